@@ -1,0 +1,53 @@
+"""The ``gnn-repair`` command and how it fails."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from gnn_repair import __version__
+from gnn_repair.cli import bench, data, demo
+from gnn_repair.errors import GnnRepairError
+
+app = typer.Typer(
+    name="gnn-repair",
+    help="Find out why a trained graph neural network is wrong about a node, and repair it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
+app.command(name="demo")(demo.demo)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"gnn-repair {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    """Find out why a trained graph neural network is wrong about a node, and repair it."""
+
+
+def main() -> None:
+    """Run the command; an expected error is one sentence on stderr and exit code 2."""
+    try:
+        app()
+    except GnnRepairError as error:
+        if "--debug" in sys.argv:
+            raise
+        typer.echo(f"gnn-repair: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,72 @@
+"""Splits: which nodes train, validate and test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_repair.errors import SplitError
+
+Masks = tuple[Tensor, Tensor, Tensor]
+"""Train, validation and test masks, each bool [N, splits]."""
+
+
+def stratified_splits(
+    y: Tensor,
+    ratios: Sequence[int] = (60, 20, 20),
+    seeds: Iterable[int] = range(100, 110),
+) -> Masks:
+    """Draw one class-stratified split per seed.
+
+    Each class is shuffled and cut by the ``ratios`` (train : validation : test) with the largest
+    remainders rounded up, the earlier part first on a tie: every count is within one of its exact
+    share. Every labelled node is in exactly one of the three masks; nodes with ``y = -1`` in none.
+
+    Args:
+        y: Labels, long [N], -1 where unlabelled.
+        ratios: Three nonnegative integers, for instance per cent.
+        seeds: One split each.
+
+    Returns:
+        Train, validation and test masks, bool [N, splits].
+    """
+    if len(ratios) != 3 or min(ratios) < 0 or sum(ratios) == 0:
+        raise SplitError(
+            f"The split ratios {tuple(ratios)} are not three nonnegative integers with a "
+            "positive sum, such as (60, 20, 20)."
+        )
+    labels = y.cpu().numpy()
+    parts = np.stack([_parts(labels, ratios, seed) for seed in seeds], axis=1)
+    train, val, test = (torch.from_numpy(parts == part) for part in range(3))
+    return train, val, test
+
+
+def _parts(labels: np.ndarray, ratios: Sequence[int], seed: int) -> np.ndarray:
+    """The part (0, 1, 2) of each node in one split, -1 where unlabelled; [N]."""
+    generator = np.random.default_rng(seed)
+    part = np.full(len(labels), -1)
+    for label in np.unique(labels[labels >= 0]):
+        members = generator.permutation(np.flatnonzero(labels == label))
+        part[members] = np.repeat(np.arange(3), part_sizes(len(members), ratios))
+    return part
+
+
+def part_sizes(count: int, ratios: Sequence[int]) -> list[int]:
+    """Cut ``count`` into whole parts proportional to ``ratios`` by largest remainders."""
+    total = sum(ratios)
+    sizes = [count * ratio // total for ratio in ratios]
+    remainders = [count * ratio % total for ratio in ratios]
+    by_remainder = sorted(range(len(ratios)), key=lambda part: -remainders[part])
+    for part in by_remainder[: count - sum(sizes)]:
+        sizes[part] += 1
+    return sizes
+
+
+def as_splits(mask: Tensor) -> Tensor:
+    """A mask [N] (one split) or [N, splits] as [N, splits]."""
+    if mask.dim() not in (1, 2):
+        raise SplitError(f"A mask has shape {list(mask.shape)}; give it shape [N] or [N, splits].")
+    return mask.unsqueeze(1) if mask.dim() == 1 else mask

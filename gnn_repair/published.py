@@ -1,0 +1,16 @@
+"""The paper's published numbers, as data."""
+
+from __future__ import annotations
+
+import functools
+import json
+from importlib import resources
+from typing import Any
+
+
+@functools.cache
+def published() -> dict[str, Any]:
+    """The paper's tables: ``["tables"][table]["cells"][backbone][dataset]`` and ``["datasets"]``."""
+    text = resources.files("gnn_repair").joinpath("paper.json").read_text(encoding="utf-8")
+    tables: dict[str, Any] = json.loads(text)
+    return tables

@@ -1,0 +1,269 @@
+"""Files in the heterophilous format, from disk to graph: generated, altered, missing, fetched."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnn_repair.datasets import DATASETS, load_dataset
+from gnn_repair.datasets.catalog import DatasetSpec
+from gnn_repair.datasets.loading import load
+from gnn_repair.datasets.sources import Source
+from gnn_repair.errors import DatasetError, SplitError
+
+Arrays = dict[str, np.ndarray]
+Place = Callable[[str, Arrays], tuple[DatasetSpec, Path]]
+NPZ = ["roman-empire", "amazon-ratings", "chameleon-filtered", "squirrel-filtered"]
+
+
+def files_below(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", NPZ)
+def test_a_generated_file_loads_as_it_was_written(name: str, arrays: Arrays, place: Place) -> None:
+    arrays["node_labels"] %= DATASETS[name].statistics.classes
+    spec, root = place(name, arrays)
+    data = load(spec, root)
+    torch.testing.assert_close(data.x, torch.from_numpy(arrays["node_features"]))
+    torch.testing.assert_close(data.y, torch.from_numpy(arrays["node_labels"]))
+    for field in ("train", "val", "test"):
+        written = torch.from_numpy(arrays[f"{field}_masks"])[:10].t()
+        torch.testing.assert_close(data[f"{field}_mask"], written)
+    pairs = {(a, b) for a, b in arrays["edges"].tolist()}
+    expected = Counter(pairs | {(b, a) for a, b in pairs}) + Counter((v, v) for v in range(72))
+    assert Counter(map(tuple, data.edge_index.t().tolist())) == expected
+    assert (data.name, data.classes) == (name, DATASETS[name].statistics.classes)
+
+
+def test_nothing_is_written_beside_raw_files(arrays: Arrays, place: Place) -> None:
+    spec, root = place("roman-empire", arrays)
+    before = files_below(root)
+    load(spec, root)
+    assert files_below(root) == before
+    assert [path.name for path in root.rglob("processed")] == []
+
+
+def test_unlabelled_nodes_are_in_no_mask(arrays: Arrays, place: Place) -> None:
+    arrays["node_labels"][[3, 40]] = -1
+    spec, root = place("roman-empire", arrays)
+    data = load(spec, root)
+    masks = data.train_mask | data.val_mask | data.test_mask
+    torch.testing.assert_close(masks.all(dim=1), data.y >= 0)
+    torch.testing.assert_close(masks.any(dim=1), data.y >= 0)
+
+
+@pytest.mark.parametrize(
+    ("field", "where", "value", "error", "message"),
+    [
+        ("node_features", (7, 2), np.nan, DatasetError, "node 7, feature 2"),
+        ("node_features", (0, 0), np.inf, DatasetError, "NaN or infinite"),
+        ("node_labels", 5, 18, DatasetError, "Node 5 has label 18, outside 0 to 17"),
+        ("node_labels", 5, -7, DatasetError, "Node 5 has label -7"),
+        ("edges", (0, 1), 72, DatasetError, "roman-empire cannot be"),
+        ("train_masks", slice(None), True, SplitError, "overlap"),
+        ("val_masks", 4, False, SplitError, "val_mask of split 4 is empty"),
+    ],
+)
+def test_bad_content(
+    arrays: Arrays,
+    place: Place,
+    field: str,
+    where: Any,
+    value: float,
+    error: type[Exception],
+    message: str,
+) -> None:
+    arrays[field][where] = value
+    spec, root = place("roman-empire", arrays)
+    with pytest.raises(error, match=message):
+        load(spec, root)
+
+
+def test_a_file_of_another_format(arrays: Arrays, place: Place) -> None:
+    del arrays["node_labels"]
+    spec, root = place("squirrel-filtered", arrays)
+    with pytest.raises(DatasetError, match=r"squirrel-filtered cannot be read .*node_labels"):
+        load(spec, root)
+
+
+def test_pickled_arrays_are_not_loaded(arrays: Arrays, place: Place) -> None:
+    arrays["node_labels"] = np.array([{}] * 72, dtype=object)
+    spec, root = place("chameleon-filtered", arrays)
+    with pytest.raises(DatasetError, match="allow_pickle=False"):
+        load(spec, root)
+
+
+@pytest.mark.parametrize("damage", [lambda raw: raw[:-9], lambda raw: raw[:-1] + b"?"])
+def test_a_truncated_or_altered_file_is_named_and_not_parsed(
+    arrays: Arrays,
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[bytes], bytes],
+) -> None:
+    spec, root = place("amazon-ratings", arrays)
+    path = root / spec.files[0].path
+    path.write_bytes(damage(path.read_bytes()))
+    parsed: list[Path] = []
+    monkeypatch.setattr(Source, "read", lambda source, folder: parsed.append(folder))
+    with pytest.raises(DatasetError, match=f"{path} is truncated.*sha256 {spec.files[0].sha256}"):
+        load(spec, root)
+    assert parsed == []
+
+
+class Touch:
+    """Unpickling this creates a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (open, (str(self.path), "w"))
+
+
+def test_a_planted_pickle_is_never_run(tmp_path: Path) -> None:
+    trap = tmp_path / "trap"
+    for file in DATASETS["cora"].files:
+        path = tmp_path / "data" / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(pickle.dumps(Touch(trap)))
+    with pytest.raises(DatasetError, match="truncated or altered"):
+        load_dataset("cora", tmp_path / "data")
+    assert not trap.exists()
+
+
+@pytest.mark.usefixtures("offline")
+def test_missing_files_are_named_with_size_and_place(tmp_path: Path) -> None:
+    root = tmp_path / "empty"
+    with pytest.raises(DatasetError) as caught:
+        load_dataset("cora", root)
+    message = str(caught.value)
+    for file in DATASETS["cora"].files:
+        assert f"{Path(file.path).name} ({file.size:,} bytes)" in message
+    assert str(root / "planetoid" / "Cora" / "raw") in message
+    assert "GNN_REPAIR_DATA" in message
+    assert "\n" not in message
+    assert not root.exists()
+
+
+def test_an_unwritable_root(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DatasetError, match=r"roman_empire.npz \(20,401,489 bytes\).*not writable"):
+        load_dataset("roman-empire", tmp_path / "file" / "root")
+    with pytest.raises(DatasetError, match="is a file; name a folder"):
+        load_dataset("roman-empire", tmp_path / "file")
+    with pytest.raises(DatasetError, match="data root is empty"):
+        load_dataset("roman-empire", " ")
+
+
+def test_the_root_may_come_from_the_environment(
+    arrays: Arrays, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, root = place("roman-empire", arrays)
+    monkeypatch.setenv("GNN_REPAIR_DATA", str(root))
+    assert load(spec).num_nodes == 72
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("corra", "cora"), ("Roman_Empire", "roman-empire"), ("squirel", "squirrel")],
+)
+def test_an_unknown_name_gets_the_nearest(wrong: str, right: str) -> None:
+    with pytest.raises(DatasetError, match=f"no dataset '{wrong}'; did you mean '{right}'"):
+        load_dataset(wrong)
+
+
+def test_an_unknown_name_like_no_other_gets_the_list() -> None:
+    with pytest.raises(DatasetError, match=r"choose one of actor, .*builtin"):
+        load_dataset("zzz")
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], list[str]]:
+    """Answers every request with the given content; gives the list of addresses asked for."""
+
+    def start(content: bytes) -> list[str]:
+        asked: list[str] = []
+
+        def answer(request: Any, **options: Any) -> io.BytesIO:
+            asked.append(getattr(request, "full_url", request))
+            return io.BytesIO(content)
+
+        monkeypatch.setattr(urllib.request, "urlopen", answer)
+        return asked
+
+    return start
+
+
+def test_online_missing_files_are_fetched_by_pyg(
+    arrays: Arrays, place: Place, serve: Callable[[bytes], list[str]]
+) -> None:
+    spec, root = place("roman-empire", arrays)
+    path = root / spec.files[0].path
+    content = path.read_bytes()
+    path.unlink()
+    asked = serve(content)
+    assert load(spec, root).num_nodes == 72
+    assert asked[-1].endswith("/roman_empire.npz")
+    assert files_below(root) == {str(path): content}
+
+
+def test_a_wrong_download_leaves_nothing_behind(
+    arrays: Arrays, place: Place, serve: Callable[[bytes], list[str]]
+) -> None:
+    spec, root = place("roman-empire", arrays)
+    (root / spec.files[0].path).unlink()
+    serve(b"not the file")
+    with pytest.raises(DatasetError, match="what the server sent does not match"):
+        load(spec, root)
+    assert files_below(root) == {}
+
+
+def test_the_second_load_comes_from_the_cache(
+    arrays: Arrays, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, root = place("roman-empire", arrays)
+    first = load(spec, root)
+    monkeypatch.setattr(Source, "read", lambda source, folder: pytest.fail("parsed again"))
+    second = load(spec, root)
+    assert second.keys() == first.keys()
+    for field in ("x", "edge_index", "y", "train_mask", "val_mask", "test_mask"):
+        torch.testing.assert_close(second[field], first[field], rtol=0, atol=0)
+
+
+def test_a_damaged_cache_is_rebuilt(
+    arrays: Arrays, place: Place, private_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, root = place("roman-empire", arrays)
+    first = load(spec, root)
+    (entry,) = private_cache.rglob("*.safetensors")
+    entry.write_bytes(entry.read_bytes()[:500])
+    torch.testing.assert_close(load(spec, root).x, first.x)
+    monkeypatch.setattr(Source, "read", lambda source, folder: pytest.fail("parsed again"))
+    torch.testing.assert_close(load(spec, root).x, first.x)
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    arrays: Arrays, place: Place, private_cache: Path
+) -> None:
+    private_cache.write_text("a file where the folder should be")
+    spec, root = place("roman-empire", arrays)
+    assert load(spec, root).num_nodes == 72
+
+
+def test_a_changed_file_is_not_answered_from_the_cache(arrays: Arrays, place: Place) -> None:
+    spec, root = place("squirrel-filtered", {**arrays, "node_labels": arrays["node_labels"] % 5})
+    load(spec, root)
+    arrays["node_features"][:] = 2.0
+    arrays["node_labels"] %= 5
+    np.savez(root / spec.files[0].path, **arrays)
+    torch.testing.assert_close(load(spec, root).x, torch.full((72, 5), 2.0))

@@ -1,0 +1,73 @@
+"""Stratified splits: exact shares, disjoint, complete, reproducible."""
+
+from __future__ import annotations
+
+import hashlib
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnn_repair.datasets import as_splits, stratified_splits
+from gnn_repair.datasets.splits import part_sizes
+from gnn_repair.errors import SplitError
+
+LABELS = torch.tensor([0] * 50 + [1] * 7 + [2] * 23 + [-1] * 4)[
+    torch.randperm(84, generator=torch.Generator().manual_seed(0))
+]
+
+
+def test_every_labelled_node_is_in_exactly_one_mask() -> None:
+    memberships = sum(mask.long() for mask in stratified_splits(LABELS))
+    expected = (LABELS >= 0).long().unsqueeze(1).expand(-1, 10)
+    torch.testing.assert_close(memberships, expected)
+
+
+@pytest.mark.parametrize(("label", "sizes"), [(0, (30, 10, 10)), (1, (4, 2, 1)), (2, (14, 5, 4))])
+def test_class_counts(label: int, sizes: tuple[int, int, int]) -> None:
+    for mask, size in zip(stratified_splits(LABELS), sizes, strict=True):
+        assert mask[label == LABELS].sum(dim=0).tolist() == [size] * 10
+
+
+@settings(deadline=None)
+@given(
+    count=st.integers(0, 10_000),
+    ratios=st.lists(st.integers(0, 100), min_size=3, max_size=3).filter(any),
+)
+def test_sizes_are_within_one_of_the_exact_share(count: int, ratios: list[int]) -> None:
+    sizes = part_sizes(count, ratios)
+    assert sum(sizes) == count
+    for size, ratio in zip(sizes, ratios, strict=True):
+        assert abs(size - Fraction(count * ratio, sum(ratios))) < 1
+
+
+def test_a_seed_always_draws_the_same_split() -> None:
+    y = torch.arange(1000) % 7
+    train, val, test = stratified_splits(y)
+    alone = stratified_splits(y, seeds=[103])
+    torch.testing.assert_close(alone[0][:, 0], train[:, 3])
+    packed = torch.stack([train, val, test]).numpy().tobytes()
+    assert hashlib.sha256(packed).hexdigest() == (
+        "6748ab78e8ab57690cfdfba9960854cfc916a3d01be51592f85159a885726461"
+    )
+
+
+def test_seeds_draw_different_splits() -> None:
+    train, _, _ = stratified_splits(torch.arange(200) % 4)
+    assert len({tuple(column.tolist()) for column in train.t()}) == 10
+
+
+@pytest.mark.parametrize("ratios", [(60, 40), (60, 50, -10), (0, 0, 0)])
+def test_bad_ratios(ratios: tuple[int, ...]) -> None:
+    with pytest.raises(SplitError, match="nonnegative integers"):
+        stratified_splits(LABELS, ratios=ratios)
+
+
+def test_one_mask_is_one_split() -> None:
+    mask = torch.tensor([True, False, True])
+    torch.testing.assert_close(as_splits(mask), torch.tensor([[True], [False], [True]]))
+    torch.testing.assert_close(as_splits(as_splits(mask)), as_splits(mask))
+    with pytest.raises(SplitError, match=r"\[3, 1, 1\]"):
+        as_splits(mask.view(3, 1, 1))

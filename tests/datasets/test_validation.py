@@ -1,0 +1,106 @@
+"""Each kind of bad input is refused with a sentence that names the value at fault."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from gnn_repair.datasets import check_data
+from gnn_repair.errors import DatasetError, SplitError
+
+
+def small_graph() -> Data:
+    """Six nodes in a ring, the last unlabelled, two splits."""
+    part = torch.tensor([[0, 1], [1, 2], [2, 0], [0, 1], [1, 2], [-1, -1]])
+    ring = torch.arange(6)
+    return Data(
+        x=torch.arange(12.0).view(6, 2),
+        edge_index=torch.stack([ring, ring.roll(1)]),
+        y=torch.tensor([0, 1, 2, 0, 1, -1]),
+        train_mask=part == 0,
+        val_mask=part == 1,
+        test_mask=part == 2,
+    )
+
+
+def test_a_sound_graph_passes() -> None:
+    check_data(small_graph())
+
+
+def test_masks_of_a_single_split_pass() -> None:
+    data = small_graph()
+    for name in ("train_mask", "val_mask", "test_mask"):
+        data[name] = data[name][:, 0]
+    check_data(data)
+
+
+def with_value(tensor: Tensor, where: tuple[int, ...], value: float) -> Tensor:
+    changed = tensor.clone()
+    changed[where] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("field", "where", "value", "error", "message"),
+    [
+        ("x", (3, 1), float("nan"), DatasetError, r"\(nan\) at node 3, feature 1"),
+        ("x", (0, 0), float("-inf"), DatasetError, r"\(-inf\) at node 0, feature 0"),
+        ("y", (4,), -2, DatasetError, "Node 4 has label -2, outside 0 to 2"),
+        ("edge_index", (1, 0), 6, DatasetError, "names node 6"),
+        ("edge_index", (0, 0), -1, DatasetError, "names node -1"),
+        (
+            "val_mask",
+            (0, 0),
+            True,
+            SplitError,
+            "train_mask and val_mask overlap: node 0 .* split 0",
+        ),
+        (
+            "test_mask",
+            (3, 1),
+            True,
+            SplitError,
+            "val_mask and test_mask overlap: node 3 .* split 1",
+        ),
+        ("test_mask", (2, 1), True, SplitError, "train_mask and test_mask overlap: node 2"),
+        ("train_mask", (2, 1), False, SplitError, "train_mask of split 1 is empty"),
+        ("train_mask", (5, 0), True, SplitError, "node 5, which is unlabelled"),
+    ],
+)
+def test_one_wrong_value(
+    field: str, where: tuple[int, ...], value: float, error: type[Exception], message: str
+) -> None:
+    data = small_graph()
+    data[field] = with_value(data[field], where, value)
+    with pytest.raises(error, match=message):
+        check_data(data)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("x", torch.arange(12).view(6, 2), "torch.int64"),
+        ("x", torch.zeros(6), r"shape \[6\]"),
+        ("y", torch.zeros(6), "torch.float32"),
+        ("y", torch.zeros(5, dtype=torch.long), r"shape \[5\] for 6 nodes"),
+        ("y", torch.full((6,), -1), "No node is labelled"),
+        ("edge_index", torch.zeros(3, 4, dtype=torch.long), r"shape \[3, 4\]"),
+        ("test_mask", torch.zeros(6, 2), "torch.float32"),
+        ("test_mask", torch.ones(6, 3, dtype=torch.bool), r"shape \[6, 3\]"),
+        ("val_mask", None, "no tensor val_mask"),
+    ],
+)
+def test_a_wrong_tensor(field: str, value: Tensor | None, message: str) -> None:
+    data = small_graph()
+    data[field] = value
+    with pytest.raises((DatasetError, SplitError), match=message):
+        check_data(data)
+
+
+def test_stated_classes_bound_the_labels() -> None:
+    data = small_graph()
+    data.classes = 2
+    with pytest.raises(DatasetError, match="Node 2 has label 2, outside 0 to 1"):
+        check_data(data)
