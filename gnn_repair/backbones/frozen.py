@@ -1,0 +1,166 @@
+"""A trained backbone, frozen: the value that exposure reads."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from gnn_repair.backbones.base import Backbone, Readout, unstack_parameters
+from gnn_repair.backbones.graph import Features, Graph, State
+from gnn_repair.datasets import as_splits
+from gnn_repair.errors import FileFormatError
+from gnn_repair.files import load_tensors, save_tensors
+from gnn_repair.training import Budget
+
+KIND = "gnn-repair backbone"
+
+
+@dataclass(frozen=True, eq=False)
+class Frozen:
+    """S trained members of one backbone on one dataset, one per split. Nothing in it changes."""
+
+    backbone: Backbone
+    data: Data
+    splits: tuple[int, ...]
+    """The split behind each member."""
+    seed: int
+    budget: Budget
+    parameters: Mapping[str, Tensor]
+    """[S, …] by the PyG network's names; matrices input × output."""
+    logits: Tensor
+    """z⁰, [S, N, C]."""
+    best_epoch: Tensor
+    """[S]: the epoch whose state was kept."""
+    epochs_run: Tensor
+    """[S]."""
+    diverged: Tensor
+    """[S] bool: training ended because the loss was not finite."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors live."""
+        return self.logits.device
+
+    @property
+    def num_members(self) -> int:
+        """S."""
+        return len(self.splits)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The operators the backbone works with."""
+        return Graph(self.data, self.device)
+
+    @cached_property
+    @torch.no_grad()
+    def node_state(self) -> State:
+        """h in the backbones' own layout, [N, S, d], or the shared features."""
+        trunk = self.backbone.trunk(self.parameters, self.graph)
+        return self.backbone.state(self.parameters, self.graph, trunk, 0.0)
+
+    @property
+    def state(self) -> Tensor:
+        """h, the input of the final aggregation: [S, N, d], or [1, N, F] where members share it."""
+        state = self.node_state
+        return state.dense.unsqueeze(0) if isinstance(state, Features) else state.transpose(0, 1)
+
+    @cached_property
+    @torch.no_grad()
+    def readout(self) -> Readout:
+        """The affine end of the network, with the frozen coefficients."""
+        return self.backbone.readout(self.parameters, self.graph, self.node_state, 0.0)
+
+    @cached_property
+    @torch.no_grad()
+    def embedding(self) -> Tensor:
+        """r, what the classifier reads: [S, N, k]."""
+        return self.readout.embedding(self.node_state).transpose(0, 1)
+
+    def network(self, member: int = 0) -> nn.Module:
+        """One member as an ordinary PyG network in evaluation mode."""
+        network = self.backbone.network(self.data.x.shape[1], self.logits.shape[2])
+        network = network.to(self.device, self.logits.dtype)
+        network.load_state_dict(unstack_parameters(self.parameters, member))
+        return network.eval()
+
+    def accuracy(self, mask: Tensor) -> Tensor:
+        """Share of correct predictions of every member, [S].
+
+        Args:
+            mask: [N, splits] such as ``data.test_mask``, or one [N] for all members.
+        """
+        chosen = as_splits(mask).to(self.device)
+        chosen = chosen[:, list(self.splits)] if chosen.shape[1] > 1 else chosen
+        right = self.logits.argmax(2).t() == self.data.y.to(self.device).unsqueeze(1)
+        return (right & chosen).sum(0) / chosen.sum(0)
+
+    def save(self, path: str | Path) -> None:
+        """Write parameters and logits as one safetensors file."""
+        tensors = {f"parameters/{name}": value for name, value in self.parameters.items()}
+        for name in ("logits", "best_epoch", "epochs_run", "diverged"):
+            tensors[name] = getattr(self, name)
+        save_tensors(path, KIND, {**self._identity(), "splits": self.splits}, tensors)
+
+    def _identity(self) -> dict[str, Any]:
+        """What a file must agree with to be this model."""
+        return {
+            "backbone": type(self.backbone).__name__,
+            "shape": asdict(self.backbone.shape),
+            "budget": asdict(self.budget),
+            "seed": self.seed,
+            "data": fingerprint(self.data),
+        }
+
+
+def load_frozen(path: str | Path, data: Data, like: Backbone, budget: Budget, seed: int) -> Frozen:
+    """Read what :meth:`Frozen.save` wrote; a file of another dataset or protocol is refused."""
+    header, tensors = load_tensors(path, KIND)
+    parameters = {
+        name.removeprefix("parameters/"): tensors.pop(name)
+        for name in list(tensors)
+        if name.startswith("parameters/")
+    }
+    splits = tuple(header.pop("splits"))
+    frozen = Frozen(like, data, splits, seed, budget, parameters, **tensors)
+    expected = frozen._identity()
+    for name, value in expected.items():
+        if header.get(name) != value:
+            raise FileFormatError(
+                f"{path} was made with another {name}: {header.get(name)} instead of {value}"
+            )
+    _check_parameters(frozen, path)
+    return frozen
+
+
+def _check_parameters(frozen: Frozen, path: str | Path) -> None:
+    network = frozen.backbone.network(frozen.data.x.shape[1], frozen.logits.shape[2])
+    for name, value in network.named_parameters():
+        shape = value.t().shape if value.dim() == 2 else value.shape
+        found = frozen.parameters.get(name)
+        if found is None or found.shape != (frozen.num_members, *shape):
+            raise FileFormatError(f"{path} has no parameter {name} of shape {list(shape)}")
+    again = frozen.readout.logits(frozen.node_state).transpose(0, 1)
+    scale = frozen.logits.abs().clamp(min=1)
+    if not bool((((again - frozen.logits) / scale).abs() < 1e-3).all()):
+        raise FileFormatError(f"{path} is inconsistent: its parameters do not give its logits")
+
+
+def fingerprint(data: Data) -> str:
+    """A digest of the graph, its features and labels: the same data, the same string."""
+    digest = hashlib.sha256()
+    for tensor in (data.x, data.edge_index, data.y):
+        digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,147 @@
+"""The graph as the backbones see it: operators over its entries, and its features.
+
+Node values of S members are laid out [N, S, d]: node-major, so that one sparse pass moves all
+members' channels of a node together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from gnn_repair.kernels import Pattern, mix
+
+SPARSE_BELOW = 0.05
+"""Features with a smaller share of nonzeros are multiplied as a sparse matrix."""
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """A power A^p of a nonnegative sparse matrix A [N × N] that mixes node values."""
+
+    pattern: Pattern
+    coefficients: Tensor
+    """[T], or [T, S] where each member has its own."""
+    power: int = 1
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """A^p applied to node values [N, S, k]."""
+        out = values.flatten(1)
+        for _ in range(self.power):
+            out = mix(self.pattern, self.coefficients, out)
+        return out.view(-1, *values.shape[1:])
+
+    def raised(self, power: int) -> Operator:
+        """A^power."""
+        return replace(self, power=power)
+
+    def expanded(self) -> Operator:
+        """The same operator with A^p multiplied out: every path to a source in one coefficient."""
+        if self.power == 1:
+            return self
+        product = self._matrix() ** self.power if self.power else self._identity()
+        product = product.tocsr()
+        product.sort_indices()
+        device = self.coefficients.device
+        pattern = Pattern(
+            torch.from_numpy(product.indptr.astype(np.int64)).to(device),
+            torch.from_numpy(product.indices.astype(np.int32)).to(device),
+            self.pattern.num_columns,
+        )
+        values = torch.from_numpy(product.data).to(self.coefficients)
+        return Operator(pattern, values)
+
+    def _matrix(self) -> scipy.sparse.csr_matrix:
+        shape = (self.pattern.num_rows, self.pattern.num_columns)
+        data = self.coefficients.double().cpu().numpy()
+        indices, indptr = self.pattern.indices.cpu().numpy(), self.pattern.indptr.cpu().numpy()
+        return scipy.sparse.csr_matrix((data, indices, indptr), shape)
+
+    def _identity(self) -> scipy.sparse.csr_matrix:
+        return scipy.sparse.identity(self.pattern.num_rows, format="csr")
+
+
+class Features:
+    """Node features X [N, F], the same for all members, multiplied as sparse when they are."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.dense = x
+        share = float((x != 0).float().mean()) if x.numel() else 1.0
+        self.sparse = self._compress(x) if share < SPARSE_BELOW else None
+
+    @staticmethod
+    def _compress(x: Tensor) -> Operator:
+        row, column = x.nonzero().unbind(1)
+        counts = torch.bincount(row, minlength=x.shape[0])
+        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return Operator(Pattern(indptr, column.int(), x.shape[1]), x[row, column])
+
+    def times(self, weight: Tensor) -> Tensor:
+        """X W for every member: weight [S, F, k] gives [N, S, k]."""
+        members, width, channels = weight.shape
+        table = weight.transpose(0, 1).reshape(width, members * channels)
+        if self.sparse is None:
+            product = self.dense @ table
+        else:
+            product = mix(self.sparse.pattern, self.sparse.coefficients, table)
+        return product.view(-1, members, channels)
+
+
+State = Tensor | Features
+"""h: [N, S, d], or the raw features where all members share them."""
+
+
+def times(state: State, weight: Tensor) -> Tensor:
+    """h W for every member: weight [S, d, k] gives [N, S, k]."""
+    if isinstance(state, Features):
+        return state.times(weight)
+    return torch.bmm(state.transpose(0, 1), weight).transpose(0, 1)
+
+
+class Graph:
+    """Entries, operators and features of one dataset on one device."""
+
+    def __init__(self, data: Data, device: str | torch.device = "cpu") -> None:
+        self.num_nodes: int = data.x.shape[0]
+        self.edge_index: Tensor = data.edge_index.to(device)
+        self.features = Features(data.x.to(device))
+        self.dtype: torch.dtype = data.x.dtype
+        self.entries, _ = Pattern.from_entries(self.edge_index, self.num_nodes)
+
+    def _ones(self, pattern: Pattern) -> Tensor:
+        return torch.ones(pattern.indices.numel(), dtype=self.dtype, device=pattern.indptr.device)
+
+    def _degrees(self, pattern: Pattern) -> Tensor:
+        """[N]: entries of each row, at least 1."""
+        return pattern.indptr.diff().clamp(min=1).to(self.dtype)
+
+    @cached_property
+    def total(self) -> Operator:
+        """A: one coefficient of 1 per entry."""
+        return Operator(self.entries, self._ones(self.entries))
+
+    @cached_property
+    def mean(self) -> Operator:
+        """D⁻¹ A: the mean over a node's entries."""
+        return self._mean_over(self.entries)
+
+    @cached_property
+    def normalised(self) -> Operator:
+        """Â = D^{−1/2} A D^{−1/2}."""
+        scale = self._degrees(self.entries).rsqrt()
+        return Operator(self.entries, scale[self.entries.recipients] * scale[self.entries.indices])
+
+    @cached_property
+    def mean_without_self(self) -> Operator:
+        """P: the mean over a node's entries other than self-loops; an isolated node has none."""
+        others = self.edge_index[:, self.edge_index[0] != self.edge_index[1]]
+        return self._mean_over(Pattern.from_entries(others, self.num_nodes)[0])
+
+    def _mean_over(self, pattern: Pattern) -> Operator:
+        return Operator(pattern, self._degrees(pattern).reciprocal()[pattern.recipients])

@@ -1,0 +1,169 @@
+"""Training the splits of a dataset as the members of one stacked model."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from gnn_repair.backbones.base import Backbone, stack_parameters
+from gnn_repair.backbones.frozen import Frozen
+from gnn_repair.backbones.graph import Graph
+from gnn_repair.backbones.registry import BACKBONES
+from gnn_repair.datasets import as_splits, num_classes
+from gnn_repair.devices import choose_device, out_of_memory_hint
+from gnn_repair.errors import InputError, SplitError
+from gnn_repair.training import (
+    Budget,
+    Fitted,
+    ProgressCallback,
+    Trainee,
+    fit,
+    mask_weights,
+    member_correct,
+    member_losses,
+)
+
+
+def train_backbone(
+    backbone: str | Backbone,
+    data: Data,
+    splits: Iterable[int] | None = None,
+    *,
+    device: str | torch.device = "auto",
+    budget: Budget | None = None,
+    seed: int = 0,
+    on_progress: ProgressCallback | None = None,
+) -> Frozen:
+    """Train one backbone on several splits at once and freeze it.
+
+    Args:
+        backbone: a name of :data:`BACKBONES`, or an instance of your own :class:`Backbone`.
+        data: as :func:`load_dataset` gives it; masks [N, splits].
+        splits: which splits, one member each; all unless given.
+        device: ``"auto"`` takes the GPU when there is one.
+        budget: the backbone's own unless given.
+        seed: of every member's initialisation, and of dropout.
+        on_progress: called every few epochs.
+    """
+    architecture = find_backbone(backbone)
+    chosen = _chosen_splits(data, splits)
+    place = choose_device(device)
+    budget = budget or architecture.budget
+    with out_of_memory_hint(f"training {architecture.title} on {len(chosen)} splits"):
+        trainee = _BackboneTrainee(architecture, data, chosen, place, seed)
+        with torch.random.fork_rng([place.index or 0] if place.type == "cuda" else []):
+            torch.manual_seed(seed)
+            fitted = fit(trainee, budget, on_progress)
+        return _freeze(architecture, data, chosen, seed, budget, fitted, trainee.graph)
+
+
+def find_backbone(backbone: str | Backbone) -> Backbone:
+    """The backbone of that name; an instance is returned as it is."""
+    if isinstance(backbone, Backbone):
+        return backbone
+    if backbone not in BACKBONES:
+        near = difflib.get_close_matches(backbone.lower(), BACKBONES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(BACKBONES)}"
+        raise InputError(f"unknown backbone {backbone!r}; {hint}")
+    return BACKBONES[backbone]()
+
+
+def _chosen_splits(data: Data, splits: Iterable[int] | None) -> tuple[int, ...]:
+    available = as_splits(data.train_mask).shape[1]
+    chosen = tuple(range(available)) if splits is None else tuple(splits)
+    if not chosen:
+        raise SplitError("no split was chosen; name at least one")
+    for split in chosen:
+        if not 0 <= split < available:
+            raise SplitError(f"split {split} does not exist; the data has 0..{available - 1}")
+    _check_masks(data, chosen)
+    return chosen
+
+
+def _check_masks(data: Data, splits: tuple[int, ...]) -> None:
+    classes = num_classes(data)
+    for split in splits:
+        for name in ("train_mask", "val_mask"):
+            if not bool(as_splits(data[name])[:, split].any()):
+                raise SplitError(f"{name} of split {split} is empty; it needs at least one node")
+        present = data.y[as_splits(data.train_mask)[:, split]].unique()
+        missing = sorted(set(range(classes)) - set(present.tolist()))
+        if missing:
+            warnings.warn(
+                f"split {split} trains without any node of class {missing[0]}", stacklevel=4
+            )
+
+
+class _BackboneTrainee(Trainee):
+    """A stacked backbone with its training and validation masks."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        data: Data,
+        splits: tuple[int, ...],
+        device: torch.device,
+        seed: int,
+    ) -> None:
+        self.backbone, self.graph = backbone, Graph(data, device)
+        with torch.random.fork_rng([]):
+            torch.manual_seed(seed)
+            network = backbone.network(data.x.shape[1], num_classes(data))
+        stacked = stack_parameters(network.to(data.x.dtype), len(splits))
+        self.parameters = {name: value.to(device) for name, value in stacked.items()}
+        self.labels = data.y.to(device)
+        train, self.val = (
+            as_splits(mask)[:, list(splits)].to(device) for mask in (data.train_mask, data.val_mask)
+        )
+        self.weights = mask_weights(train, data.x.dtype)
+
+    def trunk(self) -> Any:
+        return self.backbone.trunk(self.parameters, self.graph)
+
+    def losses(self, trunk: Any, step: int) -> Tensor:
+        dropout = self.backbone.shape.dropout
+        logits = self.backbone.logits(self.parameters, self.graph, trunk, dropout)
+        return member_losses(logits, self.labels, self.weights)
+
+    def scores(self, trunk: Any) -> Tensor:
+        logits = self.backbone.logits(self.parameters, self.graph, trunk)
+        return member_correct(logits, self.labels, self.val)
+
+
+@torch.no_grad()
+def _freeze(
+    backbone: Backbone,
+    data: Data,
+    splits: tuple[int, ...],
+    seed: int,
+    budget: Budget,
+    fitted: Fitted,
+    graph: Graph,
+) -> Frozen:
+    trunk = backbone.trunk(fitted.parameters, graph)
+    logits = backbone.logits(fitted.parameters, graph, trunk).transpose(0, 1).contiguous()
+    frozen = Frozen(
+        backbone=backbone,
+        data=data,
+        splits=splits,
+        seed=seed,
+        budget=budget,
+        parameters=fitted.parameters,
+        logits=logits,
+        best_epoch=fitted.best_epoch,
+        epochs_run=fitted.epochs_run,
+        diverged=fitted.diverged,
+    )
+    for member in fitted.diverged.nonzero().view(-1).tolist():
+        warnings.warn(
+            f"split {splits[member]} diverged after epoch {int(fitted.epochs_run[member])}; "
+            f"its state of epoch {int(fitted.best_epoch[member])} was kept",
+            stacklevel=4,
+        )
+    return frozen

@@ -1,0 +1,34 @@
+"""Choosing a device, and saying what to do when it is absent or full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from gnn_repair.errors import DeviceError, InputError
+
+
+def choose_device(device: str | torch.device = "auto") -> torch.device:
+    """The device of that name; ``"auto"`` is the GPU when there is one, else the CPU."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"unknown device {device!r}; use 'auto', 'cpu' or 'cuda'") from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise DeviceError("CUDA was asked for but no GPU is available; use device='cpu'")
+    return chosen
+
+
+@contextmanager
+def out_of_memory_hint(doing: str) -> Iterator[None]:
+    """Turn an out-of-memory error into one that says which knob to turn."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        raise DeviceError(
+            f"out of GPU memory while {doing}; pass fewer splits at a time or use device='cpu'"
+        ) from error

@@ -1,0 +1,103 @@
+"""What must hold of an exposure, checked when it is built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gnn_repair.errors import InputError
+
+if TYPE_CHECKING:
+    from gnn_repair.exposure.value import Exposure
+
+RECONSTRUCTION = 1e-5
+"""Largest |z(α) − z⁰| / max(1, |z⁰|) accepted at construction."""
+
+
+def check_exposure(exposure: Exposure) -> None:
+    """Raise :class:`InputError` naming the first field that is not what it must be."""
+    _check_shapes(exposure)
+    _check_terms(exposure)
+    _check_masses(exposure)
+    gap = reconstruction(exposure)
+    if not gap <= RECONSTRUCTION:
+        raise InputError(
+            f"β + Σ α ℓ differs from the frozen logits by {gap:.2g} (relative); "
+            "fixed_logits must be frozen_logits − Σ coefficients · contributions"
+        )
+
+
+def reconstruction(exposure: Exposure) -> float:
+    """max |z(α) − z⁰| / max(1, |z⁰|) over recipients, members and classes."""
+    frozen = exposure.frozen_logits[:, exposure.recipients]
+    if frozen.numel() == 0:
+        return 0.0
+    gap = (exposure.logits() - frozen).abs() / frozen.abs().clamp(min=1)
+    return float(gap.max())
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InputError(message)
+
+
+def _check_shapes(exposure: Exposure) -> None:
+    members, rows, classes = exposure.contributions.shape
+    nodes = exposure.fixed_logits.shape[1]
+    recipients, groups = exposure.recipients.numel(), len(exposure.groups)
+    _require(groups >= 1, "an exposure needs at least one group")
+    _require(classes >= 2, f"an exposure needs at least two classes, not {classes}")
+    expected: dict[str, tuple[int, ...]] = {
+        "segments": (recipients * groups + 1,),
+        "coefficients": (_shared(exposure.coefficients, members), exposure.rows.numel()),
+        "fixed_logits": (members, nodes, classes),
+        "frozen_logits": (members, nodes, classes),
+        "state": (_shared(exposure.state, members), nodes, exposure.state.shape[-1]),
+        "messages": (
+            _shared(exposure.messages, members),
+            exposure.messages.shape[1],
+            exposure.state.shape[-1],
+        ),
+        "message_rows": (rows,),
+        "sources": (rows,),
+    }
+    for name, shape in expected.items():
+        found = tuple(getattr(exposure, name).shape)
+        _require(found == shape, f"{name} has shape {list(found)} instead of {list(shape)}")
+
+
+def _shared(tensor: Tensor, members: int) -> int:
+    return 1 if tensor.shape[0] == 1 else members
+
+
+def _check_terms(exposure: Exposure) -> None:
+    ends = exposure.segments
+    whole = bool(ends[0] == 0) and bool(ends[-1] == exposure.num_terms)
+    ordered = bool((ends.diff() >= 0).all())
+    _require(whole and ordered, "segments must rise from 0 to the number of terms")
+    _check_index(exposure.rows, exposure.contributions.shape[1], "rows")
+    _check_index(exposure.recipients, exposure.num_nodes, "recipients")
+    _check_index(exposure.message_rows, exposure.messages.shape[1], "message_rows")
+    _check_index(exposure.sources, exposure.num_nodes, "sources")
+    for name in ("coefficients", "contributions", "fixed_logits", "frozen_logits"):
+        finite = bool(torch.isfinite(getattr(exposure, name)).all())
+        _require(finite, f"{name} holds NaN or infinite values")
+
+
+def _check_index(index: Tensor, size: int, name: str) -> None:
+    inside = index.numel() == 0 or (int(index.min()) >= 0 and int(index.max()) < size)
+    _require(inside, f"{name} must lie in 0..{size - 1}")
+
+
+def _check_masses(exposure: Exposure) -> None:
+    nonnegative = bool((exposure.coefficients >= 0).all())
+    _require(nonnegative, "coefficients must be nonnegative")
+    present = (exposure.segments.diff() > 0).view(exposure.num_recipients, exposure.num_groups)
+    massive = exposure.mass > 0
+    wrong = (present & ~massive).nonzero()
+    if wrong.numel():
+        _, recipient, group = wrong[0].tolist()
+        node, name = int(exposure.recipients[recipient]), exposure.groups[group].name
+        raise InputError(f"group {name} of node {node} has terms but no mass; leave its terms out")

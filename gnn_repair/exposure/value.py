@@ -1,0 +1,253 @@
+"""The value everything after exposure works on.
+
+A frozen model's logits at recipient v are a fixed part plus a nonnegative mixture of messages,
+
+    z⁰_v = β_v + Σ_g Σ_{a ∈ A_{v,g}} α_{v,a} ℓ_{v,a},      ℓ_{v,a} = W_g h_{v,a},
+
+and :class:`Exposure` holds exactly these pieces. A *term* (v, g, a) points at a row of a small
+table of contributions, so nothing of size terms × classes is ever stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure.checks import check_exposure
+from gnn_repair.files import load_tensors, save_tensors
+from gnn_repair.kernels import Pattern, mix
+
+KIND = "gnn-repair exposure"
+BY_MEMBER = (
+    "coefficients",
+    "contributions",
+    "fixed_logits",
+    "frozen_logits",
+    "state",
+    "messages",
+)
+"""Fields with a leading member axis."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One group of terms that shares a mass: what it is called and where it came from."""
+
+    name: str
+    """Such as ``Â``, ``Â²`` or ``head 3``."""
+    rule: str
+    """How messages were split into coefficient and state, such as ``GCNConv: α = Â``."""
+    coefficients_from: str
+    """Where α was read, such as ``normalised adjacency`` or ``attention``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Exposure:
+    """z⁰ = β + Σ_g A_g L_g, for S members (models that share the graph) at once.
+
+    Sizes: S members, N nodes of the graph, n recipients (n = N unless restricted), G groups,
+    T terms, R table rows, M messages, C classes, d state width. A leading axis "S or 1" has
+    size 1 when all members share the value.
+    """
+
+    groups: tuple[Group, ...]
+    """The G groups, in the order of their segments."""
+    recipients: Tensor
+    """[n] int64: the graph node behind each recipient."""
+    segments: Tensor
+    """[n·G + 1] int64: the terms of recipient i and group g are
+    ``segments[i·G+g] : segments[i·G+g+1]``; an empty segment means that it lacks that group."""
+    rows: Tensor
+    """[T] int32: the table row a term points at."""
+    coefficients: Tensor
+    """[S or 1, T]: α ≥ 0, in the model's precision."""
+    contributions: Tensor
+    """[S, R, C] float64: ℓ, one row per message and group."""
+    fixed_logits: Tensor
+    """[S, N, C] float64: β = z⁰ − Σ α ℓ."""
+    frozen_logits: Tensor
+    """[S, N, C] float64: z⁰, the model's own output."""
+    state: Tensor
+    """[S or 1, N, d]: h_v, what a node brings to the final aggregation."""
+    messages: Tensor
+    """[S or 1, M, d]: h_a, what stands behind a contribution."""
+    message_rows: Tensor
+    """[R] int32: the message behind a table row."""
+    sources: Tensor
+    """[R] int32: the node that sent it (its frozen logits describe the message)."""
+    root: bool = False
+    """Whether h_v itself enters β through a root transform (shown to repairs as context)."""
+    origin: str = ""
+    """The model this came from."""
+    fixed: str = "biases"
+    """What sits in β, in words."""
+    residual: float | None = None
+    """Largest |model − (β + Σ λ ℓ)| / max(1, |z⁰|) over certified random λ; None: by algebra."""
+
+    def __post_init__(self) -> None:
+        check_exposure(self)
+
+    # Sizes -----------------------------------------------------------------------------------
+
+    @property
+    def num_members(self) -> int:
+        """S."""
+        return self.contributions.shape[0]
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return self.fixed_logits.shape[1]
+
+    @property
+    def num_recipients(self) -> int:
+        """n."""
+        return self.recipients.numel()
+
+    @property
+    def num_groups(self) -> int:
+        """G."""
+        return len(self.groups)
+
+    @property
+    def num_terms(self) -> int:
+        """T."""
+        return self.rows.numel()
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return self.contributions.shape[2]
+
+    # What follows from the pieces -------------------------------------------------------------
+
+    @cached_property
+    def terms_by_recipient(self) -> Pattern:
+        """Terms as a sparse pattern, recipients × table rows."""
+        return Pattern(self.segments[:: self.num_groups], self.rows, self.contributions.shape[1])
+
+    @cached_property
+    def mass(self) -> Tensor:
+        """m_{v,g} = Σ α, [S or 1, n, G] float64; zero where a group is absent."""
+        return self.masses(self.coefficients)
+
+    def masses(self, coefficients: Tensor) -> Tensor:
+        """Σ_{a ∈ A_{v,g}} λ_a for any coefficients [S or 1, T]; returns [S or 1, n, G] float64."""
+        lengths = self.segments.diff()
+        total = torch.segment_reduce(
+            coefficients.double().t().contiguous(), "sum", lengths=lengths, axis=0, initial=0.0
+        )
+        return total.t().reshape(-1, self.num_recipients, self.num_groups)
+
+    def logits(self, coefficients: Tensor | None = None) -> Tensor:
+        """z(λ) = β + Σ λ ℓ at the recipients, [S, n, C] float64; λ = α unless given.
+
+        Args:
+            coefficients: λ, [S or 1, T].
+        """
+        coefficients = self.coefficients if coefficients is None else coefficients
+        return self.fixed_logits[:, self.recipients] + self._mixture(coefficients)
+
+    def _mixture(self, coefficients: Tensor) -> Tensor:
+        members, rows, classes = self.contributions.shape
+        table = self.contributions.transpose(0, 1).reshape(rows, members * classes)
+        weights = coefficients.to(table.dtype).t().contiguous()
+        mixed = mix(self.terms_by_recipient, weights, table)
+        return mixed.view(-1, members, classes).transpose(0, 1)
+
+    def margins(self, target: Tensor, coefficients: Tensor | None = None) -> Tensor:
+        """min_r z_c(λ) − z_r(λ): the worst-rival margin of class c = ``target``, [S, n] float64.
+
+        Args:
+            target: [N] the class of every node of the graph.
+            coefficients: λ, [S or 1, T]; α unless given.
+        """
+        logits = self.logits(coefficients)
+        index = target.to(logits.device)[self.recipients].clamp(min=0)
+        index = index.expand(logits.shape[:2]).unsqueeze(-1)
+        own = logits.gather(2, index)
+        return (own - logits.scatter(2, index, -torch.inf).amax(2, keepdim=True)).squeeze(-1)
+
+    # Other views of the same value ------------------------------------------------------------
+
+    def restrict(self, nodes: Tensor) -> Exposure:
+        """The exposure of some recipients only: a boolean mask [N] or node numbers, any order."""
+        nodes = nodes.to(self.recipients.device)
+        chosen = nodes.nonzero().view(-1) if nodes.dtype == torch.bool else nodes.long()
+        place = torch.full((self.num_nodes,), -1, device=chosen.device)
+        place[self.recipients] = torch.arange(self.num_recipients, device=chosen.device)
+        positions = place[chosen]
+        if bool((positions < 0).any()):
+            raise InputError(f"node {int(chosen[positions < 0][0])} is not among the recipients")
+        segments, terms = _cut(self.segments.view(-1), self.num_groups, positions)
+        return replace(
+            self,
+            recipients=chosen,
+            segments=segments,
+            rows=self.rows[terms],
+            coefficients=self.coefficients[:, terms],
+        )
+
+    def member(self, index: int) -> Exposure:
+        """The exposure of one member alone (S = 1)."""
+        pick = slice(index, index + 1)
+        cut = {name: getattr(self, name) for name in BY_MEMBER}
+        cut = {
+            name: value[pick] if value.shape[0] == self.num_members else value
+            for name, value in cut.items()
+        }
+        return replace(self, **cut)
+
+    def to(self, device: str | torch.device) -> Exposure:
+        """The same exposure with its tensors on another device."""
+        moved = {name: tensor.to(device) for name, tensor in self._tensors().items()}
+        return replace(self, **moved)  # type: ignore[arg-type]
+
+    def _tensors(self) -> dict[str, Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    # Files ------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the exposure as one safetensors file."""
+        header = {
+            "groups": [[group.name, group.rule, group.coefficients_from] for group in self.groups],
+            "root": self.root,
+            "origin": self.origin,
+            "fixed": self.fixed,
+            "residual": self.residual,
+        }
+        save_tensors(path, KIND, header, self._tensors())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Exposure:
+        """Read what :meth:`save` wrote; everything is validated anew."""
+        header, tensors = load_tensors(path, KIND)
+        groups = tuple(Group(*entry) for entry in header.pop("groups"))
+        values: dict[str, Any] = {**header, **tensors}
+        return cls(groups=groups, **values)
+
+    def __str__(self) -> str:
+        from gnn_repair.exposure.describe import describe
+
+        return describe(self)
+
+    __repr__ = __str__
+
+
+def _cut(segments: Tensor, groups: int, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Segments and term numbers of the recipients at ``positions``."""
+    index = (positions.unsqueeze(1) * groups + torch.arange(groups, device=positions.device)).view(
+        -1
+    )
+    lengths = segments.diff()[index]
+    cut = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    shift = torch.repeat_interleave(segments[index] - cut[:-1], lengths)
+    return cut, torch.arange(int(cut[-1]), device=cut.device) + shift

@@ -1,0 +1,194 @@
+"""GPU kernels over a pattern, compiled by Triton.
+
+T entries, N rows, G coefficients an entry, D channels a coefficient (K = G·D). Operations and
+bytes (float32) per call; gathered bytes come from L2 while the table fits there:
+
+    mix            2·T·K operations,  4·T·K bytes gathered + 4·N·K written
+    dot            2·T·K operations,  8·T·K bytes gathered + 4·T·G written
+    softmax        about 10·T·G operations, 8·T·G bytes read + 4·T·G written
+    pair_scores    4·T·K operations,  8·T·K bytes gathered + 4·T·G written
+    pair_gradient  6·T·K operations,  4·T·K bytes gathered + 8·N·K written
+
+Kernels named *_rows give one program a row, so sums have one owner and are deterministic;
+kernels named *_entries give one program a block of entries.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def mix_rows(
+    indptr, indices, order, coefficients, table, out, K, G, D,
+    BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """out[v, k] = Σ_t coefficients[order[t], k // D] · table[indices[t], k]."""
+    v = tl.program_id(0).to(tl.int64)
+    k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
+    inside = k < K
+    group = k // D
+    start, stop = tl.load(indptr + v), tl.load(indptr + v + 1)
+    total = tl.zeros((BLOCK_K,), dtype=tl.float32)
+    for first in range(start, stop, BLOCK_T):
+        t = first + tl.arange(0, BLOCK_T)
+        valid = t < stop
+        column = tl.load(indices + t, mask=valid, other=0).to(tl.int64)
+        entry = tl.load(order + t, mask=valid, other=0).to(tl.int64)
+        mask = valid[:, None] & inside[None, :]
+        weight = tl.load(coefficients + entry[:, None] * G + group[None, :], mask=mask, other=0.0)
+        message = tl.load(table + column[:, None] * K + k[None, :], mask=mask, other=0.0)
+        total += tl.sum(weight * message, axis=0)
+    tl.store(out + v * K + k, total, mask=inside)
+
+
+@triton.jit
+def sum_rows(
+    indptr, order, values, out, G, BLOCK_T: tl.constexpr, BLOCK_G: tl.constexpr
+):  # fmt: skip
+    """out[v, g] = Σ_t values[order[t], g]."""
+    v = tl.program_id(0).to(tl.int64)
+    g = tl.program_id(1) * BLOCK_G + tl.arange(0, BLOCK_G)
+    inside = g < G
+    start, stop = tl.load(indptr + v), tl.load(indptr + v + 1)
+    total = tl.zeros((BLOCK_G,), dtype=tl.float32)
+    for first in range(start, stop, BLOCK_T):
+        t = first + tl.arange(0, BLOCK_T)
+        valid = t < stop
+        entry = tl.load(order + t, mask=valid, other=0).to(tl.int64)
+        mask = valid[:, None] & inside[None, :]
+        total += tl.sum(tl.load(values + entry[:, None] * G + g[None, :], mask=mask, other=0.0), 0)
+    tl.store(out + v * G + g, total, mask=inside)
+
+
+@triton.jit
+def softmax_rows(indptr, scores, out, G, BLOCK_T: tl.constexpr, BLOCK_G: tl.constexpr):
+    """out[t, g] = softmax of scores[·, g] over the entries of row v."""
+    v = tl.program_id(0)
+    g = tl.program_id(1) * BLOCK_G + tl.arange(0, BLOCK_G)
+    inside = g < G
+    start, stop = tl.load(indptr + v), tl.load(indptr + v + 1)
+    top = tl.full((BLOCK_G,), float("-inf"), dtype=tl.float32)
+    total = tl.zeros((BLOCK_G,), dtype=tl.float32)
+    for first in range(start, stop, BLOCK_T):
+        t = first + tl.arange(0, BLOCK_T)
+        mask = (t < stop)[:, None] & inside[None, :]
+        score = tl.load(scores + t[:, None] * G + g[None, :], mask=mask, other=float("-inf"))
+        higher = tl.maximum(top, tl.max(score, axis=0))
+        # Columns outside G stay at −inf; keep their difference finite.
+        base = tl.where(inside, higher, 0.0)
+        total = total * tl.exp(tl.where(inside, top, 0.0) - base)
+        total += tl.sum(tl.exp(score - base[None, :]), axis=0)
+        top = higher
+    base = tl.where(inside, top, 0.0)
+    for first in range(start, stop, BLOCK_T):
+        t = first + tl.arange(0, BLOCK_T)
+        mask = (t < stop)[:, None] & inside[None, :]
+        place = t[:, None] * G + g[None, :]
+        score = tl.load(scores + place, mask=mask, other=float("-inf"))
+        tl.store(out + place, tl.exp(score - base[None, :]) / total[None, :], mask=mask)
+
+
+@triton.jit
+def softmax_gradient_rows(
+    indptr, shares, gradient, out, G, BLOCK_T: tl.constexpr, BLOCK_G: tl.constexpr
+):  # fmt: skip
+    """out = α (∂α − Σ α ∂α) over the entries of row v."""
+    v = tl.program_id(0)
+    g = tl.program_id(1) * BLOCK_G + tl.arange(0, BLOCK_G)
+    inside = g < G
+    start, stop = tl.load(indptr + v), tl.load(indptr + v + 1)
+    total = tl.zeros((BLOCK_G,), dtype=tl.float32)
+    for first in range(start, stop, BLOCK_T):
+        t = first + tl.arange(0, BLOCK_T)
+        mask = (t < stop)[:, None] & inside[None, :]
+        place = t[:, None] * G + g[None, :]
+        share = tl.load(shares + place, mask=mask, other=0.0)
+        total += tl.sum(share * tl.load(gradient + place, mask=mask, other=0.0), axis=0)
+    for first in range(start, stop, BLOCK_T):
+        t = first + tl.arange(0, BLOCK_T)
+        mask = (t < stop)[:, None] & inside[None, :]
+        place = t[:, None] * G + g[None, :]
+        share = tl.load(shares + place, mask=mask, other=0.0)
+        upstream = tl.load(gradient + place, mask=mask, other=0.0)
+        tl.store(out + place, share * (upstream - total[None, :]), mask=mask)
+
+
+@triton.jit
+def dot_entries(
+    recipients, indices, gradient, table, out, T, G, D,
+    BLOCK_T: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """out[t, g] = Σ_d gradient[recipients[t], g·D+d] · table[indices[t], g·D+d]."""
+    t = tl.program_id(0).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
+    g = tl.program_id(1) * BLOCK_G + tl.arange(0, BLOCK_G)
+    valid = t < T
+    K = G * D
+    row = tl.load(recipients + t, mask=valid, other=0).to(tl.int64) * K
+    column = tl.load(indices + t, mask=valid, other=0).to(tl.int64) * K
+    total = tl.zeros((BLOCK_T, BLOCK_G), dtype=tl.float32)
+    mask = valid[:, None] & (g < G)[None, :]
+    for first in range(0, D, BLOCK_D):
+        d = first + tl.arange(0, BLOCK_D)
+        k = (g * D)[None, :, None] + d[None, None, :]
+        inside = mask[:, :, None] & (d < D)[None, None, :]
+        left = tl.load(gradient + row[:, None, None] + k, mask=inside, other=0.0)
+        right = tl.load(table + column[:, None, None] + k, mask=inside, other=0.0)
+        total += tl.sum(left * right, axis=2)
+    tl.store(out + t[:, None] * G + g[None, :], total, mask=mask)
+
+
+@triton.jit
+def pair_scores_entries(
+    recipients, indices, attention, source, recipient, out, T, G, D, slope,
+    BLOCK_T: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """out[t, g] = Σ_d a[g·D+d] · leaky(source[indices[t], g·D+d] + recipient[v, g·D+d])."""
+    t = tl.program_id(0).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
+    g = tl.program_id(1) * BLOCK_G + tl.arange(0, BLOCK_G)
+    valid = t < T
+    K = G * D
+    row = tl.load(recipients + t, mask=valid, other=0).to(tl.int64) * K
+    column = tl.load(indices + t, mask=valid, other=0).to(tl.int64) * K
+    total = tl.zeros((BLOCK_T, BLOCK_G), dtype=tl.float32)
+    mask = valid[:, None] & (g < G)[None, :]
+    for first in range(0, D, BLOCK_D):
+        d = first + tl.arange(0, BLOCK_D)
+        k = (g * D)[None, :, None] + d[None, None, :]
+        known = (g < G)[None, :, None] & (d < D)[None, None, :]
+        inside = mask[:, :, None] & known
+        pair = tl.load(source + column[:, None, None] + k, mask=inside, other=0.0)
+        pair += tl.load(recipient + row[:, None, None] + k, mask=inside, other=0.0)
+        pair = tl.where(pair > 0, pair, slope * pair)
+        total += tl.sum(tl.load(attention + k, mask=known, other=0.0) * pair, axis=2)
+    tl.store(out + t[:, None] * G + g[None, :], total, mask=mask)
+
+
+@triton.jit
+def pair_gradient_rows(
+    indptr, indices, order, attention, here, there, gradient, out, by_attention, K, G, D, slope,
+    BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Gradient of the pair scores for the row side, and this row's share of the attention's."""
+    v = tl.program_id(0).to(tl.int64)
+    k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
+    inside = k < K
+    group = k // D
+    start, stop = tl.load(indptr + v), tl.load(indptr + v + 1)
+    own = tl.load(here + v * K + k, mask=inside, other=0.0)
+    total = tl.zeros((BLOCK_K,), dtype=tl.float32)
+    weighted = tl.zeros((BLOCK_K,), dtype=tl.float32)
+    for first in range(start, stop, BLOCK_T):
+        t = first + tl.arange(0, BLOCK_T)
+        valid = t < stop
+        column = tl.load(indices + t, mask=valid, other=0).to(tl.int64)
+        entry = tl.load(order + t, mask=valid, other=0).to(tl.int64)
+        mask = valid[:, None] & inside[None, :]
+        pair = tl.load(there + column[:, None] * K + k[None, :], mask=mask, other=0.0)
+        pair += own[None, :]
+        upstream = tl.load(gradient + entry[:, None] * G + group[None, :], mask=mask, other=0.0)
+        upstream *= tl.where(pair > 0, 1.0, slope)
+        total += tl.sum(upstream, axis=0)
+        weighted += tl.sum(upstream * pair, axis=0)
+    total *= tl.load(attention + k, mask=inside, other=0.0)
+    tl.store(out + v * K + k, total, mask=inside)
+    tl.store(by_attention + v * K + k, weighted, mask=inside)

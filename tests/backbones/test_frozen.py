@@ -1,0 +1,144 @@
+"""The frozen value: what it holds, what it refuses to load, and clear errors before training."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gnn_repair.backbones import BACKBONES, Shape, load_frozen, train_backbone
+from gnn_repair.errors import DeviceError, FileFormatError, InputError, SplitError
+from gnn_repair.training import SHORT
+
+BUDGET = replace(SHORT, epochs=3)
+SMALL = Shape(hidden=16, heads=4)
+
+
+def frozen_of(name, graph, **options):
+    return train_backbone(BACKBONES[name](SMALL), graph, device="cpu", budget=BUDGET, **options)
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_the_pyg_network_of_a_member_gives_its_logits_embedding_and_state(name, graph):
+    frozen = frozen_of(name, graph)
+    for member in range(frozen.num_members):
+        network = frozen.network(member)
+        assert not network.training
+        torch.testing.assert_close(network(graph.x, graph.edge_index), frozen.logits[member])
+        torch.testing.assert_close(
+            network.classifier(frozen.embedding[member]), frozen.logits[member]
+        )
+    shared = name in ("sgc", "mixhop", "h2gcn")
+    assert frozen.state.shape[0] == (1 if shared else 3)
+    if shared:
+        assert torch.equal(frozen.state[0], graph.x)
+
+
+def test_accuracy_counts(graph):
+    frozen = frozen_of("gcn", graph, splits=[2, 0])
+    for member, split in enumerate((2, 0)):
+        mask = graph.test_mask[:, split]
+        right = frozen.logits[member].argmax(1)[mask] == graph.y[mask]
+        torch.testing.assert_close(frozen.accuracy(graph.test_mask)[member], right.float().mean())
+
+
+def test_nothing_in_it_can_be_replaced(graph):
+    frozen = frozen_of("gcn", graph)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        frozen.logits = None
+    with pytest.raises(TypeError):
+        frozen.parameters["classifier.bias"] = None
+    assert not any(value.requires_grad for value in frozen.parameters.values())
+
+
+def test_saving_and_loading(graph, tmp_path):
+    frozen = frozen_of("gatv2", graph, splits=[1, 2])
+    frozen.save(tmp_path / "model.safetensors")
+    again = load_frozen(tmp_path / "model.safetensors", graph, frozen.backbone, BUDGET, 0)
+    assert again.splits == (1, 2)
+    assert torch.equal(again.logits, frozen.logits)
+    torch.testing.assert_close(again.embedding, frozen.embedding)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    "change,named",
+    [
+        ("dataset", "another data"),
+        ("backbone", "another backbone"),
+        ("shape", "another shape"),
+        ("budget", "another budget"),
+        ("seed", "another seed"),
+        ("truncated", "damaged"),
+        ("missing", "does not exist"),
+    ],
+)
+def test_a_file_that_does_not_match_is_refused(change, named, graph, tmp_path):
+    path = tmp_path / "model.safetensors"
+    frozen_of("gcn", graph).save(path)
+    backbone, budget, seed = BACKBONES["gcn"](SMALL), BUDGET, 0
+    if change == "dataset":
+        graph = graph.clone()
+        graph.y[4] = 0
+    elif change == "backbone":
+        backbone = BACKBONES["sage"](SMALL)
+    elif change == "shape":
+        backbone = BACKBONES["gcn"](Shape(hidden=8, heads=4))
+    elif change == "budget":
+        budget = replace(BUDGET, clip=1.0)
+    elif change == "seed":
+        seed = 1
+    elif change == "truncated":
+        path.write_bytes(path.read_bytes()[:-100])
+    else:
+        path.unlink()
+    with pytest.raises(FileFormatError, match=named):
+        load_frozen(path, graph, backbone, budget, seed)
+
+
+def test_bad_input_is_named(graph):
+    with pytest.raises(SplitError, match=r"split 7 does not exist; the data has 0\.\.2"):
+        frozen_of("gcn", graph, splits=[7])
+    with pytest.raises(SplitError, match="no split was chosen"):
+        frozen_of("gcn", graph, splits=[])
+    with pytest.raises(InputError, match="did you mean 'graphconv'"):
+        train_backbone("graphconf", graph)
+    with pytest.raises(InputError, match="unknown device"):
+        train_backbone("gcn", graph, device="quantum")
+    graph.train_mask[:, 1] = False
+    with pytest.raises(SplitError, match="train_mask of split 1 is empty"):
+        frozen_of("gcn", graph)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there")
+def test_an_absent_gpu_is_named(graph):
+    with pytest.raises(DeviceError, match="no GPU is available"):
+        train_backbone("gcn", graph, device="cuda")
+
+
+def test_a_full_gpu_says_which_knob_to_turn(graph, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("gnn_repair.backbones.train.fit", full)
+    with pytest.raises(DeviceError, match="pass fewer splits at a time"):
+        frozen_of("gcn", graph)
+
+
+def test_a_class_absent_from_training_works_with_a_warning(graph):
+    graph.train_mask[graph.y == 2, 0] = False
+    with pytest.warns(UserWarning, match="split 0 trains without any node of class 2"):
+        frozen = frozen_of("gcn", graph, splits=[0])
+    assert frozen.logits.shape == (1, 36, 3)
+
+
+def test_a_diverging_split_is_reported(graph):
+    wild = replace(SHORT, epochs=40, learning_rate=1e300)
+    with pytest.warns(UserWarning, match="diverged after epoch"):
+        frozen = train_backbone(
+            BACKBONES["gcn"](SMALL), graph, splits=[0], device="cpu", budget=wild
+        )
+    assert bool(frozen.diverged[0])
+    assert bool(frozen.logits.isfinite().all())

@@ -1,0 +1,111 @@
+"""Each backbone computes what the same network built from PyG's own convolutions computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gnn_repair.backbones import BACKBONES, Graph, find_backbone
+from gnn_repair.backbones.base import stack_parameters, unstack_parameters
+from gnn_repair.backbones.graph import Features
+
+MEMBERS = 3
+
+
+def random_parameters(backbone, data):
+    """Different parameters for every member, biases included."""
+    network = backbone.network(data.x.shape[1], 3).to(data.x.dtype)
+    generator = torch.Generator().manual_seed(5)
+    return {
+        name: value + 0.3 * torch.randn(value.shape, dtype=value.dtype, generator=generator)
+        for name, value in stack_parameters(network, MEMBERS).items()
+    }
+
+
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize("name", BACKBONES)
+def test_logits_and_embedding_equal_those_of_the_pyg_network(name, sparse, graph, monkeypatch):
+    monkeypatch.setattr("gnn_repair.backbones.graph.SPARSE_BELOW", 2.0 if sparse else 0.0)
+    backbone, ours = find_backbone(name), Graph(graph)
+    assert (ours.features.sparse is not None) is sparse
+    parameters = random_parameters(backbone, graph)
+    state = backbone.state(parameters, ours, backbone.trunk(parameters, ours), 0.0)
+    readout = backbone.readout(parameters, ours, state, 0.0)
+    logits, embedding = readout.logits(state), readout.embedding(state)
+    for member in range(MEMBERS):
+        network = backbone.network(graph.x.shape[1], 3).to(graph.x.dtype).eval()
+        network.load_state_dict(unstack_parameters(parameters, member))
+        torch.testing.assert_close(logits[:, member], network(graph.x, graph.edge_index))
+        torch.testing.assert_close(network.classifier(embedding[:, member]), logits[:, member])
+
+
+def test_h2gcn_equals_plain_sparse_algebra(graph):
+    backbone, ours = find_backbone("h2gcn"), Graph(graph)
+    p = random_parameters(backbone, graph)
+    adjacency = torch.zeros(36, 36, dtype=torch.float64)
+    adjacency[graph.edge_index[1], graph.edge_index[0]] = 1
+    adjacency.fill_diagonal_(0)
+    mean = adjacency / adjacency.sum(1, keepdim=True).clamp(min=1)
+    streams = [graph.x, mean @ graph.x, mean @ mean @ graph.x]
+    for member in range(MEMBERS):
+        embedding = torch.cat(
+            [
+                stream @ p[f"conv.lins.{k}.weight"][member] + p[f"conv.lins.{k}.bias"][member]
+                for k, stream in enumerate(streams)
+            ],
+            dim=1,
+        )
+        expected = embedding @ p["classifier.weight"][member] + p["classifier.bias"][member]
+        found = backbone.logits(p, ours, None)[:, member]
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_every_member_starts_as_pyg_does_from_that_seed(name, graph):
+    backbone = find_backbone(name)
+    torch.manual_seed(0)
+    network = backbone.network(graph.x.shape[1], 3)
+    stacked = stack_parameters(network, 2)
+    for member in range(2):
+        for key, value in unstack_parameters(stacked, member).items():
+            assert torch.equal(value, network.state_dict()[key])
+
+
+@pytest.mark.parametrize("name", ["normalised", "mean", "total", "mean_without_self"])
+@pytest.mark.parametrize("power", [0, 1, 2, 3])
+def test_operators_and_their_powers_against_dense_matrices(name, power, graph):
+    operator = getattr(Graph(graph), name)
+    dense = torch.zeros(36, 36, dtype=torch.float64)
+    for source, recipient in graph.edge_index.t().tolist():
+        if name == "mean_without_self" and source == recipient:
+            continue
+        dense[recipient, source] += 1
+    degree = dense.sum(1).clamp(min=1)
+    if name == "normalised":
+        dense = dense / (degree.sqrt().unsqueeze(1) * degree.sqrt())
+    elif name != "total":
+        dense = dense / degree.unsqueeze(1)
+    expected = torch.linalg.matrix_power(dense, power)
+    identity = torch.eye(36, dtype=torch.float64).unsqueeze(1)
+    torch.testing.assert_close(operator.raised(power)(identity).squeeze(1), expected)
+    expanded = operator.raised(power).expanded()
+    torch.testing.assert_close(expanded(identity).squeeze(1), expected)
+    if power != 1:
+        pairs = torch.stack([expanded.pattern.recipients, expanded.pattern.indices])
+        assert pairs.unique(dim=1).shape == pairs.shape
+
+
+def test_the_hub_and_the_doubled_self_loop_are_there(graph):
+    operator = Graph(graph).total
+    counts = operator.pattern.indptr.diff()
+    assert counts[0] == 1
+    assert int((operator.pattern.indices[operator.pattern.recipients == 1] == 1).sum()) == 2
+    assert counts[2] >= 33
+
+
+def test_features_multiply_alike_sparse_or_dense(graph, monkeypatch):
+    weight = torch.randn(2, 12, 5, dtype=torch.float64)
+    monkeypatch.setattr("gnn_repair.backbones.graph.SPARSE_BELOW", 2.0)
+    sparse = Features(graph.x)
+    assert sparse.sparse is not None
+    torch.testing.assert_close(sparse.times(weight), torch.einsum("nf,sfk->nsk", graph.x, weight))

@@ -1,0 +1,47 @@
+"""Graphs that tests share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.utils import add_self_loops, coalesce, to_undirected
+
+from gnn_repair.datasets import stratified_splits
+
+
+def make_graph(
+    nodes: int = 36, features: int = 12, classes: int = 3, dtype: torch.dtype = torch.float64
+) -> Data:
+    """A random graph with everything awkward in it.
+
+    Node 0 is isolated but for its self-loop, node 1 has two self-loop entries, node 2 is a hub;
+    the features are sparse and class-informative; three splits.
+    """
+    generator = torch.Generator().manual_seed(11)
+    source = torch.randint(1, nodes, (3 * nodes,), generator=generator)
+    recipient = torch.randint(1, nodes, (3 * nodes,), generator=generator)
+    hub = torch.stack([torch.arange(3, nodes), torch.full((nodes - 3,), 2)])
+    own = torch.tensor([[1], [1]])
+    entries = torch.cat([torch.stack([source, recipient]), hub], dim=1)
+    entries = entries[:, entries[0] != entries[1]]
+    entries = to_undirected(coalesce(torch.cat([entries, own], dim=1)), num_nodes=nodes)
+    y = torch.arange(nodes) % classes
+    x = torch.rand(nodes, features, dtype=dtype, generator=generator)
+    x = x * (torch.rand(nodes, features, generator=generator) < 0.15)
+    x[torch.arange(nodes), y] += 1
+    train, val, test = stratified_splits(y, (50, 25, 25), range(3))
+    return Data(
+        x=x,
+        edge_index=add_self_loops(entries, num_nodes=nodes)[0],
+        y=y,
+        train_mask=train,
+        val_mask=val,
+        test_mask=test,
+        name="toy",
+    )
+
+
+@pytest.fixture
+def graph() -> Data:
+    return make_graph()

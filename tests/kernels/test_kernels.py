@@ -1,0 +1,137 @@
+"""Every operation against its plain PyTorch form: values and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gnn_repair.kernels import Pattern, backend, mix, pair_scores, plain, segment_softmax, spread
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+        ],
+    ),
+]
+
+
+def random_pattern(rows: int = 40, columns: int = 30, entries: int = 300) -> Pattern:
+    """A pattern with empty rows, unread columns, duplicates and one very long row."""
+    generator = torch.Generator().manual_seed(7)
+    recipient = torch.randint(2, rows - 2, (entries,), generator=generator)
+    recipient[: entries // 3] = 5
+    source = torch.randint(1, columns - 1, (entries,), generator=generator)
+    order = torch.argsort(recipient * columns + source, stable=True)
+    counts = torch.bincount(recipient, minlength=rows)
+    indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    return Pattern(indptr, source[order].int(), columns)
+
+
+def randn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def both(operation, reference, *tensors, device):
+    """Values and gradients of the operation on ``device`` and of the reference in float64."""
+    results = []
+    for function, place, dtype in (
+        (operation, device, torch.float64 if device == "cpu" else torch.float32),
+        (reference, "cpu", torch.float64),
+    ):
+        leaves = [tensor.to(place, dtype).requires_grad_() for tensor in tensors]
+        out = function(*leaves)
+        out.backward(torch.cos(torch.arange(out.numel()).view_as(out)).to(out))
+        results.append([t.detach().cpu().double() for t in (out, *(leaf.grad for leaf in leaves))])
+    tolerance = 1e-12 if device == "cpu" else 2e-5
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("groups,width", [(1, 1), (1, 24), (3, 8), (20, 5), (8, 16), (1, 200)])
+def test_mix(device, groups, width):
+    pattern = random_pattern()
+    placed = pattern.to(device)
+    both(
+        lambda a, x: mix(placed, a, x),
+        lambda a, x: plain.mix(pattern, pattern.identity, a, x),
+        randn(300, groups),
+        randn(30, groups * width, seed=1),
+        device=device,
+    )
+
+
+def test_mix_with_one_coefficient_per_entry_is_a_sparse_product():
+    pattern = random_pattern()
+    coefficients, table = randn(300), randn(30, 12, seed=1)
+    dense = torch.zeros(40, 30, dtype=torch.float64)
+    dense.index_put_((pattern.recipients.long(), pattern.indices.long()), coefficients, True)
+    torch.testing.assert_close(mix(pattern, coefficients, table), dense @ table)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("groups", [1, 3, 70])
+def test_segment_softmax(device, groups):
+    pattern = random_pattern()
+    placed = pattern.to(device)
+    both(
+        lambda s: segment_softmax(placed, s),
+        lambda s: plain.segment_softmax(pattern, s),
+        10 * randn(300, groups),
+        device=device,
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("groups,width", [(1, 24), (3, 8), (20, 5), (10, 128)])
+def test_pair_scores(device, groups, width):
+    pattern = random_pattern()
+    placed = pattern.to(device)
+    both(
+        lambda a, x, y: pair_scores(placed, a, x, y, groups, 0.2),
+        lambda a, x, y: plain.pair_scores(pattern, a, x, y, 0.2, groups),
+        randn(groups * width),
+        randn(30, groups * width, seed=1),
+        randn(40, groups * width, seed=2),
+        device=device,
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_spread(device):
+    pattern = random_pattern()
+    placed = pattern.to(device)
+    both(
+        lambda x, y: spread(placed, x, y),
+        lambda x, y: x[pattern.indices.long()] + y[pattern.recipients.long()],
+        randn(30, 6),
+        randn(40, 6, seed=1),
+        device=device,
+    )
+
+
+def test_threads_do_not_change_the_result():
+    pattern, threads = random_pattern(), torch.get_num_threads()
+    arguments = (randn(16), randn(30, 16, seed=1), randn(40, 16, seed=2))
+    results = []
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        leaves = [tensor.clone().requires_grad_() for tensor in arguments]
+        pair_scores(pattern, *leaves, 2, 0.2).square().sum().backward()
+        results.append([leaf.grad for leaf in leaves])
+    torch.set_num_threads(threads)
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_every_device_has_the_same_operations():
+    from gnn_repair.kernels import cpu
+
+    names = {name for name in vars(plain) if not name.startswith("_")} - {"Tensor", "torch"}
+    assert names - {"annotations", "Pattern"} <= set(vars(cpu))
+    assert backend("cpu") is cpu
+    assert backend("mps") is plain

@@ -1,0 +1,74 @@
+"""The shape of the package: imports go one way, the root's names are the public list."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gnn_repair
+
+PACKAGE = Path(gnn_repair.__file__).parent
+LAYERS = [
+    {"errors"},
+    {"published", "files", "devices"},
+    {"kernels"},
+    {"datasets", "training"},
+    {"backbones"},
+    {"exposure"},
+    {"oracle", "repair"},
+    {"study"},
+    {"report"},
+    {"bench"},
+    {"cli"},
+]
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+MODULES = sorted(
+    path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem in RANK
+)
+
+
+def imported_parts(path: Path) -> set[str]:
+    """Parts of the package that a module imports anywhere, type-checking blocks left out."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    guarded = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if id(node) in guarded:
+            continue
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name} imports relatively"
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+    parts = [name.split(".") for name in names if name.startswith("gnn_repair.")]
+    return {part[1] for part in parts} - {"__version__"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_one_way(path):
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    for part in imported_parts(path):
+        assert part == own or RANK[part] < RANK[own], f"{own} must not import {part}"
+
+
+def test_the_public_names_exist_and_are_few():
+    assert len(gnn_repair.__all__) <= 25
+    for name in gnn_repair.__all__:
+        assert getattr(gnn_repair, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        gnn_repair.nonsense  # noqa: B018
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = "import sys, gnn_repair; print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "False"

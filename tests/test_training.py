@@ -1,0 +1,136 @@
+"""The loop itself: selection, patience, clipping, divergence, with scripted scores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gnn_repair import training
+from gnn_repair.training import Budget, Trainee, fit, mask_weights, member_correct, member_losses
+
+PLAIN = Budget(epochs=12, patience=None, learning_rate=0.1, weight_decay=0.0)
+
+
+class Scripted(Trainee):
+    """One number per member that grows by its gradient; scores are read from a script."""
+
+    def __init__(self, script: list[list[int]], slopes: list[float]) -> None:
+        self.parameters = {"value": torch.zeros(len(slopes), 1)}
+        self.script, self.slopes = script, torch.tensor(slopes)
+        self.epoch = -1
+        self.seen: list[torch.Tensor] = []
+
+    def trunk(self) -> None:
+        self.epoch += 1
+        self.seen.append(self.parameters["value"].detach().clone())
+
+    def losses(self, trunk: None, step: int) -> torch.Tensor:
+        return -self.slopes * self.parameters["value"].squeeze(1)
+
+    def scores(self, trunk: None) -> torch.Tensor:
+        script = self.script[min(self.epoch, len(self.script) - 1)]
+        return torch.tensor(script)
+
+
+def test_the_best_strict_improvement_is_kept_per_member():
+    script = [[9, 9], [1, 5], [3, 5], [3, 6], [2, 1], [3, 6]]
+    trainee = Scripted(script, [1.0, 2.0])
+    fitted = fit(trainee, replace(PLAIN, epochs=5))
+    assert fitted.best_epoch.tolist() == [2, 3]
+    assert fitted.best_score.tolist() == [3, 6]
+    expected = torch.stack([trainee.seen[2][0], trainee.seen[3][1]])
+    assert torch.equal(fitted.parameters["value"], expected)
+
+
+def test_the_untrained_state_counts_only_where_the_budget_says_so():
+    script = [[9], [1], [2]]
+    kept = fit(Scripted(script, [1.0]), replace(PLAIN, epochs=2, epoch_zero=True))
+    assert kept.best_epoch.tolist() == [0]
+    assert kept.parameters["value"].item() == 0
+    trained = fit(Scripted(script, [1.0]), replace(PLAIN, epochs=2))
+    assert trained.best_epoch.tolist() == [2]
+
+
+@pytest.mark.parametrize("every", [1, 4, 10])
+def test_patience_stops_a_member_and_never_another(every, monkeypatch):
+    """Member 0 would improve again after its patience has run out; it must not be heard."""
+    monkeypatch.setattr(training, "CHECK_EVERY", every)
+    script = [[0, 0], [5, 1], [4, 2], [4, 3], [4, 4], [9, 5], [9, 6], [9, 7], [9, 8]]
+    fitted = fit(Scripted(script, [1.0, 1.0]), replace(PLAIN, epochs=8, patience=3))
+    assert fitted.best_epoch.tolist() == [1, 8]
+    assert fitted.best_score.tolist() == [5, 8]
+    assert fitted.epochs_run.tolist() == [4, 8]
+
+
+def test_training_ends_when_nobody_is_left():
+    trainee = Scripted([[0], [1], [1]], [1.0])
+    fit(trainee, replace(PLAIN, epochs=1000, patience=5))
+    assert trainee.epoch < 40
+
+
+def test_a_diverging_member_stops_with_its_best_state_and_harms_nobody():
+    class Diverging(Scripted):
+        def losses(self, trunk: None, step: int) -> torch.Tensor:
+            bad = torch.tensor([torch.nan if self.epoch == 3 else 1.0, 1.0])
+            return super().losses(trunk, step) * bad
+
+    script = [[0, 0], [1, 1], [2, 2], [3, 3], [4, 4], [5, 5]]
+    fitted = fit(Diverging(script, [1.0, 1.0]), replace(PLAIN, epochs=5))
+    healthy = fit(Scripted(script, [1.0, 1.0]), replace(PLAIN, epochs=5))
+    assert fitted.diverged.tolist() == [True, False]
+    assert fitted.best_epoch.tolist() == [2, 5]
+    assert bool(fitted.parameters["value"].isfinite().all())
+    assert torch.equal(fitted.parameters["value"][1], healthy.parameters["value"][1])
+
+
+def test_clipping_is_by_member_and_equals_torch():
+    slopes = [0.5, 40.0, 3.0]
+    found = fit(Scripted([[0] * 3, [1] * 3], slopes), replace(PLAIN, epochs=1, clip=1.0))
+    for member, slope in enumerate(slopes):
+        value = torch.zeros(1, requires_grad=True)
+        optimizer = torch.optim.Adam([value], lr=0.1)
+        (-slope * value).sum().backward()
+        torch.nn.utils.clip_grad_norm_([value], 1.0)
+        optimizer.step()
+        torch.testing.assert_close(found.parameters["value"][member], value.detach())
+
+
+def test_several_updates_an_epoch():
+    class Batched(Scripted):
+        steps_per_epoch = 4
+
+        def trunk(self) -> None:
+            self.calls = getattr(self, "calls", 0) + 1
+
+        def scores(self, trunk: None) -> torch.Tensor:
+            return torch.tensor([self.calls])
+
+    trainee = Batched([[0]], [1.0])
+    fitted = fit(trainee, replace(PLAIN, epochs=3))
+    # Adam with a constant gradient moves by the learning rate at every update.
+    torch.testing.assert_close(fitted.parameters["value"], torch.tensor([[1.2]]))
+
+
+def test_progress_is_reported():
+    seen: list[training.Progress] = []
+    fit(Scripted([[0, 0], [2, 4]], [1.0, 1.0]), replace(PLAIN, epochs=25), seen.append)
+    assert [progress.epoch for progress in seen] == [0, 10, 20, 25]
+    assert seen[-1].best == 3
+    assert seen[-1].active == 2
+
+
+def test_losses_and_scores_against_torch():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(9, 2, 4, generator=generator, dtype=torch.float64)
+    labels = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, -1])
+    mask = torch.rand(9, 2, generator=generator) < 0.5
+    mask[8] = False
+    weights = mask_weights(mask, torch.float64)
+    for member in range(2):
+        chosen = mask[:, member]
+        expected = torch.nn.functional.cross_entropy(logits[chosen, member], labels[chosen])
+        torch.testing.assert_close(member_losses(logits, labels, weights)[member], expected)
+        right = (logits[chosen, member].argmax(1) == labels[chosen]).sum()
+        assert member_correct(logits, labels, mask)[member] == right
