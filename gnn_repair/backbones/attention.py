@@ -11,14 +11,13 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout as drop
 from torch.nn.functional import leaky_relu
 from torch_geometric.nn import GATConv, GATv2Conv, MessagePassing
 
 from gnn_repair.backbones.base import Backbone, Parameters, Readout, Stream
 from gnn_repair.backbones.graph import Graph, Operator, State, times
 from gnn_repair.backbones.networks import TwoLayerNetwork
-from gnn_repair.kernels import mix, pair_scores, segment_softmax, spread
+from gnn_repair.kernels import drop, mix, pair_scores, segment_softmax, spread
 from gnn_repair.training import LONG, SHORT
 
 SLOPE = 0.2
@@ -62,15 +61,13 @@ class AttentionBackbone(Backbone):
         return self.attention(p, "conv1", graph, graph.features)
 
     def state(self, p: Parameters, graph: Graph, trunk: Attended, dropout: float) -> State:
-        attention = drop(trunk.attention, dropout) if dropout else trunk.attention
-        mixed = mix(graph.entries, attention, trunk.messages)
+        mixed = mix(graph.entries, drop(trunk.attention, dropout), trunk.messages)
         bias = p["conv1.bias"]
         hidden = torch.relu(mixed.view(-1, *bias.shape) + bias)
-        return drop(hidden, dropout) if dropout else hidden
+        return drop(hidden, dropout)
 
     def readout(self, p: Parameters, graph: Graph, state: State, dropout: float) -> Readout:
-        attention = self.final_attention(p, graph, state)
-        attention = drop(attention, dropout) if dropout else attention
+        attention = drop(self.final_attention(p, graph, state), dropout)
         weight, bias = p[f"conv2.{self.source}.weight"], p.get(f"conv2.{self.source}.bias")
         stream = Stream("attention", Operator(graph.entries, attention), weight, bias)
         classifier = p["classifier.weight"], p["classifier.bias"]

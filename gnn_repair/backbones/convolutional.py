@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout as drop
 from torch_geometric.nn import GCNConv, GraphConv, MessagePassing, SAGEConv
 
 from gnn_repair.backbones.base import Backbone, Parameters, Readout, Stream
 from gnn_repair.backbones.graph import Graph, Operator, State
 from gnn_repair.backbones.networks import TwoLayerNetwork
+from gnn_repair.kernels import drop
 from gnn_repair.training import LONG, SHORT
 
 
@@ -48,7 +48,7 @@ class TwoLayer(Backbone):
         return torch.relu(out + p[f"conv1.{self.bias}"])
 
     def state(self, p: Parameters, graph: Graph, trunk: Tensor, dropout: float) -> State:
-        return drop(trunk, dropout) if dropout else trunk
+        return drop(trunk, dropout)
 
     def readout(self, p: Parameters, graph: Graph, state: State, dropout: float) -> Readout:
         stream = Stream(self.group, self.operator(graph), p[f"conv2.{self.weight}"])

@@ -39,6 +39,7 @@ def bench_accuracy(
     *,
     root: str | Path | None = None,
     splits: Iterable[int] | None = None,
+    seed: int = 0,
     device: str = "auto",
 ) -> Iterator[AccuracyRow]:
     """Train every case on its splits at once and score it on the test nodes."""
@@ -47,7 +48,7 @@ def bench_accuracy(
         data = load_dataset(dataset, root)
         for name in names:
             start = time.perf_counter()
-            frozen = train_backbone(name, data, chosen, device=device)
+            frozen = train_backbone(name, data, chosen, seed=seed, device=device)
             accuracy = 100 * frozen.accuracy(data.test_mask).double().cpu()
             paper = published()["tables"]["frozen"]["cells"][name].get(dataset)
             yield AccuracyRow(

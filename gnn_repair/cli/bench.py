@@ -52,6 +52,7 @@ def accuracy(
     datasets: Annotated[str, typer.Option(help="Comma-separated datasets.")] = "builtin",
     backbones: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "all",
     splits: Annotated[str, typer.Option(help="Such as 0-9 or 0,3; all unless given.")] = "",
+    seed: Annotated[int, typer.Option(help="Of initialisation and dropout.")] = 0,
     device: DeviceOption = "auto",
     root: RootOption = None,
     format: FormatOption = Format.table,
@@ -66,6 +67,7 @@ def accuracy(
         names(backbones, BACKBONES, "backbone"),
         root=root,
         splits=numbers(splits) if splits else None,
+        seed=seed,
         device=device,
     )
     rows = [
@@ -82,3 +84,31 @@ def accuracy(
         for row in measured
     ]
     emit(rows, format, title="Frozen test accuracy (%)")
+
+
+@app.command()
+def scale(
+    nodes: Annotated[int, typer.Option(min=100, help="Nodes of the generated graph.")] = 1_000_000,
+    entries: Annotated[
+        int, typer.Option(min=100, help="Entries, self-loops included.")
+    ] = 20_000_000,
+    hidden: Annotated[int, typer.Option(min=1, help="Width of the GCN's layers.")] = 64,
+    format: FormatOption = Format.table,
+) -> None:
+    """Seconds and peak memory of exposing a GCN on a large generated graph."""
+    from gnn_repair.bench.scale import bench_scale
+
+    measured = bench_scale(nodes, entries, hidden=hidden)
+    rows = [
+        {
+            "nodes": row.nodes,
+            "terms": row.terms,
+            "threads": row.threads,
+            "one forward (s)": round(row.forward_seconds, 1),
+            "expose (s)": round(row.expose_seconds, 1),
+            "peak memory (GiB)": round(row.peak_gib, 2),
+            "residual": float(f"{row.residual:.1e}"),
+        }
+        for row in measured
+    ]
+    emit(rows, format, title="Exposing a two-layer GCN")

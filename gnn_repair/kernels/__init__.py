@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from gnn_repair.kernels.dropping import drop
 from gnn_repair.kernels.pattern import Pattern
 
-__all__ = ["Pattern", "backend", "mix", "pair_scores", "segment_softmax", "spread"]
+__all__ = ["Pattern", "backend", "drop", "mix", "pair_scores", "segment_softmax", "spread"]
 
 
 @cache

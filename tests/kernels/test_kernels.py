@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gnn_repair.kernels import Pattern, backend, mix, pair_scores, plain, segment_softmax, spread
+from gnn_repair.kernels import (
+    Pattern,
+    backend,
+    drop,
+    mix,
+    pair_scores,
+    plain,
+    segment_softmax,
+    spread,
+)
 
 DEVICES = [
     "cpu",
@@ -135,3 +144,23 @@ def test_every_device_has_the_same_operations():
     assert names - {"annotations", "Pattern"} <= set(vars(cpu))
     assert backend("cpu") is cpu
     assert backend("mps") is plain
+
+
+@pytest.mark.parametrize("probability", [0.2, 0.5])
+def test_dropout_drops_as_often_as_asked_and_keeps_the_mean(probability):
+    torch.manual_seed(0)
+    values = torch.ones(301, 1001, dtype=torch.float64, requires_grad=True)
+    dropped = drop(values, probability)
+    share = float((dropped == 0).double().mean())
+    assert abs(share - probability) < 5 * (probability * (1 - probability) / values.numel()) ** 0.5
+    kept = dropped[dropped != 0]
+    torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - probability)))
+    dropped.sum().backward()
+    assert torch.equal(values.grad, dropped.detach())
+    # Rows, columns and repeated draws are independent of each other.
+    zero = (dropped == 0).double()
+    assert float((zero[1:] * zero[:-1]).mean()) == pytest.approx(probability**2, abs=0.01)
+    assert not torch.equal(drop(values, probability), dropped)
+    torch.manual_seed(0)
+    assert torch.equal(drop(values, probability), dropped)
+    assert drop(values, 0.0) is values
