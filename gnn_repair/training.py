@@ -18,35 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gnn_repair.budget import LONG as LONG
+from gnn_repair.budget import SHORT as SHORT
+from gnn_repair.budget import Budget as Budget
+
 CHECK_EVERY = 10
 """Epochs between two looks of the host. Later epochs of a stopped member change nothing, so this
 number does not influence results."""
 
 WARM_UP = 3
 """Epochs run before a CUDA graph is captured (they count as training like any other)."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How something is trained."""
-
-    epochs: int
-    patience: int | None
-    """Epochs without a strict improvement after which a member stops; None: never."""
-    learning_rate: float
-    weight_decay: float
-    decoupled: bool = False
-    """AdamW's decay instead of Adam's L2 term."""
-    clip: float = 5.0
-    """Largest gradient norm of a member."""
-    epoch_zero: bool = False
-    """Whether the untrained state is a candidate."""
-
-
-SHORT = Budget(epochs=200, patience=None, learning_rate=1e-2, weight_decay=5e-4)
-"""GCN, GAT and GraphSAGE."""
-LONG = Budget(epochs=1000, patience=100, learning_rate=1e-2, weight_decay=5e-4)
-"""The five added backbones."""
 
 
 class Trainee(ABC):
@@ -226,15 +207,24 @@ def _captured(run: _Run) -> Callable[[], None]:
     """One epoch as a CUDA graph; eagerly, with a warning, where it cannot be captured."""
     graph = torch.cuda.CUDAGraph()
     run.optimizer.zero_grad(set_to_none=True)
-    torch.cuda.synchronize()
+    torch.cuda.synchronize(run.device)
     try:
         with torch.cuda.graph(graph):
             run.epoch()
     except RuntimeError as error:
-        torch.cuda.synchronize()
-        warnings.warn(f"training without a CUDA graph: {error}", stacklevel=3)
+        _forget_capture(run.device)
+        reason = str(error).splitlines()[0]
+        warnings.warn(f"training without a CUDA graph: {reason}", stacklevel=3)
         return run.epoch
     return graph.replay
+
+
+def _forget_capture(device: torch.device) -> None:
+    """Give the device's generator a fresh state: after a failed capture it still awaits one."""
+    torch.cuda.synchronize(device)
+    generator = torch.cuda.default_generators[device.index or torch.cuda.current_device()]
+    fresh = torch.Generator(device).manual_seed(generator.initial_seed())
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 def mask_weights(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -134,3 +134,26 @@ def test_losses_and_scores_against_torch():
         torch.testing.assert_close(member_losses(logits, labels, weights)[member], expected)
         right = (logits[chosen, member].argmax(1) == labels[chosen]).sum()
         assert member_correct(logits, labels, mask)[member] == right
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_what_cannot_be_captured_is_trained_eagerly():
+    class Syncing(Scripted):
+        """Asks the device for a number in every loss, which no CUDA graph can hold."""
+
+        def __init__(self) -> None:
+            super().__init__([[0], [1], [2]], [1.0])
+            self.parameters = {"value": torch.zeros(1, 1, device="cuda")}
+
+        def losses(self, trunk: None, step: int) -> torch.Tensor:
+            value = torch.nn.functional.dropout(self.parameters["value"], 0.5)
+            return -value.squeeze(1) * (1 + float(value.detach().sum() > 1e9))
+
+        def scores(self, trunk: None) -> torch.Tensor:
+            return super().scores(trunk).cuda()
+
+    with pytest.warns(UserWarning, match="without a CUDA graph"):
+        fitted = fit(Syncing(), replace(PLAIN, epochs=30))
+    assert bool(fitted.parameters["value"].isfinite().all())
+    assert torch.rand(3, device="cuda").isfinite().all()

@@ -63,6 +63,8 @@ def _check_shapes(exposure: Exposure) -> None:
         "message_rows": (rows,),
         "sources": (rows,),
     }
+    if exposure.embedding is not None:
+        expected["embedding"] = (members, nodes, exposure.embedding.shape[-1])
     for name, shape in expected.items():
         found = tuple(getattr(exposure, name).shape)
         _require(found == shape, f"{name} has shape {list(found)} instead of {list(shape)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from gnn_repair.exposure.checks import reconstruction
@@ -18,19 +19,30 @@ def describe(exposure: Exposure) -> str:
         f"  {exposure.num_recipients:,} recipients, {exposure.num_classes} classes, "
         f"{exposure.num_terms:,} terms ({_spread(exposure)})",
     ]
-    lengths = exposure.segments.diff().view(-1, exposure.num_groups)
-    for index, group in enumerate(exposure.groups):
-        absent = int((lengths[:, index] == 0).sum())
-        note = f", absent at {absent:,} recipients" if absent else ""
-        lines.append(
-            f"  group {group.name}: {int(lengths[:, index].sum()):,} terms{note}; {group.rule}; "
-            f"coefficients from {group.coefficients_from}"
-        )
+    numbered = list(enumerate(exposure.groups))
+    for rule, groups in groupby(numbered, lambda item: (item[1].rule, item[1].coefficients_from)):
+        lines.append(f"  {rule[0]}; coefficients from {rule[1]}")
+        lines += [f"    group {group.name}: {_size(exposure, g)}" for g, group in groups]
     root = "; the node's own state is context for repairs" if exposure.root else ""
     lines.append(f"  fixed logits: {exposure.fixed}{root}")
-    certified = "" if exposure.residual is None else f", certified residual {exposure.residual:.1e}"
-    lines.append(f"  reconstruction {reconstruction(exposure):.1e}{certified}")
+    certified = (
+        "exact by algebra"
+        if exposure.residual is None
+        else f"residual {exposure.residual:.1e} on the model run with reweighted messages"
+    )
+    lines.append(f"  reconstruction {reconstruction(exposure):.1e}; {certified}")
     return "\n".join(lines)
+
+
+def _size(exposure: Exposure, group: int) -> str:
+    lengths = exposure.segments.diff().view(-1, exposure.num_groups)[:, group]
+    absent = int((lengths == 0).sum())
+    mass = exposure.mass[:, lengths > 0, group]
+    text = f"{int(lengths.sum()):,} terms"
+    if mass.numel():
+        low, high = f"{float(mass.min()):.4g}", f"{float(mass.max()):.4g}"
+        text += f", mass {low}" if low == high else f", mass {low} to {high}"
+    return text + (f", absent at {absent:,} recipients" if absent else "")
 
 
 def _spread(exposure: Exposure) -> str:

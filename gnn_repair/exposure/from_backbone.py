@@ -41,6 +41,7 @@ def expose_frozen(frozen: Frozen) -> Exposure:
         root=readout.root is not None,
         origin=f"{backbone.title} on {frozen.data.get('name') or 'a graph'}",
         fixed=backbone.fixed,
+        embedding=frozen.embedding,
     )
 
 

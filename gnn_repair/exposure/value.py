@@ -10,7 +10,7 @@ table of contributions, so nothing of size terms × classes is ever stored.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnn_repair.errors import InputError
+from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.checks import check_exposure
 from gnn_repair.files import load_tensors, save_tensors
 from gnn_repair.kernels import Pattern, mix
@@ -31,6 +31,7 @@ BY_MEMBER = (
     "frozen_logits",
     "state",
     "messages",
+    "embedding",
 )
 """Fields with a leading member axis."""
 
@@ -87,6 +88,8 @@ class Exposure:
     """The model this came from."""
     fixed: str = "biases"
     """What sits in β, in words."""
+    embedding: Tensor | None = None
+    """[S, N, k]: r, what the affine classifier reads; None where the model does not show it."""
     residual: float | None = None
     """Largest |model − (β + Σ λ ℓ)| / max(1, |z⁰|) over certified random λ; None: by algebra."""
 
@@ -140,6 +143,8 @@ class Exposure:
     def masses(self, coefficients: Tensor) -> Tensor:
         """Σ_{a ∈ A_{v,g}} λ_a for any coefficients [S or 1, T]; returns [S or 1, n, G] float64."""
         lengths = self.segments.diff()
+        if lengths.numel() == 0:  # no recipients at all
+            return self.segments.new_zeros((len(coefficients), 0, self.num_groups)).double()
         total = torch.segment_reduce(
             coefficients.double().t().contiguous(), "sum", lengths=lengths, axis=0, initial=0.0
         )
@@ -201,6 +206,7 @@ class Exposure:
         cut = {
             name: value[pick] if value.shape[0] == self.num_members else value
             for name, value in cut.items()
+            if value is not None
         }
         return replace(self, **cut)
 
@@ -224,14 +230,23 @@ class Exposure:
             "fixed": self.fixed,
             "residual": self.residual,
         }
-        save_tensors(path, KIND, header, self._tensors())
+        tensors = self._tensors()
+        if self.messages.data_ptr() == self.state.data_ptr():  # one matrix by node: written once
+            del tensors["messages"]
+        save_tensors(path, KIND, header, tensors)
 
     @classmethod
     def load(cls, path: str | Path) -> Exposure:
         """Read what :meth:`save` wrote; everything is validated anew."""
         header, tensors = load_tensors(path, KIND)
-        groups = tuple(Group(*entry) for entry in header.pop("groups"))
-        values: dict[str, Any] = {**header, **tensors}
+        groups = tuple(Group(*entry) for entry in header.pop("groups", ()))
+        values: dict[str, Any] = {"messages": tensors.get("state"), **header, **tensors}
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(values.keys() - known):
+            raise FileFormatError(f"{path} holds {unknown[0]}, which is no piece of an exposure")
+        needed = {field.name for field in fields(cls) if field.default is MISSING} - {"groups"}
+        if missing := sorted(needed - values.keys()):
+            raise FileFormatError(f"{path} lacks {missing[0]}, which every exposure has")
         return cls(groups=groups, **values)
 
     def __str__(self) -> str:

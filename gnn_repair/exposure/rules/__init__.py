@@ -1,0 +1,72 @@
+"""How each convolution's messages split into coefficient α and state h.
+
+A rule reads one recorded propagate and returns a :class:`~gnn_repair.exposure.mixtures.Split`; a
+filter describes a convolution that propagates several times. A tenth convolution is one line
+here. Convolutions without a line are exposed by their whole messages (``whole_message``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch_geometric import nn as pyg
+
+from gnn_repair.exposure.mixtures import Split
+from gnn_repair.exposure.rules import entries, hops, nodes
+from gnn_repair.exposure.sites import Call
+
+Rule = Callable[[Call], Split]
+
+RULES: dict[type, Rule] = {
+    pyg.AGNNConv: nodes.cosine_attention,
+    pyg.APPNP: nodes.weighted,
+    pyg.ARMAConv: nodes.weighted,
+    pyg.ChebConv: nodes.weighted,
+    pyg.ClusterGCNConv: nodes.weighted,
+    pyg.FAConv: nodes.frequency_attention,
+    pyg.FastRGCNConv: entries.by_relation,
+    pyg.GATConv: nodes.attention,
+    pyg.GATv2Conv: nodes.attention,
+    pyg.GCN2Conv: nodes.weighted,
+    pyg.GCNConv: nodes.weighted,
+    pyg.GINConv: nodes.unit,
+    pyg.GINEConv: entries.whole_message,
+    pyg.GraphConv: nodes.weighted,
+    pyg.LEConv: entries.local_extremum,
+    pyg.LGConv: nodes.weighted,
+    pyg.MFConv: nodes.unit,
+    pyg.MixHopConv: nodes.weighted,
+    pyg.PDNConv: nodes.weighted,
+    pyg.RGCNConv: nodes.unit,
+    pyg.SAGEConv: nodes.unit,
+    pyg.SGConv: nodes.weighted,
+    pyg.SSGConv: nodes.weighted,
+    pyg.SimpleConv: nodes.weighted,
+    pyg.SuperGATConv: nodes.self_supervised_attention,
+    pyg.TAGConv: nodes.weighted,
+    pyg.TransformerConv: entries.dot_product_attention,
+}
+"""Rules for one propagate, by convolution."""
+
+FILTERS: dict[type, hops.Filter] = {
+    pyg.APPNP: hops.personalised,
+    pyg.ChebConv: hops.chebyshev,
+    pyg.MixHopConv: hops.mixed,
+    pyg.SGConv: hops.simple,
+    pyg.SSGConv: hops.simple_spectral,
+    pyg.TAGConv: hops.adaptive,
+}
+"""Filters of convolutions that propagate several times, used unless the last hop is asked for."""
+
+
+def rule_for(conv: Any) -> Rule:
+    """The rule of the convolution's class or of its nearest ancestor that has one."""
+    return next(
+        (RULES[kind] for kind in type(conv).__mro__ if kind in RULES), entries.whole_message
+    )
+
+
+def filter_for(conv: Any) -> hops.Filter | None:
+    """The filter of a convolution that propagates several times, if it is one."""
+    return next((FILTERS[kind] for kind in type(conv).__mro__ if kind in FILTERS), None)

@@ -1,0 +1,162 @@
+"""Convolutions that propagate several times: their filters as sparse matrices.
+
+Each rule says at which sites (inputs of the convolution's linear maps) a polynomial of the
+one-hop operator Â applied to the convolution's input appears. Paths to the same source combine
+into one coefficient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from gnn_repair.errors import ExposureRefused
+from gnn_repair.exposure.mixtures import Context, Mixture, Terms, mixtures_of
+from gnn_repair.exposure.rules.nodes import weighted
+from gnn_repair.exposure.sites import Call, Site
+from gnn_repair.exposure.value import Group
+
+Matrix = Any
+"""A scipy CSR matrix, recipients × sources, float64."""
+
+NOISE = 1e-15
+"""Entries this small beside the largest are rounding left over by cancelling paths."""
+
+
+LARGEST = 1 << 29
+"""Entries of an operator (twelve bytes each, and more on the way) beyond which to refuse."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One polynomial of Â, and where its product with the convolution's input appears."""
+
+    site: Site
+    label: str
+    operator: Matrix
+
+
+Filter = Callable[[Any, Matrix, str, int], Iterator[Stream]]
+"""(convolution, Â, its name, its invocation) → streams."""
+
+SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _part(name: str, part: str) -> str:
+    """The name of a convolution's part in the model; the model may be the convolution."""
+    return f"{name}.{part}" if name else part
+
+
+def product(left: Matrix, right: Matrix) -> Matrix:
+    """Sparse matrix product, unless it could fill the memory."""
+    degrees = np.diff(right.indptr)
+    bound = min(int(degrees[left.indices].sum()), left.shape[0] * right.shape[1])
+    if bound > LARGEST:
+        raise ExposureRefused(
+            f"the paths of several hops between {left.shape[0]:,} nodes could make "
+            f"{bound:,} terms; use hops='last' to expose the last hop alone"
+        )
+    return left @ right
+
+
+def _power_label(power: int) -> str:
+    return {0: "I", 1: "Â"}.get(power, "Â" + str(power).translate(SUPERSCRIPT))
+
+
+def _powers(hop: Matrix, count: int) -> Iterator[Matrix]:
+    """I, Â, …, Â^count."""
+    power = sparse.identity(hop.shape[0], format="csr")
+    yield power
+    for _ in range(count):
+        power = product(hop, power)
+        yield power
+
+
+def simple(conv: Any, hop: Matrix, name: str, order: int) -> Iterator[Stream]:
+    """SGConv: Â^K."""
+    *_, last = _powers(hop, conv.K)
+    yield Stream(Site("input", _part(name, "lin"), order), _power_label(conv.K), last)
+
+
+def simple_spectral(conv: Any, hop: Matrix, name: str, order: int) -> Iterator[Stream]:
+    """SSGConv: α I + (1 − α)/K Σ_k Â^k, one operator and so one group."""
+    identity, *powers = _powers(hop, conv.K)
+    total = conv.alpha * identity + (1 - conv.alpha) / conv.K * sum(powers)
+    label = f"αI + (1−α)/K Σ Âᵏ, K = {conv.K}"
+    yield Stream(Site("input", _part(name, "lin"), order), label, total.tocsr())
+
+
+def personalised(conv: Any, hop: Matrix, name: str, order: int) -> Iterator[Stream]:
+    """APPNP: Σ_{k<K} α (1−α)^k Â^k + (1−α)^K Â^K."""
+    total = sparse.identity(hop.shape[0], format="csr")
+    start = total
+    for _ in range(conv.K):
+        total = (1 - conv.alpha) * product(hop, total) + conv.alpha * start
+    yield Stream(Site("output", name, order), f"Σ α(1−α)ᵏ Âᵏ, K = {conv.K}", total.tocsr())
+
+
+def adaptive(conv: Any, hop: Matrix, name: str, order: int) -> Iterator[Stream]:
+    """TAGConv: I, Â, …, Â^K, each with its own linear map."""
+    for power, operator in enumerate(_powers(hop, len(conv.lins) - 1)):
+        yield Stream(
+            Site("input", _part(name, f"lins.{power}"), order), _power_label(power), operator
+        )
+
+
+def mixed(conv: Any, hop: Matrix, name: str, order: int) -> Iterator[Stream]:
+    """MixHopConv: Â^p for each of its powers."""
+    for power, operator in enumerate(_powers(hop, max(conv.powers))):
+        if power in conv.powers:
+            site = Site("input", _part(name, f"lins.{power}"), order)
+            yield Stream(site, _power_label(power), operator)
+
+
+def chebyshev(conv: Any, hop: Matrix, name: str, order: int) -> Iterator[Stream]:
+    """ChebConv: T_0 = I, T_1 = L̂, T_k = 2 L̂ T_{k−1} − T_{k−2}; signed."""
+    before = operator = sparse.identity(hop.shape[0], format="csr")
+    for degree in range(len(conv.lins)):
+        if degree == 1:
+            operator = hop
+        elif degree > 1:
+            before, operator = operator, (2 * product(hop, operator) - before).tocsr()
+        label = f"T{str(degree).translate(str.maketrans('0123456789', '₀₁₂₃₄₅₆₇₈₉'))}(L̂)"
+        yield Stream(Site("input", _part(name, f"lins.{degree}"), order), label, operator)
+
+
+def mixtures_of_filter(rule: Filter, first: Call) -> list[Mixture]:
+    """The groups of one run of a multi-hop convolution, from its first propagate."""
+    split = weighted(first)
+    states: Tensor = split.states[:, 0].contiguous()
+    hop, context = _one_hop(first, split.coefficients), Context(states, states)
+    found: list[Mixture] = []
+    for stream in rule(first.conv, hop, first.site.name, first.invocation):
+        name = f"{first.site.name} {stream.label}".strip()
+        text = f"{type(first.conv).__name__}: α = entries of {stream.label}, h = its input"
+        terms = Terms(*_entries(stream.operator, states), states, context)
+        found += mixtures_of(stream.site, 0, Group(name, text, "sparse product of Â"), terms)
+    return found
+
+
+def _one_hop(call: Call, coefficients: Tensor) -> Matrix:
+    sources, recipients, _ = call.entries
+    place = (recipients.cpu().numpy(), sources.cpu().numpy())
+    values = coefficients.double().cpu().numpy()
+    return sparse.coo_matrix((values, place), shape=(call.num_nodes,) * 2).tocsr()
+
+
+def _entries(operator: Matrix, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    operator.sort_indices()
+    values = operator.data.copy()
+    values[np.abs(values) <= NOISE * np.abs(values).max(initial=0)] = 0
+    recipients = np.repeat(np.arange(operator.shape[0]), np.diff(operator.indptr))
+    return (
+        torch.from_numpy(recipients).to(like.device),
+        torch.from_numpy(operator.indices.astype(np.int64)).to(like.device),
+        torch.from_numpy(values).to(like.device, like.dtype),
+    )

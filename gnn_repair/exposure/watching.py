@@ -1,0 +1,209 @@
+"""Running a model while watching, and replacing, what flows at its sites."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import MessagePassing
+
+from gnn_repair.exposure.sites import (
+    Call,
+    Site,
+    in_blocks,
+    out_of_blocks,
+    plain_propagate,
+    unfused,
+)
+
+
+@dataclass
+class Trace:
+    """What one run showed."""
+
+    output: Tensor
+    calls: list[Call] = field(default_factory=list)
+    values: dict[Site, Tensor] = field(default_factory=dict)
+    """What passed at each site, as blocks [N, B, D]."""
+
+
+class Watch:
+    """A model whose propagates, and whose convolutions' parts, can be recorded and replaced."""
+
+    def __init__(
+        self, model: nn.Module, forward: Callable[[], Tensor], parts_of: tuple[type, ...] = ()
+    ) -> None:
+        """``parts_of``: the kinds of convolution whose parts (linear maps) are sites as well."""
+        self.model = model
+        self.forward = forward
+        self._parts_of = parts_of
+        self._convs = {n: m for n, m in model.named_modules() if isinstance(m, MessagePassing)}
+        self._counts: Counter[str] = Counter()
+        self._open: list[tuple[str, int, Any]] = []
+        self._trace: Trace | None = None
+        self._replaced: Mapping[Site, Tensor] = {}
+        self._messages: Mapping[Site, Tensor] = {}
+        self._shapes: dict[Site, torch.Size] = {}
+        self._known: dict[Site, Tensor] = {}
+        self._before: dict[Site, int] = {}
+        self._reach = 0
+        self.on_propagate: Callable[[int], None] | None = None
+
+    @contextmanager
+    def installed(self) -> Iterator[Watch]:
+        """While open, the model's convolutions report here; afterwards they are as before."""
+        saved: list[tuple[nn.Module, str, Any]] = []
+        try:
+            for name, conv in self._convs.items():
+                self._wrap(saved, conv, "propagate", partial(self._propagate, name, conv))
+                parts = dict(conv.named_modules(prefix=name)) if self._in_parts(conv) else {}
+                for part, module in {name: conv, **parts}.items():
+                    wrapper = partial(self._forward, part, module.forward, bool(parts))
+                    self._wrap(saved, module, "forward", wrapper)
+            yield self
+        finally:
+            for module, attribute, before in reversed(saved):
+                module.__dict__.pop(attribute, None)
+                if before is not None:
+                    module.__dict__[attribute] = before
+
+    @staticmethod
+    def _wrap(saved: list[Any], module: nn.Module, attribute: str, wrapper: Any) -> None:
+        saved.append((module, attribute, module.__dict__.get(attribute)))
+        module.__dict__[attribute] = wrapper
+
+    def _in_parts(self, conv: nn.Module) -> bool:
+        return isinstance(conv, self._parts_of)
+
+    # Runs --------------------------------------------------------------------------------------
+
+    def trace(self) -> Trace:
+        """Run once and record every propagate."""
+        self._trace = trace = Trace(torch.empty(0))
+        try:
+            trace.output = self.run()
+        finally:
+            self._trace = None
+        self._known = {call.site: trace.values[call.site] for call in trace.calls}
+        return trace
+
+    def run(
+        self,
+        replaced: Mapping[Site, Tensor] | None = None,
+        messages: Mapping[Site, Tensor] | None = None,
+    ) -> Tensor:
+        """The model's output when the tensors at some sites (or some messages) are replaced.
+
+        Propagates that come before every replaced site give what they gave in the trace and are
+        not run again.
+
+        Args:
+            replaced: the tensor to use at a site, as blocks [N, B, D].
+            messages: messages [T, B, D] to use in a propagate, keyed by its aggregate's site.
+        """
+        self._counts.clear()
+        self._open.clear()
+        self._replaced, self._messages = replaced or {}, messages or {}
+        self._reach = min((self._before[s] for s in (*self._replaced, *self._messages)), default=0)
+        try:
+            return self.forward()
+        finally:
+            self._replaced, self._messages = {}, {}
+
+    # What stands in for the model's own methods ------------------------------------------------
+
+    def _forward(
+        self, name: str, original: Callable[..., Any], sites: bool, *args: Any, **kwargs: Any
+    ) -> Any:
+        order = self._counts[name]
+        self._counts[name] += 1
+        if sites and args:
+            args = (self._pass(Site("input", name, order), args[0]), *args[1:])
+        noted = len(self._before)
+        self._open.append((name, order, args[0] if args else kwargs.get("x")))
+        out = original(*args, **kwargs)
+        self._open.pop()
+        if sites and name in self._convs:
+            # These convolutions propagate their input alone, never what their parts gave.
+            for site in [s for s in list(self._before)[noted:] if s.kind == "input"]:
+                self._before[site] = self._counts["propagate"]
+        return self._pass(Site("output", name, order), out) if sites else out
+
+    def _pass(self, site: Site, value: Any) -> Any:
+        if self._trace is not None and isinstance(value, Tensor) and value.dim() > 1:
+            self._note(site, value, node_dim=0)
+        if site in self._replaced:
+            return out_of_blocks(self._replaced[site], self._shapes[site], node_dim=0)
+        return value
+
+    def _note(self, site: Site, value: Tensor, node_dim: int) -> None:
+        assert self._trace is not None
+        self._shapes[site] = value.shape
+        self._before[site] = self._counts["propagate"]
+        self._trace.values[site] = in_blocks(value, node_dim)
+
+    def _propagate(
+        self, name: str, conv: Any, edge_index: Any, size: Any = None, **arguments: Any
+    ) -> Tensor:
+        site = Site("aggregate", name, self._counts["propagate"])
+        self._counts["propagate"] += 1
+        if self.on_propagate is not None:
+            self.on_propagate(site.order)
+        if self._trace is not None:
+            return self._record(site, conv, edge_index, size, arguments)
+        run = partial(plain_propagate(conv), edge_index, size=size, **arguments)
+        if site in self._messages:
+            blocks = self._messages[site]
+            return self._hooked(
+                conv, "message", run, lambda out: out_of_blocks(blocks, out.shape, conv.node_dim)
+            )
+        if site in self._replaced:
+            return self._instead(site, conv, run, self._replaced[site])
+        if site.order < self._reach and site in self._known:
+            # A copy, since what follows may change it in place.
+            return self._instead(site, conv, run, self._known[site].clone())
+        return run()
+
+    def _instead(self, site: Site, conv: Any, run: Callable[[], Tensor], blocks: Tensor) -> Tensor:
+        value = out_of_blocks(blocks, self._shapes[site], conv.node_dim)
+        plain = type(conv).update is MessagePassing.update
+        return value if plain else self._hooked(conv, "aggregate", run, lambda _: value)
+
+    def _record(
+        self, site: Site, conv: Any, edge_index: Any, size: Any, arguments: dict[str, Any]
+    ) -> Tensor:
+        run = partial(plain_propagate(conv), edge_index, size=size, **dict(arguments))
+        aggregates: list[Tensor] = []
+        if type(conv).update is MessagePassing.update:
+            aggregates.append(run())
+            out = aggregates[0]
+        else:
+            out = self._hooked(conv, "aggregate", run, aggregates.append)
+        _, invocation, given = next(
+            (entry for entry in reversed(self._open) if entry[0] == site.name), (site.name, 0, None)
+        )
+        assert self._trace is not None
+        value = aggregates[0].detach().clone()
+        attention = getattr(conv, "_alpha", None)
+        call = Call(site, conv, invocation, given, edge_index, size, arguments, value, attention)
+        self._trace.calls.append(call)
+        self._note(site, value, conv.node_dim)
+        return out
+
+    @staticmethod
+    def _hooked(
+        conv: Any, stage: str, run: Callable[[], Tensor], change: Callable[[Tensor], Tensor | None]
+    ) -> Tensor:
+        register = getattr(conv, f"register_{stage}_forward_hook")
+        with unfused(conv):
+            handle = register(lambda *it: change(it[-1]))
+            try:
+                return run()
+            finally:
+                handle.remove()
