@@ -1,0 +1,276 @@
+"""General LP solvers behind one interface: highspy (reference and fallback) and gurobipy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnn_repair.errors import InputError
+from gnn_repair.oracle.batch import FAILED, FIXED, OPTIMAL
+from gnn_repair.oracle.tables import Floats, Instance, Integers
+
+ACCEPT = 1e-7
+"""Largest accepted gap of a general solver's answer, relative to the largest |D| (or 1)."""
+
+TIGHT = 1e-10
+"""The smallest feasibility tolerance highspy takes."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One LP's answer; see :class:`~gnn_repair.oracle.solution.OracleSolution`."""
+
+    margin: float
+    bound: float
+    weights: Floats
+    """[C]."""
+    terms: Integers
+    coefficients: Floats
+    status: int = OPTIMAL
+    reason: str = ""
+
+
+class Solver(Protocol):
+    """Something that solves the exact-mass LP."""
+
+    def solve(self, problem: Instance) -> Answer:
+        """A basic optimum, or a failed answer with its reason."""
+
+
+def failed(problem: Instance, reason: str) -> Answer:
+    """No answer."""
+    none: Integers = np.empty(0, np.int64)
+    weights = np.zeros(len(problem.rivals) + 1)
+    return Answer(np.nan, np.nan, weights, none, np.empty(0), FAILED, reason)
+
+
+def without_terms(problem: Instance) -> Answer:
+    """γ of a node with nothing to reweight: its frozen margin."""
+    weights = np.zeros(len(problem.rivals) + 1)
+    worst = int(problem.fixed.argmin())
+    weights[problem.rivals[worst]] = 1.0
+    margin, none = float(problem.fixed[worst]), np.empty(0, np.int64)
+    return Answer(margin, margin, weights, none, np.empty(0), FIXED)
+
+
+def finish(problem: Instance, shares: Floats, duals: Floats) -> Answer:
+    """Make x and w exactly feasible and let them prove themselves.
+
+    Args:
+        problem: the LP.
+        shares: [K] x = λ / m_g, feasible up to the solver's tolerance.
+        duals: [R] w, likewise.
+    """
+    shares, duals = shares.clip(min=0.0), duals.clip(min=0.0)
+    totals = np.bincount(problem.group, shares, len(problem.mass))
+    if not (totals > 0).all() or not duals.sum() > 0:
+        return failed(problem, "the solver's answer is not feasible")
+    coefficients = shares / totals[problem.group] * problem.mass[problem.group]
+    duals = duals / duals.sum()
+    margin = float((problem.fixed + coefficients @ problem.gaps).min())
+    scores = problem.gaps @ duals
+    best = np.full(len(problem.mass), -np.inf)
+    np.maximum.at(best, problem.group, scores)
+    bound = float(duals @ problem.fixed + problem.mass @ best)
+    if not bound - margin <= ACCEPT * max(problem.scale, float(np.abs(problem.fixed).max())):
+        return failed(problem, f"bound and margin differ by {bound - margin:.1e}")
+    weights = np.zeros(len(problem.rivals) + 1)
+    weights[problem.rivals] = duals
+    active = coefficients > 0
+    return Answer(margin, bound, weights, problem.terms[active], coefficients[active])
+
+
+def oracle_matrix(columns: Floats, group: Integers) -> tuple[Integers, Integers, Floats]:
+    """The constraint matrix by columns (start, index, value): K terms, then γ.
+
+    Rows: γ − Σ_a x_a D_{a,r} for the R rivals, then Σ_{a∈g} x_a for the B groups.
+    """
+    count, rivals = columns.shape
+    index = np.empty((count, rivals + 1), np.int64)
+    index[:, :rivals] = np.arange(rivals)
+    index[:, rivals] = rivals + group
+    value = np.concatenate([-columns, np.ones((count, 1))], axis=1)
+    start = np.arange(count + 1) * (rivals + 1)
+    return (
+        np.append(start, start[-1] + rivals),
+        np.concatenate([index.ravel(), np.arange(rivals)]),
+        np.concatenate([value.ravel(), np.ones(rivals)]),
+    )
+
+
+def new_highs(tolerance: float = TIGHT) -> Any:
+    """A quiet highspy object: dual simplex, no presolve, one thread."""
+    import highspy
+
+    highs = highspy.Highs()
+    for option, value in (
+        ("output_flag", False),
+        ("solver", "simplex"),
+        ("simplex_strategy", 1),
+        ("presolve", "off"),
+        ("threads", 1),
+        ("primal_feasibility_tolerance", tolerance),
+        ("dual_feasibility_tolerance", tolerance),
+        ("small_matrix_value", 1e-12),
+    ):
+        highs.setOptionValue(option, value)
+    return highs
+
+
+def pass_lp(
+    highs: Any,
+    cost: Floats,
+    lower: Floats,
+    upper: Floats,
+    row_lower: Floats,
+    row_upper: Floats,
+    matrix: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
+) -> None:
+    """Give ``highs`` the LP min cost·x, row_lower ≤ A x ≤ row_upper, lower ≤ x ≤ upper at once."""
+    import highspy
+
+    start, index, value = matrix
+    highs.passModel(
+        len(cost),
+        len(row_lower),
+        len(value),
+        int(highspy.MatrixFormat.kColwise),
+        int(highspy.ObjSense.kMinimize),
+        0.0,
+        cost,
+        lower,
+        upper,
+        row_lower,
+        row_upper,
+        start.astype(np.int32),
+        index.astype(np.int32),
+        value,
+        np.zeros(len(cost), np.int32),
+    )
+
+
+class Highs:
+    """highspy's dual simplex on pre-scaled LPs, one reused object."""
+
+    def __init__(self, tolerance: float = TIGHT) -> None:
+        self._highs = new_highs(tolerance)
+
+    def load(self, problem: Instance) -> None:
+        """Build the scaled LP: min −γ over x and γ."""
+        infinity, scale = np.inf, problem.scale
+        count, rivals, groups = len(problem.terms), len(problem.rivals), len(problem.mass)
+        fixed = (problem.fixed - problem.fixed.min()) / scale
+        pass_lp(
+            self._highs,
+            np.append(np.zeros(count), -1.0),
+            np.append(np.zeros(count), -infinity),
+            np.full(count + 1, infinity),
+            np.concatenate([np.full(rivals, -infinity), np.ones(groups)]),
+            np.concatenate([fixed, np.ones(groups)]),
+            oracle_matrix(problem.columns / scale, problem.group),
+        )
+
+    def run(self) -> str:
+        """Solve what was loaded; returns the model status."""
+        self._highs.run()
+        return str(self._highs.modelStatusToString(self._highs.getModelStatus()))
+
+    def read(self) -> tuple[Floats, Floats]:
+        """Primal values of the columns and dual values of the rows."""
+        solution = self._highs.getSolution()
+        return np.array(solution.col_value), np.array(solution.row_dual)
+
+    def _run_loosely(self) -> str:
+        """Again from scratch with highspy's own tolerances: the tightest can be out of reach."""
+        tolerances = ("primal_feasibility_tolerance", "dual_feasibility_tolerance")
+        for name in tolerances:
+            self._highs.setOptionValue(name, 1e-7)
+        self._highs.clearSolver()
+        status = self.run()
+        for name in tolerances:
+            self._highs.setOptionValue(name, TIGHT)
+        return status
+
+    def solve(self, problem: Instance) -> Answer:
+        """See :class:`Solver`."""
+        if not len(problem.terms):
+            return without_terms(problem)
+        self.load(problem)
+        status = self.run()
+        if status != "Optimal":
+            status = self._run_loosely()
+        if status != "Optimal":
+            return failed(problem, f"highspy says {status}")
+        values, duals = self.read()
+        return finish(problem, values[:-1], -duals[: len(problem.rivals)])
+
+
+class Missing:
+    """Stands in for a solver that is not installed: every answer is a failure that says so."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def solve(self, problem: Instance) -> Answer:
+        """See :class:`Solver`."""
+        return failed(problem, self._reason)
+
+
+class Gurobi:
+    """gurobipy with the paper's settings: one thread, dual simplex, presolve off."""
+
+    def __init__(self) -> None:
+        try:
+            import gurobipy
+        except ImportError as error:
+            raise InputError(
+                'method "gurobi" needs gurobipy; install it with gnn-repair[gurobi]'
+            ) from error
+        self._gurobi = gurobipy
+        self._environment = gurobipy.Env(params={"OutputFlag": 0, "Threads": 1, "Method": 1})
+        self._environment.setParam("Presolve", 0)
+
+    def load(self, problem: Instance) -> tuple[Any, Any, Any]:
+        """Build the LP in the matrix interface: model, variables (x, γ) and rows."""
+        count, rivals, groups = len(problem.terms), len(problem.rivals), len(problem.mass)
+        matrix = np.zeros((rivals + groups, count + 1))
+        matrix[:rivals, :count] = -problem.columns.T
+        matrix[:rivals, count] = 1.0
+        matrix[rivals + problem.group, np.arange(count)] = 1.0
+        lower, cost = np.zeros(count + 1), np.zeros(count + 1)
+        lower[-1], cost[-1] = -self._gurobi.GRB.INFINITY, 1.0
+        senses = np.array(["<"] * rivals + ["="] * groups)
+        model = self._gurobi.Model(env=self._environment)
+        model.ModelSense = self._gurobi.GRB.MAXIMIZE
+        shares = model.addMVar(count + 1, lb=lower, obj=cost)
+        ends = np.concatenate([problem.fixed, np.ones(groups)])
+        return model, shares, model.addMConstr(matrix, shares, senses, ends)
+
+    def solve(self, problem: Instance) -> Answer:
+        """See :class:`Solver`."""
+        if not len(problem.terms):
+            return without_terms(problem)
+        try:
+            model, shares, rows = self.load(problem)
+            model.optimize()
+            if model.Status != self._gurobi.GRB.OPTIMAL:
+                return failed(problem, f"gurobipy ends with status {model.Status}")
+            return finish(problem, shares.X[:-1], rows.Pi[: len(problem.rivals)])
+        except self._gurobi.GurobiError as error:
+            return failed(problem, f"gurobipy: {error}")
+
+
+def highs_solver() -> Solver:
+    """highspy, or a stand-in that fails with the reason where it is not installed."""
+    try:
+        return Highs()
+    except ImportError:
+        return Missing("highspy is not installed")
+
+
+def gurobi_solver() -> Solver:
+    """gurobipy; raises InputError where it is not installed."""
+    return Gurobi()

@@ -1,0 +1,167 @@
+"""The smallest change of coefficients that makes a class win: an exact counterfactual.
+
+    min ½ Σ_a |λ_a − α_a|   s.t.  λ ∈ Δ_v,  z_c(λ) − z_r(λ) ≥ margin for every rival r
+
+is the mass that must move. Any w ≥ 0 proves a lower bound on it: with s_a = Σ_r w_r (ℓ_c − ℓ_r)
+and b_r = margin − (z⁰_c − z⁰_r),
+
+    moved ≥ w·b + Σ_g Σ_{a∈g} α_a min(0, s_a − max_{b∈g} s_b + 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from gnn_repair.exposure.value import Exposure
+from gnn_repair.oracle.general import new_highs, pass_lp
+from gnn_repair.oracle.pool import over_lps
+from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, instance
+
+ALREADY, MOVED, UNREACHABLE, UNSOLVED = "already wins", "moved", "unreachable", "failed"
+
+
+@dataclass(frozen=True, eq=False)
+class Nearest:
+    """One node's nearest winning reweighting."""
+
+    member: int
+    node: int
+    target: int
+    status: str
+    """``already wins``, ``moved``, ``unreachable`` (γ < margin) or ``failed``."""
+    moved: float
+    """Mass that moves, ½ Σ |λ − α|; NaN without an answer."""
+    bound: float
+    """What must move at least, by ``weights``."""
+    weights: Floats
+    """[C]: w ≥ 0, zero at the target; not normalised."""
+    terms: Integers
+    """The exposure's terms whose coefficient changes."""
+    change: Floats
+    """λ − α there."""
+    sources: Integers
+    """The nodes that sent them."""
+    mass: float
+    """The node's total mass, for comparison."""
+
+    def __str__(self) -> str:
+        head = f"node {self.node}, class {self.target}"
+        if self.status != MOVED:
+            return f"{head}: {self.status}"
+        order = np.argsort(-np.abs(self.change))[:6]
+        parts = ", ".join(f"node {self.sources[i]} {self.change[i]:+.4g}" for i in order)
+        more = f" and {len(self.terms) - 6} more" if len(self.terms) > 6 else ""
+        return (
+            f"{head} wins when {self.moved:.4g} of mass {self.mass:.4g} moves: {parts}{more}; "
+            f"no less than {self.bound:.4g} will do"
+        )
+
+    __repr__ = __str__
+
+
+def nearest_reweighting(
+    exposure: Exposure,
+    target: Tensor,
+    nodes: Tensor | None = None,
+    *,
+    margin: float = 1e-6,
+    threads: int | None = None,
+) -> tuple[Nearest, ...]:
+    """The admissible λ closest to α in moved mass that makes the target win by ``margin``.
+
+    Args:
+        exposure: as for :func:`solve_oracle`, like ``target``, ``nodes`` and ``threads``.
+        target: [N] a class per node.
+        nodes: which nodes.
+        margin: the worst-rival margin to reach.
+        threads: worker threads, each with its own highspy.
+    """
+    solution = solve_oracle(exposure, target, nodes, threads=threads)
+    tables = Tables.of(exposure)
+    alpha = exposure.coefficients.double().cpu().numpy()
+    sources = exposure.sources.cpu().numpy()
+
+    def solve(index: int, highs: Any) -> Nearest:
+        s, v = int(solution.member[index]), int(solution.recipient[index])
+        problem = instance(tables, s, v, int(solution.target[index]))
+        frozen = alpha[min(s, len(alpha) - 1), problem.terms]
+        reachable = bool(solution.margin[index] >= margin)
+        answer = _nearest(highs, problem, frozen, margin, reachable)
+        return Nearest(
+            member=s,
+            node=int(solution.node[index]),
+            target=int(solution.target[index]),
+            sources=sources[tables.rows[answer["terms"]]].astype(np.int64),
+            mass=float(problem.mass.sum()),
+            **answer,
+        )
+
+    return tuple(over_lps(len(solution), solve, new_highs, threads))
+
+
+def _nearest(
+    highs: Any, problem: Instance, alpha: Floats, margin: float, reachable: bool
+) -> dict[str, Any]:
+    frozen = problem.fixed + alpha @ problem.gaps
+    need = margin - frozen
+    none = np.empty(0, np.int64)
+    weights = np.zeros(len(problem.rivals) + 1)
+    answer = {"weights": weights, "terms": none, "change": np.empty(0), "bound": np.nan}
+    if need.max() <= 0:
+        return {**answer, "status": ALREADY, "moved": 0.0, "bound": 0.0}
+    if not reachable:
+        return {**answer, "status": UNREACHABLE, "moved": np.nan}
+    _pass(highs, problem, alpha, need)
+    highs.run()
+    solution = highs.getSolution()
+    status = highs.modelStatusToString(highs.getModelStatus())
+    if status != "Optimal":
+        return {**answer, "status": UNSOLVED, "moved": np.nan}
+    count = len(alpha)
+    values = np.array(solution.col_value)
+    change = values[:count] - values[count:]
+    duals = np.array(solution.row_dual)[: len(need)].clip(min=0.0) / problem.scale
+    weights[problem.rivals] = duals
+    active = np.abs(change) > 1e-12 * problem.mass.max()
+    return {
+        "status": MOVED,
+        "moved": float(np.abs(change[active]).sum() / 2),
+        "bound": moved_bound(problem, alpha, need, duals),
+        "weights": weights,
+        "terms": problem.terms[active],
+        "change": change[active],
+    }
+
+
+def moved_bound(problem: Instance, alpha: Floats, need: Floats, duals: Floats) -> float:
+    """The lower bound on moved mass that w ≥ 0 [R] proves; ``need`` [R] is b."""
+    scores = problem.gaps @ duals
+    best = np.full(len(problem.mass), -np.inf)
+    np.maximum.at(best, problem.group, scores)
+    return float(duals @ need + (alpha * np.minimum(0.0, scores - best[problem.group] + 1)).sum())
+
+
+def _pass(highs: Any, problem: Instance, alpha: Floats, need: Floats) -> None:
+    """min Σ p over λ = α + p − n: p ≥ 0, 0 ≤ n ≤ α, Σ_g p = Σ_g n, gains ≥ need."""
+    count, rivals = problem.gaps.shape
+    groups = len(problem.mass)
+    index = np.empty((2 * count, rivals + 1), np.int64)
+    index[:, :rivals] = np.arange(rivals)
+    index[:, rivals] = rivals + np.tile(problem.group, 2)
+    plus = np.concatenate([problem.gaps / problem.scale, np.ones((count, 1))], axis=1)
+    value = np.concatenate([plus, -plus])
+    infinite = np.full(count, np.inf)
+    pass_lp(
+        highs,
+        np.concatenate([np.ones(count), np.zeros(count)]),
+        np.zeros(2 * count),
+        np.concatenate([infinite, alpha]),
+        np.concatenate([need / problem.scale, np.zeros(groups)]),
+        np.concatenate([np.full(rivals, np.inf), np.zeros(groups)]),
+        (np.arange(2 * count + 1) * (rivals + 1), index.ravel(), value.ravel()),
+    )

@@ -1,0 +1,167 @@
+"""What the exact-mass constraint costs: γ when masses may give way.
+
+A group whose mass may lie in m(1−ρ) … m(1+ρ) is two groups of exact mass: its terms with mass
+m(1−ρ), and its terms plus a null term (ℓ = 0) with mass 2ρm. Letting mass move between groups
+is one group with all terms. So a relaxed problem is an exact-mass problem on another exposure,
+and our own solver and its certificates serve unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure.value import Exposure, Group
+from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.oracle.tables import Floats, Integers
+
+SLACKS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class RelaxedMargins:
+    """γ as a function of the slack ρ."""
+
+    slack: tuple[float, ...]
+    """The ρ tried."""
+    between_groups: bool
+    """Whether mass could move between groups."""
+    member: Integers
+    """[L]."""
+    node: Integers
+    """[L]."""
+    target: Integers
+    """[L]."""
+    margin: Floats
+    """[len(slack), L]: γ_ρ."""
+    bound: Floats
+    """[len(slack), L]: its certified upper bound."""
+
+    @property
+    def reach(self) -> Floats:
+        """[len(slack)]: the share of LPs whose class can win."""
+        return (self.margin > 1e-7).mean(1)
+
+    def __str__(self) -> str:
+        kind = ", mass may move between groups" if self.between_groups else ""
+        lines = [f"relaxed masses of {len(self.node):,} LPs{kind}:"]
+        means = self.margin.mean(1)
+        lines += [
+            f"  ρ = {rho:g}: mean γ {mean:.4g}, reach {100 * share:.1f} %"
+            for rho, mean, share in zip(self.slack, means, self.reach, strict=True)
+        ]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def relaxed_margins(
+    exposure: Exposure,
+    target: Tensor | Literal["all"],
+    nodes: Tensor | None = None,
+    *,
+    slack: Sequence[float] = SLACKS,
+    between_groups: bool = False,
+    threads: int | None = None,
+) -> RelaxedMargins:
+    """γ_v(c) when each group's mass may lie in m_g(1−ρ) … m_g(1+ρ), for each ρ in ``slack``.
+
+    Args:
+        exposure: as for :func:`solve_oracle`, like ``target``, ``nodes`` and ``threads``.
+        target: a class per node, or ``"all"``.
+        nodes: which nodes.
+        slack: values of ρ between 0 (the exact oracle) and 1 (mass may vanish or double).
+        between_groups: constrain only the total mass of a node, so that groups may trade.
+        threads: worker threads.
+    """
+    solutions = [
+        solve_oracle(relax(exposure, rho, between_groups), target, nodes, threads=threads)
+        for rho in slack
+    ]
+    first = solutions[0]
+    return RelaxedMargins(
+        tuple(slack),
+        between_groups,
+        first.member,
+        first.node,
+        first.target,
+        np.stack([one.margin for one in solutions]),
+        np.stack([one.bound for one in solutions]),
+    )
+
+
+def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exposure:
+    """The exposure whose exact-mass problem is the relaxed problem of ``exposure``.
+
+    It has the same frozen logits. Its null term points at the last table row, which is zero.
+    """
+    if not 0 <= slack <= 1:
+        raise InputError(f"slack must lie between 0 and 1, not {slack}")
+    if between_groups:
+        exposure = replace(
+            exposure,
+            groups=(Group("all groups", "merged", "merged"),),
+            segments=exposure.segments[:: exposure.num_groups].contiguous(),
+        )
+    return _with_slack(exposure, slack) if slack > 0 else exposure
+
+
+def _with_slack(exposure: Exposure, slack: float) -> Exposure:
+    firm, total = slack < 1, exposure.num_terms
+    lengths = exposure.segments.diff()
+    present = (lengths > 0).long()
+    loose = lengths + present
+    new = torch.stack([lengths, loose], dim=1) if firm else loose.unsqueeze(1)
+    segments = torch.cat([new.new_zeros(1), new.reshape(-1).cumsum(0)])
+    origin = _origins(exposure.segments, lengths, loose, firm)
+    null = origin < 0
+    rows = torch.cat([exposure.rows, exposure.rows.new_tensor([exposure.contributions.shape[1]])])
+    share = _shares(exposure, segments, origin, slack, firm)
+    names = [
+        Group(f"{group.name} ({part})", group.rule, group.coefficients_from)
+        for group in exposure.groups
+        for part in (("firm", "loose") if firm else ("loose",))
+    ]
+    table = exposure.contributions
+    return replace(
+        exposure,
+        groups=tuple(names),
+        segments=segments,
+        rows=rows[torch.where(null, total, origin)],
+        coefficients=share,
+        contributions=torch.cat([table, table.new_zeros(table.shape[0], 1, table.shape[2])], dim=1),
+        message_rows=torch.cat([exposure.message_rows, exposure.message_rows.new_zeros(1)]),
+        sources=torch.cat([exposure.sources, exposure.sources.new_zeros(1)]),
+        residual=None,
+    )
+
+
+def _origins(segments: Tensor, lengths: Tensor, loose: Tensor, firm: bool) -> Tensor:
+    """[T']: the old term behind each new one, −1 for a null term (the last of a loose group)."""
+    parts = [lengths, loose] if firm else [loose]
+    counts = torch.stack(parts, dim=1).reshape(-1)
+    begin = segments[:-1].repeat_interleave(len(parts))
+    ends = counts.cumsum(0)
+    place = torch.arange(int(ends[-1])) - (ends - counts).repeat_interleave(counts)
+    old = lengths.repeat_interleave(len(parts)).repeat_interleave(counts)
+    return torch.where(place < old, begin.repeat_interleave(counts) + place, -1)
+
+
+def _shares(
+    exposure: Exposure, segments: Tensor, origin: Tensor, slack: float, firm: bool
+) -> Tensor:
+    """(1−ρ)α on firm terms, ρα on loose ones and ρm on null terms, so that logits stay."""
+    parts = 2 if firm else 1
+    counts = segments.diff()
+    kind = torch.arange(len(counts)) % parts if firm else torch.ones(len(counts), dtype=torch.long)
+    factor = torch.where(kind == 0, 1 - slack, slack).double().repeat_interleave(counts)
+    mass = exposure.mass.reshape(exposure.mass.shape[0], -1)
+    mass = mass.repeat_interleave(parts, dim=1).repeat_interleave(counts, dim=1)
+    alpha = exposure.coefficients.double()[:, origin.clamp(min=0)]
+    return torch.where(origin < 0, mass, alpha) * factor

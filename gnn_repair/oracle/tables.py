@@ -1,0 +1,220 @@
+"""An exposure's numbers and a list of LPs as plain arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure.value import Exposure
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What the LPs of an exposure are made of; nothing is copied where the layout allows."""
+
+    nodes: Integers
+    """[n]: the graph node behind each recipient."""
+    segments: Integers
+    """[n·G + 1]: where the terms of each recipient and group begin."""
+    rows: NDArray[np.int32]
+    """[T]: the table row of each term."""
+    contributions: Floats
+    """[S, R, C]: ℓ."""
+    mass: Floats
+    """[S or 1, n, G]: m."""
+    fixed_logits: Floats
+    """[S, N, C]: β."""
+
+    @classmethod
+    def of(cls, exposure: Exposure) -> Tables:
+        """The tables of an exposure on any device."""
+        return cls(
+            _array(exposure.recipients),
+            _array(exposure.segments),
+            _array(exposure.rows),
+            _array(exposure.contributions),
+            _array(exposure.mass),
+            _array(exposure.fixed_logits),
+        )
+
+    @property
+    def num_groups(self) -> int:
+        """G."""
+        return self.mass.shape[2]
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return self.contributions.shape[2]
+
+    def counts(self, positions: Integers) -> Integers:
+        """[L]: K, the number of terms of the recipients at ``positions``."""
+        ends = self.segments[:: self.num_groups]
+        return ends[positions + 1] - ends[positions]
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    return np.ascontiguousarray(tensor.detach().cpu().numpy())
+
+
+@dataclass(frozen=True)
+class Problems:
+    """The LPs to solve: one per member, recipient and target class."""
+
+    member: Integers
+    """[L]."""
+    position: Integers
+    """[L]: the recipient, as a position in ``exposure.recipients``."""
+    target: Integers
+    """[L]: the class c."""
+    skipped: int = 0
+    """Selected nodes left out because they have no label (target −1), over all members."""
+
+    def __len__(self) -> int:
+        return len(self.member)
+
+
+def problems(
+    exposure: Exposure, target: Tensor | Literal["all"], nodes: Tensor | None = None
+) -> Problems:
+    """The LPs that ``target`` and ``nodes`` ask for, ordered by member, node and class.
+
+    Args:
+        exposure: S members, N nodes, n recipients.
+        target: [N] a class per node of the graph, −1 where unknown; or ``"all"``.
+        nodes: a mask [N] or [N, S] (member s takes column s), node numbers, or None for all.
+    """
+    if exposure.num_classes < 2:
+        raise InputError(f"an oracle needs at least two classes, not {exposure.num_classes}")
+    member, position = _selection(exposure, nodes)
+    classes = exposure.num_classes
+    if isinstance(target, str):
+        if target != "all":
+            raise InputError(f'target must be a tensor of classes or "all", not "{target}"')
+        count = len(member)
+        labels = np.tile(np.arange(classes), count)
+        return Problems(np.repeat(member, classes), np.repeat(position, classes), labels)
+    labels = _labels(exposure, target)[_array(exposure.recipients)[position]]
+    known = labels >= 0
+    skipped = int((~known).sum())
+    if skipped == len(labels):
+        raise InputError(f"none of the {skipped} selected nodes has a label; give them a target")
+    return Problems(member[known], position[known], labels[known], skipped)
+
+
+def _labels(exposure: Exposure, target: Tensor) -> Integers:
+    target = torch.as_tensor(target)
+    if target.shape != (exposure.num_nodes,):
+        raise InputError(
+            f"target has shape {list(target.shape)} instead of [{exposure.num_nodes}], "
+            "one class per node of the graph"
+        )
+    if target.dtype.is_floating_point or target.dtype == torch.bool:
+        raise InputError(f"target holds {target.dtype}; give integer classes")
+    labels: Integers = _array(target).astype(np.int64)
+    if labels.min() < -1 or labels.max() >= exposure.num_classes:
+        wrong = int(np.flatnonzero((labels < -1) | (labels >= exposure.num_classes))[0])
+        raise InputError(
+            f"target {labels[wrong]} of node {wrong} is not a class 0..{exposure.num_classes - 1} "
+            "(or −1 for unknown)"
+        )
+    return labels
+
+
+def _selection(exposure: Exposure, nodes: Tensor | None) -> tuple[Integers, Integers]:
+    """Members and recipient positions asked for, member by member."""
+    members, count = exposure.num_members, exposure.num_recipients
+    if nodes is None:
+        position = np.arange(count)
+        member = np.repeat(np.arange(members), count)
+        position = np.tile(position, members)
+    else:
+        member, position = _positions(exposure, torch.as_tensor(nodes).cpu())
+    if not len(member):
+        raise InputError("nodes selects no node; give a mask or numbers of at least one recipient")
+    return member, position
+
+
+def _positions(exposure: Exposure, nodes: Tensor) -> tuple[Integers, Integers]:
+    size, members = exposure.num_nodes, exposure.num_members
+    if nodes.dtype == torch.bool:
+        if nodes.shape not in ((size,), (size, members)):
+            raise InputError(
+                f"the mask nodes has shape {list(nodes.shape)} instead of [{size}] "
+                f"or [{size}, {members}]"
+            )
+        mask = nodes.view(size, -1).expand(size, members)
+        member, chosen = (_array(index) for index in mask.t().nonzero(as_tuple=True))
+    else:
+        if nodes.dim() != 1 or nodes.dtype.is_floating_point:
+            raise InputError("nodes must be a boolean mask or a list of node numbers")
+        if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < size:
+            raise InputError(f"nodes holds numbers outside 0..{size - 1}")
+        chosen = np.tile(_array(nodes).astype(np.int64), members)
+        member = np.repeat(np.arange(members), nodes.numel())
+    place = np.full(size, -1)
+    place[_array(exposure.recipients)] = np.arange(exposure.num_recipients)
+    position = place[chosen]
+    if (position < 0).any():
+        node = int(chosen[np.flatnonzero(position < 0)[0]])
+        raise InputError(f"node {node} is not among the exposure's recipients; leave it out")
+    return member, position
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One LP as dense arrays, for general solvers and for exact checks."""
+
+    gaps: Floats
+    """[K, R]: ℓ_{a,c} − ℓ_{a,r}."""
+    fixed: Floats
+    """[R]: d_r = β_c − β_r."""
+    group: Integers
+    """[K]: the group of each term, 0..B−1 over the groups that are present."""
+    mass: Floats
+    """[B]."""
+    terms: Integers
+    """[K]: the exposure's terms."""
+    rivals: Integers
+    """[R]: the classes r ≠ c."""
+
+    @property
+    def columns(self) -> Floats:
+        """[K, R]: D_{a,r} = m_g (ℓ_{a,c} − ℓ_{a,r})."""
+        return self.gaps * self.mass[self.group][:, None]
+
+    @property
+    def scale(self) -> float:
+        """The power of two just above the largest |D|."""
+        size = float(np.abs(self.columns).max(initial=0.0))
+        return float(2.0 ** np.ceil(np.log2(size))) if size > 0 else 1.0
+
+
+def instance(tables: Tables, member: int, position: int, target: int) -> Instance:
+    """LP (member, recipient position, class) of an exposure."""
+    groups = tables.num_groups
+    ends = tables.segments[position * groups : (position + 1) * groups + 1]
+    lengths = np.diff(ends)
+    present = lengths > 0
+    terms = np.arange(ends[0], ends[-1])
+    rivals = np.delete(np.arange(tables.num_classes), target)
+    table = tables.contributions[member, tables.rows[terms]]
+    beta = tables.fixed_logits[member, tables.nodes[position]]
+    mass = tables.mass[min(member, len(tables.mass) - 1), position]
+    return Instance(
+        table[:, target, None] - table[:, rivals],
+        beta[target] - beta[rivals],
+        np.repeat(np.arange(present.sum()), lengths[present]),
+        mass[present],
+        terms,
+        rivals,
+    )

@@ -1,0 +1,179 @@
+"""Nearest reweighting, stable evidence and relaxed masses against independent LPs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from oracle_cases import exposure_of, families
+from scipy.optimize import linprog
+
+from gnn_repair.errors import InputError
+from gnn_repair.oracle import (
+    nearest_reweighting,
+    relax,
+    relaxed_margins,
+    solve_oracle,
+    stable_evidence,
+)
+from gnn_repair.oracle.nearest import moved_bound
+from gnn_repair.oracle.tables import Tables, instance
+
+
+def setting(family, count, seed=0):
+    exposure = exposure_of(families(seed)[family][:count])
+    return exposure, torch.arange(exposure.num_nodes) % exposure.num_classes
+
+
+def group_rows(problem, columns):
+    rows = np.zeros((len(problem.mass), columns))
+    rows[problem.group, np.arange(len(problem.group))] = 1.0
+    return rows
+
+
+@pytest.mark.parametrize("family", ["one group", "three groups", "absent groups", "integers"])
+def test_the_nearest_reweighting_is_nearest(family):
+    exposure, y = setting(family, 15)
+    tables, alpha = Tables.of(exposure), exposure.coefficients[0].numpy()
+    answers = nearest_reweighting(exposure, y, margin=0.1, threads=1)
+    kinds = {answer.status for answer in answers}
+    assert "moved" in kinds and "failed" not in kinds
+    for answer in answers:
+        problem = instance(tables, 0, answer.node, answer.target)
+        frozen = alpha[problem.terms]
+        lam = frozen.copy()
+        lam[answer.terms - problem.terms[:1]] += answer.change
+        if answer.status == "unreachable":
+            assert solve_oracle(exposure, y, torch.tensor([answer.node])).margin[0] < 0.1
+            continue
+        margin = (problem.fixed + lam @ problem.gaps).min()
+        assert margin >= 0.1 - 1e-9 and lam.min(initial=0) >= -1e-9
+        sums = np.bincount(problem.group, lam, len(problem.mass))
+        np.testing.assert_allclose(sums, problem.mass, atol=1e-8)
+        assert answer.moved == pytest.approx(_nearest_by_scipy(problem, frozen, 0.1), abs=1e-7)
+        assert answer.bound == pytest.approx(answer.moved, abs=1e-7)
+
+
+def _nearest_by_scipy(problem, alpha, margin):
+    """min Σ t over λ and t ≥ |λ − α|, halved: a different formulation."""
+    count = len(alpha)
+    eye = np.eye(count)
+    limits = np.block([[-problem.gaps.T, 0 * problem.gaps.T], [eye, -eye], [-eye, -eye]])
+    right = np.concatenate([problem.fixed - margin, alpha, -alpha])
+    masses = np.hstack([group_rows(problem, count), np.zeros((len(problem.mass), count))])
+    cost = np.concatenate([np.zeros(count), np.full(count, 0.5)])
+    return linprog(cost, limits, right, masses, problem.mass, method="highs").fun
+
+
+def test_any_weights_bound_the_moved_mass_from_below():
+    exposure, y = setting("three groups", 6)
+    tables, alpha = Tables.of(exposure), exposure.coefficients[0].numpy()
+    rng = np.random.default_rng(0)
+    for answer in nearest_reweighting(exposure, y, threads=1):
+        if answer.status != "moved":
+            continue
+        problem = instance(tables, 0, answer.node, answer.target)
+        frozen = alpha[problem.terms]
+        need = 1e-6 - (problem.fixed + frozen @ problem.gaps)
+        for _ in range(50):
+            weights = rng.exponential(0.2, len(need))
+            assert moved_bound(problem, frozen, need, weights) <= answer.moved + 1e-9
+        assert f"no less than {answer.bound:.4g}" in str(answer)
+
+
+@pytest.mark.parametrize("family", ["one group", "three groups", "duplicates"])
+def test_stable_evidence_matches_separate_lps(family):
+    exposure, y = setting(family, 3, seed=2)
+    tables = Tables.of(exposure)
+    for found in stable_evidence(exposure, y, torch.arange(3), epsilon=0.05, threads=1):
+        problem = instance(tables, 0, found.node, found.target)
+        count = len(problem.terms)
+        for a in range(count):
+            ends = [_extreme_by_scipy(problem, a, sign, found.margin - 0.05) for sign in (1, -1)]
+            assert found.low[a] == pytest.approx(ends[0], abs=1e-6)
+            assert found.high[a] == pytest.approx(ends[1], abs=1e-6)
+
+
+def _extreme_by_scipy(problem, a, sign, floor):
+    count = len(problem.terms)
+    cost = np.zeros(count)
+    cost[a] = sign
+    answer = linprog(
+        cost,
+        -problem.gaps.T,
+        problem.fixed - floor,
+        group_rows(problem, count),
+        problem.mass,
+        method="highs",
+    )
+    return sign * answer.fun
+
+
+def test_planted_evidence_is_told_apart():
+    """One message nobody can replace, two equal ones that can replace each other."""
+    table = np.array([[0.0, -4, 4], [0, 4, -4], [0, 4, -4], [0, 1, 1]])
+    exposure = exposure_of([(np.zeros(3), [(np.full(4, 0.25), table)])])
+    (found,) = stable_evidence(
+        exposure, torch.tensor([0]), torch.tensor([0]), epsilon=1e-3, threads=1
+    )
+    assert found.margin == pytest.approx(0, abs=1e-12)
+    assert found.indispensable.tolist() == [True, False, False, False]
+    assert found.interchangeable.tolist() == [False, True, True, False]
+    assert found.high[1] == pytest.approx(0.5, abs=1e-3)
+    assert "1 indispensable terms: node 0" in str(found)
+    with pytest.raises(InputError, match="epsilon must be positive"):
+        stable_evidence(exposure, torch.tensor([0]), torch.tensor([0]), epsilon=0)
+
+
+@pytest.mark.parametrize("family", ["one group", "three groups", "absent groups"])
+@pytest.mark.parametrize("between", [False, True])
+def test_relaxed_margins_match_ranged_lps(family, between):
+    exposure, y = setting(family, 10)
+    tables = Tables.of(exposure)
+    slacks = (0.0, 0.2, 1.0)
+    found = relaxed_margins(exposure, y, slack=slacks, between_groups=between, threads=1)
+    for k, rho in enumerate(slacks):
+        for i, node in enumerate(found.node):
+            problem = instance(tables, 0, int(node), int(found.target[i]))
+            expected = _relaxed_by_scipy(problem, rho, between)
+            assert found.margin[k, i] == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert (np.diff(found.margin, axis=0) >= -1e-9).all()
+    np.testing.assert_allclose(found.bound, found.margin, atol=1e-9)
+    assert "ρ = 0.2: mean γ" in str(found)
+
+
+def _relaxed_by_scipy(problem, rho, between):
+    count = len(problem.terms)
+    limits = np.hstack([-problem.gaps.T, np.ones((len(problem.rivals), 1))])
+    masses = np.hstack([group_rows(problem, count), np.zeros((len(problem.mass), 1))])
+    mass = problem.mass
+    if between:
+        masses, mass = masses.sum(0, keepdims=True), mass.sum(keepdims=True)
+    cost = np.append(np.zeros(count), -1.0)
+    answer = linprog(
+        cost,
+        np.concatenate([limits, masses, -masses]),
+        np.concatenate([problem.fixed, mass * (1 + rho), -mass * (1 - rho)]),
+        bounds=[(0, None)] * count + [(None, None)],
+        method="highs",
+    )
+    return -answer.fun
+
+
+def test_a_relaxed_exposure_is_the_same_model():
+    exposure, _ = setting("absent groups", 12)
+    for slack in (0.3, 1.0):
+        for between in (False, True):
+            other = relax(exposure, slack, between)
+            torch.testing.assert_close(other.logits(), exposure.logits())
+            torch.testing.assert_close(other.frozen_logits, exposure.frozen_logits)
+    with pytest.raises(InputError, match="slack must lie between 0 and 1, not"):
+        relax(exposure, 1.5)
+
+
+def test_slack_uses_only_what_it_needs():
+    """With one harmful message and no alternative, less mass is better: γ grows linearly."""
+    exposure = exposure_of([(np.array([1.0, 0]), [(np.ones(1), np.array([[0.0, 2]]))])])
+    found = relaxed_margins(exposure, torch.tensor([0]), slack=(0.0, 0.25, 0.5, 1.0))
+    np.testing.assert_allclose(found.margin[:, 0], [-1, -0.5, 0, 1], atol=1e-12)
+    assert found.reach.tolist() == [0, 0, 0, 1]
