@@ -1,0 +1,171 @@
+"""The set operations in plain PyTorch: the reference, on any device and in any precision.
+
+Every (member, target, term) becomes one row of a tensor, so memory grows with terms × channels.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gnn_repair.kernels.sets import BOUND, Dropout, Layer, TermSets
+
+LOW = 0xFFFFFFFF
+"""32 bits."""
+CHUNK = 1 << 26
+"""Elements of one gathered block when states are compared."""
+
+
+class Unrolled(NamedTuple):
+    """One entry per (member, target, term), in that order."""
+
+    member: Tensor
+    segment: Tensor
+    """(member · L + target) · G + group."""
+    term: Tensor
+
+
+def unroll(sets: TermSets, targets: Tensor) -> Unrolled:
+    """The terms of every target of every member, [Z] each."""
+    members, groups = targets.shape[0], sets.groups
+    group = torch.arange(groups, device=targets.device)
+    index = (targets.unsqueeze(-1) * groups + group).view(-1)
+    lengths = sets.segments[index + 1] - sets.segments[index]
+    segment = torch.repeat_interleave(lengths)
+    first = lengths.cumsum(0) - lengths
+    place = torch.arange(segment.numel(), device=targets.device) - first[segment]
+    per_member = max(1, index.numel() // max(1, members))
+    return Unrolled(segment // per_member, segment, sets.segments[index][segment] + place)
+
+
+def mixed_hash(value: Tensor) -> Tensor:
+    """A 32-bit mixing function on int64 tensors that hold 32-bit values."""
+    value = value ^ (value >> 16)
+    value = (value * 0x21F0AAAD) & LOW
+    value = value ^ (value >> 15)
+    value = (value * 0xD35A2D97) & LOW
+    return value ^ (value >> 15)
+
+
+def kept(dropout: Dropout, member: Tensor, term: Tensor, channels: int) -> Tensor:
+    """Which channels survive, bool [Z, H]."""
+    base = mixed_hash((dropout.seed & LOW) ^ ((member * 0x85EBCA77) & LOW))
+    key = mixed_hash(base ^ ((term * 0x9E3779B1) & LOW))
+    channel = torch.arange(channels, device=term.device)
+    value = mixed_hash((key.unsqueeze(1) + channel * 0x9E3779B9) & LOW)
+    return value >= dropout.threshold
+
+
+def hidden(sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout, at: Unrolled) -> Tensor:
+    """drop(relu(first layer)) of every entry, [Z, H]."""
+    recipient = layer.recipient.flatten(0, 1)[at.segment // sets.groups]
+    source = layer.source[at.member, sets.columns[at.term].long()]
+    cosine = _of_term(sets.cosine, at).unsqueeze(1) * layer.cosine[at.member]
+    distance = _of_term(sets.distance, at).unsqueeze(1) * layer.distance[at.member]
+    active = (recipient + source + cosine + distance).relu()
+    if dropout.threshold == 0:
+        return active
+    mask = kept(dropout, at.member, at.term, active.shape[1])
+    return active * mask * dropout.scale
+
+
+def _of_term(values: Tensor, at: Unrolled) -> Tensor:
+    return values[0, at.term] if values.shape[0] == 1 else values[at.member, at.term]
+
+
+def pool_reference(sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout) -> Tensor:
+    """Σ α · hidden with autograd's own gradients, [S, L, H]."""
+    at = unroll(sets, targets)
+    weighted = _of_term(sets.coefficients, at).unsqueeze(1) * hidden(
+        sets, targets, layer, dropout, at
+    )
+    out = layer.recipient.new_zeros(targets.numel(), layer.recipient.shape[2])
+    return out.index_add(0, at.segment // sets.groups, weighted).view_as(layer.recipient)
+
+
+def tilt_reference(
+    sets: TermSets,
+    targets: Tensor,
+    layer: Layer,
+    output: Tensor,
+    bias: Tensor,
+    contributions: Tensor,
+    dropout: Dropout,
+) -> Tensor:
+    """Σ α e^s [ℓ, 1] with autograd's own gradients, [S, L, G, C + 1]."""
+    at = unroll(sets, targets)
+    raw = (hidden(sets, targets, layer, dropout, at) * output[at.member]).sum(1) + bias[at.member]
+    tilted = _of_term(sets.coefficients, at) * (BOUND * raw.tanh()).exp()
+    message = contributions[at.member, sets.rows[at.term].long()]
+    message = torch.cat([message, torch.ones_like(message[:, :1])], dim=1)
+    out = raw.new_zeros(targets.numel() * sets.groups, message.shape[1])
+    out = out.index_add(0, at.segment, tilted.unsqueeze(1) * message)
+    return out.view(*targets.shape, sets.groups, -1)
+
+
+def pool(sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout) -> Tensor:
+    """See :func:`gnn_repair.kernels.sets.pool`."""
+    return pool_reference(sets, targets, layer, dropout)
+
+
+def pool_gradient(
+    sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout, gradient: Tensor
+) -> tuple[Tensor, ...]:
+    """Gradients for the four tables."""
+    with torch.enable_grad():
+        leaves = Layer(*(table.detach().requires_grad_() for table in layer))
+        out = pool_reference(sets, targets, leaves, dropout)
+    return torch.autograd.grad(out, leaves, gradient)
+
+
+def tilt(
+    sets: TermSets,
+    targets: Tensor,
+    layer: Layer,
+    output: Tensor,
+    bias: Tensor,
+    contributions: Tensor,
+    dropout: Dropout,
+) -> tuple[Tensor, Tensor]:
+    """See :func:`gnn_repair.kernels.sets.tilt`; nothing is kept for the gradient."""
+    out = tilt_reference(sets, targets, layer, output, bias, contributions, dropout)
+    return out, out.new_empty(0)
+
+
+def tilt_gradient(
+    sets: TermSets,
+    targets: Tensor,
+    layer: Layer,
+    output: Tensor,
+    bias: Tensor,
+    contributions: Tensor,
+    dropout: Dropout,
+    _kept: Tensor,
+    gradient: Tensor,
+) -> tuple[Tensor, ...]:
+    """Gradients for output, bias and the four tables."""
+    with torch.enable_grad():
+        leaves = [tensor.detach().requires_grad_() for tensor in (output, bias, *layer)]
+        out = tilt_reference(
+            sets, targets, Layer(*leaves[2:]), leaves[0], leaves[1], contributions, dropout
+        )
+    return torch.autograd.grad(out, leaves, gradient)
+
+
+def compare(
+    segments: Tensor, columns: Tensor, recipients: Tensor, sources: Tensor
+) -> tuple[Tensor, Tensor]:
+    """h_v · h_a and ‖h_a − h_v‖², in blocks of terms."""
+    members, _, width = recipients.shape
+    owner = torch.repeat_interleave(segments.diff())
+    products = recipients.new_empty(members, columns.numel())
+    squares = torch.empty_like(products)
+    step = max(1, CHUNK // max(1, members * width))
+    for first in range(0, columns.numel(), step):
+        part = slice(first, first + step)
+        here, there = recipients[:, owner[part]], sources[:, columns[part].long()]
+        products[:, part] = (here * there).sum(2)
+        squares[:, part] = (there - here).square().sum(2)
+    return products, squares

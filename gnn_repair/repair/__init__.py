@@ -1,0 +1,26 @@
+"""Repairs on top of a frozen model: two from the paper, its two controls, two baselines."""
+
+from gnn_repair.repair.base import FittedRepair, Repair
+from gnn_repair.repair.baselines import CorrectAndSmooth, TemperatureScaling
+from gnn_repair.repair.fitting import paper_batch_size
+from gnn_repair.repair.head import RefitHead
+from gnn_repair.repair.realizable import displacement_distance, realizable
+from gnn_repair.repair.registry import REPAIRS, load_repair
+from gnn_repair.repair.reweighting import Reweighting
+from gnn_repair.repair.translation import NodeTranslation, SetTranslation
+
+__all__ = [
+    "REPAIRS",
+    "CorrectAndSmooth",
+    "FittedRepair",
+    "NodeTranslation",
+    "RefitHead",
+    "Repair",
+    "Reweighting",
+    "SetTranslation",
+    "TemperatureScaling",
+    "displacement_distance",
+    "load_repair",
+    "paper_batch_size",
+    "realizable",
+]

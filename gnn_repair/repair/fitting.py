@@ -1,0 +1,197 @@
+"""From masks to targets, and the trainee that every trained repair becomes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gnn_repair.datasets.splits import as_splits
+from gnn_repair.errors import InputError, SplitError
+from gnn_repair.exposure import Exposure
+from gnn_repair.repair.layers import Noise, Parameters
+from gnn_repair.training import Trainee
+
+PAPER_BATCHED = ("sgc", "mixhop", "h2gcn")
+"""Backbones whose repairs the paper trains on minibatches of targets."""
+PAPER_BATCHES = {"squirrel": 8, "amazon-ratings": 16}
+"""Batch sizes of these; 64 on every other dataset."""
+
+
+def paper_batch_size(dataset: str, backbone: str) -> int | None:
+    """How many targets an update sees in the paper; None: all of them."""
+    return PAPER_BATCHES.get(dataset, 64) if backbone in PAPER_BATCHED else None
+
+
+class Targets(NamedTuple):
+    """Each member's own recipients, padded to one length."""
+
+    positions: Tensor
+    """[S, L]: positions among the recipients; 0 where padded."""
+    labels: Tensor
+    """[S, L]; 0 where padded."""
+    sizes: Tensor
+    """[S]: how many are real; they come first."""
+
+    @property
+    def real(self) -> Tensor:
+        """[S, L] bool."""
+        place = torch.arange(self.positions.shape[1], device=self.positions.device)
+        return place < self.sizes.unsqueeze(1)
+
+
+def find_targets(
+    exposure: Exposure, y: Tensor, train_mask: Tensor, val_mask: Tensor
+) -> tuple[Targets, Targets]:
+    """Training and validation targets of every member; raises on masks that cannot be used."""
+    train = _mask(exposure, train_mask, "train_mask")
+    val = _mask(exposure, val_mask, "val_mask")
+    both = (train & val).nonzero()
+    if both.numel():
+        node, member = both[0].tolist()
+        raise SplitError(
+            f"node {node} is in train_mask and in val_mask (member {member}); "
+            "make the masks disjoint"
+        )
+    if y.shape != (exposure.num_nodes,):
+        raise InputError(
+            f"y has shape {list(y.shape)}; give it a label for each of {exposure.num_nodes} nodes"
+        )
+    y = y.to(exposure.recipients.device)
+    _check_labels(exposure, y, train | val)
+    _warn_absent(exposure, y, train)
+    return _targets(exposure, y, train), _targets(exposure, y, val)
+
+
+def _mask(exposure: Exposure, mask: Tensor, name: str) -> Tensor:
+    """The mask as bool [N, S]."""
+    chosen = as_splits(mask).to(exposure.recipients.device)
+    if chosen.dtype != torch.bool or chosen.shape[0] != exposure.num_nodes:
+        raise SplitError(
+            f"{name} is {chosen.dtype} of {chosen.shape[0]} nodes; "
+            f"give a boolean mask of the {exposure.num_nodes} nodes"
+        )
+    if chosen.shape[1] not in (1, exposure.num_members):
+        raise SplitError(
+            f"{name} has {chosen.shape[1]} splits but the exposure has {exposure.num_members} "
+            f"members; pass the members' own columns, such as {name}[:, splits]"
+        )
+    chosen = chosen.expand(-1, exposure.num_members)
+    empty = (~chosen.any(0)).nonzero()
+    if empty.numel():
+        raise SplitError(f"{name} of member {int(empty[0])} is empty; it needs at least one node")
+    known = torch.zeros(exposure.num_nodes, dtype=torch.bool, device=chosen.device)
+    known[exposure.recipients] = True
+    outside = (chosen & ~known.unsqueeze(1)).nonzero()
+    if outside.numel():
+        raise SplitError(
+            f"node {int(outside[0, 0])} of {name} is not among the exposure's recipients; "
+            "leave it out of the mask or expose it"
+        )
+    return chosen
+
+
+def _check_labels(exposure: Exposure, y: Tensor, used: Tensor) -> None:
+    wrong = used.any(1) & ((y < 0) | (y >= exposure.num_classes))
+    if bool(wrong.any()):
+        node = int(wrong.nonzero()[0])
+        raise InputError(
+            f"node {node} has label {int(y[node])} but is in a mask; labels of training and "
+            f"validation nodes must lie in 0..{exposure.num_classes - 1}"
+        )
+
+
+def _warn_absent(exposure: Exposure, y: Tensor, train: Tensor) -> None:
+    for member in range(train.shape[1]):
+        present = torch.bincount(y[train[:, member]], minlength=exposure.num_classes) > 0
+        if not bool(present.all()):
+            absent = int((~present).nonzero()[0])
+            warnings.warn(
+                f"member {member} is repaired without any training node of class {absent}",
+                stacklevel=5,
+            )
+
+
+def _targets(exposure: Exposure, y: Tensor, mask: Tensor) -> Targets:
+    chosen = mask[exposure.recipients].t()
+    sizes = chosen.sum(1)
+    # A stable sort brings each member's own targets to the front, in order.
+    order = torch.sort(chosen.int(), dim=1, descending=True, stable=True).indices
+    order = order[:, : int(sizes.max())]
+    real = torch.arange(order.shape[1], device=order.device) < sizes.unsqueeze(1)
+    index = torch.where(real, order, 0)
+    labels = torch.where(real, y[exposure.recipients][index], 0)
+    return Targets(index, labels, sizes)
+
+
+Predict = Callable[[Parameters, Any, Tensor, Noise | None], Tensor]
+"""Logits [S, L, C] of targets [S, L], from parameters, tables and dropout."""
+
+
+class RepairTrainee(Trainee):
+    """A repair over its training targets, in one batch or in shuffled minibatches."""
+
+    def __init__(
+        self,
+        parameters: dict[str, Tensor],
+        tables: Callable[[Parameters], Any],
+        predict: Predict,
+        train: Targets,
+        val: Targets,
+        *,
+        dropout: float,
+        batch_size: int | None,
+        seed: int,
+    ) -> None:
+        self.parameters = parameters
+        self.tables, self.predict = tables, predict
+        self.val, self.dropout = val, dropout
+        longest = train.positions.shape[1]
+        self.batch = longest if batch_size is None else min(batch_size, longest)
+        self.steps_per_epoch = -(-longest // self.batch)
+        self.train = _padded(train, self.steps_per_epoch * self.batch)
+        self.weights = _batch_weights(self.train, self.batch)
+        self.order = self.train
+        self.seed = torch.full((), seed << 20, dtype=torch.long, device=train.positions.device)
+
+    def trunk(self) -> Any:
+        return self.tables(self.parameters)
+
+    def losses(self, trunk: Any, step: int) -> Tensor:
+        if step == 0 and self.steps_per_epoch > 1:
+            self._shuffle()
+        self.seed.add_(2)
+        batch = slice(step * self.batch, (step + 1) * self.batch)
+        noise = Noise(self.dropout, self.seed.clone()) if self.dropout else None
+        targets = self.order.positions[:, batch].contiguous()
+        logits = self.predict(self.parameters, trunk, targets, noise)
+        labels = self.order.labels[:, batch].unsqueeze(2)
+        chosen = logits.log_softmax(2).gather(2, labels).squeeze(2)
+        return -(chosen * self.weights[:, batch].to(chosen.dtype)).sum(1)
+
+    def scores(self, trunk: Any) -> Tensor:
+        logits = self.predict(self.parameters, trunk, self.val.positions, None)
+        return ((logits.argmax(2) == self.val.labels) & self.val.real).sum(1)
+
+    def _shuffle(self) -> None:
+        """A new order of every member's real targets; padding stays behind."""
+        keys = torch.rand(self.train.positions.shape, device=self.train.positions.device)
+        order = (keys + 2.0 * ~self.train.real).argsort(dim=1)
+        index, labels = (values.gather(1, order) for values in self.train[:2])
+        self.order = Targets(index, labels, self.train.sizes)
+
+
+def _padded(targets: Targets, length: int) -> Targets:
+    extra = (0, length - targets.positions.shape[1])
+    index, labels = (torch.nn.functional.pad(values, extra) for values in targets[:2])
+    return Targets(index, labels, targets.sizes)
+
+
+def _batch_weights(targets: Targets, batch: int) -> Tensor:
+    """[S, L]: 1 / (real targets in the batch) on real targets, so that a batch's loss is a mean."""
+    real = targets.real
+    counts = real.view(real.shape[0], -1, batch).sum(2, keepdim=True).clamp(min=1)
+    return (real.view(real.shape[0], -1, batch) / counts).view_as(real)

@@ -1,0 +1,101 @@
+"""The refitted linear head: the control that asks whether another boundary would do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposure
+from gnn_repair.repair.base import FittedRepair, TrainedRepair
+from gnn_repair.repair.fitting import Targets
+from gnn_repair.repair.layers import Noise, Parameters, affine
+from gnn_repair.repair.surroundings import Surroundings, surroundings
+from gnn_repair.repair.translation import CONTROL
+from gnn_repair.training import Budget
+
+REFIT = replace(CONTROL, epoch_zero=False)
+FLAT = 1e-6
+"""Coordinates with a smaller standard deviation are not divided by it."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FittedHead(FittedRepair):
+    """z = W (r − mean) / scale + b."""
+
+    @property
+    def reads(self) -> int:
+        """How wide the embedding is."""
+        return self.constants["mean"].shape[1]
+
+    @torch.no_grad()
+    def logits(self, exposure: Exposure) -> Tensor:
+        """The new head's logits at the recipients, [S, n, C] float64."""
+        p, near = self._matching(exposure), surroundings(exposure)
+        _check_width(near, self.reads)
+        return RefitHead().corrected(p, near, None, near.everyone, None).double()
+
+
+@dataclass(frozen=True)
+class RefitHead(TrainedRepair[FittedHead]):
+    """A new affine classifier on the frozen embedding r, standardised over training nodes."""
+
+    budget: Budget = REFIT
+    dropout: float = 0.0
+    title: ClassVar[str] = "Refitted head"
+
+    def network(self, width: int, classes: int) -> nn.Module:
+        """The new classifier."""
+        return nn.ModuleDict({"head": nn.Linear(width, classes)})
+
+    def reads(self, near: Surroundings) -> int:
+        """How wide the embedding is."""
+        return _embedding(near).shape[2]
+
+    def constants(self, near: Surroundings, train: Targets) -> dict[str, Tensor]:
+        """Mean and population standard deviation over training nodes, each [S, k]."""
+        means, scales = [], []
+        for member, size in enumerate(train.sizes.tolist()):
+            nodes = near.nodes[train.positions[member, :size]]
+            rows = _embedding(near)[member, nodes].double()
+            deviation = rows.std(0, correction=0)
+            means.append(rows.mean(0))
+            scales.append(torch.where(deviation < FLAT, 1.0, deviation))
+        return {
+            "mean": torch.stack(means).to(near.dtype),
+            "scale": torch.stack(scales).to(near.dtype),
+        }
+
+    def corrected(
+        self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
+    ) -> Tensor:
+        """W (r − mean) / scale + b."""
+        embedding = _embedding(near)
+        index = near.nodes[targets].unsqueeze(2).expand(-1, -1, embedding.shape[2])
+        rows = embedding.gather(1, index).to(near.dtype)
+        return affine(p, "head", (rows - p["mean"].unsqueeze(1)) / p["scale"].unsqueeze(1))
+
+    def fitted(self, **values: Any) -> FittedHead:
+        """The fitted value with these fields."""
+        return FittedHead(repair=self, **values)
+
+
+def _embedding(near: Surroundings) -> Tensor:
+    if near.embedding is None:
+        raise InputError(
+            "this exposure has no embedding for a refitted head to read; expose one of the "
+            "package's backbones, or set the exposure's embedding to what your classifier reads"
+        )
+    return near.embedding
+
+
+def _check_width(near: Surroundings, width: int) -> None:
+    found = _embedding(near).shape[2]
+    if found != width:
+        raise InputError(
+            f"the head was fitted on embeddings of width {width} but the exposure's are {found} "
+            "wide; use an exposure of the same model"
+        )

@@ -1,0 +1,119 @@
+"""Which translations a reweighting could have made: proposition 2, decided by linear programs."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposure
+
+TOLERANCE = 1e-6
+"""Largest distance to D_v, relative to the size of the node's contributions."""
+
+
+def realizable(exposure: Exposure, shift: Tensor, *, tolerance: float = TOLERANCE) -> Tensor:
+    """Whether each centred translation q_v lies in D_v = {P(z_v(λ) − z⁰_v) : λ ∈ Δ_v}.
+
+    Args:
+        exposure: the frozen model.
+        shift: q, [S, n, C]; a common offset of a node's classes does not matter.
+        tolerance: distance accepted, relative to max(1, |q|, |m ℓ|).
+
+    Returns:
+        [S, n] bool.
+    """
+    distance, scale = _distances(exposure, shift)
+    return distance <= tolerance * scale
+
+
+def displacement_distance(exposure: Exposure, shift: Tensor) -> Tensor:
+    """min over λ ∈ Δ_v of the largest |P(z_v(λ) − z⁰_v) − P q_v| over classes, [S, n] float64."""
+    return _distances(exposure, shift)[0]
+
+
+def _distances(exposure: Exposure, shift: Tensor) -> tuple[Tensor, Tensor]:
+    expected = (exposure.num_members, exposure.num_recipients, exposure.num_classes)
+    if tuple(shift.shape) != expected:
+        raise InputError(f"shift has shape {list(shift.shape)} instead of {list(expected)}")
+    cpu = exposure.to("cpu")
+    goal = shift.detach().double().cpu()
+    goal = goal - goal.mean(2, keepdim=True)
+    base = cpu.frozen_logits - cpu.fixed_logits
+    goal = goal + (base - base.mean(2, keepdim=True))[:, cpu.recipients]
+    table = cpu.contributions - cpu.contributions.mean(2, keepdim=True)
+    mass = cpu.mass.expand(exposure.num_members, -1, -1)
+    out = torch.zeros(2, *expected[:2], dtype=torch.float64)
+    for member in range(expected[0]):
+        for i in range(expected[1]):
+            ends = cpu.segments[i * cpu.num_groups : (i + 1) * cpu.num_groups + 1]
+            rows = cpu.rows[int(ends[0]) : int(ends[-1])].long()
+            columns = table[member, rows].numpy()
+            lengths = ends.diff().numpy()
+            masses = mass[member, i].numpy()
+            target = goal[member, i].numpy()
+            out[0, member, i] = _nearest(columns, lengths, masses, target)
+            out[1, member, i] = _size(columns, masses, shift[member, i])
+    return out[0].to(shift.device), out[1].to(shift.device)
+
+
+def _size(columns: np.ndarray, masses: np.ndarray, shift: Tensor) -> float:
+    largest = float(np.abs(columns).max(initial=0.0) * masses.max(initial=0.0))
+    return max(1.0, float(shift.abs().max()), largest)
+
+
+def _nearest(
+    columns: np.ndarray, lengths: np.ndarray, masses: np.ndarray, goal: np.ndarray
+) -> float:
+    """min t such that |Σ λ ℓ − goal| ≤ t in every class, λ ≥ 0 and Σ λ = m in every group.
+
+    Args:
+        columns: centred contributions of the node's terms, [K, C].
+        lengths: terms of each group, [G].
+        masses: m, [G].
+        goal: [C].
+    """
+    if len(columns) == 0:
+        return float(np.abs(goal).max())
+    import highspy
+
+    terms, classes = columns.shape
+    present = np.flatnonzero(lengths)
+    group = np.repeat(np.arange(len(present)), lengths[present])
+    infinity = highspy.kHighsInf
+    dense = np.zeros((2 * classes + len(present), terms + 1))
+    dense[:classes, :terms] = columns.T
+    dense[classes : 2 * classes, :terms] = columns.T
+    dense[:classes, terms], dense[classes : 2 * classes, terms] = -1.0, 1.0
+    dense[2 * classes + group, np.arange(terms)] = 1.0
+    lower = np.concatenate([np.full(classes, -infinity), goal, masses[present]])
+    upper = np.concatenate([goal, np.full(classes, infinity), masses[present]])
+    cost = np.zeros(terms + 1)
+    cost[terms] = 1.0
+    return _solve(dense, lower, upper, cost)
+
+
+def _solve(dense: np.ndarray, lower: np.ndarray, upper: np.ndarray, cost: np.ndarray) -> float:
+    import highspy
+
+    rows, columns = dense.shape
+    problem = highspy.HighsLp()
+    problem.num_col_, problem.num_row_ = columns, rows
+    problem.col_cost_ = cost
+    problem.col_lower_, problem.col_upper_ = np.zeros(columns), np.full(columns, highspy.kHighsInf)
+    problem.row_lower_, problem.row_upper_ = lower, upper
+    filled = dense.T != 0
+    problem.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    problem.a_matrix_.start_ = np.concatenate([[0], filled.sum(1).cumsum()]).astype(np.int32)
+    problem.a_matrix_.index_ = np.nonzero(filled)[1].astype(np.int32)
+    problem.a_matrix_.value_ = dense.T[filled]
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    solver.setOptionValue("primal_feasibility_tolerance", 1e-9)
+    solver.passModel(problem)
+    solver.run()
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return float("nan")
+    return float(solver.getInfo().objective_function_value)

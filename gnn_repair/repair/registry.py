@@ -1,0 +1,74 @@
+"""Every repair by name, and reading a fitted one back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gnn_repair.errors import FileFormatError
+from gnn_repair.files import load_tensors
+from gnn_repair.repair.base import KIND, FittedRepair, Repair, TrainedRepair
+from gnn_repair.repair.baselines import CorrectAndSmooth, TemperatureScaling
+from gnn_repair.repair.head import RefitHead
+from gnn_repair.repair.reweighting import Reweighting
+from gnn_repair.repair.translation import NodeTranslation, SetTranslation
+
+REPAIRS: dict[str, type[Repair[Any]]] = {
+    "reweighting": Reweighting,
+    "set-translation": SetTranslation,
+    "node-translation": NodeTranslation,
+    "refit-head": RefitHead,
+    "correct-and-smooth": CorrectAndSmooth,
+    "temperature-scaling": TemperatureScaling,
+}
+"""The paper's two repairs and two controls, then two baselines that are not from the paper."""
+
+STATISTICS = ("best_epoch", "epochs_run", "diverged")
+
+
+def load_repair(path: str | Path) -> FittedRepair:
+    """Read what :meth:`FittedRepair.save` wrote; nothing is unpickled."""
+    header, tensors = load_tensors(path, KIND)
+    by_name = {repair.__name__: repair for repair in REPAIRS.values()}
+    name = header.get("repair")
+    if name not in by_name:
+        raise FileFormatError(f"{path} holds a repair named {name!r}, which this version lacks")
+    try:
+        repair = by_name[name].from_settings(header["settings"])
+        fitted: FittedRepair = repair.fitted(
+            width=int(header["width"]),
+            num_classes=int(header["num_classes"]),
+            parameters=_below(tensors, "parameters/"),
+            constants=_below(tensors, "constants/"),
+            **{field: tensors[field] for field in STATISTICS},
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileFormatError(f"{path} is incomplete: {error!r}; save the repair again") from error
+    _check_parameters(fitted, path)
+    return fitted
+
+
+def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def _check_parameters(fitted: FittedRepair, path: str | Path) -> None:
+    for name, value in {**fitted.parameters, **fitted.constants}.items():
+        if value.shape[:1] != (fitted.num_members,):
+            raise FileFormatError(
+                f"{path} is inconsistent: {name} has {value.shape[0] if value.dim() else 0} "
+                f"members instead of {fitted.num_members}"
+            )
+    if isinstance(fitted.repair, TrainedRepair):
+        expected = fitted.repair.shapes(fitted)
+        found = {name: tuple(value.shape[1:]) for name, value in fitted.parameters.items()}
+        if found != expected:
+            raise FileFormatError(
+                f"{path} is inconsistent: its parameters have shapes {found} instead of {expected}"
+            )

@@ -1,0 +1,159 @@
+"""Free logit correction: a centred, bounded shift of each node's logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from gnn_repair.exposure import Exposure
+from gnn_repair.repair.base import FittedRepair, TrainedRepair
+from gnn_repair.repair.layers import (
+    BOUND,
+    Noise,
+    Parameters,
+    affine,
+    centred,
+    context,
+    encode,
+    pair_width,
+    perceptron,
+    perceptron_size,
+    split_pair,
+)
+from gnn_repair.repair.surroundings import Surroundings, surroundings
+from gnn_repair.training import Budget
+
+TRANSLATION = Budget(
+    epochs=500, patience=80, learning_rate=1e-3, weight_decay=1e-4, decoupled=True, epoch_zero=True
+)
+"""Set translation."""
+CONTROL = Budget(
+    epochs=1100,
+    patience=200,
+    learning_rate=1e-3,
+    weight_decay=1e-4,
+    decoupled=True,
+    epoch_zero=True,
+)
+"""Node translation; the refitted head without epoch zero."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FittedTranslation(FittedRepair):
+    """z = z⁰ + q."""
+
+    @torch.no_grad()
+    def shift(self, exposure: Exposure) -> Tensor:
+        """q, [S, n, C] in the model's precision; sums to zero over classes."""
+        p, near = self._matching(exposure), surroundings(exposure)
+        method: _Translation = self.repair  # type: ignore[assignment]
+        return method.shift(p, near, method.tables(p, near), near.everyone, None)
+
+    def logits(self, exposure: Exposure) -> Tensor:
+        """z⁰ + q at the recipients, [S, n, C] float64."""
+        return exposure.frozen_logits[:, exposure.recipients] + self.shift(exposure)
+
+
+@dataclass(frozen=True)
+class _Translation(TrainedRepair[FittedTranslation]):
+    """What set and node translation share."""
+
+    def shift(
+        self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
+    ) -> Tensor:
+        """q = P · 4 tanh(ρ(·)) of targets [S, L], [S, L, C]."""
+        hidden = self.hidden_layer(p, near, tables, targets, noise).relu()
+        raw = affine(p, "head.2", noise(hidden) if noise else hidden)
+        return centred(BOUND * raw.tanh())
+
+    def hidden_layer(
+        self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
+    ) -> Tensor:
+        """The head's first affine layer, [S, L, H]."""
+        raise NotImplementedError
+
+    def corrected(
+        self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
+    ) -> Tensor:
+        """z⁰ + q."""
+        return near.frozen_at(targets) + self.shift(p, near, tables, targets, noise)
+
+    def fitted(self, **values: Any) -> FittedTranslation:
+        """The fitted value with these fields."""
+        return FittedTranslation(repair=self, **values)
+
+
+@dataclass(frozen=True)
+class SetTranslation(_Translation):
+    """q_v = P · 4 tanh(ρ([h_v, z⁰_v, p_v, m̄_v])), p_v pooled over the whole message set."""
+
+    budget: Budget = TRANSLATION
+    hidden: int = 128
+    """H, also the width of p_v."""
+    title: ClassVar[str] = "Set translation"
+
+    def network(self, width: int, classes: int) -> nn.Module:
+        """ψ and ρ."""
+        hidden = self.hidden
+        return nn.ModuleDict(
+            {
+                "encoder": perceptron(pair_width(width, classes), hidden, hidden),
+                "head": perceptron(width + classes + hidden + 1, hidden, classes, zero=True),
+            }
+        )
+
+    def tables(self, p: Parameters, near: Surroundings) -> Tensor:
+        """[h_a, z_a] times ψ's source part, [S, P, H]."""
+        pair = split_pair(p["encoder.0.weight"], near.width, near.num_classes)
+        return near.messages.times(pair.source)
+
+    def hidden_layer(
+        self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
+    ) -> Tensor:
+        """c_v W + b."""
+        pair = split_pair(p["encoder.0.weight"], near.width, near.num_classes)
+        weight = p["head.0.weight"]
+        on_nodes = [weight[:, : near.width + near.num_classes], pair.recipient]
+        on_nodes += [pair.source] if near.root else []
+        own = near.times_at(targets, torch.cat(on_nodes, dim=2))
+        pooled = encode(p, near, targets, pair, own[..., self.hidden :], tables, noise)
+        total = near.total.gather(1, targets)
+        joined = context(weight, own[..., : self.hidden], pooled, total)
+        return joined + p["head.0.bias"].unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class NodeTranslation(_Translation):
+    """q_v = P · 4 tanh(ρ([h_v, z⁰_v])): the control that does not see the message set."""
+
+    budget: Budget = CONTROL
+    hidden: int | None = None
+    """H_N; None: as wide as makes it match set translation's parameter count."""
+    title: ClassVar[str] = "Node translation"
+
+    def network(self, width: int, classes: int) -> nn.Module:
+        """ρ."""
+        hidden = self.hidden or matched_width(set_translation_size(width, classes), width, classes)
+        return nn.ModuleDict({"head": perceptron(width + classes, hidden, classes, zero=True)})
+
+    def hidden_layer(
+        self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
+    ) -> Tensor:
+        """[h_v, z_v] W + b."""
+        return near.times_at(targets, p["head.0.weight"]) + p["head.0.bias"].unsqueeze(1)
+
+
+def set_translation_size(state: int, classes: int, hidden: int = 128) -> int:
+    """N_T = F(d_x, H) + F(d + C + H + 1, C)."""
+    encoder = perceptron_size(pair_width(state, classes), hidden, hidden)
+    return encoder + perceptron_size(state + classes + hidden + 1, classes, hidden)
+
+
+def matched_width(parameters: int, state: int, classes: int) -> int:
+    """The width h ≥ 1 that brings h (d + 2C + 1) + C nearest to ``parameters``."""
+    step = state + 2 * classes + 1
+    lower = max(1, (parameters - classes) // step)
+    return min((lower, lower + 1), key=lambda h: abs(h * step + classes - parameters))

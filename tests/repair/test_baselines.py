@@ -1,0 +1,95 @@
+"""Temperature scaling and Correct-and-Smooth against independent computations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from toy_exposures import NODES, toy_exposure, toy_graph
+
+from gnn_repair.errors import InputError
+from gnn_repair.repair import REPAIRS, CorrectAndSmooth, TemperatureScaling
+from gnn_repair.repair.baselines import sources_to_recipients
+
+DATA = toy_graph()
+MASKS = (DATA.y, DATA.train_mask, DATA.val_mask)
+
+
+def test_temperature_is_the_most_likely_one():
+    exposure = toy_exposure("sage")
+    fitted = TemperatureScaling().fit(exposure, *MASKS)
+    for s in range(2):
+        val = DATA.val_mask[:, s]
+        logits, truth = exposure.frozen_logits[s, val], DATA.y[val]
+
+        def loss(inverse: float, logits=logits, truth=truth) -> float:
+            return float(torch.nn.functional.cross_entropy(logits * inverse, truth))
+
+        best = minimize_scalar(loss, bounds=(0.05, 20), method="bounded", options={"xatol": 1e-9})
+        found = float(fitted.parameters["temperature"][s])
+        assert abs(1 / found - best.x) < 1e-4 * best.x
+    assert torch.equal(fitted.predict(exposure), exposure.frozen_logits.argmax(2))
+    assert fitted.num_parameters == 1
+
+
+def test_correct_and_smooth_propagates_over_the_graph():
+    """With PyG's label propagation done by hand at the strengths that were chosen."""
+    exposure = toy_exposure("gcn")
+    fitted = CorrectAndSmooth(layers=5).fit(exposure, *MASKS)
+    adjacency = torch.zeros(NODES, NODES, dtype=torch.float64)
+    adjacency[DATA.edge_index[1], DATA.edge_index[0]] = 1
+    scale = adjacency.sum(1).rsqrt()
+    operator = scale[:, None] * adjacency * scale[None]
+    for s in range(2):
+        correct, smooth, autoscale = fitted.constants["strengths"][s].tolist()
+        train = DATA.train_mask[:, s]
+        soft = exposure.frozen_logits[s].softmax(1)
+        truth = torch.eye(3, dtype=torch.float64)[DATA.y]
+        error = torch.zeros_like(soft)
+        error[train] = (truth - soft)[train]
+        spread = error
+        for _ in range(5):
+            spread = (correct * operator @ spread + (1 - correct) * error).clamp(-1, 1)
+            if not autoscale:
+                spread[train] = error[train]
+        if autoscale:
+            size = error[train].abs().sum() / train.sum()
+            ratio = size / spread.abs().sum(1, keepdim=True)
+            ratio[ratio.isinf() | (ratio > 1000)] = 1.0
+            corrected = soft + ratio * spread
+        else:
+            corrected = soft + spread
+        corrected[corrected.isnan()] = soft[corrected.isnan()]
+        corrected[train] = truth[train]
+        out = corrected
+        for _ in range(5):
+            out = (smooth * operator @ out + (1 - smooth) * corrected).clamp(0, 1)
+        torch.testing.assert_close(fitted.logits(exposure)[s].exp(), out.clamp(min=1e-12))
+
+
+def test_entries_are_those_of_the_graph():
+    found = sources_to_recipients(toy_exposure("mixhop"))
+    dense = torch.zeros(NODES, NODES, dtype=torch.bool)
+    dense[found[1], found[0]] = True
+    adjacency = torch.zeros(NODES, NODES)
+    adjacency[DATA.edge_index[1], DATA.edge_index[0]] = 1
+    expected = (torch.eye(NODES) + adjacency + adjacency @ adjacency) > 0
+    assert torch.equal(dense, expected)
+    assert found.shape[1] == int(expected.sum())
+
+
+def test_baselines_are_marked_as_not_from_the_paper():
+    assert [name for name, repair in REPAIRS.items() if not repair.from_paper] == [
+        "correct-and-smooth",
+        "temperature-scaling",
+    ]
+
+
+def test_smoothing_belongs_to_its_graph():
+    exposure = toy_exposure("gcn")
+    fitted = CorrectAndSmooth(layers=2).fit(exposure, *MASKS)
+    other = toy_exposure("gcn")
+    object.__setattr__(fitted, "constants", {**fitted.constants})
+    fitted.constants["labels"] = fitted.constants["labels"][:, :-1]
+    with pytest.raises(InputError, match="graph of 29 nodes"):
+        fitted.logits(other)

@@ -1,0 +1,109 @@
+"""The factorised repairs against the literal ones: outputs and gradients, on all exposures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import literal
+import pytest
+import torch
+from toy_exposures import toy_exposure
+
+from gnn_repair.backbones import BACKBONES
+from gnn_repair.exposure import Exposure
+from gnn_repair.repair import Reweighting, SetTranslation
+from gnn_repair.repair.surroundings import surroundings
+
+CASES = [
+    (SetTranslation(hidden=12), literal.translated),
+    (Reweighting(hidden=12), literal.reweighted),
+]
+
+
+def random_parameters(repair, near) -> dict[str, torch.Tensor]:
+    """Members that differ, and last layers that are not zero."""
+    generator = torch.Generator().manual_seed(1)
+    initial = repair.initial(near)
+    return {
+        name: value + 0.2 * torch.randn(value.shape, generator=generator).to(value)
+        for name, value in initial.items()
+    }
+
+
+def gradients(out: torch.Tensor, leaves: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    weights = torch.cos(torch.arange(out.numel())).view_as(out).to(out)
+    return list(torch.autograd.grad((out * weights).sum(), list(leaves.values())))
+
+
+def check(repair, reference, exposure: Exposure, tolerance: float) -> None:
+    near = surroundings(exposure)
+    leaves = {
+        name: value.requires_grad_() for name, value in random_parameters(repair, near).items()
+    }
+    found = repair.corrected(leaves, near, repair.tables(leaves, near), near.everyone, None)
+    expected = torch.stack(
+        [
+            reference({name: value[s] for name, value in leaves.items()}, exposure, s)
+            for s in range(exposure.num_members)
+        ]
+    )
+    close = {"rtol": tolerance, "atol": tolerance * float(expected.detach().abs().max())}
+    torch.testing.assert_close(found, expected, **close)
+    for one, other in zip(gradients(found, leaves), gradients(expected, leaves), strict=True):
+        scale = float(other.abs().max())
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * max(1.0, scale))
+
+
+@pytest.mark.parametrize("repair,reference", CASES, ids=["translation", "reweighting"])
+@pytest.mark.parametrize("backbone", list(BACKBONES))
+@pytest.mark.parametrize("dtype,tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_outputs_and_gradients_are_those_of_the_literal_form(
+    repair, reference, backbone, dtype, tolerance
+):
+    check(repair, reference, toy_exposure(backbone, dtype), tolerance)
+
+
+@pytest.mark.parametrize("repair,reference", CASES, ids=["translation", "reweighting"])
+@pytest.mark.parametrize("backbone", ["sage", "h2gcn"])
+def test_some_recipients_in_any_order(repair, reference, backbone):
+    exposure = toy_exposure(backbone)
+    check(repair, reference, exposure.restrict(torch.tensor([7, 0, 4, 2])), 1e-10)
+
+
+@pytest.mark.parametrize("repair,reference", CASES, ids=["translation", "reweighting"])
+def test_messages_that_are_not_node_states(repair, reference):
+    """A table row per term, each with its own message, as convolutions with edge features give."""
+    exposure = toy_exposure("gcn")
+    generator = torch.Generator().manual_seed(2)
+    terms, row = exposure.num_terms, exposure.rows.long()
+    noise = torch.randn(2, terms, exposure.state.shape[2], generator=generator).double()
+    own = replace(
+        exposure,
+        rows=torch.arange(terms).int(),
+        contributions=exposure.contributions[:, row],
+        message_rows=torch.arange(terms).int().flip(0),
+        messages=(exposure.messages[:, exposure.message_rows[row].long()] + noise).flip(1),
+        sources=exposure.sources[row],
+    )
+    check(repair, reference, own, 1e-10)
+
+
+@pytest.mark.parametrize("backbone", list(BACKBONES))
+def test_reported_coefficients_are_those_of_the_literal_form(backbone):
+    exposure, repair = toy_exposure(backbone), Reweighting(hidden=12)
+    near = surroundings(exposure)
+    p = random_parameters(repair, near)
+    statistics = torch.zeros(2, dtype=torch.long)
+    fitted = repair.fitted(
+        width=near.width,
+        num_classes=near.num_classes,
+        parameters=p,
+        best_epoch=statistics,
+        epochs_run=statistics,
+        diverged=statistics.bool(),
+    )
+    found = fitted.coefficients(exposure)
+    for s in range(2):
+        one = {name: value[s] for name, value in p.items()}
+        expected = literal.coefficients(one, exposure, s)
+        torch.testing.assert_close(found[s], expected, rtol=1e-10, atol=1e-12)

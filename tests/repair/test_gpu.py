@@ -1,0 +1,56 @@
+"""Whole fits on a GPU, captured as CUDA graphs, against the CPU."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from toy_exposures import toy_exposure, toy_graph
+
+from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
+
+DATA = toy_graph()
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize(
+    "repair", [Reweighting(), SetTranslation(), NodeTranslation(), RefitHead()]
+)
+@pytest.mark.parametrize("backbone", ["sage", "gat", "h2gcn"])
+def test_a_captured_fit_is_that_of_the_cpu(repair, backbone):
+    """Without dropout nothing is random in a full batch, so both devices learn the same."""
+    exposure = toy_exposure(backbone, torch.float32)
+    budget = replace(repair.budget, epochs=12, epoch_zero=False)
+    method = replace(repair, budget=budget, dropout=0.0)
+    arguments = (DATA.y, DATA.train_mask, DATA.val_mask)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a fit that cannot be captured says so in a warning
+        here = method.fit(exposure, *arguments, device="cpu")
+        there = method.fit(exposure, *arguments, device="cuda")
+    placed = exposure.to("cuda")
+    assert torch.equal(here.best_epoch, there.best_epoch.cpu())
+    torch.testing.assert_close(
+        there.logits(placed).cpu(), here.logits(exposure), rtol=1e-3, atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("repair", [Reweighting(), SetTranslation(), NodeTranslation()])
+def test_minibatches_with_dropout_are_captured(repair):
+    exposure = toy_exposure("mixhop", torch.float32)
+    method = replace(repair, budget=replace(repair.budget, epochs=20))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted = method.fit(
+            exposure, DATA.y, DATA.train_mask, DATA.val_mask, device="cuda", batch_size=4
+        )
+    logits = fitted.logits(exposure.to("cuda")).cpu()
+    frozen = exposure.frozen_logits
+    for s in range(2):
+        val = DATA.val_mask[:, s]
+        before = (frozen[s].argmax(1) == DATA.y)[val].sum()
+        assert (logits[s].argmax(1) == DATA.y)[val].sum() >= before

@@ -1,0 +1,51 @@
+"""The benchmark's peer computes the same function, and the benchmark runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_factorised import random_parameters
+from toy_exposures import toy_exposure, toy_graph
+
+from gnn_repair.bench import repair as bench
+from gnn_repair.bench.literal import LiteralRepair
+from gnn_repair.repair import Reweighting, SetTranslation
+from gnn_repair.repair.surroundings import surroundings
+
+
+@pytest.mark.parametrize("method", [SetTranslation(), Reweighting()])
+@pytest.mark.parametrize("backbone", ["gcn", "h2gcn"])
+def test_the_literal_peer_gives_the_same_logits(method, backbone):
+    exposure = toy_exposure(backbone).member(0)
+    near = surroundings(exposure)
+    p = random_parameters(method, near)
+    peer = LiteralRepair(exposure, isinstance(method, Reweighting)).double().eval()
+    last = "scorer" if isinstance(method, Reweighting) else "head"
+    with torch.no_grad():
+        for ours, theirs in (("encoder", peer.encoder), (last, peer.head)):
+            for here, there in ((0, 0), (2, 3)):
+                theirs[there].weight.copy_(p[f"{ours}.{here}.weight"][0].t())
+                theirs[there].bias.copy_(p[f"{ours}.{here}.bias"][0])
+        found = method.corrected(p, near, method.tables(p, near), near.everyone, None)[0]
+        torch.testing.assert_close(peer(), found)
+
+
+def test_every_form_is_measured(monkeypatch):
+    monkeypatch.setattr(bench, "generated_graph", lambda: toy_graph(torch.float32))
+    measured = bench.bench_repair(["generated:sgc"], device="cpu", members=2, epochs=10)
+    rows = bench.with_ratios(measured)
+    assert [(row["form"], row["members"]) for row in rows] == 2 * [
+        ("literal", 1),
+        ("plain", 1),
+        ("fused", 1),
+        ("fused", 2),
+    ]
+    assert all(row["ms"] > 0 for row in rows)
+    assert rows[0]["literal / this"] == 1
+
+
+def test_the_generated_graph_has_citeseers_numbers():
+    data = bench.generated_graph()
+    assert data.x.shape == (3327, 3703)
+    assert data.edge_index.shape[1] == 12_431
+    assert int(data.y.max()) == 5

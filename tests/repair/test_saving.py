@@ -1,0 +1,94 @@
+"""Saving, loading, and exposures that do not match."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from toy_exposures import toy_exposure, toy_graph
+
+from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.repair import REPAIRS, SetTranslation, load_repair
+from gnn_repair.repair.base import TrainedRepair
+
+DATA = toy_graph()
+
+
+def fitted(name: str, backbone: str = "sage"):
+    repair = REPAIRS[name]()
+    if isinstance(repair, TrainedRepair):
+        repair = replace(repair, budget=replace(repair.budget, epochs=3, epoch_zero=False))
+    return repair.fit(toy_exposure(backbone), DATA.y, DATA.train_mask, DATA.val_mask)
+
+
+@pytest.mark.parametrize("name", list(REPAIRS))
+def test_what_is_loaded_predicts_the_same(name, tmp_path):
+    exposure, repair = toy_exposure("sage"), fitted(name)
+    repair.save(tmp_path / "repair.safetensors")
+    again = load_repair(tmp_path / "repair.safetensors")
+    assert torch.equal(again.logits(exposure), repair.logits(exposure))
+    assert type(again) is type(repair)
+    assert again.repair == repair.repair
+    assert torch.equal(again.best_epoch, repair.best_epoch)
+    assert again.num_parameters == repair.num_parameters
+
+
+@pytest.mark.parametrize("name", list(REPAIRS))
+def test_an_exposure_of_another_model_is_refused(name):
+    repair, exposure = fitted(name), toy_exposure("sage")
+    with pytest.raises(InputError, match="state width 8 but the exposure has 9"):
+        repair.logits(toy_exposure("sgc"))
+    with pytest.raises(InputError, match="members 2 but the exposure has 1"):
+        repair.logits(exposure.member(0))
+
+
+def test_damaged_and_foreign_files_are_refused(tmp_path):
+    path = tmp_path / "repair.safetensors"
+    toy_exposure("sage").save(path)
+    with pytest.raises(FileFormatError, match="not gnn-repair repair"):
+        load_repair(path)
+    path.write_bytes(b"nothing")
+    with pytest.raises(FileFormatError, match="damaged"):
+        load_repair(path)
+    with pytest.raises(FileFormatError, match="does not exist"):
+        load_repair(tmp_path / "absent")
+
+
+def test_inconsistent_parameters_are_refused(tmp_path):
+    from safetensors import safe_open
+
+    path = tmp_path / "repair.safetensors"
+    fitted("set-translation").save(path)
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    tensors = load_file(path)
+    key = "parameters/head.0.weight"
+    save_file({**tensors, key: tensors[key][:, 1:].contiguous()}, path, metadata)
+    with pytest.raises(FileFormatError, match="inconsistent"):
+        load_repair(path)
+    save_file({**tensors, key: tensors[key][:1].contiguous()}, path, metadata)
+    with pytest.raises(FileFormatError, match="members"):
+        load_repair(path)
+    save_file({name: v for name, v in tensors.items() if name != "diverged"}, path, metadata)
+    with pytest.raises(FileFormatError, match="incomplete"):
+        load_repair(path)
+
+
+def test_a_fitted_repair_cannot_be_changed():
+    repair = fitted("set-translation")
+    with pytest.raises(TypeError):
+        repair.parameters["head.0.weight"] = torch.zeros(1)
+    with pytest.raises(AttributeError):
+        repair.width = 3
+
+
+def test_a_repair_of_float64_serves_a_float32_exposure():
+    repair = fitted("set-translation")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        logits = repair.logits(toy_exposure("sage", torch.float32))
+    assert logits.dtype == torch.float64
+    assert isinstance(repair.repair, SetTranslation)
