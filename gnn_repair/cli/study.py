@@ -1,0 +1,271 @@
+"""``gnn-repair study``: run a grid, see how far it is, set it beside the paper."""
+
+from __future__ import annotations
+
+import enum
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gnn_repair.cli.output import Format, FormatOption, emit
+from gnn_repair.cli.parsing import numbers
+from gnn_repair.errors import InputError
+
+if TYPE_CHECKING:
+    from gnn_repair.study.cases import Run
+    from gnn_repair.study.engine import Engine
+    from gnn_repair.study.protocol import Protocol
+
+app = typer.Typer(
+    help="Run the paper's experiment or your own, resume it, and show its tables.",
+    no_args_is_help=True,
+)
+
+
+class EngineName(enum.StrEnum):
+    """Where cases run."""
+
+    local = "local"
+    ray = "ray"
+
+
+class TableFormat(enum.StrEnum):
+    """How tables are printed."""
+
+    terminal = "terminal"
+    markdown = "markdown"
+    csv = "csv"
+    json = "json"
+    latex = "latex"
+
+
+StoreOption = Annotated[Path, typer.Option("--store", help="Folder of results.")]
+DatasetsOption = Annotated[
+    str, typer.Option("--datasets", help="Comma-separated; 'paper' is the paper's eight.")
+]
+BackbonesOption = Annotated[
+    str, typer.Option("--backbones", help="Comma-separated; 'paper' is the paper's eight.")
+]
+SplitsOption = Annotated[str, typer.Option("--splits", help="Such as 0-9 or 0,3.")]
+MethodsOption = Annotated[
+    str, typer.Option("--methods", help="Comma-separated, of oracle and the repairs; or all.")
+]
+ProtocolOption = Annotated[
+    Path | None, typer.Option("--protocol", help="TOML file of settings that differ.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="One setting, such as backbones.hidden=64; may be repeated."),
+]
+
+
+@app.command()
+def run(
+    store: StoreOption = Path("results"),
+    datasets: DatasetsOption = "paper",
+    backbones: BackbonesOption = "paper",
+    splits: SplitsOption = "0-9",
+    methods: MethodsOption = "all",
+    protocol: ProtocolOption = None,
+    set_: SetOption = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    root: Annotated[str | None, typer.Option(help="Folder of the raw datasets.")] = None,
+    stack: Annotated[
+        int | None, typer.Option(min=1, help="Most splits trained as one; all unless given.")
+    ] = None,
+    engine: Annotated[EngineName, typer.Option(help="Where cases run.")] = EngineName.local,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster to join; one is started here unless given.")
+    ] = None,
+    cpus: Annotated[float, typer.Option(min=0, help="Ray: cores a case needs.")] = 1,
+    gpus: Annotated[
+        float | None,
+        typer.Option(min=0, help="Ray: GPUs a case needs, such as 0.5; one with --device cuda."),
+    ] = None,
+) -> None:
+    """Run what the store lacks; what is stored is skipped, what failed is tried again.
+
+    Exit code 1 if a case failed, 130 after Ctrl-C and 143 after SIGTERM; whatever is stored stays.
+    """
+    from gnn_repair.cli.progress import StudyProgress
+    from gnn_repair.study.grid import run_study
+
+    settings = _protocol(protocol, set_)
+    with _interruptible(), StudyProgress() as progress:
+        outcome = run_study(
+            _names(datasets, "datasets"),
+            _names(backbones, "backbones"),
+            numbers(splits),
+            store=store,
+            methods=_methods(methods),
+            protocol=settings,
+            device=device,
+            root=root,
+            engine=_engine(engine, address, cpus, gpus, device),
+            stack=stack,
+            watcher=progress,
+        )
+    typer.echo(
+        f"{outcome.stored} runs stored, {outcome.already} were there already, "
+        f"{len(outcome.failures)} cases failed (protocol {outcome.protocol}, store {store})"
+    )
+    if outcome.failures:
+        raise typer.Exit(1)
+
+
+@app.command()
+def status(
+    store: StoreOption = Path("results"),
+    datasets: DatasetsOption = "paper",
+    backbones: BackbonesOption = "paper",
+    splits: SplitsOption = "0-9",
+    methods: MethodsOption = "all",
+    protocol: ProtocolOption = None,
+    set_: SetOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """List how many runs of each case are done, failed or missing."""
+    from gnn_repair.study.cases import all_runs
+    from gnn_repair.study.grid import make_plan
+    from gnn_repair.study.store import Store
+
+    digest = _protocol(protocol, set_).digest
+    runs = all_runs(_names(datasets, "datasets"), _names(backbones, "backbones"), numbers(splits))
+    plan = make_plan(Store(store), digest, runs, _methods(methods))
+    rows = _status_rows(plan.done, plan.failed, plan.missing)
+    counts = f"{len(plan.done)} done, {len(plan.failed)} failed, {len(plan.missing)} missing"
+    emit(rows, format, title=f"{store}, protocol {digest}: {counts} of {plan.total} runs")
+
+
+@app.command()
+def tables(
+    store: StoreOption = Path("results"),
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Which tables; all five unless named.")
+    ] = None,
+    protocol: ProtocolOption = None,
+    set_: SetOption = None,
+    digest: Annotated[
+        str | None, typer.Option(help="Digest of the protocol, as in the store's folder names.")
+    ] = None,
+    format: Annotated[TableFormat, typer.Option("--format", help="How to print them.")] = (
+        TableFormat.terminal
+    ),
+) -> None:
+    """Print the paper's tables from the store, beside the published numbers."""
+    from gnn_repair.study.store import Store
+    from gnn_repair.study.tables import make_tables
+
+    held = Store(store)
+    chosen = digest or _only_digest(held, _protocol(protocol, set_), bool(protocol or set_))
+    records = list(held.records(chosen))
+    if not records:
+        raise InputError(f"{store} holds no result of protocol {chosen}; run a study first")
+    made = make_tables(records, names or None)
+    if format is TableFormat.terminal:
+        from gnn_repair.cli.sheets import print_tables
+
+        print_tables(made)
+        return
+    from gnn_repair.study.rendering import RENDERERS
+
+    typer.echo(RENDERERS[format.value](made), nl=False)
+
+
+@app.command()
+def export(
+    file: Annotated[Path, typer.Argument(help="A name that ends in .csv or .parquet.")],
+    store: StoreOption = Path("results"),
+    digest: Annotated[str | None, typer.Option(help="Digest of one protocol; else all.")] = None,
+) -> None:
+    """Write every number in the store as one long table."""
+    from gnn_repair.study.results import export_results
+
+    typer.echo(f"{export_results(store, file, digest)} rows written to {file}")
+
+
+def _names(text: str, kind: str) -> list[str]:
+    """Names as typed; whether they exist is asked only when there is something to run."""
+    from gnn_repair.study.grid import PAPER_BACKBONES, PAPER_DATASETS
+
+    paper = PAPER_DATASETS if kind == "datasets" else PAPER_BACKBONES
+    chosen: list[str] = []
+    for part in text.split(","):
+        chosen += paper if part.strip() == "paper" else (part.strip(),)
+    return chosen
+
+
+def _methods(text: str) -> list[str] | None:
+    return None if text == "all" else [name.strip() for name in text.split(",")]
+
+
+def _protocol(file: Path | None, assignments: Sequence[str] | None) -> Protocol:
+    from gnn_repair.study.overrides import override, read_protocol
+    from gnn_repair.study.protocol import PAPER
+
+    return override(read_protocol(file) if file else PAPER, assignments or ())
+
+
+def _only_digest(store: Any, protocol: Protocol, named: bool) -> str:
+    """The protocol to show: the named one, else the only one, else the paper's."""
+    found = store.digests()
+    if named or protocol.digest in found or len(found) != 1:
+        if not named and protocol.digest not in found and found:
+            raise InputError(f"the store holds several protocols; choose --digest {found[0]} …")
+        return protocol.digest
+    return str(found[0])
+
+
+def _engine(
+    name: EngineName, address: str | None, cpus: float, gpus: float | None, device: str
+) -> Engine | None:
+    if name is EngineName.local:
+        return None
+    from gnn_repair.study.ray_engine import RayEngine
+
+    if gpus is None:
+        gpus = 1.0 if device.startswith("cuda") else 0.0
+    return RayEngine(address, cpus=cpus, gpus=gpus)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the study between two instructions, with their own exit codes."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        terminated = error.args == (signal.SIGTERM,)
+        name = "SIGTERM" if terminated else "Ctrl-C"
+        typer.echo(f"gnn-repair: stopped by {name}; run again to continue", err=True)
+        raise typer.Exit(143 if terminated else 130) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _status_rows(done: Sequence[Run], failed: Any, missing: Sequence[Run]) -> list[dict[str, Any]]:
+    """A row a case."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for kind, runs in (("done", done), ("failed", failed), ("missing", missing)):
+        for one in runs:
+            row = rows.setdefault(
+                (one.dataset, one.backbone),
+                {
+                    "dataset": one.dataset,
+                    "backbone": one.backbone,
+                    **dict.fromkeys(("done", "failed", "missing"), 0),
+                    "error": "",
+                },
+            )
+            row[kind] += 1
+            if kind == "failed":
+                row["error"] = failed[one]
+    return list(rows.values())

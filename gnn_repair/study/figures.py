@@ -1,0 +1,180 @@
+"""The figures of a table: ours, the published one, and how far apart they are."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gnn_repair.study.store import Record
+
+Address = tuple[str, str]
+"""(backbone, dataset): a case."""
+
+Cells = Mapping[Address, "Figure"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of ours beside the published one."""
+
+    value: float | None
+    published: float | None = None
+    deviation: float | None = None
+    """Sample standard deviation over splits."""
+    count: int = 0
+    """How many splits or cases stand behind it."""
+    counted: str = "splits"
+    digits: int = 1
+    tolerance: float | None = None
+    """The largest difference that does not stand out."""
+    signed: bool = False
+    """Whether it is a change, written with its sign."""
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the published."""
+        if self.value is None or self.published is None:
+            return None
+        return self.value - self.published
+
+    @property
+    def outside(self) -> bool:
+        """Whether the difference exceeds the tolerance."""
+        if self.difference is None or self.tolerance is None:
+            return False
+        return abs(self.difference) > self.tolerance + 1e-9
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the figures of a quantity are read and judged."""
+
+    read: Callable[[Record], float | None]
+    """The value of one run."""
+    published: str | None
+    """The published table, if there is one."""
+    tolerance: float
+    """For a case."""
+    macro_tolerance: float
+    """For the average over all cases."""
+    digits: int = 1
+
+
+def accuracy(method: str) -> Kind:
+    """Test accuracy in per cent of a method, or of the frozen model."""
+
+    def read(record: Record) -> float | None:
+        held = record["frozen"] if method == "frozen" else record["methods"].get(method)
+        value = held and held.get("test")
+        return None if value is None else 100 * float(value)
+
+    return Kind(read, method, 1.5, 0.5)
+
+
+def reach(metric: str) -> Kind:
+    """True-class reach or error reach on test nodes, in per cent."""
+
+    def read(record: Record) -> float | None:
+        value = _on_test(record, metric)
+        return None if value is None else 100 * value
+
+    return Kind(read, metric, 2.5, 2.0)
+
+
+def support() -> Kind:
+    """Mean number of active coefficients of reachable test nodes."""
+    return Kind(lambda record: _on_test(record, "support"), "support", 0.15, 0.15, digits=2)
+
+
+def _on_test(record: Record, metric: str) -> float | None:
+    value = ((record.get("oracle") or {}).get("test") or {}).get(metric)
+    return None if value is None else float(value)
+
+
+def case_figures(
+    records: Iterable[Record], kind: Kind, published: Mapping[str, Any]
+) -> dict[Address, Figure]:
+    """Mean and deviation over splits of every case that has the quantity."""
+    values: dict[Address, list[float]] = {}
+    for record in records:
+        value = kind.read(record)
+        if value is not None:
+            values.setdefault((record["backbone"], record["dataset"]), []).append(value)
+    cells = published.get(kind.published or "", {}).get("cells", {})
+    return {
+        (backbone, dataset): Figure(
+            value=statistics.fmean(split),
+            published=cells.get(backbone, {}).get(dataset),
+            deviation=statistics.stdev(split) if len(split) > 1 else None,
+            count=len(split),
+            digits=kind.digits,
+            tolerance=kind.tolerance,
+        )
+        for (backbone, dataset), split in values.items()
+    }
+
+
+def comparable(cells: Cells, addresses: Iterable[Address]) -> list[Address]:
+    """The cases that ours and the published table share; ours alone where they share none."""
+    ours = [address for address in addresses if address in cells]
+    both = [address for address in ours if cells[address].published is not None]
+    return both or ours
+
+
+def average(
+    cells: Cells, addresses: Iterable[Address], digits: int = 1, tolerance: float | None = None
+) -> Figure:
+    """The macro average over comparable cases, each weighing the same."""
+    chosen = [cells[address] for address in comparable(cells, addresses)]
+    return Figure(
+        value=_mean([figure.value for figure in chosen]),
+        published=_mean([figure.published for figure in chosen]),
+        count=len(chosen),
+        counted="cases",
+        digits=digits,
+        tolerance=tolerance,
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None where a value is missing or there is none."""
+    present = [value for value in values if value is not None]
+    return statistics.fmean(present) if present and len(present) == len(values) else None
+
+
+def wins(winner: Cells, loser: Cells) -> Figure:
+    """In how many comparable cases the first mean is strictly larger; ties are no wins."""
+    shared = comparable(winner, [address for address in winner if address in loser])
+    both = [(winner[address], loser[address]) for address in shared]
+    known = all(w.published is not None and lo.published is not None for w, lo in both) and both
+    return Figure(
+        value=sum(_beats(w.value, lo.value) for w, lo in both),
+        published=sum(_beats(w.published, lo.published) for w, lo in both) if known else None,
+        count=len(both),
+        counted="cases",
+        digits=0,
+    )
+
+
+def gain(winner: Cells, loser: Cells) -> Figure:
+    """The mean advantage over comparable cases."""
+    shared = comparable(winner, [address for address in winner if address in loser])
+    first, second = average(winner, shared), average(loser, shared)
+    return Figure(
+        value=_minus(first.value, second.value),
+        published=_minus(first.published, second.published),
+        count=first.count,
+        counted="cases",
+        digits=2,
+        signed=True,
+    )
+
+
+def _beats(first: float | None, second: float | None) -> bool:
+    return first is not None and second is not None and first > second
+
+
+def _minus(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first - second

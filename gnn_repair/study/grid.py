@@ -1,0 +1,228 @@
+"""A study: plan what is missing, run it on an engine, store what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnn_repair.published import published
+from gnn_repair.study.cases import Case, Run, all_runs
+from gnn_repair.study.engine import Engine, Failure, LocalEngine, Work
+from gnn_repair.study.methods import ORACLE, chosen_methods
+from gnn_repair.study.protocol import PAPER, Protocol
+from gnn_repair.study.store import Record, Store
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+    from gnn_repair.backbones import Backbone
+
+PAPER_DATASETS = tuple(published()["datasets"])
+PAPER_BACKBONES = tuple(published()["tables"]["frozen"]["cells"])
+PAPER_SPLITS = tuple(range(10))
+
+
+class Watcher:
+    """Told how a study goes; does nothing unless overridden."""
+
+    def planned(self, plan: Plan) -> None:
+        """What is to be done is known."""
+
+    def stage(self, case: Case, text: str) -> None:
+        """A case is doing ``text`` now."""
+
+    def finished(self, case: Case, seconds: float) -> None:
+        """A case was stored; ``seconds`` is the time it took where it ran."""
+
+    def failed(self, case: Case, failure: Failure) -> None:
+        """A case ended with an error, which was recorded."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What of a grid is stored, failed before, or missing."""
+
+    done: tuple[Run, ...]
+    failed: Mapping[Run, str]
+    """Runs without a result, with the recorded error."""
+    missing: tuple[Run, ...]
+    """Runs without a result and without an error."""
+    cases: tuple[Case, ...]
+    """The work left: failed and missing runs, by case."""
+
+    @property
+    def total(self) -> int:
+        """Runs of the grid."""
+        return len(self.done) + len(self.failed) + len(self.missing)
+
+
+def make_plan(
+    store: Store,
+    digest: str,
+    runs: Sequence[Run],
+    methods: Iterable[str] | None = None,
+    stack: int | None = None,
+) -> Plan:
+    """Compare a grid with a store.
+
+    A run is done when its record holds every method asked for. One that lacks some is run anew
+    with old and new methods together, so that a record always speaks of one frozen model.
+
+    Args:
+        store: where results lie.
+        digest: of the protocol.
+        runs: the grid, splits of a case side by side.
+        methods: what must be evaluated; everything unless given.
+        stack: most splits trained as one; all unless given.
+    """
+    wanted = chosen_methods(methods)
+    done, failed, missing, todo = [], {}, [], []
+    for run in runs:
+        held = _held(store.get(digest, run))
+        if held is not None and set(wanted) <= set(held):
+            done.append(run)
+            continue
+        todo.append((run, chosen_methods({*wanted, *(held or ())})))
+        error = store.failure(digest, run)
+        if error is None:
+            missing.append(run)
+        else:
+            failed[run] = error
+    return Plan(tuple(done), failed, tuple(missing), tuple(_cases(todo, stack)))
+
+
+def _held(record: Record | None) -> tuple[str, ...] | None:
+    """The methods a record holds."""
+    if record is None:
+        return None
+    return ((ORACLE,) if record.get("oracle") else ()) + tuple(record["methods"])
+
+
+def _cases(todo: list[tuple[Run, tuple[str, ...]]], stack: int | None) -> Iterable[Case]:
+    def key(item: tuple[Run, tuple[str, ...]]) -> tuple[Any, ...]:
+        return item[0].dataset, item[0].backbone, item[1]
+
+    for (dataset, backbone, methods), group in groupby(todo, key):
+        splits = tuple(run.split for run, _ in group)
+        size = stack or len(splits)
+        for first in range(0, len(splits), size):
+            yield Case(dataset, backbone, splits[first : first + size], methods)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a study ended."""
+
+    protocol: str
+    """Digest of the settings."""
+    already: int
+    """Runs that were stored before."""
+    stored: int = 0
+    """Runs stored now."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Errors by case."""
+
+
+def run_study(
+    datasets: Iterable[str] | Mapping[str, Data] = PAPER_DATASETS,
+    backbones: Iterable[str] | Mapping[str, type[Backbone] | Backbone] = PAPER_BACKBONES,
+    splits: Iterable[int] = PAPER_SPLITS,
+    *,
+    store: str | Path,
+    methods: Iterable[str] | None = None,
+    protocol: Protocol = PAPER,
+    device: str = "auto",
+    root: str | Path | None = None,
+    engine: Engine | None = None,
+    stack: int | None = None,
+    watcher: Watcher | None = None,
+    work: Work[Case, list[Record]] | None = None,
+) -> Outcome:
+    """Run what a store lacks of datasets × backbones × splits.
+
+    Args:
+        datasets: names that :func:`load_dataset` knows, or a mapping from names of your own to
+            PyG data with masks [N, splits].
+        backbones: names of :data:`BACKBONES`, or a mapping from names to backbone classes or
+            instances.
+        splits: which splits.
+        store: the folder of results.
+        methods: of ``oracle`` and the repairs, those to evaluate; all unless given.
+        protocol: all settings.
+        device: ``"auto"`` takes the GPU when there is one.
+        root: folder of the raw datasets.
+        engine: where cases run; this process unless given.
+        stack: most splits trained as one; all unless given.
+        watcher: told how it goes.
+        work: what a case does; for tests.
+    """
+    watcher, held = watcher or Watcher(), Store(store)
+    datasets = datasets if isinstance(datasets, Mapping) else list(datasets)
+    backbones = backbones if isinstance(backbones, Mapping) else list(backbones)
+    runs = all_runs(datasets, backbones, list(splits))
+    plan = make_plan(held, protocol.digest, runs, methods, stack)
+    if not plan.cases:
+        watcher.planned(plan)
+        return Outcome(protocol.digest, len(plan.done))
+    shared = None
+    if work is None:
+        work, shared = _real_work(datasets, backbones, protocol, device, root)
+    held.begin(protocol)
+    watcher.planned(plan)
+    results = (engine or LocalEngine()).map(work, plan.cases, shared, watcher.stage)
+    # Closing it, however this ends, takes back what a cluster has not begun.
+    with closing(results):
+        stored, failures = _collect(results, held, protocol.digest, watcher)
+    return Outcome(protocol.digest, len(plan.done), stored, failures)
+
+
+def _collect(
+    results: Iterable[tuple[Case, list[Record] | Failure]],
+    store: Store,
+    digest: str,
+    watcher: Watcher,
+) -> tuple[int, dict[str, str]]:
+    """Store results and failures as they come; how many runs, and the errors by case."""
+    stored, failures = 0, {}
+    for case, result in results:
+        if isinstance(result, Failure):
+            for run in case.runs:
+                store.put_failure(digest, run, result.error, result.traceback)
+            failures[str(case)] = result.error
+            watcher.failed(case, result)
+            continue
+        for record in result:
+            store.put(record)
+        stored += len(result)
+        watcher.finished(case, sum(r.get("seconds", {}).get("total", 0.0) for r in result))
+    return stored, failures
+
+
+def _real_work(
+    datasets: Sequence[str] | Mapping[str, Data],
+    backbones: Sequence[str] | Mapping[str, type[Backbone] | Backbone],
+    protocol: Protocol,
+    device: str,
+    root: str | Path | None,
+) -> tuple[Work[Case, list[Record]], Any]:
+    """What a case does and needs; loads PyTorch, so only once there is something to do."""
+    from gnn_repair.backbones import BACKBONES, find_backbone
+    from gnn_repair.datasets import find_dataset
+    from gnn_repair.study.loading import Given, Named
+    from gnn_repair.study.running import Settings, run_case
+
+    if isinstance(datasets, Mapping):
+        load: Any = Given(dict(datasets))
+    else:
+        for name in datasets:
+            find_dataset(name)
+        load = Named(root)
+    if isinstance(backbones, Mapping):
+        return run_case, Settings(protocol, load, dict(backbones), device)
+    for name in backbones:
+        find_backbone(name)
+    return run_case, Settings(protocol, load, BACKBONES, device)

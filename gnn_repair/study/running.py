@@ -1,0 +1,237 @@
+"""One case from data to records: train its splits as one, expose, ask the oracle, repair."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from gnn_repair.backbones import Backbone, Frozen, Shape, find_backbone, train_backbone
+from gnn_repair.datasets import as_splits, num_classes
+from gnn_repair.devices import choose_device
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposure, expose
+from gnn_repair.study.cases import Case
+from gnn_repair.study.engine import Tell
+from gnn_repair.study.environment import environment
+from gnn_repair.study.methods import METHODS, ORACLE
+from gnn_repair.study.oracle_summary import summarise_oracle
+from gnn_repair.study.protocol import BackboneProtocol, Protocol
+from gnn_repair.study.store import Record
+from gnn_repair.training import Progress
+
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all cases of a study share."""
+
+    protocol: Protocol
+    load: Callable[[str], Data]
+    """A dataset by name."""
+    backbones: Mapping[str, type[Backbone] | Backbone]
+    """Architectures by name, built to the protocol's sizes; an instance is taken as it is."""
+    device: str = "auto"
+
+
+def run_case(settings: Settings, case: Case, tell: Tell) -> list[Record]:
+    """Train and evaluate the splits of a case together; one record a split."""
+    device = choose_device(settings.device)
+    try:
+        return _run_case(settings, case, device, tell)
+    finally:
+        if device.type == "cuda":
+            # The next case has other sizes; what this one's allocator holds would be in its way.
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
+def _run_case(settings: Settings, case: Case, device: torch.device, tell: Tell) -> list[Record]:
+    start = time.perf_counter()
+    data = settings.load(case.dataset)
+    clock = Clock(device)
+    with clock("frozen"):
+        frozen = _train(settings, case, data, device, tell)
+    tell("exposing")
+    with clock("expose"):
+        exposure = expose(frozen)
+    masks = {part: as_splits(data[f"{part}_mask"])[:, list(case.splits)] for part in PARTS}
+    findings = _oracle(settings.protocol, case, exposure, data, masks, clock, tell)
+    results = {
+        name: _repair(name, settings, case, exposure, data, masks, clock, tell)
+        for name in case.methods
+        if name != ORACLE
+    }
+    clock.add("total", time.perf_counter() - start)
+    return [
+        {
+            "protocol": settings.protocol.digest,
+            "dataset": case.dataset,
+            "backbone": case.backbone,
+            "split": split,
+            "graph": _graph(data, masks, member),
+            "frozen": _frozen(frozen, exposure, data, masks, member),
+            "oracle": findings[member],
+            "methods": {name: rows[member] for name, rows in results.items()},
+            "seconds": clock.shares(len(case.splits)),
+            "members": len(case.splits),
+            "environment": environment(device),
+        }
+        for member, split in enumerate(case.splits)
+    ]
+
+
+class Clock:
+    """Wall time by stage."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        """Time a block, the device's queued work included."""
+        start = time.perf_counter()
+        yield
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.add(stage, time.perf_counter() - start)
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Note the duration of a stage."""
+        self.seconds[stage] = seconds
+
+    def shares(self, members: int) -> dict[str, float]:
+        """Each run's share of the stack's time, so that runs add up."""
+        return {stage: round(value / members, 4) for stage, value in self.seconds.items()}
+
+
+def build_backbone(chosen: type[Backbone] | Backbone, settings: BackboneProtocol) -> Backbone:
+    """A backbone in the protocol's sizes; an instance keeps its own."""
+    if isinstance(chosen, Backbone):
+        return chosen
+    return chosen(Shape(settings.hidden, settings.heads, settings.dropout))
+
+
+def _train(settings: Settings, case: Case, data: Data, device: torch.device, tell: Tell) -> Frozen:
+    if case.backbone not in settings.backbones:
+        find_backbone(case.backbone)
+        raise InputError(f"backbone {case.backbone!r} was not given to this study")
+    sizes = settings.protocol.backbones
+    backbone = build_backbone(settings.backbones[case.backbone], sizes)
+    return train_backbone(
+        backbone,
+        data,
+        case.splits,
+        device=device,
+        budget=sizes.budget(backbone.budget),
+        seed=sizes.seed,
+        on_progress=_teller(tell, "training"),
+    )
+
+
+def _teller(tell: Tell, what: str) -> Callable[[Progress], None]:
+    def on_progress(progress: Progress) -> None:
+        tell(f"{what}, epoch {progress.epoch}")
+
+    return on_progress
+
+
+def _oracle(
+    protocol: Protocol,
+    case: Case,
+    exposure: Exposure,
+    data: Data,
+    masks: Mapping[str, Tensor],
+    clock: Clock,
+    tell: Tell,
+) -> list[dict[str, Any] | None]:
+    if ORACLE not in case.methods:
+        return [None] * len(case.splits)
+    tell("oracle")
+    with clock(ORACLE):
+        return summarise_oracle(exposure, data.y, masks["val"], masks["test"], protocol.oracle)
+
+
+def _repair(
+    name: str,
+    settings: Settings,
+    case: Case,
+    exposure: Exposure,
+    data: Data,
+    masks: Mapping[str, Tensor],
+    clock: Clock,
+    tell: Tell,
+) -> list[dict[str, Any]]:
+    """Fit one method for all splits and score it."""
+    method = METHODS[name]
+    title = method.title.lower()
+    tell(title)
+    repair = method.build(settings.protocol.repairs, exposure)
+    options: dict[str, Any] = {}
+    if method.trained:
+        options = {"device": exposure.recipients.device, "on_progress": _teller(tell, title)}
+    if method.batched:
+        options["batch_size"] = settings.protocol.batches.of(case.dataset, case.backbone)
+    with clock(name):
+        fitted = repair.fit(exposure, data.y, masks["train"], masks["val"], **options)
+        predicted = fitted.logits(exposure).argmax(2)
+    scores = _accuracies(predicted, data, masks)
+    return [
+        {
+            **{part: scores[part][member] for part in PARTS},
+            "best_epoch": int(fitted.best_epoch[member]),
+            "epochs_run": int(fitted.epochs_run[member]),
+            "diverged": bool(fitted.diverged[member]),
+            "parameters": int(fitted.num_parameters),
+        }
+        for member in range(len(case.splits))
+    ]
+
+
+def _accuracies(
+    predicted: Tensor, data: Data, masks: Mapping[str, Tensor]
+) -> dict[str, list[float | None]]:
+    """Shares of correct predictions [S, N] by part and member; None where a part is empty."""
+    right = (predicted.cpu() == data.y.cpu()).t()
+    return {
+        part: [
+            int(right[chosen, member].sum()) / int(chosen.sum()) if bool(chosen.any()) else None
+            for member, chosen in enumerate(mask.cpu().t())
+        ]
+        for part, mask in masks.items()
+    }
+
+
+def _frozen(
+    frozen: Frozen, exposure: Exposure, data: Data, masks: Mapping[str, Tensor], member: int
+) -> dict[str, Any]:
+    own = {part: mask[:, member : member + 1] for part, mask in masks.items()}
+    predicted = frozen.logits[member : member + 1].argmax(2)
+    scores = _accuracies(predicted, data, own)
+    return {
+        **{part: scores[part][0] for part in PARTS},
+        "best_epoch": int(frozen.best_epoch[member]),
+        "epochs_run": int(frozen.epochs_run[member]),
+        "diverged": bool(frozen.diverged[member]),
+        "parameters": sum(value[0].numel() for value in frozen.parameters.values()),
+        "terms": exposure.num_terms,
+    }
+
+
+def _graph(data: Data, masks: Mapping[str, Tensor], member: int) -> dict[str, int]:
+    return {
+        "nodes": int(data.num_nodes),
+        "entries": int(data.edge_index.shape[1]),
+        "features": int(data.x.shape[1]),
+        "classes": num_classes(data),
+        **{part: int(mask[:, member].sum()) for part, mask in masks.items()},
+    }

@@ -1,0 +1,157 @@
+"""The oracle over a large graph: ranges of recipients, each a task of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_repair.errors import GnnRepairError, InputError
+from gnn_repair.exposure import Exposure
+from gnn_repair.oracle.solution import OracleSolution
+from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.study.engine import Engine, Failure, LocalEngine, Tell
+
+Target = Tensor | Literal["all"]
+
+_BY_LP = ("member", "recipient", "node", "target", "margin", "bound", "rival_weights", "status")
+_BY_TERM = ("terms", "coefficients", "sources", "groups")
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """A range of recipients with their terms, and nothing that the oracle does not read."""
+
+    exposure: Exposure
+    nodes: Tensor
+    """[N] or [N, S] bool: which of them are asked for."""
+    first: int
+    """Position of its first recipient in the whole exposure."""
+    first_term: int
+    """Its first term there."""
+
+
+def solve_oracle_sharded(
+    exposure: Exposure,
+    target: Target,
+    nodes: Tensor | None = None,
+    *,
+    shards: int,
+    engine: Engine | None = None,
+    threads: int | None = None,
+) -> OracleSolution:
+    """:func:`solve_oracle`, one task a range of recipients; the answer is the same.
+
+    Args:
+        exposure: the frozen model's final aggregation.
+        target: [N] classes, or ``"all"``.
+        nodes: a mask [N] or [N, S]; all recipients unless given.
+        shards: how many ranges, alike in terms.
+        engine: where they are solved; this process unless given.
+        threads: of every task; all cores unless given.
+    """
+    if shards < 1:
+        raise InputError(f"{shards} shards cannot be made; ask for at least one")
+    mask = _as_mask(exposure, nodes)
+    known, skipped = _labelled(exposure, target, mask)
+    tasks = make_shards(exposure, known, shards)
+    if not tasks:
+        return solve_oracle(exposure, target, mask, threads=threads)
+    place = target.cpu() if isinstance(target, Tensor) else target
+    solved: dict[int, OracleSolution] = {}
+    results = (engine or LocalEngine()).map(_solve_shard, tasks, (place, threads))
+    for shard, result in results:
+        if isinstance(result, Failure):
+            raise GnnRepairError(f"a shard of the oracle failed: {result.error}")
+        solved[shard.first] = result
+    return replace(merge([solved[first] for first in sorted(solved)]), skipped=skipped)
+
+
+def _labelled(exposure: Exposure, target: Target, mask: Tensor) -> tuple[Tensor, int]:
+    """The mask without unlabelled nodes, and how many (over all members) these are."""
+    if not isinstance(target, Tensor):
+        return mask, 0
+    known = target.cpu() >= 0
+    kept = mask & (known if mask.dim() == 1 else known.unsqueeze(1))
+    members = exposure.num_members if mask.dim() == 1 else 1
+    return kept, int((mask & ~kept).sum()) * members
+
+
+def _as_mask(exposure: Exposure, nodes: Tensor | None) -> Tensor:
+    if nodes is None:
+        mask = torch.zeros(exposure.num_nodes, dtype=torch.bool)
+        mask[exposure.recipients.cpu()] = True
+        return mask
+    if nodes.dtype != torch.bool:
+        raise InputError("nodes must be a boolean mask [N] or [N, S] to be sharded")
+    return nodes.cpu()
+
+
+def make_shards(exposure: Exposure, mask: Tensor, shards: int) -> list[Shard]:
+    """Contiguous ranges of recipients with about the same number of terms; empty ones left out."""
+    ends = exposure.segments[:: exposure.num_groups].cpu()
+    # A recipient counts as one more term, so that recipients without terms spread as well.
+    load = ends + torch.arange(len(ends))
+    marks = torch.arange(1, shards) * load[-1] // shards
+    cuts = [0, *torch.searchsorted(load, marks).tolist(), exposure.num_recipients]
+    made = []
+    for first, last in pairwise(cuts):
+        own = torch.zeros(exposure.num_nodes, dtype=torch.bool)
+        own[exposure.recipients[first:last].cpu()] = True
+        asked = mask & (own if mask.dim() == 1 else own.unsqueeze(1))
+        if bool(asked.any()):
+            part = _slim(exposure.restrict(exposure.recipients[first:last]))
+            made.append(Shard(part, asked, first, int(ends[first])))
+    return made
+
+
+def _slim(exposure: Exposure) -> Exposure:
+    """Without the states behind the contributions, on the CPU."""
+    state, messages = exposure.state[..., :0], exposure.messages[..., :0]
+    return replace(exposure, state=state, messages=messages, embedding=None).to("cpu")
+
+
+def _solve_shard(shared: tuple[Target, int | None], shard: Shard, tell: Tell) -> OracleSolution:
+    """One task: solve and express the answer in the whole exposure's positions and terms."""
+    target, threads = shared
+    solution = solve_oracle(shard.exposure, target, shard.nodes, threads=threads)
+    return replace(
+        solution,
+        recipient=solution.recipient + shard.first,
+        terms=solution.terms + shard.first_term,
+    )
+
+
+def merge(parts: Sequence[OracleSolution]) -> OracleSolution:
+    """Solutions of disjoint LPs of one exposure as one, ordered by member, node and class."""
+    lps = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _BY_LP}
+    order = np.lexsort((lps["target"], lps["recipient"], lps["member"]))
+    counts = np.concatenate([np.diff(part.indptr) for part in parts])
+    starts = np.concatenate([[0], np.cumsum(counts)])[:-1][order]
+    indptr = np.concatenate([[0], np.cumsum(counts[order])])
+    entries = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts[order])
+    terms = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _BY_TERM}
+    values: dict[str, Any] = {name: array[order] for name, array in lps.items()}
+    values |= {name: array[entries] for name, array in terms.items()}
+    return OracleSolution(
+        **values,
+        indptr=indptr,
+        method=parts[0].method,
+        reasons=_reasons(parts, order),
+    )
+
+
+def _reasons(parts: Sequence[OracleSolution], order: Any) -> dict[int, str]:
+    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return {
+        int(place[offset + index]): reason
+        for offset, part in zip(offsets, parts, strict=False)
+        for index, reason in part.reasons.items()
+    }

@@ -1,0 +1,244 @@
+"""``gnn-repair study`` and ``demo`` as a user meets them: real processes, signals, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from gnn_repair.cli import main
+from gnn_repair.cli.progress import StudyProgress, duration
+from gnn_repair.study import PAPER, Case, Plan, Run, Store, override
+from gnn_repair.study.engine import Failure
+from gnn_repair.study.store import StoreWarning
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "study"))
+from planted import make_record
+from tiny import TINY
+
+SMALL = [part for setting in TINY for part in ("--set", setting)]
+DIGEST = override(PAPER, TINY).digest
+GRID = ["--datasets", "builtin", "--backbones", "gcn,sgc", "--splits", "0-1", *SMALL]
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "gnn_repair", *arguments]
+
+
+def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, check=False, env=environment
+    )
+
+
+@pytest.fixture
+def store(tmp_path):
+    held = Store(tmp_path / "store")
+    held.begin(PAPER)
+    for dataset, backbone in (("cora", "gcn"), ("pubmed", "gat")):
+        for split in range(2):
+            held.put(make_record(dataset, backbone, split))
+    held.put_failure(PAPER.digest, Run("cora", "gat", 0), "a planted fault", "Traceback")
+    return held.root
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs the command in this process; gives exit code, stdout and stderr."""
+
+    def call_main(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gnn-repair", *arguments])
+        monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+        with pytest.raises(SystemExit) as caught:
+            main()
+        output = capsys.readouterr()
+        return int(caught.value.code or 0), output.out, output.err
+
+    return call_main
+
+
+def test_run_then_run_again_then_tables(tmp_path):
+    target = str(tmp_path / "store")
+    methods = ["--methods", "oracle,refit_head,set_translation,node_translation"]
+    first = call("study", "run", "--store", target, *GRID, *methods)
+    assert first.returncode == 0
+    assert first.stdout == (
+        f"4 runs stored, 0 were there already, 0 cases failed (protocol {DIGEST}, store {target})\n"
+    )
+    assert "builtin × gcn: 2 splits in" in first.stderr
+    assert "(4 of 4 runs)" in first.stderr
+    again = call("study", "run", "--store", target, *GRID, *methods)
+    assert again.stdout.startswith("0 runs stored, 4 were there already, 0 cases failed")
+    shown = call("study", "tables", "--store", target, *SMALL, "--format", "json")
+    facts = json.loads(shown.stdout)
+    (macro,) = [f for f in facts if f["sheet"] == "Frozen" and f["row"] == f["column"] == "average"]
+    assert (macro["count"], macro["published"]) == (2, None)
+    status = call("study", "status", "--store", target, *GRID, *methods, "--format", "json")
+    assert [row["done"] for row in json.loads(status.stdout)] == [2, 2]
+
+
+def test_a_failed_case_is_exit_code_1_and_is_listed(tmp_path):
+    target = str(tmp_path / "store")
+    bad = [*GRID, "--splits", "0,99", "--methods", "refit_head"]
+    done = call("study", "run", "--store", target, *bad, "--stack", "1", "--backbones", "gcn")
+    assert done.returncode == 1
+    assert "1 runs stored" in done.stdout
+    assert "builtin × gcn failed: split 99 does not exist" in done.stderr
+    status = call("study", "status", "--store", target, *bad, "--backbones", "gcn")
+    assert "1 done, 1 failed, 0 missing of 2 runs" in " ".join(status.stdout.split())
+    assert "split 99 does not exist" in " ".join(status.stdout.split())
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_finishes_cleanly(tmp_path, number, code):
+    target = tmp_path / "store"
+    grid = ["--datasets", "builtin", "--backbones", "gcn,sgc", "--splits", "0", *SMALL]
+    # The second case would take hours: the signal must end it.
+    long = ["--set", "backbones.long.epochs=100000000", "--set", "backbones.long.patience=none"]
+    process = subprocess.Popen(
+        command("study", "run", "--store", str(target), *grid, *long, "--methods", "refit_head"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 90
+    while not list(target.rglob("split-0.json")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    time.sleep(0.3)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert err.splitlines()[-1].endswith("run again to continue")
+    assert "Traceback" not in err
+    assert [p.parent.name for p in target.rglob("split-0.json")] == ["gcn"]
+    assert [p for p in target.rglob(".*") if p.is_file()] == []
+
+
+def test_status_counts_done_failed_and_missing(run, store):
+    grid = ["--datasets", "cora,pubmed", "--backbones", "gcn,gat", "--splits", "0-1"]
+    out = run("study", "status", "--store", str(store), *grid, "--format", "json")[1]
+    rows = {(r["dataset"], r["backbone"]): r for r in json.loads(out)}
+    assert rows["cora", "gcn"]["done"] == 2
+    assert (rows["cora", "gat"]["failed"], rows["cora", "gat"]["missing"]) == (1, 1)
+    assert rows["cora", "gat"]["error"] == "a planted fault"
+    assert rows["pubmed", "gcn"]["missing"] == 2
+
+
+def test_the_whole_paper_is_the_default_grid(run, store):
+    out = run("study", "status", "--store", str(store), "--format", "json")[1]
+    rows = json.loads(out)
+    assert len(rows) == 64
+    assert sum(r["done"] + r["failed"] + r["missing"] for r in rows) == 640
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "json", "latex"])
+def test_every_format_shows_ours_and_the_published(run, store, form):
+    arguments = ("study", "tables", "--store", str(store), "repair-accuracy", "--format", form)
+    code, out, _ = run(*arguments)
+    assert code == 0
+    assert "88.1" in out
+    assert "80.0" in out
+    assert "dataset-statistics" not in out
+
+
+def test_export(run, store, tmp_path):
+    code, _, _ = run("study", "export", str(tmp_path / "all.csv"), "--store", str(store))
+    assert code == 0
+    assert (tmp_path / "all.csv").read_text().startswith("dataset,backbone,split,protocol,method")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "--datasets", "corra"), "did you mean 'cora'?"),
+        (("run", "--backbones", "gaat", "--datasets", "builtin"), "did you mean 'gat'?"),
+        (("run", "--datasets", "../x"), "cannot be stored"),
+        (("run", "--splits", "x"), "is not a list of numbers"),
+        (("run", "--methods", "magic"), "unknown method 'magic'"),
+        (("run", "--set", "backbones.hiden=1"), "did you mean backbones.hidden?"),
+        (("run", "--protocol", "absent.toml"), "cannot read the protocol"),
+        (("tables", "--digest", "0" * 12), "holds no result of protocol 000000000000"),
+        (("tables", "nonsense"), "there is no table 'nonsense'"),
+        (("export", "results.xls"), "neither .csv nor .parquet"),
+    ],
+)
+def test_bad_input_is_one_sentence(run, store, arguments, message):
+    name, *rest = arguments
+    code, out, err = run("study", name, "--store", str(store), *rest)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_damaged_record_is_named_and_counts_as_missing(run, store):
+    path = store / PAPER.digest / "cora" / "gcn" / "split-0.json"
+    path.write_text(path.read_text()[:100])
+    grid = ["--datasets", "cora", "--backbones", "gcn", "--splits", "0-1", "--format", "json"]
+    with pytest.warns(StoreWarning, match="truncated or not JSON; set aside as split-0.json.dam"):
+        out = run("study", "status", "--store", str(store), *grid)[1]
+    (row,) = json.loads(out)
+    assert (row["done"], row["missing"]) == (1, 1)
+    assert path.with_name("split-0.json.damaged").exists()
+
+
+@pytest.fixture
+def small_demo(monkeypatch):
+    """Small budgets, and one thread: threads that wait for a busy core take far longer."""
+    monkeypatch.setattr("gnn_repair.cli.demo.SETTINGS", TINY)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("small_demo")
+def test_the_demo_goes_the_whole_way(run):
+    code, out, err = run("demo")
+    assert code == 0
+    for part in ("The built-in graph", "Exposure of GCN on builtin", "Of its", "Set translation"):
+        assert part in out
+    assert "builtin × gcn: 2 splits in" in err
+    assert "All of it took" in out
+
+
+@pytest.mark.usefixtures("small_demo")
+def test_the_demo_keeps_its_results_when_asked(run, tmp_path):
+    code, out, _ = run("demo", "--format", "json", "--store", str(tmp_path))
+    assert code == 0
+    sheets = {fact["sheet"] for fact in json.loads(out)}
+    assert {"Frozen", "Set translation", "Error reach (%)", "Macro means"} <= sheets
+    assert len(list(Store(tmp_path).records(DIGEST))) == 2
+
+
+def test_plain_lines_say_what_a_bar_would():
+    console = Console(file=io.StringIO(), width=200)
+    case = Case("cora", "gcn", (0, 1), ("oracle",))
+    other = Case("cora", "gat", (0, 1), ("oracle",))
+    plan = Plan((), dict.fromkeys(other.runs, "lost"), tuple(case.runs), (case, other))
+    with StudyProgress(console) as progress:
+        progress.planned(plan)
+        progress.stage(case, "training, epoch 10")
+        progress.finished(case, 75.0)
+        progress.failed(other, Failure("a planted fault", ""))
+    lines = console.file.getvalue().splitlines()
+    assert lines[0] == ("0 of 4 runs stored; 2 cases to run, 2 runs that failed before among them")
+    assert lines[1].startswith("cora × gcn: 2 splits in 1 min 15 s (2 of 4 runs, ")
+    assert lines[2] == "cora × gat failed: a planted fault (4 of 4 runs)"
+
+
+def test_durations():
+    assert [duration(s) for s in (4.25, 65, 3725)] == ["4.2 s", "1 min 05 s", "1 h 02 min"]

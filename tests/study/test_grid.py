@@ -1,0 +1,193 @@
+"""Planning, running, failing and resuming, with cases that take no time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from planted import fake_case, make_record
+
+from gnn_repair.errors import InputError
+from gnn_repair.study import PAPER, Case, Run, Store, Watcher, make_plan, override, run_study
+from gnn_repair.study.cases import all_runs
+from gnn_repair.study.methods import METHODS, chosen_methods
+
+GRID = {"datasets": ["cora", "pubmed"], "backbones": ["gcn", "gat"], "splits": range(3)}
+HERE = str(Path(__file__).parent)
+
+
+class Log(Watcher):
+    def __init__(self):
+        self.cases, self.errors = [], []
+
+    def finished(self, case, seconds):
+        self.cases.append((str(case), case.splits, seconds))
+
+    def failed(self, case, failure):
+        self.errors.append((str(case), failure))
+
+
+def test_the_whole_grid_is_run_once(tmp_path):
+    log = Log()
+    outcome = run_study(**GRID, store=tmp_path, work=fake_case, watcher=log)
+    assert (outcome.stored, outcome.already, outcome.failures) == (12, 0, {})
+    assert log.cases == [
+        ("cora × gcn", (0, 1, 2), 1.5),
+        ("cora × gat", (0, 1, 2), 1.5),
+        ("pubmed × gcn", (0, 1, 2), 1.5),
+        ("pubmed × gat", (0, 1, 2), 1.5),
+    ]
+
+    def never(shared, case, tell):
+        raise AssertionError(f"{case} was run again")
+
+    again = run_study(**GRID, store=tmp_path, work=never)
+    assert (again.stored, again.already, again.failures) == (0, 12, {})
+
+
+def test_only_what_is_missing_is_run(tmp_path):
+    store = Store(tmp_path)
+    store.begin(PAPER)
+    store.put(make_record("cora", "gcn", 1))
+    plan = make_plan(store, PAPER.digest, all_runs(["cora"], ["gcn", "gat"], [0, 1, 2]))
+    assert plan.done == (Run("cora", "gcn", 1),)
+    assert [(case.backbone, case.splits) for case in plan.cases] == [
+        ("gcn", (0, 2)),
+        ("gat", (0, 1, 2)),
+    ]
+    assert plan.total == 6
+
+
+def test_a_changed_protocol_starts_anew(tmp_path):
+    run_study(["cora"], ["gcn"], [0], store=tmp_path, work=fake_case)
+    other = override(PAPER, ["backbones.hidden=64"])
+    plan = make_plan(Store(tmp_path), other.digest, [Run("cora", "gcn", 0)])
+    assert plan.missing == (Run("cora", "gcn", 0),)
+
+
+def test_a_record_without_a_wanted_method_is_run_with_all_of_them(tmp_path):
+    store = Store(tmp_path)
+    store.begin(PAPER)
+    full = make_record("cora", "gcn", 0)
+    partial = {**full, "methods": {"refit_head": full["methods"]["refit_head"]}, "oracle": None}
+    store.put(partial)
+    runs = [Run("cora", "gcn", 0)]
+    assert make_plan(store, PAPER.digest, runs, ["refit_head"]).cases == ()
+    (case,) = make_plan(store, PAPER.digest, runs, ["reweighting"]).cases
+    assert case == Case("cora", "gcn", (0,), ("refit_head", "reweighting"))
+    (case,) = make_plan(store, PAPER.digest, runs).cases
+    assert case.methods == ("oracle", *METHODS)
+
+
+def test_a_large_case_is_cut_into_stacks(tmp_path):
+    plan = make_plan(Store(tmp_path), PAPER.digest, all_runs(["cora"], ["gcn"], range(5)), stack=2)
+    assert [case.splits for case in plan.cases] == [(0, 1), (2, 3), (4,)]
+
+
+def test_a_failing_case_is_recorded_and_the_study_goes_on(tmp_path):
+    def work(shared, case, tell):
+        if case.backbone == "gcn" and case.dataset == "cora":
+            raise ValueError("a planted fault")
+        return fake_case(shared, case, tell)
+
+    log = Log()
+    outcome = run_study(**GRID, store=tmp_path, work=work, watcher=log)
+    assert (outcome.stored, outcome.failures) == (9, {"cora × gcn": "ValueError: a planted fault"})
+    assert "planted fault" in log.errors[0][1].traceback
+    store = Store(tmp_path)
+    plan = make_plan(store, PAPER.digest, all_runs(**GRID))
+    assert set(plan.failed) == {Run("cora", "gcn", split) for split in range(3)}
+    assert set(plan.failed.values()) == {"ValueError: a planted fault"}
+    assert plan.missing == ()
+    again = run_study(**GRID, store=tmp_path, work=fake_case)
+    assert (again.stored, again.already, again.failures) == (3, 9, {})
+    assert make_plan(store, PAPER.digest, all_runs(**GRID)).failed == {}
+
+
+def test_an_interrupt_keeps_what_is_stored(tmp_path):
+    def work(shared, case, tell):
+        if case.dataset == "pubmed":
+            raise KeyboardInterrupt
+        return fake_case(shared, case, tell)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(**GRID, store=tmp_path, work=work)
+    assert {r["dataset"] for r in Store(tmp_path).records(PAPER.digest)} == {"cora"}
+
+
+def test_a_full_disk_ends_the_study_with_one_sentence(tmp_path, monkeypatch):
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    store = Store(tmp_path)
+    store.begin(PAPER)
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(InputError, match="No space left on device; make room"):
+        run_study(**GRID, store=tmp_path, work=fake_case)
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"datasets": ["../cora"]}, "cannot be stored"),
+        ({"backbones": ["g c n"]}, "cannot be stored"),
+        ({"splits": [-1]}, "split -1 does not exist"),
+        ({"methods": ["magic"]}, "unknown method 'magic'"),
+        ({"datasets": ["corra"]}, "did you mean 'cora'"),
+        ({"backbones": ["gaat"]}, "did you mean 'gat'"),
+    ],
+)
+def test_bad_grids_are_refused_before_anything_runs(tmp_path, grid, message):
+    with pytest.raises(InputError, match=message):
+        run_study(**{**GRID, **grid}, store=tmp_path)
+
+
+def test_methods_come_in_the_order_of_the_tables():
+    assert chosen_methods(["set_translation", "oracle"]) == ("oracle", "set_translation")
+    assert chosen_methods() == ("oracle", *METHODS)
+
+
+SLOW = """
+import sys, time
+sys.path.insert(0, {here!r})
+from planted import fake_case
+from gnn_repair.study import run_study
+
+def work(shared, case, tell):
+    time.sleep(0.05)
+    return fake_case(shared, case, tell)
+
+run_study(["cora"], [f"b{{i}}" for i in range(40)], range(3), store={store!r}, work=work)
+print("finished")
+"""
+
+
+def start(store: Path) -> subprocess.Popen[str]:
+    code = SLOW.format(here=HERE, store=str(store))
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("wanted", [1, 5])
+def test_kill_9_in_the_middle_loses_at_most_the_case_in_flight(tmp_path, wanted):
+    process = start(tmp_path)
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.rglob("split-2.json"))) < wanted:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    survivors = list(Store(tmp_path).records(PAPER.digest))
+    complete = [r["backbone"] for r in survivors if r["split"] == 2]
+    assert wanted <= len(complete) < 40
+    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("split-*.json")}
+    resumed = start(tmp_path)
+    assert resumed.communicate(timeout=60)[0] == "finished\n"
+    assert len(list(Store(tmp_path).records(PAPER.digest))) == 120
+    # What was stored before the kill was not run again.
+    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps

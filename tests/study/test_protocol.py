@@ -1,0 +1,104 @@
+"""The protocol: the paper's numbers, their digest, and changing them."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from gnn_repair.backbones import BACKBONES, Shape
+from gnn_repair.errors import InputError
+from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
+from gnn_repair.repair.fitting import paper_batch_size
+from gnn_repair.study import PAPER, Protocol, override, read_protocol
+from gnn_repair.study.protocol import digest_of
+
+
+def test_the_paper_is_what_backbones_and_repairs_do_by_themselves():
+    sizes = PAPER.backbones
+    assert Shape(sizes.hidden, sizes.heads, sizes.dropout) == Shape()
+    for backbone in BACKBONES.values():
+        assert sizes.budget(backbone.budget) == backbone.budget
+    repairs = PAPER.repairs
+    assert Reweighting(repairs.reweighting, repairs.dropout, repairs.seed) == Reweighting()
+    assert SetTranslation().budget == repairs.set_translation
+    assert NodeTranslation().budget == repairs.node_translation
+    assert RefitHead().budget == repairs.refit_head
+    assert SetTranslation().hidden == Reweighting().hidden == repairs.hidden
+
+
+@pytest.mark.parametrize("dataset", ["cora", "squirrel", "amazon-ratings"])
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_batches_follow_the_paper(dataset, backbone):
+    assert PAPER.batches.of(dataset, backbone) == paper_batch_size(dataset, backbone)
+
+
+def test_the_digest_depends_on_every_value_and_on_nothing_else():
+    assert Protocol().digest == PAPER.digest
+    assert len(PAPER.digest) == 12
+    seen = {PAPER.digest}
+    for change in (
+        "backbones.hidden=127",
+        "backbones.short.patience=7",
+        "backbones.long.patience=none",
+        "repairs.refit_head.epoch_zero=true",
+        "batches.sizes.cora=4",
+        "batches.backbones=sgc",
+        "oracle.reachable_above=1e-6",
+    ):
+        seen.add(override(PAPER, [change]).digest)
+    assert len(seen) == 8
+    shuffled = dict(reversed(PAPER.settings().items()))
+    assert digest_of(shuffled) == PAPER.digest
+
+
+def test_assignments_change_what_they_name():
+    changed = override(PAPER, ["backbones.short.epochs=5", "backbones.dropout=0"])
+    assert changed.backbones.short == dataclasses.replace(PAPER.backbones.short, epochs=5)
+    assert changed.backbones.dropout == 0.0
+    assert isinstance(changed.backbones.dropout, float)
+    assert changed.repairs == PAPER.repairs
+
+
+def test_a_toml_file_changes_what_it_names(tmp_path):
+    path = tmp_path / "protocol.toml"
+    path.write_text('[backbones]\nhidden = 64\n[backbones.long]\npatience = "none"\n')
+    same = override(PAPER, ["backbones.hidden=64", "backbones.long.patience=none"])
+    assert read_protocol(path) == same
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("nonsense", "is not a setting such as"),
+        ("backbones.hiden=3", "did you mean backbones.hidden?"),
+        ("backbones=3", "is a group of settings"),
+        ("backbones.hidden=wide", "must be of type int"),
+        ("backbones.hidden=1.5", "must be of type int"),
+        ("backbones.hidden=-1", "must not be negative"),
+        ("backbones.short.decoupled=1", "must be of type bool"),
+        ("batches.sizes.cora=many", "batches.sizes.cora is 'many'"),
+    ],
+)
+def test_bad_assignments_are_named(assignment, message):
+    with pytest.raises(InputError, match=message.replace("?", r"\?")):
+        override(PAPER, [assignment])
+
+
+def test_a_bad_file_is_named(tmp_path):
+    with pytest.raises(InputError, match="cannot read the protocol"):
+        read_protocol(tmp_path / "absent.toml")
+    (tmp_path / "broken.toml").write_text("[[")
+    with pytest.raises(InputError, match="is not TOML"):
+        read_protocol(tmp_path / "broken.toml")
+
+
+def test_looking_into_a_store_loads_nothing_heavy():
+    code = (
+        "import sys, gnn_repair.cli, gnn_repair.study.grid, gnn_repair.study.tables;"
+        "print([m for m in ('torch', 'pandas', 'ray', 'numba') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

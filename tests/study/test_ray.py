@@ -1,0 +1,194 @@
+"""The Ray engine on a real cluster of two nodes on this machine, one of which dies."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from planted import make_record
+from tiny import TINY, tiny_graph
+
+from gnn_repair.backbones import train_backbone
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import expose
+from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.study import (
+    PAPER,
+    RayEngine,
+    Store,
+    Watcher,
+    override,
+    run_study,
+    solve_oracle_sharded,
+)
+from gnn_repair.study.engine import Failure
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two nodes with one core each."""
+    from ray.cluster_utils import Cluster
+
+    here = Path(__file__).parent
+    before = dict(os.environ)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(here), str(here.parents[1])])
+    os.environ |= {"RAY_DEDUP_LOGS": "0", "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    store = 80 * 1024 * 1024
+    quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300}
+    quick |= {"health_check_timeout_ms": 1000, "health_check_failure_threshold": 3}
+    head = {"num_cpus": 1, "object_store_memory": store, "_system_config": quick}
+    made = Cluster(initialize_head=True, head_node_args=head)
+    made.second = made.add_node(num_cpus=1, object_store_memory=store)
+    made.wait_for_nodes()
+    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+    yield made
+    ray.shutdown()
+    made.shutdown()
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def located(shared, case, tell):
+    """A short case that notes where it begins, and whose records say where they were made."""
+    import time as clock
+
+    import ray as here
+
+    place = here.get_runtime_context().get_node_id()
+    with shared.open("a") as file:
+        file.write(f"{case.backbone} {place}\n")
+    clock.sleep(0.5)
+    return [
+        make_record(run.dataset, run.backbone, run.split, environment={"node": place})
+        for run in case.runs
+    ]
+
+
+def test_a_real_case_is_the_same_on_a_worker(cluster, tmp_path):
+    """First, while both nodes live."""
+    data = {"mine": tiny_graph()}
+    protocol = override(PAPER, TINY)
+    for name, engine in (("here", None), ("there", RayEngine())):
+        outcome = run_study(
+            data, ["sgc"], [0, 1], store=tmp_path / name, protocol=protocol, engine=engine
+        )
+        assert outcome.failures == {}
+    here, there = (
+        list(Store(tmp_path / name).records(protocol.digest)) for name in ("here", "there")
+    )
+    assert [r["split"] for r in there] == [0, 1]
+    for ours, theirs in zip(here, there, strict=True):
+        assert ours["frozen"] == theirs["frozen"]
+        assert ours["methods"]["set_translation"] == theirs["methods"]["set_translation"]
+        assert ours["oracle"]["test"] == theirs["oracle"]["test"]
+
+
+def test_the_oracle_shards_over_the_cluster(cluster):
+    data = tiny_graph()
+    exposure = expose(train_backbone("sgc", data, [0, 1], device="cpu"))
+    whole = solve_oracle(exposure, data.y, data.test_mask[:, :2])
+    sharded = solve_oracle_sharded(
+        exposure, data.y, data.test_mask[:, :2], shards=3, engine=RayEngine()
+    )
+    for name in ("member", "node", "recipient", "margin", "terms", "coefficients", "indptr"):
+        np.testing.assert_array_equal(getattr(sharded, name), getattr(whole, name))
+
+
+def test_errors_of_a_task_come_back_and_are_not_retried(cluster, tmp_path):
+    marker = tmp_path / "calls"
+
+    def work(shared, task, tell):
+        with marker.open("a") as file:
+            file.write(f"{task}\n")
+        if task == 1:
+            raise InputError("a planted fault")
+        return task * shared
+
+    results = dict(RayEngine().map(work, [0, 1, 2], shared=10))
+    assert (results[0], results[2]) == (0, 20)
+    assert isinstance(results[1], Failure)
+    assert results[1].error == "a planted fault"
+    assert "InputError" in results[1].traceback
+    assert Counter(marker.read_text().split()) == {"0": 1, "1": 1, "2": 1}
+
+
+def test_a_worker_that_keeps_dying_is_a_failure(cluster):
+    def work(shared, task, tell):
+        if task:
+            os._exit(1)
+        return "fine"
+
+    results = dict(RayEngine(retries=1).map(work, [0, 1]))
+    assert results[0] == "fine"
+    assert isinstance(results[1], Failure)
+
+
+def test_needs_that_no_node_meets_are_refused(cluster):
+    with pytest.raises(InputError, match="no node of the cluster has 64 CPUs"):
+        list(RayEngine(cpus=64).map(located, [1]))
+    with pytest.raises(InputError, match="ask for some"):
+        RayEngine(cpus=0)
+
+
+class Killer(Watcher):
+    """Kills the second node while it works, once four cases are stored."""
+
+    def __init__(self, cluster, begun):
+        self.cluster, self.begun, self.stored = cluster, begun, []
+
+    def failed(self, case, failure):
+        raise AssertionError(failure.traceback)
+
+    def finished(self, case, seconds):
+        self.stored.append(str(case))
+        if len(self.stored) == 4:
+            self.wait_for_its_next_case()
+            self.cluster.remove_node(self.cluster.second, allow_graceful=False)
+
+    def wait_for_its_next_case(self):
+        victim = self.cluster.second.node_id
+        before = self.begun.read_text().count(victim)
+        deadline = time.monotonic() + 20
+        while self.begun.read_text().count(victim) == before:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_a_node_dies_in_the_middle_and_nothing_is_lost_or_stored_twice(cluster, tmp_path):
+    """Last, because one node is gone afterwards."""
+    begun = tmp_path / "begun"
+    begun.touch()
+    killer = Killer(cluster, begun)
+    engine = RayEngine()
+    outcome = run_study(
+        ["cora"],
+        [f"b{k}" for k in range(12)],
+        [0, 1],
+        store=tmp_path / "store",
+        work=lambda shared, case, tell: located(begun, case, tell),
+        engine=engine,
+        watcher=killer,
+    )
+    assert (outcome.stored, outcome.failures) == (24, {})
+    assert Counter(killer.stored) == {f"cora × b{k}": 1 for k in range(12)}
+    records = list(Store(tmp_path / "store").records(PAPER.digest))
+    assert len(records) == 24
+    nodes = Counter(record["environment"]["node"] for record in records)
+    assert nodes[cluster.second.node_id] > 0, "it did some of the work before it died"
+    begins = Counter(line.split()[0] for line in begun.read_text().splitlines())
+    assert max(begins.values()) == 2, "the case in flight on the dead node was begun again"
+    assert sum(node["Alive"] for node in ray.nodes()) == 1
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"install gnn-repair\[ray\]"):
+        RayEngine()

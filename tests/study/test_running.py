@@ -1,0 +1,186 @@
+"""One real case end to end, against the pieces called one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny import TINY, tiny_graph
+
+from gnn_repair.backbones import BACKBONES, Shape, train_backbone
+from gnn_repair.backbones.convolutional import GCN
+from gnn_repair.exposure import expose
+from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.repair import Reweighting
+from gnn_repair.study import METHODS, PAPER, Case, Store, override, run_study
+from gnn_repair.study.methods import chosen_methods
+from gnn_repair.study.oracle_summary import summarise_oracle
+from gnn_repair.study.running import Settings, build_backbone, run_case
+
+PROTOCOL = override(PAPER, TINY)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return tiny_graph()
+
+
+@pytest.fixture(scope="module")
+def records(data):
+    case = Case("mine", "gcn", (0, 2), chosen_methods())
+    stages: list[str] = []
+    settings = Settings(PROTOCOL, lambda name: data, BACKBONES, "cpu")
+    made = run_case(settings, case, stages.append)
+    assert {"exposing", "oracle", "training, epoch 0"} <= set(stages)
+    return made
+
+
+@pytest.fixture(scope="module")
+def frozen(data):
+    shape = Shape(8, 2, 0.5)
+    budget = PROTOCOL.backbones.short
+    return train_backbone(GCN(shape), data, (0, 2), device="cpu", budget=budget)
+
+
+def test_a_record_a_split(records):
+    assert [record["split"] for record in records] == [0, 2]
+    for record in records:
+        assert record["protocol"] == PROTOCOL.digest
+        assert record["members"] == 2
+        assert set(record["methods"]) == set(METHODS)
+        assert record["graph"]["nodes"] == 60
+        assert record["graph"]["train"] + record["graph"]["val"] + record["graph"]["test"] == 60
+        assert record["environment"]["torch"] == torch.__version__
+        assert set(METHODS) | {"frozen", "oracle", "total"} <= set(record["seconds"])
+
+
+def test_frozen_accuracies_are_the_backbone_s(records, frozen, data):
+    for part in ("train", "val", "test"):
+        expected = frozen.accuracy(data[f"{part}_mask"])
+        found = torch.tensor([record["frozen"][part] for record in records])
+        torch.testing.assert_close(found, expected)
+
+
+def test_repair_accuracies_are_the_repair_s(records, frozen, data):
+    exposure, columns = expose(frozen), [0, 2]
+    repair = Reweighting(budget=PROTOCOL.repairs.reweighting, hidden=8)
+    fitted = repair.fit(
+        exposure, data.y, data.train_mask[:, columns], data.val_mask[:, columns], device="cpu"
+    )
+    right = (fitted.predict(exposure) == data.y).t()
+    mask = data.test_mask[:, columns]
+    expected = (right & mask).sum(0) / mask.sum(0)
+    found = [record["methods"]["reweighting"] for record in records]
+    torch.testing.assert_close(torch.tensor([row["test"] for row in found]), expected)
+    assert [row["best_epoch"] for row in found] == fitted.best_epoch.tolist()
+    assert {row["parameters"] for row in found} == {fitted.num_parameters}
+
+
+def test_validation_never_falls_below_frozen(records):
+    for record in records:
+        for name in ("reweighting", "set_translation", "node_translation"):
+            assert record["methods"][name]["val"] >= record["frozen"]["val"]
+        assert record["methods"]["temperature_scaling"]["test"] == record["frozen"]["test"]
+
+
+def test_the_control_matches_the_capacity_of_set_translation(records):
+    sizes = {name: records[0]["methods"][name]["parameters"] for name in METHODS}
+    per_unit = 8 + 2 * 3 + 1
+    assert abs(sizes["node_translation"] - sizes["set_translation"]) <= per_unit / 2
+
+
+def test_the_oracle_counts_what_it_should(records, frozen, data):
+    exposure = expose(frozen)
+    for member, record in enumerate(records):
+        mask = data.test_mask[:, record["split"]]
+        solution = solve_oracle(exposure.member(member), data.y, mask)
+        wrong = (frozen.logits[member].argmax(1) != data.y).numpy()[solution.node]
+        found = record["oracle"]["test"]
+        assert found["nodes"] == int(mask.sum()) == len(solution)
+        assert found["reachable"] == int(solution.reachable.sum())
+        assert found["errors"] == int(wrong.sum())
+        assert found["reachable_errors"] == int((wrong & solution.reachable).sum())
+        assert found["true_class_reach"] == pytest.approx(solution.reachable.mean())
+        assert found["support"] == pytest.approx(solution.support[solution.reachable].mean())
+        assert 1 - found["true_class_reach"] <= 1 - record["frozen"]["test"]
+        assert record["oracle"]["largest_gap"] < 1e-9
+        assert sum(record["oracle"]["status"].values()) == int(mask.sum()) + record["graph"]["val"]
+
+
+def test_the_protocol_s_thresholds_decide(frozen, data):
+    exposure = expose(frozen)
+    val, test = data.val_mask[:, [0, 2]], data.test_mask[:, [0, 2]]
+    strict = override(PAPER, ["oracle.reachable_above=1e9"]).oracle
+    first = summarise_oracle(exposure, data.y, val, test, strict)[0]
+    assert (first["test"]["reachable"], first["test"]["true_class_reach"]) == (0, 0.0)
+    assert first["test"]["support"] is None
+    sparse = override(PAPER, ["oracle.active_above=1e9"]).oracle
+    assert summarise_oracle(exposure, data.y, val, test, sparse)[0]["test"]["support"] == 0.0
+
+
+def test_a_subset_of_methods_is_all_that_is_run(data):
+    settings = Settings(PROTOCOL, lambda name: data, BACKBONES, "cpu")
+    (record,) = run_case(settings, Case("mine", "sgc", (1,), ("refit_head",)), lambda text: None)
+    assert list(record["methods"]) == ["refit_head"]
+    assert record["oracle"] is None
+    assert "oracle" not in record["seconds"]
+
+
+def test_a_backbone_of_one_s_own_and_data_of_one_s_own(tmp_path, data):
+    outcome = run_study(
+        {"mine": data},
+        {"narrow": GCN(Shape(4, 1, 0.0)), "usual": GCN},
+        [0],
+        store=tmp_path,
+        methods=["refit_head"],
+        protocol=PROTOCOL,
+        device="cpu",
+    )
+    assert (outcome.stored, outcome.failures) == (2, {})
+    sizes = {
+        r["backbone"]: r["frozen"]["parameters"] for r in Store(tmp_path).records(PROTOCOL.digest)
+    }
+    # Two layers and a classifier with biases: 6·w + w, w·w + w, 3·w + 3.
+    assert sizes == {
+        "narrow": 6 * 4 + 4 + 4 * 4 + 4 + 3 * 4 + 3,
+        "usual": 6 * 8 + 8 + 8 * 8 + 8 + 3 * 8 + 3,
+    }
+
+
+def test_bad_data_fails_its_own_case_only(tmp_path, data):
+    broken = data.clone()
+    broken.x = torch.full_like(data.x, float("nan"))
+    outcome = run_study(
+        {"broken": broken, "mine": data},
+        ["gcn"],
+        [0],
+        store=tmp_path,
+        methods=["refit_head"],
+        protocol=PROTOCOL,
+        device="cpu",
+    )
+    assert outcome.stored == 1
+    assert list(outcome.failures) == ["broken × gcn"]
+
+
+def test_a_split_that_does_not_exist_is_recorded(tmp_path, data):
+    outcome = run_study(
+        {"mine": data}, ["gcn"], [7], store=tmp_path, protocol=PROTOCOL, device="cpu"
+    )
+    assert "split 7 does not exist" in outcome.failures["mine × gcn"]
+
+
+def test_the_protocol_sizes_a_class_and_leaves_an_instance():
+    assert build_backbone(GCN, PROTOCOL.backbones).shape == Shape(8, 2, 0.5)
+    own = GCN(Shape(5))
+    assert build_backbone(own, PROTOCOL.backbones) is own
+
+
+def test_records_are_json_without_nan(records, tmp_path):
+    store = Store(tmp_path)
+    store.begin(PROTOCOL)
+    for record in records:
+        store.put(record)
+    back = list(store.records(PROTOCOL.digest))
+    assert [r["methods"] for r in back] == [r["methods"] for r in records]
+    assert np.isfinite([r["frozen"]["test"] for r in back]).all()
