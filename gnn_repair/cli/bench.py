@@ -106,9 +106,61 @@ def scale(
             "threads": row.threads,
             "one forward (s)": round(row.forward_seconds, 1),
             "expose (s)": round(row.expose_seconds, 1),
+            "CPU (s)": round(row.expose_cpu_seconds, 1),
             "peak memory (GiB)": round(row.peak_gib, 2),
             "residual": float(f"{row.residual:.1e}"),
         }
         for row in measured
     ]
     emit(rows, format, title="Exposing a two-layer GCN")
+
+
+@app.command()
+def repair(
+    cases: Annotated[
+        str, typer.Option(help="Comma-separated dataset:backbone; the dataset may be generated.")
+    ] = "builtin:gcn,generated:sgc",
+    repairs: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "all",
+    members: Annotated[int, typer.Option(min=1, help="Splits fitted as one.")] = 10,
+    epochs: Annotated[int, typer.Option(min=10, help="Epochs timed, a multiple of ten.")] = 20,
+    device: DeviceOption = "auto",
+    root: RootOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Time and peak memory per epoch: x built literally, factorised, and with fused kernels."""
+    from gnn_repair.bench.repair import REPAIRS, bench_repair, with_ratios
+
+    measured = bench_repair(
+        cases.split(","),
+        root=root,
+        device=device,
+        members=members,
+        epochs=epochs,
+        repairs=names(repairs, REPAIRS, "repair"),
+    )
+    emit(with_ratios(measured), format, title="Milliseconds per epoch and member")
+
+
+@app.command()
+def oracle(
+    shapes: Annotated[
+        str, typer.Option(help="Synthetic LPs, K:C:B comma-separated; empty for none.")
+    ] = "5:3:1,20:7:1,100:18:3,1900:7:1,3000:18:1",
+    cases: Annotated[
+        str, typer.Option(help="Real ones, dataset:backbone comma-separated; empty for none.")
+    ] = "builtin:gcn",
+    splits: Annotated[int, typer.Option(min=1, help="Members of the real cases.")] = 1,
+    epochs: Annotated[int, typer.Option(min=1, help="Training epochs of the real cases.")] = 50,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of which the best counts.")] = 5,
+    root: RootOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Microseconds per LP on one thread: ours, highspy, gurobipy, scipy and one read."""
+    from gnn_repair.bench import oracle as bench
+
+    chosen, real = bench.parse_shapes(shapes), bench.parse_cases(cases)
+    measured = [
+        *bench.bench_synthetic(chosen, repeats),
+        *bench.bench_real(real, root, splits, epochs, repeats),
+    ]
+    emit(bench.rows_for_print(measured), format, title="Microseconds per LP, one thread")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gnn_repair.cli.output import Format, FormatOption, emit
-from gnn_repair.datasets import DATASETS, DatasetSpec, find_dataset
-from gnn_repair.datasets.checking import check_dataset
-from gnn_repair.datasets.files import data_root, missing_files
+
+if TYPE_CHECKING:
+    from gnn_repair.datasets import DatasetSpec
 
 app = typer.Typer(help="List datasets and check their files.", no_args_is_help=True)
 
@@ -25,6 +25,9 @@ RootOption = Annotated[
 @app.command(name="list")
 def list_datasets(root: RootOption = None, format: FormatOption = Format.table) -> None:
     """List every dataset with its published statistics and whether its files are here."""
+    from gnn_repair.datasets import DATASETS
+    from gnn_repair.datasets.files import data_root, missing_files
+
     folder = data_root(root)
     rows = [_row(spec, len(missing_files(spec, folder))) for spec in DATASETS.values()]
     emit(rows, format, title=f"Datasets (data root: {folder})")
@@ -64,6 +67,10 @@ def check(
 
     Exit code 1 if a dataset differs, 2 if one is damaged or was named and is missing.
     """
+    from gnn_repair.datasets import DATASETS, find_dataset
+    from gnn_repair.datasets.checking import check_dataset
+    from gnn_repair.datasets.files import data_root
+
     folder = data_root(root)
     specs = [find_dataset(name) for name in names] if names else list(DATASETS.values())
     findings = [check_dataset(spec, folder, required=bool(names)) for spec in specs]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Annotated
 
 import typer
 
 from gnn_repair import __version__
-from gnn_repair.cli import bench, data, demo
+from gnn_repair.cli import bench, data, demo, report, study
 from gnn_repair.errors import GnnRepairError
 
 app = typer.Typer(
@@ -19,8 +20,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data.app, name="data")
+app.add_typer(study.app, name="study")
 app.add_typer(bench.app, name="bench")
 app.command(name="demo")(demo.demo)
+app.command(name="report")(report.report)
 
 
 def _print_version(value: bool) -> None:
@@ -42,8 +45,20 @@ def options(
     """Find out why a trained graph neural network is wrong about a node, and repair it."""
 
 
+def _one_line(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """A warning without the place in the source that gave it."""
+    return f"gnn-repair: warning: {message}\n"
+
+
 def main() -> None:
     """Run the command; an expected error is one sentence on stderr and exit code 2."""
+    warnings.formatwarning = _one_line
     try:
         app()
     except GnnRepairError as error:

@@ -1,0 +1,179 @@
+// Small drawing vocabulary: elements, numbers, scales, markers, the hover card.
+// Every word that comes from data goes through textContent, never through markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+function byId(id) { return document.getElementById(id); }
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  return furnish(made, attributes, children);
+}
+
+function shape(tag, attributes = {}, ...children) {
+  const made = document.createElementNS(SVG, tag);
+  return furnish(made, attributes, children);
+}
+
+function furnish(made, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "tip") made.tip = value;
+    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+function words(x, y, text, attributes = {}) {
+  const made = shape("text", { x, y, ...attributes });
+  made.textContent = text;
+  return made;
+}
+
+function canvas(width, height, title) {
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
+  // Not a <title>: the native tooltip would cover the hover card.
+  svg.setAttribute("aria-label", title);
+  return svg;
+}
+
+function fill(select, options, chosen) {
+  select.replaceChildren(...options.map(([value, text]) => {
+    const option = element("option", { value });
+    option.textContent = text;
+    return option;
+  }));
+  if (chosen !== undefined) select.value = chosen;
+}
+
+// Numbers ------------------------------------------------------------------------------------
+
+function figure(value, digits = 3) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 10 ** -digits || size >= 1e6)) return minus(value.toExponential(1));
+  return minus(value.toFixed(size >= 1000 ? 0 : digits));
+}
+function signed(value, digits = 2) { return (value > 0 ? "+" : "") + figure(value, digits); }
+function percent(share, digits = 1) { return Number.isFinite(share) ? `${(100 * share).toFixed(digits)} %` : "–"; }
+function minus(text) { return text.replace("-", "−"); }
+function count(value) { return value.toLocaleString("en"); }
+
+// Scales -------------------------------------------------------------------------------------
+
+function scale(low, high, from, to) {
+  const span = high - low || 1;
+  return (value) => from + ((value - low) / span) * (to - from);
+}
+
+function ticks(low, high, wanted = 5) {
+  const raw = (high - low) / wanted || 1;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].find((unit) => unit * power >= raw) * power;
+  const found = [];
+  for (let t = Math.ceil(low / step); t * step <= high + 1e-9 * step; t++) found.push(t * step);
+  return found;
+}
+function tickWords(value) { return minus(String(Number(value.toPrecision(6)))); }
+
+// Text cut to about `room` pixels at 12 px.
+function shorten(text, room) {
+  const most = Math.max(3, Math.floor(room / 6.6));
+  return text.length <= most ? text : `${text.slice(0, most - 1)}…`;
+}
+
+// Markers ------------------------------------------------------------------------------------
+
+const LOOKS = {
+  frozen: ["circle", "--frozen"],
+  oracle: ["star", "--oracle"],
+  reweighting: ["diamond", "--reweighted"],
+  set_translation: ["triangle", "--shifted"],
+  node_translation: ["flipped", "--node-shifted"],
+  refit_head: ["square", "--refit"],
+  correct_and_smooth: ["pentagon", "--extra"],
+  temperature_scaling: ["pentagon", "--other"],
+  what_if: ["ring", "--what-if"],
+};
+const SPARE_LOOKS = [["diamond", "--reweighted"], ["triangle", "--shifted"], ["square", "--extra"], ["pentagon", "--node-shifted"], ["square", "--refit"]];
+
+// A repair of one's own takes a spare look, by its kind and place.
+function lookOf(key, kind, place = 0) {
+  if (LOOKS[key]) return LOOKS[key];
+  if (kind === "coefficients") return SPARE_LOOKS[0];
+  if (kind === "shift" && place === 0) return SPARE_LOOKS[1];
+  return SPARE_LOOKS[2 + (place % 3)];
+}
+
+function markerPath(form, x, y, r) {
+  const at = (angle, radius) => `${(x + radius * Math.sin(angle)).toFixed(2)},${(y - radius * Math.cos(angle)).toFixed(2)}`;
+  const ring = (corners, turn, inner) => {
+    const points = [];
+    for (let j = 0; j < corners; j++) {
+      points.push(at(turn + (2 * Math.PI * j) / corners, r * 1.25));
+      if (inner) points.push(at(turn + (2 * Math.PI * (j + 0.5)) / corners, r * inner));
+    }
+    return `M${points.join("L")}Z`;
+  };
+  if (form === "star") return ring(5, 0, 0.55);
+  if (form === "diamond") return ring(4, 0);
+  if (form === "square") return ring(4, Math.PI / 4);
+  if (form === "pentagon") return ring(5, 0);
+  if (form === "triangle") return ring(3, 0);
+  if (form === "flipped") return ring(3, Math.PI);
+  return `M${x - r},${y}a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0Z`;
+}
+
+function marker(look, x, y, r, attributes = {}) {
+  const [form, colour] = look;
+  const open = form === "ring";
+  return shape("path", {
+    d: markerPath(form, x, y, r),
+    style: open
+      ? `fill:none;stroke:var(${colour});stroke-width:3`
+      : `fill:var(${colour});stroke:var(${form === "star" ? "--oracle-edge" : "--panel"});stroke-width:1.4`,
+    ...attributes,
+  });
+}
+
+function keyOf(look) {
+  const svg = shape("svg", { viewBox: "0 0 16 16", class: "key", "aria-hidden": "true" });
+  svg.append(marker(look, 8, 8.5, 5));
+  return svg;
+}
+
+// Hover card ---------------------------------------------------------------------------------
+
+function startTips() {
+  const card = byId("tip");
+  document.addEventListener("pointermove", (event) => {
+    let over = event.target;
+    while (over && !over.tip) over = over.parentElement;
+    if (!over) { card.hidden = true; return; }
+    const lines = typeof over.tip === "function" ? over.tip() : over.tip;
+    card.replaceChildren(...lines.map((line) => {
+      const made = element("div");
+      made.textContent = line;
+      return made;
+    }));
+    card.hidden = false;
+    const box = card.getBoundingClientRect();
+    const left = Math.min(event.clientX + 14, window.innerWidth - box.width - 8);
+    const above = event.clientY + 16 + box.height > window.innerHeight;
+    card.style.left = `${Math.max(8, left)}px`;
+    card.style.top = `${above ? event.clientY - box.height - 10 : event.clientY + 16}px`;
+  });
+  document.addEventListener("pointerleave", () => { card.hidden = true; });
+}
+
+// Calls `draw(width)` now and whenever the element's width changes.
+function responsive(box, draw) {
+  let width = 0;
+  const redraw = () => {
+    const now = Math.floor(box.clientWidth);
+    if (now > 0 && now !== width) { width = now; draw(now); }
+  };
+  new ResizeObserver(redraw).observe(box);
+  redraw();
+}

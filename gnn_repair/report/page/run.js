@@ -1,0 +1,189 @@
+// The run behind the page, and the little linear algebra everything is computed with:
+// z(λ) = β + Σ λ ℓ, margins, masses and bounds.
+
+const REACHABLE = 1e-7;
+const ACTIVE = 1e-7;
+
+// All numbers of the run. Node i is the i-th of the list; `nodes[i]` is its number in the graph.
+function openRun(payload) {
+  const arrays = {};
+  for (const [name, entry] of Object.entries(payload.arrays)) arrays[name] = decodeArray(entry);
+  const run = { ...payload.run, ...arrays, count: arrays.nodes.length };
+  run.classCount = run.classes.length;
+  run.groupCount = run.groups.length;
+  run.segments = startsOf(arrays.lengths);
+  run.witnessStarts = startsOf(arrays.witness_lengths);
+  run.repairs = payload.run.repairs.map((repair, j) => ({
+    ...repair,
+    logits: arrays[`repair_${j}_logits`],
+    coefficients: arrays[`repair_${j}_coefficients`],
+    predictions: arrays[`repair_${j}_predictions`],
+  }));
+  // "class 7" is "7" where room is short.
+  run.shortClasses = run.classes.map((name) => name.replace(/^class (?=\d+$)/, ""));
+  run.position = new Map();
+  for (let i = 0; i < run.count; i++) run.position.set(run.nodes[i], i);
+  if (arrays.edge_sources) run.neighbours = neighboursOf(run);
+  return run;
+}
+
+// Edges as a map from a node to its neighbours, built when first asked for.
+function neighboursOf(run) {
+  let starts = null, others = null;
+  return (node) => {
+    if (!starts) {
+      const lengths = new Uint32Array(run.labels.length);
+      for (const end of [run.edge_sources, run.edge_recipients]) for (const v of end) lengths[v]++;
+      starts = startsOf(lengths);
+      others = new Uint32Array(starts[lengths.length]);
+      const next = starts.slice();
+      for (let e = 0; e < run.edge_sources.length; e++) {
+        const a = run.edge_sources[e], b = run.edge_recipients[e];
+        others[next[a]++] = b;
+        others[next[b]++] = a;
+      }
+    }
+    return others.subarray(starts[node], starts[node + 1]);
+  };
+}
+
+function className(run, index) { return index < 0 ? "unlabelled" : run.classes[index]; }
+function nodeName(run, node) { return run.names ? run.names[node] : String(node); }
+function isRight(run, i) { return run.predictions[run.nodes[i]] === run.labels[run.nodes[i]]; }
+function isReachable(run, i) { return run.margins[i] > REACHABLE; }
+
+function statusOf(run, i) {
+  if (isRight(run, i)) return "right";
+  if (Number.isNaN(run.margins[i])) return "unknown";
+  return isReachable(run, i) ? "reachable" : "unreachable";
+}
+
+const STATUS_WORDS = {
+  right: ["✓", "frozen model is right"],
+  reachable: ["◆", "wrong, evidence is there"],
+  unreachable: ["✕", "wrong, evidence is not there"],
+  unknown: ["?", "wrong, not solved"],
+};
+
+// What a repair did to node i: corrected, broken, kept right or kept wrong.
+function outcomeOf(run, repair, i) {
+  const now = repair.predictions[i] === run.labels[run.nodes[i]];
+  if (isRight(run, i)) return now ? "kept" : "broken";
+  return now ? "corrected" : "missed";
+}
+
+// Everything about node i, unpacked: K terms with α, the witness, and one point per method.
+function openNode(run, i) {
+  const C = run.classCount, G = run.groupCount, base = i * G;
+  const first = run.segments[base], last = run.segments[base + G];
+  const node = { run, i, id: run.nodes[i], label: run.labels[run.nodes[i]], count: last - first };
+  node.predicted = run.predictions[node.id];
+  node.beta = Float64Array.from(run.fixed_logits.subarray(i * C, i * C + C));
+  node.alpha = Float64Array.from(run.coefficients.subarray(first, last));
+  node.rows = run.rows.subarray(first, last);
+  node.group = new Uint8Array(node.count);
+  node.bounds = [];
+  for (let g = 0; g < G; g++) {
+    const low = run.segments[base + g] - first, high = run.segments[base + g + 1] - first;
+    node.bounds.push([low, high]);
+    node.group.fill(g, low, high);
+  }
+  node.mass = massesOf(node, node.alpha);
+  node.witness = new Float64Array(node.count);
+  for (let e = run.witnessStarts[i]; e < run.witnessStarts[i + 1] && node.count; e++) {
+    node.witness[run.witness_terms[e]] = run.witness_coefficients[e];
+  }
+  node.weights = Float64Array.from(run.rival_weights.subarray(i * C, i * C + C));
+  node.frozen = Float64Array.from(run.frozen_logits.subarray(i * C, i * C + C));
+  node.points = pointsOf(node, first, last);
+  return node;
+}
+
+// The named predictions of a node: frozen, oracle and every repair.
+function pointsOf(node, first, last) {
+  const { run, i } = node, C = run.classCount;
+  const points = [{ key: "frozen", title: "Frozen", logits: node.frozen, coefficients: node.alpha }];
+  if (node.count && !Number.isNaN(run.margins[i])) {
+    const logits = logitsAt(node, node.witness);
+    points.push({ key: "oracle", title: "Oracle", logits, coefficients: node.witness });
+  }
+  for (const repair of run.repairs) {
+    const logits = Float64Array.from(repair.logits.subarray(i * C, i * C + C));
+    const coefficients = repair.coefficients && Float64Array.from(repair.coefficients.subarray(first, last));
+    points.push({ key: repair.key, title: repair.title, kind: repair.kind, logits, coefficients });
+  }
+  for (const point of points) Object.assign(point, verdictOf(point.logits, node.label));
+  return points;
+}
+
+function contribution(node, k, c) { return node.run.contributions[node.rows[k] * node.run.classCount + c]; }
+function sourceOf(node, k) { return node.run.sources[node.rows[k]]; }
+
+function logitsAt(node, lambda) {
+  const C = node.run.classCount, table = node.run.contributions;
+  const logits = Float64Array.from(node.beta);
+  for (let k = 0; k < node.count; k++) {
+    if (lambda[k] === 0) continue;
+    const row = node.rows[k] * C;
+    for (let c = 0; c < C; c++) logits[c] += lambda[k] * table[row + c];
+  }
+  return logits;
+}
+
+function massesOf(node, lambda) {
+  return node.bounds.map(([low, high]) => {
+    let total = 0;
+    for (let k = low; k < high; k++) total += lambda[k];
+    return total;
+  });
+}
+
+function argmax(values) {
+  let best = 0;
+  for (let c = 1; c < values.length; c++) if (values[c] > values[best]) best = c;
+  return best;
+}
+
+// The worst-rival margin of class c and the rival that attains it.
+function verdictOf(logits, c) {
+  let rival = c === 0 ? 1 : 0;
+  for (let r = 0; r < logits.length; r++) if (r !== c && logits[r] > logits[rival]) rival = r;
+  return { margin: logits[c] - logits[rival], rival, predicted: argmax(logits) };
+}
+
+// w·Δβ + Σ m_g max_a Σ_r w_r (ℓ_{a,c} − ℓ_{a,r}): no admissible mixture scores above this.
+function boundOf(node) {
+  const c = node.label, w = node.weights, C = w.length;
+  let bound = 0;
+  for (let r = 0; r < C; r++) bound += w[r] * (node.beta[c] - node.beta[r]);
+  node.bounds.forEach(([low, high], g) => {
+    let best = -Infinity;
+    for (let k = low; k < high; k++) {
+      let score = 0;
+      for (let r = 0; r < C; r++) if (w[r]) score += w[r] * (contribution(node, k, c) - contribution(node, k, r));
+      best = Math.max(best, score);
+    }
+    if (high > low) bound += node.mass[g] * best;
+  });
+  return bound;
+}
+
+// λ with term k set to `value` and the rest of its group scaled so that the group's mass stays.
+function moveMass(node, lambda, k, value) {
+  const g = node.group[k], [low, high] = node.bounds[g], mass = node.mass[g];
+  if (high - low === 1) return;
+  const wanted = Math.min(mass, Math.max(0, value));
+  let rest = 0;
+  for (let j = low; j < high; j++) if (j !== k) rest += lambda[j];
+  const left = mass - wanted;
+  for (let j = low; j < high; j++) {
+    if (j === k) continue;
+    lambda[j] = rest > 1e-12 * mass ? (lambda[j] * left) / rest : left / (high - low - 1);
+  }
+  lambda[k] = wanted;
+}
+
+function centred(logits) {
+  const mean = logits.reduce((sum, z) => sum + z, 0) / logits.length;
+  return Array.from(logits, (z) => z - mean);
+}

@@ -1,0 +1,149 @@
+// The terms of a node as a table with what-if sliders.
+
+const FIRST_ROWS = 25;
+
+// Columns of the table: {key, title, value(k), text(k), sort}.
+function termColumns(node, weights) {
+  const { run } = node, columns = [];
+  const add = (key, title, value, text, kind = "") => columns.push({ key, title, value, text, kind });
+  const source = (k) => sourceOf(node, k);
+  add("source", "Source", source, (k) => (source(k) === node.id ? `${nodeName(run, source(k))} (itself)` : nodeName(run, source(k))), "text");
+  if (run.groupCount > 1) add("group", "Group", (k) => node.group[k], (k) => run.groups[node.group[k]], "text");
+  add("label", "Class", (k) => run.labels[source(k)], (k) => className(run, run.labels[source(k)]), "text");
+  add("alpha", "α frozen", (k) => node.alpha[k], (k) => figure(node.alpha[k], 4));
+  for (const point of node.points) {
+    if (!point.coefficients || point.key === "frozen") continue;
+    const lambda = point.coefficients;
+    add(point.key, `λ ${point.title.toLowerCase()}`, (k) => lambda[k], (k) => (lambda[k] > ACTIVE ? figure(lambda[k], 4) : "·"));
+  }
+  const c = node.label;
+  for (const r of rivalOrder(node)) {
+    const value = (k) => weights(k) * (contribution(node, k, c) - contribution(node, k, r));
+    add(`rival-${r}`, `over ${className(run, r)}`, value, (k) => signed(value(k), 3), "margin");
+  }
+  return columns;
+}
+
+function rivalOrder(node) {
+  const first = rivalsOf(node), rest = Array.from(node.frozen.keys()).filter((r) => r !== node.label && !first.includes(r));
+  return [...new Set([...first, ...rest.sort((a, b) => node.frozen[b] - node.frozen[a])])];
+}
+
+// What the margin columns are weighed with.
+function weightingsOf(node) {
+  const named = node.points.filter((point) => point.coefficients).map((point) => [point.key, point.key === "frozen" ? "frozen α" : `λ ${point.title.toLowerCase()}`]);
+  return [...named, ["what_if", "what-if λ"], ["unit", "one unit of coefficient"]];
+}
+
+function weightsFor(node, key, whatIf) {
+  if (key === "unit") return () => 1;
+  if (key === "what_if") return (k) => whatIf.lambda[k];
+  const point = node.points.find((entry) => entry.key === key) || node.points[0];
+  return (k) => point.coefficients[k];
+}
+
+function drawTerms(node, state, whatIf, onMove) {
+  const columns = termColumns(node, weightsFor(node, state.weighting, whatIf));
+  const sorted = columns.find((column) => column.key === state.sort) || columns.find((column) => column.key === "alpha");
+  const order = Array.from({ length: node.count }, (_, k) => k);
+  const heavy = (k) => (node.witness[k] > ACTIVE ? 1 : 0);
+  const sign = state.descending ? -1 : 1, values = Float64Array.from(order, sorted.value), first = Uint8Array.from(order, state.sort ? () => 0 : heavy);
+  order.sort((a, b) => first[b] - first[a] || sign * (values[a] - values[b]));
+  const shown = state.all ? order : order.slice(0, FIRST_ROWS);
+  const table = element("table");
+  const body = element("tbody"), sliders = new Map(), live = [];
+  for (const k of shown) body.append(termRow(node, k, columns, whatIf, sliders, live, onMove));
+  body.append(...summaryRows(node, columns, live));
+  table.append(termHead(columns, state, sorted), body);
+  byId("terms").replaceChildren(table);
+  moreLine(node, shown.length, state);
+  return () => {
+    for (const [k, { input, output }] of sliders) {
+      const share = whatIf.lambda[k] / node.mass[node.group[k]];
+      if (document.activeElement !== input) input.value = share;
+      output.textContent = percent(share);
+    }
+    if (state.weighting === "what_if") for (const refresh of live) refresh();
+  };
+}
+
+function termHead(columns, state, sorted) {
+  const slide = element("th", { class: "text slide" });
+  slide.textContent = "What if: share of mass";
+  const row = element("tr", {}, slide);
+  for (const column of columns) {
+    const button = element("button", { type: "button", onclick: () => state.sortBy(column.key) });
+    button.textContent = column.title;
+    row.append(element("th", {
+      class: column.kind === "text" ? "text" : "",
+      "aria-sort": state.sort && column === sorted ? (state.descending ? "descending" : "ascending") : null,
+      tip: column.kind === "margin" ? [`What the term adds to the lead of the true class ${column.title}`] : null,
+    }, button));
+  }
+  return element("thead", {}, row);
+}
+
+function termRow(node, k, columns, whatIf, sliders, live, onMove) {
+  const group = node.group[k], [low, high] = node.bounds[group], share = whatIf.lambda[k] / node.mass[group];
+  const input = element("input", {
+    type: "range", min: 0, max: 1, step: 0.001, "data-term": k, disabled: high - low === 1 ? "" : null,
+    "aria-label": `Share of mass on node ${nodeName(node.run, sourceOf(node, k))}`,
+    oninput: () => onMove(k, Number(input.value) * node.mass[group]),
+  });
+  input.value = share;
+  const output = element("output");
+  output.textContent = percent(share);
+  sliders.set(k, { input, output });
+  const row = element("tr", { class: node.witness[k] > ACTIVE ? "active" : null, "data-term": k }, element("td", { class: "slide" }, input, " ", output));
+  for (const column of columns) {
+    const cell = element("td");
+    const write = () => {
+      cell.textContent = column.text(k);
+      cell.className = column.kind === "margin" ? (column.value(k) >= 0 ? "positive" : "negative") : column.kind;
+    };
+    write();
+    if (column.key === "label") cell.prepend(element("span", { class: "swatch", style: `background:var(--${rolesOf(node)(column.value(k))})` }));
+    if (column.kind === "margin") live.push(write);
+    row.append(cell);
+  }
+  return row;
+}
+
+// The fixed part and the total, so that a column can be added up.
+function summaryRows(node, columns, live) {
+  const c = node.label;
+  const line = (title, value) => {
+    const cells = [element("td", { class: "slide" })];
+    columns.forEach((column, j) => {
+      const cell = element("td", { class: j ? "" : "text" });
+      const write = () => { cell.textContent = j === 0 ? title : column.kind === "margin" ? signed(value(column), 3) : ""; };
+      write();
+      if (column.kind === "margin") live.push(write);
+      cells.push(cell);
+    });
+    return element("tr", { class: "total" }, ...cells);
+  };
+  const rivalOf = (column) => Number(column.key.slice(6));
+  const fixed = (column) => node.beta[c] - node.beta[rivalOf(column)];
+  const total = (column) => { let sum = fixed(column); for (let k = 0; k < node.count; k++) sum += column.value(k); return sum; };
+  return [line("fixed part β", fixed), line("margin", total)];
+}
+
+function moreLine(node, shown, state) {
+  const line = byId("terms-more");
+  line.replaceChildren();
+  if (shown >= node.count) return;
+  const button = element("button", { type: "button", onclick: state.showAll });
+  button.textContent = `Show all ${count(node.count)} terms`;
+  line.append(`${count(shown)} of ${count(node.count)} terms; the others share what is left of their group's mass. `, button);
+}
+
+function drawWhatIfLine(node, whatIf) {
+  const now = verdictOf(whatIf.logits, node.label), name = className(node.run, node.label), line = byId("what-if-line");
+  const strong = element("b", { id: "what-if-margin", "data-value": now.margin });
+  strong.textContent = `${now.predicted === node.label ? "✓" : "✕"} ${className(node.run, now.predicted)}, margin ${signed(now.margin, 4)}`;
+  const masses = node.run.groups.map((group, g) => `${group} ${figure(massesOf(node, whatIf.lambda)[g], 4)}`).filter((_, g) => node.mass[g] > 0);
+  line.replaceChildren(
+    "Move mass between terms of a group; the rest of the group makes room in proportion. The mixture predicts ", strong,
+    ` of ${name} (frozen ${signed(node.points[0].margin, 4)}). Group mass kept: ${masses.join(", ")}.`);
+}

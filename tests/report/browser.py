@@ -1,0 +1,97 @@
+"""A headless Chromium for the tests, or the reason why there is none."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PHONE = 390
+DESKTOP = 1360
+
+
+def missing() -> str:
+    """Why no browser can be driven here; empty where one can."""
+    if importlib.util.find_spec("selenium") is None:
+        return "selenium is not installed"
+    for program in ("chromium", "chromedriver"):
+        if shutil.which(program) is None:
+            return f"{program} is not installed (Debian: apt-get install chromium chromium-driver)"
+    return ""
+
+
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    """Start Chromium and end it."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
+
+
+class Browser:
+    """What the tests do with a page."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def open(self, path: Path, fragment: str = "", width: int = DESKTOP) -> None:
+        """Load a report anew at a width in pixels."""
+        self.driver.get("about:blank")
+        self.messages()
+        self.requests()
+        self.resize(width)
+        self.driver.get(f"{path.as_uri()}{fragment}")
+
+    def resize(self, width: int, height: int = 900) -> None:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """The value of a JavaScript body's ``return``."""
+        return self.driver.execute_script(script, *arguments)
+
+    def text(self, selector: str) -> str:
+        return self.run("return document.querySelector(arguments[0]).textContent", selector)
+
+    def choose(self, selector: str, value: str) -> None:
+        """Set a field as a person would, with its events."""
+        self.run(
+            "const field = document.querySelector(arguments[0]); field.value = arguments[1];"
+            "for (const kind of ['input', 'change'])"
+            "  field.dispatchEvent(new Event(kind, {bubbles: true}));",
+            selector,
+            value,
+        )
+
+    def press(self, *keys: str) -> None:
+        from selenium.webdriver import ActionChains
+        from selenium.webdriver.common.keys import Keys
+
+        ActionChains(self.driver).send_keys(*[getattr(Keys, key) for key in keys]).perform()
+
+    def messages(self) -> list[str]:
+        """What the console said since the last call."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def requests(self) -> list[str]:
+        """Addresses asked for since the last call."""
+        events = [json.loads(e["message"])["message"] for e in self.driver.get_log("performance")]
+        return [
+            event["params"]["request"]["url"]
+            for event in events
+            if event["method"] == "Network.requestWillBeSent"
+        ]

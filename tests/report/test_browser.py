@@ -1,0 +1,344 @@
+"""The page in a real browser: headless Chromium."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import numpy as np
+import pytest
+import torch
+from browser import DESKTOP, PHONE, Browser, missing, open_browser
+from report_worlds import Moved, Tilted, make_exposure
+
+from gnn_repair.report import gather, report, report_results
+from gnn_repair.report.planes import hull, plane_of
+from gnn_repair.report.rerun import rerun
+from gnn_repair.study.overrides import override
+from gnn_repair.study.protocol import PAPER
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
+
+SETTINGS = (
+    "backbones.hidden=16",
+    "backbones.short.epochs=30",
+    "repairs.hidden=16",
+    "repairs.reweighting.epochs=10",
+    "repairs.set_translation.epochs=30",
+    "repairs.set_translation.learning_rate=1e-2",
+)
+NASTY = ["<script>window.harm=1</script>", "</script><b id=harm>b</b>", "a & b", "plain"]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with open_browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The built-in graph's report and the evidence it was written from."""
+    run = rerun(
+        "builtin",
+        "gcn",
+        protocol=override(PAPER, SETTINGS),
+        methods=["reweighting", "set_translation"],
+        device="cpu",
+    )
+    path = run.report(tmp_path_factory.mktemp("demo") / "report.html")
+    return path, run.evidence()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A random exposure with three groups and names that try to be markup."""
+    exposure, y = make_exposure(groups=3)
+    own = {"reweighting": Tilted(), "set_translation": Moved(), "<i>mine</i>": torch.rand(40, 4)}
+    path = tmp_path_factory.mktemp("small") / "report.html"
+    report(exposure, y, path, repairs=own, class_names=NASTY, title="<img src=x onerror=harm()>")
+    return path, gather(exposure, y, repairs=own)
+
+
+def selected(browser: Browser) -> int:
+    return int(
+        browser.run("return document.querySelector('.row[aria-selected=true]').dataset.node")
+    )
+
+
+def shown(browser: Browser) -> int:
+    return int(re.match(r"([\d,]+) of", browser.text("#count"))[1].replace(",", ""))
+
+
+def margin(logits: np.ndarray, c: int) -> float:
+    return float(logits[c] - np.delete(logits, c).max())
+
+
+def mixture(evidence, i: int, coefficients: np.ndarray) -> np.ndarray:
+    terms = slice(evidence.starts[i], evidence.starts[i + 1])
+    return evidence.fixed_logits[i] + coefficients @ evidence.contributions[evidence.rows[terms]]
+
+
+def test_nothing_goes_wrong_and_nothing_is_fetched(browser, demo):
+    path, _ = demo
+    browser.open(path)
+    assert browser.text("#title").startswith("GCN on builtin")
+    assert browser.run("return document.querySelectorAll('.chart svg').length") >= 6
+    browser.run("document.getElementById('tab-nodes').click()")
+    assert browser.run("return document.querySelectorAll('#plane svg polygon.hull').length") == 1
+    assert browser.messages() == []
+    outside = [
+        url for url in browser.requests() if not url.startswith(("file:", "data:", "about:"))
+    ]
+    assert outside == []
+    assert path.stat().st_size < 8e6
+
+
+def test_the_overview_states_pythons_numbers(browser, demo):
+    path, evidence = demo
+    browser.open(path)
+    figures = browser.run(
+        "return [...document.querySelectorAll('.figure b')].map(b => b.textContent)"
+    )
+    reachable = evidence.margin > 1e-7
+    assert figures[0] == f"{len(evidence.nodes):,}"
+    assert figures[1] == f"{100 * evidence.right.mean():.1f} %"
+    assert figures[2] == f"{100 * reachable.mean():.1f} %"
+    assert figures[3] == f"{100 * reachable[~evidence.right].mean():.1f} %"
+    assert figures[4] == f"{evidence.support[reachable].mean():.2f}"
+
+
+def test_arrow_keys_walk_and_the_address_follows(browser, demo):
+    path, evidence = demo
+    browser.open(path, "#nodes")
+    assert selected(browser) == evidence.nodes[0]
+    browser.press("ARROW_DOWN", "ARROW_DOWN", "ARROW_DOWN", "ARROW_UP")
+    assert selected(browser) == evidence.nodes[2]
+    assert browser.run("return location.hash") == f"#node={evidence.nodes[2]}"
+    browser.press(*["ARROW_DOWN"] * 40)
+    assert selected(browser) == evidence.nodes[42]
+    # Only the rows in sight exist, however long the list.
+    assert browser.run("return document.querySelectorAll('.row').length") < 60
+
+
+def test_filters_count_what_python_counts(browser, demo):
+    path, evidence = demo
+    browser.open(path, "#nodes")
+    wrong, reachable = ~evidence.right, evidence.margin > 1e-7
+    assert shown(browser) == len(evidence.nodes)
+    browser.choose("#filter-status", "unreachable")
+    assert shown(browser) == int((wrong & ~reachable).sum())
+    browser.choose("#filter-status", "reachable")
+    fixed = evidence.corrections[1].predictions == evidence.true_class
+    browser.choose("#filter-repair", "1 corrected")
+    assert shown(browser) == int((wrong & reachable & fixed).sum()) > 0
+    browser.choose("#degree-from", "3")
+    chosen = wrong & reachable & fixed & (evidence.degree >= 3)
+    assert shown(browser) == int(chosen.sum())
+    true = int(evidence.true_class[chosen][0])
+    browser.choose("#filter-label", str(true))
+    assert shown(browser) == int((chosen & (evidence.true_class == true)).sum())
+    browser.press("ARROW_DOWN")
+    assert selected(browser) in evidence.nodes[chosen & (evidence.true_class == true)]
+    for field in ("#filter-status", "#filter-repair", "#degree-from", "#filter-label"):
+        browser.choose(field, "")
+    node = str(evidence.nodes[7])
+    browser.choose("#search", node)
+    assert shown(browser) == sum(str(v).startswith(node) for v in evidence.nodes)
+    browser.choose("#search", "nothing like this")
+    assert shown(browser) == 0
+    assert browser.messages() == []
+
+
+def test_a_deep_link_shows_its_node_and_certificate(browser, demo):
+    path, evidence = demo
+    unreachable = int(np.flatnonzero(evidence.margin < -0.05)[0])
+    for i in (0, 5, unreachable):
+        node = evidence.nodes[i]
+        browser.open(path, f"#node={node}")
+        assert browser.text("#node-head h2") == f"Node {node}"
+        verdict = browser.text("#certificate .verdict").replace("−", "-")
+        name = f"class {evidence.true_class[i]}"
+        if evidence.margin[i] > 0:
+            assert f"{name} can win by {evidence.margin[i]:.2f}" in verdict
+            terms = np.arange(evidence.starts[i], evidence.starts[i + 1])
+            used = evidence.sources[evidence.rows[terms[evidence.witness[terms] > 1e-7]]]
+            for source in used:
+                assert ("itself" if source == node else f"node {source} ") in verdict
+        else:
+            assert f"{name} cannot win" in verdict
+            assert f"no mixture scores above {evidence.margin[i]:.2f}" in verdict
+    browser.open(path, "#node=99999999")
+    assert not browser.run("return document.getElementById('overview').hidden")
+
+
+def test_every_methods_margin_is_pythons(browser, small):
+    path, evidence = small
+    for i in (0, 3, 17):
+        browser.open(path, f"#node={evidence.nodes[i]}")
+        found = browser.run(
+            "return Object.fromEntries([...document.querySelectorAll('[data-margin]')]"
+            ".map(cell => [cell.dataset.margin, cell.textContent]))"
+        )
+        c = int(evidence.true_class[i])
+        expected = {
+            "frozen": margin(evidence.frozen_logits[i], c),
+            "oracle": evidence.margin[i],
+            "what_if": margin(evidence.frozen_logits[i], c),
+            **{item.name: margin(item.logits[i], c) for item in evidence.corrections},
+        }
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert float(found[name].replace("−", "-")) == pytest.approx(value, abs=6e-4), name
+
+
+@pytest.mark.parametrize("fixture", ["demo", "small"])
+def test_a_slider_moves_mass_within_its_group(browser, fixture, request):
+    path, evidence = request.getfixturevalue(fixture)
+    i = next(k for k in range(3, 30) if np.diff(evidence.starts)[k] >= 3)
+    groups, first = len(evidence.groups), evidence.starts[i]
+    ends = evidence.segments[i * groups : (i + 1) * groups + 1] - first
+    term = int(ends[np.flatnonzero(np.diff(ends) > 1)[0]]) + 1
+    group = int(np.searchsorted(ends, term, side="right")) - 1
+    low, high = ends[group], ends[group + 1]
+    lam = evidence.coefficients[first : evidence.starts[i + 1]].copy()
+    mass = lam[low:high].sum()
+    browser.open(path, f"#node={evidence.nodes[i]}")
+    for share in (0.8, 0.25):
+        browser.choose(f"input[data-term='{term}']", str(share))
+        others = [k for k in range(low, high) if k != term]
+        lam[others] *= (1 - share) * mass / lam[others].sum()
+        lam[term] = share * mass
+        expected = margin(mixture(evidence, i, lam), int(evidence.true_class[i]))
+        found = float(browser.run("return document.getElementById('what-if-margin').dataset.value"))
+        assert found == pytest.approx(expected, abs=1e-4)
+        assert f"{abs(expected):.3f}" in browser.text("#what-if-row")
+    assert browser.run("return document.querySelectorAll('#what-if-point path').length") == 1
+    browser.run("document.querySelector('[data-set=oracle]').click()")
+    found = float(browser.run("return document.getElementById('what-if-margin').dataset.value"))
+    assert found == pytest.approx(evidence.margin[i], abs=1e-4)
+    assert browser.messages() == []
+
+
+def test_the_drawn_outline_is_pythons(browser, small):
+    path, evidence = small
+    browser.open(path, f"#node={evidence.nodes[4]}")
+    # The frozen and the oracle's markers fix the affine map from margins to pixels.
+    drawn = browser.run(
+        "const box = key => document.querySelector(`[data-point=${key}]`).getBBox();"
+        "const at = key => { const b = box(key); return [b.x + b.width / 2, b.y + b.height / 2]; };"
+        "const outline = document.querySelector('.hull').getAttribute('points');"
+        "return [at('frozen'), at('reweighting'), outline]"
+    )
+    plane = plane_of(evidence, 4)
+    known = plane.place(np.stack([evidence.frozen_logits[4], evidence.corrections[0].logits[4]]))
+    pixels = np.array(drawn[:2])
+    scale = (pixels[1] - pixels[0]) / (known[1] - known[0])
+    expected = pixels[0] + (hull(evidence, 4, plane) - known[0]) * scale
+    found = np.array([[float(v) for v in p.split(",")] for p in drawn[2].split()])
+    assert len(found) == len(expected)
+    np.testing.assert_allclose(sorted(map(tuple, found)), sorted(map(tuple, expected)), atol=3.0)
+
+
+def test_every_view_draws_every_node_without_a_complaint(browser, small):
+    path, evidence = small
+    browser.open(path, "#nodes")
+    walk = (
+        "const faults = []; for (let step = 0; step < arguments[0]; step++) {"
+        "  const text = document.getElementById('nodes').innerHTML;"
+        "  if (/NaN|undefined|Infinity/.test(text) || !document.querySelector('#plane .region'))"
+        "    faults.push(location.hash);"
+        "  document.dispatchEvent(new KeyboardEvent('keydown', {key: arguments[1]}));"
+        "} return faults"
+    )
+    for view, key in (("margins", "ArrowDown"), ("three", "ArrowUp"), ("spread", "ArrowDown")):
+        browser.choose("#view", view)
+        assert browser.run(walk, len(evidence.nodes), key) == []
+    assert selected(browser) == evidence.nodes[-1]
+    browser.choose("#colouring", "prediction")
+    browser.choose("#weighting", "unit")
+    browser.run(
+        "for (const id of ['closer', 'closer', 'farther', 'fit'])"
+        "  document.getElementById(id).click()"
+    )
+    assert browser.messages() == []
+
+
+def test_names_are_text_and_never_markup(browser, small):
+    path, _ = small
+    for fragment in ("", "#nodes"):
+        browser.open(path, fragment)
+        assert browser.run("return window.harm ?? null") is None
+        assert browser.run("return document.querySelector('#harm, h1 img, article i')") is None
+        assert browser.text("h1") == "<img src=x onerror=harm()>"
+        assert browser.messages() == []
+    options = browser.run(
+        "return [...document.querySelectorAll('#filter-label option')].map(o => o.textContent)"
+    )
+    assert options == ["any", *NASTY]
+    assert "<i>mine</i>" in browser.text("#readout")
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_nothing_sticks_out_sideways(browser, demo, width):
+    path, evidence = demo
+    for fragment in ("", f"#node={evidence.nodes[0]}"):
+        browser.open(path, fragment, width)
+        assert browser.run("return document.documentElement.scrollWidth") <= width
+
+
+def test_light_and_dark(browser, demo):
+    path, _ = demo
+    browser.open(path)
+    ink = "return getComputedStyle(document.body).color"
+    press = "document.getElementById('theme').click()"
+    colours = []
+    for _ in range(2):
+        browser.run(press)
+        colours.append(browser.run(ink))
+    light, dark = ([int(v) for v in re.findall(r"\d+", c)] for c in colours)
+    assert max(light[:3]) < 60 and min(dark[:3]) > 200
+
+
+def test_a_page_prints_to_pdf(browser, demo):
+    path, evidence = demo
+    browser.open(path, f"#node={evidence.nodes[0]}")
+    made = browser.driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    assert base64.b64decode(made["data"])[:5] == b"%PDF-"
+
+
+def test_two_classes_and_left_out_terms(browser, tmp_path, monkeypatch):
+    exposure, y = make_exposure(classes=2)
+    monkeypatch.setattr("gnn_repair.report.payload.TERM_BYTES", 300)
+    names = [f"page {v}" for v in range(40)]
+    path = report(exposure, y, tmp_path / "r.html", node_names=names, repairs={"m": Moved()})
+    browser.open(path, "#nodes")
+    assert browser.text("#node-head h2").startswith("Node page ")
+    assert browser.run("return document.querySelectorAll('#plane .hull').length") == 1
+    browser.press(*["ARROW_DOWN"] * 39)
+    assert "left out" in browser.text("#certificate")
+    assert browser.messages() == []
+
+
+def test_a_study_without_nodes(browser, tmp_path):
+    import pandas as pd
+
+    rows = [
+        [dataset, "gcn", split, method, "test", metric, value]
+        for dataset in ("cora", "squirrel")
+        for split in range(3)
+        for method, metric, value in (
+            ("frozen", "accuracy", 0.8 + split / 100),
+            ("reweighting", "accuracy", 0.82),
+            ("oracle", "true_class_reach", 0.9),
+        )
+    ]
+    columns = ["dataset", "backbone", "split", "method", "part", "metric", "value"]
+    path = report_results(pd.DataFrame(rows, columns=columns), tmp_path / "r.html")
+    browser.open(path)
+    assert browser.run("return document.getElementById('tab-nodes').hidden")
+    table = browser.text(".chart table")
+    assert "81.00" in table and "88.1" in table and "−7.10" in table
+    browser.choose("#case", "1")
+    assert "52.7" in browser.text(".chart table")
+    assert browser.messages() == []

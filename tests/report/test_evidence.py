@@ -1,0 +1,131 @@
+"""What a report collects, against independent computations."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from report_worlds import Moved, Tilted, make_exposure
+from scipy.optimize import linprog
+
+from gnn_repair.errors import InputError
+from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.report import gather
+
+
+def best_margin(exposure, member: int, node: int, c: int) -> float:
+    """γ of one node by a general LP solver."""
+    groups = exposure.num_groups
+    ends = exposure.segments[node * groups : (node + 1) * groups + 1].tolist()
+    rows = exposure.rows[ends[0] : ends[-1]].long()
+    table = exposure.contributions[member, rows].numpy()
+    beta = exposure.fixed_logits[member, node].numpy()
+    rivals = [r for r in range(exposure.num_classes) if r != c]
+    bounds = [(None, None)] + [(0, None)] * len(rows)
+    upper = [[1.0, *(table[:, r] - table[:, c])] for r in rivals]
+    equal, mass = [], []
+    for low, high in pairwise(ends):
+        if high > low:
+            row = np.zeros(1 + len(rows))
+            row[1 + low - ends[0] : 1 + high - ends[0]] = 1
+            equal.append(row)
+            mass.append(float(exposure.coefficients[member, low:high].sum()))
+    cost = [-1.0] + [0.0] * len(rows)
+    found = linprog(cost, upper, [beta[c] - beta[r] for r in rivals], equal, mass, bounds=bounds)
+    return -found.fun
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_margins_and_witnesses_are_those_of_an_independent_solver(groups):
+    exposure, y = make_exposure(groups=groups, members=2)
+    evidence = gather(exposure, y, member=1)
+    expected = [best_margin(exposure, 1, int(v), int(y[v])) for v in evidence.nodes]
+    np.testing.assert_allclose(evidence.margin, expected, atol=1e-8)
+    for i, node in enumerate(evidence.nodes):
+        terms = slice(evidence.starts[i], evidence.starts[i + 1])
+        table = evidence.contributions[evidence.rows[terms]]
+        logits = evidence.fixed_logits[i] + evidence.witness[terms] @ table
+        own = logits[y[node]]
+        assert own - np.delete(logits, y[node]).max() == pytest.approx(expected[i], abs=1e-8)
+
+
+def test_errors_come_first_by_margin():
+    exposure, y = make_exposure()
+    evidence = gather(exposure, y)
+    wrong = ~evidence.right
+    errors = int(wrong.sum())
+    assert wrong[:errors].all() and 0 < errors < len(wrong)
+    assert (np.diff(evidence.margin[:errors]) <= 0).all()
+    assert (np.diff(evidence.margin[errors:]) <= 0).all()
+
+
+def test_a_given_solution_of_many_nodes_and_members_is_read_at_the_right_places():
+    exposure, y = make_exposure(members=2, groups=2)
+    mask = torch.zeros(40, 2, dtype=torch.bool)
+    mask[5:20, 0] = mask[11:33, 1] = True
+    solution = solve_oracle(exposure, "all", torch.ones(40, dtype=torch.bool))
+    given = gather(exposure, y, mask, member=1, solution=solution)
+    own = gather(exposure, y, mask, member=1)
+    assert sorted(given.nodes) == list(range(11, 33))
+    np.testing.assert_allclose(given.margin, own.margin, atol=1e-9)
+    np.testing.assert_allclose(given.witness, own.witness, atol=1e-9)
+    np.testing.assert_allclose(given.rival_weights, own.rival_weights, atol=1e-9)
+
+
+def test_nodes_outside_a_given_solution_have_no_margin():
+    exposure, y = make_exposure()
+    solution = solve_oracle(exposure, y, torch.arange(10))
+    evidence = gather(exposure, y, torch.arange(5, 15), solution=solution)
+    unsolved = np.isnan(evidence.margin)
+    assert sorted(evidence.nodes[unsolved]) == list(range(10, 15))
+
+
+def test_repairs_of_every_kind():
+    exposure, y = make_exposure(groups=2)
+    own = torch.randn(40, 4)
+    repairs = {"reweighting": Tilted(), "set-translation": Moved(), "mine": own}
+    evidence = gather(exposure, y, torch.arange(10, 30), repairs=repairs)
+    tilted, moved, mine = evidence.corrections
+    assert [c.kind for c in evidence.corrections] == ["coefficients", "shift", "logits"]
+    assert [c.title for c in evidence.corrections] == ["Reweighting", "Set translation", "mine"]
+    nodes = torch.from_numpy(evidence.nodes)
+    for correction, full in ((tilted, Tilted()), (moved, Moved())):
+        expected = full.logits(exposure)[0, nodes].numpy()
+        np.testing.assert_allclose(correction.logits, expected, atol=1e-10)
+    np.testing.assert_allclose(mine.logits, own[nodes].double().numpy())
+    alpha, lam = evidence.coefficients, tilted.coefficients
+    ends = evidence.segments
+    np.testing.assert_allclose(np.add.reduceat(lam, ends[:-1]), np.add.reduceat(alpha, ends[:-1]))
+
+
+def test_degree_and_homophily_come_from_the_graph():
+    exposure, y = make_exposure(nodes=6)
+    y = torch.tensor([0, 0, 1, 1, 0, -1])
+    edges = torch.tensor([[0, 1, 0, 2, 0, 0, 5, 3, 3], [1, 0, 2, 0, 0, 5, 0, 2, 2]])
+    evidence = gather(exposure, y, edge_index=edges)
+    rows = zip(evidence.nodes, evidence.degree, evidence.homophily, strict=True)
+    found = {int(node): (int(degree), share) for node, degree, share in rows}
+    assert found[0] == (3, 0.5)  # 1 shares its class, 2 does not, 5 has none
+    assert found[2] == (2, 0.5)
+    assert found[4][0] == 0 and np.isnan(found[4][1])
+    assert 5 not in found and evidence.unlabelled == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"member": 3}, "member 3 does not exist"),
+        ({"y": torch.zeros(3, dtype=torch.long)}, r"y has shape \[3\] instead of \[40\]"),
+        ({"y": torch.full((40,), 9)}, "y holds class 9; classes end at 3"),
+        ({"nodes": torch.ones(40, 5, dtype=torch.bool)}, "5 columns for 1 members"),
+        ({"nodes": torch.ones(7, dtype=torch.bool)}, "covers 7 nodes instead of 40"),
+        ({"repairs": {"mine": torch.zeros(3, 4)}}, "logits of 'mine' have shape"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    exposure, y = make_exposure()
+    arguments = {"y": y, **change}
+    with pytest.raises(InputError, match=message):
+        gather(exposure, arguments.pop("y"), **arguments)

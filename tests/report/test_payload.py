@@ -1,0 +1,135 @@
+"""The page's data: exact, small, and harmless inside a script block."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from report_worlds import Moved, Tilted, make_exposure
+
+import gnn_repair
+from gnn_repair.errors import InputError
+from gnn_repair.report import gather, report, report_results
+from gnn_repair.report.page import build_page
+from gnn_repair.report.payload import encode_array, run_payload, script_safe, within_budget
+
+NASTY = ["</script><script>alert(1)</script>", "<!-- & -->", "@@PAYLOAD@@", "line\u2028end"]
+
+
+def decode(entry: dict[str, str]) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(entry["data"]), np.dtype("<" + entry["type"]))
+
+
+def payload_of(page: str) -> dict:
+    found = re.search(r'<script type="application/json" id="payload">(.*?)</script>', page, re.S)
+    return json.loads(found[1])
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([0, 255], "u1"),
+        ([0, 256], "u2"),
+        ([-1, 5], "i1"),
+        ([-1, 200], "i2"),
+        ([0, 70_000], "u4"),
+        ([-1, 70_000], "i4"),
+        ([], "u1"),
+    ],
+)
+def test_integers_take_the_narrowest_type(values, kind):
+    entry = encode_array(np.array(values, dtype=np.int64))
+    assert entry["type"] == kind
+    assert decode(entry).tolist() == values
+
+
+def test_json_cannot_end_its_script_block():
+    text = script_safe({"names": NASTY})
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"names": NASTY}
+
+
+def test_the_payload_is_the_evidence():
+    exposure, y = make_exposure(groups=2)
+    evidence = gather(exposure, y, repairs={"reweighting": Tilted(), "set_translation": Moved()})
+    words, arrays = run_payload(evidence, class_names=NASTY)
+    assert words["classes"] == NASTY
+    full = evidence.contributions[evidence.rows]
+    table = decode(arrays["contributions"]).reshape(-1, 4)
+    np.testing.assert_allclose(table[decode(arrays["rows"])], full, rtol=1e-6)
+    np.testing.assert_array_equal(decode(arrays["margins"]), evidence.margin)
+    lengths = decode(arrays["lengths"])
+    np.testing.assert_array_equal(np.diff(evidence.segments), lengths)
+    counts, terms = decode(arrays["witness_lengths"]), decode(arrays["witness_terms"])
+    places = np.repeat(evidence.starts[:-1], counts) + terms
+    witness = np.zeros_like(evidence.witness)
+    witness[places] = decode(arrays["witness_coefficients"])
+    np.testing.assert_allclose(witness, evidence.witness, rtol=1e-6)
+
+
+def test_terms_beyond_the_budget_are_left_out_from_the_end(monkeypatch):
+    exposure, y = make_exposure()
+    evidence = gather(exposure, y)
+    limit = 6 * int(evidence.starts[20])
+    kept = within_budget(evidence, limit)
+    assert kept[:20].all() and not kept[20:].any()
+    monkeypatch.setattr("gnn_repair.report.payload.TERM_BYTES", limit)
+    words, arrays = run_payload(evidence)
+    assert words["left_out"] == 20
+    assert len(decode(arrays["coefficients"])) == evidence.starts[20]
+    assert decode(arrays["lengths"])[20:].sum() == 0
+
+
+def test_the_page_is_one_file_with_nothing_outside(tmp_path):
+    exposure, y = make_exposure()
+    title = "<img src=x onerror=alert(1)>@@STYLE@@"
+    path = report(exposure, y, tmp_path / "new" / "r.html", class_names=NASTY, title=title)
+    page = path.read_text(encoding="utf-8")
+    assert payload_of(page)["run"]["classes"] == NASTY
+    assert payload_of(page)["title"] == title
+    assert "<title>&lt;img src=x onerror=alert(1)&gt;@@STYLE@@</title>" in page
+    assert page.count("<script") == page.count("</script>") == 2
+    outside = re.findall(r"https?://[^\"'\s)]+", page)
+    assert set(outside) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", page)
+    assert [p.name for p in path.parent.iterdir()] == ["r.html"]
+
+
+def test_a_marker_in_the_content_is_not_replaced():
+    page = build_page({"title": "@@SCRIPT@@", "study": {}})
+    assert "<title>@@SCRIPT@@</title>" in page
+
+
+def test_the_package_name_and_the_folder_are_both_callable(tmp_path):
+    exposure, y = make_exposure(nodes=8)
+    assert gnn_repair.report(exposure, y, tmp_path / "a.html").is_file()
+    import gnn_repair.report as folder
+
+    assert folder(exposure, y, tmp_path / "b.html").is_file()
+
+
+def test_bad_names_and_empty_choices_are_refused(tmp_path):
+    exposure, y = make_exposure()
+    with pytest.raises(InputError, match="2 class names were given for 4"):
+        report(exposure, y, tmp_path / "r.html", class_names=["a", "b"])
+    with pytest.raises(InputError, match="3 node names were given for 40"):
+        report(exposure, y, tmp_path / "r.html", node_names=["a", "b", "c"])
+    with pytest.raises(InputError, match="no labelled node"):
+        report(exposure, torch.full_like(y, -1), tmp_path / "r.html")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        report(exposure, y, tmp_path / "file" / "r.html")
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_results_without_accuracies_are_refused(tmp_path):
+    import pandas as pd
+
+    columns = ["dataset", "backbone", "split", "method", "part", "metric", "value"]
+    empty = pd.DataFrame(columns=columns)
+    with pytest.raises(InputError, match="no test accuracy"):
+        report_results(empty, tmp_path / "r.html")

@@ -1,0 +1,100 @@
+"""The geometry of the picture, against SciPy and brute force; figures are written."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from report_worlds import Moved, Tilted, make_exposure
+from scipy.spatial import ConvexHull
+
+from gnn_repair.errors import InputError
+from gnn_repair.report import gather, write_figures
+from gnn_repair.report.planes import Plane, convex_hull, group_slices, hull, plane_of, vertices
+
+
+def test_the_hull_is_scipys():
+    points = np.random.default_rng(0).normal(size=(200, 2))
+    expected = points[ConvexHull(points).vertices]
+    found = convex_hull(points)
+    assert {tuple(p) for p in found} == {tuple(p) for p in expected}
+    edges = np.roll(found, -1, axis=0) - found
+    following = np.roll(edges, -1, axis=0)
+    turns = edges[:, 0] * following[:, 1] - edges[:, 1] * following[:, 0]
+    assert (turns > 0).all()
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_outline_is_that_of_every_extreme_mixture(groups):
+    exposure, y = make_exposure(groups=groups)
+    evidence = gather(exposure, y)
+    i = int(np.flatnonzero(evidence.nodes == 5)[0])
+    plane = plane_of(evidence, i)
+    slices = group_slices(evidence, i)
+    corners = []
+    for chosen in itertools.product(*[range(s.start, s.stop) for s in slices]):
+        logits = evidence.fixed_logits[i].copy()
+        for part, term in zip(slices, chosen, strict=True):
+            mass = evidence.coefficients[part].sum()
+            logits += mass * evidence.contributions[evidence.rows[term]]
+        corners.append(plane.place(logits))
+    expected = convex_hull(np.array(corners))
+    found = hull(evidence, i, plane)
+    np.testing.assert_allclose(sorted(map(tuple, found)), sorted(map(tuple, expected)), atol=1e-9)
+
+
+def test_one_groups_vertices_carry_all_its_mass():
+    exposure, y = make_exposure(groups=1)
+    evidence = gather(exposure, y)
+    terms = slice(evidence.starts[3], evidence.starts[4])
+    mass = evidence.coefficients[terms].sum()
+    expected = evidence.fixed_logits[3] + mass * evidence.contributions[evidence.rows[terms]]
+    np.testing.assert_allclose(vertices(evidence, 3), expected, atol=1e-10)
+
+
+def test_the_plane_is_of_margins():
+    plane = Plane(true=1, one=0, two=2)
+    np.testing.assert_allclose(plane.place(np.array([1.0, 4.0, -2.0])), [3.0, 6.0])
+
+
+def test_the_default_plane_is_against_the_strongest_rival():
+    exposure, y = make_exposure()
+    evidence = gather(exposure, y)
+    for i in range(len(evidence.nodes)):
+        plane = plane_of(evidence, i)
+        logits = evidence.frozen_logits[i].copy()
+        logits[plane.true] = -np.inf
+        assert plane.one == logits.argmax()
+        assert len({plane.true, plane.one, plane.two}) == 3
+
+
+def test_figures_are_written_with_their_words(tmp_path):
+    exposure, y = make_exposure()
+    names = ["<script>", "$x$", "b & c", "plain"]
+    evidence = gather(exposure, y, repairs={"reweighting": Tilted(), "set_translation": Moved()})
+    node = int(evidence.nodes[2])
+    paths = write_figures(evidence, tmp_path / "figures", node=node, class_names=names)
+    assert {p.name for p in paths} == {
+        f"{name}.{kind}"
+        for name in (
+            "accuracy",
+            "moves",
+            "margins",
+            "degree",
+            "homophily",
+            "support",
+            f"node-{node}",
+        )
+        for kind in ("svg", "pdf")
+    }
+    assert all(p.read_bytes()[:5] in (b"<?xml", b"%PDF-") for p in paths)
+    drawn = (tmp_path / "figures" / f"node-{node}.svg").read_text(encoding="utf-8")
+    assert "Set translation" in drawn and "<script>" not in drawn
+    with pytest.raises(InputError, match="node 999 is not among"):
+        write_figures(evidence, tmp_path, node=999)
+
+
+def test_two_classes_draw(tmp_path):
+    exposure, y = make_exposure(classes=2)
+    assert write_figures(gather(exposure, y), tmp_path, formats=["svg"])
