@@ -26,11 +26,26 @@ _HOMES = {
     "load_frozen": "backbones",
     "train_backbone": "backbones",
     "Exposure": "exposure",
+    "expose": "exposure",
+    "OracleExplainer": "oracle",
+    "OracleSolution": "oracle",
+    "nearest_reweighting": "oracle",
+    "reach": "oracle",
+    "solve_oracle": "oracle",
+    "stable_evidence": "oracle",
+    "NodeTranslation": "repair",
+    "RefitHead": "repair",
+    "Reweighting": "repair",
+    "SetTranslation": "repair",
+    "load_repair": "repair",
+    "run_study": "study",
+    "read_results": "study",
+    "report": "report",
     "GnnRepairError": "errors",
 }
 """Where each public name lives."""
 
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 @functools.cache
 def published() -> dict[str, Any]:
-    """The paper's tables: ``["tables"][table]["cells"][backbone][dataset]`` and ``["datasets"]``."""
+    """``["tables"][table]["cells"][backbone][dataset]`` and ``["datasets"][dataset]``."""
     text = resources.files("gnn_repair").joinpath("paper.json").read_text(encoding="utf-8")
     tables: dict[str, Any] = json.loads(text)
     return tables

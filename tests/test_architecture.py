@@ -14,7 +14,7 @@ import gnn_repair
 PACKAGE = Path(gnn_repair.__file__).parent
 LAYERS = [
     {"errors"},
-    {"published", "files", "devices"},
+    {"published", "files", "devices", "budget"},
     {"kernels"},
     {"datasets", "training"},
     {"backbones"},
