@@ -59,6 +59,8 @@ def _one_line(
 def main() -> None:
     """Run the command; an expected error is one sentence on stderr and exit code 2."""
     warnings.formatwarning = _one_line
+    # PyTorch announces on every first use that its sparse tensors are in beta.
+    warnings.filterwarnings("ignore", message="Sparse ", category=UserWarning)
     try:
         app()
     except GnnRepairError as error:

@@ -75,11 +75,11 @@ class StudyProgress(Watcher):
         """Say what is left."""
         self.total = self.total or plan.total
         self.done = self.began = len(plan.done)
-        text = f"{len(plan.cases)} cases to run"
+        text = f"{_count(len(plan.cases))} to run"
         self.bar.update(self.task, description=text, total=plan.total, completed=self.done)
         if not plan.cases:
             return
-        text = f"{self.done} of {plan.total} runs stored; {len(plan.cases)} cases to run"
+        text = f"{self.done} of {plan.total} runs stored; {_count(len(plan.cases))} to run"
         if plan.failed:
             text += f", {len(plan.failed)} runs that failed before among them"
         self._say(text)
@@ -117,3 +117,7 @@ class StudyProgress(Watcher):
     def _say(self, text: str) -> None:
         self.spoke = time.monotonic()
         self.console.print(text, markup=False, soft_wrap=True)
+
+
+def _count(cases: int) -> str:
+    return "1 case" if cases == 1 else f"{cases} cases"

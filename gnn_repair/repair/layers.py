@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout
 
+from gnn_repair.kernels import drop
 from gnn_repair.kernels.sets import Dropout, Layer, pool
 from gnn_repair.repair.surroundings import Surroundings
 
@@ -38,7 +38,7 @@ class Noise(NamedTuple):
 
     def __call__(self, values: Tensor) -> Tensor:
         """Dropout of anything else."""
-        return dropout(values, self.share)
+        return drop(values, self.share)
 
 
 def perceptron(inputs: int, hidden: int, outputs: int, *, zero: bool = False) -> nn.Sequential:
