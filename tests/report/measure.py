@@ -1,0 +1,47 @@
+"""How quick a report page is: ``python tests/report/measure.py PAGE.html …`` (not a test)."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from pathlib import Path
+
+from browser import open_browser
+
+STEPS = 80
+PAINT = "return performance.getEntriesByName('first-contentful-paint')[0].startTime"
+WALK = """
+const [steps, done] = arguments, times = [];
+function step() {
+  const start = performance.now();
+  document.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown", bubbles: true }));
+  requestAnimationFrame(() => setTimeout(() => {
+    times.push(performance.now() - start);
+    if (times.length < steps) setTimeout(step, 30); else done(times);
+  }, 0));
+}
+const tab = [...document.querySelectorAll("button")].find((b) => b.textContent === "Nodes");
+tab.click();
+setTimeout(step, 500);
+"""
+
+
+def main(pages: list[str]) -> None:
+    """Print first paint and the time of a node change, layout and drawing included."""
+    with open_browser() as browser:
+        for page in pages:
+            browser.open(Path(page).resolve())
+            browser.run("return document.body.offsetHeight")
+            browser.driver.set_script_timeout(60)
+            times = sorted(browser.driver.execute_async_script(WALK, STEPS))
+            late = times[int(0.95 * len(times))]
+            size = Path(page).stat().st_size / 1e6
+            print(
+                f"{page}: {size:.1f} MB, first paint {browser.run(PAINT):.0f} ms, node change "
+                f"{statistics.median(times):.0f} / {late:.0f} / {times[-1]:.0f} ms "
+                "(median / 95 % / worst)"
+            )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
