@@ -206,8 +206,10 @@ def small_demo(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_demo")
-def test_the_demo_goes_the_whole_way(run):
-    code, out, err = run("demo")
+def test_the_demo_goes_the_whole_way(run, tmp_path):
+    page = tmp_path / "page.html"
+    code, out, err = run("demo", "--report", str(page))
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert code == 0
     for part in ("The built-in graph", "Exposure of GCN on builtin", "Of its", "Set translation"):
         assert part in out
@@ -217,11 +219,12 @@ def test_the_demo_goes_the_whole_way(run):
 
 @pytest.mark.usefixtures("small_demo")
 def test_the_demo_keeps_its_results_when_asked(run, tmp_path):
-    code, out, _ = run("demo", "--format", "json", "--store", str(tmp_path))
+    page = ("--report", str(tmp_path / "page.html"))
+    code, out, _ = run("demo", "--format", "json", "--store", str(tmp_path / "store"), *page)
     assert code == 0
     sheets = {fact["sheet"] for fact in json.loads(out)}
     assert {"Frozen", "Set translation", "Error reach (%)", "Macro means"} <= sheets
-    assert len(list(Store(tmp_path).records(DIGEST))) == 2
+    assert len(list(Store(tmp_path / "store").records(DIGEST))) == 2
 
 
 def test_plain_lines_say_what_a_bar_would():
