@@ -40,7 +40,8 @@ def save_tensors(
     path: str | Path, kind: str, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
     """Write ``tensors`` and the JSON ``header`` as one safetensors file of this ``kind``."""
-    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # Clones, since the format refuses tensors that share memory.
+    flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     metadata = {"kind": kind, "header": json.dumps(dict(header))}
     with replacing(Path(path)) as temporary:
         save_file(flat, temporary, metadata=metadata)

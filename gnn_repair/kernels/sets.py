@@ -27,7 +27,7 @@ from torch.autograd.function import once_differentiable
 from gnn_repair.kernels import backend
 
 BOUND = 4.0
-"""Scores are BOUND · tanh(·)."""
+"""Scores and shifts are BOUND · tanh(·)."""
 
 
 @dataclass(frozen=True, eq=False)

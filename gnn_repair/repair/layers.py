@@ -12,9 +12,6 @@ from gnn_repair.kernels import drop
 from gnn_repair.kernels.sets import Dropout, Layer, pool
 from gnn_repair.repair.surroundings import Surroundings
 
-BOUND = 4.0
-"""Shifts are BOUND · tanh(·), like scores."""
-
 Parameters = Mapping[str, Tensor]
 """Trained parameters [S, …]; matrices input × output."""
 

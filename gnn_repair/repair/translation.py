@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.exposure import Exposure
+from gnn_repair.kernels.sets import BOUND
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.layers import (
-    BOUND,
     Noise,
     Parameters,
     affine,
