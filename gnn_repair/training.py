@@ -2,9 +2,9 @@
 
 What is trained has a leading member axis S on every parameter, and the S members (one per split)
 learn side by side without influencing each other: losses are summed, so gradients separate; Adam
-is elementwise; clipping, selection, patience and divergence are decided per member. On a GPU one
-epoch is captured as a CUDA graph and replayed; all decisions stay on the device and the host looks
-only every ``CHECK_EVERY`` epochs.
+is elementwise; clipping, selection, patience and divergence are decided per member. On a GPU the
+two kinds of step, an epoch's first (which also evaluates) and the later ones, are each captured as
+a CUDA graph and replayed; all decisions stay on the device and the host looks only now and then.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gnn_repair.adam import FlatParameters, MemberAdam
 from gnn_repair.budget import LONG as LONG
 from gnn_repair.budget import SHORT as SHORT
 from gnn_repair.budget import Budget as Budget
 
 CHECK_EVERY = 10
-"""Epochs between two looks of the host. Later epochs of a stopped member change nothing, so this
-number does not influence results."""
+"""Steps, at least, between two looks of the host, which come at the end of an epoch. Later epochs
+of a stopped member change nothing, so this number does not influence results."""
 
 WARM_UP = 3
-"""Epochs run before a CUDA graph is captured (they count as training like any other)."""
+"""Steps run before a CUDA graph is captured (they count as training like any other)."""
 
 
 class Trainee(ABC):
@@ -41,9 +42,12 @@ class Trainee(ABC):
         """What the evaluation and the first update of an epoch share (with gradients)."""
         return None
 
+    def begin_epoch(self) -> None:  # noqa: B027 - nothing unless there is something to shuffle
+        """Called before an epoch's first loss: where minibatches are shuffled."""
+
     @abstractmethod
-    def losses(self, trunk: Any, step: int) -> Tensor:
-        """Training loss of every member, [S]."""
+    def losses(self, trunk: Any) -> Tensor:
+        """Training loss of every member on the next batch, [S]."""
 
     @abstractmethod
     def scores(self, trunk: Any) -> Tensor:
@@ -84,13 +88,14 @@ class Fitted:
 def fit(trainee: Trainee, budget: Budget, on_progress: ProgressCallback | None = None) -> Fitted:
     """Train every member of ``trainee`` within ``budget`` and keep its best state."""
     run = _Run(trainee, budget)
-    advance = run.epoch
+    first_step, later_step = _Replayed(run, first=True), _Replayed(run, first=False)
+    every = max(1, CHECK_EVERY // trainee.steps_per_epoch)
     for epoch in range(budget.epochs):
-        if epoch == WARM_UP and run.device.type == "cuda":
-            advance = _captured(run)
-        if epoch % CHECK_EVERY == 0 and not run.look(epoch, on_progress):
+        if epoch % every == 0 and not run.look(epoch, on_progress):
             break
-        advance()
+        first_step()
+        for _ in range(1, trainee.steps_per_epoch):
+            later_step()
     else:
         run.last_look()
     run.look(budget.epochs, on_progress)
@@ -102,47 +107,54 @@ class _Run:
 
     def __init__(self, trainee: Trainee, budget: Budget) -> None:
         self.trainee, self.budget = trainee, budget
-        self.parameters = list(trainee.parameters.values())
-        self.device = self.parameters[0].device
-        for parameter in self.parameters:
-            parameter.requires_grad_()
-        members = self.parameters[0].shape[0]
-        self.best = [parameter.detach().clone() for parameter in self.parameters]
+        self.parameters = FlatParameters(trainee.parameters)
+        self.matrix = self.parameters.matrix
+        self.optimizer = MemberAdam(self.matrix, budget)
+        self.device = self.matrix.device
+        members = self.matrix.shape[0]
+        self.best = self.matrix.detach().clone()
         self.best_score = torch.full((members,), -1.0, device=self.device)
         self.best_epoch = torch.zeros(members, dtype=torch.long, device=self.device)
         self.epochs_run = torch.zeros_like(self.best_epoch)
         self.active = torch.ones(members, dtype=torch.bool, device=self.device)
         self.diverged = torch.zeros_like(self.active)
         self.now = torch.zeros((), dtype=torch.long, device=self.device)
-        self.optimizer = _optimizer(self.parameters, budget)
+        self.tally = torch.zeros(members, device=self.device)
 
-    def epoch(self) -> None:
-        """Evaluate the current state, then train it for one epoch."""
-        for step in range(self.trainee.steps_per_epoch):
-            trunk = self.trainee.trunk()
-            losses = self._finite(self.trainee.losses(trunk, step))
-            if step == 0:
-                self._evaluate(trunk)
-            self.optimizer.zero_grad(set_to_none=True)
-            losses.sum().backward()
-            self._clip()
-            self.optimizer.step()
-        self.now.add_(1)
-        self.epochs_run.add_(self.active)
+    def step(self, first: bool) -> None:
+        """Train on the next batch; an epoch's first step evaluates the present state before."""
+        self.trainee.parameters = self.parameters.views(self.matrix)
+        trunk = self.trainee.trunk()
+        if first:
+            self.trainee.begin_epoch()
+        losses = self.trainee.losses(trunk)
+        self.tally.add_(losses.detach())
+        if first:
+            self._stop_diverged()
+            self._evaluate(trunk)
+            self.now.add_(1)
+            self.epochs_run.add_(self.active)
+        self.optimizer.forget()
+        losses.sum().backward()
+        self.optimizer.step()
+        # A graph that is still referred to would tie the next step to this one's CUDA stream.
+        self.trainee.parameters = self.parameters.views(self.matrix.detach())
 
     @torch.no_grad()
     def last_look(self) -> None:
         """Evaluate the state after the last epoch."""
+        self.trainee.parameters = self.parameters.views(self.matrix)
         trunk = self.trainee.trunk()
-        self._finite(self.trainee.losses(trunk, 0))
+        self.trainee.begin_epoch()
+        self.tally.add_(self.trainee.losses(trunk))
+        self._stop_diverged()
         self._evaluate(trunk)
 
-    def _finite(self, losses: Tensor) -> Tensor:
-        """Stop members whose loss is not finite, before their state can be kept."""
-        finite = losses.isfinite()
+    def _stop_diverged(self) -> None:
+        """Stop members that had a loss that is not finite, before their state can be kept."""
+        finite = self.tally.isfinite()
         self.diverged.logical_or_(self.active & ~finite)
         self.active.logical_and_(finite)
-        return losses
 
     @torch.no_grad()
     def _evaluate(self, trunk: Any) -> None:
@@ -159,22 +171,10 @@ class _Run:
 
     def _keep(self, better: Tensor) -> None:
         if self.device.type == "cuda":
-            for best, parameter in zip(self.best, self.parameters, strict=True):
-                mask = better.view(-1, *[1] * (parameter.dim() - 1))
-                best.copy_(torch.where(mask, parameter, best))
+            self.best.copy_(torch.where(better.unsqueeze(1), self.matrix, self.best))
             return
         for member in better.nonzero().view(-1).tolist():
-            for best, parameter in zip(self.best, self.parameters, strict=True):
-                best[member] = parameter[member]
-
-    @torch.no_grad()
-    def _clip(self) -> None:
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        norms = [torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients]
-        norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-        scale = (self.budget.clip / (norm + 1e-6)).clamp(max=1.0)
-        for gradient in gradients:
-            gradient.mul_(scale.view(-1, *[1] * (gradient.dim() - 1)))
+            self.best[member] = self.matrix[member]
 
     def look(self, epoch: int, on_progress: ProgressCallback | None) -> bool:
         """Report progress; tell whether any member is still training."""
@@ -188,35 +188,45 @@ class _Run:
 
     def result(self) -> Fitted:
         """The outcome, on the training device."""
-        parameters = dict(zip(self.trainee.parameters, self.best, strict=True))
+        parameters = {
+            name: value.clone() for name, value in self.parameters.views(self.best).items()
+        }
         return Fitted(parameters, self.best_epoch, self.best_score, self.epochs_run, self.diverged)
 
 
-def _optimizer(parameters: list[Tensor], budget: Budget) -> torch.optim.Optimizer:
-    method = torch.optim.AdamW if budget.decoupled else torch.optim.Adam
-    return method(
-        parameters,
-        lr=budget.learning_rate,
-        weight_decay=budget.weight_decay,
-        fused=True,
-        capturable=parameters[0].device.type == "cuda",
-    )
+class _Replayed:
+    """A kind of step that on a GPU is captured as a CUDA graph after a few calls, then replayed.
 
+    Where it cannot be captured it stays what it is, with a warning.
+    """
 
-def _captured(run: _Run) -> Callable[[], None]:
-    """One epoch as a CUDA graph; eagerly, with a warning, where it cannot be captured."""
-    graph = torch.cuda.CUDAGraph()
-    run.optimizer.zero_grad(set_to_none=True)
-    torch.cuda.synchronize(run.device)
-    try:
-        with torch.cuda.graph(graph):
-            run.epoch()
-    except RuntimeError as error:
-        _forget_capture(run.device)
-        reason = str(error).splitlines()[0]
-        warnings.warn(f"training without a CUDA graph: {reason}", stacklevel=3)
-        return run.epoch
-    return graph.replay
+    def __init__(self, run: _Run, *, first: bool) -> None:
+        self.run, self.first = run, first
+        self.calls = 0
+        self.replay: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        if self.calls == WARM_UP and self.run.device.type == "cuda":
+            self.replay = self._captured()
+        self.calls += 1
+        if self.replay is None:
+            self.run.step(self.first)
+        else:
+            self.replay()
+
+    def _captured(self) -> Callable[[], None] | None:
+        graph, device = torch.cuda.CUDAGraph(), self.run.device
+        self.run.optimizer.forget()
+        torch.cuda.synchronize(device)
+        try:
+            with torch.cuda.graph(graph):
+                self.run.step(self.first)
+        except RuntimeError as error:
+            _forget_capture(device)
+            reason = str(error).splitlines()[0]
+            warnings.warn(f"training without a CUDA graph: {reason}", stacklevel=4)
+            return None
+        return graph.replay
 
 
 def _forget_capture(device: torch.device) -> None:

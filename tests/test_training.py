@@ -26,7 +26,7 @@ class Scripted(Trainee):
         self.epoch += 1
         self.seen.append(self.parameters["value"].detach().clone())
 
-    def losses(self, trunk: None, step: int) -> torch.Tensor:
+    def losses(self, trunk: None) -> torch.Tensor:
         return -self.slopes * self.parameters["value"].squeeze(1)
 
     def scores(self, trunk: None) -> torch.Tensor:
@@ -72,9 +72,9 @@ def test_training_ends_when_nobody_is_left():
 
 def test_a_diverging_member_stops_with_its_best_state_and_harms_nobody():
     class Diverging(Scripted):
-        def losses(self, trunk: None, step: int) -> torch.Tensor:
+        def losses(self, trunk: None) -> torch.Tensor:
             bad = torch.tensor([torch.nan if self.epoch == 3 else 1.0, 1.0])
-            return super().losses(trunk, step) * bad
+            return super().losses(trunk) * bad
 
     script = [[0, 0], [1, 1], [2, 2], [3, 3], [4, 4], [5, 5]]
     fitted = fit(Diverging(script, [1.0, 1.0]), replace(PLAIN, epochs=5))
@@ -146,7 +146,7 @@ def test_what_cannot_be_captured_is_trained_eagerly():
             super().__init__([[0], [1], [2]], [1.0])
             self.parameters = {"value": torch.zeros(1, 1, device="cuda")}
 
-        def losses(self, trunk: None, step: int) -> torch.Tensor:
+        def losses(self, trunk: None) -> torch.Tensor:
             value = torch.nn.functional.dropout(self.parameters["value"], 0.5)
             return -value.squeeze(1) * (1 + float(value.detach().sum() > 1e9))
 

@@ -126,7 +126,7 @@ class _BackboneTrainee(Trainee):
     def trunk(self) -> Any:
         return self.backbone.trunk(self.parameters, self.graph)
 
-    def losses(self, trunk: Any, step: int) -> Tensor:
+    def losses(self, trunk: Any) -> Tensor:
         dropout = self.backbone.shape.dropout
         logits = self.backbone.logits(self.parameters, self.graph, trunk, dropout)
         return member_losses(logits, self.labels, self.weights)

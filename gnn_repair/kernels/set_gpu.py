@@ -18,20 +18,26 @@ from gnn_repair.kernels.sets import BOUND, Dropout, Layer, TermSets
 
 TILE = 2048
 """Hidden channels one program holds at a time."""
-BUSY = 4096
+SHORT = 8
+"""Mean set size up to which blocks are a quarter as deep."""
+BUSY = 8192
 """Programs that keep a GPU busy: fewer targets than this share their terms among programs."""
-MOST_PARTS = 16
+MOST_PARTS = 32
 
 
-def _blocks(sets: TermSets, layer: Layer, rows: int) -> dict[str, Any]:
-    """Block sizes, and into how many pieces a target's terms are cut."""
+def _blocks(sets: TermSets, layer: Layer) -> dict[str, Any]:
+    """Block sizes; few different ones, since each is a compilation."""
     channels = triton.next_power_of_2(layer.cosine.shape[1])
-    terms, recipients = sets.columns.numel(), max(1, sets.segments.numel() // sets.groups)
-    mean = max(1, terms // recipients)
-    deep = max(2, min(triton.next_power_of_2(mean), TILE // channels))
-    wanted = min(BUSY // max(1, rows), mean // (2 * deep), MOST_PARTS)
-    parts = triton.next_power_of_2(max(1, wanted))
-    return {"BLOCK_T": deep, "BLOCK_H": channels, "PARTS": parts}
+    recipients = max(1, sets.segments.numel() // sets.groups)
+    deep = max(4, TILE // channels)
+    short = sets.columns.numel() <= SHORT * recipients
+    return {"BLOCK_T": max(2, deep // 4) if short else deep, "BLOCK_H": channels}
+
+
+def _parts(sets: TermSets, rows: int, deep: int) -> int:
+    """Into how many pieces a target's terms are cut; the largest set decides, as it ends last."""
+    most = min(BUSY // max(1, rows), MOST_PARTS, sets.longest // (2 * deep))
+    return int(triton.next_power_of_2(max(1, most)))
 
 
 def _inputs(sets: TermSets) -> tuple[Tensor, ...]:
@@ -55,15 +61,16 @@ def pool(sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout) -> Ten
     if not _float32(layer):
         return plain.pool(sets, targets, layer, dropout)
     rows = targets.numel()
-    blocks = _blocks(sets, layer, rows)
-    out = layer.recipient.new_empty(blocks["PARTS"], *layer.recipient.shape)
+    blocks = _blocks(sets, layer)
+    parts = _parts(sets, rows, blocks["BLOCK_T"])
+    out = layer.recipient.new_empty(parts, *layer.recipient.shape)
     if rows:
-        kernels.pool[rows, blocks["PARTS"]](
+        kernels.pool[rows, parts](
             sets.segments, sets.columns, targets, *_inputs(sets), *layer, dropout.seed, out,
             *_sizes(sets, layer), dropout.threshold, dropout.scale, DROP=dropout.threshold > 0,
             **blocks,
         )  # fmt: skip
-    return out[0] if blocks["PARTS"] == 1 else out.sum(0)
+    return out[0] if parts == 1 else out.sum(0)
 
 
 def pool_gradient(
@@ -73,16 +80,19 @@ def pool_gradient(
     if not _float32(layer):
         return plain.pool_gradient(sets, targets, layer, dropout, gradient)
     rows = targets.numel()
-    blocks = _blocks(sets, layer, rows)
-    by_row = layer.recipient.new_empty(3, blocks["PARTS"], *layer.recipient.shape)
+    blocks = _blocks(sets, layer)
+    parts = _parts(sets, rows, blocks["BLOCK_T"])
+    by_row = layer.recipient.new_empty(3, parts, *layer.recipient.shape)
     by_source = torch.zeros_like(layer.source)
     if rows:
-        kernels.pool_gradient[rows, blocks["PARTS"]](
+        kernels.pool_gradient[rows, parts](
             sets.segments, sets.columns, targets, *_inputs(sets), *layer, dropout.seed, gradient,
             by_row[0], by_source, by_row[1], by_row[2], *_sizes(sets, layer), dropout.threshold,
             dropout.scale, DROP=dropout.threshold > 0, **blocks,
         )  # fmt: skip
-    return by_row[0].sum(0), by_source, by_row[1].sum((0, 2)), by_row[2].sum((0, 2))
+    by_target = by_row.sum(1)
+    by_cosine, by_distance = by_target[1:].sum(2)
+    return by_target[0], by_source, by_cosine, by_distance
 
 
 def tilt(
@@ -98,16 +108,17 @@ def tilt(
     if not _float32(layer):
         return plain.tilt(sets, targets, layer, output, bias, contributions, dropout)
     rows, classes = targets.numel(), contributions.shape[2]
-    blocks = _blocks(sets, layer, rows)
-    out = contributions.new_empty(blocks["PARTS"], *targets.shape, sets.groups, classes + 1)
+    blocks = _blocks(sets, layer)
+    parts = _parts(sets, rows, blocks["BLOCK_T"])
+    out = contributions.new_empty(parts, *targets.shape, sets.groups, classes + 1)
     if rows:
-        kernels.tilt[rows, blocks["PARTS"]](
+        kernels.tilt[rows, parts](
             sets.segments, sets.columns, sets.rows, targets, *_inputs(sets), *layer, dropout.seed,
             output, bias, contributions, out, *_sizes(sets, layer), contributions.shape[1],
             classes, dropout.threshold, dropout.scale, BOUND, DROP=dropout.threshold > 0,
             BLOCK_C=triton.next_power_of_2(classes + 1), **blocks,
         )  # fmt: skip
-    return out.sum(0), out.new_empty(0)
+    return out[0] if parts == 1 else out.sum(0), out.new_empty(0)
 
 
 def tilt_gradient(
@@ -127,21 +138,22 @@ def tilt_gradient(
             sets, targets, layer, output, bias, contributions, dropout, kept, gradient
         )
     rows, classes = targets.numel(), contributions.shape[2]
-    blocks = _blocks(sets, layer, rows)
-    by_row = layer.recipient.new_empty(4, blocks["PARTS"], *layer.recipient.shape)
-    by_bias = layer.recipient.new_empty(blocks["PARTS"], *targets.shape)
+    blocks = _blocks(sets, layer)
+    parts = _parts(sets, rows, blocks["BLOCK_T"])
+    by_row = layer.recipient.new_empty(4, parts, *layer.recipient.shape)
+    by_bias = layer.recipient.new_empty(parts, *targets.shape)
     by_source = torch.zeros_like(layer.source)
     if rows:
-        kernels.tilt_gradient[rows, blocks["PARTS"]](
+        kernels.tilt_gradient[rows, parts](
             sets.segments, sets.columns, sets.rows, targets, *_inputs(sets), *layer, dropout.seed,
             output, bias, contributions, gradient, by_row[3], by_bias, by_row[0], by_source,
             by_row[1], by_row[2], *_sizes(sets, layer), contributions.shape[1], classes,
             dropout.threshold, dropout.scale, BOUND, DROP=dropout.threshold > 0,
             BLOCK_C=triton.next_power_of_2(classes + 1), **blocks,
         )  # fmt: skip
-    by_cosine, by_distance, by_output = (by_row[i].sum((0, 2)) for i in (1, 2, 3))
-    by_recipient = by_row[0].sum(0)
-    return by_output, by_bias.sum((0, 2)), by_recipient, by_source, by_cosine, by_distance
+    by_target = by_row.sum(1)
+    by_cosine, by_distance, by_output = by_target[1:].sum(2)
+    return by_output, by_bias.sum((0, 2)), by_target[0], by_source, by_cosine, by_distance
 
 
 def compare(

@@ -14,6 +14,11 @@ With dropout, ten integer operations per hidden channel more: masks are recomput
 import triton
 import triton.language as tl
 
+SIZES = [
+    "weights_stride", "cosine_stride", "distance_stride", "T", "P", "L", "G", "R", "C", "threshold"
+]  # fmt: skip
+"""What varies from graph to graph: no kernel is compiled anew for a size that is odd or even."""
+
 
 @triton.jit
 def mixed_hash(x):
@@ -42,10 +47,10 @@ def kept(key, term, channel, threshold):
 
 
 @triton.jit
-def piece(start, stop, part, PARTS: tl.constexpr, BLOCK_T: tl.constexpr):
-    """The terms this program takes: one of PARTS pieces, each a whole number of blocks."""
+def piece(start, stop, part, BLOCK_T: tl.constexpr):
+    """The terms this program takes: one of the grid's pieces, each a whole number of blocks."""
     blocks = tl.cdiv(stop - start, BLOCK_T)
-    each = tl.cdiv(blocks, PARTS) * BLOCK_T
+    each = tl.cdiv(blocks, tl.num_programs(1)) * BLOCK_T
     first = start + part * each
     return first, tl.minimum(first + each, stop)
 
@@ -68,11 +73,11 @@ def hidden_block(
     return x, column, c, d
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def pool(
     segments, columns, targets, weights, cosine, distance, recipient, source, by_cosine,
     by_distance, seed, out, weights_stride, cosine_stride, distance_stride, T, P, L, H, G,
-    threshold, scale, DROP: tl.constexpr, PARTS: tl.constexpr, BLOCK_T: tl.constexpr,
+    threshold, scale, DROP: tl.constexpr, BLOCK_T: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """out[part, s, l] = Σ_t α · hidden over a piece of the target's terms."""
@@ -87,7 +92,7 @@ def pool(
     k = tl.load(by_distance + s * H + h, mask=inside, other=0.0)
     key = member_key(seed, s)
     total = tl.zeros((BLOCK_H,), dtype=tl.float32)
-    first, last = piece(start, stop, part, PARTS, BLOCK_T)
+    first, last = piece(start, stop, part, BLOCK_T)
     for at in range(first, last, BLOCK_T):
         t = at + tl.arange(0, BLOCK_T)
         valid = t < last
@@ -101,12 +106,12 @@ def pool(
     tl.store(out + (part * rows + row) * H + h, total * scale, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def pool_gradient(
     segments, columns, targets, weights, cosine, distance, recipient, source, by_cosine,
     by_distance, seed, upstream, grad_recipient, grad_source, grad_cosine, grad_distance,
     weights_stride, cosine_stride, distance_stride, T, P, L, H, G, threshold, scale,
-    DROP: tl.constexpr, PARTS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr,
+    DROP: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """Gradients of pool: sums over the piece's terms per row, messages by atomic additions."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -123,7 +128,7 @@ def pool_gradient(
     by_own = tl.zeros((BLOCK_H,), dtype=tl.float32)
     by_c = tl.zeros((BLOCK_H,), dtype=tl.float32)
     by_d = tl.zeros((BLOCK_H,), dtype=tl.float32)
-    first, last = piece(start, stop, part, PARTS, BLOCK_T)
+    first, last = piece(start, stop, part, BLOCK_T)
     for at in range(first, last, BLOCK_T):
         t = at + tl.arange(0, BLOCK_T)
         valid = t < last
@@ -155,12 +160,12 @@ def bounded(raw, bound):
     return bound * share, share
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def tilt(
     segments, columns, rows, targets, weights, cosine, distance, recipient, source, by_cosine,
     by_distance, seed, output, bias, contributions, out, weights_stride, cosine_stride,
     distance_stride, T, P, L, H, G, R, C, threshold, scale, bound, DROP: tl.constexpr,
-    PARTS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """out[part, s, l, g] = Σ_t α e^s [ℓ, 1] over a piece of each of the target's groups."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -179,7 +184,7 @@ def tilt(
         start = tl.load(segments + v * G + group)
         stop = tl.load(segments + v * G + group + 1)
         mixture = tl.zeros((BLOCK_C,), dtype=tl.float32)
-        first, last = piece(start, stop, part, PARTS, BLOCK_T)
+        first, last = piece(start, stop, part, BLOCK_T)
         for at in range(first, last, BLOCK_T):
             t = at + tl.arange(0, BLOCK_T)
             valid = t < last
@@ -201,13 +206,13 @@ def tilt(
         tl.store(out + at_row, mixture, mask=c_at <= C)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def tilt_gradient(
     segments, columns, rows, targets, weights, cosine, distance, recipient, source, by_cosine,
     by_distance, seed, output, bias, contributions, upstream, grad_output, grad_bias,
     grad_recipient, grad_source, grad_cosine, grad_distance, weights_stride, cosine_stride,
     distance_stride, T, P, L, H, G, R, C, threshold, scale, bound, DROP: tl.constexpr,
-    PARTS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Gradients of tilt: sums over the piece's terms per row, messages by atomic additions."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -230,7 +235,7 @@ def tilt_gradient(
         start = tl.load(segments + v * G + group)
         stop = tl.load(segments + v * G + group + 1)
         above = tl.load(upstream + (row * G + group) * (C + 1) + c_at, mask=c_at <= C, other=0.0)
-        first, last = piece(start, stop, part, PARTS, BLOCK_T)
+        first, last = piece(start, stop, part, BLOCK_T)
         for at in range(first, last, BLOCK_T):
             t = at + tl.arange(0, BLOCK_T)
             valid = t < last
@@ -265,7 +270,7 @@ def tilt_gradient(
     tl.store(grad_bias + part * all_rows + row, tl.sum(by_bias, axis=0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "N", "P"])
 def compare(
     owners, columns, recipient, source, products, squares, T, N, P, D,
     BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,

@@ -16,7 +16,7 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -48,6 +48,12 @@ class TermSets:
     """[S or 1, T]: cos(h_v, h_a)."""
     distance: Tensor
     """[S or 1, T]: ‖h_a − h_v‖."""
+
+    @cached_property
+    def longest(self) -> int:
+        """Terms of the largest set."""
+        ends = self.segments[:: self.groups]
+        return int(ends.diff().max()) if ends.numel() > 1 else 0
 
 
 class Layer(NamedTuple):

@@ -8,6 +8,8 @@ bytes (float32) per call; gathered bytes come from L2 while the table fits there
     softmax        about 10·T·G operations, 8·T·G bytes read + 4·T·G written
     pair_scores    4·T·K operations,  8·T·K bytes gathered + 4·T·G written
     pair_gradient  6·T·K operations,  4·T·K bytes gathered + 8·N·K written
+    tall_gradient  2·P·k·H operations and 4·P·(k + H) bytes a member
+    adam           about 15·Q operations and 28·Q bytes a member
 
 Kernels named *_rows give one program a row, so sums have one owner and are deterministic;
 kernels named *_entries give one program a block of entries.
@@ -113,7 +115,7 @@ def softmax_gradient_rows(
         tl.store(out + place, share * (upstream - total[None, :]), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def dot_entries(
     recipients, indices, gradient, table, out, T, G, D,
     BLOCK_T: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -137,7 +139,7 @@ def dot_entries(
     tl.store(out + t[:, None] * G + g[None, :], total, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def pair_scores_entries(
     recipients, indices, attention, source, recipient, out, T, G, D, slope,
     BLOCK_T: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -192,3 +194,64 @@ def pair_gradient_rows(
     total *= tl.load(attention + k, mask=inside, other=0.0)
     tl.store(out + v * K + k, total, mask=inside)
     tl.store(by_attention + v * K + k, weighted, mask=inside)
+
+
+@triton.jit(do_not_specialize=["P"])
+def tall_gradient(
+    rows, upstream, out, P, K, H,
+    BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """out[s, chunk, k, h] = Σ_p rows[s, p, k] · upstream[s, p, h] over a chunk of p."""
+    s, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    across = tl.cdiv(H, BLOCK_H)
+    k = (tl.program_id(2) // across) * BLOCK_K + tl.arange(0, BLOCK_K)
+    h = (tl.program_id(2) % across) * BLOCK_H + tl.arange(0, BLOCK_H)
+    each = tl.cdiv(tl.cdiv(P, BLOCK_P), tl.num_programs(1)) * BLOCK_P
+    first = chunk * each
+    last = tl.minimum(first + each, P)
+    total = tl.zeros((BLOCK_K, BLOCK_H), dtype=tl.float32)
+    for at in range(first, last, BLOCK_P):
+        p = at + tl.arange(0, BLOCK_P)
+        valid = p < last
+        place = s * P + p
+        left_mask = (k < K)[:, None] & valid[None, :]
+        left = tl.load(rows + place[None, :] * K + k[:, None], mask=left_mask, other=0.0)
+        right_mask = valid[:, None] & (h < H)[None, :]
+        right = tl.load(upstream + place[:, None] * H + h[None, :], mask=right_mask, other=0.0)
+        # Three products of tensor-core pieces: the precision of float32.
+        total += tl.dot(left, right, input_precision="tf32x3")
+    row = (s * tl.num_programs(1) + chunk) * K + k
+    mask = (k < K)[:, None] & (h < H)[None, :]
+    tl.store(out + row[:, None] * H + h[None, :], total, mask=mask)
+
+
+@triton.jit(do_not_specialize=["Q"])
+def adam(
+    matrix, gradient, first, second, steps, scale, Q, rate, decay,
+    DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One update of Adam (or AdamW) on row s of the matrix, its gradient times scale[s]."""
+    s = tl.program_id(1).to(tl.int64)
+    q = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = q < Q
+    at = s * Q + q
+    value = tl.load(matrix + at, mask=inside, other=0.0)
+    g = tl.load(gradient + at, mask=inside, other=0.0) * tl.load(scale + s)
+    if DECOUPLED:
+        value -= rate * decay * value
+    else:
+        g += decay * value
+    m = tl.load(first + at, mask=inside, other=0.0)
+    v = tl.load(second + at, mask=inside, other=0.0)
+    m += 0.1 * (g - m)
+    v += 0.001 * (g * g - v)
+    # Bias corrections in double precision: 1 − 0.999 would lose half its digits. Natural
+    # logarithms of 0.9 and 0.999.
+    t = tl.load(steps).to(tl.float64)
+    unbias_m = (1.0 - tl.exp(t * -0.10536051565782628)).to(tl.float32)
+    unbias_v = (1.0 - tl.exp(t * -0.0010005003335835335)).to(tl.float32)
+    size = tl.sqrt(v) / tl.sqrt(unbias_v) + 1e-8
+    value -= rate / unbias_m * m / size
+    tl.store(matrix + at, value, mask=inside)
+    tl.store(first + at, m, mask=inside)
+    tl.store(second + at, v, mask=inside)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch_geometric.nn import CorrectAndSmooth as PropagatedLabels
 from torch_geometric.utils import coalesce
 
 from gnn_repair.devices import choose_device
@@ -17,10 +15,23 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.repair.base import FittedRepair, Repair, on_device
 from gnn_repair.repair.fitting import Targets, find_targets
+from gnn_repair.repair.propagation import (
+    Propagation,
+    Strengths,
+    correct_and_smooth,
+    jobs_at_once,
+    normalised_adjacency,
+)
 from gnn_repair.training import ProgressCallback
 
 ALPHAS = (0.5, 0.8, 0.95)
 """Propagation strengths that validation accuracy chooses from."""
+AUTOSCALE = (True, False)
+"""Both ways to scale a correction."""
+CORRECTIONS = tuple(product(ALPHAS, AUTOSCALE))
+"""Strength of the correction, autoscale."""
+CANDIDATES = tuple(product(ALPHAS, ALPHAS, AUTOSCALE))
+"""Strength of the correction, of the smoothing, autoscale: the first of equally good ones wins."""
 TEMPERATURES = (0.05, 20.0)
 """Where τ is looked for."""
 TINY = 1e-12
@@ -101,12 +112,6 @@ def _untrained(exposure: Exposure) -> dict[str, Any]:
     }
 
 
-class _Strengths(NamedTuple):
-    correct: float
-    smooth: float
-    autoscale: bool
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FittedSmoothing(FittedRepair):
     """Frozen probabilities, corrected and smoothed over the graph with the training labels."""
@@ -120,29 +125,26 @@ class FittedSmoothing(FittedRepair):
         """
         self._matching(exposure)
         place = exposure.recipients.device
-        labels, strengths = self.constants["labels"].to(place), self.constants["strengths"]
+        labels, strengths = (self.constants[name].to(place) for name in ("labels", "strengths"))
         if labels.shape[1] != exposure.num_nodes:
             raise InputError(
                 f"correct-and-smooth was fitted on a graph of {labels.shape[1]} nodes, not "
                 f"{exposure.num_nodes}; fit it again on this one"
             )
         method: CorrectAndSmooth = self.repair  # type: ignore[assignment]
-        entries = sources_to_recipients(exposure)
-        out = torch.empty_like(exposure.frozen_logits)
-        for member in range(self.num_members):
-            correct, smooth, autoscale = strengths[member].tolist()
-            out[member] = method.propagate(
-                exposure.frozen_logits[member],
-                labels[member],
-                entries,
-                _Strengths(correct, smooth, bool(autoscale)),
-            )
-        return out[:, exposure.recipients].clamp(min=TINY).log()
+        scores = correct_and_smooth(
+            normalised_adjacency(sources_to_recipients(exposure), exposure.num_nodes),
+            exposure.frozen_logits.softmax(2),
+            labels,
+            Strengths(strengths[:, 0], strengths[:, 1], strengths[:, 2].bool()),
+            method.layers,
+        )
+        return scores[:, exposure.recipients].clamp(min=TINY).log()
 
 
 @dataclass(frozen=True)
 class CorrectAndSmooth(Repair[FittedSmoothing]):
-    """PyG's Correct-and-Smooth over the exposure's own sources, strengths chosen on validation."""
+    """Correct-and-Smooth over the exposure's own sources, strengths chosen on validation."""
 
     title: ClassVar[str] = "Correct and smooth"
     from_paper: ClassVar[bool] = False
@@ -164,51 +166,49 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
         """Choose each member's strengths by validation accuracy; batches do not matter."""
         exposure = on_device(exposure, choose_device(device))
         train, val = find_targets(exposure, y, train_mask, val_mask)
-        labels = torch.full(
-            (exposure.num_members, exposure.num_nodes), -1, device=exposure.recipients.device
-        )
-        entries, chosen = sources_to_recipients(exposure), []
-        for member in range(exposure.num_members):
-            own = train.positions[member, : int(train.sizes[member])]
-            labels[member, exposure.recipients[own]] = train.labels[member, : own.numel()]
-            chosen.append(self._best(exposure, member, labels[member], entries, val))
-        strengths = torch.tensor(chosen, dtype=torch.float64)
-        constants = {"labels": labels, "strengths": strengths}
+        labels = _training_labels(exposure, train)
+        best = self._hits(exposure, labels, val).argmax(1)  # the first of the best
+        candidates = torch.tensor(CANDIDATES, dtype=torch.float64, device=best.device)
+        constants = {"labels": labels, "strengths": candidates[best]}
         return self.fitted(**_untrained(exposure), parameters={}, constants=constants)
 
-    def _best(
-        self, exposure: Exposure, member: int, labels: Tensor, entries: Tensor, val: Targets
-    ) -> _Strengths:
-        size = int(val.sizes[member])
-        nodes = exposure.recipients[val.positions[member, :size]]
-        truth = val.labels[member, :size]
+    def _hits(self, exposure: Exposure, labels: Tensor, val: Targets) -> Tensor:
+        """Correct validation nodes of every member and candidate, [S, candidates].
 
-        def accuracy(strengths: _Strengths) -> int:
-            scores = self.propagate(exposure.frozen_logits[member], labels, entries, strengths)
-            return int((scores[nodes].argmax(1) == truth).sum())
-
-        return max(_candidates(), key=accuracy)
-
-    def propagate(
-        self, logits: Tensor, labels: Tensor, entries: Tensor, strengths: _Strengths
-    ) -> Tensor:
-        """Corrected and smoothed class scores of every node, [N, C]."""
-        known = labels >= 0
-        method = PropagatedLabels(
-            self.layers, strengths.correct, self.layers, strengths.smooth, strengths.autoscale
-        )
-        soft = logits.softmax(1)
-        soft = method.correct(soft, labels[known], known, entries)
-        smoothed: Tensor = method.smooth(soft, labels[known], known, entries)
-        return smoothed
+        A correction serves all smoothings that follow it, so jobs are members × corrections.
+        """
+        members, place = exposure.num_members, labels.device
+        operator = normalised_adjacency(sources_to_recipients(exposure), exposure.num_nodes)
+        soft, nodes = exposure.frozen_logits.softmax(2), exposure.recipients[val.positions]
+        member = torch.arange(members, device=place).repeat_interleave(len(CORRECTIONS))
+        corrections = torch.tensor(CORRECTIONS, dtype=torch.float64, device=place)
+        hits = val.sizes.new_zeros(len(member), len(ALPHAS))
+        for part in torch.arange(len(member), device=place).split(jobs_at_once(soft)):
+            own = member[part]
+            correct, scaled = corrections[part % len(CORRECTIONS)].t()
+            table = soft[own].transpose(0, 1).contiguous()
+            jobs = Propagation(operator, self.layers, table, labels[own].t())
+            corrected = jobs.corrected(correct, scaled.bool())
+            for column, alpha in enumerate(ALPHAS):
+                scores = jobs.smoothed(corrected, torch.full_like(correct, alpha))
+                found = scores.argmax(2).t().gather(1, nodes[own])
+                right = (found == val.labels[own]) & val.real[own]
+                hits[part, column] = right.sum(1)
+        # hits stand by correction, autoscale, smoothing; candidates by correction, smoothing, …
+        by_candidate = hits.view(members, len(ALPHAS), len(AUTOSCALE), len(ALPHAS))
+        return by_candidate.transpose(2, 3).flatten(1)
 
     def fitted(self, **values: Any) -> FittedSmoothing:
         """The fitted value with these fields."""
         return FittedSmoothing(repair=self, **values)
 
 
-def _candidates() -> Iterator[_Strengths]:
-    return (_Strengths(c, s, scaled) for c, s, scaled in product(ALPHAS, ALPHAS, (True, False)))
+def _training_labels(exposure: Exposure, train: Targets) -> Tensor:
+    """[S, N]: each member's training labels, −1 elsewhere."""
+    members, nodes = exposure.num_members, exposure.num_nodes
+    labels = torch.full((members, nodes + 1), -1, device=train.labels.device)
+    index = torch.where(train.real, exposure.recipients[train.positions], nodes)  # padding: aside
+    return labels.scatter_(1, index, train.labels)[:, :nodes].contiguous()
 
 
 def sources_to_recipients(exposure: Exposure) -> Tensor:

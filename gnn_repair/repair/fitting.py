@@ -154,34 +154,46 @@ class RepairTrainee(Trainee):
         self.steps_per_epoch = -(-longest // self.batch)
         self.train = _padded(train, self.steps_per_epoch * self.batch)
         self.weights = _batch_weights(self.train, self.batch)
-        self.order = self.train
-        self.seed = torch.full((), seed << 20, dtype=torch.long, device=train.positions.device)
+        self.positions, self.labels = (values.clone() for values in self.train[:2])
+        place = train.positions.device
+        self.first = torch.zeros((), dtype=torch.long, device=place)
+        self.offsets = torch.arange(self.batch, device=place)
+        self.seed = torch.full((), seed << 20, dtype=torch.long, device=place)
 
     def trunk(self) -> Any:
         return self.tables(self.parameters)
 
-    def losses(self, trunk: Any, step: int) -> Tensor:
-        if step == 0 and self.steps_per_epoch > 1:
-            self._shuffle()
+    def begin_epoch(self) -> None:
+        """A new order of every member's real targets; padding stays behind."""
+        self.first.zero_()
+        if self.steps_per_epoch == 1:
+            return
+        keys = torch.rand(self.train.positions.shape, device=self.train.positions.device)
+        order = (keys + 2.0 * ~self.train.real).argsort(dim=1)
+        # Into the same memory, which the steps of a captured CUDA graph go on reading.
+        torch.gather(self.train.positions, 1, order, out=self.positions)
+        torch.gather(self.train.labels, 1, order, out=self.labels)
+
+    def losses(self, trunk: Any) -> Tensor:
         self.seed.add_(2)
-        batch = slice(step * self.batch, (step + 1) * self.batch)
         noise = Noise(self.dropout, self.seed.clone()) if self.dropout else None
-        targets = self.order.positions[:, batch].contiguous()
+        targets, labels, weights = self._next_batch()
         logits = self.predict(self.parameters, trunk, targets, noise)
-        labels = self.order.labels[:, batch].unsqueeze(2)
-        chosen = logits.log_softmax(2).gather(2, labels).squeeze(2)
-        return -(chosen * self.weights[:, batch].to(chosen.dtype)).sum(1)
+        chosen = logits.log_softmax(2).gather(2, labels.unsqueeze(2)).squeeze(2)
+        return -(chosen * weights.to(chosen.dtype)).sum(1)
+
+    def _next_batch(self) -> tuple[Tensor, ...]:
+        """Positions, labels and weights of the batch that comes next, each [S, L]."""
+        ordered = self.positions, self.labels, self.weights
+        if self.steps_per_epoch == 1:
+            return ordered
+        place = self.first + self.offsets
+        self.first.add_(self.batch)
+        return tuple(values.index_select(1, place) for values in ordered)
 
     def scores(self, trunk: Any) -> Tensor:
         logits = self.predict(self.parameters, trunk, self.val.positions, None)
         return ((logits.argmax(2) == self.val.labels) & self.val.real).sum(1)
-
-    def _shuffle(self) -> None:
-        """A new order of every member's real targets; padding stays behind."""
-        keys = torch.rand(self.train.positions.shape, device=self.train.positions.device)
-        order = (keys + 2.0 * ~self.train.real).argsort(dim=1)
-        index, labels = (values.gather(1, order) for values in self.train[:2])
-        self.order = Targets(index, labels, self.train.sizes)
 
 
 def _padded(targets: Targets, length: int) -> Targets:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from gnn_repair.kernels import drop
 from gnn_repair.kernels.sets import Dropout, Layer, pool
@@ -75,15 +76,42 @@ class PairWeights(NamedTuple):
 
 def split_pair(weight: Tensor, state: int, classes: int) -> PairWeights:
     """Take a first-layer weight [S, 3d + 3C + 2, H] apart."""
-    own, other, gap, own_z, other_z, gap_z, rest = weight.split(
-        [state] * 3 + [classes] * 3 + [2], dim=1
-    )
-    return PairWeights(
-        torch.cat([own - gap, own_z - gap_z], dim=1),
-        torch.cat([other + gap, other_z + gap_z], dim=1),
-        rest[:, 0],
-        rest[:, 1],
-    )
+    return PairWeights(*_SplitPair.apply(weight, state, classes))  # type: ignore[no-untyped-call]
+
+
+class _SplitPair(torch.autograd.Function):
+    """One pass over the weight each way; left to autograd it would be a dozen."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, state: int, classes: int) -> tuple[Tensor, ...]:
+        ctx.sizes = [state] * 3 + [classes] * 3 + [2]
+        own, other, gap, own_z, other_z, gap_z, rest = weight.split(ctx.sizes, dim=1)
+        recipient = weight.new_empty(weight.shape[0], state + classes, weight.shape[2])
+        source = torch.empty_like(recipient)
+        torch.sub(own, gap, out=recipient[:, :state])
+        torch.sub(own_z, gap_z, out=recipient[:, state:])
+        torch.add(other, gap, out=source[:, :state])
+        torch.add(other_z, gap_z, out=source[:, state:])
+        return recipient, source, rest[:, 0].clone(), rest[:, 1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, recipient: Tensor, source: Tensor, cosine: Tensor, distance: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        state = ctx.sizes[0]
+        members, _, channels = recipient.shape
+        out = recipient.new_empty(members, sum(ctx.sizes), channels)
+        own, other, gap, own_z, other_z, gap_z, rest = out.split(ctx.sizes, dim=1)
+        for part, to in (
+            (slice(state), (own, other, gap)),
+            (slice(state, None), (own_z, other_z, gap_z)),
+        ):
+            to[0].copy_(recipient[:, part])
+            to[1].copy_(source[:, part])
+            torch.sub(source[:, part], recipient[:, part], out=to[2])
+        rest[:, 0], rest[:, 1] = cosine, distance
+        return out, None, None
 
 
 def affine(p: Parameters, name: str, values: Tensor) -> Tensor:
@@ -96,7 +124,7 @@ def encode(
     near: Surroundings,
     targets: Tensor,
     pair: PairWeights,
-    own: Tensor,
+    own: Sequence[Tensor],
     messages: Tensor,
     noise: Noise | None,
 ) -> Tensor:
@@ -109,18 +137,16 @@ def encode(
         near: the surroundings.
         targets: [S, L].
         pair: ψ's first weight, taken apart.
-        own: [h_v, z_v] times its recipient part (and, where there is a root, its source part),
-            [S, L, H or 2H].
+        own: [h_v, z_v] times :func:`encoder_reads`, [S, L, H] each.
         messages: [h_a, z_a] times its source part, [S, P, H].
         noise: dropout.
     """
-    hidden = pair.cosine.shape[1]
-    by_recipient = own[..., :hidden] + p["encoder.0.bias"].unsqueeze(1)
+    by_recipient = own[0] + p["encoder.0.bias"].unsqueeze(1)
     layer = Layer(by_recipient, messages, pair.cosine, pair.distance)
     summed = pool(near.sets, targets, layer, noise.encoder if noise else None)
     if near.root:
         cosine = near.root_cosine.gather(1, near.nodes[targets]).unsqueeze(2)
-        at_root = by_recipient + own[..., hidden:] + cosine * pair.cosine.unsqueeze(1)
+        at_root = by_recipient + own[1] + cosine * pair.cosine.unsqueeze(1)
         summed = summed + (noise(at_root.relu()) if noise else at_root.relu())
     total = near.total.gather(1, targets).unsqueeze(2)
     known = (total > 0).to(total.dtype)
@@ -128,11 +154,29 @@ def encode(
     return torch.bmm(mean, p["encoder.2.weight"]) + known * p["encoder.2.bias"].unsqueeze(1)
 
 
-def context(weight: Tensor, own: Tensor, pooled: Tensor, total: Tensor) -> Tensor:
-    """c_v W with c_v = [h_v, z_v, p_v, m̄_v], given its part ``own`` on [h_v, z_v]; [S, L, H]."""
-    start = weight.shape[1] - pooled.shape[2] - 1
-    by_set = torch.bmm(pooled, weight[:, start:-1])
-    return own + by_set + total.unsqueeze(2) * weight[:, -1:]
+def encoder_reads(near: Surroundings, pair: PairWeights) -> list[Tensor]:
+    """What ψ multiplies [h_v, z_v] with: the recipient's part and, for a root, the source's."""
+    return [pair.recipient, pair.source] if near.root else [pair.recipient]
+
+
+class ContextWeights(NamedTuple):
+    """W acting on c_v = [h_v, z_v, p_v, m̄_v], by what it reads."""
+
+    own: Tensor
+    """[S, d + C, H]."""
+    pooled: Tensor
+    """[S, d_p, H]."""
+    total: Tensor
+    """[S, 1, H]."""
+
+    def times(self, own: Tensor, pooled: Tensor, total: Tensor) -> Tensor:
+        """c_v W, given its part ``own`` on [h_v, z_v]; [S, L, H]."""
+        return torch.baddbmm(own + total.unsqueeze(2) * self.total, pooled, self.pooled)
+
+
+def split_context(weight: Tensor, own: int) -> ContextWeights:
+    """Take a weight [S, d + C + d_p + 1, H] apart."""
+    return ContextWeights(*weight.split([own, weight.shape[1] - own - 1, 1], dim=1))
 
 
 def centred(values: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,15 @@ from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.sets import BOUND, Layer, TermSets, tilt
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.layers import (
+    ContextWeights,
     Noise,
+    PairWeights,
     Parameters,
-    context,
     encode,
+    encoder_reads,
     pair_width,
     perceptron,
+    split_context,
     split_pair,
 )
 from gnn_repair.repair.surroundings import Surroundings, surroundings
@@ -28,6 +31,19 @@ REWEIGHTING = Budget(
 )
 CHUNK = 1 << 24
 """Numbers of one block when all terms are scored."""
+
+
+class ReweightingTables(NamedTuple):
+    """The weights taken apart, and their products with every message."""
+
+    encoder: PairWeights
+    scorer: PairWeights
+    context: ContextWeights
+    """The scorer's weight on c_v."""
+    encoder_messages: Tensor
+    """[h_a, z_a] times ψ's source part, [S, P, H]."""
+    scorer_messages: Tensor
+    """[h_a, z_a] times the scorer's source part, [S, P, H]."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -73,31 +89,41 @@ class Reweighting(TrainedRepair[FittedReweighting]):
             }
         )
 
-    def tables(self, p: Parameters, near: Surroundings) -> tuple[Tensor, Tensor]:
-        """[h_a, z_a] times the source parts of ψ and of the scorer, each [S, P, H]."""
+    def tables(self, p: Parameters, near: Surroundings) -> ReweightingTables:
+        """What does not depend on the targets."""
         size = near.width, near.num_classes
         encoder = split_pair(p["encoder.0.weight"], *size)
-        scorer = split_pair(p["scorer.0.weight"][:, : pair_width(*size)], *size)
-        both = near.messages.times(torch.cat([encoder.source, scorer.source], dim=2))
-        return both[..., : self.hidden], both[..., self.hidden :]
+        start = pair_width(*size)
+        before, after = p["scorer.0.weight"].split([start, self._after(size)], dim=1)
+        scorer = split_pair(before, *size)
+        return ReweightingTables(
+            encoder,
+            scorer,
+            split_context(after, sum(size)),
+            near.messages.times(encoder.source),
+            near.messages.times(scorer.source),
+        )
+
+    def _after(self, size: tuple[int, int]) -> int:
+        """How wide c_v is."""
+        return sum(size) + self.hidden + 1
 
     def scorer_layer(
-        self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
+        self,
+        p: Parameters,
+        near: Surroundings,
+        tables: ReweightingTables,
+        targets: Tensor,
+        noise: Noise | None,
     ) -> Layer:
         """The scorer's first affine layer on [x_{v,a}, c_v]; c_v joins the recipient's part."""
-        size = near.width, near.num_classes
-        start, hidden = pair_width(*size), self.hidden
-        encoder = split_pair(p["encoder.0.weight"], *size)
-        scorer = split_pair(p["scorer.0.weight"][:, :start], *size)
-        after = p["scorer.0.weight"][:, start:]
-        on_nodes = [scorer.recipient + after[:, : sum(size)], encoder.recipient]
-        on_nodes += [encoder.source] if near.root else []
-        own = near.times_at(targets, torch.cat(on_nodes, dim=2))
-        pooled = encode(p, near, targets, encoder, own[..., hidden:], tables[0], noise)
+        encoder, scorer, context = tables.encoder, tables.scorer, tables.context
+        reads = [scorer.recipient + context.own, *encoder_reads(near, encoder)]
+        own, *by_pair = near.times_at(targets, *reads)
+        pooled = encode(p, near, targets, encoder, by_pair, tables.encoder_messages, noise)
         total = near.total.gather(1, targets)
-        recipient = context(after, own[..., :hidden], pooled, total)
-        recipient = recipient + p["scorer.0.bias"].unsqueeze(1)
-        return Layer(recipient, tables[1], scorer.cosine, scorer.distance)
+        recipient = context.times(own + p["scorer.0.bias"].unsqueeze(1), pooled, total)
+        return Layer(recipient, tables.scorer_messages, scorer.cosine, scorer.distance)
 
     def corrected(
         self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None

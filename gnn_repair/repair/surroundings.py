@@ -17,7 +17,11 @@ from gnn_repair.backbones.graph import Features
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels import mix
+from gnn_repair.kernels.products import SharedRows, product
 from gnn_repair.kernels.sets import TermSets, compare
+
+NARROW = 32
+"""A state no wider than this is kept once a member, beside the logits, even where all share it."""
 
 
 class Description:
@@ -25,14 +29,23 @@ class Description:
 
     def __init__(self, state: Tensor, logits: Tensor) -> None:
         """From h [S or 1, M, d] and z⁰ [S, M, C]."""
-        self.shared = Features(state[0]) if state.shape[0] == 1 else None
         self.width = state.shape[2]
-        self.rows = logits if self.shared else torch.cat([state, logits], dim=2)
+        shared = state.shape[0] == 1 and self.width > NARROW
+        self.shared = Features(state[0]) if shared else None
+        wide = state.expand(logits.shape[0], -1, -1)
+        self.rows = logits if shared else torch.cat([wide, logits], dim=2)
+
+    @cached_property
+    def pieces(self) -> SharedRows | None:
+        """The shared state for tensor cores; None where there are none."""
+        if self.shared is None or self.shared.dense.dtype != torch.float32:
+            return None
+        return SharedRows(self.shared.dense) if self.rows.device.type == "cuda" else None
 
     def times(self, weight: Tensor) -> Tensor:
         """[h, z⁰] W of every row: weight [S, d + C, k] gives [S, M, k]."""
-        if self.shared is None:
-            return torch.bmm(self.rows, weight)
+        if self.shared is None or self.pieces is not None:
+            return product(self.rows, weight, self.pieces)
         by_state = weight[:, : self.width]
         return self._shared_times(by_state) + torch.bmm(self.rows, weight[:, self.width :])
 
@@ -42,25 +55,26 @@ class Description:
         if self.shared.sparse is None:
             return torch.matmul(self.shared.dense, weight)
         table = weight.transpose(0, 1).reshape(width, members * channels)
-        product = mix(self.shared.sparse.pattern, self.shared.sparse.coefficients, table)
-        return product.view(-1, members, channels).transpose(0, 1)
+        out = mix(self.shared.sparse.pattern, self.shared.sparse.coefficients, table)
+        return out.view(-1, members, channels).transpose(0, 1)
 
     def at(self, index: Tensor) -> Tensor:
         """Rows [S, L, d + C] of each member's own choice [S, L]."""
         chosen = _pick(self.rows, index)
         return chosen if self.shared is None else torch.cat([self.shared.dense[index], chosen], 2)
 
-    def times_at(self, index: Tensor, weight: Tensor) -> Tensor:
-        """[h, z⁰] W of each member's own choice of rows [S, L], [S, L, k]."""
-        if self.shared is not None and 2 * index.shape[1] * self.width >= self._work():
-            return _pick(self.times(weight), index)
-        return torch.bmm(self.at(index), weight)
+    def times_at(self, index: Tensor, *weights: Tensor) -> list[Tensor]:
+        """[h, z⁰] W of each member's own choice of rows [S, L], for every W: [S, L, k] each."""
+        if self.shared is not None and index.shape[1] * self.width >= self._work():
+            return [_pick(self.times(weight), index) for weight in weights]
+        rows = self.at(index)
+        return [torch.bmm(rows, weight) for weight in weights]
 
     def _work(self) -> int:
-        """Numbers read when the shared state is multiplied as a whole."""
+        """Numbers of gathered rows at which multiplying the whole shared state is no dearer."""
         assert self.shared is not None
-        sparse = self.shared.sparse
-        return self.shared.dense.numel() if sparse is None else sparse.coefficients.numel()
+        sparse = self.shared.sparse if self.pieces is None else None
+        return (self.shared.dense.numel() if sparse is None else sparse.coefficients.numel()) // 2
 
 
 def _pick(table: Tensor, index: Tensor) -> Tensor:
@@ -166,9 +180,9 @@ class Surroundings:
         """z⁰ of targets [S, L], [S, L, C]."""
         return _pick(self.frozen_logits, self.nodes[targets])
 
-    def times_at(self, targets: Tensor, weight: Tensor) -> Tensor:
-        """[h_v, z⁰_v] W of targets [S, L]: weight [S, d + C, k] gives [S, L, k]."""
-        return self.recipients.times_at(self.nodes[targets], weight)
+    def times_at(self, targets: Tensor, *weights: Tensor) -> list[Tensor]:
+        """[h_v, z⁰_v] W of targets [S, L], for every W [S, d + C, k]: [S, L, k] each."""
+        return self.recipients.times_at(self.nodes[targets], *weights)
 
     def at(self, values: Tensor, targets: Tensor) -> Tensor:
         """Per-recipient values [S, n, …] of targets [S, L], [S, L, …]."""

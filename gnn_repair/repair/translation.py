@@ -13,14 +13,16 @@ from gnn_repair.kernels.sets import BOUND
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.layers import (
     Noise,
+    PairWeights,
     Parameters,
     affine,
     centred,
-    context,
     encode,
+    encoder_reads,
     pair_width,
     perceptron,
     perceptron_size,
+    split_context,
     split_pair,
 )
 from gnn_repair.repair.surroundings import Surroundings, surroundings
@@ -105,24 +107,21 @@ class SetTranslation(_Translation):
             }
         )
 
-    def tables(self, p: Parameters, near: Surroundings) -> Tensor:
-        """[h_a, z_a] times ψ's source part, [S, P, H]."""
+    def tables(self, p: Parameters, near: Surroundings) -> tuple[PairWeights, Tensor]:
+        """ψ's first weight taken apart, and [h_a, z_a] times its source part, [S, P, H]."""
         pair = split_pair(p["encoder.0.weight"], near.width, near.num_classes)
-        return near.messages.times(pair.source)
+        return pair, near.messages.times(pair.source)
 
     def hidden_layer(
         self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
     ) -> Tensor:
         """c_v W + b."""
-        pair = split_pair(p["encoder.0.weight"], near.width, near.num_classes)
-        weight = p["head.0.weight"]
-        on_nodes = [weight[:, : near.width + near.num_classes], pair.recipient]
-        on_nodes += [pair.source] if near.root else []
-        own = near.times_at(targets, torch.cat(on_nodes, dim=2))
-        pooled = encode(p, near, targets, pair, own[..., self.hidden :], tables, noise)
+        pair, messages = tables
+        head = split_context(p["head.0.weight"], near.width + near.num_classes)
+        own, *by_pair = near.times_at(targets, head.own, *encoder_reads(near, pair))
+        pooled = encode(p, near, targets, pair, by_pair, messages, noise)
         total = near.total.gather(1, targets)
-        joined = context(weight, own[..., : self.hidden], pooled, total)
-        return joined + p["head.0.bias"].unsqueeze(1)
+        return head.times(own + p["head.0.bias"].unsqueeze(1), pooled, total)
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,8 @@ class NodeTranslation(_Translation):
         self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
     ) -> Tensor:
         """[h_v, z_v] W + b."""
-        return near.times_at(targets, p["head.0.weight"]) + p["head.0.bias"].unsqueeze(1)
+        (own,) = near.times_at(targets, p["head.0.weight"])
+        return own + p["head.0.bias"].unsqueeze(1)
 
 
 def set_translation_size(state: int, classes: int, hidden: int = 128) -> int:

@@ -23,13 +23,13 @@ def test_losses_and_gradients_separate_by_member(name, graph):
     together = _BackboneTrainee(backbone, graph, (0, 1, 2), torch.device("cpu"), seed=0)
     for parameter in together.parameters.values():
         parameter.requires_grad_()
-    losses = together.losses(together.trunk(), 0)
+    losses = together.losses(together.trunk())
     losses.sum().backward()
     for member in range(3):
         alone = _BackboneTrainee(backbone, graph, (member,), torch.device("cpu"), seed=0)
         for parameter in alone.parameters.values():
             parameter.requires_grad_()
-        loss = alone.losses(alone.trunk(), 0)
+        loss = alone.losses(alone.trunk())
         loss.sum().backward()
         torch.testing.assert_close(losses[member], loss[0])
         for key, parameter in alone.parameters.items():
@@ -86,7 +86,7 @@ def test_dropout_is_applied_while_training_only(graph):
     still, moving = BACKBONES["gcn"](STILL), BACKBONES["gcn"](replace(STILL, dropout=0.5))
     trainee = _BackboneTrainee(moving, graph, (0,), torch.device("cpu"), seed=0)
     calm = _BackboneTrainee(still, graph, (0,), torch.device("cpu"), seed=0)
-    first, second = (trainee.losses(trainee.trunk(), 0) for _ in range(2))
+    first, second = (trainee.losses(trainee.trunk()) for _ in range(2))
     assert not torch.equal(first, second)
     assert torch.equal(trainee.scores(trainee.trunk()), calm.scores(calm.trunk()))
 

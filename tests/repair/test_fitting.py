@@ -154,12 +154,12 @@ def test_every_epoch_visits_every_target_once_in_a_new_order():
     made = trainee(4, (11, 9))
     orders = []
     for _ in range(2):
-        made._shuffle()
+        made.begin_epoch()
         for s, size in ((0, 11), (1, 9)):
-            visited = made.order.positions[s, :size]
+            visited = made.positions[s, :size]
             assert sorted(visited.tolist()) == [100 * (s + 1) + i for i in range(size)]
-            assert torch.equal(made.order.labels[s, :size], visited % 7)
-        orders.append(made.order.positions.clone())
+            assert torch.equal(made.labels[s, :size], visited % 7)
+        orders.append(made.positions.clone())
     assert not torch.equal(*orders)
     assert made.steps_per_epoch == 3
 
@@ -192,11 +192,12 @@ def test_a_minibatch_gradient_is_that_of_its_targets():
         batch_size=4,
         seed=0,
     )
+    made.begin_epoch()
     for step in range(2):
-        found = made.losses(made.trunk(), step)
+        found = made.losses(made.trunk())
         logits = repair.corrected(p, near, repair.tables(p, near), near.everyone, None)
         for s in range(2):
-            chosen = made.order.positions[s, 4 * step : 4 * step + 4]
+            chosen = made.positions[s, 4 * step : 4 * step + 4]
             expected = torch.nn.functional.cross_entropy(logits[s, chosen], DATA.y[chosen])
             torch.testing.assert_close(found[s], expected)
 
