@@ -13,7 +13,6 @@ from torch import Tensor
 
 from gnn_repair.kernels import numba_kernels as kernels
 from gnn_repair.kernels.pattern import Pattern
-from gnn_repair.kernels.plain import tall_gradient as tall_gradient
 
 CHUNKS = 16
 """Pieces a pass is cut into, whatever the number of threads: results never depend on it."""

@@ -15,8 +15,6 @@ from gnn_repair.kernels.pattern import Pattern
 
 TILE = 2048
 """Elements one program holds at a time."""
-BUSY = 512
-"""Programs of a product that keep a GPU busy."""
 
 
 def _tile(width: int, widest: int) -> int:
@@ -141,23 +139,6 @@ def pair_gradient(
     return out, by_row.sum(0)
 
 
-def tall_gradient(rows: Tensor, upstream: Tensor) -> Tensor:
-    """Rᵀ G of every member, the long sum over P cut into chunks: [S, k, H]."""
-    if rows.dtype != torch.float32:
-        return plain.tall_gradient(rows, upstream)
-    members, count, width = rows.shape
-    channels = upstream.shape[2]
-    blocks = {"BLOCK_P": 64, "BLOCK_K": 16 if width <= 16 else 64, "BLOCK_H": 128}
-    across = triton.cdiv(width, blocks["BLOCK_K"]), triton.cdiv(channels, blocks["BLOCK_H"])
-    wanted = triton.cdiv(BUSY, members * across[0] * across[1])
-    chunks = max(1, min(wanted, triton.cdiv(count, 2 * blocks["BLOCK_P"])))
-    out = rows.new_empty(members, chunks, width, channels)
-    kernels.tall_gradient[members, chunks, across[0] * across[1]](
-        rows.contiguous(), upstream.contiguous(), out, count, width, channels, **blocks
-    )
-    return out.sum(1)
-
-
 def adam(
     matrix: Tensor,
     gradient: Tensor,
@@ -168,7 +149,8 @@ def adam(
 ) -> None:
     """Update ``matrix`` [S, Q] by its gradient times ``scale`` [S]; ``steps`` counts this one."""
     members, count = matrix.shape
-    kernels.adam[triton.cdiv(count, TILE), members](
+    block = TILE // 2
+    kernels.adam[triton.cdiv(count, block), members](
         matrix, gradient.contiguous(), *moments, steps, scale, count, budget.learning_rate,
-        budget.weight_decay, DECOUPLED=budget.decoupled, BLOCK=TILE,
+        budget.weight_decay, DECOUPLED=budget.decoupled, BLOCK=block,
     )  # fmt: skip

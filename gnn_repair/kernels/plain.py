@@ -80,8 +80,3 @@ def pair_gradient(
     weight = gradient[order].repeat_interleave(width, dim=1)
     out = torch.zeros_like(here).index_add(0, _rows(pattern), weight * attention * factor)
     return out, (weight * factor * pairs).sum(0)
-
-
-def tall_gradient(rows: Tensor, upstream: Tensor) -> Tensor:
-    """Rᵀ G of every member: [S, P, k] and [S, P, H] give [S, k, H]."""
-    return torch.bmm(rows.mT, upstream)

@@ -43,7 +43,7 @@ def kept(key, term, channel, threshold):
     row = mixed_hash(key ^ (term.to(tl.uint32) * tl.full([], 0x9E3779B1, tl.uint32)))
     step = channel.to(tl.uint32) * tl.full([], 0x9E3779B9, tl.uint32)
     value = mixed_hash(row[:, None] + step[None, :])
-    return value.to(tl.int64) >= threshold
+    return value >= threshold.to(tl.uint32)
 
 
 @triton.jit

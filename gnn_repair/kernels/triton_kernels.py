@@ -8,7 +8,6 @@ bytes (float32) per call; gathered bytes come from L2 while the table fits there
     softmax        about 10·T·G operations, 8·T·G bytes read + 4·T·G written
     pair_scores    4·T·K operations,  8·T·K bytes gathered + 4·T·G written
     pair_gradient  6·T·K operations,  4·T·K bytes gathered + 8·N·K written
-    tall_gradient  2·P·k·H operations and 4·P·(k + H) bytes a member
     adam           about 15·Q operations and 28·Q bytes a member
 
 Kernels named *_rows give one program a row, so sums have one owner and are deterministic;
@@ -194,35 +193,6 @@ def pair_gradient_rows(
     total *= tl.load(attention + k, mask=inside, other=0.0)
     tl.store(out + v * K + k, total, mask=inside)
     tl.store(by_attention + v * K + k, weighted, mask=inside)
-
-
-@triton.jit(do_not_specialize=["P"])
-def tall_gradient(
-    rows, upstream, out, P, K, H,
-    BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_H: tl.constexpr,
-):  # fmt: skip
-    """out[s, chunk, k, h] = Σ_p rows[s, p, k] · upstream[s, p, h] over a chunk of p."""
-    s, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    across = tl.cdiv(H, BLOCK_H)
-    k = (tl.program_id(2) // across) * BLOCK_K + tl.arange(0, BLOCK_K)
-    h = (tl.program_id(2) % across) * BLOCK_H + tl.arange(0, BLOCK_H)
-    each = tl.cdiv(tl.cdiv(P, BLOCK_P), tl.num_programs(1)) * BLOCK_P
-    first = chunk * each
-    last = tl.minimum(first + each, P)
-    total = tl.zeros((BLOCK_K, BLOCK_H), dtype=tl.float32)
-    for at in range(first, last, BLOCK_P):
-        p = at + tl.arange(0, BLOCK_P)
-        valid = p < last
-        place = s * P + p
-        left_mask = (k < K)[:, None] & valid[None, :]
-        left = tl.load(rows + place[None, :] * K + k[:, None], mask=left_mask, other=0.0)
-        right_mask = valid[:, None] & (h < H)[None, :]
-        right = tl.load(upstream + place[:, None] * H + h[None, :], mask=right_mask, other=0.0)
-        # Three products of tensor-core pieces: the precision of float32.
-        total += tl.dot(left, right, input_precision="tf32x3")
-    row = (s * tl.num_programs(1) + chunk) * K + k
-    mask = (k < K)[:, None] & (h < H)[None, :]
-    tl.store(out + row[:, None] * H + h[None, :], total, mask=mask)
 
 
 @triton.jit(do_not_specialize=["Q"])

@@ -17,7 +17,7 @@ from gnn_repair.backbones.graph import Features
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels import mix
-from gnn_repair.kernels.products import SharedRows, product
+from gnn_repair.kernels.products import SharedRows, picked_product, product
 from gnn_repair.kernels.sets import TermSets, compare
 
 NARROW = 32
@@ -65,16 +65,18 @@ class Description:
 
     def times_at(self, index: Tensor, *weights: Tensor) -> list[Tensor]:
         """[h, z⁰] W of each member's own choice of rows [S, L], for every W: [S, L, k] each."""
-        if self.shared is not None and index.shape[1] * self.width >= self._work():
+        if self.pieces is not None:
+            return [picked_product(self.pieces, self.rows, index, weight) for weight in weights]
+        if self.shared is not None and 2 * index.shape[1] * self.width >= self._work():
             return [_pick(self.times(weight), index) for weight in weights]
         rows = self.at(index)
         return [torch.bmm(rows, weight) for weight in weights]
 
     def _work(self) -> int:
-        """Numbers of gathered rows at which multiplying the whole shared state is no dearer."""
+        """Numbers read when the shared state is multiplied as a whole."""
         assert self.shared is not None
-        sparse = self.shared.sparse if self.pieces is None else None
-        return (self.shared.dense.numel() if sparse is None else sparse.coefficients.numel()) // 2
+        sparse = self.shared.sparse
+        return self.shared.dense.numel() if sparse is None else sparse.coefficients.numel()
 
 
 def _pick(table: Tensor, index: Tensor) -> Tensor:

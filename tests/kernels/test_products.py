@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gnn_repair.kernels.products import SharedRows, product
+from gnn_repair.kernels.products import SharedRows, picked_product, product
 
 DEVICES = [
     "cpu",
@@ -68,3 +68,24 @@ def test_one_piece_more_is_what_makes_it_precise():
     coarse = x.bfloat16().float() @ weight[:, :WIDTH].bfloat16().float()
     fine = SharedRows(x).times(weight[:, :WIDTH])
     assert (fine - exact).abs().max() < (coarse - exact).abs().max() / 50
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("binary", [True, False])
+def test_picked_rows_are_rows_of_the_product(device, binary):
+    """Each member picks its own rows, some twice; a sparse and a denser X."""
+    x, own, weight, _ = (value.to(device) for value in operands(binary))
+    shared = SharedRows(x)
+    assert (shared.nonzeros is None) == (not binary)
+    generator = torch.Generator().manual_seed(3)
+    index = torch.randint(ROWS, (MEMBERS, 50), generator=generator).to(device)
+    upstream = torch.randn(MEMBERS, 50, CHANNELS, generator=generator).to(device)
+    weight.requires_grad_()
+    found = picked_product(shared, own, index, weight)
+    found.backward(upstream)
+    rows = torch.cat([x.expand(MEMBERS, -1, -1), own], dim=2).double()
+    rows = torch.stack([rows[s, index[s]] for s in range(MEMBERS)])
+    expected = rows @ weight.detach().double()
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
+    gradient = rows.mT @ upstream.double()
+    torch.testing.assert_close(weight.grad.double(), gradient, rtol=1e-5, atol=1e-4)
