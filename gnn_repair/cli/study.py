@@ -145,7 +145,7 @@ def status(
 def tables(
     store: StoreOption = Path("results"),
     names: Annotated[
-        list[str] | None, typer.Argument(help="Which tables; all five unless named.")
+        list[str] | None, typer.Argument(help="Which tables; all unless named.")
     ] = None,
     protocol: ProtocolOption = None,
     set_: SetOption = None,

@@ -166,6 +166,22 @@ def test_dataset_statistics_are_compared_exactly():
     assert shares["text"] == "50/25/25"
 
 
+def test_minutes_add_up_by_stage_and_dataset():
+    spent = {"frozen": 30.0, "reweighting": 90.0, "total": 126.0}
+    made = [make_record("cora", "gcn", k, seconds=spent) for k in range(2)]
+    made.append(make_record("mine", "gcn", 0, seconds={"frozen": 6.0, "total": 12.0}))
+    tables = make_tables(made, ["time"])
+    for row, column, minutes in [
+        ("frozen", "cora", "1.00"),
+        ("frozen", "all", "1.10"),
+        ("Reweight", "cora", "3.00"),
+        ("Reweight", "mine", "0.00"),
+        ("total", "all", "4.40"),
+    ]:
+        assert entry(tables, "time", "Minutes", row, column)["text"] == minutes
+    assert list(tables[0].sheets[0].rows)[-1] == "total"
+
+
 def test_fewer_splits_than_usual_are_said():
     sheet = make_tables(records(), ["repair-accuracy"])[0].sheets[0]
     text = RENDERERS["markdown"](make_tables(records(), ["repair-accuracy"]))
