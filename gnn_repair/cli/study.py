@@ -78,6 +78,9 @@ def run(
         int | None, typer.Option(min=1, help="Most splits trained as one; all unless given.")
     ] = None,
     engine: Annotated[EngineName, typer.Option(help="Where cases run.")] = EngineName.local,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Local: cases at once, each in a process of its own.")
+    ] = 1,
     address: Annotated[
         str | None, typer.Option(help="Ray cluster to join; one is started here unless given.")
     ] = None,
@@ -105,7 +108,7 @@ def run(
             protocol=settings,
             device=device,
             root=root,
-            engine=_engine(engine, address, cpus, gpus, device),
+            engine=_engine(engine, jobs, address, cpus, gpus, device),
             stack=stack,
             watcher=progress,
         )
@@ -221,10 +224,19 @@ def _only_digest(store: Any, protocol: Protocol, named: bool) -> str:
 
 
 def _engine(
-    name: EngineName, address: str | None, cpus: float, gpus: float | None, device: str
+    name: EngineName,
+    jobs: int,
+    address: str | None,
+    cpus: float,
+    gpus: float | None,
+    device: str,
 ) -> Engine | None:
     if name is EngineName.local:
-        return None
+        from gnn_repair.study.process_engine import ProcessEngine
+
+        return ProcessEngine(jobs) if jobs > 1 else None
+    if jobs > 1:
+        raise InputError("--jobs is for the local engine; with Ray, --cpus and --gpus decide")
     from gnn_repair.study.ray_engine import RayEngine
 
     if gpus is None:

@@ -18,6 +18,7 @@ _HOMES = {
     "Store": "store",
     "Engine": "engine",
     "LocalEngine": "engine",
+    "ProcessEngine": "process_engine",
     "RayEngine": "ray_engine",
     "METHODS": "methods",
     "Outcome": "grid",

@@ -88,6 +88,27 @@ def test_run_then_run_again_then_tables(tmp_path):
     assert [row["done"] for row in json.loads(status.stdout)] == [2, 2]
 
 
+def test_two_jobs_give_what_one_gives(tmp_path):
+    """The CPU repeats exactly, so records differ in their times alone."""
+    found = {}
+    for jobs in ("1", "2"):
+        target = str(tmp_path / jobs)
+        done = call(
+            "study", "run", "--store", target, *GRID, "--methods", "refit_head", "--jobs", jobs
+        )
+        assert done.returncode == 0, done.stderr
+        records = Store(target).records(DIGEST)
+        found[jobs] = [(r["backbone"], r["split"], r["frozen"], r["methods"]) for r in records]
+    assert len(found["1"]) == 4
+    assert found["1"] == found["2"]
+
+
+def test_jobs_are_not_for_ray(run, tmp_path):
+    code, _, err = run("study", "run", "--store", str(tmp_path), "--engine", "ray", "--jobs", "2")
+    assert code == 2
+    assert "--jobs is for the local engine" in err
+
+
 def test_a_failed_case_is_exit_code_1_and_is_listed(tmp_path):
     target = str(tmp_path / "store")
     bad = [*GRID, "--splits", "0,99", "--methods", "refit_head"]
