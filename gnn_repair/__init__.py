@@ -15,6 +15,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from gnn_repair.pausing import collection_paused
+
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -51,7 +53,8 @@ __all__ = ["__version__", *_HOMES]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'gnn_repair' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"gnn_repair.{_HOMES[name]}"), name)
+    with collection_paused():
+        value = getattr(importlib.import_module(f"gnn_repair.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -14,9 +14,10 @@ import gnn_repair
 PACKAGE = Path(gnn_repair.__file__).parent
 LAYERS = [
     {"errors"},
-    {"published", "files", "devices", "budget"},
+    {"published", "files", "devices", "budget", "pausing"},
     {"kernels"},
-    {"datasets", "training"},
+    {"datasets", "adam"},
+    {"training"},
     {"backbones"},
     {"exposure"},
     {"oracle", "repair"},

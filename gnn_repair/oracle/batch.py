@@ -1,17 +1,29 @@
 # mypy: allow-untyped-defs, disable-error-code="untyped-decorator, no-untyped-call"
 """Kernels that solve one LP after another, straight from an exposure's tables."""
 
-from typing import Any, NamedTuple
-
 import numpy as np
+from numpy import uint64
 
 from gnn_repair.oracle.factor import refactor
-from gnn_repair.oracle.pricing import cold_kernel, entry_kernel, find, kernel
-from gnn_repair.oracle.simplex import Basis, Columns, improve, new_basis, start
-from gnn_repair.oracle.working import (
-    CANDIDATES,
+from gnn_repair.oracle.pricing import entry_kernel, kernel_once
+from gnn_repair.oracle.room import (
+    AHEAD,
+    DUAL,
+    GROUP,
+    HEAD,
+    LOWS,
+    MASS,
+    OFFSET,
     SMALL,
-    STRIP,
+    TERM,
+    TIGHT,
+    TOPS,
+    VALUES,
+)
+from gnn_repair.oracle.simplex import improve, start
+from gnn_repair.oracle.status import FAILED, FIXED, OPTIMAL
+from gnn_repair.oracle.working import (
+    LARGE,
     Terms,
     keep_basic,
     maxima,
@@ -21,51 +33,14 @@ from gnn_repair.oracle.working import (
     take_all,
 )
 
-OPTIMAL, FALLBACK, FIXED, FAILED = 0, 1, 2, 3
-"""Status codes; a kernel's FAILED asks for the fallback."""
 ACCEPT = 1e-11
 """Largest accepted gap between bound and margin, relative to the largest |D|."""
+CACHED = 1 << 17
+"""Numbers of a table that stay in the second-level cache by themselves."""
 ROUNDS = 60
 """Passes over a large LP before the fallback."""
 REPAIRS = 3
 """Fresh inversions before the fallback."""
-
-
-class Room(NamedTuple):
-    """The memory one thread works in: a few megabytes, whatever the exposure's size."""
-
-    columns: Columns
-    """The columns the simplex method works on."""
-    basis: Basis
-    """Its state."""
-    lows: Any
-    """[G + 1] int64, see :class:`Terms`."""
-    mass: Any
-    """[G], see :class:`Terms`."""
-    bounds: Any
-    """[G + 1] int64: the first columns, by group."""
-    tops: Any
-    """[2, G]: the largest scores, and what a score must beat."""
-    buffer: Any
-    """Scores."""
-
-
-def new_room(rivals: int, groups: int, widest: int) -> Room:
-    """Memory for LPs of up to ``groups`` groups and ``widest`` terms."""
-    # A stride that is no power of two keeps a column's entries in different cache sets.
-    capacity = (6 * CANDIDATES + 4 * (rivals + groups)) // 16 * 16 + 24
-    columns = Columns(
-        np.empty((rivals, capacity)), np.empty(capacity, np.int64), np.empty(capacity, np.int64)
-    )
-    return Room(
-        columns,
-        new_basis(rivals, groups),
-        np.empty(groups + 1, np.int64),
-        np.empty(groups),
-        np.empty(groups + 1, np.int64),
-        np.empty((2, groups)),
-        np.empty(max(capacity, STRIP, 2 * widest // CANDIDATES + 32)),
-    )
 
 
 @entry_kernel
@@ -78,179 +53,170 @@ def solve_range(
     members, positions, targets [L]; nodes [n]; tables [S, R, C]; masses [S or 1, n, G].
     weights [·, C]: w. counts [·], terms and shares [·, C+G−2]: the support and its λ.
     """
-    rivals, total = tables.shape[2] - 1, masses.shape[2]
-    lows, mass = room.lows, room.mass
+    end = last if tables.shape[1] * tables.shape[2] > CACHED else first
     for i in range(first, last):
         s, p, c, k = members[i], positions[i], targets[i], i - first
         beta = fixed_logits[s, nodes[p]]
-        groups = _present(segments, p, total, masses[min(s, masses.shape[0] - 1), p], lows, mass)
-        basis = room.basis
-        base = _differences(beta, c, basis.fixed)
-        for r in range(rivals + 1):
-            weights[k, r] = 0.0
-        counts[k] = 0
+        groups = _present(segments, p, masses[min(s, masses.shape[0] - 1), p], room)
+        base = _differences(beta, c, room.state)
         if groups == 0:
-            r = find(basis.fixed, np.int64(0), 0.0)
-            weights[k, r if r < c else r + 1] = 1.0
-            margin[k] = bound[k] = base
-            status[k] = FIXED
+            _write_fixed(room.state, c, weights[k])
+            status[k], margin[k], bound[k], counts[k] = FIXED, base, base, 0
             continue
-        problem = Terms(rows, tables[s], c, lows, mass, groups)
-        status[k], bound[k], slots = _solve(problem, room)
-        _write_weights(basis, groups, slots, c, weights[k])
-        counts[k] = _write_terms(problem, room.columns, basis, terms[k], shares[k])
-        margin[k] = _margin(problem, beta, counts[k], terms[k], shares[k])
-        for r in range(rivals + 1):
-            bound[k] += weights[k, r] * (beta[c] - beta[r])
+        _set_ahead(segments, masses.shape[2], members, positions, i, end, room.places)
+        status[k], margin[k], bound[k], counts[k] = _solve(
+            Terms(rows, tables[s], c), groups, beta, room, weights[k], terms[k], shares[k]
+        )
 
 
-@kernel
-def _present(segments, p, total, masses, lows, mass):
+@kernel_once
+def _present(segments, p, masses, room):
     """Beginnings and masses of the groups recipient p has; returns their number."""
-    groups = 0
+    groups, total = np.int64(0), masses.shape[0]
     for g in range(total):
         if segments[p * total + g + 1] > segments[p * total + g]:
-            lows[groups] = segments[p * total + g]
-            mass[groups] = masses[g]
+            room.places[LOWS, groups] = segments[p * total + g]
+            room.state[MASS, groups] = masses[g]
             groups += 1
-    lows[groups] = segments[(p + 1) * total]
+    room.places[LOWS, groups] = segments[(p + 1) * total]
     return groups
 
 
-@kernel
-def _differences(beta, c, fixed):
-    """fixed_r = β_c − β_r less their minimum over rivals, which is returned."""
+@kernel_once
+def _differences(beta, c, state):
+    """d_r = β_c − β_r less their minimum over rivals, which is returned."""
     base = np.inf
-    for r in range(fixed.shape[0]):
-        fixed[r] = beta[c] - beta[r if r < c else r + 1]
-        base = min(base, fixed[r])
-    for r in range(fixed.shape[0]):
-        fixed[r] -= base
+    for r in range(beta.shape[0] - 1):
+        state[OFFSET, r] = beta[c] - beta[r if r < c else r + 1]
+        base = min(base, state[OFFSET, r])
+    for r in range(beta.shape[0] - 1):
+        state[OFFSET, r] -= base
     return base
 
 
-@kernel
-def _with_groups(basis, groups):
-    """The same memory for a node with B groups."""
-    return Basis(
-        groups, basis.fixed, basis.head, basis.place, basis.tight, basis.inverse, basis.values,
-        basis.step, basis.dual, basis.full,
-    )  # fmt: skip
+@kernel_once
+def _write_fixed(state, c, weights):
+    """w of a node without terms: all on the rival with the smallest margin."""
+    closest = 0
+    while state[OFFSET, closest] > 0.0:
+        closest += 1
+    for r in range(weights.shape[0]):
+        weights[r] = 0.0
+    weights[closest if closest < c else closest + 1] = 1.0
 
 
-@cold_kernel
-def _solve(problem, room):
-    """One LP; returns (status, Σ_g m_g max_a w·D_a, slots) and leaves the rest in ``basis``."""
-    basis = _with_groups(room.basis, problem.groups)
-    columns, bounds, tops, buffer = room.columns, room.bounds, room.tops, room.buffer
-    large = problem.lows[problem.groups] - problem.lows[0] > SMALL
+@kernel_once
+def _set_ahead(segments, total, members, positions, i, end, places):
+    """The terms of LP i + 1, unless they are likely to be in the cache already."""
+    places[AHEAD, 0] = places[AHEAD, 1] = 0
+    if i + 1 < end:
+        p = positions[i + 1]
+        if p != positions[i] and members[i + 1] == members[i]:
+            places[AHEAD, 0], places[AHEAD, 1] = segments[p * total], segments[(p + 1) * total]
+
+
+@kernel_once
+def _solve(problem, groups, beta, room, weights, terms, shares):
+    """One LP; returns (status, margin, bound, size of the support) and writes w, support and λ."""
+    large = room.places[LOWS, groups] - room.places[LOWS, 0] > SMALL
     if large:
-        count, scale = sample(problem, columns, bounds, buffer)
+        count, scale = sample(problem, room, groups)
     else:
-        count, scale = take_all(problem, columns, bounds, buffer)
-    for r in range(basis.fixed.shape[0]):
-        basis.fixed[r] *= scale
-    lead = start(columns, bounds, basis, buffer)
-    slots, repairs, peak = problem.groups + 1, 0, 0.0
+        count, scale = take_all(problem, room, groups)
+    for r in range(room.entries.shape[0]):
+        room.state[OFFSET, r] *= scale
+    lead = start(room, groups)
+    slots, repairs, margin, bound, support = groups + 1, 0, 0.0, 0.0, 0
     for _ in range(ROUNDS):
-        slots = improve(columns, bounds, count, basis, lead, slots, buffer)
+        slots = improve(problem, room, groups, count, lead, slots)
         stuck, slots = slots < 0, abs(slots)
-        _normalise(basis, problem.groups, slots)
+        _normalise(room.state, groups, slots)
         if large:
-            if 2 * count > columns.term.shape[0]:
-                count = keep_basic(columns, basis, problem.groups, bounds)
+            if 2 * count > room.labels.shape[1]:
+                count = keep_basic(room, groups)
             before = count
-            count = sweep(problem, columns, basis, slots, count, scale, tops, buffer)
-            scale *= shrink(columns.entries, before, count, basis, slots)
+            count, size = sweep(problem, room, groups, slots, count, scale)
+            if size > LARGE:
+                scale *= shrink(room, groups, slots, count, size)
             if count > before and not stuck:
                 continue
         else:
-            maxima(columns.entries, bounds, basis, problem.groups, slots, tops, buffer)
-        peak = 0.0
-        for g in range(problem.groups):
-            peak += tops[0, g]
-        gap = peak - _reached(columns, basis, problem.groups, slots, tops)
-        if gap <= ACCEPT and not stuck:
-            return OPTIMAL, peak / scale, slots
+            maxima(room, groups, slots)
+        bound = _write_weights(problem.target, beta, room, groups, slots, scale, weights)
+        support = _write_terms(room, groups, terms, shares)
+        margin = _margin(problem, beta, support, terms, shares, room.buffer)
+        if bound - margin <= ACCEPT * (1.0 / scale + abs(bound)) and not stuck:
+            return OPTIMAL, margin, bound, support
         repairs += 1
-        if repairs > REPAIRS or not refactor(columns, slots, basis):
+        if repairs > REPAIRS or not refactor(room, groups, slots):
             break
-    return FAILED, peak / scale, slots
+    return FAILED, margin, bound, support
 
 
-@kernel
-def _normalise(basis, groups, slots):
+@kernel_once
+def _normalise(state, groups, slots):
     """Clip rounding below zero off w and make it sum to one again."""
     total = 0.0
     for s in range(groups, slots):
-        basis.dual[s] = max(basis.dual[s], 0.0)
-        total += basis.dual[s]
+        state[DUAL, s] = max(state[DUAL, s], 0.0)
+        total += state[DUAL, s]
     for s in range(groups, slots):
-        basis.dual[s] /= total
+        state[DUAL, s] /= total
 
 
-@kernel
-def _reached(columns, basis, groups, slots, tops):
-    """min_r (d_r + Σ x D_r) − w·d for the basic x, made exactly feasible first."""
-    rivals, reached = basis.fixed.shape[0], basis.step
+@kernel_once
+def _write_weights(c, beta, room, groups, slots, scale, weights):
+    """w of the tight rivals, by class; returns the bound w·d + Σ_g m_g max_a w·D_a."""
+    bound = 0.0
+    for r in range(beta.shape[0]):
+        weights[r] = 0.0
     for g in range(groups):
-        tops[1, g] = 0.0
-    for i in range(basis.fixed.shape[0] + groups):
-        if basis.head[i] >= 0:
-            basis.values[i] = max(basis.values[i], 0.0)
-            tops[1, columns.group[basis.head[i]]] += basis.values[i]
-    for r in range(rivals):
-        reached[r] = basis.fixed[r]
-    for i in range(basis.fixed.shape[0] + groups):
-        j = basis.head[i]
-        if j >= 0:
-            basis.values[i] /= tops[1, columns.group[j]]
-            for r in range(rivals):
-                reached[r] += basis.values[i] * columns.entries[r, j]
-    least = reached[0]
-    for r in range(1, rivals):
-        least = min(least, reached[r])
+        bound += room.state[TOPS, g]
+    bound /= scale
     for s in range(groups, slots):
-        least -= basis.dual[s] * basis.fixed[basis.tight[s]]
-    return least
+        r = room.places[TIGHT, s] if room.places[TIGHT, s] < c else room.places[TIGHT, s] + 1
+        weights[r] = room.state[DUAL, s]
+        bound += weights[r] * (beta[c] - beta[r])
+    return bound
 
 
-@kernel
-def _write_weights(basis, groups, slots, c, weights):
-    """w of the tight rivals, by class."""
-    for s in range(groups, slots):
-        r = basis.tight[s]
-        weights[r if r < c else r + 1] = basis.dual[s]
-
-
-@kernel
-def _write_terms(problem, columns, basis, terms, shares):
-    """The support in the order of terms and its λ = m_g x; returns its size."""
-    count = np.int64(0)
-    for i in range(basis.fixed.shape[0] + problem.groups):
-        j = basis.head[i]
-        if j < 0 or basis.values[i] <= 0.0:
+@kernel_once
+def _write_terms(room, groups, terms, shares):
+    """The support in the order of terms and its λ = m_g x, made exactly feasible; returns its
+    size. TOPS is scratch."""
+    state, places, labels, count = room.state, room.places, room.labels, 0
+    size = room.entries.shape[0] + groups
+    for g in range(groups):
+        state[TOPS, g] = 0.0
+    for i in range(size):
+        if places[HEAD, i] >= 0:
+            state[TOPS, labels[GROUP, places[HEAD, i]]] += max(state[VALUES, i], 0.0)
+    for i in range(size):
+        j, value = places[HEAD, i], state[VALUES, i]
+        if j < 0 or value <= 0.0:
             continue
-        at = count
-        while at > 0 and terms[at - 1] > columns.term[j]:
+        at, g, term = count, labels[GROUP, j], labels[TERM, j]
+        while at > 0 and terms[at - 1] > term:
             terms[at], shares[at] = terms[at - 1], shares[at - 1]
             at -= 1
-        terms[at] = columns.term[j]
-        shares[at] = basis.values[i] * problem.mass[columns.group[j]]
+        terms[at], shares[at] = term, value / state[TOPS, g] * state[MASS, g]
         count += 1
     return count
 
 
-@kernel
-def _margin(problem, beta, count, terms, shares):
-    """min_r M(c, r), summed anew from the exposure's own numbers."""
-    least, c = np.inf, problem.target
-    for r in range(beta.shape[0]):
-        if r == c:
-            continue
-        value = beta[c] - beta[r]
-        for k in range(count):
-            row = problem.rows[terms[k]]
-            value += shares[k] * (problem.table[row, c] - problem.table[row, r])
-        least = min(least, value)
+@kernel_once
+def _margin(problem, beta, count, terms, shares, reached):
+    """min_r M(c, r), summed anew from the exposure's own numbers; reached is scratch."""
+    c, classes = uint64(problem.target), uint64(beta.shape[0])
+    for r in range(classes):
+        reached[r] = beta[c] - beta[r]
+    for k in range(count):
+        row, share = uint64(problem.rows[terms[k]]), shares[k]
+        own = problem.table[row, c]
+        for r in range(classes):
+            reached[r] += share * (own - problem.table[row, r])
+    least = np.inf
+    for r in range(classes):
+        if r != c:
+            least = min(least, reached[r])
     return least

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle.batch import FAILED
+from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Integers, Tables
 
 if TYPE_CHECKING:

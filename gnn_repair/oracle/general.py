@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle.batch import FAILED, FIXED, OPTIMAL
+from gnn_repair.oracle.status import FAILED, FIXED, OPTIMAL
 from gnn_repair.oracle.tables import Floats, Instance, Integers
 
 ACCEPT = 1e-7

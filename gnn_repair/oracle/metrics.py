@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.batch import FAILED
 from gnn_repair.oracle.solution import REACHABLE, OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Integers
 
 QUANTILE = 1.959963984540054

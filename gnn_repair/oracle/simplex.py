@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, disable-error-code="untyped-decorator, no-untyped-call"
 """A primal simplex method for the exact-mass LP.
 
     max γ   s.t.   γ + s_r − Σ_a x_a D_{a,r} = d_r,   Σ_{a∈g} x_a = 1,   x, s ≥ 0
@@ -11,15 +12,43 @@ and column a of group g improves γ at the rate w·D_a − u_g. Everything is sc
 |D| ≤ 1; the tolerances below are relative to that.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy import uint64
 
-from gnn_repair.oracle.pricing import cold_kernel, fast_kernel, find, kernel, score, top, worst
-
-GAMMA = -1
-SLACK = -2
+from gnn_repair.oracle.lanes import (
+    WIDTH,
+    get,
+    get_row,
+    larger,
+    largest_lane,
+    multiply_add,
+    prefetch,
+    put,
+    put_row,
+    smaller,
+    spread,
+    where_larger,
+)
+from gnn_repair.oracle.pricing import NOTHING, find, kernel, kernel_once, top, worst
+from gnn_repair.oracle.room import (
+    AHEAD,
+    BOUNDS,
+    DUAL,
+    GAMMA,
+    GROUP,
+    HEAD,
+    HUGE,
+    INVERSE,
+    OFFSET,
+    PLACE,
+    SLACK,
+    STEP,
+    STRIDE,
+    TIGHT,
+    VALUES,
+)
 
 RATE = 1e-12
 """A column enters when it improves γ faster than this."""
@@ -29,270 +58,245 @@ FEASIBLE = 1e-13
 """How far below zero the ratio test lets a basic variable go in exchange for a larger pivot."""
 PROGRESS = 1e-14
 """A step that raises γ by less counts as a stall."""
-
-
-class Columns(NamedTuple):
-    """The columns the method works on, rival-major."""
-
-    entries: Any
-    """[R, capacity]: D_{a,r}, scaled."""
-    group: Any
-    """[capacity] int64: the group of each column."""
-    term: Any
-    """[capacity] int64: the exposure's term behind each column."""
-
-
-class Basis(NamedTuple):
-    """Where the method stands; n = R + B positions."""
-
-    groups: Any
-    """B."""
-    fixed: Any
-    """[R]: d_r ≥ 0, less the smallest, scaled."""
-    head: Any
-    """[n] int64: the variable at each position: a column j ≥ 0, GAMMA, or SLACK − r."""
-    place: Any
-    """[R] int64: the position of rival r's slack, or −1 when r is tight."""
-    tight: Any
-    """[n] int64: the rival of each slot ≥ B."""
-    inverse: Any
-    """[slot, position]: the stored columns of the basis inverse."""
-    values: Any
-    """[n]: the basic solution."""
-    step: Any
-    """[n]: how the basic variables fall as the entering one rises; also scratch."""
-    dual: Any
-    """[slot]: u_g and w_r."""
-    full: Any
-    """[n, 2n]: room to invert the basis afresh."""
-
-
-def new_basis(rivals: int, groups: int) -> Basis:
-    """Room for a basis of R rivals and up to ``groups`` groups."""
-    size = rivals + groups
-    return Basis(
-        groups,
-        np.empty(rivals),
-        np.empty(size, np.int64),
-        np.empty(rivals, np.int64),
-        np.empty(size, np.int64),
-        np.empty((size, size)),
-        np.empty(size),
-        np.empty(size),
-        np.empty(size),
-        np.empty((size, 2 * size)),
-    )
-
-
-@cold_kernel
-def start(columns, bounds, basis, buffer):
-    """The greedy vertex and its inverse; returns the position of γ.
-
-    Group after group takes the column with the best worst margin given those already chosen.
-    bounds [B + 1]: columns of group g are bounds[g] : bounds[g+1].
-    """
-    rivals, reached = basis.fixed.shape[0], basis.step
-    groups = basis.groups
-    for r in range(rivals):
-        reached[r] = basis.fixed[r]
-    for g in range(groups):
-        count = bounds[g + 1] - bounds[g]
-        worst(columns.entries, bounds[g], count, reached, buffer)
-        j = bounds[g] + find(buffer, np.int64(0), top(buffer, np.int64(0), count))
-        basis.head[rivals + g] = j
-        basis.values[rivals + g] = 1.0
-        for r in range(rivals):
-            reached[r] += columns.entries[r, j]
-    lead: Any = np.int64(0)
-    for r in range(1, rivals):
-        if reached[r] < reached[lead]:
-            lead = r
-    for r in range(rivals):
-        basis.head[r] = SLACK - r
-        basis.place[r] = r
-        basis.values[r] = reached[r] - reached[lead]
-    basis.head[lead], basis.place[lead], basis.values[lead] = GAMMA, -1, reached[lead]
-    basis.tight[groups] = lead
-    _invert_start(columns.entries, groups, rivals, lead, basis.head, basis.inverse)
-    return lead
+EARLY = 8
+"""Terms of the next LP fetched in a step."""
 
 
 @kernel
-def _invert_start(entries, groups, rivals, lead, head, inverse):
-    """The inverse of the greedy basis: γ, slacks of all rivals but ``lead``, a column a group."""
-    for i in range(rivals + groups):
-        inverse[groups, i] = -1.0 if i < rivals else 0.0
-    inverse[groups, lead] = 1.0
+def start(room, groups):
+    """The greedy vertex and its inverse; returns the position of γ.
+
+    Group after group takes the column with the best worst margin given those already chosen.
+    """
+    entries, state, places = room.entries, room.state, room.places
+    rivals = entries.shape[0]
+    for i in range(rivals, rivals + groups + WIDTH):
+        state[VALUES, i] = 0.0
+    for r in range(rivals):
+        state[STEP, r] = state[OFFSET, r]
     for g in range(groups):
-        j = head[rivals + g]
+        low, count = places[BOUNDS, g], places[BOUNDS, g + 1] - places[BOUNDS, g]
+        worst(entries, low, count, state, STEP, room.buffer)
+        j = low + find(room.buffer, np.int64(0), top(room.buffer, np.int64(0), count))
+        places[HEAD, rivals + g] = j
+        state[VALUES, rivals + g] = 1.0
+        for r in range(uint64(rivals)):
+            state[STEP, r] += entries[r, uint64(j)]
+    lead: Any = 0
+    for r in range(1, rivals):
+        if state[STEP, r] < state[STEP, lead]:
+            lead = r
+    for r in range(uint64(rivals)):
+        places[HEAD, r] = SLACK - r
+        places[PLACE, r] = r
+        state[VALUES, r] = state[STEP, r] - state[STEP, lead]
+    places[HEAD, lead], state[VALUES, lead] = GAMMA, HUGE
+    places[PLACE, lead] = state.shape[1] - 1
+    places[TIGHT, groups] = lead
+    _invert_start(entries, state, places, groups, rivals, lead)
+    return lead
+
+
+@kernel_once
+def _invert_start(entries, state, places, groups, rivals, lead):
+    """The inverse of the greedy basis: γ, slacks of all rivals but ``lead``, a column a group."""
+    for s in range(INVERSE, INVERSE + groups + 1):
+        for i in range(0, rivals + groups, WIDTH):
+            put_row(state, s, i, spread(0.0))
+    for r in range(rivals):
+        state[INVERSE + groups, r] = -1.0
+    state[INVERSE + groups, lead] = 1.0
+    for g in range(groups):
+        j = uint64(places[HEAD, rivals + g])
         own = entries[lead, j]
-        for r in range(rivals):
-            inverse[g, r] = entries[r, j] - own
-        for h in range(groups):
-            inverse[g, rivals + h] = 0.0
-        inverse[g, lead] = own
-        inverse[g, rivals + g] = 1.0
+        for r in range(uint64(rivals)):
+            state[INVERSE + g, r] = entries[r, j] - own
+        state[INVERSE + g, lead] = own
+        state[INVERSE + g, rivals + g] = 1.0
 
 
-@cold_kernel
-def improve(columns, bounds, count, basis, lead, slots, buffer):
+@kernel
+def improve(problem, room, groups, count, lead, slots):
     """Pivot until no column and no slack improves γ; returns the number of slots.
 
     A negative return −p says that the method got stuck with p slots (no pivot, or too many).
     """
-    groups = basis.groups
-    size = basis.fixed.shape[0] + groups
+    state = room.state
+    size = room.entries.shape[0] + groups
     stalled = 0
     for _ in range(50 * size + 200):
         careful = stalled > 2 * size
-        for s in range(slots):
-            basis.dual[s] = basis.inverse[s, lead]
-        score(columns.entries, np.int64(0), count, basis.tight, groups, slots, basis.dual, buffer)
-        _shift(columns.group, bounds, count, groups, basis.dual, buffer)
-        enter, rate = _entering(count, groups, slots, basis.tight, basis.dual, buffer, careful)
+        _look_ahead(problem, room.places)
+        for s in range(uint64(slots)):
+            state[DUAL, s] = state[INVERSE + s, uint64(lead)]
+        rate = _price(room, groups, count, slots)
+        enter, rate = _entering(rate, room, groups, slots, careful)
         if rate <= RATE:
             return slots
-        if enter >= 0:
-            _column(columns.entries, enter, columns.group[enter], slots, basis)
-        else:
-            for i in range(size):
-                basis.step[i] = basis.inverse[SLACK - enter, i]
-        leave = _leaving(size, basis.step, basis.values, basis.head, lead, careful, buffer)
+        _set_step(room, groups, enter, slots)
+        leave = _leaving(room, size, careful)
         if leave < 0:
             return -slots
-        before = basis.values[lead]
-        slots = _pivot(enter, leave, slots, basis)
-        stalled = 0 if basis.values[lead] > before + PROGRESS else stalled + 1
+        inverse = 1.0 / state[STEP, leave]
+        length = max(state[VALUES, leave], 0.0) * inverse
+        slots = _pivot(state, room.places, size, enter, leave, length, inverse, slots)
+        stalled = 0 if length * rate > PROGRESS else stalled + 1
     return -slots
 
 
-@fast_kernel
-def _shift(group, bounds, count, groups, dual, rates):
-    """rates[k] −= u_g of column k; columns beyond bounds[B] are in no order."""
+@kernel_once
+def _look_ahead(problem, places):
+    """Fetch a few table rows of the next LP, which memory can do while this one is computed."""
+    first = places[AHEAD, 0]
+    last = min(first + EARLY, places[AHEAD, 1])
+    for t in range(first, last):
+        for k in range(0, problem.table.shape[1], WIDTH):
+            prefetch(problem.table, problem.rows[t], k)
+    places[AHEAD, 0] = last
+
+
+@kernel_once
+def _price(room, groups, count, slots):
+    """buffer[k] = w·D_k − u_g for every column k; returns the largest.
+
+    Columns up to the last bound are ordered by group, those beyond are not.
+    """
+    entries, state, places, rates = room.entries, room.state, room.places, room.buffer
     for g in range(groups):
-        for k in range(uint64(bounds[g]), uint64(bounds[g + 1])):
-            rates[k] -= dual[g]
-    for k in range(uint64(bounds[groups]), uint64(count)):
-        rates[k] -= dual[group[k]]
+        threshold = spread(-state[DUAL, g])
+        for k in range(places[BOUNDS, g], places[BOUNDS, g + 1], WIDTH):
+            put(rates, k, threshold)
+    for k in range(places[BOUNDS, groups], count):
+        rates[k] = -state[DUAL, room.labels[GROUP, k]]
+    for k in range(count, count + STRIDE, WIDTH):
+        put(rates, k, spread(NOTHING))
+    best = spread(NOTHING)
+    for k in range(0, count, STRIDE):
+        x, y, z = k + WIDTH, k + 2 * WIDTH, k + 3 * WIDTH
+        p, q, s, t = get(rates, k), get(rates, x), get(rates, y), get(rates, z)
+        for slot in range(uint64(groups), uint64(slots)):
+            w, r = spread(state[DUAL, slot]), places[TIGHT, slot]
+            p = multiply_add(w, get_row(entries, r, k), p)
+            q = multiply_add(w, get_row(entries, r, x), q)
+            s = multiply_add(w, get_row(entries, r, y), s)
+            t = multiply_add(w, get_row(entries, r, z), t)
+        put(rates, k, p)
+        put(rates, x, q)
+        put(rates, y, s)
+        put(rates, z, t)
+        best = larger(best, larger(larger(p, q), larger(s, t)))
+    return largest_lane(best)
 
 
-@kernel
-def _entering(count, groups, slots, tight, dual, rates, careful):
+@kernel_once
+def _entering(rate, room, groups, slots, careful):
     """The variable with the best rate (Dantzig), or the first that improves (Bland).
 
-    Returns (column j, rate) or (SLACK − slot, rate).
+    ``rate`` is the best of the columns. Returns (column j, rate) or (SLACK − slot, rate).
     """
-    rate = top(rates, np.int64(0), count)
+    state, places = room.state, room.places
+    enter: Any = -1
     if careful and rate > RATE:
-        j = np.int64(0)
-        while rates[j] <= RATE:
-            j += 1
-        return j, rate
-    enter: Any = np.int64(-1)
+        enter = 0
+        while room.buffer[enter] <= RATE:
+            enter += 1
+        return enter, rate
     for s in range(groups, slots):
-        better = -dual[s] > rate
-        if careful and enter < -1 and -dual[s] > RATE:
-            better = tight[s] < tight[SLACK - enter]  # Bland's order is by rival, not by slot
+        better = -state[DUAL, s] > rate
+        if careful and enter < -1 and -state[DUAL, s] > RATE:
+            # Bland's order is by rival, not by slot.
+            better = places[TIGHT, s] < places[TIGHT, SLACK - enter]
         if better:
-            rate, enter = -dual[s], SLACK - s
-    if enter == -1:
-        enter = find(rates, np.int64(0), rate)
+            rate, enter = -state[DUAL, s], SLACK - s
+    if enter == -1 and rate > RATE:
+        enter = find(room.buffer, np.int64(0), rate)
     return enter, rate
 
 
-@kernel
-def _column(entries, j, g, slots, basis):
-    """step = B⁻¹ (−D_j; e_g): how the basic variables fall when column j enters."""
-    step, inverse, place = basis.step, basis.inverse, basis.place
-    rivals, groups = place.shape[0], basis.groups
-    size = rivals + groups
-    for i in range(size):
-        step[i] = inverse[g, i]
-    for s in range(groups, slots):
-        factor = entries[basis.tight[s], j]
-        for i in range(size):
-            step[i] -= factor * inverse[s, i]
-    for r in range(rivals):
-        if place[r] >= 0:
-            step[place[r]] -= entries[r, j]
+@kernel_once
+def _set_step(room, groups, enter, slots):
+    """step = B⁻¹ (−D_j; e_g) for column j, or a slot of the inverse for its slack."""
+    entries, state, places = room.entries, room.state, room.places
+    rivals = entries.shape[0]
+    slot = room.labels[GROUP, enter] if enter >= 0 else SLACK - enter
+    last = slots if enter >= 0 else groups
+    for i in range(0, rivals + groups, WIDTH):
+        fall = get_row(state, INVERSE + slot, i)
+        for s in range(uint64(groups), uint64(last)):
+            entry = spread(-entries[uint64(places[TIGHT, s]), uint64(enter)])
+            fall = multiply_add(entry, get_row(state, INVERSE + s, i), fall)
+        put_row(state, STEP, i, fall)
+    if enter >= 0:
+        for r in range(uint64(rivals)):
+            state[STEP, uint64(places[PLACE, r])] -= entries[r, uint64(enter)]
 
 
-@kernel
-def _leaving(size, step, values, head, lead, careful, buffer):
+@kernel_once
+def _leaving(room, size, careful):
     """The position that blocks the step: Harris' two passes, or Bland's rule; −1 if none does."""
-    own, step[lead] = step[lead], 0.0  # γ never leaves
-    _ratios(size, step, values, 0.0 if careful else FEASIBLE, buffer)
-    limit = -top(buffer, np.int64(0), size)
-    leave: Any = np.int64(-1)
+    state, places = room.state, room.places
+    slack, limit = spread(0.0 if careful else FEASIBLE), spread(HUGE)
+    for i in range(0, size, WIDTH):
+        fall = get_row(state, STEP, i)
+        ratio = (get_row(state, VALUES, i) + slack) / fall
+        limit = smaller(limit, where_larger(fall, spread(PIVOT), ratio, spread(HUGE)))
+    shortest = -largest_lane(spread(0.0) - limit)
+    leave: Any = -1
     if careful:
         for i in range(size):
-            blocks = step[i] > PIVOT and values[i] <= limit * step[i]
-            if blocks and (leave < 0 or _order(head[i]) < _order(head[leave])):
+            value, fall = state[VALUES, i], state[STEP, i]
+            first = leave < 0 or _order(places[HEAD, i]) < _order(places[HEAD, leave])
+            if fall > PIVOT and value / fall <= shortest and first and value < HUGE:
                 leave = i
-    else:
-        _pivots(size, step, values, limit, buffer)
-        pivot = top(buffer, np.int64(0), size)
-        if pivot > 0.0:
-            leave = find(buffer, np.int64(0), pivot)
-    step[lead] = own
+        return leave
+    limit, pivot = spread(shortest), spread(0.0)
+    for i in range(0, size, WIDTH):
+        fall = get_row(state, STEP, i)
+        near = where_larger(get_row(state, VALUES, i), limit * fall, spread(0.0), fall)
+        put(room.buffer, i, near)
+        pivot = larger(pivot, near)
+    steepest = largest_lane(pivot)
+    if steepest > PIVOT and shortest < 1e-100 * HUGE:
+        leave = find(room.buffer, np.int64(0), steepest)
     return leave
 
 
-@fast_kernel
-def _ratios(size, step, values, slack, out):
-    """out[i] = −(how far the entering variable may rise before position i falls to −slack)."""
-    for i in range(uint64(size)):
-        out[i] = (values[i] + slack) / (-step[i] if step[i] > PIVOT else -PIVOT)
-    for i in range(uint64(size)):
-        out[i] = out[i] if step[i] > PIVOT else -1e300
-
-
-@fast_kernel
-def _pivots(size, step, values, limit, out):
-    """out[i] = step[i] where position i blocks within ``limit``, else 0."""
-    for i in range(uint64(size)):
-        out[i] = step[i] if values[i] <= limit * step[i] else 0.0
-    for i in range(uint64(size)):
-        out[i] = out[i] if step[i] > PIVOT else 0.0
-
-
-@kernel
+@kernel_once
 def _order(variable):
     """Bland's order: columns first, then slacks by rival."""
     return variable if variable >= 0 else 1_000_000_000 - variable
 
 
-@kernel
-def _pivot(enter, leave, slots, basis):
+@kernel_once
+def _pivot(state, places, size, enter, leave, length, inverse, slots):
     """Exchange the variable at ``leave`` for ``enter``; returns the new number of slots."""
-    step, values, inverse, tight = basis.step, basis.values, basis.inverse, basis.tight
-    size = basis.fixed.shape[0] + basis.groups
-    pivot, out = step[leave], basis.head[leave]
-    length = max(values[leave], 0.0) / pivot
-    for i in range(size):
-        values[i] -= length * step[i]
-    values[leave] = length
+    out, at = places[HEAD, leave], uint64(leave)
+    for i in range(0, size, WIDTH):
+        fall = get_row(state, STEP, i)
+        put_row(state, VALUES, i, multiply_add(spread(-length), fall, get_row(state, VALUES, i)))
+    state[VALUES, at] = length
+    for s in range(uint64(INVERSE), uint64(INVERSE + slots)):
+        factor = state[s, at] * inverse
+        for i in range(0, size, WIDTH):
+            fall = get_row(state, STEP, i)
+            put_row(state, s, i, multiply_add(spread(-factor), fall, get_row(state, s, i)))
+        state[s, at] = factor
     if out <= SLACK:
         # The leaving slack's column of the inverse was a unit vector and becomes a slot.
-        tight[slots] = SLACK - out
-        basis.place[SLACK - out] = -1
-        for i in range(size):
-            inverse[slots, i] = 0.0
-        inverse[slots, leave] = 1.0
+        places[TIGHT, slots] = SLACK - out
+        places[PLACE, SLACK - out] = state.shape[1] - 1
+        for i in range(0, size, WIDTH):
+            put_row(state, INVERSE + slots, i, spread(-inverse) * get_row(state, STEP, i))
+        state[INVERSE + slots, at] = inverse
         slots += 1
-    for s in range(slots):
-        factor = inverse[s, leave] / pivot
-        for i in range(size):
-            inverse[s, i] -= factor * step[i]
-        inverse[s, leave] = factor
     if enter >= 0:
-        basis.head[leave] = enter
+        places[HEAD, at] = enter
         return slots
     s = SLACK - enter
-    basis.head[leave] = SLACK - tight[s]
-    basis.place[tight[s]] = leave
+    places[HEAD, at] = SLACK - places[TIGHT, s]
+    places[PLACE, places[TIGHT, s]] = leave
     slots -= 1
-    tight[s] = tight[slots]
-    for i in range(size):
-        inverse[s, i] = inverse[slots, i]
+    places[TIGHT, s] = places[TIGHT, slots]
+    for i in range(0, size, WIDTH):
+        put_row(state, INVERSE + s, i, get_row(state, INVERSE + slots, i))
     return slots

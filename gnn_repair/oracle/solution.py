@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
 from gnn_repair.files import load_tensors, save_tensors
-from gnn_repair.oracle.batch import FAILED, FALLBACK, FIXED, OPTIMAL
+from gnn_repair.oracle.status import FAILED, FALLBACK, FIXED, OPTIMAL
 from gnn_repair.oracle.tables import Floats, Integers
 
 if TYPE_CHECKING:

@@ -12,11 +12,14 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.batch import FAILED, FALLBACK, OPTIMAL, new_room, solve_range
+from gnn_repair.oracle.batch import solve_range
 from gnn_repair.oracle.general import Answer, Solver, gurobi_solver, highs_solver
 from gnn_repair.oracle.pool import over_lps
+from gnn_repair.oracle.room import new_room
 from gnn_repair.oracle.solution import OracleSolution
+from gnn_repair.oracle.status import FAILED, FALLBACK, OPTIMAL
 from gnn_repair.oracle.tables import Floats, Integers, Problems, Tables, instance, problems
+from gnn_repair.pausing import collection_paused
 
 CHUNK = 1024
 """LPs a thread takes at a time."""
@@ -88,6 +91,9 @@ def _solve_chunks(tables: Tables, asked: Problems, threads: int | None) -> list[
     def make() -> object:
         return new_room(tables.num_classes - 1, tables.num_groups, widest)
 
+    if not solve_range.signatures:
+        with collection_paused():  # compiles, or loads what was compiled
+            _solve_chunk(tables, asked, 0, 0, make())
     return over_lps(len(starts), work, make, threads)
 
 

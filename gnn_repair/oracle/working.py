@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, disable-error-code="untyped-decorator, no-untyped-call"
 """Kernels that choose the columns the simplex method works on.
 
-Up to SMALL terms it sees every column. Beyond, it works on a few hundred, and passes over the full
+Up to SMALL terms it sees every column. Beyond, it works on a few dozen, and passes over the full
 set only certify the answer or find columns that improve it, so a large LP costs two or three reads
 of its terms.
 """
@@ -9,26 +9,41 @@ of its terms.
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import uint64
 
+from gnn_repair.oracle.lanes import WIDTH, get_row, multiply_add, put, put_row, spread
 from gnn_repair.oracle.pricing import (
+    NOTHING,
     cold_kernel,
     find,
+    first_gap,
     kernel,
     largest,
     load,
+    most_total,
     power_of_two,
-    score,
     top,
-    total_gaps,
     weighted_gaps,
+)
+from gnn_repair.oracle.room import (
+    BOUNDS,
+    CANDIDATES,
+    DUAL,
+    GAMMA,
+    GROUP,
+    HEAD,
+    INVERSE,
+    LOWS,
+    MASS,
+    OFFSET,
+    STRIP,
+    TERM,
+    TIGHT,
+    TOPS,
+    VALUES,
 )
 from gnn_repair.oracle.simplex import RATE
 
-SMALL = 128
-CANDIDATES = 64
-"""Columns that a pass over a large LP may add, about."""
-STRIP = 512
-"""Terms scored at a time, so that scores stay in the first-level cache."""
 LARGE = 8.0
 """A scaled |D| beyond this changes the scale."""
 
@@ -42,55 +57,40 @@ class Terms(NamedTuple):
     """[R, C]: contributions of the LP's member."""
     target: Any
     """The class c."""
-    lows: Any
-    """[G + 1] int64: where the terms of each group that is present begin, and the end."""
-    mass: Any
-    """[G]: m_g of each group that is present."""
-    groups: Any
-    """B, how many are."""
-
-
-@cold_kernel
-def take_all(problem, columns, bounds, buffer):
-    """Load every term; returns how many there are and the scale applied."""
-    count = np.int64(0)
-    for g in range(problem.groups):
-        low, high = problem.lows[g], problem.lows[g + 1]
-        bounds[g] = count
-        mass = problem.mass[g]
-        load(problem.rows, low, high, problem.table, problem.target, mass, columns.entries, count)
-        for t in range(low, high):
-            columns.group[count] = g
-            columns.term[count] = t
-            count += 1
-    bounds[problem.groups] = count
-    return count, _rescale(columns.entries, count, buffer)
-
-
-@cold_kernel
-def sample(problem, columns, bounds, buffer):
-    """The columns a large LP begins with: the best of each block under equal rival weights."""
-    block, strip = _block(problem)
-    count = np.int64(0)
-    for g in range(problem.groups):
-        bounds[g] = count
-        for low in range(problem.lows[g], problem.lows[g + 1], strip):
-            length = min(strip, problem.lows[g + 1] - low)
-            total_gaps(problem.rows, low, length, problem.table, problem.target, buffer)
-            for k in range(np.int64(0), length, block):
-                best = top(buffer, k, min(k + block, length))
-                columns.group[count], columns.term[count] = g, low + find(buffer, k, best)
-                count += 1
-    bounds[problem.groups] = count
-    for j in range(count):
-        _fetch(problem, columns, j, 1.0)
-    return count, _rescale(columns.entries, count, buffer)
 
 
 @kernel
-def _rescale(entries, count, buffer):
-    """Bring the largest of the first ``count`` columns into (½, 1]; returns the factor."""
-    factor = power_of_two(largest(entries, count, buffer))
+def take_all(problem, room, groups):
+    """Load every term; returns how many there are and the scale applied.
+
+    The scale is a guess from each group's first term, and corrected if it is far off.
+    """
+    entries, state, places, size = room.entries, room.state, room.places, 0.0
+    for g in range(groups):
+        gap = first_gap(problem.rows[places[LOWS, g]], problem.table, problem.target)
+        size = max(size, state[MASS, g] * gap)
+    scale, first = power_of_two(size), places[LOWS, 0]
+    count = places[LOWS, groups] - first
+    for r in range(entries.shape[0]):
+        put_row(entries, r, count, spread(0.0))
+    for g in range(groups):
+        low, high, factor = places[LOWS, g], places[LOWS, g + 1], state[MASS, g] * scale
+        places[BOUNDS, g] = low - first
+        load(problem, low, high - low, factor, entries, low - first)
+        for k in range(uint64(low), uint64(high)):
+            room.labels[GROUP, k - uint64(first)] = g
+            room.labels[TERM, k - uint64(first)] = k
+    places[BOUNDS, groups] = count
+    size = largest(entries, count)
+    if size > LARGE or size < 1.0 / LARGE:
+        scale *= _rescale(entries, count, size)
+    return count, scale
+
+
+@kernel
+def _rescale(entries, count, size):
+    """Bring the first ``count`` columns, the largest of which is ``size``, into [−1, 1]."""
+    factor = power_of_two(size)
     for r in range(entries.shape[0]):
         for k in range(count):
             entries[r, k] *= factor
@@ -98,109 +98,130 @@ def _rescale(entries, count, buffer):
 
 
 @cold_kernel
-def sweep(problem, columns, basis, slots, count, scale, tops, buffer):
-    """One pass over all terms under the dual: group maxima into tops[0], and the best term of
-    each block joins the working columns if it beats its group's threshold u_g.
-
-    Returns the new number of working columns.
-    """
-    block, strip = _block(problem)
-    groups = problem.groups
+def sample(problem, room, groups):
+    """The columns a large LP begins with: the best of each block under equal rival weights."""
+    places, labels = room.places, room.labels
+    block, count, size = _block(places, groups), np.int64(0), 0.0
     for g in range(groups):
-        factor = problem.mass[g] * scale
-        tops[0, g] = -np.inf
-        for low in range(problem.lows[g], problem.lows[g + 1], strip):
-            length = min(strip, problem.lows[g + 1] - low)
-            weighted_gaps(
-                problem.rows, low, length, problem.table, problem.target, basis.tight, groups,
-                slots, basis.dual, buffer,
-            )  # fmt: skip
-            best = top(buffer, np.int64(0), length) * factor
-            tops[0, g] = max(tops[0, g], best)
-            if best <= basis.dual[g] + RATE:
-                continue
-            for k in range(np.int64(0), length, block):
-                best = top(buffer, k, min(k + block, length))
-                if best * factor > basis.dual[g] + RATE:
-                    columns.group[count], columns.term[count] = g, low + find(buffer, k, best)
-                    _fetch(problem, columns, count, scale)
-                    count += 1
-    return count
-
-
-@kernel
-def _block(problem):
-    """Terms that compete for one place among the columns, and terms scored at a time."""
-    block = (problem.lows[problem.groups] - problem.lows[0]) // CANDIDATES + 16 & ~15
-    return block, block * max(1, STRIP // block)
-
-
-@kernel
-def _fetch(problem, columns, j, scale):
-    """Load the entries of column j."""
-    row, c = problem.rows[columns.term[j]], problem.target
-    factor = problem.mass[columns.group[j]] * scale
-    for i in range(columns.entries.shape[0]):
-        r = i if i < c else i + 1
-        columns.entries[i, j] = factor * (problem.table[row, c] - problem.table[row, r])
+        places[BOUNDS, g] = count
+        for low in range(places[LOWS, g], places[LOWS, g + 1], block):
+            high = min(low + block, places[LOWS, g + 1])
+            term = most_total(problem.rows, low, high, problem.table, problem.target)
+            labels[GROUP, count], labels[TERM, count] = g, term
+            count += 1
+    places[BOUNDS, groups] = count
+    for j in range(count):
+        size = max(size, _fetch(problem, room, j, 1.0))
+    return count, _rescale(room.entries, count, size)
 
 
 @cold_kernel
-def shrink(entries, before, count, basis, slots):
+def sweep(problem, room, groups, slots, count, scale):
+    """One pass over all terms under the dual: group maxima into TOPS, and the best term of
+    each block joins the working columns if it beats its group's threshold u_g.
+
+    Returns the new number of working columns and the largest |D| among the new.
+    """
+    state, places, labels = room.state, room.places, room.labels
+    block, size = _block(places, groups), 0.0
+    strip = block * max(1, STRIP // block)
+    for g in range(groups):
+        factor, high, peak = state[MASS, g] * scale, places[LOWS, g + 1], -np.inf
+        for low in range(places[LOWS, g], high, strip):
+            length = min(strip, high - low)
+            weighted_gaps(
+                problem.rows, low, length, problem.table, problem.target, room, groups, slots
+            )
+            best = factor * top(room.buffer, np.int64(0), length)
+            peak = max(peak, best)
+            if best <= state[DUAL, g] + RATE:
+                continue
+            for k in range(np.int64(0), length, block):
+                best = top(room.buffer, k, min(k + block, length))
+                if best * factor > state[DUAL, g] + RATE:
+                    labels[GROUP, count] = g
+                    labels[TERM, count] = low + find(room.buffer, k, best)
+                    size = max(size, _fetch(problem, room, count, scale))
+                    count += 1
+        state[TOPS, g] = peak
+    return count, size
+
+
+@kernel
+def _block(places, groups):
+    """Terms that compete for one place among the columns."""
+    return (places[LOWS, groups] - places[LOWS, 0]) // CANDIDATES + 16 & ~15
+
+
+@kernel
+def _fetch(problem, room, j, scale):
+    """Load the entries of column j; returns the largest."""
+    row, c, size = uint64(problem.rows[room.labels[TERM, j]]), uint64(problem.target), 0.0
+    factor, own = room.state[MASS, room.labels[GROUP, j]] * scale, problem.table[row, c]
+    for i in range(uint64(room.entries.shape[0])):
+        value = factor * (own - problem.table[row, i if i < c else i + uint64(1)])
+        room.entries[i, uint64(j)] = value
+        size = max(size, abs(value))
+    return size
+
+
+@cold_kernel
+def shrink(room, groups, slots, count, size):
     """Scale everything down when a new column is far larger than the others; returns the factor.
 
     γ, slacks and rival rows are in the units of D; x and mass rows are not.
     """
-    size = 0.0
-    for r in range(entries.shape[0]):
-        for k in range(before, count):
-            size = max(size, abs(entries[r, k]))
-    if size <= LARGE:
-        return 1.0
-    factor = power_of_two(size)
-    rivals = entries.shape[0]
+    state, rivals = room.state, room.entries.shape[0]
+    factor = _rescale(room.entries, count, size)
     for r in range(rivals):
-        basis.fixed[r] *= factor
-        for k in range(count):
-            entries[r, k] *= factor
-    for i in range(rivals + basis.groups):
-        if basis.head[i] < 0:
-            basis.values[i] *= factor
-            for g in range(basis.groups):
-                basis.inverse[g, i] *= factor
+        state[OFFSET, r] *= factor
+    for i in range(rivals + groups):
+        variable = room.places[HEAD, i]
+        if variable < 0:
+            state[VALUES, i] *= 1.0 if variable == GAMMA else factor
+            for g in range(groups):
+                state[INVERSE + g, i] *= factor
         else:
-            for s in range(basis.groups, slots):
-                basis.inverse[s, i] /= factor
+            for s in range(groups, slots):
+                state[INVERSE + s, i] /= factor
     return factor
 
 
 @cold_kernel
-def keep_basic(columns, basis, groups, bounds):
+def keep_basic(room, groups):
     """Drop all working columns but the basic ones; returns their number."""
+    places, labels = room.places, room.labels
     count, last = np.int64(0), np.int64(-1)
     for g in range(groups + 1):
-        bounds[g] = 0
+        places[BOUNDS, g] = 0
     while True:
         at = -1
-        for i in range(basis.fixed.shape[0] + groups):
-            j = basis.head[i]
-            if j > last and (at < 0 or j < basis.head[at]):
+        for i in range(room.entries.shape[0] + groups):
+            j = places[HEAD, i]
+            if j > last and (at < 0 or j < places[HEAD, at]):
                 at = i
         if at < 0:
             return count
-        last = basis.head[at]
-        for r in range(columns.entries.shape[0]):
-            columns.entries[r, count] = columns.entries[r, last]
-        columns.group[count], columns.term[count] = columns.group[last], columns.term[last]
-        basis.head[at] = count
+        last = places[HEAD, at]
+        for r in range(room.entries.shape[0]):
+            room.entries[r, count] = room.entries[r, last]
+        labels[GROUP, count], labels[TERM, count] = labels[GROUP, last], labels[TERM, last]
+        places[HEAD, at] = count
         # Later columns are looked for above ``last``, so the new number must not be found again.
         count += 1
 
 
-@cold_kernel
-def maxima(entries, bounds, basis, groups, slots, tops, buffer):
-    """tops[0, g] = max_{a∈g} w·D_a when all terms are among the columns."""
-    count = bounds[groups]
-    score(entries, np.int64(0), count, basis.tight, groups, slots, basis.dual, buffer)
+@kernel
+def maxima(room, groups, slots):
+    """max_{a∈g} w·D_a of every group into TOPS when all terms are among the columns."""
+    state, places, buffer = room.state, room.places, room.buffer
     for g in range(groups):
-        tops[0, g] = top(buffer, bounds[g], bounds[g + 1])
+        low, length = places[BOUNDS, g], places[BOUNDS, g + 1] - places[BOUNDS, g]
+        for k in range(0, length, WIDTH):
+            total = spread(0.0)
+            for s in range(uint64(groups), uint64(slots)):
+                entry = get_row(room.entries, places[TIGHT, s], low + k)
+                total = multiply_add(spread(state[DUAL, s]), entry, total)
+            put(buffer, k, total)
+        put(buffer, length, spread(NOTHING))
+        state[TOPS, g] = top(buffer, np.int64(0), length)

@@ -13,7 +13,7 @@ from oracle_cases import exposure_of, families, random_node
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.oracle import OracleSolution, Rate, class_reach, reach, solve_oracle
 from gnn_repair.oracle import solve as solve_module
-from gnn_repair.oracle.batch import FAILED
+from gnn_repair.oracle.status import FAILED
 
 
 @pytest.fixture(scope="module")

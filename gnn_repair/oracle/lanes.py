@@ -1,0 +1,237 @@
+# mypy: allow-untyped-defs, disable-error-code="untyped-decorator, no-untyped-call"
+"""Eight float64 numbers side by side, a numba type.
+
+A compiler that meets a short loop of unknown length writes several versions of it and runs the
+slowest; a basis has twenty rows. Kernels that say *eight at a time* are faster, and compile faster.
+Arrays they walk over end in room for seven numbers more.
+"""
+
+import operator
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
+from numba.core.datamodel import models
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic, lower_builtin, register_model, type_callable
+
+WIDTH = 8
+_VECTOR = ir.VectorType(ir.DoubleType(), WIDTH)
+_MASK = ir.VectorType(ir.IntType(1), WIDTH)
+_UNALIGNED = 8
+
+
+def aligned(*shape: int) -> Any:
+    """Zeros that begin at a cache line, so that no eight of them lie across two."""
+    size = int(np.prod(shape))
+    room = np.zeros(size + WIDTH)
+    offset = -room.ctypes.data // room.itemsize % WIDTH
+    return room[offset : offset + size].reshape(shape)
+
+
+class Lanes(types.Type):
+    """Eight numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Lanes")
+
+
+_LANES = Lanes()
+
+
+@register_model(Lanes)
+class _Model(models.PrimitiveModel):
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, _VECTOR)
+
+
+def _address(context, builder, kind, array, places):
+    parts = context.make_array(kind)(context, builder, array)
+    pointer = cgutils.get_item_pointer(context, builder, kind, parts, places, wraparound=False)
+    return builder.bitcast(pointer, _VECTOR.as_pointer())
+
+
+@intrinsic
+def get(typing, array, k):
+    """array[k : k+8]."""
+
+    def code(context, builder, signature, args):
+        pointer = _address(context, builder, signature.args[0], args[0], args[1:])
+        return builder.load(pointer, align=_UNALIGNED)
+
+    return _LANES(array, types.intp), code
+
+
+@intrinsic
+def get_row(typing, array, row, k):
+    """array[row, k : k+8]."""
+
+    def code(context, builder, signature, args):
+        pointer = _address(context, builder, signature.args[0], args[0], args[1:])
+        return builder.load(pointer, align=_UNALIGNED)
+
+    return _LANES(array, types.intp, types.intp), code
+
+
+@intrinsic
+def put(typing, array, k, lanes):
+    """array[k : k+8] = lanes."""
+
+    def code(context, builder, signature, args):
+        pointer = _address(context, builder, signature.args[0], args[0], args[1:-1])
+        builder.store(args[-1], pointer, align=_UNALIGNED)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes), code
+
+
+@intrinsic
+def put_row(typing, array, row, k, lanes):
+    """array[row, k : k+8] = lanes."""
+
+    def code(context, builder, signature, args):
+        pointer = _address(context, builder, signature.args[0], args[0], args[1:-1])
+        builder.store(args[-1], pointer, align=_UNALIGNED)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, lanes), code
+
+
+@intrinsic
+def spread(typing, number):
+    """The same number eight times."""
+
+    def code(context, builder, signature, args):
+        one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), args[0], ir.IntType(32)(0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
+        return builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), zeros)
+
+    return _LANES(types.float64), code
+
+
+@intrinsic
+def multiply_add(typing, a, b, c):
+    """a · b + c, fused where the machine can."""
+
+    def code(context, builder, signature, args):
+        product = builder.fmul(args[0], args[1], flags=("contract",))
+        return builder.fadd(product, args[2], flags=("contract",))
+
+    return _LANES(a, b, c), code
+
+
+@intrinsic
+def magnitude(typing, a):
+    """|a|."""
+
+    def code(context, builder, signature, args):
+        kind = ir.VectorType(ir.IntType(64), WIDTH)
+        bits = ir.Constant(kind, [(1 << 63) - 1] * WIDTH)
+        return builder.bitcast(builder.and_(builder.bitcast(args[0], kind), bits), _VECTOR)
+
+    return _LANES(a), code
+
+
+@intrinsic
+def larger(typing, a, b):
+    """The larger of each pair."""
+
+    def code(context, builder, signature, args):
+        return builder.select(builder.fcmp_ordered(">", args[0], args[1]), args[0], args[1])
+
+    return _LANES(a, b), code
+
+
+@intrinsic
+def smaller(typing, a, b):
+    """The smaller of each pair."""
+
+    def code(context, builder, signature, args):
+        return builder.select(builder.fcmp_ordered("<", args[0], args[1]), args[0], args[1])
+
+    return _LANES(a, b), code
+
+
+@intrinsic
+def where_larger(typing, a, b, yes, no):
+    """yes where a > b, else no."""
+
+    def code(context, builder, signature, args):
+        return builder.select(builder.fcmp_ordered(">", args[0], args[1]), args[2], args[3])
+
+    return _LANES(a, b, yes, no), code
+
+
+@intrinsic
+def largest_lane(typing, a):
+    """The largest of the eight."""
+
+    def code(context, builder, signature, args):
+        value, width = args[0], WIDTH
+        nothing = ir.Constant(_VECTOR, ir.Undefined)
+        while width > 1:
+            width //= 2
+            turn = [(k + width) % WIDTH for k in range(WIDTH)]
+            other = builder.shuffle_vector(
+                value, nothing, ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), turn)
+            )
+            value = builder.select(builder.fcmp_ordered(">", value, other), value, other)
+        return builder.extract_element(value, ir.IntType(32)(0))
+
+    return types.float64(a), code
+
+
+@intrinsic
+def first_lane(typing, a, number):
+    """Where ``number`` first stands among the eight; 8 if it does not."""
+
+    def code(context, builder, signature, args):
+        one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), args[1], ir.IntType(32)(0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
+        same = builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), zeros)
+        hits = builder.bitcast(builder.fcmp_ordered("==", args[0], same), ir.IntType(WIDTH))
+        wide = builder.or_(builder.zext(hits, ir.IntType(64)), ir.IntType(64)(1 << WIDTH))
+        return builder.cttz(wide, ir.IntType(1)(1))
+
+    return types.int64(a, types.float64), code
+
+
+@intrinsic
+def prefetch(typing, array, row, k):
+    """Ask for the cache line of array[row, k]; nothing happens if there is none."""
+
+    def code(context, builder, signature, args):
+        pointer = _address(context, builder, signature.args[0], args[0], args[1:])
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [builder.bitcast(pointer, byte), number(0), number(2), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp), code
+
+
+def _operator(function, name):
+    @type_callable(function)
+    def _typed(context):
+        def typer(a, b):
+            return _LANES if isinstance(a, Lanes) and isinstance(b, Lanes) else None
+
+        return typer
+
+    @lower_builtin(function, Lanes, Lanes)
+    def _lowered(context, builder, signature, args):
+        return getattr(builder, name)(*args)
+
+
+for _function, _name in (
+    (operator.add, "fadd"),
+    (operator.sub, "fsub"),
+    (operator.mul, "fmul"),
+    (operator.truediv, "fdiv"),
+):
+    _operator(_function, _name)
+
+# numba loads much of itself when it first compiles; while modules load is a better time.
+cpu_target.target_context.refresh()
