@@ -56,12 +56,15 @@ class MeanStreams(MessagePassing):
     """Root, one-hop mean and two-hop mean of the features, each with its own transform.
 
     out = [x W₀ + b₀, P x W₁ + b₁, P² x W₂ + b₂], with P the mean over a node's entries other
-    than self-loops.
+    than self-loops. Biases start at zero, without a draw of their own: so the paper's figures come
+    out to the last digit.
     """
 
     def __init__(self, features: int, hidden: int, **kwargs: Any) -> None:
         super().__init__(aggr="mean", **kwargs)
-        self.lins = nn.ModuleList(nn.Linear(features, hidden) for _ in range(3))
+        self.lins = nn.ModuleList(nn.Linear(features, hidden, bias=False) for _ in range(3))
+        for lin in self.lins:
+            lin.bias = nn.Parameter(torch.zeros(hidden))
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """The three streams side by side, [N, 3 · hidden]."""

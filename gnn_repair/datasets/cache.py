@@ -18,8 +18,8 @@ from gnn_repair.datasets.validation import check_data
 from gnn_repair.errors import InputError
 from gnn_repair.files import load_tensors, save_tensors
 
-VERSION = 1
-"""Raise this when preprocessing changes: graphs of an older version are not used again."""
+VERSION = 2
+"""Raise this when preprocessing or splits change: older graphs are not used again."""
 
 _KIND = "preprocessed graph"
 _TENSORS = ("x", "edge_index", "y", "train_mask", "val_mask", "test_mask")

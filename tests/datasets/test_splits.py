@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnn_repair.datasets import as_splits, stratified_splits
-from gnn_repair.datasets.splits import part_sizes
+from gnn_repair.datasets.splits import by_numpy, part_sizes
 from gnn_repair.errors import SplitError
 
 LABELS = torch.tensor([0] * 50 + [1] * 7 + [2] * 23 + [-1] * 4)[
@@ -50,8 +50,29 @@ def test_a_seed_always_draws_the_same_split() -> None:
     torch.testing.assert_close(alone[0][:, 0], train[:, 3])
     packed = torch.stack([train, val, test]).numpy().tobytes()
     assert hashlib.sha256(packed).hexdigest() == (
-        "6748ab78e8ab57690cfdfba9960854cfc916a3d01be51592f85159a885726461"
+        "c0f5d370f9355d82eb8eca0de2c7668db44960a0e345b9711e44f3bd2f968be4"
     )
+
+
+def test_classes_are_shuffled_one_after_another_by_one_generator() -> None:
+    """The definition, written out for two seeds."""
+    y = torch.tensor([1, 0, 1, 0, 0, 1, 1, 0, 1, 0] * 5)
+    train, val, test = stratified_splits(y, seeds=[100, 101])
+    for split, seed in enumerate((100, 101)):
+        generator = torch.Generator().manual_seed(seed)
+        for label in (0, 1):
+            nodes = (y == label).nonzero().view(-1)
+            drawn = nodes[torch.randperm(25, generator=generator)]
+            for mask, part in zip((train, val, test), drawn.split([15, 5, 5]), strict=True):
+                own = (mask[:, split] & (y == label)).nonzero().view(-1)
+                assert torch.equal(own, part.sort().values)
+
+
+def test_numpy_draws_other_splits_of_the_same_sizes() -> None:
+    ours, others = stratified_splits(LABELS), stratified_splits(LABELS, shuffle=by_numpy)
+    for mask, other in zip(ours, others, strict=True):
+        assert torch.equal(mask.sum(0), other.sum(0))
+        assert not torch.equal(mask, other)
 
 
 def test_seeds_draw_different_splits() -> None:
