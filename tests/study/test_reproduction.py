@@ -1,7 +1,8 @@
 """The paper's own figures, on the real data, for backbones whose training leaves little to chance.
 
-Ten splits are trained and every test node's linear program is solved. Nothing is tuned here: the
-tolerances allow for another machine's rounding, and half of one would fail with other splits.
+Ten splits are trained and every test node's linear program is solved. Nothing is tuned here; the
+tolerances allow for another machine's rounding. Cora holds only with the paper's splits, MixHop on
+Chameleon with one self-loop a node, H2GCN with biases that start at zero.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from gnn_repair.published import published
 from gnn_repair.study import PAPER, Store, make_tables, run_study
 from gnn_repair.study.rendering import facts
 
-TOLERANCES = {"Frozen": 0.2, "True-class reach (%)": 0.2, "Error reach (%)": 0.8}
+TOLERANCES = {"Frozen": 0.2, "True-class reach (%)": 0.2, "Error reach (%)": 0.4}
 
 
-@pytest.mark.parametrize(("dataset", "backbone"), [("cora", "sgc"), ("citeseer", "h2gcn")])
+@pytest.mark.parametrize(
+    ("dataset", "backbone"), [("cora", "sgc"), ("chameleon", "mixhop"), ("chameleon", "h2gcn")]
+)
 def test_published_figures_come_out(dataset, backbone, tmp_path):
     root = os.environ.get("GNN_REPAIR_DATA")
     if not root or missing_files(DATASETS[dataset], Path(root)):
