@@ -14,6 +14,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.core.registry import cpu_target
+from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic, lower_builtin, register_model, type_callable
 
 WIDTH = 8
@@ -52,6 +53,41 @@ def _address(context, builder, kind, array, places):
     return builder.bitcast(pointer, _VECTOR.as_pointer())
 
 
+def _splat(builder, value, kind):
+    nothing = ir.Constant(kind, ir.Undefined)
+    one = builder.insert_element(nothing, value, ir.IntType(32)(0))
+    return builder.shuffle_vector(one, nothing, _lanes([0] * WIDTH))
+
+
+def _lanes(places):
+    """A constant that says which lanes a shuffle takes; 8 … 15 are those of its second vector."""
+    return ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), places)
+
+
+def _halves(builder, a, b, step):
+    """Of each pair of lane blocks of length ``step``, the first ones of a and b, and the second."""
+    low = [k + (WIDTH - step) * bool(k & step) for k in range(WIDTH)]
+    return (
+        builder.shuffle_vector(a, b, _lanes(low)),
+        builder.shuffle_vector(a, b, _lanes([k + step for k in low])),
+    )
+
+
+@intrinsic
+def transposed(typing, eight):
+    """Eight vectors as a matrix, turned: lane j of vector i becomes lane i of vector j."""
+
+    def code(context, builder, signature, args):
+        rows = cgutils.unpack_tuple(builder, args[0])
+        for step in (1, 2, 4):
+            for i in range(WIDTH):
+                if not i & step:
+                    rows[i], rows[i + step] = _halves(builder, rows[i], rows[i + step], step)
+        return context.make_tuple(builder, signature.return_type, rows)
+
+    return eight(eight), code
+
+
 @intrinsic
 def get(typing, array, k):
     """array[k : k+8]."""
@@ -72,6 +108,73 @@ def get_row(typing, array, row, k):
         return builder.load(pointer, align=_UNALIGNED)
 
     return _LANES(array, types.intp, types.intp), code
+
+
+@intrinsic
+def eight_from(typing, array, k, end):
+    """array[k : k+8] as eight integers; the one at ``end`` stands in for those after it."""
+
+    def code(context, builder, signature, args):
+        parts = context.make_array(signature.args[0])(context, builder, args[0])
+        found = []
+        for i in range(WIDTH):
+            at = builder.add(args[1], ir.IntType(64)(i))
+            at = builder.select(builder.icmp_signed("<", at, args[2]), at, args[2])
+            value = builder.load(builder.gep(parts.data, [at]))
+            found.append(builder.sext(value, ir.IntType(64)))
+        return context.make_tuple(builder, signature.return_type, found)
+
+    return UniTuple(types.int64, WIDTH)(array, types.intp, types.intp), code
+
+
+@intrinsic
+def get_rows(typing, array, rows, k, count):
+    """array[rows[i], k : k+8] for eight rows i; lanes from ``count`` on are zeros."""
+
+    def code(context, builder, signature, args):
+        numbers, align = ir.VectorType(ir.IntType(64), WIDTH), ir.IntType(32)
+        lanes = ir.Constant(numbers, list(range(WIDTH)))
+        mask = builder.icmp_signed("<", lanes, _splat(builder, args[3], numbers))
+        zeros, found = ir.Constant(_VECTOR, [0.0] * WIDTH), []
+        for row in cgutils.unpack_tuple(builder, args[1]):
+            pointer = _address(context, builder, signature.args[0], args[0], (row, args[2]))
+            kind = ir.FunctionType(_VECTOR, [pointer.type, align, _MASK, _VECTOR])
+            name = f"llvm.masked.load.v{WIDTH}f64.p0"
+            function = cgutils.get_or_insert_function(builder.module, kind, name)
+            found.append(builder.call(function, [pointer, align(_UNALIGNED), mask, zeros]))
+        return context.make_tuple(builder, signature.return_type, found)
+
+    return UniTuple(_LANES, WIDTH)(array, rows, types.intp, types.intp), code
+
+
+@intrinsic
+def put_rows(typing, array, row, k, count, eight):
+    """array[row + i, k : k+8] = eight[i] for i below ``count``."""
+
+    def code(context, builder, signature, args):
+        array, row, k, count, eight = args
+        for i, lanes in enumerate(cgutils.unpack_tuple(builder, eight)):
+            place = ir.IntType(64)(i)
+            with builder.if_then(builder.icmp_signed("<", place, count)):
+                at = (builder.add(row, place), k)
+                pointer = _address(context, builder, signature.args[0], array, at)
+                builder.store(lanes, pointer, align=_UNALIGNED)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, types.intp, eight), code
+
+
+@intrinsic
+def added(typing, eight):
+    """The sum of eight vectors."""
+
+    def code(context, builder, signature, args):
+        rows = cgutils.unpack_tuple(builder, args[0])
+        while len(rows) > 1:
+            rows = [builder.fadd(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True)]
+        return rows[0]
+
+    return _LANES(eight), code
 
 
 @intrinsic
@@ -103,9 +206,7 @@ def spread(typing, number):
     """The same number eight times."""
 
     def code(context, builder, signature, args):
-        one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), args[0], ir.IntType(32)(0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
-        return builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), zeros)
+        return _splat(builder, args[0], _VECTOR)
 
     return _LANES(types.float64), code
 
@@ -173,9 +274,7 @@ def largest_lane(typing, a):
         while width > 1:
             width //= 2
             turn = [(k + width) % WIDTH for k in range(WIDTH)]
-            other = builder.shuffle_vector(
-                value, nothing, ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), turn)
-            )
+            other = builder.shuffle_vector(value, nothing, _lanes(turn))
             value = builder.select(builder.fcmp_ordered(">", value, other), value, other)
         return builder.extract_element(value, ir.IntType(32)(0))
 
@@ -187,9 +286,7 @@ def first_lane(typing, a, number):
     """Where ``number`` first stands among the eight; 8 if it does not."""
 
     def code(context, builder, signature, args):
-        one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), args[1], ir.IntType(32)(0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
-        same = builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), zeros)
+        same = _splat(builder, args[1], _VECTOR)
         hits = builder.bitcast(builder.fcmp_ordered("==", args[0], same), ir.IntType(WIDTH))
         wide = builder.or_(builder.zext(hits, ir.IntType(64)), ir.IntType(64)(1 << WIDTH))
         return builder.cttz(wide, ir.IntType(1)(1))

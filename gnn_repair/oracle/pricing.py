@@ -7,24 +7,30 @@ along contiguous numbers. Work per call: R multiply-adds and 8·R bytes per term
 """
 
 import math
-from typing import Any
 
 import numba
 from numpy import uint64
 
 from gnn_repair.oracle.lanes import (
     WIDTH,
+    added,
+    eight_from,
     first_lane,
     get,
     get_row,
+    get_rows,
     larger,
     largest_lane,
     magnitude,
+    multiply_add,
+    prefetch,
     put,
+    put_rows,
     smaller,
     spread,
+    transposed,
 )
-from gnn_repair.oracle.room import DUAL, TIGHT
+from gnn_repair.oracle.room import AHEAD, DUAL, TIGHT
 
 # Kernels own no memory, so reference counting is switched off. Passing many arrays costs more than
 # solving a small LP, so what runs once per LP or pivot is inlined; what runs rarely is not.
@@ -41,12 +47,11 @@ cold_kernel = numba.njit(**_OPTIONS)
 kernel = numba.njit(**_OPTIONS, forceinline=True)
 # What is called from one place only is compiled there and nowhere else.
 kernel_once = numba.njit(**_OPTIONS, inline="always")
-# Where short sums over classes must stay in order, so that the compiler runs four of them side by
-# side instead of gathering inside each.
-scalar_kernel = numba.njit(**_OPTIONS, forceinline=True, fastmath={"contract", "nnan", "nsz"})
 # Places below are unsigned: a signed one may count from the end, and a loop over it would gather
 # instead of stream.
 
+DISTANCE = 64
+"""Terms between the one that is read and the one that is asked for, where tables are large."""
 NOTHING = -1e300
 """A score that no column has."""
 
@@ -88,6 +93,45 @@ def load(problem, start, count, mass, columns, at):
 
 
 @kernel
+def copy_terms(problem, start, count, room, base):
+    """copies[base + r, k] = ℓ_r of terms start + k, and buffer[k] = Σ_r (ℓ_c − ℓ_r).
+
+    Eight terms by eight classes are turned at a time.
+    """
+    classes, far = problem.table.shape[1], room.places[AHEAD, 1] > 0
+    last = problem.rows.shape[0] - WIDTH
+    for k in range(0, count, WIDTH):
+        if far:
+            at = min(start + k + DISTANCE, last)
+            fetch(problem, at, at + WIDTH)
+        terms, total = eight_from(problem.rows, start + k, start + count - 1), spread(0.0)
+        for r in range(0, classes, WIDTH):
+            turned = transposed(get_rows(problem.table, terms, r, classes - r))
+            put_rows(room.copies, base + r, k, classes - r, turned)
+            total = total + added(turned)
+        own = get_row(room.copies, base + problem.target, k)
+        put(room.buffer, k, spread(float(classes)) * own - total)
+    put(room.buffer, count, spread(NOTHING))
+
+
+@kernel
+def weigh(room, base, c, count, groups, slots):
+    """buffer[k] = w·(ℓ_c − ℓ) of the first ``count`` copies from row ``base`` on, w the dual."""
+    state, places, copies, out = room.state, room.places, room.copies, room.buffer
+    for k in range(0, count, 2 * WIDTH):
+        own, other = get_row(copies, base + c, k), get_row(copies, base + c, k + WIDTH)
+        p = q = spread(0.0)
+        for slot in range(uint64(groups), uint64(slots)):
+            w, r = spread(state[DUAL, slot]), places[TIGHT, slot]
+            r += base + (r >= c)
+            p = multiply_add(w, own - get_row(copies, r, k), p)
+            q = multiply_add(w, other - get_row(copies, r, k + WIDTH), q)
+        put(out, k, p)
+        put(out, k + WIDTH, q)
+    put(out, count, spread(NOTHING))
+
+
+@kernel
 def top(values, start, stop):
     """max of values[start:stop]; up to seven numbers more are read."""
     best = spread(NOTHING)
@@ -107,63 +151,21 @@ def find(values, start, value):
     return k + lane
 
 
-@scalar_kernel
-def most_total(rows, start, stop, table, target):
-    """The term of start : stop with the largest Σ_r (ℓ_c − ℓ_r), good enough to begin with.
-
-    Nothing is stored and nothing branches, so that memory is read without a pause.
-    """
-    c, classes, end, one = uint64(target), uint64(table.shape[1]), uint64(stop - 1), uint64(1)
-    scale = float(table.shape[1])
-    best_p = best_q = best_s = best_t = -math.inf
-    at_p: Any = uint64(start)
-    at_q = at_s = at_t = at_p
-    for k in range(uint64(start), uint64(stop), uint64(4)):
-        # Four terms at a time keep four sums going; the last one stands in for those missing.
-        kq, ks, kt = _first(k + one, end), _first(k + uint64(2), end), _first(k + uint64(3), end)
-        p, q, s, t = uint64(rows[k]), uint64(rows[kq]), uint64(rows[ks]), uint64(rows[kt])
-        sum_p, sum_q = scale * table[p, c], scale * table[q, c]
-        sum_s, sum_t = scale * table[s, c], scale * table[t, c]
-        for r in range(classes):
-            sum_p -= table[p, r]
-            sum_q -= table[q, r]
-            sum_s -= table[s, r]
-            sum_t -= table[t, r]
-        at_p, best_p = (k, sum_p) if sum_p > best_p else (at_p, best_p)
-        at_q, best_q = (kq, sum_q) if sum_q > best_q else (at_q, best_q)
-        at_s, best_s = (ks, sum_s) if sum_s > best_s else (at_s, best_s)
-        at_t, best_t = (kt, sum_t) if sum_t > best_t else (at_t, best_t)
-    at_p, best_p = (at_q, best_q) if best_q > best_p else (at_p, best_p)
-    at_s, best_s = (at_t, best_t) if best_t > best_s else (at_s, best_s)
-    return at_s if best_s > best_p else at_p
+@kernel
+def look_ahead(problem, places, terms):
+    """Fetch table rows of the next LP, which memory can do while this one is computed."""
+    first = places[AHEAD, 0]
+    last = min(first + terms, places[AHEAD, 1])
+    fetch(problem, first, last)
+    places[AHEAD, 0] = last
 
 
 @kernel
-def _first(k, end):
-    return k if k < end else end
-
-
-@scalar_kernel
-def weighted_gaps(rows, start, count, table, target, room, first, last):
-    """buffer[k] = w·(ℓ_c − ℓ) for terms start + k, w in slots first : last of the dual."""
-    c, low, one, end = uint64(target), uint64(start), uint64(1), uint64(start + count - 1)
-    state, places, out = room.state, room.places, room.buffer
-    for k in range(uint64(0), uint64(count), uint64(4)):
-        kq, ks = _first(low + k + one, end), _first(low + k + uint64(2), end)
-        kt = _first(low + k + uint64(3), end)
-        p, q, s, t = uint64(rows[low + k]), uint64(rows[kq]), uint64(rows[ks]), uint64(rows[kt])
-        own_p, own_q, own_s, own_t = table[p, c], table[q, c], table[s, c], table[t, c]
-        sum_p = sum_q = sum_s = sum_t = 0.0
-        for slot in range(uint64(first), uint64(last)):
-            w, r = state[DUAL, slot], uint64(places[TIGHT, slot])
-            r = r if r < c else r + one
-            sum_p += w * (own_p - table[p, r])
-            sum_q += w * (own_q - table[q, r])
-            sum_s += w * (own_s - table[s, r])
-            sum_t += w * (own_t - table[t, r])
-        out[k], out[k + one] = sum_p, sum_q
-        out[k + uint64(2)], out[k + uint64(3)] = sum_s, sum_t
-    put(out, count, spread(NOTHING))
+def fetch(problem, first, last):
+    """Ask for the table rows of terms first : last."""
+    for t in range(uint64(first), uint64(last)):
+        for r in range(0, problem.table.shape[1], WIDTH):
+            prefetch(problem.table, problem.rows[t], r)
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""The memory one thread works in: six arrays, because passing many to a kernel costs time."""
+"""The memory one thread works in: seven arrays, because passing many to a kernel costs time."""
 
 from typing import Any, NamedTuple
 
@@ -12,6 +12,8 @@ CANDIDATES = 96
 """Columns that a pass over a large LP may add, about."""
 STRIP = 512
 """Terms scored at a time, so that scores stay in the first-level cache."""
+COPIED = 60_000
+"""Numbers of a large LP's terms that are kept at hand."""
 STRIDE = 4 * WIDTH
 """Columns priced at a time."""
 
@@ -56,6 +58,9 @@ class Room(NamedTuple):
     BOUNDS [G + 1]: the first columns, by group.
     AHEAD [2]: the terms the next LP will read, where fetching them early pays.
     """
+    copies: Any
+    """[strips · C, STRIP + STRIDE]: ℓ of a large LP's terms, strip by strip. The last strip is
+    for those that do not fit."""
     buffer: Any
     """Scores."""
     full: Any
@@ -70,11 +75,14 @@ def new_room(rivals: int, groups: int, widest: int) -> Room:
     lines = (6 * CANDIDATES + 4 * size + STRIDE) // WIDTH + 32
     capacity = (lines - (lines - 17) % 32) * WIDTH - STRIDE
     scores = max(capacity, STRIP, 2 * widest // CANDIDATES + 32)
+    length = max(STRIP, (widest // CANDIDATES + 16) // 16 * 16) + STRIDE
+    strips = min(widest // (STRIP // 2) + groups, COPIED // (rivals * length)) + 1
     return Room(
         aligned(rivals, capacity + STRIDE),
         np.zeros((2, capacity), np.int64),
         aligned(INVERSE + size, width),
         np.zeros((AHEAD + 1, width), np.int64),
+        aligned((strips if widest > SMALL else 1) * (rivals + 1), length),
         aligned(scores + STRIDE + WIDTH),
         aligned(size, 2 * size // WIDTH * WIDTH + WIDTH),
     )

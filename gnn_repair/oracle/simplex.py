@@ -24,16 +24,14 @@ from gnn_repair.oracle.lanes import (
     larger,
     largest_lane,
     multiply_add,
-    prefetch,
     put,
     put_row,
     smaller,
     spread,
     where_larger,
 )
-from gnn_repair.oracle.pricing import NOTHING, find, kernel, kernel_once, top, worst
+from gnn_repair.oracle.pricing import NOTHING, find, kernel, kernel_once, look_ahead, top, worst
 from gnn_repair.oracle.room import (
-    AHEAD,
     BOUNDS,
     DUAL,
     GAMMA,
@@ -126,7 +124,7 @@ def improve(problem, room, groups, count, lead, slots):
     stalled = 0
     for _ in range(50 * size + 200):
         careful = stalled > 2 * size
-        _look_ahead(problem, room.places)
+        look_ahead(problem, room.places, EARLY)
         for s in range(uint64(slots)):
             state[DUAL, s] = state[INVERSE + s, uint64(lead)]
         rate = _price(room, groups, count, slots)
@@ -142,17 +140,6 @@ def improve(problem, room, groups, count, lead, slots):
         slots = _pivot(state, room.places, size, enter, leave, length, inverse, slots)
         stalled = 0 if length * rate > PROGRESS else stalled + 1
     return -slots
-
-
-@kernel_once
-def _look_ahead(problem, places):
-    """Fetch a few table rows of the next LP, which memory can do while this one is computed."""
-    first = places[AHEAD, 0]
-    last = min(first + EARLY, places[AHEAD, 1])
-    for t in range(first, last):
-        for k in range(0, problem.table.shape[1], WIDTH):
-            prefetch(problem.table, problem.rows[t], k)
-    places[AHEAD, 0] = last
 
 
 @kernel_once

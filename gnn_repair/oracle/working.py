@@ -2,8 +2,8 @@
 """Kernels that choose the columns the simplex method works on.
 
 Up to SMALL terms it sees every column. Beyond, it works on a few dozen, and passes over the full
-set only certify the answer or find columns that improve it, so a large LP costs two or three reads
-of its terms.
+set only certify the answer or find columns that improve it. The first pass copies the terms class
+by class, so that later ones read numbers side by side from the cache.
 """
 
 from typing import Any, NamedTuple
@@ -15,15 +15,15 @@ from gnn_repair.oracle.lanes import WIDTH, get_row, multiply_add, put, put_row, 
 from gnn_repair.oracle.pricing import (
     NOTHING,
     cold_kernel,
+    copy_terms,
     find,
     first_gap,
     kernel,
     largest,
     load,
-    most_total,
     power_of_two,
     top,
-    weighted_gaps,
+    weigh,
 )
 from gnn_repair.oracle.room import (
     BOUNDS,
@@ -87,31 +87,22 @@ def take_all(problem, room, groups):
     return count, scale
 
 
-@kernel
+@cold_kernel
 def _rescale(entries, count, size):
     """Bring the first ``count`` columns, the largest of which is ``size``, into [−1, 1]."""
     factor = power_of_two(size)
     for r in range(entries.shape[0]):
-        for k in range(count):
-            entries[r, k] *= factor
+        for k in range(0, count, WIDTH):
+            put_row(entries, r, k, spread(factor) * get_row(entries, r, k))
     return factor
 
 
 @cold_kernel
 def sample(problem, room, groups):
     """The columns a large LP begins with: the best of each block under equal rival weights."""
-    places, labels = room.places, room.labels
-    block, count, size = _block(places, groups), np.int64(0), 0.0
     for g in range(groups):
-        places[BOUNDS, g] = count
-        for low in range(places[LOWS, g], places[LOWS, g + 1], block):
-            high = min(low + block, places[LOWS, g + 1])
-            term = most_total(problem.rows, low, high, problem.table, problem.target)
-            labels[GROUP, count], labels[TERM, count] = g, term
-            count += 1
-    places[BOUNDS, groups] = count
-    for j in range(count):
-        size = max(size, _fetch(problem, room, j, 1.0))
+        room.state[DUAL, g] = NOTHING
+    count, size = sweep(problem, room, groups, np.int64(0), np.int64(0), 1.0)
     return count, _rescale(room.entries, count, size)
 
 
@@ -120,49 +111,56 @@ def sweep(problem, room, groups, slots, count, scale):
     """One pass over all terms under the dual: group maxima into TOPS, and the best term of
     each block joins the working columns if it beats its group's threshold u_g.
 
+    The first pass, without slots, weighs rivals equally and copies the terms strip by strip; later
+    ones read the copies, and copy again what did not fit.
     Returns the new number of working columns and the largest |D| among the new.
     """
-    state, places, labels = room.state, room.places, room.labels
-    block, size = _block(places, groups), 0.0
-    strip = block * max(1, STRIP // block)
+    state, places, size, n = room.state, room.places, 0.0, np.int64(0)
+    block = (places[LOWS, groups] - places[LOWS, 0]) // CANDIDATES + 16 & ~15
+    length, classes = block * max(1, STRIP // block), problem.table.shape[1]
+    spare = room.copies.shape[0] // classes - 1
     for g in range(groups):
-        factor, high, peak = state[MASS, g] * scale, places[LOWS, g + 1], -np.inf
-        for low in range(places[LOWS, g], high, strip):
-            length = min(strip, high - low)
-            weighted_gaps(
-                problem.rows, low, length, problem.table, problem.target, room, groups, slots
-            )
-            best = factor * top(room.buffer, np.int64(0), length)
-            peak = max(peak, best)
-            if best <= state[DUAL, g] + RATE:
-                continue
-            for k in range(np.int64(0), length, block):
-                best = top(room.buffer, k, min(k + block, length))
-                if best * factor > state[DUAL, g] + RATE:
-                    labels[GROUP, count] = g
-                    labels[TERM, count] = low + find(room.buffer, k, best)
-                    size = max(size, _fetch(problem, room, count, scale))
-                    count += 1
-        state[TOPS, g] = peak
+        peak, factor, end = NOTHING, state[MASS, g] * scale, places[LOWS, g + 1]
+        threshold = (state[DUAL, g] + RATE) / factor
+        if slots == 0:
+            places[BOUNDS, g] = count
+        for low in range(places[LOWS, g], end, length):
+            base, high = min(n, spare) * classes, min(low + length, end)
+            if slots == 0 or n >= spare:
+                copy_terms(problem, low, high - low, room, base)
+            if slots > 0:
+                weigh(room, base, problem.target, high - low, groups, slots)
+            best = top(room.buffer, np.int64(0), high - low)
+            peak, n = max(peak, best), n + 1
+            if best > threshold:
+                count, most = _pick(
+                    room, base, problem.target, g, low, high, block, threshold, factor, count
+                )
+                size = max(size, most)
+        state[TOPS, g] = factor * peak
+        if slots == 0:
+            places[BOUNDS, g + 1] = count
     return count, size
 
 
 @kernel
-def _block(places, groups):
-    """Terms that compete for one place among the columns."""
-    return (places[LOWS, groups] - places[LOWS, 0]) // CANDIDATES + 16 & ~15
+def _pick(room, base, c, g, low, high, block, threshold, factor, count):
+    """The best term of each block of a strip joins the columns if it scores above ``threshold``.
 
-
-@kernel
-def _fetch(problem, room, j, scale):
-    """Load the entries of column j; returns the largest."""
-    row, c, size = uint64(problem.rows[room.labels[TERM, j]]), uint64(problem.target), 0.0
-    factor, own = room.state[MASS, room.labels[GROUP, j]] * scale, problem.table[row, c]
-    for i in range(uint64(room.entries.shape[0])):
-        value = factor * (own - problem.table[row, i if i < c else i + uint64(1)])
-        room.entries[i, uint64(j)] = value
-        size = max(size, abs(value))
-    return size
+    Returns the new number of columns and the largest |D| among the new.
+    """
+    labels, copies, size = room.labels, room.copies, 0.0
+    for k in range(np.int64(0), high - low, block):
+        best = top(room.buffer, k, min(k + block, high - low))
+        if best > threshold:
+            at = find(room.buffer, k, best)
+            labels[GROUP, count], labels[TERM, count] = g, low + at
+            for r in range(room.entries.shape[0]):
+                value = factor * (copies[base + c, at] - copies[base + r + (r >= c), at])
+                room.entries[r, count] = value
+                size = max(size, abs(value))
+            count += 1
+    return count, size
 
 
 @cold_kernel

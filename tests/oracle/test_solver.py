@@ -10,6 +10,7 @@ import torch
 from oracle_cases import exposure_of, families, random_node
 from oracle_exact import exact_margin
 
+from gnn_repair.bench.oracle import synthetic
 from gnn_repair.oracle import solve_oracle
 from gnn_repair.oracle.tables import Tables, instance
 
@@ -245,3 +246,15 @@ def test_generated_instances_prove_themselves(seed):
     solution = solve_oracle(exposure, "all", threads=1)
     verdict = solution.check(exposure)
     assert verdict.ok, verdict
+
+
+def test_terms_that_do_not_fit_the_copies():
+    """More terms than a thread keeps copies of: the rest is copied anew in every pass."""
+    exposure, target = synthetic(9000, 9, 2, 2), torch.tensor([0, 8])
+    ours = solve_oracle(exposure, target, threads=1)
+    theirs = solve_oracle(exposure, target, method="highs", threads=1)
+    assert set(ours.status.tolist()) == {0}
+    torch.testing.assert_close(
+        torch.from_numpy(ours.margin), torch.from_numpy(theirs.margin), rtol=0, atol=1e-8
+    )
+    assert ours.check(exposure).ok
