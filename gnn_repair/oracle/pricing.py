@@ -7,6 +7,8 @@ along contiguous numbers. Work per call: R multiply-adds and 8·R bytes per term
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numba
 from numpy import uint64
@@ -47,6 +49,22 @@ cold_kernel = numba.njit(**_OPTIONS)
 kernel = numba.njit(**_OPTIONS, forceinline=True)
 # What is called from one place only is compiled there and nowhere else.
 kernel_once = numba.njit(**_OPTIONS, inline="always")
+
+
+@contextmanager
+def moderately_optimised() -> Iterator[None]:
+    """Kernels compiled inside are optimised at LLVM's second level.
+
+    It takes a fifth less time than the third, and code that says *eight at a time* runs as fast.
+    """
+    level = numba.config.OPT
+    numba.config.OPT = type(level)(min(level, 2))
+    try:
+        yield
+    finally:
+        numba.config.OPT = level
+
+
 # Places below are unsigned: a signed one may count from the end, and a loop over it would gather
 # instead of stream.
 

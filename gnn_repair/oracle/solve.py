@@ -15,6 +15,7 @@ from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.batch import solve_range
 from gnn_repair.oracle.general import Answer, Solver, gurobi_solver, highs_solver
 from gnn_repair.oracle.pool import over_lps
+from gnn_repair.oracle.pricing import moderately_optimised
 from gnn_repair.oracle.room import new_room
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.status import FAILED, FALLBACK, OPTIMAL
@@ -92,7 +93,7 @@ def _solve_chunks(tables: Tables, asked: Problems, threads: int | None) -> list[
         return new_room(tables.num_classes - 1, tables.num_groups, widest)
 
     if not solve_range.signatures:
-        with collection_paused():  # compiles, or loads what was compiled
+        with collection_paused(), moderately_optimised():  # compiles, or loads what was compiled
             _solve_chunk(tables, asked, 0, 0, make())
     return over_lps(len(starts), work, make, threads)
 
