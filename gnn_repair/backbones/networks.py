@@ -56,8 +56,8 @@ class MeanStreams(MessagePassing):
     """Root, one-hop mean and two-hop mean of the features, each with its own transform.
 
     out = [x W₀ + b₀, P x W₁ + b₁, P² x W₂ + b₂], with P the mean over a node's entries other
-    than self-loops. Biases start at zero, without a draw of their own: so the paper's figures come
-    out to the last digit.
+    than self-loops. Biases start at zero, without a draw of their own: of seven ways to start, the
+    one that agrees with the paper's figures (docs/REPRODUCTION.md).
     """
 
     def __init__(self, features: int, hidden: int, **kwargs: Any) -> None:

@@ -20,8 +20,8 @@ Shuffle = Callable[[np.ndarray], np.ndarray]
 def by_torch(seed: int) -> Shuffle:
     """Shuffles with PyTorch's ``randperm``.
 
-    These are the paper's splits of Cora, Citeseer and PubMed: with them, backbones whose training
-    is all but deterministic give the published figures to the last digit.
+    Most likely the paper's splits of Cora, Citeseer and PubMed: of seven ways to draw them, the one
+    that agrees with its figures for SGC, and then for MixHop (docs/REPRODUCTION.md).
     """
     generator = torch.Generator().manual_seed(seed)
     return lambda nodes: nodes[torch.randperm(len(nodes), generator=generator).numpy()]

@@ -93,8 +93,8 @@ class Protocol:
     version: int = 2
     """Raised when the meaning of a result changes without any number here doing so.
 
-    2: the paper's own splits of Cora, Citeseer and PubMed; one self-loop a node where entries are
-    normalised or attended to; H2GCN's stream biases start at zero.
+    2: splits of Cora, Citeseer and PubMed as the paper most likely drew them; one self-loop a node
+    where entries are normalised or attended to; H2GCN's stream biases start at zero.
     """
 
     def settings(self) -> dict[str, Any]:
