@@ -139,25 +139,32 @@ def test_needs_that_no_node_meets_are_refused(cluster):
 
 
 class Killer(Watcher):
-    """Kills the second node while it works, once four cases are stored."""
+    """Kills the second node at its second case or later, once four cases are stored.
+
+    A node's first worker may start late, so how many cases it has begun is read off, not assumed.
+    """
 
     def __init__(self, cluster, begun):
         self.cluster, self.begun, self.stored = cluster, begun, []
+        self.killed = False
 
     def failed(self, case, failure):
         raise AssertionError(failure.traceback)
 
     def finished(self, case, seconds):
         self.stored.append(str(case))
-        if len(self.stored) == 4:
+        if len(self.stored) >= 4 and self.begun_there() and not self.killed:
+            self.killed = True
             self.wait_for_its_next_case()
             self.cluster.remove_node(self.cluster.second, allow_graceful=False)
 
+    def begun_there(self):
+        return self.begun.read_text().count(self.cluster.second.node_id)
+
     def wait_for_its_next_case(self):
-        victim = self.cluster.second.node_id
-        before = self.begun.read_text().count(victim)
+        before = self.begun_there()
         deadline = time.monotonic() + 20
-        while self.begun.read_text().count(victim) == before:
+        while self.begun_there() == before:
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
@@ -170,17 +177,17 @@ def test_a_node_dies_in_the_middle_and_nothing_is_lost_or_stored_twice(cluster, 
     engine = RayEngine()
     outcome = run_study(
         ["cora"],
-        [f"b{k}" for k in range(12)],
+        [f"b{k}" for k in range(20)],
         [0, 1],
         store=tmp_path / "store",
         work=lambda shared, case, tell: located(begun, case, tell),
         engine=engine,
         watcher=killer,
     )
-    assert (outcome.stored, outcome.failures) == (24, {})
-    assert Counter(killer.stored) == {f"cora × b{k}": 1 for k in range(12)}
+    assert (outcome.stored, outcome.failures) == (40, {})
+    assert Counter(killer.stored) == {f"cora × b{k}": 1 for k in range(20)}
     records = list(Store(tmp_path / "store").records(PAPER.digest))
-    assert len(records) == 24
+    assert len(records) == 40
     nodes = Counter(record["environment"]["node"] for record in records)
     assert nodes[cluster.second.node_id] > 0, "it did some of the work before it died"
     begins = Counter(line.split()[0] for line in begun.read_text().splitlines())
