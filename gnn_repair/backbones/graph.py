@@ -74,14 +74,7 @@ class Features:
     def __init__(self, x: Tensor) -> None:
         self.dense = x
         share = float((x != 0).float().mean()) if x.numel() else 1.0
-        self.sparse = self._compress(x) if share < SPARSE_BELOW else None
-
-    @staticmethod
-    def _compress(x: Tensor) -> Operator:
-        row, column = x.nonzero().unbind(1)
-        counts = torch.bincount(row, minlength=x.shape[0])
-        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        return Operator(Pattern(indptr, column.int(), x.shape[1]), x[row, column])
+        self.sparse = Operator(*Pattern.from_dense(x)) if share < SPARSE_BELOW else None
 
     def times(self, weight: Tensor) -> Tensor:
         """X W for every member: weight [S, F, k] gives [N, S, k]."""

@@ -33,6 +33,14 @@ class Pattern:
         indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         return cls(indptr, source[order].int().contiguous(), num_nodes), order
 
+    @classmethod
+    def from_dense(cls, matrix: Tensor) -> tuple[Pattern, Tensor]:
+        """The nonzeros of a matrix [N, M]: where they are, and their values [T]."""
+        row, column = matrix.nonzero().unbind(1)
+        counts = torch.bincount(row, minlength=matrix.shape[0])
+        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return cls(indptr, column.int(), matrix.shape[1]), matrix[row, column]
+
     @property
     def num_rows(self) -> int:
         """N."""

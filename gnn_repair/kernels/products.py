@@ -62,12 +62,9 @@ class SharedRows:
     @cached_property
     def nonzeros(self) -> tuple[Pattern, Tensor] | None:
         """X by its nonzeros; None where it is not sparse."""
-        row, column = self.dense.nonzero().unbind(1)
-        if row.numel() >= SPARSE_BELOW * self.dense.numel():
+        if int(self.dense.count_nonzero()) >= SPARSE_BELOW * self.dense.numel():
             return None
-        counts = torch.bincount(row, minlength=self.rows)
-        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        return Pattern(indptr, column.int(), self.width), self.dense[row, column]
+        return Pattern.from_dense(self.dense)
 
     def times(self, weight: Tensor) -> Tensor:
         """X W of every member: [S, d, H] gives [S, P, H]."""

@@ -9,21 +9,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gnn_repair.budget import BATCH, BATCHED, BATCHES
 from gnn_repair.datasets.splits import as_splits
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposure
 from gnn_repair.repair.layers import Noise, Parameters
 from gnn_repair.training import Trainee
 
-PAPER_BATCHED = ("sgc", "mixhop", "h2gcn")
-"""Backbones whose repairs the paper trains on minibatches of targets."""
-PAPER_BATCHES = {"squirrel": 8, "amazon-ratings": 16}
-"""Batch sizes of these; 64 on every other dataset."""
-
 
 def paper_batch_size(dataset: str, backbone: str) -> int | None:
     """How many targets an update sees in the paper; None: all of them."""
-    return PAPER_BATCHES.get(dataset, 64) if backbone in PAPER_BATCHED else None
+    return BATCHES.get(dataset, BATCH) if backbone in BATCHED else None
 
 
 class Targets(NamedTuple):

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from gnn_repair.budget import REFIT, Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.fitting import Targets
 from gnn_repair.repair.layers import Noise, Parameters, affine
 from gnn_repair.repair.surroundings import Surroundings, surroundings
-from gnn_repair.repair.translation import CONTROL
-from gnn_repair.training import Budget
 
-REFIT = replace(CONTROL, epoch_zero=False)
 FLAT = 1e-6
 """Coordinates with a smaller standard deviation are not divided by it."""
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gnn_repair.budget import REWEIGHTING, Budget
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.sets import BOUND, Layer, TermSets, tilt
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
@@ -24,11 +25,7 @@ from gnn_repair.repair.layers import (
     split_pair,
 )
 from gnn_repair.repair.surroundings import Surroundings, surroundings
-from gnn_repair.training import Budget
 
-REWEIGHTING = Budget(
-    epochs=300, patience=60, learning_rate=5e-4, weight_decay=1e-4, decoupled=True, epoch_zero=True
-)
 CHUNK = 1 << 24
 """Numbers of one block when all terms are scored."""
 

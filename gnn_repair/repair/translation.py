@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from gnn_repair.budget import CONTROL, TRANSLATION, Budget
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.sets import BOUND
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
@@ -26,21 +27,6 @@ from gnn_repair.repair.layers import (
     split_pair,
 )
 from gnn_repair.repair.surroundings import Surroundings, surroundings
-from gnn_repair.training import Budget
-
-TRANSLATION = Budget(
-    epochs=500, patience=80, learning_rate=1e-3, weight_decay=1e-4, decoupled=True, epoch_zero=True
-)
-"""Set translation."""
-CONTROL = Budget(
-    epochs=1100,
-    patience=200,
-    learning_rate=1e-3,
-    weight_decay=1e-4,
-    decoupled=True,
-    epoch_zero=True,
-)
-"""Node translation; the refitted head without epoch zero."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

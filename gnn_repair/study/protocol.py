@@ -12,7 +12,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gnn_repair.budget import LONG, SHORT, Budget
+from gnn_repair.budget import (
+    BATCH,
+    BATCHED,
+    BATCHES,
+    CONTROL,
+    LONG,
+    REFIT,
+    REWEIGHTING,
+    SHORT,
+    TRANSLATION,
+    Budget,
+)
 
 
 @dataclass(frozen=True)
@@ -36,12 +47,6 @@ class BackboneProtocol:
         return self.long if own == LONG else own
 
 
-REWEIGHTING = Budget(300, 60, 5e-4, 1e-4, decoupled=True, epoch_zero=True)
-TRANSLATION = Budget(500, 80, 1e-3, 1e-4, decoupled=True, epoch_zero=True)
-CONTROL = Budget(1100, 200, 1e-3, 1e-4, decoupled=True, epoch_zero=True)
-REFIT = Budget(1100, 200, 1e-3, 1e-4, decoupled=True, epoch_zero=False)
-
-
 @dataclass(frozen=True)
 class RepairProtocol:
     """How repairs and controls are built and trained."""
@@ -62,9 +67,9 @@ class RepairProtocol:
 class BatchProtocol:
     """Target nodes an update of a repair sees; full batch for all other backbones."""
 
-    backbones: tuple[str, ...] = ("sgc", "mixhop", "h2gcn")
-    size: int = 64
-    sizes: Mapping[str, int] = field(default_factory=lambda: {"squirrel": 8, "amazon-ratings": 16})
+    backbones: tuple[str, ...] = BATCHED
+    size: int = BATCH
+    sizes: Mapping[str, int] = field(default_factory=lambda: dict(BATCHES))
     """Datasets with a size of their own."""
 
     def of(self, dataset: str, backbone: str) -> int | None:
