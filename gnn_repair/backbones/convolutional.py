@@ -65,7 +65,7 @@ class GCN(TwoLayer):
     rule = "α = Â, the normalised adjacency"
 
     def conv(self, inputs: int, outputs: int) -> MessagePassing:
-        return GCNConv(inputs, outputs)
+        return GCNConv(inputs, outputs, add_self_loops=False)
 
     def operator(self, graph: Graph) -> Operator:
         return graph.normalised

@@ -56,15 +56,12 @@ class MeanStreams(MessagePassing):
     """Root, one-hop mean and two-hop mean of the features, each with its own transform.
 
     out = [x W₀ + b₀, P x W₁ + b₁, P² x W₂ + b₂], with P the mean over a node's entries other
-    than self-loops. Biases start at zero, without a draw of their own: of seven ways to start, the
-    one that agrees with the paper's figures (docs/REPRODUCTION.md).
+    than self-loops.
     """
 
     def __init__(self, features: int, hidden: int, **kwargs: Any) -> None:
         super().__init__(aggr="mean", **kwargs)
-        self.lins = nn.ModuleList(nn.Linear(features, hidden, bias=False) for _ in range(3))
-        for lin in self.lins:
-            lin.bias = nn.Parameter(torch.zeros(hidden))
+        self.lins = nn.ModuleList(nn.Linear(features, hidden) for _ in range(3))
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """The three streams side by side, [N, 3 · hidden]."""

@@ -68,7 +68,7 @@ class SGC(StreamBackbone):
 
     def network(self, features: int, classes: int) -> nn.Module:
         hidden = self.shape.hidden
-        conv = SGConv(features, hidden, K=2)
+        conv = SGConv(features, hidden, K=2, add_self_loops=False)
         return OneLayerNetwork(conv, hidden, classes)
 
     def weight(self, p: Parameters, power: int) -> torch.Tensor:
@@ -86,7 +86,7 @@ class MixHop(StreamBackbone):
 
     def network(self, features: int, classes: int) -> nn.Module:
         hidden = self.shape.hidden
-        conv = MixHopConv(features, hidden, powers=list(self.powers))
+        conv = MixHopConv(features, hidden, powers=list(self.powers), add_self_loops=False)
         return OneLayerNetwork(conv, len(self.powers) * hidden, classes)
 
 

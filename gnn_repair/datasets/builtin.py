@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
-from gnn_repair.datasets.splits import by_numpy, stratified_splits
+from gnn_repair.datasets.splits import stratified_splits
 
 TOKENS = 3_000
 FEATURES = 64
@@ -40,7 +40,7 @@ def generate_builtin() -> Data:
     links = _links(generator, labels)
     features = _features(generator, labels)
     y = torch.from_numpy(labels)
-    train, val, test = stratified_splits(y, (50, 25, 25), range(10), by_numpy)
+    train, val, test = stratified_splits(y, (50, 25, 25), range(10))
     return Data(
         x=torch.from_numpy(features),
         edge_index=torch.from_numpy(links).t().contiguous(),

@@ -18,7 +18,7 @@ from gnn_repair.datasets.validation import check_data
 from gnn_repair.errors import InputError
 from gnn_repair.files import load_tensors, save_tensors
 
-VERSION = 2
+VERSION = 3
 """Raise this when preprocessing or splits change: older graphs are not used again."""
 
 _KIND = "preprocessed graph"

@@ -18,11 +18,7 @@ Shuffle = Callable[[np.ndarray], np.ndarray]
 
 
 def by_torch(seed: int) -> Shuffle:
-    """Shuffles with PyTorch's ``randperm``.
-
-    Most likely the paper's splits of Cora, Citeseer and PubMed: of seven ways to draw them, the one
-    that agrees with its figures for SGC, and then for MixHop (docs/REPRODUCTION.md).
-    """
+    """Shuffles with PyTorch's ``randperm``."""
     generator = torch.Generator().manual_seed(seed)
     return lambda nodes: nodes[torch.randperm(len(nodes), generator=generator).numpy()]
 
@@ -36,7 +32,7 @@ def stratified_splits(
     y: Tensor,
     ratios: Sequence[int] = (60, 20, 20),
     seeds: Iterable[int] = range(100, 110),
-    shuffle: Callable[[int], Shuffle] = by_torch,
+    shuffle: Callable[[int], Shuffle] = by_numpy,
 ) -> Masks:
     """Draw one class-stratified split per seed.
 
