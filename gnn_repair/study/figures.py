@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from gnn_repair.published import published
 from gnn_repair.study.store import Record
 
 Address = tuple[str, str]
@@ -93,16 +93,14 @@ def _on_test(record: Record, metric: str) -> float | None:
     return None if value is None else float(value)
 
 
-def case_figures(
-    records: Iterable[Record], kind: Kind, published: Mapping[str, Any]
-) -> dict[Address, Figure]:
+def case_figures(records: Iterable[Record], kind: Kind) -> dict[Address, Figure]:
     """Mean and deviation over splits of every case that has the quantity."""
     values: dict[Address, list[float]] = {}
     for record in records:
         value = kind.read(record)
         if value is not None:
             values.setdefault((record["backbone"], record["dataset"]), []).append(value)
-    cells = published.get(kind.published or "", {}).get("cells", {})
+    cells = _published_cells(kind.published)
     return {
         (backbone, dataset): Figure(
             value=statistics.fmean(split),
@@ -116,11 +114,26 @@ def case_figures(
     }
 
 
+def _published_cells(table: str | None) -> Mapping[str, Mapping[str, float]]:
+    cells: Mapping[str, Mapping[str, float]] = (
+        published()["tables"].get(table or "", {}).get("cells", {})
+    )
+    return cells
+
+
+def in_paper(address: Address) -> bool:
+    """Whether the paper has this case."""
+    backbone, dataset = address
+    return dataset in _published_cells("frozen").get(backbone, {})
+
+
 def comparable(cells: Cells, addresses: Iterable[Address]) -> list[Address]:
-    """The cases that ours and the published table share; ours alone where they share none."""
+    """The cases of ours that the paper has; all of ours where it has none.
+
+    A method that is not in the paper is averaged over the same cases as those that are.
+    """
     ours = [address for address in addresses if address in cells]
-    both = [address for address in ours if cells[address].published is not None]
-    return both or ours
+    return [address for address in ours if in_paper(address)] or ours
 
 
 def average(

@@ -16,6 +16,7 @@ from gnn_repair.study.figures import (
     average,
     case_figures,
     gain,
+    in_paper,
     reach,
     support,
     wins,
@@ -105,7 +106,7 @@ def _title(name: str) -> str:
 
 def _panel(title: str, kind: Kind, records: Sequence[Record]) -> Sheet:
     """Backbones × datasets with averages at the right and below."""
-    cells = case_figures(records, kind, published()["tables"])
+    cells = case_figures(records, kind)
     datasets = _ordered({record["dataset"] for record in records}, published()["datasets"])
     backbones = _ordered({record["backbone"] for record in records}, TITLES)
     rows: dict[str, tuple[Entry, ...]] = {}
@@ -136,10 +137,19 @@ def _ordered(names: set[str], first: Iterable[str]) -> list[str]:
 
 
 def _controls(records: Sequence[Record]) -> Table:
-    """Macro means over all cases, and who wins where."""
-    tables = published()["tables"]
-    by_name = {name: case_figures(records, accuracy(name), tables) for name in ("frozen", *METHODS)}
+    """Macro means over the paper's cases, and over others if there are any; who wins where."""
+    parts: dict[bool, list[Record]] = {True: [], False: []}
+    for record in records:
+        parts[in_paper((record["backbone"], record["dataset"]))].append(record)
+    sheets = _macro_sheets(parts[True], "") + _macro_sheets(parts[False], ", not in the paper")
+    return Table("controls", "Controls: test accuracy (%) over cases", tuple(sheets))
+
+
+def _macro_sheets(records: Sequence[Record], where: str) -> list[Sheet]:
+    by_name = {name: case_figures(records, accuracy(name)) for name in ("frozen", *METHODS)}
     present = {name: cells for name, cells in by_name.items() if cells}
+    if not present:
+        return []
     rows: dict[str, tuple[Entry, ...]] = {}
     for name, cells in present.items():
         macro = average(cells, cells, 2, 0.5)
@@ -151,12 +161,13 @@ def _controls(records: Sequence[Record]) -> Table:
         changes = (gain(cells, frozen), wins(cells, frozen))
         rows[_title(name)] = (method.output, reads, macro, *changes)
     columns = ("learned output", "message set", "accuracy", "gain over Frozen", "wins over Frozen")
-    sheets = [Sheet("Macro means", "method", columns, rows)]
+    sheets = [Sheet("Macro means" + where, "method", columns, rows)]
     if {"set_translation", "node_translation"} <= set(present):
         first, second = present["set_translation"], present["node_translation"]
         duel = {"Set over node translation": (gain(first, second), wins(first, second))}
-        sheets.append(Sheet("Value of the message set", "comparison", ("gain", "wins"), duel))
-    return Table("controls", "Controls: test accuracy (%) over cases", tuple(sheets))
+        title = "Value of the message set" + where
+        sheets.append(Sheet(title, "comparison", ("gain", "wins"), duel))
+    return sheets
 
 
 def _dataset_statistics(records: Sequence[Record]) -> Table:

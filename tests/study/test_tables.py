@@ -109,7 +109,19 @@ def test_the_controls_add_up():
     assert (duel["value"], duel["published"], duel["count"]) == (3, 1, 3)
     smooth = "Correct and smooth (not in the paper)"
     outside_paper = entry(tables, "controls", "Macro means", smooth, "accuracy")
-    assert (outside_paper["published"], outside_paper["count"]) == (None, 4)
+    assert (outside_paper["published"], outside_paper["count"]) == (None, 3)
+    change = entry(tables, "controls", "Macro means", smooth, "gain over Frozen")
+    frozen = entry(tables, "controls", "Macro means", "Frozen", "accuracy")
+    assert change["value"] == pytest.approx(outside_paper["value"] - frozen["value"])
+
+
+def test_cases_that_are_not_in_the_paper_have_averages_of_their_own():
+    tables = make_tables(records(), ["controls"])
+    own = entry(tables, "controls", "Macro means, not in the paper", "Frozen", "accuracy")
+    assert (own["value"], own["published"], own["count"]) == (pytest.approx(15.0), None, 1)
+    only_theirs = [record for record in records() if record["dataset"] != "mine"]
+    (table,) = make_tables(only_theirs, ["controls"])
+    assert [sheet.title for sheet in table.sheets] == ["Macro means", "Value of the message set"]
 
 
 def test_the_published_macro_averages_follow_from_the_published_cells():
