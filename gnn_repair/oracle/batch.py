@@ -11,6 +11,7 @@ from gnn_repair.oracle.room import (
     DUAL,
     GROUP,
     HEAD,
+    HUGE,
     LOWS,
     MASS,
     OFFSET,
@@ -60,7 +61,7 @@ def solve_range(
         groups = _present(segments, p, masses[min(s, masses.shape[0] - 1), p], room)
         base = _differences(beta, c, room.state)
         if groups == 0:
-            _write_fixed(room.state, c, weights[k])
+            _write_fixed(room.state, weights[k])
             status[k], margin[k], bound[k], counts[k] = FIXED, base, base, 0
             continue
         _set_ahead(segments, masses.shape[2], members, positions, i, end, room.places)
@@ -86,23 +87,23 @@ def _present(segments, p, masses, room):
 def _differences(beta, c, state):
     """d_r = β_c − β_r less their minimum over rivals, which is returned."""
     base = np.inf
-    for r in range(beta.shape[0] - 1):
-        state[OFFSET, r] = beta[c] - beta[r if r < c else r + 1]
+    for r in range(beta.shape[0]):
+        state[OFFSET, r] = beta[c] - beta[r] if r != c else HUGE
         base = min(base, state[OFFSET, r])
-    for r in range(beta.shape[0] - 1):
-        state[OFFSET, r] -= base
+    for r in range(beta.shape[0]):
+        state[OFFSET, r] -= base if r != c else 0.0
     return base
 
 
 @kernel_once
-def _write_fixed(state, c, weights):
+def _write_fixed(state, weights):
     """w of a node without terms: all on the rival with the smallest margin."""
     closest = 0
     while state[OFFSET, closest] > 0.0:
         closest += 1
     for r in range(weights.shape[0]):
         weights[r] = 0.0
-    weights[closest if closest < c else closest + 1] = 1.0
+    weights[closest] = 1.0
 
 
 @kernel_once
@@ -124,13 +125,13 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
     else:
         count, scale = take_all(problem, room, groups)
     for r in range(room.entries.shape[0]):
-        room.state[OFFSET, r] *= scale
+        room.state[OFFSET, r] *= scale if r != problem.target else 1.0
     lead = start(room, groups)
     slots, repairs, margin, bound, support = groups + 1, 0, 0.0, 0.0, 0
     for _ in range(ROUNDS):
-        slots = improve(problem, room, groups, count, lead, slots)
+        slots, lead = improve(problem, room, groups, count, lead, slots, scale)
         stuck, slots = slots < 0, abs(slots)
-        _normalise(room.state, groups, slots)
+        total = _normalise(room.state, groups, slots)
         if large:
             if 2 * count > room.labels.shape[1]:
                 count = keep_basic(room, groups)
@@ -141,7 +142,7 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
             if count > before and not stuck:
                 continue
         else:
-            maxima(room, groups, slots)
+            maxima(room, groups, total)
         bound = _write_weights(problem.target, beta, room, groups, slots, scale, weights)
         support = _write_terms(room, groups, terms, shares)
         margin = _margin(problem, beta, support, terms, shares, room.buffer)
@@ -155,13 +156,14 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
 
 @kernel_once
 def _normalise(state, groups, slots):
-    """Clip rounding below zero off w and make it sum to one again."""
+    """Clip rounding below zero off w and divide it by its sum, which is returned."""
     total = 0.0
     for s in range(groups, slots):
         state[DUAL, s] = max(state[DUAL, s], 0.0)
         total += state[DUAL, s]
     for s in range(groups, slots):
         state[DUAL, s] /= total
+    return total
 
 
 @kernel_once
@@ -174,7 +176,7 @@ def _write_weights(c, beta, room, groups, slots, scale, weights):
         bound += room.state[TOPS, g]
     bound /= scale
     for s in range(groups, slots):
-        r = room.places[TIGHT, s] if room.places[TIGHT, s] < c else room.places[TIGHT, s] + 1
+        r = room.places[TIGHT, s]
         weights[r] = room.state[DUAL, s]
         bound += weights[r] * (beta[c] - beta[r])
     return bound

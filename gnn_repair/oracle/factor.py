@@ -19,8 +19,8 @@ from gnn_repair.oracle.room import (
 @cold_kernel
 def refactor(room, groups, slots):
     """Invert the basis afresh and recompute the basic solution; False if it is singular."""
-    rivals, full, state, places = room.entries.shape[0], room.full, room.state, room.places
-    size = rivals + groups
+    classes, full, state, places = room.entries.shape[0], room.full, room.state, room.places
+    size = classes + groups
     for i in range(size):
         for k in range(0, 2 * size, WIDTH):
             put_row(full, i, k, spread(0.0))
@@ -30,19 +30,22 @@ def refactor(room, groups, slots):
         if variable <= SLACK:
             full[SLACK - variable, i] = 1.0
             continue
-        for r in range(rivals):
+        for r in range(classes):
             full[r, i] = 1.0 if variable == GAMMA else -room.entries[r, variable]
         if variable >= 0:
-            full[rivals + room.labels[GROUP, variable], i] = 1.0
+            full[classes + room.labels[GROUP, variable], i] = 1.0
     if not _eliminate(full, size):
         return False
     for i in range(size):
         total = 0.0
-        for r in range(size):
-            total += full[i, size + r] * (state[OFFSET, r] if r < rivals else 1.0)
-        state[VALUES, i] = HUGE if places[HEAD, i] == GAMMA else total
+        for r in range(classes, size):
+            total += full[i, size + r]
+        for r in range(classes):
+            if state[OFFSET, r] < HUGE:
+                total += full[i, size + r] * state[OFFSET, r]
+        state[VALUES, i] = total if state[VALUES, i] < HUGE else HUGE
         for s in range(slots):
-            row = rivals + s if s < groups else places[TIGHT, s]
+            row = classes + s if s < groups else places[TIGHT, s]
             state[INVERSE + s, i] = full[i, size + row]
     return True
 

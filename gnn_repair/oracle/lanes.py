@@ -127,24 +127,72 @@ def eight_from(typing, array, k, end):
     return UniTuple(types.int64, WIDTH)(array, types.intp, types.intp), code
 
 
+def _load_first(builder, pointer, count):
+    """The first ``count`` lanes at an address; the others are zeros and not read."""
+    numbers, align = ir.VectorType(ir.IntType(64), WIDTH), ir.IntType(32)
+    lanes = ir.Constant(numbers, list(range(WIDTH)))
+    mask = builder.icmp_signed("<", lanes, _splat(builder, count, numbers))
+    kind = ir.FunctionType(_VECTOR, [pointer.type, align, _MASK, _VECTOR])
+    name = f"llvm.masked.load.v{WIDTH}f64.p0"
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    zeros = ir.Constant(_VECTOR, [0.0] * WIDTH)
+    return builder.call(function, [pointer, align(_UNALIGNED), mask, zeros])
+
+
+@intrinsic
+def get_part(typing, array, row, k, count):
+    """array[row, k : k+8]; lanes from ``count`` on are zeros."""
+
+    def code(context, builder, signature, args):
+        pointer = _address(context, builder, signature.args[0], args[0], args[1:3])
+        return _load_first(builder, pointer, args[3])
+
+    return _LANES(array, types.intp, types.intp, types.intp), code
+
+
 @intrinsic
 def get_rows(typing, array, rows, k, count):
     """array[rows[i], k : k+8] for eight rows i; lanes from ``count`` on are zeros."""
 
     def code(context, builder, signature, args):
-        numbers, align = ir.VectorType(ir.IntType(64), WIDTH), ir.IntType(32)
-        lanes = ir.Constant(numbers, list(range(WIDTH)))
-        mask = builder.icmp_signed("<", lanes, _splat(builder, args[3], numbers))
-        zeros, found = ir.Constant(_VECTOR, [0.0] * WIDTH), []
+        found = []
         for row in cgutils.unpack_tuple(builder, args[1]):
             pointer = _address(context, builder, signature.args[0], args[0], (row, args[2]))
-            kind = ir.FunctionType(_VECTOR, [pointer.type, align, _MASK, _VECTOR])
-            name = f"llvm.masked.load.v{WIDTH}f64.p0"
-            function = cgutils.get_or_insert_function(builder.module, kind, name)
-            found.append(builder.call(function, [pointer, align(_UNALIGNED), mask, zeros]))
+            found.append(_load_first(builder, pointer, args[3]))
         return context.make_tuple(builder, signature.return_type, found)
 
     return UniTuple(_LANES, WIDTH)(array, rows, types.intp, types.intp), code
+
+
+@intrinsic
+def get_column(typing, array, rows, k):
+    """array[rows[i], k] for eight rows i."""
+
+    def code(context, builder, signature, args):
+        kind = signature.args[0]
+        parts = context.make_array(kind)(context, builder, args[0])
+        found = ir.Constant(_VECTOR, ir.Undefined)
+        for i, row in enumerate(cgutils.unpack_tuple(builder, args[1])):
+            at = (row, args[2])
+            pointer = cgutils.get_item_pointer(context, builder, kind, parts, at, wraparound=False)
+            found = builder.insert_element(found, builder.load(pointer), ir.IntType(32)(i))
+        return found
+
+    return _LANES(array, rows, types.intp), code
+
+
+@intrinsic
+def gaps(typing, factor, own, eight):
+    """factor · (own − eight[i]) for each i."""
+
+    def code(context, builder, signature, args):
+        found = [
+            builder.fmul(args[0], builder.fsub(args[1], lanes))
+            for lanes in cgutils.unpack_tuple(builder, args[2])
+        ]
+        return context.make_tuple(builder, signature.return_type, found)
+
+    return eight(factor, own, eight), code
 
 
 @intrinsic

@@ -2,8 +2,9 @@
 """Kernels that read terms: load margin columns, score them under a dual w, pick the best.
 
 A *column* of term a for target class c holds D_{a,r} = m_g (ℓ_{a,c} − ℓ_{a,r}), one number per
-rival r. Columns are stored rival-major, ``columns[r, k]``, so that every loop over columns runs
-along contiguous numbers. Work per call: R multiply-adds and 8·R bytes per term.
+class r; that of the target is zero. Columns are stored class by class, ``columns[r, k]``, so that
+every loop over columns runs along contiguous numbers. Work per call: C multiply-adds and 8·C bytes
+per term.
 """
 
 import math
@@ -18,7 +19,9 @@ from gnn_repair.oracle.lanes import (
     added,
     eight_from,
     first_lane,
+    gaps,
     get,
+    get_column,
     get_row,
     get_rows,
     larger,
@@ -76,7 +79,7 @@ NOTHING = -1e300
 
 @kernel
 def largest(columns, count):
-    """max |columns[r, k]| over the first ``count`` columns; those after them must be zeros."""
+    """max |columns[r, k]| over the first ``count`` columns, a multiple of eight."""
     best = spread(0.0)
     for r in range(columns.shape[0]):
         for k in range(0, count, WIDTH):
@@ -86,28 +89,17 @@ def largest(columns, count):
 
 @kernel
 def load(problem, start, count, mass, columns, at):
-    """columns[r, at + k] = mass · (ℓ_c − ℓ_r) for terms start + k; rivals in class order."""
-    rows, table, c, one = problem.rows, problem.table, uint64(problem.target), uint64(1)
-    low, to, two, three = uint64(start), uint64(at), uint64(2), uint64(3)
-    whole = uint64(count - count % 4)
-    rivals = uint64(table.shape[1]) - one
-    for k in range(uint64(0), whole, uint64(4)):
-        # Four terms at a time turn scattered stores into one of four doubles.
-        p, q = uint64(rows[low + k]), uint64(rows[low + k + one])
-        s, t = uint64(rows[low + k + two]), uint64(rows[low + k + three])
-        own_p, own_q, own_s, own_t = table[p, c], table[q, c], table[s, c], table[t, c]
-        j = to + k
-        for i in range(rivals):
-            r = i if i < c else i + one
-            columns[i, j] = mass * (own_p - table[p, r])
-            columns[i, j + one] = mass * (own_q - table[q, r])
-            columns[i, j + two] = mass * (own_s - table[s, r])
-            columns[i, j + three] = mass * (own_t - table[t, r])
-    for k in range(whole, uint64(count)):
-        p = uint64(rows[low + k])
-        for i in range(rivals):
-            r = i if i < c else i + one
-            columns[i, to + k] = mass * (table[p, c] - table[p, r])
+    """columns[r, at + k] = mass · (ℓ_c − ℓ_r) for terms start + k.
+
+    Eight terms by eight classes are turned at a time. Up to seven columns after the last repeat it.
+    """
+    table, classes = problem.table, problem.table.shape[1]
+    for k in range(0, count, WIDTH):
+        terms = eight_from(problem.rows, start + k, start + count - 1)
+        own = get_column(table, terms, problem.target)
+        for r in range(0, classes, WIDTH):
+            turned = gaps(spread(mass), own, transposed(get_rows(table, terms, r, classes - r)))
+            put_rows(columns, r, at + k, classes - r, turned)
 
 
 @kernel
@@ -141,9 +133,8 @@ def weigh(room, base, c, count, groups, slots):
         p = q = spread(0.0)
         for slot in range(uint64(groups), uint64(slots)):
             w, r = spread(state[DUAL, slot]), places[TIGHT, slot]
-            r += base + (r >= c)
-            p = multiply_add(w, own - get_row(copies, r, k), p)
-            q = multiply_add(w, other - get_row(copies, r, k + WIDTH), q)
+            p = multiply_add(w, own - get_row(copies, base + r, k), p)
+            q = multiply_add(w, other - get_row(copies, base + r, k + WIDTH), q)
         put(out, k, p)
         put(out, k + WIDTH, q)
     put(out, count, spread(NOTHING))

@@ -20,39 +20,39 @@ STRIDE = 4 * WIDTH
 GAMMA = -1
 SLACK = -2
 HUGE = 1e300
-"""Stands for γ among the values: γ may take any, so it never blocks a step."""
+"""Stands for a value that never blocks a step: γ may take any, and the target is no rival."""
 
-OFFSET, VALUES, STEP, DUAL, MASS, TOPS, INVERSE = range(7)
+OFFSET, VALUES, STEP, DUAL, MASS, TOPS, LOOSE, INVERSE = range(8)
 """Rows of ``state``."""
-HEAD, PLACE, TIGHT, LOWS, BOUNDS, AHEAD = range(6)
+HEAD, TIGHT, LOWS, BOUNDS, AHEAD = range(5)
 """Rows of ``places``."""
 GROUP, TERM = range(2)
 """Rows of ``labels``."""
 
 
 class Room(NamedTuple):
-    """Well under a megabyte, whatever the exposure's size; n = R + G positions, padded by zeros."""
+    """Well under a megabyte, whatever the exposure's size; n = C + G positions, padded by zeros."""
 
     entries: Any
-    """[R, capacity + STRIDE]: D_{a,r} of the columns the simplex method works on, scaled."""
+    """[C, capacity + STRIDE]: D_{a,r} of the columns the simplex method works on, scaled."""
     labels: Any
     """[2, capacity] int64: of each column, the GROUP and the exposure's TERM."""
     state: Any
     """[INVERSE + n, n]: where the method stands.
 
-    OFFSET [R]: d_r ≥ 0, less the smallest, scaled.
-    VALUES [n]: the basic solution, HUGE for γ.
-    STEP [n + 1]: how the basic variables fall as the entering one rises; also scratch.
+    OFFSET [C]: d_r ≥ 0, less the smallest, scaled; HUGE for the target.
+    VALUES [n]: the basic solution, HUGE for γ and the target's slack.
+    STEP [n]: how the basic variables fall as the entering one rises; also scratch.
     DUAL [slot]: u_g and w_r.
     MASS [G]: m_g of each group that is present.
     TOPS [G]: max_a w·D_a of each; also scratch.
+    LOOSE [C]: 1 where the slack of class r is basic, else 0.
     INVERSE + slot [n]: the stored columns of the basis inverse, by position.
     """
     places: Any
-    """[6, n] int64.
+    """[5, n] int64.
 
-    HEAD [n]: the variable at each position: a column j ≥ 0, GAMMA, or SLACK − r.
-    PLACE [R]: the position of rival r's slack, or the last of all when r is tight.
+    HEAD [n]: the variable at each position: a column j ≥ 0, GAMMA, or SLACK − r at r.
     TIGHT [slot ≥ B]: the rival of each slot.
     LOWS [G + 1]: where the terms of each group that is present begin, and the end.
     BOUNDS [G + 1]: the first columns, by group.
@@ -67,22 +67,22 @@ class Room(NamedTuple):
     """[n, 2n]: to invert the basis afresh."""
 
 
-def new_room(rivals: int, groups: int, widest: int) -> Room:
+def new_room(classes: int, groups: int, widest: int) -> Room:
     """Memory for LPs of up to ``groups`` groups and ``widest`` terms."""
-    size = rivals + groups
+    size = classes + groups
     width = (size // WIDTH + 2) * WIDTH
     # Rows that begin 17 cache lines apart (modulo 32) meet in different cache sets.
-    lines = (6 * CANDIDATES + 4 * size + STRIDE) // WIDTH + 32
+    lines = (6 * CANDIDATES + 8 * size + STRIDE) // WIDTH + 32
     capacity = (lines - (lines - 17) % 32) * WIDTH - STRIDE
     scores = max(capacity, STRIP, 2 * widest // CANDIDATES + 32)
     length = max(STRIP, (widest // CANDIDATES + 16) // 16 * 16) + STRIDE
-    strips = min(widest // (STRIP // 2) + groups, COPIED // (rivals * length)) + 1
+    strips = min(widest // (STRIP // 2) + groups, COPIED // (classes * length)) + 1
     return Room(
-        aligned(rivals, capacity + STRIDE),
+        aligned(classes, capacity + STRIDE),
         np.zeros((2, capacity), np.int64),
         aligned(INVERSE + size, width),
         np.zeros((AHEAD + 1, width), np.int64),
-        aligned((strips if widest > SMALL else 1) * (rivals + 1), length),
+        aligned((strips if widest > SMALL else 1) * classes, length),
         aligned(scores + STRIDE + WIDTH),
         aligned(size, 2 * size // WIDTH * WIDTH + WIDTH),
     )

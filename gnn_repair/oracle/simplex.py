@@ -3,9 +3,10 @@
 
     max γ   s.t.   γ + s_r − Σ_a x_a D_{a,r} = d_r,   Σ_{a∈g} x_a = 1,   x, s ≥ 0
 
-The basis has R rival rows and B mass rows. γ is always basic. The slack of a rival that is not
-tight is basic too, and its column of the basis inverse is a unit vector; only the inverse's other
-columns, the *slots*, are stored: slot g for mass row g < B, slots B … p−1 for the tight rivals.
+The basis has C class rows and B mass rows; the target's own row has d = HUGE and is never tight. γ
+is always basic. The slack of a rival that is not tight is basic too, at the position of its class,
+and its column of the basis inverse is a unit vector; only the inverse's other columns, the *slots*,
+are stored: slot g for mass row g < B, slots B … p−1 for the tight rivals.
 
 The dual is the row of γ: w_r = inverse[slot of r, lead] ≥ 0 with Σ w = 1, u_g = inverse[g, lead],
 and column a of group g improves γ at the rate w·D_a − u_g. Everything is scaled so that
@@ -20,6 +21,7 @@ from numpy import uint64
 from gnn_repair.oracle.lanes import (
     WIDTH,
     get,
+    get_part,
     get_row,
     larger,
     largest_lane,
@@ -39,11 +41,13 @@ from gnn_repair.oracle.room import (
     HEAD,
     HUGE,
     INVERSE,
+    LOOSE,
+    MASS,
     OFFSET,
-    PLACE,
     SLACK,
     STEP,
     STRIDE,
+    TERM,
     TIGHT,
     VALUES,
 )
@@ -56,7 +60,7 @@ FEASIBLE = 1e-13
 """How far below zero the ratio test lets a basic variable go in exchange for a larger pivot."""
 PROGRESS = 1e-14
 """A step that raises γ by less counts as a stall."""
-EARLY = 8
+EARLY = 16
 """Terms of the next LP fetched in a step."""
 
 
@@ -67,79 +71,81 @@ def start(room, groups):
     Group after group takes the column with the best worst margin given those already chosen.
     """
     entries, state, places = room.entries, room.state, room.places
-    rivals = entries.shape[0]
-    for i in range(rivals, rivals + groups + WIDTH):
+    classes = entries.shape[0]
+    for i in range(classes, classes + groups + WIDTH):
         state[VALUES, i] = 0.0
-    for r in range(rivals):
+    for r in range(classes):
         state[STEP, r] = state[OFFSET, r]
     for g in range(groups):
         low, count = places[BOUNDS, g], places[BOUNDS, g + 1] - places[BOUNDS, g]
         worst(entries, low, count, state, STEP, room.buffer)
         j = low + find(room.buffer, np.int64(0), top(room.buffer, np.int64(0), count))
-        places[HEAD, rivals + g] = j
-        state[VALUES, rivals + g] = 1.0
-        for r in range(uint64(rivals)):
+        places[HEAD, classes + g] = j
+        state[VALUES, classes + g] = 1.0
+        for r in range(uint64(classes)):
             state[STEP, r] += entries[r, uint64(j)]
     lead: Any = 0
-    for r in range(1, rivals):
+    for r in range(1, classes):
         if state[STEP, r] < state[STEP, lead]:
             lead = r
-    for r in range(uint64(rivals)):
+    for r in range(uint64(classes)):
         places[HEAD, r] = SLACK - r
-        places[PLACE, r] = r
+        state[LOOSE, r] = 1.0
         state[VALUES, r] = state[STEP, r] - state[STEP, lead]
-    places[HEAD, lead], state[VALUES, lead] = GAMMA, HUGE
-    places[PLACE, lead] = state.shape[1] - 1
+    places[HEAD, lead], state[VALUES, lead], state[LOOSE, lead] = GAMMA, HUGE, 0.0
     places[TIGHT, groups] = lead
-    _invert_start(entries, state, places, groups, rivals, lead)
+    _invert_start(entries, state, places, groups, classes, lead)
     return lead
 
 
 @kernel_once
-def _invert_start(entries, state, places, groups, rivals, lead):
+def _invert_start(entries, state, places, groups, classes, lead):
     """The inverse of the greedy basis: γ, slacks of all rivals but ``lead``, a column a group."""
     for s in range(INVERSE, INVERSE + groups + 1):
-        for i in range(0, rivals + groups, WIDTH):
+        for i in range(0, classes + groups, WIDTH):
             put_row(state, s, i, spread(0.0))
-    for r in range(rivals):
+    for r in range(classes):
         state[INVERSE + groups, r] = -1.0
     state[INVERSE + groups, lead] = 1.0
     for g in range(groups):
-        j = uint64(places[HEAD, rivals + g])
+        j = uint64(places[HEAD, classes + g])
         own = entries[lead, j]
-        for r in range(uint64(rivals)):
+        for r in range(uint64(classes)):
             state[INVERSE + g, r] = entries[r, j] - own
         state[INVERSE + g, lead] = own
-        state[INVERSE + g, rivals + g] = 1.0
+        state[INVERSE + g, classes + g] = 1.0
 
 
 @kernel
-def improve(problem, room, groups, count, lead, slots):
-    """Pivot until no column and no slack improves γ; returns the number of slots.
+def improve(problem, room, groups, count, lead, slots, scale):
+    """Pivot until no column and no slack improves γ; returns the number of slots and γ's position.
 
-    A negative return −p says that the method got stuck with p slots (no pivot, or too many).
+    A negative number −p says that the method got stuck with p slots (no pivot, or too many).
     """
-    state = room.state
+    state, places = room.state, room.places
     size = room.entries.shape[0] + groups
     stalled = 0
     for _ in range(50 * size + 200):
         careful = stalled > 2 * size
-        look_ahead(problem, room.places, EARLY)
+        look_ahead(problem, places, EARLY)
         for s in range(uint64(slots)):
             state[DUAL, s] = state[INVERSE + s, uint64(lead)]
         rate = _price(room, groups, count, slots)
         enter, rate = _entering(rate, room, groups, slots, careful)
         if rate <= RATE:
-            return slots
-        _set_step(room, groups, enter, slots)
+            return slots, lead
+        _set_step(problem, room, groups, enter, slots, scale)
         leave = _leaving(room, size, careful)
         if leave < 0:
-            return -slots
+            return -slots, lead
         inverse = 1.0 / state[STEP, leave]
         length = max(state[VALUES, leave], 0.0) * inverse
-        slots = _pivot(state, room.places, size, enter, leave, length, inverse, slots)
+        slots = _pivot(state, places, size, enter, leave, length, inverse, slots)
+        if enter < 0:
+            slots = _go_home(state, places, enter, leave, slots)
+            lead = lead if places[HEAD, lead] == GAMMA else leave
         stalled = 0 if length * rate > PROGRESS else stalled + 1
-    return -slots
+    return -slots, lead
 
 
 @kernel_once
@@ -201,21 +207,23 @@ def _entering(rate, room, groups, slots, careful):
 
 
 @kernel_once
-def _set_step(room, groups, enter, slots):
+def _set_step(problem, room, groups, enter, slots, scale):
     """step = B⁻¹ (−D_j; e_g) for column j, or a slot of the inverse for its slack."""
     entries, state, places = room.entries, room.state, room.places
-    rivals = entries.shape[0]
-    slot = room.labels[GROUP, enter] if enter >= 0 else SLACK - enter
-    last = slots if enter >= 0 else groups
-    for i in range(0, rivals + groups, WIDTH):
-        fall = get_row(state, INVERSE + slot, i)
-        for s in range(uint64(groups), uint64(last)):
+    classes = entries.shape[0]
+    if enter < 0:
+        for i in range(0, classes + groups, WIDTH):
+            put_row(state, STEP, i, get_row(state, INVERSE + SLACK - enter, i))
+        return
+    g, row = room.labels[GROUP, enter], problem.rows[room.labels[TERM, enter]]
+    own, factor = spread(problem.table[row, problem.target]), spread(state[MASS, g] * scale)
+    for i in range(0, classes + groups, WIDTH):
+        fall = get_row(state, INVERSE + g, i)
+        for s in range(uint64(groups), uint64(slots)):
             entry = spread(-entries[uint64(places[TIGHT, s]), uint64(enter)])
             fall = multiply_add(entry, get_row(state, INVERSE + s, i), fall)
-        put_row(state, STEP, i, fall)
-    if enter >= 0:
-        for r in range(uint64(rivals)):
-            state[STEP, uint64(places[PLACE, r])] -= entries[r, uint64(enter)]
+        gap = factor * (own - get_part(problem.table, row, i, classes - i))
+        put_row(state, STEP, i, fall - get_row(state, LOOSE, i) * gap)
 
 
 @kernel_once
@@ -270,20 +278,27 @@ def _pivot(state, places, size, enter, leave, length, inverse, slots):
         state[s, at] = factor
     if out <= SLACK:
         # The leaving slack's column of the inverse was a unit vector and becomes a slot.
-        places[TIGHT, slots] = SLACK - out
-        places[PLACE, SLACK - out] = state.shape[1] - 1
+        places[TIGHT, slots], state[LOOSE, at] = leave, 0.0
         for i in range(0, size, WIDTH):
             put_row(state, INVERSE + slots, i, spread(-inverse) * get_row(state, STEP, i))
         state[INVERSE + slots, at] = inverse
         slots += 1
-    if enter >= 0:
-        places[HEAD, at] = enter
-        return slots
-    s = SLACK - enter
-    places[HEAD, at] = SLACK - places[TIGHT, s]
-    places[PLACE, places[TIGHT, s]] = leave
-    slots -= 1
-    places[TIGHT, s] = places[TIGHT, slots]
-    for i in range(0, size, WIDTH):
-        put_row(state, INVERSE + s, i, get_row(state, INVERSE + slots, i))
+    places[HEAD, at] = enter
     return slots
+
+
+@kernel_once
+def _go_home(state, places, enter, leave, slots):
+    """A slack that has entered at ``leave`` changes places with what is at its rival's position,
+    and its slot ends; returns the new number of slots."""
+    slot, last = SLACK - enter, slots - 1
+    home = places[TIGHT, slot]
+    places[TIGHT, slot] = places[TIGHT, last]
+    for i in range(0, state.shape[1], WIDTH):
+        put_row(state, INVERSE + slot, i, get_row(state, INVERSE + last, i))
+    for s in range(INVERSE, INVERSE + last):
+        state[s, leave], state[s, home] = state[s, home], state[s, leave]
+    state[VALUES, leave], state[VALUES, home] = state[VALUES, home], state[VALUES, leave]
+    places[HEAD, leave], places[HEAD, home] = places[HEAD, home], SLACK - home
+    state[LOOSE, home] = 1.0
+    return last

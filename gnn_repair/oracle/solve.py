@@ -16,7 +16,7 @@ from gnn_repair.oracle.batch import solve_range
 from gnn_repair.oracle.general import Answer, Solver, gurobi_solver, highs_solver
 from gnn_repair.oracle.pool import over_lps
 from gnn_repair.oracle.pricing import moderately_optimised
-from gnn_repair.oracle.room import new_room
+from gnn_repair.oracle.room import Room, new_room
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.status import FAILED, FALLBACK, OPTIMAL
 from gnn_repair.oracle.tables import Floats, Integers, Problems, Tables, instance, problems
@@ -85,12 +85,12 @@ def _solve_chunks(tables: Tables, asked: Problems, threads: int | None) -> list[
     starts = range(0, len(asked), CHUNK)
     widest = int(tables.counts(asked.position).max())
 
-    def work(place: int, room: object) -> Piece:
+    def work(place: int, room: Room) -> Piece:
         first = starts[place]
         return _solve_chunk(tables, asked, first, min(first + CHUNK, len(asked)), room)
 
-    def make() -> object:
-        return new_room(tables.num_classes - 1, tables.num_groups, widest)
+    def make() -> Room:
+        return new_room(tables.num_classes, tables.num_groups, widest)
 
     if not solve_range.signatures:
         with collection_paused(), moderately_optimised():  # compiles, or loads what was compiled
@@ -98,7 +98,7 @@ def _solve_chunks(tables: Tables, asked: Problems, threads: int | None) -> list[
     return over_lps(len(starts), work, make, threads)
 
 
-def _solve_chunk(tables: Tables, asked: Problems, first: int, last: int, room: object) -> Piece:
+def _solve_chunk(tables: Tables, asked: Problems, first: int, last: int, room: Room) -> Piece:
     size, width = last - first, tables.num_classes + tables.num_groups - 2
     margin, bound = np.empty(size), np.empty(size)
     status, counts = np.empty(size, np.int8), np.empty(size, np.int64)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import uint64
 
-from gnn_repair.oracle.lanes import WIDTH, get_row, multiply_add, put, put_row, spread
+from gnn_repair.oracle.lanes import WIDTH, get_row, put_row, spread
 from gnn_repair.oracle.pricing import (
     NOTHING,
     cold_kernel,
@@ -29,16 +29,15 @@ from gnn_repair.oracle.room import (
     BOUNDS,
     CANDIDATES,
     DUAL,
-    GAMMA,
     GROUP,
     HEAD,
+    HUGE,
     INVERSE,
     LOWS,
     MASS,
     OFFSET,
     STRIP,
     TERM,
-    TIGHT,
     TOPS,
     VALUES,
 )
@@ -61,25 +60,25 @@ class Terms(NamedTuple):
 
 @kernel
 def take_all(problem, room, groups):
-    """Load every term; returns how many there are and the scale applied.
+    """Load every term; returns the number of columns and the scale applied.
 
-    The scale is a guess from each group's first term, and corrected if it is far off.
+    A group's columns are a multiple of eight: copies of its last term follow, which are never
+    chosen because the term itself comes first. The scale is a guess from each group's first term,
+    and corrected if it is far off.
     """
     entries, state, places, size = room.entries, room.state, room.places, 0.0
     for g in range(groups):
         gap = first_gap(problem.rows[places[LOWS, g]], problem.table, problem.target)
         size = max(size, state[MASS, g] * gap)
-    scale, first = power_of_two(size), places[LOWS, 0]
-    count = places[LOWS, groups] - first
-    for r in range(entries.shape[0]):
-        put_row(entries, r, count, spread(0.0))
+    scale, count = power_of_two(size), np.int64(0)
     for g in range(groups):
-        low, high, factor = places[LOWS, g], places[LOWS, g + 1], state[MASS, g] * scale
-        places[BOUNDS, g] = low - first
-        load(problem, low, high - low, factor, entries, low - first)
-        for k in range(uint64(low), uint64(high)):
-            room.labels[GROUP, k - uint64(first)] = g
-            room.labels[TERM, k - uint64(first)] = k
+        low, length = places[LOWS, g], places[LOWS, g + 1] - places[LOWS, g]
+        places[BOUNDS, g] = count
+        load(problem, low, length, state[MASS, g] * scale, entries, count)
+        for k in range(uint64(length)):
+            room.labels[GROUP, uint64(count) + k] = g
+            room.labels[TERM, uint64(count) + k] = uint64(low) + k
+        count += length + WIDTH - 1 & ~(WIDTH - 1)
     places[BOUNDS, groups] = count
     size = largest(entries, count)
     if size > LARGE or size < 1.0 / LARGE:
@@ -156,7 +155,7 @@ def _pick(room, base, c, g, low, high, block, threshold, factor, count):
             at = find(room.buffer, k, best)
             labels[GROUP, count], labels[TERM, count] = g, low + at
             for r in range(room.entries.shape[0]):
-                value = factor * (copies[base + c, at] - copies[base + r + (r >= c), at])
+                value = factor * (copies[base + c, at] - copies[base + r, at])
                 room.entries[r, count] = value
                 size = max(size, abs(value))
             count += 1
@@ -169,14 +168,14 @@ def shrink(room, groups, slots, count, size):
 
     γ, slacks and rival rows are in the units of D; x and mass rows are not.
     """
-    state, rivals = room.state, room.entries.shape[0]
+    state, classes = room.state, room.entries.shape[0]
     factor = _rescale(room.entries, count, size)
-    for r in range(rivals):
-        state[OFFSET, r] *= factor
-    for i in range(rivals + groups):
+    for r in range(classes):
+        state[OFFSET, r] *= factor if state[OFFSET, r] < HUGE else 1.0
+    for i in range(classes + groups):
         variable = room.places[HEAD, i]
         if variable < 0:
-            state[VALUES, i] *= 1.0 if variable == GAMMA else factor
+            state[VALUES, i] *= factor if state[VALUES, i] < HUGE else 1.0
             for g in range(groups):
                 state[INVERSE + g, i] *= factor
         else:
@@ -210,16 +209,12 @@ def keep_basic(room, groups):
 
 
 @kernel
-def maxima(room, groups, slots):
-    """max_{a∈g} w·D_a of every group into TOPS when all terms are among the columns."""
-    state, places, buffer = room.state, room.places, room.buffer
+def maxima(room, groups, total):
+    """max_{a∈g} w·D_a of every group into TOPS, from the rates of the last pricing.
+
+    All terms are among the columns, and w has been divided by ``total`` since.
+    """
+    state, bounds = room.state, room.places[BOUNDS]
     for g in range(groups):
-        low, length = places[BOUNDS, g], places[BOUNDS, g + 1] - places[BOUNDS, g]
-        for k in range(0, length, WIDTH):
-            total = spread(0.0)
-            for s in range(uint64(groups), uint64(slots)):
-                entry = get_row(room.entries, places[TIGHT, s], low + k)
-                total = multiply_add(spread(state[DUAL, s]), entry, total)
-            put(buffer, k, total)
-        put(buffer, length, spread(NOTHING))
-        state[TOPS, g] = top(buffer, np.int64(0), length)
+        best = top(room.buffer, bounds[g], bounds[g + 1])
+        state[TOPS, g] = (state[DUAL, g] + best) / total
