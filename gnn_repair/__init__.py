@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from gnn_repair.pausing import collection_paused
+from gnn_repair.quick_start import collection_paused
 
 __version__ = "0.1.0"
 

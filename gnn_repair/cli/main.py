@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 import warnings
 from typing import Annotated
@@ -58,6 +60,8 @@ def _one_line(
 
 def main() -> None:
     """Run the command; an expected error is one sentence on stderr and exit code 2."""
+    # Python looks through every object for garbage once more as it ends: half a second, with torch.
+    atexit.register(gc.freeze)
     warnings.formatwarning = _one_line
     # PyTorch announces on every first use that its sparse tensors are in beta.
     warnings.filterwarnings("ignore", message="Sparse ", category=UserWarning)

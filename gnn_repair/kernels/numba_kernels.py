@@ -13,6 +13,10 @@ a coefficient (K = G·D). Operations and bytes (float32) per call:
 
 import numba
 
+from gnn_repair.quick_start import load_numba
+
+load_numba()
+
 _REDUCE = {"reassoc", "contract", "nsz"}
 
 

@@ -16,6 +16,10 @@ import math
 import numba
 import numpy as np
 
+from gnn_repair.quick_start import load_numba
+
+load_numba()
+
 _REDUCE = {"reassoc", "contract", "nsz"}
 _GOLD = np.uint32(0x9E3779B1)
 _STEP = np.uint32(0x9E3779B9)

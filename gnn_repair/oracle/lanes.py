@@ -13,9 +13,10 @@ import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.core.datamodel import models
-from numba.core.registry import cpu_target
 from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic, lower_builtin, register_model, type_callable
+
+from gnn_repair.quick_start import load_numba
 
 WIDTH = 8
 _VECTOR = ir.VectorType(ir.DoubleType(), WIDTH)
@@ -378,5 +379,4 @@ for _function, _name in (
 ):
     _operator(_function, _name)
 
-# numba loads much of itself when it first compiles; while modules load is a better time.
-cpu_target.target_context.refresh()
+load_numba()

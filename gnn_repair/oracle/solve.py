@@ -20,7 +20,7 @@ from gnn_repair.oracle.room import Room, new_room
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.status import FAILED, FALLBACK, OPTIMAL
 from gnn_repair.oracle.tables import Floats, Integers, Problems, Tables, instance, problems
-from gnn_repair.pausing import collection_paused
+from gnn_repair.quick_start import collection_paused
 
 CHUNK = 1024
 """LPs a thread takes at a time."""
