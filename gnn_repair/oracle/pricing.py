@@ -71,7 +71,7 @@ def moderately_optimised() -> Iterator[None]:
 # Places below are unsigned: a signed one may count from the end, and a loop over it would gather
 # instead of stream.
 
-DISTANCE = 64
+DISTANCE = 128
 """Terms between the one that is read and the one that is asked for, where tables are large."""
 NOTHING = -1e300
 """A score that no column has."""
