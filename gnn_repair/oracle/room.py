@@ -86,3 +86,23 @@ def new_room(classes: int, groups: int, widest: int) -> Room:
         aligned(scores + STRIDE + WIDTH),
         aligned(size, 2 * size // WIDTH * WIDTH + WIDTH),
     )
+
+
+_RESTING: dict[tuple[int, int, int], list[Room]] = {}
+
+
+def take_room(classes: int, groups: int, widest: int) -> Room:
+    """A room that rests since an earlier call, or a new one.
+
+    Memory that the system has just handed out is slow at first: it is a third of a call for one LP.
+    """
+    try:
+        return _RESTING[classes, groups, widest].pop()
+    except (KeyError, IndexError):
+        return new_room(classes, groups, widest)
+
+
+def rest(rooms: list[Room], classes: int, groups: int, widest: int) -> None:
+    """Keep rooms of this size for the next call, and none of another."""
+    _RESTING.clear()
+    _RESTING[classes, groups, widest] = rooms

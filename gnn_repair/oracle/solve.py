@@ -16,7 +16,7 @@ from gnn_repair.oracle.batch import solve_range
 from gnn_repair.oracle.general import Answer, Solver, gurobi_solver, highs_solver
 from gnn_repair.oracle.pool import over_lps
 from gnn_repair.oracle.pricing import moderately_optimised
-from gnn_repair.oracle.room import Room, new_room
+from gnn_repair.oracle.room import Room, new_room, rest, take_room
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.status import FAILED, FALLBACK, OPTIMAL
 from gnn_repair.oracle.tables import Floats, Integers, Problems, Tables, instance, problems
@@ -89,13 +89,18 @@ def _solve_chunks(tables: Tables, asked: Problems, threads: int | None) -> list[
         first = starts[place]
         return _solve_chunk(tables, asked, first, min(first + CHUNK, len(asked)), room)
 
+    size, rooms = (tables.num_classes, tables.num_groups, widest), list[Room]()
+
     def make() -> Room:
-        return new_room(tables.num_classes, tables.num_groups, widest)
+        rooms.append(take_room(*size))
+        return rooms[-1]
 
     if not solve_range.signatures:
         with collection_paused(), moderately_optimised():  # compiles, or loads what was compiled
-            _solve_chunk(tables, asked, 0, 0, make())
-    return over_lps(len(starts), work, make, threads)
+            _solve_chunk(tables, asked, 0, 0, new_room(*size))
+    pieces = over_lps(len(starts), work, make, threads)
+    rest(rooms, *size)
+    return pieces
 
 
 def _solve_chunk(tables: Tables, asked: Problems, first: int, last: int, room: Room) -> Piece:
