@@ -141,7 +141,8 @@ def _controls(records: Sequence[Record]) -> Table:
     parts: dict[bool, list[Record]] = {True: [], False: []}
     for record in records:
         parts[in_paper((record["backbone"], record["dataset"]))].append(record)
-    sheets = _macro_sheets(parts[True], "") + _macro_sheets(parts[False], ", not in the paper")
+    elsewhere = ", not in the paper" if parts[True] else ""
+    sheets = _macro_sheets(parts[True], "") + _macro_sheets(parts[False], elsewhere)
     return Table("controls", "Controls: test accuracy (%) over cases", tuple(sheets))
 
 
