@@ -49,11 +49,13 @@ def solve_range(
     first, last, members, positions, targets, nodes, segments, rows, tables, masses, fixed_logits,
     room, margin, bound, status, weights, counts, terms, shares,
 ):  # fmt: skip
-    """Solve LPs ``first : last``; LP i writes row i − first of the seven outputs.
+    """Solve LPs ``first : last``; LP i writes row i − first of the first five outputs.
 
     members, positions, targets [L]; nodes [n]; tables [S, R, C]; masses [S or 1, n, G].
-    weights [·, C]: w. counts [·], terms and shares [·, C+G−2]: the support and its λ.
+    weights [·, C]: w. counts [·]: size of the support; terms and shares: the support and its λ, one
+    LP after another. Returns how many of these there are.
     """
+    filled = np.int64(0)
     end = last if tables.shape[1] * tables.shape[2] > CACHED else first
     for i in range(first, last):
         s, p, c, k = members[i], positions[i], targets[i], i - first
@@ -66,8 +68,16 @@ def solve_range(
             continue
         _set_ahead(segments, masses.shape[2], members, positions, i, end, room.places)
         status[k], margin[k], bound[k], counts[k] = _solve(
-            Terms(rows, tables[s], c), groups, beta, room, weights[k], terms[k], shares[k]
+            Terms(rows, tables[s], c),
+            groups,
+            beta,
+            room,
+            weights[k],
+            terms[filled:],
+            shares[filled:],
         )
+        filled += counts[k]
+    return filled
 
 
 @kernel_once
@@ -126,7 +136,7 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
         count, scale = take_all(problem, room, groups)
     for r in range(room.entries.shape[0]):
         room.state[OFFSET, r] *= scale if r != problem.target else 1.0
-    lead = start(room, groups)
+    lead = start(room, groups, problem.target)
     slots, repairs, margin, bound, support = groups + 1, 0, 0.0, 0.0, 0
     for _ in range(ROUNDS):
         slots, lead = improve(problem, room, groups, count, lead, slots, scale)

@@ -284,6 +284,19 @@ def magnitude(typing, a):
 
 
 @intrinsic
+def root(typing, a):
+    """√a."""
+
+    def code(context, builder, signature, args):
+        kind = ir.FunctionType(_VECTOR, [_VECTOR])
+        name = f"llvm.sqrt.v{WIDTH}f64"
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        return builder.call(function, args)
+
+    return _LANES(a), code
+
+
+@intrinsic
 def larger(typing, a, b):
     """The larger of each pair."""
 

@@ -31,7 +31,7 @@ from gnn_repair.oracle.lanes import (
     prefetch,
     put,
     put_rows,
-    smaller,
+    root,
     spread,
     transposed,
 )
@@ -198,12 +198,17 @@ def power_of_two(size):
 
 
 @kernel
-def worst(columns, start, count, state, offset, out):
-    """out[k] = min_r (state[offset, r] + columns[r, start + k]): the margin of all mass on k."""
+def promise(columns, start, count, state, base, rivals, out):
+    """out[k]: ``rivals`` · (mean − standard deviation) of state[base] + columns[:, start + k].
+
+    The target's row must be zero on both sides.
+    """
     for k in range(0, count, WIDTH):
-        least = spread(state[offset, 0]) + get_row(columns, 0, start + k)
-        for r in range(1, columns.shape[0]):
-            margin = spread(state[offset, uint64(r)]) + get_row(columns, r, start + k)
-            least = smaller(least, margin)
-        put(out, k, least)
+        total = squares = spread(0.0)
+        for r in range(columns.shape[0]):
+            margin = spread(state[base, uint64(r)]) + get_row(columns, r, start + k)
+            total = total + margin
+            squares = multiply_add(margin, margin, squares)
+        spare = larger(spread(float(rivals)) * squares - total * total, spread(0.0))
+        put(out, k, total - root(spare))
     put(out, count, spread(NOTHING))

@@ -32,7 +32,7 @@ from gnn_repair.oracle.lanes import (
     spread,
     where_larger,
 )
-from gnn_repair.oracle.pricing import NOTHING, find, kernel, kernel_once, look_ahead, top, worst
+from gnn_repair.oracle.pricing import NOTHING, find, kernel, kernel_once, look_ahead, promise, top
 from gnn_repair.oracle.room import (
     BOUNDS,
     DUAL,
@@ -65,25 +65,28 @@ EARLY = 16
 
 
 @kernel
-def start(room, groups):
-    """The greedy vertex and its inverse; returns the position of γ.
+def start(room, groups, c):
+    """A promising vertex and its inverse; returns the position of γ.
 
-    Group after group takes the column with the best worst margin given those already chosen.
+    Group after group takes the column whose margins, given those already chosen, are large and
+    alike. The best worst margin would be nearer to the optimum and farther in steps: where many
+    columns mix in the end, what is lowest at a vertex says little.
     """
     entries, state, places = room.entries, room.state, room.places
     classes = entries.shape[0]
     for i in range(classes, classes + groups + WIDTH):
         state[VALUES, i] = 0.0
     for r in range(classes):
-        state[STEP, r] = state[OFFSET, r]
+        state[STEP, r] = state[OFFSET, r] if r != c else 0.0
     for g in range(groups):
         low, count = places[BOUNDS, g], places[BOUNDS, g + 1] - places[BOUNDS, g]
-        worst(entries, low, count, state, STEP, room.buffer)
+        promise(entries, low, count, state, STEP, classes - 1, room.buffer)
         j = low + find(room.buffer, np.int64(0), top(room.buffer, np.int64(0), count))
         places[HEAD, classes + g] = j
         state[VALUES, classes + g] = 1.0
         for r in range(uint64(classes)):
             state[STEP, r] += entries[r, uint64(j)]
+    state[STEP, c] = HUGE
     lead: Any = 0
     for r in range(1, classes):
         if state[STEP, r] < state[STEP, lead]:

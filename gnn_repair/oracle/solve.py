@@ -108,14 +108,13 @@ def _solve_chunk(tables: Tables, asked: Problems, first: int, last: int, room: R
     margin, bound = np.empty(size), np.empty(size)
     status, counts = np.empty(size, np.int8), np.empty(size, np.int64)
     weights = np.empty((size, tables.num_classes))
-    terms, shares = np.empty((size, width), np.int64), np.empty((size, width))
-    solve_range(
+    terms, shares = np.empty(size * width, np.int64), np.empty(size * width)
+    filled = solve_range(
         first, last, asked.member, asked.position, asked.target, tables.nodes, tables.segments,
         tables.rows, tables.contributions, tables.mass, tables.fixed_logits,
         room, margin, bound, status, weights, counts, terms, shares,
     )  # fmt: skip
-    used = np.arange(width) < counts[:, None]
-    return Piece(margin, bound, status, weights, counts, terms[used], shares[used], {})
+    return Piece(margin, bound, status, weights, counts, terms[:filled], shares[:filled], {})
 
 
 def _fall_back(tables: Tables, asked: Problems, pieces: list[Piece]) -> list[Piece]:
