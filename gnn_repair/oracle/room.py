@@ -8,7 +8,7 @@ from gnn_repair.oracle.lanes import WIDTH, aligned
 
 SMALL = 128
 """Up to so many terms the simplex method sees every column."""
-CANDIDATES = 96
+CANDIDATES = 48
 """Columns that a pass over a large LP may add, about."""
 STRIP = 512
 """Terms scored at a time, so that scores stay in the first-level cache."""

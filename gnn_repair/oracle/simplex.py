@@ -103,7 +103,7 @@ def start(room, groups, c):
 
 @kernel_once
 def _invert_start(entries, state, places, groups, classes, lead):
-    """The inverse of the greedy basis: γ, slacks of all rivals but ``lead``, a column a group."""
+    """The inverse of the first basis: γ, slacks of all rivals but ``lead``, a column a group."""
     for s in range(INVERSE, INVERSE + groups + 1):
         for i in range(0, classes + groups, WIDTH):
             put_row(state, s, i, spread(0.0))
