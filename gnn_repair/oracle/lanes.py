@@ -13,15 +13,14 @@ import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.core.datamodel import models
-from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic, lower_builtin, register_model, type_callable
 
 from gnn_repair.quick_start import load_numba
 
 WIDTH = 8
-_VECTOR = ir.VectorType(ir.DoubleType(), WIDTH)
+VECTOR = ir.VectorType(ir.DoubleType(), WIDTH)
 _MASK = ir.VectorType(ir.IntType(1), WIDTH)
-_UNALIGNED = 8
+UNALIGNED = 8
 
 
 def aligned(*shape: int) -> Any:
@@ -39,54 +38,32 @@ class Lanes(types.Type):
         super().__init__(name="Lanes")
 
 
-_LANES = Lanes()
+LANES = Lanes()
 
 
 @register_model(Lanes)
 class _Model(models.PrimitiveModel):
     def __init__(self, manager, kind):
-        super().__init__(manager, kind, _VECTOR)
+        super().__init__(manager, kind, VECTOR)
 
 
-def _address(context, builder, kind, array, places):
+def address(context, builder, kind, array, places):
+    """Where the eight numbers from ``places`` on lie."""
     parts = context.make_array(kind)(context, builder, array)
     pointer = cgutils.get_item_pointer(context, builder, kind, parts, places, wraparound=False)
-    return builder.bitcast(pointer, _VECTOR.as_pointer())
+    return builder.bitcast(pointer, VECTOR.as_pointer())
 
 
-def _splat(builder, value, kind):
+def splat(builder, value, kind):
+    """One number in every lane."""
     nothing = ir.Constant(kind, ir.Undefined)
     one = builder.insert_element(nothing, value, ir.IntType(32)(0))
-    return builder.shuffle_vector(one, nothing, _lanes([0] * WIDTH))
+    return builder.shuffle_vector(one, nothing, chosen([0] * WIDTH))
 
 
-def _lanes(places):
+def chosen(places):
     """A constant that says which lanes a shuffle takes; 8 … 15 are those of its second vector."""
     return ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), places)
-
-
-def _halves(builder, a, b, step):
-    """Of each pair of lane blocks of length ``step``, the first ones of a and b, and the second."""
-    low = [k + (WIDTH - step) * bool(k & step) for k in range(WIDTH)]
-    return (
-        builder.shuffle_vector(a, b, _lanes(low)),
-        builder.shuffle_vector(a, b, _lanes([k + step for k in low])),
-    )
-
-
-@intrinsic
-def transposed(typing, eight):
-    """Eight vectors as a matrix, turned: lane j of vector i becomes lane i of vector j."""
-
-    def code(context, builder, signature, args):
-        rows = cgutils.unpack_tuple(builder, args[0])
-        for step in (1, 2, 4):
-            for i in range(WIDTH):
-                if not i & step:
-                    rows[i], rows[i + step] = _halves(builder, rows[i], rows[i + step], step)
-        return context.make_tuple(builder, signature.return_type, rows)
-
-    return eight(eight), code
 
 
 @intrinsic
@@ -94,10 +71,10 @@ def get(typing, array, k):
     """array[k : k+8]."""
 
     def code(context, builder, signature, args):
-        pointer = _address(context, builder, signature.args[0], args[0], args[1:])
-        return builder.load(pointer, align=_UNALIGNED)
+        pointer = address(context, builder, signature.args[0], args[0], args[1:])
+        return builder.load(pointer, align=UNALIGNED)
 
-    return _LANES(array, types.intp), code
+    return LANES(array, types.intp), code
 
 
 @intrinsic
@@ -105,39 +82,22 @@ def get_row(typing, array, row, k):
     """array[row, k : k+8]."""
 
     def code(context, builder, signature, args):
-        pointer = _address(context, builder, signature.args[0], args[0], args[1:])
-        return builder.load(pointer, align=_UNALIGNED)
+        pointer = address(context, builder, signature.args[0], args[0], args[1:])
+        return builder.load(pointer, align=UNALIGNED)
 
-    return _LANES(array, types.intp, types.intp), code
-
-
-@intrinsic
-def eight_from(typing, array, k, end):
-    """array[k : k+8] as eight integers; the one at ``end`` stands in for those after it."""
-
-    def code(context, builder, signature, args):
-        parts = context.make_array(signature.args[0])(context, builder, args[0])
-        found = []
-        for i in range(WIDTH):
-            at = builder.add(args[1], ir.IntType(64)(i))
-            at = builder.select(builder.icmp_signed("<", at, args[2]), at, args[2])
-            value = builder.load(builder.gep(parts.data, [at]))
-            found.append(builder.sext(value, ir.IntType(64)))
-        return context.make_tuple(builder, signature.return_type, found)
-
-    return UniTuple(types.int64, WIDTH)(array, types.intp, types.intp), code
+    return LANES(array, types.intp, types.intp), code
 
 
-def _load_first(builder, pointer, count):
+def load_first(builder, pointer, count):
     """The first ``count`` lanes at an address; the others are zeros and not read."""
     numbers, align = ir.VectorType(ir.IntType(64), WIDTH), ir.IntType(32)
     lanes = ir.Constant(numbers, list(range(WIDTH)))
-    mask = builder.icmp_signed("<", lanes, _splat(builder, count, numbers))
-    kind = ir.FunctionType(_VECTOR, [pointer.type, align, _MASK, _VECTOR])
+    mask = builder.icmp_signed("<", lanes, splat(builder, count, numbers))
+    kind = ir.FunctionType(VECTOR, [pointer.type, align, _MASK, VECTOR])
     name = f"llvm.masked.load.v{WIDTH}f64.p0"
     function = cgutils.get_or_insert_function(builder.module, kind, name)
-    zeros = ir.Constant(_VECTOR, [0.0] * WIDTH)
-    return builder.call(function, [pointer, align(_UNALIGNED), mask, zeros])
+    zeros = ir.Constant(VECTOR, [0.0] * WIDTH)
+    return builder.call(function, [pointer, align(UNALIGNED), mask, zeros])
 
 
 @intrinsic
@@ -145,85 +105,10 @@ def get_part(typing, array, row, k, count):
     """array[row, k : k+8]; lanes from ``count`` on are zeros."""
 
     def code(context, builder, signature, args):
-        pointer = _address(context, builder, signature.args[0], args[0], args[1:3])
-        return _load_first(builder, pointer, args[3])
+        pointer = address(context, builder, signature.args[0], args[0], args[1:3])
+        return load_first(builder, pointer, args[3])
 
-    return _LANES(array, types.intp, types.intp, types.intp), code
-
-
-@intrinsic
-def get_rows(typing, array, rows, k, count):
-    """array[rows[i], k : k+8] for eight rows i; lanes from ``count`` on are zeros."""
-
-    def code(context, builder, signature, args):
-        found = []
-        for row in cgutils.unpack_tuple(builder, args[1]):
-            pointer = _address(context, builder, signature.args[0], args[0], (row, args[2]))
-            found.append(_load_first(builder, pointer, args[3]))
-        return context.make_tuple(builder, signature.return_type, found)
-
-    return UniTuple(_LANES, WIDTH)(array, rows, types.intp, types.intp), code
-
-
-@intrinsic
-def get_column(typing, array, rows, k):
-    """array[rows[i], k] for eight rows i."""
-
-    def code(context, builder, signature, args):
-        kind = signature.args[0]
-        parts = context.make_array(kind)(context, builder, args[0])
-        found = ir.Constant(_VECTOR, ir.Undefined)
-        for i, row in enumerate(cgutils.unpack_tuple(builder, args[1])):
-            at = (row, args[2])
-            pointer = cgutils.get_item_pointer(context, builder, kind, parts, at, wraparound=False)
-            found = builder.insert_element(found, builder.load(pointer), ir.IntType(32)(i))
-        return found
-
-    return _LANES(array, rows, types.intp), code
-
-
-@intrinsic
-def gaps(typing, factor, own, eight):
-    """factor · (own − eight[i]) for each i."""
-
-    def code(context, builder, signature, args):
-        found = [
-            builder.fmul(args[0], builder.fsub(args[1], lanes))
-            for lanes in cgutils.unpack_tuple(builder, args[2])
-        ]
-        return context.make_tuple(builder, signature.return_type, found)
-
-    return eight(factor, own, eight), code
-
-
-@intrinsic
-def put_rows(typing, array, row, k, count, eight):
-    """array[row + i, k : k+8] = eight[i] for i below ``count``."""
-
-    def code(context, builder, signature, args):
-        array, row, k, count, eight = args
-        for i, lanes in enumerate(cgutils.unpack_tuple(builder, eight)):
-            place = ir.IntType(64)(i)
-            with builder.if_then(builder.icmp_signed("<", place, count)):
-                at = (builder.add(row, place), k)
-                pointer = _address(context, builder, signature.args[0], array, at)
-                builder.store(lanes, pointer, align=_UNALIGNED)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, types.intp, types.intp, eight), code
-
-
-@intrinsic
-def added(typing, eight):
-    """The sum of eight vectors."""
-
-    def code(context, builder, signature, args):
-        rows = cgutils.unpack_tuple(builder, args[0])
-        while len(rows) > 1:
-            rows = [builder.fadd(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True)]
-        return rows[0]
-
-    return _LANES(eight), code
+    return LANES(array, types.intp, types.intp, types.intp), code
 
 
 @intrinsic
@@ -231,8 +116,8 @@ def put(typing, array, k, lanes):
     """array[k : k+8] = lanes."""
 
     def code(context, builder, signature, args):
-        pointer = _address(context, builder, signature.args[0], args[0], args[1:-1])
-        builder.store(args[-1], pointer, align=_UNALIGNED)
+        pointer = address(context, builder, signature.args[0], args[0], args[1:-1])
+        builder.store(args[-1], pointer, align=UNALIGNED)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, lanes), code
@@ -243,8 +128,8 @@ def put_row(typing, array, row, k, lanes):
     """array[row, k : k+8] = lanes."""
 
     def code(context, builder, signature, args):
-        pointer = _address(context, builder, signature.args[0], args[0], args[1:-1])
-        builder.store(args[-1], pointer, align=_UNALIGNED)
+        pointer = address(context, builder, signature.args[0], args[0], args[1:-1])
+        builder.store(args[-1], pointer, align=UNALIGNED)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp, lanes), code
@@ -255,9 +140,9 @@ def spread(typing, number):
     """The same number eight times."""
 
     def code(context, builder, signature, args):
-        return _splat(builder, args[0], _VECTOR)
+        return splat(builder, args[0], VECTOR)
 
-    return _LANES(types.float64), code
+    return LANES(types.float64), code
 
 
 @intrinsic
@@ -268,7 +153,7 @@ def multiply_add(typing, a, b, c):
         product = builder.fmul(args[0], args[1], flags=("contract",))
         return builder.fadd(product, args[2], flags=("contract",))
 
-    return _LANES(a, b, c), code
+    return LANES(a, b, c), code
 
 
 @intrinsic
@@ -278,9 +163,9 @@ def magnitude(typing, a):
     def code(context, builder, signature, args):
         kind = ir.VectorType(ir.IntType(64), WIDTH)
         bits = ir.Constant(kind, [(1 << 63) - 1] * WIDTH)
-        return builder.bitcast(builder.and_(builder.bitcast(args[0], kind), bits), _VECTOR)
+        return builder.bitcast(builder.and_(builder.bitcast(args[0], kind), bits), VECTOR)
 
-    return _LANES(a), code
+    return LANES(a), code
 
 
 @intrinsic
@@ -288,12 +173,12 @@ def root(typing, a):
     """√a."""
 
     def code(context, builder, signature, args):
-        kind = ir.FunctionType(_VECTOR, [_VECTOR])
+        kind = ir.FunctionType(VECTOR, [VECTOR])
         name = f"llvm.sqrt.v{WIDTH}f64"
         function = cgutils.get_or_insert_function(builder.module, kind, name)
         return builder.call(function, args)
 
-    return _LANES(a), code
+    return LANES(a), code
 
 
 @intrinsic
@@ -303,7 +188,7 @@ def larger(typing, a, b):
     def code(context, builder, signature, args):
         return builder.select(builder.fcmp_ordered(">", args[0], args[1]), args[0], args[1])
 
-    return _LANES(a, b), code
+    return LANES(a, b), code
 
 
 @intrinsic
@@ -313,7 +198,7 @@ def smaller(typing, a, b):
     def code(context, builder, signature, args):
         return builder.select(builder.fcmp_ordered("<", args[0], args[1]), args[0], args[1])
 
-    return _LANES(a, b), code
+    return LANES(a, b), code
 
 
 @intrinsic
@@ -323,7 +208,7 @@ def where_larger(typing, a, b, yes, no):
     def code(context, builder, signature, args):
         return builder.select(builder.fcmp_ordered(">", args[0], args[1]), args[2], args[3])
 
-    return _LANES(a, b, yes, no), code
+    return LANES(a, b, yes, no), code
 
 
 @intrinsic
@@ -332,11 +217,11 @@ def largest_lane(typing, a):
 
     def code(context, builder, signature, args):
         value, width = args[0], WIDTH
-        nothing = ir.Constant(_VECTOR, ir.Undefined)
+        nothing = ir.Constant(VECTOR, ir.Undefined)
         while width > 1:
             width //= 2
             turn = [(k + width) % WIDTH for k in range(WIDTH)]
-            other = builder.shuffle_vector(value, nothing, _lanes(turn))
+            other = builder.shuffle_vector(value, nothing, chosen(turn))
             value = builder.select(builder.fcmp_ordered(">", value, other), value, other)
         return builder.extract_element(value, ir.IntType(32)(0))
 
@@ -348,7 +233,7 @@ def first_lane(typing, a, number):
     """Where ``number`` first stands among the eight; 8 if it does not."""
 
     def code(context, builder, signature, args):
-        same = _splat(builder, args[1], _VECTOR)
+        same = splat(builder, args[1], VECTOR)
         hits = builder.bitcast(builder.fcmp_ordered("==", args[0], same), ir.IntType(WIDTH))
         wide = builder.or_(builder.zext(hits, ir.IntType(64)), ir.IntType(64)(1 << WIDTH))
         return builder.cttz(wide, ir.IntType(1)(1))
@@ -361,7 +246,7 @@ def prefetch(typing, array, row, k):
     """Ask for the cache line of array[row, k]; nothing happens if there is none."""
 
     def code(context, builder, signature, args):
-        pointer = _address(context, builder, signature.args[0], args[0], args[1:])
+        pointer = address(context, builder, signature.args[0], args[0], args[1:])
         byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -375,7 +260,7 @@ def _operator(function, name):
     @type_callable(function)
     def _typed(context):
         def typer(a, b):
-            return _LANES if isinstance(a, Lanes) and isinstance(b, Lanes) else None
+            return LANES if isinstance(a, Lanes) and isinstance(b, Lanes) else None
 
         return typer
 

@@ -14,26 +14,28 @@ from contextlib import contextmanager
 import numba
 from numpy import uint64
 
-from gnn_repair.oracle.lanes import (
-    WIDTH,
+from gnn_repair.oracle.blocks import (
     added,
     eight_from,
-    first_lane,
     gaps,
-    get,
     get_column,
-    get_row,
     get_rows,
+    put_rows,
+    transposed,
+)
+from gnn_repair.oracle.lanes import (
+    WIDTH,
+    first_lane,
+    get,
+    get_row,
     larger,
     largest_lane,
     magnitude,
     multiply_add,
     prefetch,
     put,
-    put_rows,
     root,
     spread,
-    transposed,
 )
 from gnn_repair.oracle.room import AHEAD, DUAL, TIGHT
 
