@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -13,26 +13,11 @@ from gnn_repair.errors import SplitError
 Masks = tuple[Tensor, Tensor, Tensor]
 """Train, validation and test masks, each bool [N, splits]."""
 
-Shuffle = Callable[[np.ndarray], np.ndarray]
-"""Puts a class's nodes in a random order."""
-
-
-def by_torch(seed: int) -> Shuffle:
-    """Shuffles with PyTorch's ``randperm``."""
-    generator = torch.Generator().manual_seed(seed)
-    return lambda nodes: nodes[torch.randperm(len(nodes), generator=generator).numpy()]
-
-
-def by_numpy(seed: int) -> Shuffle:
-    """Shuffles with NumPy's default generator."""
-    return np.random.default_rng(seed).permutation
-
 
 def stratified_splits(
     y: Tensor,
     ratios: Sequence[int] = (60, 20, 20),
     seeds: Iterable[int] = range(100, 110),
-    shuffle: Callable[[int], Shuffle] = by_numpy,
 ) -> Masks:
     """Draw one class-stratified split per seed.
 
@@ -44,7 +29,6 @@ def stratified_splits(
         y: Labels, long [N], -1 where unlabelled.
         ratios: Three nonnegative integers, for instance per cent.
         seeds: One split each.
-        shuffle: From a seed, what shuffles the classes one after another.
 
     Returns:
         Train, validation and test masks, bool [N, splits].
@@ -55,16 +39,17 @@ def stratified_splits(
             "positive sum, such as (60, 20, 20)."
         )
     labels = y.cpu().numpy()
-    parts = np.stack([_parts(labels, ratios, shuffle(seed)) for seed in seeds], axis=1)
+    parts = np.stack([_parts(labels, ratios, seed) for seed in seeds], axis=1)
     train, val, test = (torch.from_numpy(parts == part) for part in range(3))
     return train, val, test
 
 
-def _parts(labels: np.ndarray, ratios: Sequence[int], shuffle: Shuffle) -> np.ndarray:
+def _parts(labels: np.ndarray, ratios: Sequence[int], seed: int) -> np.ndarray:
     """The part (0, 1, 2) of each node in one split, -1 where unlabelled; [N]."""
+    generator = np.random.default_rng(seed)
     part = np.full(len(labels), -1)
     for label in np.unique(labels[labels >= 0]):
-        members = shuffle(np.flatnonzero(labels == label))
+        members = generator.permutation(np.flatnonzero(labels == label))
         part[members] = np.repeat(np.arange(3), part_sizes(len(members), ratios))
     return part
 

@@ -38,11 +38,9 @@ def refactor(room, groups, slots):
         return False
     for i in range(size):
         total = 0.0
-        for r in range(classes, size):
-            total += full[i, size + r]
-        for r in range(classes):
-            if state[OFFSET, r] < HUGE:
-                total += full[i, size + r] * state[OFFSET, r]
+        # The target's column is a unit vector on both sides, so its HUGE reaches its own slack only.
+        for r in range(size):
+            total += full[i, size + r] * (state[OFFSET, r] if r < classes else 1.0)
         state[VALUES, i] = total if state[VALUES, i] < HUGE else HUGE
         for s in range(slots):
             row = classes + s if s < groups else places[TIGHT, s]

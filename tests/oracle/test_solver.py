@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -195,6 +196,19 @@ def test_threads_and_batches_do_not_change_a_bit(monkeypatch):
     at = one.node == 7
     np.testing.assert_array_equal(one.margin[at], alone.margin)
     np.testing.assert_array_equal(one.rival_weights[at], alone.rival_weights)
+
+
+def test_calls_at_the_same_time_and_of_other_sizes_do_not_disturb_each_other():
+    """Threads' memory rests between calls; nobody may work in another's."""
+    sizes = ("one group", "three groups", "eighteen classes")
+    exposures = [exposure_of(families(9)[name]) for name in sizes]
+    alone = [solve_oracle(exposure, "all", threads=1) for exposure in exposures]
+    asked = [0, 0, 1, 1, 2, 2, 0, 2, 1] * 3
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda i: solve_oracle(exposures[i], "all", threads=2), asked))
+    for i, found in zip(asked, together, strict=True):
+        np.testing.assert_array_equal(found.margin, alone[i].margin)
+        np.testing.assert_array_equal(found.coefficients, alone[i].coefficients)
 
 
 def test_members_solve_their_own_masks():
