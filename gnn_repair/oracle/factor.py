@@ -38,7 +38,7 @@ def refactor(room, groups, slots):
         return False
     for i in range(size):
         total = 0.0
-        # The target's column is a unit vector on both sides, so its HUGE reaches its own slack only.
+        # The target's column is a unit vector on both sides: its HUGE reaches its own slack only.
         for r in range(size):
             total += full[i, size + r] * (state[OFFSET, r] if r < classes else 1.0)
         state[VALUES, i] = total if state[VALUES, i] < HUGE else HUGE
