@@ -8,6 +8,7 @@ from gnn_repair.oracle.factor import refactor
 from gnn_repair.oracle.pricing import entry_kernel, kernel_once
 from gnn_repair.oracle.room import (
     AHEAD,
+    CHOSEN,
     DUAL,
     GROUP,
     HEAD,
@@ -15,7 +16,9 @@ from gnn_repair.oracle.room import (
     LOWS,
     MASS,
     OFFSET,
+    PRESENT,
     SMALL,
+    STEP,
     TERM,
     TIGHT,
     TOPS,
@@ -28,6 +31,7 @@ from gnn_repair.oracle.working import (
     Terms,
     keep_basic,
     maxima,
+    rescale,
     sample,
     shrink,
     sweep,
@@ -46,46 +50,50 @@ REPAIRS = 3
 
 @entry_kernel
 def solve_range(
-    first, last, members, positions, targets, nodes, segments, rows, tables, masses, fixed_logits,
-    room, margin, bound, status, weights, counts, terms, shares,
+    first, last, members, positions, targets, nodes, segments, rows, senders, tables, masses,
+    fixed_logits, room, margin, bound, status, weights, counts, terms, shares, sources, groups,
 ):  # fmt: skip
     """Solve LPs ``first : last``; LP i writes row i − first of the first five outputs.
 
-    members, positions, targets [L]; nodes [n]; tables [S, R, C]; masses [S or 1, n, G].
-    weights [·, C]: w. counts [·]: size of the support; terms and shares: the support and its λ, one
-    LP after another. Returns how many of these there are.
+    members, positions, targets [L]; nodes [n]; senders [R]: the source of a table row; tables
+    [S, R, C]; masses [S or 1, n, G]. weights [·, C]: w. counts [·]: size of the support; terms,
+    shares, sources and groups: the support, its λ and where it comes from, one LP after another.
+    Returns how many of these there are.
     """
     filled = np.int64(0)
-    end = last if tables.shape[1] * tables.shape[2] > CACHED else first
+    ahead = last if tables.shape[1] * tables.shape[2] > CACHED else first
     for i in range(first, last):
         s, p, c, k = members[i], positions[i], targets[i], i - first
         beta = fixed_logits[s, nodes[p]]
-        groups = _present(segments, p, masses[min(s, masses.shape[0] - 1), p], room)
+        present = _present(segments, p, masses[min(s, masses.shape[0] - 1), p], room)
         base = _differences(beta, c, room.state)
-        if groups == 0:
+        if present == 0:
             _write_fixed(room.state, weights[k])
             status[k], margin[k], bound[k], counts[k] = FIXED, base, base, 0
             continue
-        _set_ahead(segments, masses.shape[2], members, positions, i, end, room.places)
+        _set_ahead(segments, masses.shape[2], members, positions, i, ahead, room.places)
         status[k], margin[k], bound[k], counts[k] = _solve(
             Terms(rows, tables[s], c),
-            groups,
+            present,
             beta,
             room,
             weights[k],
             terms[filled:],
             shares[filled:],
         )
-        filled += counts[k]
+        end = filled + counts[k]
+        _write_origin(rows, senders, room.places, terms, filled, end, sources, groups)
+        filled = end
     return filled
 
 
 @kernel_once
 def _present(segments, p, masses, room):
-    """Beginnings and masses of the groups recipient p has; returns their number."""
+    """Numbers, beginnings and masses of the groups recipient p has; returns their number."""
     groups, total = np.int64(0), masses.shape[0]
     for g in range(total):
         if segments[p * total + g + 1] > segments[p * total + g]:
+            room.places[PRESENT, groups] = g
             room.places[LOWS, groups] = segments[p * total + g]
             room.state[MASS, groups] = masses[g]
             groups += 1
@@ -134,9 +142,15 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
         count, scale = sample(problem, room, groups)
     else:
         count, scale = take_all(problem, room, groups)
-    for r in range(room.entries.shape[0]):
-        room.state[OFFSET, r] *= scale if r != problem.target else 1.0
-    lead = start(room, groups, problem.target)
+    factor = scale
+    for _ in range(2):
+        for r in range(room.entries.shape[0]):
+            room.state[OFFSET, r] *= factor if r != problem.target else 1.0
+        lead, size = start(room, groups, problem.target)
+        if 1.0 / LARGE <= size <= LARGE:
+            break
+        factor = rescale(room.entries, count)
+        scale *= factor
     slots, repairs, margin, bound, support = groups + 1, 0, 0.0, 0.0, 0
     for _ in range(ROUNDS):
         slots, lead = improve(problem, room, groups, count, lead, slots, scale)
@@ -148,7 +162,7 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
             before = count
             count, size = sweep(problem, room, groups, slots, count, scale)
             if size > LARGE:
-                scale *= shrink(room, groups, slots, count, size)
+                scale *= shrink(room, groups, slots, count)
             if count > before and not stuck:
                 continue
         else:
@@ -195,25 +209,34 @@ def _write_weights(c, beta, room, groups, slots, scale, weights):
 @kernel_once
 def _write_terms(room, groups, terms, shares):
     """The support in the order of terms and its λ = m_g x, made exactly feasible; returns its
-    size. TOPS is scratch."""
-    state, places, labels, count = room.state, room.places, room.labels, 0
-    size = room.entries.shape[0] + groups
+    size. TOPS and STEP are scratch."""
+    state, places, labels, count = room.state, room.places, room.labels, uint64(0)
     for g in range(groups):
         state[TOPS, g] = 0.0
-    for i in range(size):
-        if places[HEAD, i] >= 0:
-            state[TOPS, labels[GROUP, places[HEAD, i]]] += max(state[VALUES, i], 0.0)
-    for i in range(size):
-        j, value = places[HEAD, i], state[VALUES, i]
-        if j < 0 or value <= 0.0:
-            continue
-        at, g, term = count, labels[GROUP, j], labels[TERM, j]
+    for i in range(uint64(room.entries.shape[0] + groups)):
+        places[CHOSEN, count], state[STEP, count] = places[HEAD, i], state[VALUES, i]
+        count += uint64((places[HEAD, i] >= 0) & (state[VALUES, i] > 0.0))
+    for k in range(count):
+        state[TOPS, uint64(labels[GROUP, uint64(places[CHOSEN, k])])] += state[STEP, k]
+    for k in range(count):
+        j, at = uint64(places[CHOSEN, k]), np.int64(k)
+        term, group = labels[TERM, j], uint64(labels[GROUP, j])
         while at > 0 and terms[at - 1] > term:
             terms[at], shares[at] = terms[at - 1], shares[at - 1]
             at -= 1
-        terms[at], shares[at] = term, value / state[TOPS, g] * state[MASS, g]
-        count += 1
-    return count
+        terms[at], shares[at] = term, state[STEP, k] / state[TOPS, group] * state[MASS, group]
+    return np.int64(count)
+
+
+@kernel_once
+def _write_origin(rows, senders, places, terms, start, stop, sources, groups):
+    """Source node and group of terms[start:stop], which ascend."""
+    g = uint64(0)
+    for k in range(uint64(start), uint64(stop)):
+        term = terms[k]
+        while term >= places[LOWS, g + uint64(1)]:
+            g += uint64(1)
+        sources[k], groups[k] = senders[uint64(rows[uint64(term)])], places[PRESENT, g]
 
 
 @kernel_once

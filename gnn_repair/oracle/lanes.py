@@ -229,16 +229,20 @@ def largest_lane(typing, a):
 
 
 @intrinsic
-def first_lane(typing, a, number):
-    """Where ``number`` first stands among the eight; 8 if it does not."""
+def first_of(typing, a, b, c, d, number):
+    """Where ``number`` first stands among four times eight; 32 if it does not."""
 
     def code(context, builder, signature, args):
-        same = splat(builder, args[1], VECTOR)
-        hits = builder.bitcast(builder.fcmp_ordered("==", args[0], same), ir.IntType(WIDTH))
-        wide = builder.or_(builder.zext(hits, ir.IntType(64)), ir.IntType(64)(1 << WIDTH))
-        return builder.cttz(wide, ir.IntType(1)(1))
+        *four, number = args
+        same, wide = splat(builder, number, VECTOR), ir.IntType(64)
+        found = wide(1 << 4 * WIDTH)
+        for k, lanes in enumerate(four):
+            hits = builder.bitcast(builder.fcmp_ordered("==", lanes, same), ir.IntType(WIDTH))
+            hits = builder.shl(builder.zext(hits, wide), wide(k * WIDTH))
+            found = builder.or_(found, hits)
+        return builder.cttz(found, ir.IntType(1)(1))
 
-    return types.int64(a, types.float64), code
+    return types.int64(a, b, c, d, types.float64), code
 
 
 @intrinsic

@@ -25,7 +25,7 @@ from gnn_repair.oracle.blocks import (
 )
 from gnn_repair.oracle.lanes import (
     WIDTH,
-    first_lane,
+    first_of,
     get,
     get_row,
     larger,
@@ -37,7 +37,7 @@ from gnn_repair.oracle.lanes import (
     root,
     spread,
 )
-from gnn_repair.oracle.room import AHEAD, DUAL, TIGHT
+from gnn_repair.oracle.room import AHEAD, DUAL, STRIDE, TIGHT
 
 # Kernels own no memory, so reference counting is switched off. Passing many arrays costs more than
 # solving a small LP, so what runs once per LP or pivot is inlined; what runs rarely is not.
@@ -81,7 +81,7 @@ NOTHING = -1e300
 
 @kernel
 def largest(columns, count):
-    """max |columns[r, k]| over the first ``count`` columns, a multiple of eight."""
+    """max |columns[r, k]| over the first ``count`` columns, and up to seven more."""
     best = spread(0.0)
     for r in range(columns.shape[0]):
         for k in range(0, count, WIDTH):
@@ -90,18 +90,18 @@ def largest(columns, count):
 
 
 @kernel
-def load(problem, start, count, mass, columns, at):
-    """columns[r, at + k] = mass · (ℓ_c − ℓ_r) for terms start + k.
+def load(problem, start, count, masses, columns):
+    """columns[r, k] = masses[k] · (ℓ_c − ℓ_r) for terms start + k.
 
-    Eight terms by eight classes are turned at a time. Up to seven columns after the last repeat it.
+    Eight terms by eight classes are turned at a time; up to seven more masses are read.
     """
     table, classes = problem.table, problem.table.shape[1]
     for k in range(0, count, WIDTH):
         terms = eight_from(problem.rows, start + k, start + count - 1)
         own = get_column(table, terms, problem.target)
         for r in range(0, classes, WIDTH):
-            turned = gaps(spread(mass), own, transposed(get_rows(table, terms, r, classes - r)))
-            put_rows(columns, r, at + k, classes - r, turned)
+            turned = gaps(get(masses, k), own, transposed(get_rows(table, terms, r, classes - r)))
+            put_rows(columns, r, k, classes - r, turned)
 
 
 @kernel
@@ -155,11 +155,18 @@ def top(values, start, stop):
 def find(values, start, value):
     """The first place from ``start`` on that holds ``value`` (it is known to be there)."""
     k = start
-    lane = first_lane(get(values, k), value)
-    while lane == WIDTH:
-        k += WIDTH
-        lane = first_lane(get(values, k), value)
+    lane = _first(values, k, value)
+    while lane == STRIDE:
+        k += STRIDE
+        lane = _first(values, k, value)
     return k + lane
+
+
+@kernel
+def _first(values, k, value):
+    """Where among values[k : k + STRIDE]; STRIDE if nowhere."""
+    x, y, z = k + WIDTH, k + 2 * WIDTH, k + 3 * WIDTH
+    return first_of(get(values, k), get(values, x), get(values, y), get(values, z), value)
 
 
 @kernel
@@ -203,14 +210,19 @@ def power_of_two(size):
 def promise(columns, start, count, state, base, rivals, out):
     """out[k]: ``rivals`` · (mean − standard deviation) of state[base] + columns[:, start + k].
 
-    The target's row must be zero on both sides.
+    The target's row must be zero on both sides. Returns the largest squared length of a column.
     """
+    longest = spread(0.0)
     for k in range(0, count, WIDTH):
-        total = squares = spread(0.0)
+        total = squares = length = spread(0.0)
         for r in range(columns.shape[0]):
-            margin = spread(state[base, uint64(r)]) + get_row(columns, r, start + k)
+            entry = get_row(columns, r, start + k)
+            margin = spread(state[base, uint64(r)]) + entry
             total = total + margin
             squares = multiply_add(margin, margin, squares)
+            length = multiply_add(entry, entry, length)
+        longest = larger(longest, length)
         spare = larger(spread(float(rivals)) * squares - total * total, spread(0.0))
         put(out, k, total - root(spare))
     put(out, count, spread(NOTHING))
+    return largest_lane(longest)

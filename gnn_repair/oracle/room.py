@@ -24,7 +24,7 @@ HUGE = 1e300
 
 OFFSET, VALUES, STEP, DUAL, MASS, TOPS, LOOSE, INVERSE = range(8)
 """Rows of ``state``."""
-HEAD, TIGHT, LOWS, BOUNDS, AHEAD = range(5)
+HEAD, TIGHT, LOWS, BOUNDS, PRESENT, CHOSEN, AHEAD = range(7)
 """Rows of ``places``."""
 GROUP, TERM = range(2)
 """Rows of ``labels``."""
@@ -50,12 +50,14 @@ class Room(NamedTuple):
     INVERSE + slot [n]: the stored columns of the basis inverse, by position.
     """
     places: Any
-    """[5, n] int64.
+    """[7, n] int64.
 
     HEAD [n]: the variable at each position: a column j ≥ 0, GAMMA, or SLACK − r at r.
     TIGHT [slot ≥ B]: the rival of each slot.
     LOWS [G + 1]: where the terms of each group that is present begin, and the end.
     BOUNDS [G + 1]: the first columns, by group.
+    PRESENT [G]: the exposure's number of each group that is present.
+    CHOSEN [n]: scratch.
     AHEAD [2]: the terms the next LP will read, where fetching them early pays.
     """
     copies: Any

@@ -13,6 +13,7 @@ and column a of group g improves γ at the rate w·D_a − u_g. Everything is sc
 |D| ≤ 1; the tolerances below are relative to that.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -60,27 +61,29 @@ FEASIBLE = 1e-13
 """How far below zero the ratio test lets a basic variable go in exchange for a larger pivot."""
 PROGRESS = 1e-14
 """A step that raises γ by less counts as a stall."""
-EARLY = 16
+EARLY = 24
 """Terms of the next LP fetched in a step."""
 
 
 @kernel
 def start(room, groups, c):
-    """A promising vertex and its inverse; returns the position of γ.
+    """A promising vertex and its inverse; returns the position of γ and the longest column's
+    length.
 
     Group after group takes the column whose margins, given those already chosen, are large and
     alike. The best worst margin would be nearer to the optimum and farther in steps: where many
     columns mix in the end, what is lowest at a vertex says little.
     """
     entries, state, places = room.entries, room.state, room.places
-    classes = entries.shape[0]
+    classes, longest = entries.shape[0], 0.0
     for i in range(classes, classes + groups + WIDTH):
         state[VALUES, i] = 0.0
     for r in range(classes):
         state[STEP, r] = state[OFFSET, r] if r != c else 0.0
     for g in range(groups):
         low, count = places[BOUNDS, g], places[BOUNDS, g + 1] - places[BOUNDS, g]
-        promise(entries, low, count, state, STEP, classes - 1, room.buffer)
+        length = promise(entries, low, count, state, STEP, classes - 1, room.buffer)
+        longest = max(longest, length)
         j = low + find(room.buffer, np.int64(0), top(room.buffer, np.int64(0), count))
         places[HEAD, classes + g] = j
         state[VALUES, classes + g] = 1.0
@@ -98,7 +101,7 @@ def start(room, groups, c):
     places[HEAD, lead], state[VALUES, lead], state[LOOSE, lead] = GAMMA, HUGE, 0.0
     places[TIGHT, groups] = lead
     _invert_start(entries, state, places, groups, classes, lead)
-    return lead
+    return lead, math.sqrt(longest)
 
 
 @kernel_once

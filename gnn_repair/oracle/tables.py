@@ -27,6 +27,8 @@ class Tables:
     """[n·G + 1]: where the terms of each recipient and group begin."""
     rows: NDArray[np.int32]
     """[T]: the table row of each term."""
+    sources: NDArray[np.int32]
+    """[R]: the node that sends each row's message."""
     contributions: Floats
     """[S, R, C]: ℓ."""
     mass: Floats
@@ -41,6 +43,7 @@ class Tables:
             _array(exposure.recipients),
             _array(exposure.segments),
             _array(exposure.rows),
+            _array(exposure.sources),
             _array(exposure.contributions),
             _array(exposure.mass),
             _array(exposure.fixed_logits),
@@ -60,6 +63,13 @@ class Tables:
         """[L]: K, the number of terms of the recipients at ``positions``."""
         ends = self.segments[:: self.num_groups]
         return ends[positions + 1] - ends[positions]
+
+    def origin(self, positions: Integers, terms: Integers) -> tuple[Integers, Integers]:
+        """[k], [k]: the source node and the group of terms of the recipients at ``positions``."""
+        groups = np.zeros(len(terms), np.int64)
+        for g in range(1, self.num_groups):
+            groups += terms >= self.segments[positions * self.num_groups + g]
+        return self.sources[self.rows[terms]].astype(np.int64), groups
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import uint64
 
-from gnn_repair.oracle.lanes import WIDTH, get_row, put_row, spread
+from gnn_repair.oracle.lanes import WIDTH, get_row, put, put_row, spread
 from gnn_repair.oracle.pricing import (
     NOTHING,
     cold_kernel,
@@ -43,8 +43,8 @@ from gnn_repair.oracle.room import (
 )
 from gnn_repair.oracle.simplex import RATE
 
-LARGE = 8.0
-"""A scaled |D| beyond this changes the scale."""
+LARGE = 64.0
+"""A scaled column longer than this changes the scale, and so does one of less than the inverse."""
 
 
 class Terms(NamedTuple):
@@ -60,36 +60,32 @@ class Terms(NamedTuple):
 
 @kernel
 def take_all(problem, room, groups):
-    """Load every term; returns the number of columns and the scale applied.
-
-    A group's columns are a multiple of eight: copies of its last term follow, which are never
-    chosen because the term itself comes first. The scale is a guess from each group's first term,
-    and corrected if it is far off.
+    """Load every term; returns the number of columns and the scale applied, a guess from each
+    group's first term. Up to seven columns of zeros follow.
     """
     entries, state, places, size = room.entries, room.state, room.places, 0.0
     for g in range(groups):
         gap = first_gap(problem.rows[places[LOWS, g]], problem.table, problem.target)
         size = max(size, state[MASS, g] * gap)
-    scale, count = power_of_two(size), np.int64(0)
+    scale, low = power_of_two(size), places[LOWS, 0]
     for g in range(groups):
-        low, length = places[LOWS, g], places[LOWS, g + 1] - places[LOWS, g]
-        places[BOUNDS, g] = count
-        load(problem, low, length, state[MASS, g] * scale, entries, count)
-        for k in range(uint64(length)):
-            room.labels[GROUP, uint64(count) + k] = g
-            room.labels[TERM, uint64(count) + k] = uint64(low) + k
-        count += length + WIDTH - 1 & ~(WIDTH - 1)
+        places[BOUNDS, g] = places[LOWS, g] - low
+        for k in range(places[BOUNDS, g], places[LOWS, g + 1] - low, WIDTH):
+            put(room.buffer, k, spread(state[MASS, g] * scale))
+        for k in range(uint64(places[BOUNDS, g]), uint64(places[LOWS, g + 1] - low)):
+            room.labels[GROUP, k] = g
+            room.labels[TERM, k] = uint64(low) + k
+    count = places[LOWS, groups] - low
     places[BOUNDS, groups] = count
-    size = largest(entries, count)
-    if size > LARGE or size < 1.0 / LARGE:
-        scale *= _rescale(entries, count, size)
+    put(room.buffer, count, spread(0.0))
+    load(problem, low, count, room.buffer, entries)
     return count, scale
 
 
 @cold_kernel
-def _rescale(entries, count, size):
-    """Bring the first ``count`` columns, the largest of which is ``size``, into [−1, 1]."""
-    factor = power_of_two(size)
+def rescale(entries, count):
+    """Bring the first ``count`` columns into [−1, 1]; returns the factor, a power of two."""
+    factor = power_of_two(largest(entries, count))
     for r in range(entries.shape[0]):
         for k in range(0, count, WIDTH):
             put_row(entries, r, k, spread(factor) * get_row(entries, r, k))
@@ -101,8 +97,8 @@ def sample(problem, room, groups):
     """The columns a large LP begins with: the best of each block under equal rival weights."""
     for g in range(groups):
         room.state[DUAL, g] = NOTHING
-    count, size = sweep(problem, room, groups, np.int64(0), np.int64(0), 1.0)
-    return count, _rescale(room.entries, count, size)
+    count, _ = sweep(problem, room, groups, np.int64(0), np.int64(0), 1.0)
+    return count, rescale(room.entries, count)
 
 
 @cold_kernel
@@ -163,13 +159,13 @@ def _pick(room, base, c, g, low, high, block, threshold, factor, count):
 
 
 @cold_kernel
-def shrink(room, groups, slots, count, size):
+def shrink(room, groups, slots, count):
     """Scale everything down when a new column is far larger than the others; returns the factor.
 
     γ, slacks and rival rows are in the units of D; x and mass rows are not.
     """
     state, classes = room.state, room.entries.shape[0]
-    factor = _rescale(room.entries, count, size)
+    factor = rescale(room.entries, count)
     for r in range(classes):
         state[OFFSET, r] *= factor if state[OFFSET, r] < HUGE else 1.0
     for i in range(classes + groups):
@@ -215,6 +211,7 @@ def maxima(room, groups, total):
     All terms are among the columns, and w has been divided by ``total`` since.
     """
     state, bounds = room.state, room.places[BOUNDS]
-    for g in range(groups):
+    for g in range(groups - 1, -1, -1):
+        put(room.buffer, bounds[g + 1], spread(NOTHING))
         best = top(room.buffer, bounds[g], bounds[g + 1])
         state[TOPS, g] = (state[DUAL, g] + best) / total
