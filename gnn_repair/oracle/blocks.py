@@ -38,13 +38,25 @@ def eight_from(typing, array, k, end):
     """array[k : k+8] as eight integers; the one at ``end`` stands in for those after it."""
 
     def code(context, builder, signature, args):
-        parts = context.make_array(signature.args[0])(context, builder, args[0])
+        parts, wide = context.make_array(signature.args[0])(context, builder, args[0]), args[1].type
+        places = [builder.add(args[1], wide(i)) for i in range(WIDTH)]
+
+        def values(places):
+            found = [builder.load(builder.gep(parts.data, [place])) for place in places]
+            return [builder.sext(value, wide) for value in found], builder.block
+
+        with builder.if_else(builder.icmp_signed("<=", places[-1], args[2])) as (inside, beyond):
+            with inside:
+                first, first_block = values(places)
+            with beyond:
+                short = [builder.icmp_signed("<", place, args[2]) for place in places]
+                pairs = zip(short, places, strict=True)
+                other, other_block = values([builder.select(c, at, args[2]) for c, at in pairs])
         found = []
-        for i in range(WIDTH):
-            at = builder.add(args[1], ir.IntType(64)(i))
-            at = builder.select(builder.icmp_signed("<", at, args[2]), at, args[2])
-            value = builder.load(builder.gep(parts.data, [at]))
-            found.append(builder.sext(value, ir.IntType(64)))
+        for pair in zip(first, other, strict=True):
+            found.append(builder.phi(wide))
+            for value, block in zip(pair, (first_block, other_block), strict=True):
+                found[-1].add_incoming(value, block)
         return context.make_tuple(builder, signature.return_type, found)
 
     return UniTuple(types.int64, WIDTH)(array, types.intp, types.intp), code
@@ -62,6 +74,23 @@ def get_rows(typing, array, rows, k, count):
         return context.make_tuple(builder, signature.return_type, found)
 
     return UniTuple(LANES, WIDTH)(array, rows, types.intp, types.intp), code
+
+
+@intrinsic
+def fetch_rows(typing, array, rows, k):
+    """Ask for the cache lines of array[rows[i], k] for eight rows i; nothing waits for them."""
+
+    def code(context, builder, signature, args):
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        for row in cgutils.unpack_tuple(builder, args[1]):
+            pointer = address(context, builder, signature.args[0], args[0], (row, args[2]))
+            place = builder.bitcast(pointer, byte)
+            builder.call(function, [place, number(0), number(2), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, rows, types.intp), code
 
 
 @intrinsic

@@ -245,21 +245,6 @@ def first_of(typing, a, b, c, d, number):
     return types.int64(a, b, c, d, types.float64), code
 
 
-@intrinsic
-def prefetch(typing, array, row, k):
-    """Ask for the cache line of array[row, k]; nothing happens if there is none."""
-
-    def code(context, builder, signature, args):
-        pointer = address(context, builder, signature.args[0], args[0], args[1:])
-        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [builder.bitcast(pointer, byte), number(0), number(2), number(1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, types.intp), code
-
-
 def _operator(function, name):
     @type_callable(function)
     def _typed(context):

@@ -17,6 +17,7 @@ from numpy import uint64
 from gnn_repair.oracle.blocks import (
     added,
     eight_from,
+    fetch_rows,
     gaps,
     get_column,
     get_rows,
@@ -32,7 +33,6 @@ from gnn_repair.oracle.lanes import (
     largest_lane,
     magnitude,
     multiply_add,
-    prefetch,
     put,
     root,
     spread,
@@ -181,9 +181,10 @@ def look_ahead(problem, places, terms):
 @kernel
 def fetch(problem, first, last):
     """Ask for the table rows of terms first : last."""
-    for t in range(uint64(first), uint64(last)):
+    for t in range(first, last, WIDTH):
+        terms = eight_from(problem.rows, t, last - 1)
         for r in range(0, problem.table.shape[1], WIDTH):
-            prefetch(problem.table, problem.rows[t], r)
+            fetch_rows(problem.table, terms, r)
 
 
 @kernel

@@ -115,10 +115,12 @@ def problems(
         return Problems(np.repeat(member, classes), np.repeat(position, classes), labels)
     labels = _labels(exposure, target)[_array(exposure.recipients)[position]]
     known = labels >= 0
-    skipped = int((~known).sum())
+    skipped = len(labels) - int(np.count_nonzero(known))
     if skipped == len(labels):
         raise InputError(f"none of the {skipped} selected nodes has a label; give them a target")
-    return Problems(member[known], position[known], labels[known], skipped)
+    if skipped:
+        member, position, labels = member[known], position[known], labels[known]
+    return Problems(member, position, labels, skipped)
 
 
 def _labels(exposure: Exposure, target: Tensor) -> Integers:
