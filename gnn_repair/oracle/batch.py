@@ -31,7 +31,6 @@ from gnn_repair.oracle.working import (
     Terms,
     keep_basic,
     maxima,
-    rescale,
     sample,
     shrink,
     sweep,
@@ -139,18 +138,14 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
     """One LP; returns (status, margin, bound, size of the support) and writes w, support and λ."""
     large = room.places[LOWS, groups] - room.places[LOWS, 0] > SMALL
     if large:
-        count, scale = sample(problem, room, groups)
+        count, scale, longest = sample(problem, room, groups)
     else:
-        count, scale = take_all(problem, room, groups)
-    factor = scale
-    for _ in range(2):
-        for r in range(room.entries.shape[0]):
-            room.state[OFFSET, r] *= factor if r != problem.target else 1.0
-        lead, size = start(room, groups, problem.target)
-        if 1.0 / LARGE <= size <= LARGE:
-            break
-        factor = rescale(room.entries, count)
-        scale *= factor
+        count, scale, longest = take_all(problem, room, groups)
+    if not longest <= LARGE:
+        return FAILED, np.nan, np.nan, 0
+    for r in range(room.entries.shape[0]):
+        room.state[OFFSET, r] *= scale if r != problem.target else 1.0
+    lead = start(room, groups, problem.target)
     slots, repairs, margin, bound, support = groups + 1, 0, 0.0, 0.0, 0
     for _ in range(ROUNDS):
         slots, lead = improve(problem, room, groups, count, lead, slots, scale)
@@ -161,7 +156,7 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
                 count = keep_basic(room, groups)
             before = count
             count, size = sweep(problem, room, groups, slots, count, scale)
-            if size > LARGE:
+            if size * size > LARGE:
                 scale *= shrink(room, groups, slots, count)
             if count > before and not stuck:
                 continue
@@ -170,7 +165,7 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
         bound = _write_weights(problem.target, beta, room, groups, slots, scale, weights)
         support = _write_terms(room, groups, terms, shares)
         margin = _margin(problem, beta, support, terms, shares, room.buffer)
-        if bound - margin <= ACCEPT * (1.0 / scale + abs(bound)) and not stuck:
+        if abs(bound - margin) <= ACCEPT * (1.0 / scale + abs(bound)) and not stuck:
             return OPTIMAL, margin, bound, support
         repairs += 1
         if repairs > REPAIRS or not refactor(room, groups, slots):

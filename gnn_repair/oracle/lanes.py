@@ -169,19 +169,6 @@ def magnitude(typing, a):
 
 
 @intrinsic
-def root(typing, a):
-    """√a."""
-
-    def code(context, builder, signature, args):
-        kind = ir.FunctionType(VECTOR, [VECTOR])
-        name = f"llvm.sqrt.v{WIDTH}f64"
-        function = cgutils.get_or_insert_function(builder.module, kind, name)
-        return builder.call(function, args)
-
-    return LANES(a), code
-
-
-@intrinsic
 def larger(typing, a, b):
     """The larger of each pair."""
 

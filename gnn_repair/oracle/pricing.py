@@ -34,7 +34,6 @@ from gnn_repair.oracle.lanes import (
     magnitude,
     multiply_add,
     put,
-    root,
     spread,
 )
 from gnn_repair.oracle.room import AHEAD, DUAL, STRIDE, TIGHT
@@ -152,6 +151,13 @@ def top(values, start, stop):
 
 
 @kernel
+def close_and_top(values, start, stop):
+    """max of values[start:stop]; overwrites values[stop : stop + 8], so the last group is first."""
+    put(values, stop, spread(NOTHING))
+    return top(values, start, stop)
+
+
+@kernel
 def find(values, start, value):
     """The first place from ``start`` on that holds ``value`` (it is known to be there)."""
     k = start
@@ -188,7 +194,7 @@ def fetch(problem, first, last):
 
 
 @kernel
-def first_gap(row, table, target):
+def widest_gap(row, table, target):
     """max_r |ℓ_c − ℓ_r| of one table row."""
     size = 0.0
     for r in range(uint64(table.shape[1])):
@@ -198,32 +204,27 @@ def first_gap(row, table, target):
 
 @kernel
 def power_of_two(size):
-    """The power of two that brings ``size`` into (½, 1]; 1 for size 0."""
+    """The power of two that brings ``size`` into (½, 1]; 1 for size 0. It is never infinite."""
     if size <= 0.0:
         return 1.0
     mantissa, exponent = math.frexp(size)
     if mantissa == 0.5:
         exponent -= 1
-    return math.ldexp(1.0, -exponent)
+    return math.ldexp(1.0, -max(exponent, -1000))
 
 
 @kernel
-def promise(columns, start, count, state, base, rivals, out):
-    """out[k]: ``rivals`` · (mean − standard deviation) of state[base] + columns[:, start + k].
-
-    The target's row must be zero on both sides. Returns the largest squared length of a column.
-    """
+def add_up(columns, count, out):
+    """out[k] = Σ_r columns[r, k], and NOTHING after the last; returns the largest squared length of
+    a column."""
     longest = spread(0.0)
     for k in range(0, count, WIDTH):
-        total = squares = length = spread(0.0)
+        total = length = spread(0.0)
         for r in range(columns.shape[0]):
-            entry = get_row(columns, r, start + k)
-            margin = spread(state[base, uint64(r)]) + entry
-            total = total + margin
-            squares = multiply_add(margin, margin, squares)
+            entry = get_row(columns, r, k)
+            total = total + entry
             length = multiply_add(entry, entry, length)
         longest = larger(longest, length)
-        spare = larger(spread(float(rivals)) * squares - total * total, spread(0.0))
-        put(out, k, total - root(spare))
+        put(out, k, total)
     put(out, count, spread(NOTHING))
     return largest_lane(longest)

@@ -13,7 +13,6 @@ and column a of group g improves γ at the rate w·D_a − u_g. Everything is sc
 |D| ≤ 1; the tolerances below are relative to that.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,14 @@ from gnn_repair.oracle.lanes import (
     spread,
     where_larger,
 )
-from gnn_repair.oracle.pricing import NOTHING, find, kernel, kernel_once, look_ahead, promise, top
+from gnn_repair.oracle.pricing import (
+    NOTHING,
+    close_and_top,
+    find,
+    kernel,
+    kernel_once,
+    look_ahead,
+)
 from gnn_repair.oracle.room import (
     BOUNDS,
     DUAL,
@@ -67,24 +73,21 @@ EARLY = 24
 
 @kernel
 def start(room, groups, c):
-    """A promising vertex and its inverse; returns the position of γ and the longest column's
-    length.
+    """A promising vertex and its inverse; returns the position of γ.
 
-    Group after group takes the column whose margins, given those already chosen, are large and
-    alike. The best worst margin would be nearer to the optimum and farther in steps: where many
-    columns mix in the end, what is lowest at a vertex says little.
+    Each group takes the column with the best mean margin; ``buffer`` holds the sums. The best worst
+    margin would be nearer to the optimum and farther in steps: where many columns mix in the end,
+    what is lowest at a vertex says little.
     """
     entries, state, places = room.entries, room.state, room.places
-    classes, longest = entries.shape[0], 0.0
+    classes = entries.shape[0]
     for i in range(classes, classes + groups + WIDTH):
         state[VALUES, i] = 0.0
     for r in range(classes):
         state[STEP, r] = state[OFFSET, r] if r != c else 0.0
-    for g in range(groups):
-        low, count = places[BOUNDS, g], places[BOUNDS, g + 1] - places[BOUNDS, g]
-        length = promise(entries, low, count, state, STEP, classes - 1, room.buffer)
-        longest = max(longest, length)
-        j = low + find(room.buffer, np.int64(0), top(room.buffer, np.int64(0), count))
+    for g in range(groups - 1, -1, -1):
+        low = places[BOUNDS, g]
+        j = find(room.buffer, low, close_and_top(room.buffer, low, places[BOUNDS, g + 1]))
         places[HEAD, classes + g] = j
         state[VALUES, classes + g] = 1.0
         for r in range(uint64(classes)):
@@ -101,7 +104,7 @@ def start(room, groups, c):
     places[HEAD, lead], state[VALUES, lead], state[LOOSE, lead] = GAMMA, HUGE, 0.0
     places[TIGHT, groups] = lead
     _invert_start(entries, state, places, groups, classes, lead)
-    return lead, math.sqrt(longest)
+    return lead
 
 
 @kernel_once

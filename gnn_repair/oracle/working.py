@@ -14,16 +14,18 @@ from numpy import uint64
 from gnn_repair.oracle.lanes import WIDTH, get_row, put, put_row, spread
 from gnn_repair.oracle.pricing import (
     NOTHING,
+    add_up,
+    close_and_top,
     cold_kernel,
     copy_terms,
     find,
-    first_gap,
     kernel,
     largest,
     load,
     power_of_two,
     top,
     weigh,
+    widest_gap,
 )
 from gnn_repair.oracle.room import (
     BOUNDS,
@@ -43,8 +45,9 @@ from gnn_repair.oracle.room import (
 )
 from gnn_repair.oracle.simplex import RATE
 
-LARGE = 64.0
-"""A scaled column longer than this changes the scale, and so does one of less than the inverse."""
+LARGE = 4096.0
+"""The scale changes when the longest column's squared length is above this, or below the
+inverse."""
 
 
 class Terms(NamedTuple):
@@ -60,30 +63,54 @@ class Terms(NamedTuple):
 
 @kernel
 def take_all(problem, room, groups):
-    """Load every term; returns the number of columns and the scale applied, a guess from each
-    group's first term. Up to seven columns of zeros follow.
+    """Load every term; returns the number of columns, the scale and the longest column's squared
+    length. Up to seven columns of zeros follow.
+
+    The scale is a guess from each group's first term; where that is far off, all terms are asked.
     """
-    entries, state, places, size = room.entries, room.state, room.places, 0.0
+    state, places, size = room.state, room.places, 0.0
+    low, count = places[LOWS, 0], places[LOWS, groups] - places[LOWS, 0]
     for g in range(groups):
-        gap = first_gap(problem.rows[places[LOWS, g]], problem.table, problem.target)
-        size = max(size, state[MASS, g] * gap)
-    scale, low = power_of_two(size), places[LOWS, 0]
-    for g in range(groups):
+        size = max(size, _size(problem, room, g, places[LOWS, g], places[LOWS, g] + 1))
         places[BOUNDS, g] = places[LOWS, g] - low
-        for k in range(places[BOUNDS, g], places[LOWS, g + 1] - low, WIDTH):
-            put(room.buffer, k, spread(state[MASS, g] * scale))
         for k in range(uint64(places[BOUNDS, g]), uint64(places[LOWS, g + 1] - low)):
             room.labels[GROUP, k] = g
             room.labels[TERM, k] = uint64(low) + k
-    count = places[LOWS, groups] - low
     places[BOUNDS, groups] = count
-    put(room.buffer, count, spread(0.0))
-    load(problem, low, count, room.buffer, entries)
-    return count, scale
+    scale, longest = power_of_two(size), 0.0
+    for _ in range(2):
+        for g in range(groups):
+            for k in range(places[BOUNDS, g], places[BOUNDS, g + 1], WIDTH):
+                put(room.buffer, k, spread(state[MASS, g] * scale))
+        put(room.buffer, count, spread(0.0))
+        load(problem, low, count, room.buffer, room.entries)
+        longest = add_up(room.entries, count, room.buffer)
+        if 1.0 / LARGE <= longest <= LARGE:
+            break
+        scale = _exact_scale(problem, room, groups)
+    return count, scale, longest
+
+
+@kernel
+def _size(problem, room, g, start, stop):
+    """max m_g |ℓ_c − ℓ_r| of terms start : stop, which are of group g."""
+    size = 0.0
+    for t in range(start, stop):
+        size = max(size, widest_gap(problem.rows[t], problem.table, problem.target))
+    return size * room.state[MASS, g]
 
 
 @cold_kernel
-def rescale(entries, count):
+def _exact_scale(problem, room, groups):
+    """What brings the largest |D| into (½, 1]."""
+    size, lows = 0.0, room.places[LOWS]
+    for g in range(groups):
+        size = max(size, _size(problem, room, g, lows[g], lows[g + 1]))
+    return power_of_two(size)
+
+
+@cold_kernel
+def _rescale(entries, count):
     """Bring the first ``count`` columns into [−1, 1]; returns the factor, a power of two."""
     factor = power_of_two(largest(entries, count))
     for r in range(entries.shape[0]):
@@ -94,11 +121,15 @@ def rescale(entries, count):
 
 @cold_kernel
 def sample(problem, room, groups):
-    """The columns a large LP begins with: the best of each block under equal rival weights."""
+    """The columns a large LP begins with: the best of each block under equal rival weights.
+
+    Returns their number, the scale and the longest one's squared length.
+    """
     for g in range(groups):
         room.state[DUAL, g] = NOTHING
     count, _ = sweep(problem, room, groups, np.int64(0), np.int64(0), 1.0)
-    return count, rescale(room.entries, count)
+    scale = _rescale(room.entries, count)
+    return count, scale, add_up(room.entries, count, room.buffer)
 
 
 @cold_kernel
@@ -165,7 +196,7 @@ def shrink(room, groups, slots, count):
     γ, slacks and rival rows are in the units of D; x and mass rows are not.
     """
     state, classes = room.state, room.entries.shape[0]
-    factor = rescale(room.entries, count)
+    factor = _rescale(room.entries, count)
     for r in range(classes):
         state[OFFSET, r] *= factor if state[OFFSET, r] < HUGE else 1.0
     for i in range(classes + groups):
@@ -212,6 +243,5 @@ def maxima(room, groups, total):
     """
     state, bounds = room.state, room.places[BOUNDS]
     for g in range(groups - 1, -1, -1):
-        put(room.buffer, bounds[g + 1], spread(NOTHING))
-        best = top(room.buffer, bounds[g], bounds[g + 1])
+        best = close_and_top(room.buffer, bounds[g], bounds[g + 1])
         state[TOPS, g] = (state[DUAL, g] + best) / total

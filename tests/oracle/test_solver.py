@@ -169,6 +169,26 @@ def test_an_outlier_beyond_the_sample_changes_nothing():
         assert ours.check(exposure).ok and set(ours.status.tolist()) == {0}
 
 
+@pytest.mark.parametrize("size", [0.0, 5e-324, 1e-310, 1e-160, 1e-9, 1e9, 1e160, 1e300])
+@pytest.mark.parametrize("count", [5, 20, 300])
+def test_a_first_term_of_any_size_is_no_measure_of_the_others(count, size):
+    rng = np.random.default_rng(9)
+    beta, [(alpha, table)] = random_node(rng, [count], 4)
+    table[0] = size * np.array([1.0, -1, 2, -2])
+    exposure = exposure_of([(beta, [(alpha / alpha.sum(), table)])])
+    ours = solve_oracle(exposure, "all")
+    assert ours.check(exposure).ok and set(ours.status.tolist()) == {0}
+
+
+def test_a_bound_below_the_margin_is_no_proof():
+    """Fixed logits that overflow once the messages' scale is applied end in the fallback."""
+    rng = np.random.default_rng(10)
+    beta, [(alpha, table)] = random_node(rng, [6], 4)
+    exposure = exposure_of([(1e300 * beta, [(alpha, 1e-300 * table)])])
+    ours = solve_oracle(exposure, "all")
+    assert ours.check(exposure).ok and (np.abs(ours.gap) <= 1e-12 * np.abs(ours.margin)).all()
+
+
 def test_any_point_of_the_polytope_stays_below_the_bound():
     exposure = exposure_of(families(2)["three groups"])
     target = torch.arange(exposure.num_nodes) % exposure.num_classes
