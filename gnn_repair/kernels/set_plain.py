@@ -60,10 +60,13 @@ def kept(dropout: Dropout, member: Tensor, term: Tensor, channels: int) -> Tenso
 
 def hidden(sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout, at: Unrolled) -> Tensor:
     """drop(relu(first layer)) of every entry, [Z, H]."""
-    recipient = layer.recipient.flatten(0, 1)[at.segment // sets.groups]
-    source = layer.source[at.member, sets.columns[at.term].long()]
-    cosine = _of_term(sets.cosine, at).unsqueeze(1) * layer.cosine[at.member]
-    distance = _of_term(sets.distance, at).unsqueeze(1) * layer.distance[at.member]
+    # index_select rather than [...]: where many entries share a row, its gradient is added up
+    # quickly on a GPU.
+    recipient = layer.recipient.flatten(0, 1).index_select(0, at.segment // sets.groups)
+    row = at.member * layer.source.shape[1] + sets.columns[at.term]
+    source = layer.source.flatten(0, 1).index_select(0, row)
+    cosine = _of_term(sets.cosine, at).unsqueeze(1) * layer.cosine.index_select(0, at.member)
+    distance = _of_term(sets.distance, at).unsqueeze(1) * layer.distance.index_select(0, at.member)
     active = (recipient + source + cosine + distance).relu()
     if dropout.threshold == 0:
         return active
@@ -96,7 +99,8 @@ def tilt_reference(
 ) -> Tensor:
     """Σ α e^s [ℓ, 1] with autograd's own gradients, [S, L, G, C + 1]."""
     at = unroll(sets, targets)
-    raw = (hidden(sets, targets, layer, dropout, at) * output[at.member]).sum(1) + bias[at.member]
+    score = hidden(sets, targets, layer, dropout, at) * output.index_select(0, at.member)
+    raw = score.sum(1) + bias.index_select(0, at.member)
     tilted = _of_term(sets.coefficients, at) * (BOUND * raw.tanh()).exp()
     message = contributions[at.member, sets.rows[at.term].long()]
     message = torch.cat([message, torch.ones_like(message[:, :1])], dim=1)
