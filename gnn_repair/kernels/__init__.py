@@ -20,6 +20,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from gnn_repair.kernels.dropping import drop
 from gnn_repair.kernels.pattern import Pattern
+from gnn_repair.quick_start import collection_paused
 
 __all__ = ["Pattern", "backend", "drop", "mix", "pair_scores", "segment_softmax", "spread"]
 
@@ -33,7 +34,8 @@ def backend(device: str) -> ModuleType:
         name = "gpu"
     else:
         name = "plain"
-    return importlib.import_module(f"gnn_repair.kernels.{name}")
+    with collection_paused():
+        return importlib.import_module(f"gnn_repair.kernels.{name}")
 
 
 def mix(pattern: Pattern, coefficients: Tensor, table: Tensor) -> Tensor:
