@@ -38,7 +38,7 @@ from gnn_repair.oracle.working import (
 )
 
 ACCEPT = 1e-11
-"""Largest accepted gap between bound and margin, relative to the largest |D|."""
+"""Largest accepted gap between bound and margin, relative to the scale or to the bound."""
 CACHED = 1 << 17
 """Numbers of a table that stay in the second-level cache by themselves."""
 ROUNDS = 60

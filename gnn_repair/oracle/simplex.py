@@ -9,8 +9,8 @@ and its column of the basis inverse is a unit vector; only the inverse's other c
 are stored: slot g for mass row g < B, slots B … p−1 for the tight rivals.
 
 The dual is the row of γ: w_r = inverse[slot of r, lead] ≥ 0 with Σ w = 1, u_g = inverse[g, lead],
-and column a of group g improves γ at the rate w·D_a − u_g. Everything is scaled so that
-|D| ≤ 1; the tolerances below are relative to that.
+and column a of group g improves γ at the rate w·D_a − u_g. Everything is scaled so that the longest
+column is near one; the tolerances below are relative to that.
 """
 
 from typing import Any

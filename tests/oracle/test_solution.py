@@ -26,6 +26,19 @@ def solution(exposure):
     return solve_oracle(exposure, "all")
 
 
+@pytest.mark.parametrize("method", ["simplex", "highs"])
+def test_every_term_says_whose_it_is(method):
+    rng = np.random.default_rng(12)
+    lengths = ([3, 0, 5], [0, 4, 2], [1, 1, 1], [0, 0, 6])
+    exposure = exposure_of([random_node(rng, terms, 4) for terms in lengths])
+    found = solve_oracle(exposure, "all", method=method)
+    rows = exposure.rows.numpy()[found.terms]
+    np.testing.assert_array_equal(found.sources, exposure.sources.numpy()[rows])
+    owner = np.searchsorted(exposure.segments.numpy(), found.terms, side="right") - 1
+    recipient = np.repeat(found.recipient, np.diff(found.indptr))
+    np.testing.assert_array_equal(recipient * 3 + found.groups, owner)
+
+
 def damaged(solution, name, change):
     array = getattr(solution, name).copy()
     change(array)
