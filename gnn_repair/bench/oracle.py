@@ -190,7 +190,7 @@ def bench_exposure(
 def _ours_small(
     exposure: Exposure, tables: Tables, target: torch.Tensor, asked: Problems, repeats: int
 ) -> float | None:
-    """Our microseconds on the first member's LPs with fewer than GUROBI_FREE terms, after the peers."""
+    """Ours, timed after the peers, on the first member's LPs with fewer than GUROBI_FREE terms."""
     small = tables.counts(asked.position) < GUROBI_FREE
     if small.all() or not small.any():
         return None
