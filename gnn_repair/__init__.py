@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from gnn_repair.quick_start import collection_paused
+from gnn_repair.startup import collection_paused
 
 __version__ = "0.1.0"
 
@@ -42,7 +42,7 @@ _HOMES = {
     "load_repair": "repair",
     "run_study": "study",
     "read_results": "study",
-    "report": "report",
+    "report": "reporting",
     "GnnRepairError": "errors",
 }
 """Where each public name lives."""

@@ -26,5 +26,5 @@ def test_data_files_and_the_page_are_in_the_wheel(tmp_path):
     }
     assert needed <= packed
     assert {"gnn_repair/paper.json", "gnn_repair/datasets/raw_files.json"} <= packed
-    assert any(name.startswith("gnn_repair/report/page/") for name in packed)
+    assert any(name.startswith("gnn_repair/reporting/page/") for name in packed)
     assert not any(name.startswith("tests/") for name in packed)

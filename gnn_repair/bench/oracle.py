@@ -21,7 +21,7 @@ from gnn_repair.backbones import find_backbone, train_backbone
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, Group, expose
-from gnn_repair.oracle.general import Gurobi, Highs
+from gnn_repair.oracle.reference_solvers import Gurobi, Highs
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tables import Instance, Problems, Tables, instance, problems
 

@@ -133,7 +133,7 @@ def _study(protocol: Protocol, store: Path, format: Format, console: Console) ->
 
 def _report(protocol: Protocol, store: Path, page: Path) -> Path:
     """The page of split 0, with the spread over splits from the store."""
-    from gnn_repair.report.rerun import rerun
+    from gnn_repair.reporting.rerun import rerun
     from gnn_repair.study.results import read_results
 
     run = rerun("builtin", BACKBONE, SPLITS[0], protocol=protocol)

@@ -40,8 +40,8 @@ def report(
     store GCN on the built-in graph. A store of several cases gives the overview alone unless
     --dataset and --backbone name one.
     """
-    from gnn_repair.report import report_results, write_figures
-    from gnn_repair.report.rerun import rerun
+    from gnn_repair.reporting import report_results, write_figures
+    from gnn_repair.reporting.rerun import rerun
     from gnn_repair.study.protocol import PAPER
 
     protocol, results = _stored(store, digest) if store else (PAPER, None)
@@ -69,7 +69,7 @@ def report(
 
 
 def _stored(store: Path, digest: str | None) -> tuple[Protocol, pd.DataFrame]:
-    from gnn_repair.report.rerun import stored_protocol
+    from gnn_repair.reporting.rerun import stored_protocol
     from gnn_repair.study.results import read_results
 
     protocol = stored_protocol(store, digest)

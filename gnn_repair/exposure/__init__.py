@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from gnn_repair.exposure.value import Exposure, Group
 
 if TYPE_CHECKING:
-    from gnn_repair.exposure.exposing import expose
+    from gnn_repair.exposure.from_model import expose
 
 __all__ = ["Exposure", "Group", "expose"]
 
@@ -13,7 +13,7 @@ __all__ = ["Exposure", "Group", "expose"]
 def __getattr__(name: str) -> Any:
     # Exposing a model needs PyG, which loads slowly; reading and solving an exposure does not.
     if name == "expose":
-        from gnn_repair.exposure.exposing import expose
+        from gnn_repair.exposure.from_model import expose
 
         return expose
     raise AttributeError(f"module 'gnn_repair.exposure' has no attribute {name!r}")

@@ -250,7 +250,7 @@ class Exposure:
         return cls(groups=groups, **values)
 
     def __str__(self) -> str:
-        from gnn_repair.exposure.describe import describe
+        from gnn_repair.exposure.description import describe
 
         return describe(self)
 

@@ -12,7 +12,7 @@ from torch_geometric.explain import ExplainerAlgorithm, Explanation
 from torch_geometric.explain.config import ModelMode, ModelTaskLevel
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.exposing import expose
+from gnn_repair.exposure.from_model import expose
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle

@@ -3,7 +3,7 @@
 
 from gnn_repair.oracle.lanes import WIDTH, get_row, multiply_add, put_row, spread
 from gnn_repair.oracle.pricing import cold_kernel, kernel_once
-from gnn_repair.oracle.room import (
+from gnn_repair.oracle.workspace import (
     GAMMA,
     GROUP,
     HEAD,

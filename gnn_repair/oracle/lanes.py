@@ -15,7 +15,7 @@ from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.extending import intrinsic, lower_builtin, register_model, type_callable
 
-from gnn_repair.quick_start import load_numba
+from gnn_repair.startup import load_numba
 
 WIDTH = 8
 VECTOR = ir.VectorType(ir.DoubleType(), WIDTH)

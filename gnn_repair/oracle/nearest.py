@@ -17,10 +17,10 @@ import numpy as np
 from torch import Tensor
 
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.general import new_highs, pass_lp
-from gnn_repair.oracle.pool import over_lps
+from gnn_repair.oracle.reference_solvers import new_highs, pass_lp
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, instance
+from gnn_repair.oracle.threads import over_lps
 
 ALREADY, MOVED, UNREACHABLE, UNSOLVED = "already wins", "moved", "unreachable", "failed"
 

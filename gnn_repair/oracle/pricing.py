@@ -36,7 +36,7 @@ from gnn_repair.oracle.lanes import (
     put,
     spread,
 )
-from gnn_repair.oracle.room import AHEAD, DUAL, STRIDE, TIGHT
+from gnn_repair.oracle.workspace import AHEAD, DUAL, STRIDE, TIGHT
 
 # Kernels own no memory, so reference counting is switched off. Passing many arrays costs more than
 # solving a small LP, so what runs once per LP or pivot is inlined; what runs rarely is not.

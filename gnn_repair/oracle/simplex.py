@@ -40,7 +40,7 @@ from gnn_repair.oracle.pricing import (
     kernel_once,
     look_ahead,
 )
-from gnn_repair.oracle.room import (
+from gnn_repair.oracle.workspace import (
     BOUNDS,
     DUAL,
     GAMMA,

@@ -11,16 +11,16 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.batch import solve_range
-from gnn_repair.oracle.general import Answer, Solver, gurobi_solver, highs_solver
-from gnn_repair.oracle.piece import Piece, join, pack
-from gnn_repair.oracle.pool import over_lps
+from gnn_repair.oracle.answers import Piece, join, pack
 from gnn_repair.oracle.pricing import moderately_optimised
-from gnn_repair.oracle.room import Room, new_room, rest, take_room
+from gnn_repair.oracle.reference_solvers import Answer, Solver, gurobi_solver, highs_solver
 from gnn_repair.oracle.solution import OracleSolution
+from gnn_repair.oracle.solve_kernel import solve_range
 from gnn_repair.oracle.status import FAILED, FALLBACK, OPTIMAL
 from gnn_repair.oracle.tables import Problems, Tables, instance, problems
-from gnn_repair.quick_start import collection_paused
+from gnn_repair.oracle.threads import over_lps
+from gnn_repair.oracle.workspace import Room, new_room, rest, take_room
+from gnn_repair.startup import collection_paused
 
 CHUNK = 1024
 """LPs a thread takes at a time."""

@@ -19,8 +19,8 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.files import save_tensors
 from gnn_repair.repair.fitting import RepairTrainee, Targets, find_targets
+from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import Noise, Parameters
-from gnn_repair.repair.surroundings import Surroundings, surroundings
 from gnn_repair.training import Budget, Fitted, ProgressCallback, fit
 
 KIND = "gnn-repair repair"
@@ -159,21 +159,21 @@ class TrainedRepair(Repair[F]):
     def network(self, width: int, classes: int) -> nn.Module:
         """One member's parameters, initialised, for inputs as wide as :meth:`reads` says."""
 
-    def reads(self, near: Surroundings) -> int:
+    def reads(self, inputs: RepairInputs) -> int:
         """How wide the input is: d."""
-        return near.width
+        return inputs.width
 
-    def constants(self, near: Surroundings, train: Targets) -> dict[str, Tensor]:
+    def constants(self, inputs: RepairInputs, train: Targets) -> dict[str, Tensor]:
         """What is fixed before training."""
         return {}
 
-    def tables(self, p: Parameters, near: Surroundings) -> Any:
+    def tables(self, p: Parameters, inputs: RepairInputs) -> Any:
         """What all targets read."""
         return None
 
     @abstractmethod
     def corrected(
-        self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
+        self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
     ) -> Tensor:
         """Repaired logits of targets [S, L], [S, L, C]."""
 
@@ -205,36 +205,36 @@ class TrainedRepair(Repair[F]):
         with out_of_memory_hint(f"fitting {self.title} for {exposure.num_members} members"):
             placed = on_device(exposure, place)
             train, val = find_targets(placed, y, train_mask, val_mask)
-            near = surroundings(placed)
-            return self._train(near, train, val, batch_size, on_progress)
+            inputs = repair_inputs(placed)
+            return self._train(inputs, train, val, batch_size, on_progress)
 
     def _train(
         self,
-        near: Surroundings,
+        inputs: RepairInputs,
         train: Targets,
         val: Targets,
         batch_size: int | None,
         on_progress: ProgressCallback | None,
     ) -> F:
-        constants = self.constants(near, train)
+        constants = self.constants(inputs, train)
         trainee = RepairTrainee(
-            self.initial(near),
-            lambda p: self.tables(p, near),
-            lambda p, *rest: self.corrected({**p, **constants}, near, *rest),
+            self.initial(inputs),
+            lambda p: self.tables(p, inputs),
+            lambda p, *rest: self.corrected({**p, **constants}, inputs, *rest),
             train,
             val,
             dropout=self.dropout,
             batch_size=batch_size,
             seed=self.seed,
         )
-        devices = [near.device.index or 0] if near.device.type == "cuda" else []
+        devices = [inputs.device.index or 0] if inputs.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             torch.manual_seed(self.seed)
             outcome = fit(trainee, self.budget, on_progress)
         self._warn_diverged(outcome)
         return self.fitted(
-            width=near.width,
-            num_classes=near.num_classes,
+            width=inputs.width,
+            num_classes=inputs.num_classes,
             parameters={name: value.detach() for name, value in outcome.parameters.items()},
             constants=constants,
             best_epoch=outcome.best_epoch,
@@ -250,13 +250,13 @@ class TrainedRepair(Repair[F]):
                 stacklevel=5,
             )
 
-    def initial(self, near: Surroundings) -> dict[str, Tensor]:
+    def initial(self, inputs: RepairInputs) -> dict[str, Tensor]:
         """The untrained parameters, the same for every member, [S, …]."""
         with torch.random.fork_rng([]):
             torch.manual_seed(self.seed)
-            network = self.network(self.reads(near), near.num_classes)
-        stacked = stack_parameters(network.to(near.dtype), near.num_members)
-        return {name: value.to(near.device) for name, value in stacked.items()}
+            network = self.network(self.reads(inputs), inputs.num_classes)
+        stacked = stack_parameters(network.to(inputs.dtype), inputs.num_members)
+        return {name: value.to(inputs.device) for name, value in stacked.items()}
 
     def num_parameters(self, width: int, classes: int) -> int:
         """Trained numbers of one member."""

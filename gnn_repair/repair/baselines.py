@@ -14,14 +14,14 @@ from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.repair.base import FittedRepair, Repair, on_device
-from gnn_repair.repair.fitting import Targets, find_targets
-from gnn_repair.repair.propagation import (
+from gnn_repair.repair.correct_and_smooth import (
     Propagation,
     Strengths,
     correct_and_smooth,
     jobs_at_once,
     normalised_adjacency,
 )
+from gnn_repair.repair.fitting import Targets, find_targets
 from gnn_repair.training import ProgressCallback
 
 ALPHAS = (0.5, 0.8, 0.95)

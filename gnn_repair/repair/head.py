@@ -13,8 +13,8 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.fitting import Targets
+from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import Noise, Parameters, affine
-from gnn_repair.repair.surroundings import Surroundings, surroundings
 
 FLAT = 1e-6
 """Coordinates with a smaller standard deviation are not divided by it."""
@@ -32,9 +32,9 @@ class FittedHead(FittedRepair):
     @torch.no_grad()
     def logits(self, exposure: Exposure) -> Tensor:
         """The new head's logits at the recipients, [S, n, C] float64."""
-        p, near = self._matching(exposure), surroundings(exposure)
-        _check_width(near, self.reads)
-        return RefitHead().corrected(p, near, None, near.everyone, None).double()
+        p, inputs = self._matching(exposure), repair_inputs(exposure)
+        _check_width(inputs, self.reads)
+        return RefitHead().corrected(p, inputs, None, inputs.everyone, None).double()
 
 
 @dataclass(frozen=True)
@@ -49,31 +49,31 @@ class RefitHead(TrainedRepair[FittedHead]):
         """The new classifier."""
         return nn.ModuleDict({"head": nn.Linear(width, classes)})
 
-    def reads(self, near: Surroundings) -> int:
+    def reads(self, inputs: RepairInputs) -> int:
         """How wide the embedding is."""
-        return _embedding(near).shape[2]
+        return _embedding(inputs).shape[2]
 
-    def constants(self, near: Surroundings, train: Targets) -> dict[str, Tensor]:
+    def constants(self, inputs: RepairInputs, train: Targets) -> dict[str, Tensor]:
         """Mean and population standard deviation over training nodes, each [S, k]."""
         means, scales = [], []
         for member, size in enumerate(train.sizes.tolist()):
-            nodes = near.nodes[train.positions[member, :size]]
-            rows = _embedding(near)[member, nodes].double()
+            nodes = inputs.nodes[train.positions[member, :size]]
+            rows = _embedding(inputs)[member, nodes].double()
             deviation = rows.std(0, correction=0)
             means.append(rows.mean(0))
             scales.append(torch.where(deviation < FLAT, 1.0, deviation))
         return {
-            "mean": torch.stack(means).to(near.dtype),
-            "scale": torch.stack(scales).to(near.dtype),
+            "mean": torch.stack(means).to(inputs.dtype),
+            "scale": torch.stack(scales).to(inputs.dtype),
         }
 
     def corrected(
-        self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
+        self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
     ) -> Tensor:
         """W (r − mean) / scale + b."""
-        embedding = _embedding(near)
-        index = near.nodes[targets].unsqueeze(2).expand(-1, -1, embedding.shape[2])
-        rows = embedding.gather(1, index).to(near.dtype)
+        embedding = _embedding(inputs)
+        index = inputs.nodes[targets].unsqueeze(2).expand(-1, -1, embedding.shape[2])
+        rows = embedding.gather(1, index).to(inputs.dtype)
         return affine(p, "head", (rows - p["mean"].unsqueeze(1)) / p["scale"].unsqueeze(1))
 
     def fitted(self, **values: Any) -> FittedHead:
@@ -81,17 +81,17 @@ class RefitHead(TrainedRepair[FittedHead]):
         return FittedHead(repair=self, **values)
 
 
-def _embedding(near: Surroundings) -> Tensor:
-    if near.embedding is None:
+def _embedding(inputs: RepairInputs) -> Tensor:
+    if inputs.embedding is None:
         raise InputError(
             "this exposure has no embedding for a refitted head to read; expose one of the "
             "package's backbones, or set the exposure's embedding to what your classifier reads"
         )
-    return near.embedding
+    return inputs.embedding
 
 
-def _check_width(near: Surroundings, width: int) -> None:
-    found = _embedding(near).shape[2]
+def _check_width(inputs: RepairInputs, width: int) -> None:
+    found = _embedding(inputs).shape[2]
     if found != width:
         raise InputError(
             f"the head was fitted on embeddings of width {width} but the exposure's are {found} "

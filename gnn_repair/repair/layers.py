@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from gnn_repair.kernels import drop
 from gnn_repair.kernels.sets import Dropout, Layer, pool
-from gnn_repair.repair.surroundings import Surroundings
+from gnn_repair.repair.inputs import RepairInputs
 
 Parameters = Mapping[str, Tensor]
 """Trained parameters [S, …]; matrices input × output."""
@@ -121,7 +121,7 @@ def affine(p: Parameters, name: str, values: Tensor) -> Tensor:
 
 def encode(
     p: Parameters,
-    near: Surroundings,
+    inputs: RepairInputs,
     targets: Tensor,
     pair: PairWeights,
     own: Sequence[Tensor],
@@ -134,7 +134,7 @@ def encode(
 
     Args:
         p: ψ's parameters are ``encoder.*``.
-        near: the surroundings.
+        inputs: what the repair sees.
         targets: [S, L].
         pair: ψ's first weight, taken apart.
         own: [h_v, z_v] times :func:`encoder_reads`, [S, L, H] each.
@@ -143,20 +143,20 @@ def encode(
     """
     by_recipient = own[0] + p["encoder.0.bias"].unsqueeze(1)
     layer = Layer(by_recipient, messages, pair.cosine, pair.distance)
-    summed = pool(near.sets, targets, layer, noise.encoder if noise else None)
-    if near.root:
-        cosine = near.root_cosine.gather(1, near.nodes[targets]).unsqueeze(2)
+    summed = pool(inputs.sets, targets, layer, noise.encoder if noise else None)
+    if inputs.root:
+        cosine = inputs.root_cosine.gather(1, inputs.nodes[targets]).unsqueeze(2)
         at_root = by_recipient + own[1] + cosine * pair.cosine.unsqueeze(1)
         summed = summed + (noise(at_root.relu()) if noise else at_root.relu())
-    total = near.total.gather(1, targets).unsqueeze(2)
+    total = inputs.total.gather(1, targets).unsqueeze(2)
     known = (total > 0).to(total.dtype)
     mean = summed / (total + (1 - known))
     return torch.bmm(mean, p["encoder.2.weight"]) + known * p["encoder.2.bias"].unsqueeze(1)
 
 
-def encoder_reads(near: Surroundings, pair: PairWeights) -> list[Tensor]:
+def encoder_reads(inputs: RepairInputs, pair: PairWeights) -> list[Tensor]:
     """What ψ multiplies [h_v, z_v] with: the recipient's part and, for a root, the source's."""
-    return [pair.recipient, pair.source] if near.root else [pair.recipient]
+    return [pair.recipient, pair.source] if inputs.root else [pair.recipient]
 
 
 class ContextWeights(NamedTuple):

@@ -12,6 +12,7 @@ from gnn_repair.budget import REWEIGHTING, Budget
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.sets import BOUND, Layer, TermSets, tilt
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
+from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import (
     ContextWeights,
     Noise,
@@ -24,7 +25,6 @@ from gnn_repair.repair.layers import (
     split_context,
     split_pair,
 )
-from gnn_repair.repair.surroundings import Surroundings, surroundings
 
 CHUNK = 1 << 24
 """Numbers of one block when all terms are scored."""
@@ -50,12 +50,12 @@ class FittedReweighting(FittedRepair):
     @torch.no_grad()
     def coefficients(self, exposure: Exposure) -> Tensor:
         """λ = m_g α e^s / Σ α e^s, [S, T] float64: nonnegative, same support, same masses."""
-        p, near = self._matching(exposure), surroundings(exposure)
+        p, inputs = self._matching(exposure), repair_inputs(exposure)
         method: Reweighting = self.repair  # type: ignore[assignment]
-        tables = method.tables(p, near)
-        layer = method.scorer_layer(p, near, tables, near.everyone, None)
+        tables = method.tables(p, inputs)
+        layer = method.scorer_layer(p, inputs, tables, inputs.everyone, None)
         scores = term_scores(
-            near.sets, layer, p["scorer.2.weight"].squeeze(2), p["scorer.2.bias"].squeeze(1)
+            inputs.sets, layer, p["scorer.2.weight"].squeeze(2), p["scorer.2.bias"].squeeze(1)
         )
         tilted = exposure.coefficients.double() * scores.double().exp()
         ratio = exposure.mass / exposure.masses(tilted).clamp(min=torch.finfo(torch.float64).tiny)
@@ -86,9 +86,9 @@ class Reweighting(TrainedRepair[FittedReweighting]):
             }
         )
 
-    def tables(self, p: Parameters, near: Surroundings) -> ReweightingTables:
+    def tables(self, p: Parameters, inputs: RepairInputs) -> ReweightingTables:
         """What does not depend on the targets."""
-        size = near.width, near.num_classes
+        size = inputs.width, inputs.num_classes
         encoder = split_pair(p["encoder.0.weight"], *size)
         start = pair_width(*size)
         before, after = p["scorer.0.weight"].split([start, self._after(size)], dim=1)
@@ -97,8 +97,8 @@ class Reweighting(TrainedRepair[FittedReweighting]):
             encoder,
             scorer,
             split_context(after, sum(size)),
-            near.messages.times(encoder.source),
-            near.messages.times(scorer.source),
+            inputs.messages.times(encoder.source),
+            inputs.messages.times(scorer.source),
         )
 
     def _after(self, size: tuple[int, int]) -> int:
@@ -108,39 +108,39 @@ class Reweighting(TrainedRepair[FittedReweighting]):
     def scorer_layer(
         self,
         p: Parameters,
-        near: Surroundings,
+        inputs: RepairInputs,
         tables: ReweightingTables,
         targets: Tensor,
         noise: Noise | None,
     ) -> Layer:
         """The scorer's first affine layer on [x_{v,a}, c_v]; c_v joins the recipient's part."""
         encoder, scorer, context = tables.encoder, tables.scorer, tables.context
-        reads = [scorer.recipient + context.own, *encoder_reads(near, encoder)]
-        own, *by_pair = near.times_at(targets, *reads)
-        pooled = encode(p, near, targets, encoder, by_pair, tables.encoder_messages, noise)
-        total = near.total.gather(1, targets)
+        reads = [scorer.recipient + context.own, *encoder_reads(inputs, encoder)]
+        own, *by_pair = inputs.times_at(targets, *reads)
+        pooled = encode(p, inputs, targets, encoder, by_pair, tables.encoder_messages, noise)
+        total = inputs.total.gather(1, targets)
         recipient = context.times(own + p["scorer.0.bias"].unsqueeze(1), pooled, total)
         return Layer(recipient, tables.scorer_messages, scorer.cosine, scorer.distance)
 
     def corrected(
-        self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
+        self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
     ) -> Tensor:
         """β + Σ λ ℓ."""
-        layer = self.scorer_layer(p, near, tables, targets, noise)
+        layer = self.scorer_layer(p, inputs, tables, targets, noise)
         mixed = tilt(
-            near.sets,
+            inputs.sets,
             targets,
             layer,
             p["scorer.2.weight"].squeeze(2),
             p["scorer.2.bias"].squeeze(1),
-            near.contributions,
+            inputs.contributions,
             noise.scorer if noise else None,
         )
         totals = mixed[..., -1:]
         # A group that a recipient does not have adds nothing.
         present = (totals > 0).to(totals.dtype)
-        ratio = near.at(near.mass, targets).unsqueeze(3) * present / (totals + (1 - present))
-        return near.at(near.fixed_logits, targets) + (ratio * mixed[..., :-1]).sum(2)
+        ratio = inputs.at(inputs.mass, targets).unsqueeze(3) * present / (totals + (1 - present))
+        return inputs.at(inputs.fixed_logits, targets) + (ratio * mixed[..., :-1]).sum(2)
 
     def fitted(self, **values: Any) -> FittedReweighting:
         """The fitted value with these fields."""

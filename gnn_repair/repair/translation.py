@@ -12,6 +12,7 @@ from gnn_repair.budget import CONTROL, TRANSLATION, Budget
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.sets import BOUND
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
+from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import (
     Noise,
     PairWeights,
@@ -26,7 +27,6 @@ from gnn_repair.repair.layers import (
     split_context,
     split_pair,
 )
-from gnn_repair.repair.surroundings import Surroundings, surroundings
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,9 +36,9 @@ class FittedTranslation(FittedRepair):
     @torch.no_grad()
     def shift(self, exposure: Exposure) -> Tensor:
         """q, [S, n, C] in the model's precision; sums to zero over classes."""
-        p, near = self._matching(exposure), surroundings(exposure)
+        p, inputs = self._matching(exposure), repair_inputs(exposure)
         method: _Translation = self.repair  # type: ignore[assignment]
-        return method.shift(p, near, method.tables(p, near), near.everyone, None)
+        return method.shift(p, inputs, method.tables(p, inputs), inputs.everyone, None)
 
     def logits(self, exposure: Exposure) -> Tensor:
         """z⁰ + q at the recipients, [S, n, C] float64."""
@@ -50,24 +50,24 @@ class _Translation(TrainedRepair[FittedTranslation]):
     """What set and node translation share."""
 
     def shift(
-        self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
+        self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
     ) -> Tensor:
         """q = P · 4 tanh(ρ(·)) of targets [S, L], [S, L, C]."""
-        hidden = self.hidden_layer(p, near, tables, targets, noise).relu()
+        hidden = self.hidden_layer(p, inputs, tables, targets, noise).relu()
         raw = affine(p, "head.2", noise(hidden) if noise else hidden)
         return centred(BOUND * raw.tanh())
 
     def hidden_layer(
-        self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
+        self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
     ) -> Tensor:
         """The head's first affine layer, [S, L, H]."""
         raise NotImplementedError
 
     def corrected(
-        self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
+        self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
     ) -> Tensor:
         """z⁰ + q."""
-        return near.frozen_at(targets) + self.shift(p, near, tables, targets, noise)
+        return inputs.frozen_at(targets) + self.shift(p, inputs, tables, targets, noise)
 
     def fitted(self, **values: Any) -> FittedTranslation:
         """The fitted value with these fields."""
@@ -93,20 +93,20 @@ class SetTranslation(_Translation):
             }
         )
 
-    def tables(self, p: Parameters, near: Surroundings) -> tuple[PairWeights, Tensor]:
+    def tables(self, p: Parameters, inputs: RepairInputs) -> tuple[PairWeights, Tensor]:
         """ψ's first weight taken apart, and [h_a, z_a] times its source part, [S, P, H]."""
-        pair = split_pair(p["encoder.0.weight"], near.width, near.num_classes)
-        return pair, near.messages.times(pair.source)
+        pair = split_pair(p["encoder.0.weight"], inputs.width, inputs.num_classes)
+        return pair, inputs.messages.times(pair.source)
 
     def hidden_layer(
-        self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
+        self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
     ) -> Tensor:
         """c_v W + b."""
         pair, messages = tables
-        head = split_context(p["head.0.weight"], near.width + near.num_classes)
-        own, *by_pair = near.times_at(targets, head.own, *encoder_reads(near, pair))
-        pooled = encode(p, near, targets, pair, by_pair, messages, noise)
-        total = near.total.gather(1, targets)
+        head = split_context(p["head.0.weight"], inputs.width + inputs.num_classes)
+        own, *by_pair = inputs.times_at(targets, head.own, *encoder_reads(inputs, pair))
+        pooled = encode(p, inputs, targets, pair, by_pair, messages, noise)
+        total = inputs.total.gather(1, targets)
         return head.times(own + p["head.0.bias"].unsqueeze(1), pooled, total)
 
 
@@ -125,10 +125,10 @@ class NodeTranslation(_Translation):
         return nn.ModuleDict({"head": perceptron(width + classes, hidden, classes, zero=True)})
 
     def hidden_layer(
-        self, p: Parameters, near: Surroundings, tables: Any, targets: Tensor, noise: Noise | None
+        self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
     ) -> Tensor:
         """[h_v, z_v] W + b."""
-        (own,) = near.times_at(targets, p["head.0.weight"])
+        (own,) = inputs.times_at(targets, p["head.0.weight"])
         return own + p["head.0.bias"].unsqueeze(1)
 
 

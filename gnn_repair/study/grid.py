@@ -212,8 +212,8 @@ def _real_work(
     """What a case does and needs; loads PyTorch, so only once there is something to do."""
     from gnn_repair.backbones import BACKBONES, find_backbone
     from gnn_repair.datasets import find_dataset
-    from gnn_repair.study.loading import Given, Named
-    from gnn_repair.study.running import Settings, run_case
+    from gnn_repair.study.data import Given, Named
+    from gnn_repair.study.run_case import Settings, run_case
 
     if isinstance(datasets, Mapping):
         load: Any = Given(dict(datasets))

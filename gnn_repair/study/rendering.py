@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from gnn_repair.study.figures import Figure
+from gnn_repair.study.cells import Figure
 from gnn_repair.study.tables import TITLES, Entry, Sheet, Table
 
 MINUS = "−"

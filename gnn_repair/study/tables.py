@@ -8,7 +8,7 @@ from typing import Any
 
 from gnn_repair.errors import InputError
 from gnn_repair.published import published
-from gnn_repair.study.figures import (
+from gnn_repair.study.cells import (
     Cells,
     Figure,
     Kind,

@@ -17,7 +17,7 @@ from torch_geometric.nn import models
 
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure import expose
-from gnn_repair.exposure.probing import Tail, find_tail
+from gnn_repair.exposure.probes import Tail, find_tail
 
 
 class Net(nn.Module):
@@ -259,8 +259,8 @@ def test_certification_catches_a_wrong_map(name: str, monkeypatch: pytest.Monkey
         tail = find_tail(*args)
         return replace(tail, weight=tail.weight * 1.001)
 
-    monkeypatch.setattr("gnn_repair.exposure.finding.find_tail", wrong)
-    monkeypatch.setattr("gnn_repair.exposure.finding.tail_error", lambda *_: 0.0)
+    monkeypatch.setattr("gnn_repair.exposure.final_aggregation.find_tail", wrong)
+    monkeypatch.setattr("gnn_repair.exposure.final_aggregation.tail_error", lambda *_: 0.0)
     with pytest.raises(ExposureRefused, match=r"the model differs from β \+ Σ λ ℓ by"):
         expose(net, graph())
 

@@ -21,6 +21,6 @@ def test_a_small_run() -> None:
 
 
 def test_large_messages_are_certified_by_their_aggregate(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("gnn_repair.exposure.certifying.LARGEST_MESSAGES", 10)
+    monkeypatch.setattr("gnn_repair.exposure.certification.LARGEST_MESSAGES", 10)
     (row,) = bench_scale(200, 2000, features=4, hidden=8, classes=3)
     assert row.residual <= 1e-5

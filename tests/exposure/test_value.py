@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure import Exposure, Group, expose
-from gnn_repair.kernels import cpu
+from gnn_repair.kernels.aggregate import cpu
 
 MEMBERS, NODES, GROUPS, CLASSES, WIDTH = 2, 7, 2, 3, 5
 
@@ -150,7 +150,7 @@ def test_chunks_of_terms_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     torch.manual_seed(0)
     net = Net(CASES["MFConv"]).double()
     whole = expose(net, graph())
-    monkeypatch.setattr("gnn_repair.exposure.assembling.CHUNK", 7)
+    monkeypatch.setattr("gnn_repair.exposure.assembly.CHUNK", 7)
     torch.testing.assert_close(
         expose(net, graph()).contributions, whole.contributions, rtol=0, atol=1e-15
     )

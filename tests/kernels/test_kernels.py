@@ -11,10 +11,10 @@ from gnn_repair.kernels import (
     drop,
     mix,
     pair_scores,
-    plain,
     segment_softmax,
     spread,
 )
+from gnn_repair.kernels.aggregate import plain
 
 DEVICES = [
     "cpu",
@@ -138,7 +138,7 @@ def test_threads_do_not_change_the_result():
 
 
 def test_every_device_has_the_same_operations():
-    from gnn_repair.kernels import cpu
+    from gnn_repair.kernels.aggregate import cpu
 
     names = {name for name in vars(plain) if not name.startswith("_")} - {"Tensor", "torch"}
     assert names - {"annotations", "Pattern"} <= set(vars(cpu))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gnn_repair.kernels import set_plain
-from gnn_repair.kernels.sets import Dropout, Layer, TermSets, compare, no_dropout, pool, tilt
+from gnn_repair.kernels.sets import Dropout, Layer, TermSets, compare, no_dropout, plain, pool, tilt
 
 DEVICES = [
     "cpu",
@@ -95,7 +94,7 @@ def test_pool(device, groups, shared, share):
         lambda place, dtype, *layer: pool(
             moved(sets, place, dtype), targets().to(place), Layer(*layer), dropping(share, place)
         ),
-        lambda place, dtype, *layer: set_plain.pool_reference(
+        lambda place, dtype, *layer: plain.pool_reference(
             sets, targets(), Layer(*layer), dropping(share, place)
         ),
         tables(),
@@ -121,7 +120,7 @@ def test_tilt(device, groups, shared, share):
             contributions.to(place, dtype),
             dropping(share, place),
         ),
-        lambda place, dtype, output, bias, *layer: set_plain.tilt_reference(
+        lambda place, dtype, output, bias, *layer: plain.tilt_reference(
             sets, targets(), Layer(*layer), output, bias, contributions, dropping(share, place)
         ),
         [0.05 * randn(S, H, seed=10), randn(S, seed=11), *tables()],
@@ -145,15 +144,15 @@ def test_compare(device, width):
 
 def test_dropout_keeps_its_share_and_differs_between_seeds_members_and_terms():
     members, terms = torch.zeros(400, dtype=torch.long), torch.arange(400)
-    mask = set_plain.kept(dropping(0.2, "cpu"), members, terms, 128)
+    mask = plain.kept(dropping(0.2, "cpu"), members, terms, 128)
     assert abs(float(mask.double().mean()) - 0.8) < 0.005
     # No channel and no term is favoured: column and row means stay within five deviations.
     assert float((mask.double().mean(0) - 0.8).abs().max()) < 5 * (0.16 / 400) ** 0.5
     assert float((mask.double().mean(1) - 0.8).abs().max()) < 5 * (0.16 / 128) ** 0.5
     others = [
-        set_plain.kept(Dropout(0.2, torch.tensor(12346)), members, terms, 128),
-        set_plain.kept(dropping(0.2, "cpu"), members + 1, terms, 128),
-        set_plain.kept(dropping(0.2, "cpu"), members, terms + 1, 128),
+        plain.kept(Dropout(0.2, torch.tensor(12346)), members, terms, 128),
+        plain.kept(dropping(0.2, "cpu"), members + 1, terms, 128),
+        plain.kept(dropping(0.2, "cpu"), members, terms + 1, 128),
     ]
     for other in others:
         both = float((mask & other).double().mean())

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gnn_repair.oracle.factor import refactor
-from gnn_repair.oracle.room import (
+from gnn_repair.oracle.workspace import (
     GAMMA,
     GROUP,
     HEAD,

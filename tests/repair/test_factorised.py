@@ -12,7 +12,7 @@ from toy_exposures import toy_exposure
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.exposure import Exposure
 from gnn_repair.repair import Reweighting, SetTranslation
-from gnn_repair.repair.surroundings import surroundings
+from gnn_repair.repair.inputs import repair_inputs
 
 CASES = [
     (SetTranslation(hidden=12), literal.translated),
@@ -20,10 +20,10 @@ CASES = [
 ]
 
 
-def random_parameters(repair, near) -> dict[str, torch.Tensor]:
+def random_parameters(repair, inputs) -> dict[str, torch.Tensor]:
     """Members that differ, and last layers that are not zero."""
     generator = torch.Generator().manual_seed(1)
-    initial = repair.initial(near)
+    initial = repair.initial(inputs)
     return {
         name: value + 0.2 * torch.randn(value.shape, generator=generator).to(value)
         for name, value in initial.items()
@@ -36,11 +36,11 @@ def gradients(out: torch.Tensor, leaves: dict[str, torch.Tensor]) -> list[torch.
 
 
 def check(repair, reference, exposure: Exposure, tolerance: float) -> None:
-    near = surroundings(exposure)
+    inputs = repair_inputs(exposure)
     leaves = {
-        name: value.requires_grad_() for name, value in random_parameters(repair, near).items()
+        name: value.requires_grad_() for name, value in random_parameters(repair, inputs).items()
     }
-    found = repair.corrected(leaves, near, repair.tables(leaves, near), near.everyone, None)
+    found = repair.corrected(leaves, inputs, repair.tables(leaves, inputs), inputs.everyone, None)
     expected = torch.stack(
         [
             reference({name: value[s] for name, value in leaves.items()}, exposure, s)
@@ -91,12 +91,12 @@ def test_messages_that_are_not_node_states(repair, reference):
 @pytest.mark.parametrize("backbone", list(BACKBONES))
 def test_reported_coefficients_are_those_of_the_literal_form(backbone):
     exposure, repair = toy_exposure(backbone), Reweighting(hidden=12)
-    near = surroundings(exposure)
-    p = random_parameters(repair, near)
+    inputs = repair_inputs(exposure)
+    p = random_parameters(repair, inputs)
     statistics = torch.zeros(2, dtype=torch.long)
     fitted = repair.fitted(
-        width=near.width,
-        num_classes=near.num_classes,
+        width=inputs.width,
+        num_classes=inputs.num_classes,
         parameters=p,
         best_epoch=statistics,
         epochs_run=statistics,

@@ -175,17 +175,17 @@ def test_a_batch_loss_is_the_mean_over_its_real_targets():
 def test_a_minibatch_gradient_is_that_of_its_targets():
     """Two steps of four targets against the definition, with the shuffled order read off."""
     exposure, repair = toy_exposure("h2gcn"), brief(SetTranslation())
-    from gnn_repair.repair.surroundings import surroundings
+    from gnn_repair.repair.inputs import repair_inputs
 
-    near = surroundings(exposure)
+    inputs = repair_inputs(exposure)
     train, val = find_targets(exposure, DATA.y, DATA.train_mask, DATA.val_mask)
-    p = repair.initial(near)
+    p = repair.initial(inputs)
     for value in p.values():
         value.add_(0.1).requires_grad_()
     made = RepairTrainee(
         p,
-        lambda q: repair.tables(q, near),
-        lambda q, tables, targets, noise: repair.corrected(q, near, tables, targets, noise),
+        lambda q: repair.tables(q, inputs),
+        lambda q, tables, targets, noise: repair.corrected(q, inputs, tables, targets, noise),
         train,
         val,
         dropout=0.0,
@@ -195,7 +195,7 @@ def test_a_minibatch_gradient_is_that_of_its_targets():
     made.begin_epoch()
     for step in range(2):
         found = made.losses(made.trunk())
-        logits = repair.corrected(p, near, repair.tables(p, near), near.everyone, None)
+        logits = repair.corrected(p, inputs, repair.tables(p, inputs), inputs.everyone, None)
         for s in range(2):
             chosen = made.positions[s, 4 * step : 4 * step + 4]
             expected = torch.nn.functional.cross_entropy(logits[s, chosen], DATA.y[chosen])

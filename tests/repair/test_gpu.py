@@ -10,7 +10,7 @@ import torch
 from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
-from gnn_repair.repair import surroundings as surroundings_module
+from gnn_repair.repair import inputs as inputs_module
 
 DATA = toy_graph()
 pytestmark = [
@@ -60,18 +60,18 @@ def test_minibatches_with_dropout_are_captured(repair):
 @pytest.mark.parametrize("repair", [Reweighting(), SetTranslation(), NodeTranslation()])
 def test_a_wide_shared_state_is_read_the_same_on_tensor_cores(repair, monkeypatch):
     """H2GCN's state is the raw features, here treated as wide; outputs and gradients."""
-    monkeypatch.setattr(surroundings_module, "NARROW", 0)
+    monkeypatch.setattr(inputs_module, "NARROW", 0)
     exposure = toy_exposure("h2gcn", torch.float32)
     found = {}
     for place in ("cpu", "cuda"):
-        near = surroundings_module.Surroundings(exposure.to(place))
-        assert (near.messages.pieces is not None) == (place == "cuda")
-        p = repair.initial(near)
+        inputs = inputs_module.RepairInputs(exposure.to(place))
+        assert (inputs.messages.pieces is not None) == (place == "cuda")
+        p = repair.initial(inputs)
         generator = torch.Generator().manual_seed(0)
         for value in p.values():
             value.add_(0.1 * torch.randn(value.shape, generator=generator).to(place))
             value.requires_grad_()
-        logits = repair.corrected(p, near, repair.tables(p, near), near.everyone, None)
+        logits = repair.corrected(p, inputs, repair.tables(p, inputs), inputs.everyone, None)
         logits.square().sum().backward()
         found[place] = [logits.detach(), *(value.grad for value in p.values())]
     for here, there in zip(*found.values(), strict=True):

@@ -10,15 +10,15 @@ from toy_exposures import toy_exposure, toy_graph
 from gnn_repair.bench import repair as bench
 from gnn_repair.bench.literal import LiteralRepair
 from gnn_repair.repair import Reweighting, SetTranslation
-from gnn_repair.repair.surroundings import surroundings
+from gnn_repair.repair.inputs import repair_inputs
 
 
 @pytest.mark.parametrize("method", [SetTranslation(), Reweighting()])
 @pytest.mark.parametrize("backbone", ["gcn", "h2gcn"])
 def test_the_literal_peer_gives_the_same_logits(method, backbone):
     exposure = toy_exposure(backbone).member(0)
-    near = surroundings(exposure)
-    p = random_parameters(method, near)
+    inputs = repair_inputs(exposure)
+    p = random_parameters(method, inputs)
     peer = LiteralRepair(exposure, isinstance(method, Reweighting)).double().eval()
     last = "scorer" if isinstance(method, Reweighting) else "head"
     with torch.no_grad():
@@ -26,7 +26,7 @@ def test_the_literal_peer_gives_the_same_logits(method, backbone):
             for here, there in ((0, 0), (2, 3)):
                 theirs[there].weight.copy_(p[f"{ours}.{here}.weight"][0].t())
                 theirs[there].bias.copy_(p[f"{ours}.{here}.bias"][0])
-        found = method.corrected(p, near, method.tables(p, near), near.everyone, None)[0]
+        found = method.corrected(p, inputs, method.tables(p, inputs), inputs.everyone, None)[0]
         torch.testing.assert_close(peer(), found)
 
 

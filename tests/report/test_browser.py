@@ -11,9 +11,9 @@ import torch
 from browser import DESKTOP, PHONE, Browser, missing, open_browser
 from report_worlds import Moved, Tilted, make_exposure
 
-from gnn_repair.report import gather, report, report_results
-from gnn_repair.report.planes import hull, plane_of
-from gnn_repair.report.rerun import rerun
+from gnn_repair.reporting import gather, report, report_results
+from gnn_repair.reporting.planes import hull, plane_of
+from gnn_repair.reporting.rerun import rerun
 from gnn_repair.study.overrides import override
 from gnn_repair.study.protocol import PAPER
 
@@ -309,7 +309,7 @@ def test_a_page_prints_to_pdf(browser, demo):
 
 def test_two_classes_and_left_out_terms(browser, tmp_path, monkeypatch):
     exposure, y = make_exposure(classes=2)
-    monkeypatch.setattr("gnn_repair.report.payload.TERM_BYTES", 300)
+    monkeypatch.setattr("gnn_repair.reporting.payload.TERM_BYTES", 300)
     names = [f"page {v}" for v in range(40)]
     path = report(exposure, y, tmp_path / "r.html", node_names=names, repairs={"m": Moved()})
     browser.open(path, "#nodes")

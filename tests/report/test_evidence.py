@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 
 from gnn_repair.errors import InputError
 from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.report import gather
+from gnn_repair.reporting import gather
 
 
 def best_margin(exposure, member: int, node: int, c: int) -> float:

@@ -13,9 +13,9 @@ from report_worlds import Moved, Tilted, make_exposure
 
 import gnn_repair
 from gnn_repair.errors import InputError
-from gnn_repair.report import gather, report, report_results
-from gnn_repair.report.page import build_page
-from gnn_repair.report.payload import encode_array, run_payload, script_safe, within_budget
+from gnn_repair.reporting import gather, report, report_results
+from gnn_repair.reporting.page import build_page
+from gnn_repair.reporting.payload import encode_array, run_payload, script_safe, within_budget
 
 NASTY = ["</script><script>alert(1)</script>", "<!-- & -->", "@@PAYLOAD@@", "line\u2028end"]
 
@@ -77,7 +77,7 @@ def test_terms_beyond_the_budget_are_left_out_from_the_end(monkeypatch):
     limit = 6 * int(evidence.starts[20])
     kept = within_budget(evidence, limit)
     assert kept[:20].all() and not kept[20:].any()
-    monkeypatch.setattr("gnn_repair.report.payload.TERM_BYTES", limit)
+    monkeypatch.setattr("gnn_repair.reporting.payload.TERM_BYTES", limit)
     words, arrays = run_payload(evidence)
     assert words["left_out"] == 20
     assert len(decode(arrays["coefficients"])) == evidence.starts[20]
@@ -107,7 +107,7 @@ def test_a_marker_in_the_content_is_not_replaced():
 def test_the_package_name_and_the_folder_are_both_callable(tmp_path):
     exposure, y = make_exposure(nodes=8)
     assert gnn_repair.report(exposure, y, tmp_path / "a.html").is_file()
-    import gnn_repair.report as folder
+    import gnn_repair.reporting as folder
 
     assert folder(exposure, y, tmp_path / "b.html").is_file()
 

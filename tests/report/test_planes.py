@@ -10,8 +10,8 @@ from report_worlds import Moved, Tilted, make_exposure
 from scipy.spatial import ConvexHull
 
 from gnn_repair.errors import InputError
-from gnn_repair.report import gather, write_figures
-from gnn_repair.report.planes import Plane, convex_hull, group_slices, hull, plane_of, vertices
+from gnn_repair.reporting import gather, write_figures
+from gnn_repair.reporting.planes import Plane, convex_hull, group_slices, hull, plane_of, vertices
 
 
 def test_the_hull_is_scipys():

@@ -15,7 +15,7 @@ from gnn_repair.repair import Reweighting
 from gnn_repair.study import METHODS, PAPER, Case, Store, override, run_study
 from gnn_repair.study.methods import chosen_methods
 from gnn_repair.study.oracle_summary import summarise_oracle
-from gnn_repair.study.running import Settings, build_backbone, run_case
+from gnn_repair.study.run_case import Settings, build_backbone, run_case
 
 PROTOCOL = override(PAPER, TINY)
 

@@ -14,7 +14,7 @@ from planted import make_record
 from gnn_repair.errors import InputError
 from gnn_repair.published import published
 from gnn_repair.study import PAPER, RENDERERS, Store, export_results, make_tables, read_results
-from gnn_repair.study.figures import Figure, average, gain, wins
+from gnn_repair.study.cells import Figure, average, gain, wins
 from gnn_repair.study.rendering import facts, number, plain, remark
 
 

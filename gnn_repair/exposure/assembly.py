@@ -1,0 +1,152 @@
+"""Mixtures and tails put together as one exposure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from gnn_repair.exposure.mixtures import Context, Mixture
+from gnn_repair.exposure.probes import Tail
+from gnn_repair.exposure.sites import Site
+from gnn_repair.exposure.value import Exposure
+from gnn_repair.kernels import Pattern, mix
+
+CHUNK = 1 << 18
+"""Terms whose contributions are formed at once where W differs by node."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """One group's rows of contributions."""
+
+    contributions: Tensor
+    """[R, C] float64."""
+    message_rows: Tensor
+    """[R]."""
+    sources: Tensor
+    """[R]."""
+    rows: Tensor
+    """[T] the row of each of the group's terms."""
+
+
+def table_of(mixture: Mixture, tail: Tail) -> Table:
+    """ℓ = ± W h, one row per state; one per term where W differs by recipient."""
+    device, states = mixture.rows.device, mixture.states
+    if tail.by_node:
+        contributions = _by_term(mixture, tail.weight[:, :, mixture.block])
+        rows = torch.arange(mixture.rows.numel(), dtype=torch.int32, device=device)
+        return Table(contributions * mixture.sign, mixture.rows, mixture.sources, rows)
+    contributions = states.double() @ tail.weight[:, mixture.block].t() * mixture.sign
+    numbers = torch.arange(states.shape[0], dtype=torch.int32, device=device)
+    sources = numbers if mixture.state_sources is None else mixture.state_sources
+    return Table(contributions, numbers, sources, mixture.rows)
+
+
+def _by_term(mixture: Mixture, weight: Tensor) -> Tensor:
+    """W_v h_a for every term, [T, C]; weight [N, C, D]."""
+    parts = []
+    recipients = mixture.pattern.recipients
+    for rows, nodes in zip(
+        torch.split(mixture.rows, CHUNK), torch.split(recipients, CHUNK), strict=True
+    ):
+        states = mixture.states[rows].double()
+        parts.append(torch.stack([(w[nodes] * states).sum(1) for w in weight.unbind(1)], 1))
+    return torch.cat(parts)
+
+
+@dataclass(frozen=True)
+class Words:
+    """What an exposure says of its model beside the mixture."""
+
+    origin: str
+    fixed: str
+    root: bool
+    embedding: Tensor | None
+
+
+def assemble(
+    mixtures: Sequence[Mixture], tails: Mapping[Site, Tail], logits: Tensor, words: Words
+) -> tuple[Exposure, Tensor | None]:
+    """The exposure, and the place in it of each term of the mixtures one after the other.
+
+    The place is None where terms kept their order (one group).
+    """
+    tables = [table_of(mixture, tails[mixture.site]) for mixture in mixtures]
+    messages, state, starts = _contexts([mixture.context for mixture in mixtures])
+    segments, order = _layout(mixtures)
+    rows, coefficients = _terms(mixtures, tables, order)
+    contributions = torch.cat([table.contributions for table in tables])
+    pattern = Pattern(segments[:: len(mixtures)], rows, contributions.shape[0])
+    frozen = logits.double()
+    fixed = frozen - mix(pattern, coefficients.double(), contributions)
+    exposure = Exposure(
+        groups=tuple(mixture.group for mixture in mixtures),
+        recipients=torch.arange(logits.shape[0], device=logits.device),
+        segments=segments,
+        rows=rows,
+        coefficients=coefficients.unsqueeze(0),
+        contributions=contributions.unsqueeze(0),
+        fixed_logits=fixed.unsqueeze(0),
+        frozen_logits=frozen.unsqueeze(0),
+        state=state.unsqueeze(0),
+        messages=messages.unsqueeze(0),
+        message_rows=torch.cat([t.message_rows + s for t, s in zip(tables, starts, strict=True)]),
+        sources=torch.cat([table.sources for table in tables]),
+        root=words.root,
+        origin=words.origin,
+        fixed=words.fixed,
+        embedding=None if words.embedding is None else words.embedding.unsqueeze(0),
+    )
+    return exposure, order
+
+
+def _terms(
+    mixtures: Sequence[Mixture], tables: Sequence[Table], order: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Table rows and coefficients of all terms, in the exposure's order."""
+    offsets = [0, *accumulate(table.contributions.shape[0] for table in tables)]
+    rows = _joined([t.rows + o if o else t.rows for t, o in zip(tables, offsets, strict=False)])
+    coefficients = _joined([mixture.coefficients for mixture in mixtures])
+    return (rows, coefficients) if order is None else (rows[order], coefficients[order])
+
+
+def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
+    """Concatenated; a single part is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+
+
+def _layout(mixtures: Sequence[Mixture]) -> tuple[Tensor, Tensor | None]:
+    """Segments [N·G + 1] and the order that brings concatenated terms into them."""
+    lengths = torch.stack([mixture.indptr.diff() for mixture in mixtures], dim=1).view(-1)
+    segments = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    if len(mixtures) == 1:
+        return segments, None
+    count = len(mixtures)
+    keys = [m.pattern.recipients.long() * count + g for g, m in enumerate(mixtures)]
+    return segments, torch.argsort(torch.cat(keys), stable=True)
+
+
+def _contexts(contexts: Sequence[Context]) -> tuple[Tensor, Tensor, list[int]]:
+    """All messages and states, and where each group's messages start.
+
+    Groups that read different inputs get columns of their own, zero in the others' messages.
+    """
+    distinct = {id(context.messages): context for context in contexts}
+    widths = [context.state.shape[1] for context in distinct.values()]
+    state = _joined([context.state for context in distinct.values()], dim=1)
+    parts: list[Tensor] = []
+    starts: dict[int, int] = {}
+    left = 0
+    for key, context in distinct.items():
+        right = sum(widths) - left - context.messages.shape[1]
+        starts[key] = sum(part.shape[0] for part in parts)
+        alone = left == right == 0
+        padded = context.messages if alone else pad(context.messages, (left, right))
+        parts.append(padded)
+        left += context.messages.shape[1]
+    return _joined(parts), state, [starts[id(context.messages)] for context in contexts]

@@ -1,0 +1,105 @@
+"""Running the real model on reweighted messages and comparing with β + Σ λ ℓ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch_geometric.nn import MessagePassing
+
+from gnn_repair.exposure.mixtures import Mixture, aggregator_factor
+from gnn_repair.exposure.probes import centre, deviation
+from gnn_repair.exposure.recording import Trace, Watch
+from gnn_repair.exposure.sites import Call, Site
+from gnn_repair.exposure.value import Exposure
+
+DRAWS = 2
+LARGE = 1 << 20
+"""Terms beyond which one draw is enough: it gives every node random coefficients."""
+LARGEST_MESSAGES = 1 << 26
+"""Numbers in the messages of a propagate beyond which its aggregate is replaced instead."""
+
+
+def random_admissible(exposure: Exposure, seed: int) -> Tensor:
+    """Random λ ≥ 0 [T] with every group's mass: m_g times shares drawn anew."""
+    shape = (1, exposure.num_terms)
+    draws = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    # Powers spread the shares, so that single terms come to dominate some of the groups.
+    draws = draws.pow_(3).add_(1e-3).to(exposure.coefficients.device)
+    ratio = exposure.mass / exposure.masses(draws).clamp(min=torch.finfo(torch.float64).tiny)
+    return draws.view(-1).mul_(torch.repeat_interleave(ratio.view(-1), exposure.segments.diff()))
+
+
+def certify(
+    watch: Watch,
+    exposure: Exposure,
+    order: Tensor | None,
+    mixtures: Sequence[Mixture],
+    trace: Trace,
+    centred: bool,
+) -> float:
+    """Largest |model(λ) − z(λ)| / max(1, |z|) over nodes and random admissible λ."""
+    worst = 0.0
+    for draw in range(DRAWS if exposure.num_terms < LARGE else 1):
+        coefficients = random_admissible(exposure, seed=draw)
+        # The model sees λ in its own precision, and so must the prediction.
+        coefficients = coefficients.to(exposure.coefficients.dtype)
+        expected = exposure.logits(coefficients.unsqueeze(0))[0]
+        placed = coefficients
+        if order is not None:
+            placed = torch.empty_like(coefficients)
+            placed[order] = coefficients
+        seen = _reweighted(watch, placed, mixtures, trace).double()
+        if centred:
+            seen, expected = centre(seen), centre(expected)
+        worst = max(worst, float(deviation(seen, expected, exposure.frozen_logits[0]).max()))
+    return worst
+
+
+def _reweighted(
+    watch: Watch, coefficients: Tensor, mixtures: Sequence[Mixture], trace: Trace
+) -> Tensor:
+    by_site = {call.site: call for call in trace.calls}
+    replaced: dict[Site, Tensor] = {}
+    messages: dict[Site, Tensor] = {}
+    parts = torch.split(coefficients, [mixture.rows.numel() for mixture in mixtures])
+    for mixture, part in zip(mixtures, parts, strict=True):
+        call = by_site.get(mixture.site)
+        if call is not None and _fits(call):
+            _add_messages(messages, call, mixture, part)
+        else:
+            _add_value(replaced, trace.values[mixture.site], mixture, part)
+    return watch.run(replaced, messages)
+
+
+def _fits(call: Call) -> bool:
+    entries, width = call.entries[0].numel(), call.value.numel() // call.num_nodes
+    return (
+        entries * width <= LARGEST_MESSAGES
+        and type(call.conv).aggregate is MessagePassing.aggregate
+    )
+
+
+def _add_messages(
+    messages: dict[Site, Tensor], call: Call, mixture: Mixture, coefficients: Tensor
+) -> None:
+    """Put ± λ h, before the aggregator's factor, into the entries behind a group's terms."""
+    _, recipients, _ = call.entries
+    factor, _ = aggregator_factor(call, recipients)
+    if call.site not in messages:
+        blocks = call.value.numel() // call.num_nodes // call.value.shape[-1]
+        messages[call.site] = call.value.new_zeros(recipients.numel(), blocks, call.value.shape[-1])
+    entries = slice(None) if mixture.entries is None else mixture.entries
+    scale = coefficients * mixture.sign
+    scale = scale if factor is None else scale / factor[entries]
+    message = scale.unsqueeze(1) * mixture.states[mixture.rows]
+    messages[call.site][entries, mixture.block] += message
+
+
+def _add_value(
+    replaced: dict[Site, Tensor], like: Tensor, mixture: Mixture, coefficients: Tensor
+) -> None:
+    if mixture.site not in replaced:
+        replaced[mixture.site] = torch.zeros_like(like)
+    replaced[mixture.site][:, mixture.block] += mixture.value(coefficients)

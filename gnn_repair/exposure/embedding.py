@@ -1,0 +1,47 @@
+"""The embedding that a model's last linear layer reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import Linear
+
+from gnn_repair.exposure.probes import centre
+
+
+@dataclass
+class Head:
+    """What the linear layer that ran last read and gave."""
+
+    read: Tensor | None = None
+    gave: Tensor | None = None
+
+    def embedding(self, logits: Tensor) -> Tensor | None:
+        """What it read, [N, k], if what it gave are the logits (up to a shift per node)."""
+        if self.gave is None or self.read is None or self.gave.shape != logits.shape:
+            return None
+        same = torch.allclose(centre(self.gave), centre(logits), rtol=1e-4, atol=1e-5)
+        return self.read if same and self.read.dim() == 2 else None
+
+
+@contextmanager
+def last_linear(model: nn.Module) -> Iterator[Head]:
+    """While open, remember the linear layer that ran last."""
+    head = Head()
+
+    def remember(module: nn.Module, args: Any, output: Any) -> None:
+        if args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
+            head.read, head.gave = args[0], output
+
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear | Linear)]
+    handles = [layer.register_forward_hook(remember) for layer in layers]
+    try:
+        yield head
+    finally:
+        for handle in handles:
+            handle.remove()

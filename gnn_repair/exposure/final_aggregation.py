@@ -1,0 +1,162 @@
+"""Finding the final aggregation: the propagates that the logits answer to node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from gnn_repair.errors import ExposureRefused
+from gnn_repair.exposure.mixtures import Mixture, mixtures_of_split
+from gnn_repair.exposure.probes import (
+    AFFINE_SLACK,
+    EXACT,
+    Answer,
+    Tail,
+    find_tail,
+    probe,
+    tail_error,
+)
+from gnn_repair.exposure.recording import Trace, Watch
+from gnn_repair.exposure.rules import entries, filter_for, hops, rule_for
+from gnn_repair.exposure.sites import Call, Site
+
+
+@dataclass
+class Finding:
+    """The groups of the final aggregation and the affine maps that follow them."""
+
+    mixtures: list[Mixture] = field(default_factory=list)
+    tails: dict[Site, Tail] = field(default_factory=dict)
+    nonlinear: list[str] = field(default_factory=list)
+    """Propagates that the logits answer to node by node but not affinely; they stay in β."""
+
+    idle: list[str] = field(default_factory=list)
+    """Propagates that do not reach the logits at all."""
+
+    @property
+    def centred(self) -> bool:
+        """Whether the model ends in log_softmax."""
+        return any(tail.centred for tail in self.tails.values())
+
+    @property
+    def fixed(self) -> str:
+        """What sits in β, in words."""
+        text = "biases, root and skip terms"
+        for name in self.nonlinear:
+            text += f", {name} (not affine)"
+        return text + (
+            "; log_softmax head: up to a shift common to a node's classes" * self.centred
+        )
+
+
+def find_final(watch: Watch, trace: Trace, mode: str) -> Finding:
+    """Probe every convolution's aggregates, the last first, and split those that are final."""
+    return _Finder(watch, trace, mode).find()
+
+
+class _Finder:
+    def __init__(self, watch: Watch, trace: Trace, mode: str) -> None:
+        self.watch, self.trace, self.mode = watch, trace, mode
+        self.finding = Finding()
+        self.limit = AFFINE_SLACK * EXACT[trace.output.dtype]
+
+    def find(self) -> Finding:
+        found: list[list[Mixture]] = []
+        for calls in reversed(_invocations(self.trace.calls)):
+            rule = filter_for(calls[0].conv) if self.mode == "paths" else None
+            if rule is None:
+                parts = [self._one_propagate(calls, call) for call in calls]
+                found.append([mixture for part in parts for mixture in part])
+            elif self._probe(calls[-1].site, calls[-1]).final:
+                found.append(self._filter(rule, calls))
+        self.finding.mixtures = [m for mixtures in reversed(found) for m in mixtures]
+        return self.finding
+
+    def _probe(self, site: Site, call: Call) -> Answer:
+        value, logits = self.trace.values[site], self.trace.output
+        if value.shape[0] != logits.shape[0]:
+            return Answer(local=False, affine=False)
+        answer = probe(self.watch, site, value, logits)
+        if answer.local and not answer.affine:
+            self.finding.nonlinear.append(call.title)
+        return answer
+
+    def _one_propagate(self, calls: Sequence[Call], call: Call) -> list[Mixture]:
+        answer = self._probe(call.site, call)
+        if not answer.final:
+            return []
+        names = _names(calls, call, self.trace.values[call.site].shape[1])
+        for rule in dict.fromkeys((rule_for(call.conv), entries.whole_message)):
+            mixtures = mixtures_of_split(call, rule(call), names)
+            if self._split_error(mixtures, call.site) <= self.limit:
+                self._find_tail(call.site, call, answer, mixtures)
+                return self._reaching_logits(mixtures, call)
+        raise ExposureRefused(
+            f"{call.title} aggregates in a way of its own, which no rule describes; "
+            "add a rule for it to gnn_repair.exposure.rules.RULES"
+        )
+
+    def _filter(self, rule: hops.Filter, calls: Sequence[Call]) -> list[Mixture]:
+        call = calls[0]
+        mixtures = hops.mixtures_of_filter(rule, call)
+        for site in dict.fromkeys(mixture.site for mixture in mixtures):
+            answer = self._probe(site, call)
+            if self._split_error(mixtures, site) > self.limit or not answer.final:
+                raise ExposureRefused(
+                    f"{call.title} does not propagate by powers of one operator; use hops='last'"
+                )
+            self._find_tail(site, call, answer, mixtures)
+        return self._reaching_logits(mixtures, call)
+
+    def _find_tail(
+        self, site: Site, call: Call, answer: Answer, mixtures: Sequence[Mixture]
+    ) -> None:
+        value, logits = self.trace.values[site], self.trace.output
+        size = max(mixture.reach for mixture in mixtures if mixture.site == site)
+        for by_node in (False, True):
+            tail = find_tail(self.watch, site, value, answer.centred, by_node)
+            if tail_error(self.watch, site, value, logits, tail, size) <= self.limit:
+                self.finding.tails[site] = tail
+                return
+        raise ExposureRefused(
+            f"what follows {call.title} is affine for small changes only, so the logits are no "
+            "mixture of its messages"
+        )
+
+    def _reaching_logits(self, mixtures: list[Mixture], call: Call) -> list[Mixture]:
+        kept = [m for m in mixtures if bool((self.finding.tails[m.site].weight != 0).any())]
+        if len(kept) < len(mixtures):
+            self.finding.idle.append(call.title)
+        return kept
+
+    def _split_error(self, mixtures: Sequence[Mixture], site: Site) -> float:
+        """Largest relative difference between a site's value and the mixtures said to make it."""
+        value = self.trace.values[site]
+        made = torch.zeros_like(value)
+        for mixture in mixtures:
+            if mixture.site == site:
+                made[:, mixture.block] += mixture.value(mixture.coefficients)
+        size = max(float(value.abs().max()), torch.finfo(value.dtype).tiny)
+        return float((made - value).abs().max()) / size
+
+
+def _invocations(calls: Sequence[Call]) -> list[list[Call]]:
+    """Propagates grouped by the run of the convolution they belong to, in order."""
+    groups: dict[tuple[str, int], list[Call]] = {}
+    for call in calls:
+        groups.setdefault((call.site.name, call.invocation), []).append(call)
+    return list(groups.values())
+
+
+def _names(calls: Sequence[Call], call: Call, blocks: int) -> list[str]:
+    name = call.site.name or type(call.conv).__name__
+    if len(calls) > 1:
+        kind = "relation" if hasattr(call.conv, "num_relations") else "propagate"
+        hop = kind == "propagate" and call is calls[-1]
+        name = f"{name} last hop" if hop else f"{name} {kind} {calls.index(call)}"
+    if blocks == 1:
+        return [name]
+    kind = "head" if hasattr(call.conv, "heads") else "stack"
+    return [f"{name} {kind} {block}" for block in range(blocks)]

@@ -1,0 +1,159 @@
+"""``expose``: a trained model as a nonnegative mixture of its final messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import DirGNNConv, MessagePassing
+
+from gnn_repair.backbones import Frozen
+from gnn_repair.errors import ExposureRefused, InputError
+from gnn_repair.exposure.assembly import Words, assemble
+from gnn_repair.exposure.certification import certify
+from gnn_repair.exposure.diagnosis import reason
+from gnn_repair.exposure.embedding import last_linear
+from gnn_repair.exposure.final_aggregation import Finding, find_final
+from gnn_repair.exposure.model_call import (
+    Forward,
+    caller,
+    check_output,
+    forget_propagations,
+    refuse_compiled,
+    resting,
+)
+from gnn_repair.exposure.probes import EXACT, deviation
+from gnn_repair.exposure.recording import Trace, Watch
+from gnn_repair.exposure.rules import FILTERS
+from gnn_repair.exposure.value import Exposure
+
+
+def expose(
+    model: Frozen | nn.Module,
+    data: Any = None,
+    *,
+    hops: Literal["paths", "last"] = "paths",
+    forward: Forward | None = None,
+    tolerance: float | None = None,
+) -> Exposure:
+    """Write a trained model's logits as z⁰ = β + Σ_g A_g L_g.
+
+    Args:
+        model: a frozen backbone, or any trained PyG model for node classification.
+        data: the PyG data the model runs on; not needed for a frozen backbone.
+        hops: for convolutions that propagate several times (SGConv, TAGConv, APPNP, …):
+            ``paths`` exposes all sources with their path sums (entries of Â^p), ``last`` only
+            the last propagate.
+        forward: how to call the model, ``forward(model, data) -> logits [N, C]``; by default the
+            arguments are found in data by the names of the model's parameters.
+        tolerance: the largest certified residual to accept; 1e-5 for float32 models and 1e-12
+            for float64 unless given.
+
+    Returns:
+        The exposure, certified by running the model on randomly reweighted messages.
+
+    Raises:
+        ExposureRefused: the model does not end in such a mixture; the message names what is in
+            the way.
+    """
+    if hops not in ("paths", "last"):
+        raise InputError(f"hops is {hops!r}; choose 'paths' or 'last'")
+    if isinstance(model, Frozen):
+        from gnn_repair.exposure.from_backbone import expose_frozen
+
+        return expose_frozen(model)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}; pass a torch module or a Frozen")
+    if data is None:
+        raise InputError(
+            "data is missing; call expose(model, data) with the graph the model runs on"
+        )
+    refuse_compiled(model)
+    if not any(isinstance(module, MessagePassing) for module in model.modules()):
+        raise ExposureRefused(
+            f"{type(model).__name__} has no PyG MessagePassing layer, so there are no messages "
+            "to expose"
+        )
+    with resting(model), torch.no_grad():
+        return _expose(model, data, hops, forward, tolerance)
+
+
+def _expose(
+    model: nn.Module, data: Any, hops: str, forward: Forward | None, tolerance: float | None
+) -> Exposure:
+    run = caller(model, data, forward)
+    logits = run()
+    check_output(logits, data)
+    cached = forget_propagations(model)
+    watch = Watch(model, run, tuple(FILTERS))
+    with watch.installed():
+        with last_linear(model) as head:
+            trace = watch.trace()
+        _check_repeatable(logits, trace, cached)
+        finding = find_final(watch, trace, hops)
+        if not finding.mixtures:
+            raise ExposureRefused(_why_not(watch, trace, finding))
+        # Earlier layers' arguments are large and of no further use.
+        trace.calls = [call for call in trace.calls if call.site in finding.tails]
+        words = Words(
+            origin=type(model).__name__,
+            fixed=finding.fixed,
+            root=_has_root(model, [mixture.site.name for mixture in finding.mixtures]),
+            embedding=head.embedding(logits),
+        )
+        exposure, order = assemble(finding.mixtures, finding.tails, logits, words)
+        residual = certify(watch, exposure, order, finding.mixtures, trace, finding.centred)
+    _check_residual(residual, tolerance, logits, finding)
+    # Not yet seen by anybody, and validated a moment ago: no need to build it anew.
+    object.__setattr__(exposure, "residual", residual)
+    return exposure
+
+
+def _why_not(watch: Watch, trace: Trace, finding: Finding) -> str:
+    if finding.idle:
+        return f"the logits do not depend on what {finding.idle[0]} aggregates"
+    return f"{reason(watch, trace)}, so the logits are no mixture of its messages"
+
+
+def _check_repeatable(logits: Tensor, trace: Trace, cached: bool) -> None:
+    if not trace.calls:
+        raise ExposureRefused("the model's forward calls no propagate, so there are no messages")
+    gap = float(deviation(trace.output, logits).max()) if trace.output.shape == logits.shape else 1
+    if gap <= 10 * EXACT[logits.dtype]:
+        return
+    if cached:
+        raise ExposureRefused(
+            "a convolution's cached propagation gives other logits than this graph does; "
+            "pass the data it was cached on, or clear the cache"
+        )
+    raise ExposureRefused(
+        "the model's logits change from run to run in evaluation mode; make its dropout and "
+        "sampling depend on self.training"
+    )
+
+
+def _check_residual(
+    residual: float, tolerance: float | None, logits: Tensor, finding: Finding
+) -> None:
+    limit = EXACT[logits.dtype] if tolerance is None else tolerance
+    if not residual <= limit:
+        names = ", ".join(dict.fromkeys(f"`{m.site.name}`" for m in finding.mixtures))
+        raise ExposureRefused(
+            f"with reweighted messages in {names} the model differs from β + Σ λ ℓ by "
+            f"{residual:.1e} (relative), more than {limit:.0e}; pass tolerance= to accept that"
+        )
+
+
+ROOTS = ("root_weight", "lin_root", "root", "lin3", "res", "eps", "lins_r", "combine_root")
+"""Attributes by which convolutions show that a node's own input enters beside the aggregate."""
+
+
+def _has_root(model: nn.Module, names: Sequence[str]) -> bool:
+    modules = dict(model.named_modules())
+    parents = [modules.get(name.rpartition(".")[0]) for name in names]
+    holders = [modules[name] for name in names]
+    holders += [parent for parent in parents if isinstance(parent, DirGNNConv)]
+    marks = [getattr(holder, attribute, None) for holder in holders for attribute in ROOTS]
+    return any(isinstance(m, Tensor | nn.Module) or m is True or m in ("sum", "cat") for m in marks)

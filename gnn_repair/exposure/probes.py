@@ -1,0 +1,165 @@
+"""How a model's logits answer to the tensor at one site."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gnn_repair.exposure.recording import Watch
+from gnn_repair.exposure.sites import Site
+
+EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}
+"""Largest relative deviation of an exposure from its model, by the model's precision."""
+
+AFFINE_SLACK = 10.0
+"""Probes move the logits further than any mixture does, so they may round this much more."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a probe found."""
+
+    local: bool
+    """Only the perturbed nodes' logits moved."""
+    affine: bool
+    """They moved in proportion."""
+    centred: bool = False
+    """Both hold only up to a shift common to a node's classes (a log_softmax head)."""
+
+    @property
+    def final(self) -> bool:
+        """Whether the site belongs to the final aggregation."""
+        return self.local and self.affine
+
+
+@dataclass(frozen=True, eq=False)
+class Tail:
+    """The affine map from a site to the logits: z_v = … + Σ_b W[:, b] value[v, b]."""
+
+    weight: Tensor
+    """[C, B, D], or [N, C, B, D] where it differs by node (``by_node``)."""
+    centred: bool
+
+    @property
+    def by_node(self) -> bool:
+        """Whether every node has its own W."""
+        return self.weight.dim() == 4
+
+    def answer(self, change: Tensor) -> Tensor:
+        """The change of logits [N, C] that follows a change [N, B, D] of the site's value."""
+        pattern = "ncbd,nbd->nc" if self.by_node else "cbd,nbd->nc"
+        return torch.einsum(pattern, self.weight, change.double())
+
+
+def centre(logits: Tensor) -> Tensor:
+    """Logits without the shift common to all classes."""
+    return logits - logits.mean(1, keepdim=True)
+
+
+def deviation(left: Tensor, right: Tensor, *scales: Tensor) -> Tensor:
+    """Per node: max_c |left − right| / max(1, largest |logit|), [N]."""
+    size = torch.stack([t.abs().amax(1) for t in (left, right, *scales)]).amax(0).clamp(min=1)
+    return (left - right).abs().amax(1) / size
+
+
+def perturbation(value: Tensor, seed: int, size: float | None = None) -> Tensor:
+    """Random, of the given size or as large as the value itself, to cross any kink that follows."""
+    noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(seed))
+    size = size or float(torch.linalg.vector_norm(value)) / value.numel() ** 0.5 or 1.0
+    return noise.to(value).mul_(size)
+
+
+def probe(watch: Watch, site: Site, value: Tensor, logits: Tensor) -> Answer:
+    """Perturb half of the nodes at a site, up and down, and see which logits move and how."""
+    limit = EXACT[logits.dtype] * AFFINE_SLACK
+    moved = torch.arange(value.shape[0], device=value.device) % 2 == 0
+    change = perturbation(value, seed=1)
+    change[~moved] = 0
+    up = watch.run({site: value + change})
+    if up.shape != logits.shape or bool(
+        (deviation(centre(up), centre(logits)) > limit)[~moved].any()
+    ):
+        return Answer(local=False, affine=False)
+    down = watch.run({site: value - change})
+    for centred in (False, True):
+        three = [centre(z) if centred else z for z in (up, down, logits)]
+        middle = (three[0] + three[1]) / 2
+        if bool((deviation(middle, three[2], three[0], three[1]) <= limit).all()):
+            return Answer(local=True, affine=True, centred=centred)
+    return Answer(local=True, affine=False)
+
+
+def find_tail(watch: Watch, site: Site, value: Tensor, centred: bool, by_node: bool) -> Tail:
+    """W by backward passes (by one run per channel where gradients are cut off).
+
+    Args:
+        by_node: find a W for every node, one pass per class. Otherwise nodes take turns at the
+            classes in a single pass, and W is by node only where that shows them to differ.
+    """
+    leaf = value.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        # A product, not the leaf itself: some convolutions change their aggregate in place.
+        logits = watch.run({site: leaf * 1})
+        logits = centre(logits) if centred else logits
+        if not logits.requires_grad:
+            return Tail(_weight_by_runs(watch, site, value, logits, centred), centred)
+        shared = None if by_node else _shared_weight(logits, leaf)
+        if shared is not None:
+            return Tail(shared, centred)
+        columns = [
+            torch.autograd.grad(logits[:, c].sum(), leaf, retain_graph=True)[0]
+            for c in range(logits.shape[1])
+        ]
+    return Tail(torch.stack(columns, dim=1).double(), centred)
+
+
+def _shared_weight(logits: Tensor, leaf: Tensor) -> Tensor | None:
+    """[C, B, D] if nodes asked about the same class agree, else None."""
+    nodes, classes = logits.shape
+    if nodes < 2 * classes:
+        return None
+    asked = torch.zeros_like(logits)
+    asked[torch.arange(nodes), torch.arange(nodes) % classes] = 1
+    answers = torch.autograd.grad(logits, leaf, asked, retain_graph=True)[0]
+    return _agreed([answers[c::classes] for c in range(classes)])
+
+
+def _agreed(columns: list[Tensor]) -> Tensor | None:
+    """[C, …] from each class's values at some nodes [n, …], if the nodes agree."""
+    bounds = [torch.aminmax(column, dim=0) for column in columns]
+    low = torch.stack([bound.min for bound in bounds])
+    high = torch.stack([bound.max for bound in bounds])
+    size = torch.maximum(low.abs(), high.abs()).max()
+    agreed = bool((high - low).max() <= EXACT[low.dtype] * size)
+    return (low.double() + high.double()) / 2 if agreed else None
+
+
+def _weight_by_runs(
+    watch: Watch, site: Site, value: Tensor, logits: Tensor, centred: bool
+) -> Tensor:
+    step = float(value.abs().max()) or 1.0
+    flat = value.shape[1:].numel()
+    columns = []
+    for channel in range(flat):
+        change = torch.zeros_like(value).flatten(1)
+        change[:, channel] = step
+        answer = watch.run({site: value + change.view_as(value)})
+        answer = centre(answer) if centred else answer
+        columns.append((answer - logits) / step)
+    weight = torch.stack(columns, dim=2).view(*logits.shape, *value.shape[1:])
+    shared = _agreed(list(weight.unbind(1)))
+    return weight.double() if shared is None else shared
+
+
+def tail_error(
+    watch: Watch, site: Site, value: Tensor, logits: Tensor, tail: Tail, size: float
+) -> float:
+    """Perturb all nodes at once by this size: how well W predicts the logits."""
+    change = perturbation(value, seed=2, size=size)
+    seen = watch.run({site: value + change}).double()
+    expected = logits.double() + tail.answer(change)
+    if tail.centred:
+        seen, expected = centre(seen), centre(expected)
+    return float(deviation(seen, expected).max())

@@ -1,0 +1,140 @@
+"""Products of frozen rows with trained weights, with gradients for the weights.
+
+The rows [X, Z_s] of member s have a part X that all members share, often thousands wide and
+sparse, and a narrow part Z_s of their own. All rows at once run on tensor cores: X and W are each
+written as a sum of bfloat16 pieces, and the products of pieces are accumulated in float32. X is
+cut once; a 0/1 matrix is its own first piece. What is lost is about 2⁻¹⁷ of |X||W|, close to the
+rounding of a float32 sum of that length. A few picked rows go by their nonzeros, in float32.
+P rows, d shared columns, H channels, S members, j = 2 or 3 pieces:
+
+    times      2·j·S·P·d·H operations, 2·j·(P·d + S·d·H) + 4·S·P·H bytes
+    gradient   the same operations, 2·j·(P·d + S·P·H) + 4·S·d·H bytes
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gnn_repair.kernels.aggregate import backend
+from gnn_repair.kernels.pattern import Pattern
+
+ALIGNMENT = 8
+"""Tensor cores read rows of a multiple of this many numbers without copying them first."""
+SPARSE_BELOW = 0.25
+"""Picked rows with a smaller share of nonzeros are multiplied by these alone."""
+
+
+@cache
+def _kernels(device: str) -> Any:
+    name = "gpu" if backend(device).__name__.endswith(".gpu") else "plain"
+    return importlib.import_module(f"gnn_repair.kernels.products.{name}")
+
+
+def _aligned(count: int) -> int:
+    return count + -count % ALIGNMENT
+
+
+class SharedRows:
+    """X [P, d] float32, the same for all members."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.dense = x
+        self.rows, self.width = x.shape
+        self.kernels = _kernels(x.device.type)
+        high = x.bfloat16()
+        low = (x - high.float()).bfloat16()
+        self.exact = not bool(low.any())
+        """Whether X is its own first piece."""
+        pieces = (high, high) if self.exact else (high, low, high)
+        across, down = (-count % ALIGNMENT for count in (self.width, self.rows))
+        padded = [torch.nn.functional.pad(piece, (0, across, 0, down)) for piece in pieces]
+        self.wide = torch.cat([piece[: self.rows] for piece in padded], dim=1)
+        """[P, j·d] for X W."""
+        self.tall = torch.cat(padded).t()
+        """[d, j·P] for Xᵀ G."""
+
+    @cached_property
+    def nonzeros(self) -> tuple[Pattern, Tensor] | None:
+        """X by its nonzeros; None where it is not sparse."""
+        if int(self.dense.count_nonzero()) >= SPARSE_BELOW * self.dense.numel():
+            return None
+        return Pattern.from_dense(self.dense)
+
+    def times(self, weight: Tensor) -> Tensor:
+        """X W of every member: [S, d, H] gives [S, P, H]."""
+        out: Tensor = self.kernels.wide_product(self.wide, self._cut(weight))
+        return out
+
+    def gradient(self, upstream: Tensor) -> Tensor:
+        """Xᵀ G of every member: [S, P, H] gives [S, d, H]."""
+        out: Tensor = self.kernels.wide_product(self.tall, self._cut(upstream))
+        return out[:, : self.width]
+
+    def _cut(self, values: Tensor) -> Tensor:
+        """The pieces of ``values`` [S, k, H] that stand opposite X's, each padded like these."""
+        pieces = 2 if self.exact else 3
+        out: Tensor = self.kernels.cut(values, pieces, _aligned(values.shape[1]))
+        return out
+
+
+def product(own: Tensor, weight: Tensor, shared: SharedRows | None = None) -> Tensor:
+    """[X, Z_s] W_s of every member, [S, P, H].
+
+    Args:
+        own: Z, [S, P, k], without gradient.
+        weight: [S, d + k, H], or [S, k, H] where nothing is shared.
+        shared: X.
+    """
+    out: Tensor = _Product.apply(own, weight, shared)  # type: ignore[no-untyped-call]
+    return out
+
+
+def picked_product(shared: SharedRows, own: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """[X, Z_s] W_s of each member's own choice of rows ``index`` [S, L], [S, L, H]."""
+    out: Tensor = _Picked.apply(shared, own, index, weight)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, weight: Tensor, shared: SharedRows | None) -> Tensor:
+        ctx.save_for_backward(own)
+        ctx.shared = shared
+        if shared is None:
+            return torch.bmm(own, weight)
+        out = shared.times(weight[:, : shared.width])
+        return out.baddbmm_(own, weight[:, shared.width :])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        (own,) = ctx.saved_tensors
+        upstream = upstream.contiguous()
+        by_own: Tensor = _kernels(own.device.type).tall_gradient(own, upstream)
+        if ctx.shared is None:
+            return None, by_own, None
+        return None, torch.cat([ctx.shared.gradient(upstream), by_own], dim=1), None
+
+
+class _Picked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, shared: SharedRows, own: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(own, index)
+        ctx.shared = shared
+        out: Tensor = shared.kernels.picked_product(shared, own, index, weight)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        own, index = ctx.saved_tensors
+        gradient: Tensor = ctx.shared.kernels.picked_gradient(
+            ctx.shared, own, index, upstream.contiguous()
+        )
+        return None, None, None, gradient

@@ -1,0 +1,294 @@
+"""GPU kernels of the set operations, compiled by Triton; see :mod:`gnn_repair.kernels.sets.gpu`.
+
+One program works on one target of one member (or one piece of its terms), BLOCK_T terms × all H
+channels at a time. Z terms over all targets and members; operations and bytes (float32) per call:
+
+    pool           5·Z·H operations, 4·Z·H bytes gathered from the message table (L2 while it fits)
+    pool_gradient  7·Z·H operations, 4·Z·H bytes gathered, 4·Z·H added atomically
+    tilt           6·Z·H + 2·Z·C operations, 4·Z·(H + C) bytes gathered
+    tilt_gradient  11·Z·H + 3·Z·C operations, 4·Z·(H + C) bytes gathered, 4·Z·H added atomically
+
+With dropout, ten integer operations per hidden channel more: masks are recomputed, never stored.
+"""
+
+import triton
+import triton.language as tl
+
+SIZES = [
+    "weights_stride", "cosine_stride", "distance_stride", "T", "P", "L", "G", "R", "C", "threshold"
+]  # fmt: skip
+"""What varies from graph to graph: no kernel is compiled anew for a size that is odd or even."""
+
+
+@triton.jit
+def mixed_hash(x):
+    """A 32-bit mixing function on uint32."""
+    x = x ^ (x >> 16)
+    x = x * tl.full([], 0x21F0AAAD, tl.uint32)
+    x = x ^ (x >> 15)
+    x = x * tl.full([], 0xD35A2D97, tl.uint32)
+    return x ^ (x >> 15)
+
+
+@triton.jit
+def member_key(seed, member):
+    """What distinguishes one member's masks from another's."""
+    low = tl.load(seed).to(tl.uint32)
+    return mixed_hash(low ^ (member.to(tl.uint32) * tl.full([], 0x85EBCA77, tl.uint32)))
+
+
+@triton.jit
+def kept(key, term, channel, threshold):
+    """Which channels of which terms survive, [BLOCK_T, BLOCK_H]."""
+    row = mixed_hash(key ^ (term.to(tl.uint32) * tl.full([], 0x9E3779B1, tl.uint32)))
+    step = channel.to(tl.uint32) * tl.full([], 0x9E3779B9, tl.uint32)
+    value = mixed_hash(row[:, None] + step[None, :])
+    return value >= threshold.to(tl.uint32)
+
+
+@triton.jit
+def piece(start, stop, part, BLOCK_T: tl.constexpr):
+    """The terms this program takes: one of the grid's pieces, each a whole number of blocks."""
+    blocks = tl.cdiv(stop - start, BLOCK_T)
+    each = tl.cdiv(blocks, tl.num_programs(1)) * BLOCK_T
+    first = start + part * each
+    return first, tl.minimum(first + each, stop)
+
+
+@triton.jit
+def hidden_block(
+    t, valid, columns, cosine, distance, source, own, by_cosine, by_distance, s, h, inside, key,
+    threshold, geometry_c, geometry_d, T, P, H, DROP: tl.constexpr,
+):  # fmt: skip
+    """drop(relu(first layer)) unscaled, [BLOCK_T, BLOCK_H]; also columns, cosine and distance."""
+    column = tl.load(columns + t, mask=valid, other=0).to(tl.int64)
+    c = tl.load(cosine + s * geometry_c + t, mask=valid, other=0.0)
+    d = tl.load(distance + s * geometry_d + t, mask=valid, other=0.0)
+    mask = valid[:, None] & inside[None, :]
+    x = tl.load(source + (s * P + column)[:, None] * H + h[None, :], mask=mask, other=0.0)
+    x += own[None, :] + c[:, None] * by_cosine[None, :] + d[:, None] * by_distance[None, :]
+    x = tl.where(mask & (x > 0), x, 0.0)
+    if DROP:
+        x = tl.where(kept(key, t, h, threshold), x, 0.0)
+    return x, column, c, d
+
+
+@triton.jit(do_not_specialize=SIZES)
+def pool(
+    segments, columns, targets, weights, cosine, distance, recipient, source, by_cosine,
+    by_distance, seed, out, weights_stride, cosine_stride, distance_stride, T, P, L, H, G,
+    threshold, scale, DROP: tl.constexpr, BLOCK_T: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """out[part, s, l] = Σ_t α · hidden over a piece of the target's terms."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    s = row // L
+    h = tl.arange(0, BLOCK_H)
+    inside = h < H
+    v = tl.load(targets + row)
+    start, stop = tl.load(segments + v * G), tl.load(segments + (v + 1) * G)
+    own = tl.load(recipient + row * H + h, mask=inside, other=0.0)
+    g = tl.load(by_cosine + s * H + h, mask=inside, other=0.0)
+    k = tl.load(by_distance + s * H + h, mask=inside, other=0.0)
+    key = member_key(seed, s)
+    total = tl.zeros((BLOCK_H,), dtype=tl.float32)
+    first, last = piece(start, stop, part, BLOCK_T)
+    for at in range(first, last, BLOCK_T):
+        t = at + tl.arange(0, BLOCK_T)
+        valid = t < last
+        x, _column, _c, _d = hidden_block(
+            t, valid, columns, cosine, distance, source, own, g, k, s, h, inside, key, threshold,
+            cosine_stride, distance_stride, T, P, H, DROP,
+        )  # fmt: skip
+        w = tl.load(weights + s * weights_stride + t, mask=valid, other=0.0)
+        total += tl.sum(w[:, None] * x, axis=0)
+    rows = tl.num_programs(0).to(tl.int64)
+    tl.store(out + (part * rows + row) * H + h, total * scale, mask=inside)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def pool_gradient(
+    segments, columns, targets, weights, cosine, distance, recipient, source, by_cosine,
+    by_distance, seed, upstream, grad_recipient, grad_source, grad_cosine, grad_distance,
+    weights_stride, cosine_stride, distance_stride, T, P, L, H, G, threshold, scale,
+    DROP: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """Gradients of pool: sums over the piece's terms per row, messages by atomic additions."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    s = row // L
+    h = tl.arange(0, BLOCK_H)
+    inside = h < H
+    v = tl.load(targets + row)
+    start, stop = tl.load(segments + v * G), tl.load(segments + (v + 1) * G)
+    own = tl.load(recipient + row * H + h, mask=inside, other=0.0)
+    g = tl.load(by_cosine + s * H + h, mask=inside, other=0.0)
+    k = tl.load(by_distance + s * H + h, mask=inside, other=0.0)
+    above = tl.load(upstream + row * H + h, mask=inside, other=0.0) * scale
+    key = member_key(seed, s)
+    by_own = tl.zeros((BLOCK_H,), dtype=tl.float32)
+    by_c = tl.zeros((BLOCK_H,), dtype=tl.float32)
+    by_d = tl.zeros((BLOCK_H,), dtype=tl.float32)
+    first, last = piece(start, stop, part, BLOCK_T)
+    for at in range(first, last, BLOCK_T):
+        t = at + tl.arange(0, BLOCK_T)
+        valid = t < last
+        x, column, c, d = hidden_block(
+            t, valid, columns, cosine, distance, source, own, g, k, s, h, inside, key, threshold,
+            cosine_stride, distance_stride, T, P, H, DROP,
+        )  # fmt: skip
+        w = tl.load(weights + s * weights_stride + t, mask=valid, other=0.0)
+        delta = tl.where(x > 0, w[:, None] * above[None, :], 0.0)
+        place = (s * P + column)[:, None] * H + h[None, :]
+        tl.atomic_add(grad_source + place, delta, mask=x > 0, sem="relaxed")
+        by_own += tl.sum(delta, axis=0)
+        by_c += tl.sum(c[:, None] * delta, axis=0)
+        by_d += tl.sum(d[:, None] * delta, axis=0)
+    rows = tl.num_programs(0).to(tl.int64)
+    at_row = (part * rows + row) * H + h
+    tl.store(grad_recipient + at_row, by_own, mask=inside)
+    tl.store(grad_cosine + at_row, by_c, mask=inside)
+    tl.store(grad_distance + at_row, by_d, mask=inside)
+
+
+@triton.jit
+def bounded(raw, bound):
+    """bound · tanh(raw), and tanh(raw)."""
+    # tanh by exp of a nonpositive number: exact enough, and no overflow.
+    small = tl.exp(-2.0 * tl.abs(raw))
+    size = (1.0 - small) / (1.0 + small)
+    share = tl.where(raw < 0, -size, size)
+    return bound * share, share
+
+
+@triton.jit(do_not_specialize=SIZES)
+def tilt(
+    segments, columns, rows, targets, weights, cosine, distance, recipient, source, by_cosine,
+    by_distance, seed, output, bias, contributions, out, weights_stride, cosine_stride,
+    distance_stride, T, P, L, H, G, R, C, threshold, scale, bound, DROP: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """out[part, s, l, g] = Σ_t α e^s [ℓ, 1] over a piece of each of the target's groups."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    s = row // L
+    h, c_at = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
+    inside, known = h < H, c_at < C
+    v = tl.load(targets + row)
+    own = tl.load(recipient + row * H + h, mask=inside, other=0.0)
+    g_c = tl.load(by_cosine + s * H + h, mask=inside, other=0.0)
+    g_d = tl.load(by_distance + s * H + h, mask=inside, other=0.0)
+    w_out = tl.load(output + s * H + h, mask=inside, other=0.0) * scale
+    b_out = tl.load(bias + s)
+    key = member_key(seed, s)
+    all_rows = tl.num_programs(0).to(tl.int64)
+    for group in range(G):
+        start = tl.load(segments + v * G + group)
+        stop = tl.load(segments + v * G + group + 1)
+        mixture = tl.zeros((BLOCK_C,), dtype=tl.float32)
+        first, last = piece(start, stop, part, BLOCK_T)
+        for at in range(first, last, BLOCK_T):
+            t = at + tl.arange(0, BLOCK_T)
+            valid = t < last
+            x, _column, _c, _d = hidden_block(
+                t, valid, columns, cosine, distance, source, own, g_c, g_d, s, h, inside, key,
+                threshold, cosine_stride, distance_stride, T, P, H, DROP,
+            )  # fmt: skip
+            score, _share = bounded(tl.sum(x * w_out[None, :], axis=1) + b_out, bound)
+            a = tl.load(weights + s * weights_stride + t, mask=valid, other=0.0)
+            e = a * tl.exp(score)
+            table_row = tl.load(rows + t, mask=valid, other=0).to(tl.int64)
+            place = (s * R + table_row)[:, None] * C + c_at[None, :]
+            message = tl.load(
+                contributions + place, mask=valid[:, None] & known[None, :], other=0.0
+            )
+            message = tl.where(c_at[None, :] == C, 1.0, message)
+            mixture += tl.sum(e[:, None] * message, axis=0)
+        at_row = ((part * all_rows + row) * G + group) * (C + 1) + c_at
+        tl.store(out + at_row, mixture, mask=c_at <= C)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def tilt_gradient(
+    segments, columns, rows, targets, weights, cosine, distance, recipient, source, by_cosine,
+    by_distance, seed, output, bias, contributions, upstream, grad_output, grad_bias,
+    grad_recipient, grad_source, grad_cosine, grad_distance, weights_stride, cosine_stride,
+    distance_stride, T, P, L, H, G, R, C, threshold, scale, bound, DROP: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Gradients of tilt: sums over the piece's terms per row, messages by atomic additions."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    s = row // L
+    h, c_at = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
+    inside, known = h < H, c_at < C
+    v = tl.load(targets + row)
+    own = tl.load(recipient + row * H + h, mask=inside, other=0.0)
+    g_c = tl.load(by_cosine + s * H + h, mask=inside, other=0.0)
+    g_d = tl.load(by_distance + s * H + h, mask=inside, other=0.0)
+    w_out = tl.load(output + s * H + h, mask=inside, other=0.0) * scale
+    b_out = tl.load(bias + s)
+    key = member_key(seed, s)
+    by_own = tl.zeros((BLOCK_H,), dtype=tl.float32)
+    by_c = tl.zeros((BLOCK_H,), dtype=tl.float32)
+    by_d = tl.zeros((BLOCK_H,), dtype=tl.float32)
+    by_out = tl.zeros((BLOCK_H,), dtype=tl.float32)
+    by_bias = tl.zeros((BLOCK_T,), dtype=tl.float32)
+    for group in range(G):
+        start = tl.load(segments + v * G + group)
+        stop = tl.load(segments + v * G + group + 1)
+        above = tl.load(upstream + (row * G + group) * (C + 1) + c_at, mask=c_at <= C, other=0.0)
+        first, last = piece(start, stop, part, BLOCK_T)
+        for at in range(first, last, BLOCK_T):
+            t = at + tl.arange(0, BLOCK_T)
+            valid = t < last
+            x, column, c, d = hidden_block(
+                t, valid, columns, cosine, distance, source, own, g_c, g_d, s, h, inside, key,
+                threshold, cosine_stride, distance_stride, T, P, H, DROP,
+            )  # fmt: skip
+            score, share = bounded(tl.sum(x * w_out[None, :], axis=1) + b_out, bound)
+            a = tl.load(weights + s * weights_stride + t, mask=valid, other=0.0)
+            table_row = tl.load(rows + t, mask=valid, other=0).to(tl.int64)
+            place = (s * R + table_row)[:, None] * C + c_at[None, :]
+            message = tl.load(
+                contributions + place, mask=valid[:, None] & known[None, :], other=0.0
+            )
+            message = tl.where(c_at[None, :] == C, 1.0, message)
+            inner = tl.sum(above[None, :] * message, axis=1)
+            e = a * tl.exp(score) * inner * bound * (1.0 - share * share)
+            delta = tl.where(x > 0, e[:, None] * w_out[None, :], 0.0)
+            source_place = (s * P + column)[:, None] * H + h[None, :]
+            tl.atomic_add(grad_source + source_place, delta, mask=x > 0, sem="relaxed")
+            by_own += tl.sum(delta, axis=0)
+            by_c += tl.sum(c[:, None] * delta, axis=0)
+            by_d += tl.sum(d[:, None] * delta, axis=0)
+            by_out += tl.sum(e[:, None] * x, axis=0) * scale
+            by_bias += e
+    all_rows = tl.num_programs(0).to(tl.int64)
+    at_row = (part * all_rows + row) * H + h
+    tl.store(grad_recipient + at_row, by_own, mask=inside)
+    tl.store(grad_cosine + at_row, by_c, mask=inside)
+    tl.store(grad_distance + at_row, by_d, mask=inside)
+    tl.store(grad_output + at_row, by_out, mask=inside)
+    tl.store(grad_bias + part * all_rows + row, tl.sum(by_bias, axis=0))
+
+
+@triton.jit(do_not_specialize=["T", "N", "P"])
+def compare(
+    owners, columns, recipient, source, products, squares, T, N, P, D,
+    BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """products[s, t] = h_v · h_a and squares[s, t] = ‖h_a − h_v‖²."""
+    t = tl.program_id(0).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
+    s = tl.program_id(1).to(tl.int64)
+    valid = t < T
+    here = (s * N + tl.load(owners + t, mask=valid, other=0).to(tl.int64)) * D
+    there = (s * P + tl.load(columns + t, mask=valid, other=0).to(tl.int64)) * D
+    product = tl.zeros((BLOCK_T,), dtype=tl.float32)
+    square = tl.zeros((BLOCK_T,), dtype=tl.float32)
+    for first in range(0, D, BLOCK_D):
+        i = first + tl.arange(0, BLOCK_D)
+        mask = valid[:, None] & (i < D)[None, :]
+        left = tl.load(recipient + here[:, None] + i[None, :], mask=mask, other=0.0)
+        right = tl.load(source + there[:, None] + i[None, :], mask=mask, other=0.0)
+        product += tl.sum(left * right, axis=1)
+        square += tl.sum((right - left) * (right - left), axis=1)
+    tl.store(products + s * T + t, product, mask=valid)
+    tl.store(squares + s * T + t, square, mask=valid)

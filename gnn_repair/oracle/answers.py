@@ -1,0 +1,71 @@
+"""Answers to consecutive LPs, as plain arrays that can be cut and joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnn_repair.oracle.reference_solvers import Answer
+from gnn_repair.oracle.tables import Floats, Integers, Tables
+
+_PER_LP = ("margin", "bound", "status", "weights", "counts")
+_PER_TERM = ("terms", "coefficients", "sources", "groups")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """n answers; see :class:`~gnn_repair.oracle.solution.OracleSolution`."""
+
+    margin: Floats
+    bound: Floats
+    status: NDArray[np.int8]
+    weights: Floats
+    counts: Integers
+    """[n]: size of each support; the four arrays below hold one support after another."""
+    terms: Integers
+    coefficients: Floats
+    sources: Integers
+    groups: Integers
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    def part(self, first: int, last: int) -> Piece:
+        """Answers ``first : last``."""
+        low = int(self.counts[:first].sum())
+        high = low + int(self.counts[first:last].sum())
+        arrays = {name: getattr(self, name)[first:last] for name in _PER_LP}
+        arrays |= {name: getattr(self, name)[low:high] for name in _PER_TERM}
+        reasons = {k - first: text for k, text in self.reasons.items() if first <= k < last}
+        return Piece(**arrays, reasons=reasons)
+
+
+def pack(tables: Tables, positions: Integers, answers: Sequence[Answer]) -> Piece:
+    """The answers for the recipients at ``positions``."""
+    counts = np.array([len(answer.terms) for answer in answers])
+    terms = np.concatenate([answer.terms for answer in answers])
+    return Piece(
+        np.array([answer.margin for answer in answers]),
+        np.array([answer.bound for answer in answers]),
+        np.array([answer.status for answer in answers], np.int8),
+        np.stack([answer.weights for answer in answers]),
+        counts,
+        terms,
+        np.concatenate([answer.coefficients for answer in answers]),
+        *tables.origin(np.repeat(positions, counts), terms),
+        {k: answer.reason for k, answer in enumerate(answers) if answer.reason},
+    )
+
+
+def join(pieces: Sequence[Piece]) -> Piece:
+    """One piece of several."""
+    arrays = {
+        name: np.concatenate([getattr(piece, name) for piece in pieces])
+        for name in _PER_LP + _PER_TERM
+    }
+    reasons, offset = dict[int, str](), 0
+    for piece in pieces:
+        reasons |= {offset + k: text for k, text in piece.reasons.items()}
+        offset += len(piece.margin)
+    return Piece(**arrays, reasons=reasons)

@@ -1,0 +1,247 @@
+# mypy: allow-untyped-defs, disable-error-code="untyped-decorator, no-untyped-call"
+"""Kernels that choose the columns the simplex method works on.
+
+Up to SMALL terms it sees every column. Beyond, it works on a few dozen, and passes over the full
+set only certify the answer or find columns that improve it. The first pass copies the terms class
+by class, so that later ones read numbers side by side from the cache.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy import uint64
+
+from gnn_repair.oracle.lanes import WIDTH, get_row, put, put_row, spread
+from gnn_repair.oracle.pricing import (
+    NOTHING,
+    add_up,
+    close_and_top,
+    cold_kernel,
+    copy_terms,
+    find,
+    kernel,
+    largest,
+    load,
+    power_of_two,
+    top,
+    weigh,
+    widest_gap,
+)
+from gnn_repair.oracle.simplex import RATE
+from gnn_repair.oracle.workspace import (
+    BOUNDS,
+    CANDIDATES,
+    DUAL,
+    GROUP,
+    HEAD,
+    HUGE,
+    INVERSE,
+    LOWS,
+    MASS,
+    OFFSET,
+    STRIP,
+    TERM,
+    TOPS,
+    VALUES,
+)
+
+LARGE = 4096.0
+"""The scale changes when the longest column's squared length is above this, or below the
+inverse."""
+
+
+class Terms(NamedTuple):
+    """Where an LP's terms are."""
+
+    rows: Any
+    """[T] int32: table rows of the exposure's terms."""
+    table: Any
+    """[R, C]: contributions of the LP's member."""
+    target: Any
+    """The class c."""
+
+
+@kernel
+def take_all(problem, room, groups):
+    """Load every term; returns the number of columns, the scale and the longest column's squared
+    length. Up to seven columns of zeros follow.
+
+    The scale is a guess from each group's first term; where that is far off, all terms are asked.
+    """
+    state, places, size = room.state, room.places, 0.0
+    low, count = places[LOWS, 0], places[LOWS, groups] - places[LOWS, 0]
+    for g in range(groups):
+        size = max(size, _size(problem, room, g, places[LOWS, g], places[LOWS, g] + 1))
+        places[BOUNDS, g] = places[LOWS, g] - low
+        for k in range(uint64(places[BOUNDS, g]), uint64(places[LOWS, g + 1] - low)):
+            room.labels[GROUP, k] = g
+            room.labels[TERM, k] = uint64(low) + k
+    places[BOUNDS, groups] = count
+    scale, longest = power_of_two(size), 0.0
+    for _ in range(2):
+        for g in range(groups):
+            for k in range(places[BOUNDS, g], places[BOUNDS, g + 1], WIDTH):
+                put(room.buffer, k, spread(state[MASS, g] * scale))
+        put(room.buffer, count, spread(0.0))
+        load(problem, low, count, room.buffer, room.entries)
+        longest = add_up(room.entries, count, room.buffer)
+        if 1.0 / LARGE <= longest <= LARGE:
+            break
+        scale = _exact_scale(problem, room, groups)
+    return count, scale, longest
+
+
+@kernel
+def _size(problem, room, g, start, stop):
+    """max m_g |ℓ_c − ℓ_r| of terms start : stop, which are of group g."""
+    size = 0.0
+    for t in range(start, stop):
+        size = max(size, widest_gap(problem.rows[t], problem.table, problem.target))
+    return size * room.state[MASS, g]
+
+
+@cold_kernel
+def _exact_scale(problem, room, groups):
+    """What brings the largest |D| into (½, 1]."""
+    size, lows = 0.0, room.places[LOWS]
+    for g in range(groups):
+        size = max(size, _size(problem, room, g, lows[g], lows[g + 1]))
+    return power_of_two(size)
+
+
+@cold_kernel
+def _rescale(entries, count):
+    """Bring the first ``count`` columns into [−1, 1]; returns the factor, a power of two."""
+    factor = power_of_two(largest(entries, count))
+    for r in range(entries.shape[0]):
+        for k in range(0, count, WIDTH):
+            put_row(entries, r, k, spread(factor) * get_row(entries, r, k))
+    return factor
+
+
+@cold_kernel
+def sample(problem, room, groups):
+    """The columns a large LP begins with: the best of each block under equal rival weights.
+
+    Returns their number, the scale and the longest one's squared length.
+    """
+    for g in range(groups):
+        room.state[DUAL, g] = NOTHING
+    count, _ = sweep(problem, room, groups, np.int64(0), np.int64(0), 1.0)
+    scale = _rescale(room.entries, count)
+    return count, scale, add_up(room.entries, count, room.buffer)
+
+
+@cold_kernel
+def sweep(problem, room, groups, slots, count, scale):
+    """One pass over all terms under the dual: group maxima into TOPS, and the best term of
+    each block joins the working columns if it beats its group's threshold u_g.
+
+    The first pass, without slots, weighs rivals equally and copies the terms strip by strip; later
+    ones read the copies, and copy again what did not fit.
+    Returns the new number of working columns and the largest |D| among the new.
+    """
+    state, places, size, n = room.state, room.places, 0.0, np.int64(0)
+    block = (places[LOWS, groups] - places[LOWS, 0]) // CANDIDATES + 16 & ~15
+    length, classes = block * max(1, STRIP // block), problem.table.shape[1]
+    spare = room.copies.shape[0] // classes - 1
+    for g in range(groups):
+        peak, factor, end = NOTHING, state[MASS, g] * scale, places[LOWS, g + 1]
+        threshold = (state[DUAL, g] + RATE) / factor
+        if slots == 0:
+            places[BOUNDS, g] = count
+        for low in range(places[LOWS, g], end, length):
+            base, high = min(n, spare) * classes, min(low + length, end)
+            if slots == 0 or n >= spare:
+                copy_terms(problem, low, high - low, room, base)
+            if slots > 0:
+                weigh(room, base, problem.target, high - low, groups, slots)
+            best = top(room.buffer, np.int64(0), high - low)
+            peak, n = max(peak, best), n + 1
+            if best > threshold:
+                count, most = _pick(
+                    room, base, problem.target, g, low, high, block, threshold, factor, count
+                )
+                size = max(size, most)
+        state[TOPS, g] = factor * peak
+        if slots == 0:
+            places[BOUNDS, g + 1] = count
+    return count, size
+
+
+@kernel
+def _pick(room, base, c, g, low, high, block, threshold, factor, count):
+    """The best term of each block of a strip joins the columns if it scores above ``threshold``.
+
+    Returns the new number of columns and the largest |D| among the new.
+    """
+    labels, copies, size = room.labels, room.copies, 0.0
+    for k in range(np.int64(0), high - low, block):
+        best = top(room.buffer, k, min(k + block, high - low))
+        if best > threshold:
+            at = find(room.buffer, k, best)
+            labels[GROUP, count], labels[TERM, count] = g, low + at
+            for r in range(room.entries.shape[0]):
+                value = factor * (copies[base + c, at] - copies[base + r, at])
+                room.entries[r, count] = value
+                size = max(size, abs(value))
+            count += 1
+    return count, size
+
+
+@cold_kernel
+def shrink(room, groups, slots, count):
+    """Scale everything down when a new column is far larger than the others; returns the factor.
+
+    γ, slacks and rival rows are in the units of D; x and mass rows are not.
+    """
+    state, classes = room.state, room.entries.shape[0]
+    factor = _rescale(room.entries, count)
+    for r in range(classes):
+        state[OFFSET, r] *= factor if state[OFFSET, r] < HUGE else 1.0
+    for i in range(classes + groups):
+        variable = room.places[HEAD, i]
+        if variable < 0:
+            state[VALUES, i] *= factor if state[VALUES, i] < HUGE else 1.0
+            for g in range(groups):
+                state[INVERSE + g, i] *= factor
+        else:
+            for s in range(groups, slots):
+                state[INVERSE + s, i] /= factor
+    return factor
+
+
+@cold_kernel
+def keep_basic(room, groups):
+    """Drop all working columns but the basic ones; returns their number."""
+    places, labels = room.places, room.labels
+    count, last = np.int64(0), np.int64(-1)
+    for g in range(groups + 1):
+        places[BOUNDS, g] = 0
+    while True:
+        at = -1
+        for i in range(room.entries.shape[0] + groups):
+            j = places[HEAD, i]
+            if j > last and (at < 0 or j < places[HEAD, at]):
+                at = i
+        if at < 0:
+            return count
+        last = places[HEAD, at]
+        for r in range(room.entries.shape[0]):
+            room.entries[r, count] = room.entries[r, last]
+        labels[GROUP, count], labels[TERM, count] = labels[GROUP, last], labels[TERM, last]
+        places[HEAD, at] = count
+        # Later columns are looked for above ``last``, so the new number must not be found again.
+        count += 1
+
+
+@kernel
+def maxima(room, groups, total):
+    """max_{a∈g} w·D_a of every group into TOPS, from the rates of the last pricing.
+
+    All terms are among the columns, and w has been divided by ``total`` since.
+    """
+    state, bounds = room.state, room.places[BOUNDS]
+    for g in range(groups - 1, -1, -1):
+        best = close_and_top(room.buffer, bounds[g], bounds[g + 1])
+        state[TOPS, g] = (state[DUAL, g] + best) / total

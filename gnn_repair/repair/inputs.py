@@ -1,0 +1,209 @@
+"""What repairs see of an exposure: each recipient, its messages and how the two compare.
+
+Nothing of size terms × state is built. A node or message is described by [h, z⁰]; the pair
+features of a term follow from the two descriptions and two frozen numbers, the cosine and the
+distance of the states, which are computed once per exposure.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from gnn_repair.backbones.graph import Features
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposure
+from gnn_repair.kernels import mix
+from gnn_repair.kernels.products import SharedRows, picked_product, product
+from gnn_repair.kernels.sets import TermSets, compare
+
+NARROW = 32
+"""A state no wider than this is kept once a member, beside the logits, even where all share it."""
+
+
+class Description:
+    """[h, z⁰] of M nodes or messages for S members, ready to be multiplied with weights."""
+
+    def __init__(self, state: Tensor, logits: Tensor) -> None:
+        """From h [S or 1, M, d] and z⁰ [S, M, C]."""
+        self.width = state.shape[2]
+        shared = state.shape[0] == 1 and self.width > NARROW
+        self.shared = Features(state[0]) if shared else None
+        wide = state.expand(logits.shape[0], -1, -1)
+        self.rows = logits if shared else torch.cat([wide, logits], dim=2)
+
+    @cached_property
+    def pieces(self) -> SharedRows | None:
+        """The shared state for tensor cores; None where there are none."""
+        if self.shared is None or self.shared.dense.dtype != torch.float32:
+            return None
+        return SharedRows(self.shared.dense) if self.rows.device.type == "cuda" else None
+
+    def times(self, weight: Tensor) -> Tensor:
+        """[h, z⁰] W of every row: weight [S, d + C, k] gives [S, M, k]."""
+        if self.shared is None or self.pieces is not None:
+            return product(self.rows, weight, self.pieces)
+        by_state = weight[:, : self.width]
+        return self._shared_times(by_state) + torch.bmm(self.rows, weight[:, self.width :])
+
+    def _shared_times(self, weight: Tensor) -> Tensor:
+        assert self.shared is not None
+        members, width, channels = weight.shape
+        if self.shared.sparse is None:
+            return torch.matmul(self.shared.dense, weight)
+        table = weight.transpose(0, 1).reshape(width, members * channels)
+        out = mix(self.shared.sparse.pattern, self.shared.sparse.coefficients, table)
+        return out.view(-1, members, channels).transpose(0, 1)
+
+    def at(self, index: Tensor) -> Tensor:
+        """Rows [S, L, d + C] of each member's own choice [S, L]."""
+        chosen = _pick(self.rows, index)
+        return chosen if self.shared is None else torch.cat([self.shared.dense[index], chosen], 2)
+
+    def times_at(self, index: Tensor, *weights: Tensor) -> list[Tensor]:
+        """[h, z⁰] W of each member's own choice of rows [S, L], for every W: [S, L, k] each."""
+        if self.pieces is not None:
+            return [picked_product(self.pieces, self.rows, index, weight) for weight in weights]
+        if self.shared is not None and 2 * index.shape[1] * self.width >= self._work():
+            return [_pick(self.times(weight), index) for weight in weights]
+        rows = self.at(index)
+        return [torch.bmm(rows, weight) for weight in weights]
+
+    def _work(self) -> int:
+        """Numbers read when the shared state is multiplied as a whole."""
+        assert self.shared is not None
+        sparse = self.shared.sparse
+        return self.shared.dense.numel() if sparse is None else sparse.coefficients.numel()
+
+
+def _pick(table: Tensor, index: Tensor) -> Tensor:
+    """table[s, index[s, l]] for every member, [S, L, k]."""
+    return table.gather(1, index.unsqueeze(2).expand(-1, -1, table.shape[2]))
+
+
+class RepairInputs:
+    """An exposure as repairs read it, in the model's precision; S members first on every axis."""
+
+    def __init__(self, exposure: Exposure) -> None:
+        self.num_members, self.num_classes = exposure.num_members, exposure.num_classes
+        self.width = exposure.state.shape[2]
+        self.dtype, self.device = exposure.state.dtype, exposure.recipients.device
+        self.root, self.groups = exposure.root, exposure.num_groups
+        self.nodes = exposure.recipients
+        """[n]: the graph node behind each recipient."""
+        self.frozen_logits = exposure.frozen_logits.to(self.dtype)
+        """z⁰ of every node, [S, N, C]."""
+        self.embedding = exposure.embedding
+        self._state, self._messages = exposure.state, exposure.messages
+        self._rows, self._segments = exposure.rows, exposure.segments
+        self._message_rows, self._sources = exposure.message_rows, exposure.sources
+        self._coefficients, self._mass = exposure.coefficients.to(self.dtype), exposure.mass
+        self._contributions, self._fixed = exposure.contributions, exposure.fixed_logits
+
+    @cached_property
+    def recipients(self) -> Description:
+        """Every node of the graph as a recipient."""
+        return Description(self._state, self.frozen_logits)
+
+    @cached_property
+    def _pairs(self) -> tuple[Tensor, Tensor]:
+        """Distinct (message, source) pairs as one number each, and the pair of every table row."""
+        key = self._message_rows.long() * self.frozen_logits.shape[1] + self._sources.long()
+        distinct, pair = key.unique(return_inverse=True)
+        return distinct, pair
+
+    @cached_property
+    def messages(self) -> Description:
+        """Every distinct message: its state and its sender's frozen logits."""
+        distinct, _ = self._pairs
+        row = distinct // self.frozen_logits.shape[1]
+        logits = self.frozen_logits[:, distinct % self.frozen_logits.shape[1]]
+        return Description(self._messages[:, row], logits)
+
+    @cached_property
+    def sets(self) -> TermSets:
+        """The terms, with cosine and distance of every (recipient, message) pair."""
+        columns = self._pairs[1][self._rows.long()].int()
+        cosine, distance = self._geometry(columns)
+        return TermSets(
+            self._segments, self.groups, columns, self._rows, self._coefficients, cosine, distance
+        )
+
+    def _geometry(self, columns: Tensor) -> tuple[Tensor, Tensor]:
+        distinct, _ = self._pairs
+        members = max(self._state.shape[0], self._messages.shape[0])
+        here = self._state[:, self.nodes].expand(members, -1, -1).contiguous()
+        there = self._messages[:, distinct // self.frozen_logits.shape[1]]
+        there = there.expand(members, -1, -1).contiguous()
+        ends = self._segments[:: self.groups].contiguous()
+        products, squares = compare(ends, columns, here, there)
+        owner = torch.repeat_interleave(ends.diff())
+        norms = here.norm(dim=2)[:, owner] * there.norm(dim=2)[:, columns.long()]
+        # The cosine of a zero vector is 0.
+        return torch.where(norms > 0, products / norms, 0.0), squares.sqrt()
+
+    @cached_property
+    def root_cosine(self) -> Tensor:
+        """cos(h_v, h_v) of every node, [S, N]: 1, or 0 where h_v = 0."""
+        nonzero = (self._state != 0).any(2).to(self.dtype)
+        return nonzero.expand(self.num_members, -1)
+
+    @cached_property
+    def total(self) -> Tensor:
+        """m̄_v = Σ ω over the whole set, root included, [S, n]."""
+        total = self._mass.sum(2) + (1.0 if self.root else 0.0)
+        return total.to(self.dtype).expand(self.num_members, -1)
+
+    @cached_property
+    def mass(self) -> Tensor:
+        """m_{v,g}, [S, n, G]."""
+        return self._mass.to(self.dtype).expand(self.num_members, -1, -1)
+
+    @cached_property
+    def contributions(self) -> Tensor:
+        """ℓ, [S, R, C]."""
+        return self._contributions.to(self.dtype)
+
+    @cached_property
+    def fixed_logits(self) -> Tensor:
+        """β of every recipient, [S, n, C]."""
+        return self._fixed[:, self.nodes].to(self.dtype)
+
+    @property
+    def everyone(self) -> Tensor:
+        """All recipients as targets, [S, n]."""
+        index = torch.arange(self.nodes.numel(), device=self.device)
+        return index.expand(self.num_members, -1).contiguous()
+
+    def frozen_at(self, targets: Tensor) -> Tensor:
+        """z⁰ of targets [S, L], [S, L, C]."""
+        return _pick(self.frozen_logits, self.nodes[targets])
+
+    def times_at(self, targets: Tensor, *weights: Tensor) -> list[Tensor]:
+        """[h_v, z⁰_v] W of targets [S, L], for every W [S, d + C, k]: [S, L, k] each."""
+        return self.recipients.times_at(self.nodes[targets], *weights)
+
+    def at(self, values: Tensor, targets: Tensor) -> Tensor:
+        """Per-recipient values [S, n, …] of targets [S, L], [S, L, …]."""
+        return (
+            values.flatten(2)
+            .gather(1, targets.unsqueeze(2).expand(-1, -1, values[0, 0].numel()))
+            .view(*targets.shape, *values.shape[2:])
+        )
+
+
+_SEEN: WeakKeyDictionary[Exposure, RepairInputs] = WeakKeyDictionary()
+
+
+def repair_inputs(exposure: Exposure) -> RepairInputs:
+    """What repairs see of an exposure; computed once as long as the exposure lives."""
+    if exposure not in _SEEN:
+        if not bool(torch.isfinite(exposure.state).all() & torch.isfinite(exposure.messages).all()):
+            raise InputError(
+                "state or messages hold NaN or infinite values; repairs cannot read them"
+            )
+        _SEEN[exposure] = RepairInputs(exposure)
+    return _SEEN[exposure]

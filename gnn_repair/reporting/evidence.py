@@ -1,0 +1,267 @@
+"""What a report shows about one run: every chosen node's terms, witness and predictions.
+
+Gathered once from an exposure, its oracle solution and the fitted repairs, into plain NumPy
+arrays that the page, the figures and the tests read alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposure
+from gnn_repair.oracle.solution import OracleSolution
+from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.reporting.corrections import Correction, RepairLike, correction_of
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """One member's view of n chosen nodes: errors first, by γ from high to low.
+
+    Sizes: n nodes, N nodes of the graph, G groups, T terms, R table rows, C classes.
+    """
+
+    groups: tuple[str, ...]
+    nodes: Integers
+    """[n]: the graph node."""
+    labels: Integers
+    """[N]: y, −1 where unknown."""
+    predictions: Integers
+    """[N]: the frozen model's class."""
+    degree: Integers
+    """[n]: neighbours, the node itself left out."""
+    homophily: Floats
+    """[n]: share of labelled neighbours with the node's class; NaN without any."""
+    frozen_logits: Floats
+    """[n, C]: z⁰."""
+    fixed_logits: Floats
+    """[n, C]: β."""
+    segments: Integers
+    """[n·G + 1]: terms of node i and group g are ``segments[i·G+g] : segments[i·G+g+1]``."""
+    rows: Integers
+    """[T]: the table row of a term."""
+    coefficients: Floats
+    """[T]: α."""
+    contributions: Floats
+    """[R, C]: ℓ."""
+    sources: Integers
+    """[R]: the node that sent it."""
+    margin: Floats
+    """[n]: γ of the true class; NaN where not solved."""
+    rival_weights: Floats
+    """[n, C]: w."""
+    witness: Floats
+    """[T]: the oracle's λ."""
+    corrections: tuple[Correction, ...] = ()
+    edges: Integers | None = None
+    """[2, E]: each undirected edge once, for drawing; None where the graph is not known."""
+    unlabelled: int = 0
+    """Chosen nodes that are not shown because their class is unknown."""
+    origin: str = field(default="", kw_only=True)
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return self.frozen_logits.shape[1]
+
+    @property
+    def true_class(self) -> Integers:
+        """[n]."""
+        return self.labels[self.nodes]
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """[n]: whether the frozen model is right."""
+        return self.predictions[self.nodes] == self.true_class
+
+    @property
+    def starts(self) -> Integers:
+        """[n + 1]: where each node's terms begin."""
+        return self.segments[:: len(self.groups)]
+
+    @property
+    def support(self) -> Integers:
+        """[n]: active terms of the witness."""
+        active = np.concatenate([[0], np.cumsum(self.witness > ACTIVE)])
+        return active[self.starts[1:]] - active[self.starts[:-1]]
+
+
+REACHABLE = ACTIVE = 1e-7
+"""γ and λ count above this, as in the paper."""
+
+
+def gather(
+    exposure: Exposure,
+    y: Tensor,
+    nodes: Tensor | None = None,
+    *,
+    member: int = 0,
+    solution: OracleSolution | None = None,
+    repairs: Mapping[str, RepairLike] | None = None,
+    edge_index: Tensor | None = None,
+) -> Evidence:
+    """Collect what a report shows.
+
+    Args:
+        exposure: the frozen model's final aggregation.
+        y: [N] true classes, −1 where unknown (such nodes are not shown).
+        nodes: mask [N] or [N, S], node numbers, or None for every recipient.
+        member: which member (split) is shown.
+        solution: of the true class at these nodes; solved here unless given.
+        repairs: by name, fitted repairs or logits [N, C] of one's own method.
+        edge_index: [2, E] the graph; without it the sources of the terms stand for neighbours.
+    """
+    if not 0 <= member < exposure.num_members:
+        raise InputError(f"member {member} does not exist; there are {exposure.num_members}")
+    if y.shape != (exposure.num_nodes,):
+        raise InputError(f"y has shape {list(y.shape)} instead of [{exposure.num_nodes}]")
+    exposure, y = exposure.to("cpu"), y.cpu().long()
+    if bool((y >= exposure.num_classes).any()):
+        raise InputError(f"y holds class {int(y.max())}; classes end at {exposure.num_classes - 1}")
+    chosen = chosen_nodes(exposure, nodes, member)
+    known = chosen[y[chosen] >= 0]
+    if not len(known):
+        raise InputError("no labelled node was chosen for the report; check the mask and y")
+    if solution is None:
+        solution = solve_oracle(exposure.member(member), y, known)
+        solved = 0
+    else:
+        solved = member
+    margin, weights = _answers(solution, solved, known, y)
+    predicted = exposure.frozen_logits[member].argmax(1)
+    order = _order(known, y, predicted, margin)
+    known, margin, weights = known[order], margin[order.numpy()], weights[order.numpy()]
+    part = exposure.restrict(known)
+    witness = _witness(solution, solved, exposure, part, y)
+    edges = None if edge_index is None else _undirected(edge_index)
+    degree, homophily = _surroundings(part, y, edges)
+    used, rows = np.unique(part.rows.numpy(), return_inverse=True)
+    return Evidence(
+        groups=tuple(group.name for group in exposure.groups),
+        nodes=known.numpy(),
+        labels=y.numpy(),
+        predictions=predicted.numpy(),
+        degree=degree,
+        homophily=homophily,
+        frozen_logits=part.frozen_logits[member, known].numpy(),
+        fixed_logits=part.fixed_logits[member, known].numpy(),
+        segments=part.segments.numpy(),
+        rows=rows.astype(np.int64),
+        coefficients=_of_member(part.coefficients, member).double().numpy(),
+        contributions=part.contributions[member].numpy()[used],
+        sources=part.sources.numpy()[used].astype(np.int64),
+        margin=margin,
+        rival_weights=weights,
+        witness=witness,
+        corrections=tuple(
+            correction_of(name, repair, exposure, part, member)
+            for name, repair in (repairs or {}).items()
+        ),
+        edges=edges,
+        unlabelled=len(chosen) - len(known),
+        origin=exposure.origin,
+    )
+
+
+def chosen_nodes(exposure: Exposure, nodes: Tensor | None, member: int) -> Tensor:
+    """Node numbers [n] behind a mask, numbers or None."""
+    if nodes is None:
+        return exposure.recipients.cpu()
+    nodes = nodes.cpu()
+    if nodes.dtype != torch.bool:
+        return nodes.long().view(-1)
+    if nodes.dim() == 2:
+        if nodes.shape[1] != exposure.num_members:
+            raise InputError(
+                f"the mask has {nodes.shape[1]} columns for {exposure.num_members} members; "
+                "give one column a member, or one mask"
+            )
+        nodes = nodes[:, member]
+    if nodes.shape[0] != exposure.num_nodes:
+        raise InputError(f"the mask covers {nodes.shape[0]} nodes instead of {exposure.num_nodes}")
+    return nodes.nonzero().view(-1)
+
+
+def _of_member(values: Tensor, member: int) -> Tensor:
+    return values[member if values.shape[0] > 1 else 0]
+
+
+def _answers(
+    solution: OracleSolution, member: int, nodes: Tensor, y: Tensor
+) -> tuple[Floats, Floats]:
+    """γ and w of the true class at ``nodes``; NaN and zero where they were not solved."""
+    place = _places(solution, member, len(y), y)[nodes.numpy()]
+    found = place >= 0
+    margin = np.where(found, solution.margin[np.where(found, place, 0)], np.nan)
+    weights = np.where(found[:, None], solution.rival_weights[np.where(found, place, 0)], 0.0)
+    return margin, weights
+
+
+def _places(solution: OracleSolution, member: int, nodes: int, y: Tensor) -> Integers:
+    """[N]: the LP of each node's true class, −1 where there is none."""
+    if not len(solution):
+        raise InputError("the oracle solution is empty; solve it at the nodes of the report")
+    ours = (solution.member == member) & (solution.target == y.numpy()[solution.node])
+    place = np.full(nodes, -1)
+    place[solution.node[ours]] = np.flatnonzero(ours)
+    return place
+
+
+def _order(nodes: Tensor, y: Tensor, predicted: Tensor, margin: Floats) -> Tensor:
+    right = (predicted[nodes] == y[nodes]).numpy()
+    return torch.from_numpy(np.lexsort((nodes.numpy(), -margin, right)))
+
+
+def _witness(
+    solution: OracleSolution, member: int, exposure: Exposure, part: Exposure, y: Tensor
+) -> Floats:
+    """[T]: λ on the terms of ``part``, which ``solution`` numbers as ``exposure`` does."""
+    place = _places(solution, member, exposure.num_nodes, y)
+    witness = np.zeros(part.num_terms)
+    theirs = exposure.segments[:: exposure.num_groups].numpy()
+    ours = part.segments[:: part.num_groups].numpy()
+    for i, node in enumerate(part.recipients.tolist()):
+        lp = place[node]
+        if lp >= 0:
+            entries = slice(solution.indptr[lp], solution.indptr[lp + 1])
+            local = solution.terms[entries] - theirs[solution.recipient[lp]] + ours[i]
+            witness[local] = solution.coefficients[entries]
+    return witness
+
+
+def _undirected(edge_index: Tensor) -> Integers:
+    """Each edge between two different nodes once, [2, E]."""
+    ends = edge_index.cpu().numpy()
+    low, high = ends.min(0), ends.max(0)
+    pairs = np.unique(np.stack([low, high])[:, low != high], axis=1)
+    return pairs.astype(np.int64)
+
+
+def _surroundings(part: Exposure, y: Tensor, edges: Integers | None) -> tuple[Integers, Floats]:
+    """Degree and local homophily of the recipients, from the graph or from the terms."""
+    nodes = part.recipients.numpy()
+    if edges is not None:
+        ends = np.concatenate([edges, edges[::-1]], axis=1)
+    else:
+        counts = np.diff(part.segments[:: part.num_groups].numpy())
+        owner = np.repeat(nodes, counts)
+        source = part.sources.numpy()[part.rows.numpy()].astype(np.int64)
+        ends = np.unique(np.stack([source, owner])[:, source != owner], axis=1)
+    labels = y.numpy()
+    known = labels[ends[0]] >= 0
+    same = known & (labels[ends[0]] == labels[ends[1]])
+    degree = np.bincount(ends[1], minlength=len(labels))
+    labelled = np.bincount(ends[1][known], minlength=len(labels))
+    alike = np.bincount(ends[1][same], minlength=len(labels))
+    share = np.where(labelled > 0, alike / np.maximum(labelled, 1), np.nan)
+    return degree[nodes].astype(np.int64), share[nodes]

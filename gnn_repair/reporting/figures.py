@@ -1,0 +1,264 @@
+"""Static figures for papers: the overview's plots and one node's polytope, as SVG and PDF."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gnn_repair.errors import InputError
+from gnn_repair.files import replacing
+from gnn_repair.reporting.evidence import REACHABLE, Evidence
+from gnn_repair.reporting.planes import Plane, hull, plane_of, vertices
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMATS = ("svg", "pdf")
+TRUE, RIVAL, RIVAL_TWO, OTHER = "#0072b2", "#d55e00", "#b4548c", "#8b929c"
+RIGHT, REACHED = "#9fb6c9", "#009e73"
+LOOKS = {
+    "frozen": ("o", "#16191d"),
+    "oracle": ("*", "#f0e442"),
+    "reweighting": ("D", "#e69f00"),
+    "set_translation": ("^", "#009e73"),
+    "node_translation": ("v", "#56b4e9"),
+    "refit_head": ("s", "#7a7f87"),
+}
+"""Marker and colour (Okabe and Ito's palette), the same as on the page."""
+SPARE = ("P", "#9467bd")
+STATUS = (("frozen right", RIGHT), ("wrong, reachable", REACHED), ("wrong, unreachable", RIVAL))
+
+
+def write_figures(
+    evidence: Evidence,
+    folder: str | Path,
+    *,
+    node: int | None = None,
+    class_names: Sequence[str] | None = None,
+    formats: Sequence[str] = FORMATS,
+) -> list[Path]:
+    """Draw a run's figures into ``folder``.
+
+    Args:
+        evidence: what :func:`gnn_repair.reporting.evidence.gather` collected.
+        folder: made if need be.
+        node: whose polytope; the reachable error with the largest γ unless given.
+        class_names: what the classes are called.
+        formats: ``svg`` and ``pdf``, or others that matplotlib writes.
+
+    Returns:
+        The files written.
+    """
+    names = list(class_names or [f"class {c}" for c in range(evidence.num_classes)])
+    place = _position(evidence, node)
+    figures: dict[str, Callable[[Axes], None]] = {
+        "accuracy": lambda axes: draw_accuracy(axes, evidence),
+        "moves": lambda axes: draw_moves(axes, evidence),
+        "margins": lambda axes: draw_margins(axes, evidence),
+        "degree": lambda axes: draw_degree(axes, evidence),
+        "homophily": lambda axes: draw_homophily(axes, evidence),
+        "support": lambda axes: draw_support(axes, evidence),
+        f"node-{evidence.nodes[place]}": lambda axes: draw_polytope(axes, evidence, place, names),
+    }
+    if not evidence.corrections:
+        del figures["moves"]
+    return [
+        path for name, draw in figures.items() for path in _save(draw, Path(folder) / name, formats)
+    ]
+
+
+def _position(evidence: Evidence, node: int | None) -> int:
+    if node is None:
+        return 0
+    found = np.flatnonzero(evidence.nodes == node)
+    if not len(found):
+        raise InputError(f"node {node} is not among the report's nodes; choose one of them")
+    return int(found[0])
+
+
+def _save(draw: Callable[[Axes], None], stem: Path, formats: Sequence[str]) -> list[Path]:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
+    draw(figure.add_subplot())
+    paths = []
+    # Text stays text, so that a paper's own fonts and search work.
+    with matplotlib.rc_context({"svg.fonttype": "none", "pdf.fonttype": 42}):
+        for kind in formats:
+            path = stem.with_name(f"{stem.name}.{kind}")
+            with replacing(path) as temporary:
+                figure.savefig(temporary, format=kind)
+                temporary.chmod(0o644)
+            paths.append(path)
+    return paths
+
+
+def _legend(axes: Axes) -> None:
+    """Above the plot, where it covers nothing."""
+    columns = len(axes.get_legend_handles_labels()[1])
+    axes.legend(
+        frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1), ncols=columns
+    )
+
+
+def plain(text: str) -> str:
+    """Text in which matplotlib reads no mathematics."""
+    return text.replace("$", r"\$")
+
+
+def draw_accuracy(axes: Axes, evidence: Evidence) -> None:
+    """One marker a method."""
+    truth = evidence.true_class
+    rows = [("Frozen", "frozen", evidence.right)]
+    rows += [(c.title, c.name, c.predictions == truth) for c in evidence.corrections]
+    for y, (_, name, right) in enumerate(rows):
+        marker, colour = LOOKS.get(name, SPARE)
+        axes.plot(100 * right.mean(), y, marker, color=colour, markersize=8)
+    axes.set_yticks(range(len(rows)), [plain(title) for title, _, _ in rows])
+    axes.margins(0.15)
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_xlabel("accuracy (%)")
+
+
+def draw_moves(axes: Axes, evidence: Evidence) -> None:
+    """Corrected to the right, broken to the left."""
+    truth, right = evidence.true_class, evidence.right
+    for y, item in enumerate(evidence.corrections):
+        now = item.predictions == truth
+        corrected, broken = int((now & ~right).sum()), int((~now & right).sum())
+        axes.barh(y, corrected, 0.55, color=REACHED, label="corrected" if y == 0 else None)
+        axes.barh(y, -broken, 0.55, color=RIVAL, label="broken" if y == 0 else None)
+    axes.set_yticks(
+        range(len(evidence.corrections)), [plain(c.title) for c in evidence.corrections]
+    )
+    axes.invert_yaxis()
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.margins(y=0.15)
+    axes.set_xlabel("nodes")
+    _legend(axes)
+
+
+def _status(evidence: Evidence) -> np.ndarray[Any, Any]:
+    """[n]: 0 right, 1 wrong and reachable, 2 wrong and not."""
+    return np.where(evidence.right, 0, np.where(evidence.margin > REACHABLE, 1, 2))
+
+
+def draw_margins(axes: Axes, evidence: Evidence) -> None:
+    """Histogram of γ with the threshold."""
+    known = ~np.isnan(evidence.margin)
+    values, status = evidence.margin[known], _status(evidence)[known]
+    low, high = np.quantile(values, [0.01, 0.99]) if len(values) else (0.0, 1.0)
+    step = max(float(high) - min(float(low), 0.0), 1e-6) / 30
+    # An edge lies at zero, so that no column mixes reachable and unreachable.
+    bins = step * np.arange(np.floor(min(low, 0) / step), np.ceil(max(high, step) / step) + 1)
+    parts = [np.clip(values[status == s], bins[0], bins[-1]) for s in range(3)]
+    colours, labels = [c for _, c in STATUS], [t for t, _ in STATUS]
+    axes.hist(parts, bins=list(bins), stacked=True, color=colours, label=labels)
+    axes.axvline(0, color="black", linestyle="--", linewidth=1)
+    axes.set_xlabel("γ, best margin of the true class (logits)")
+    axes.set_ylabel("nodes")
+    _legend(axes)
+
+
+def _shares(axes: Axes, evidence: Evidence, bins: np.ndarray[Any, Any], names: list[str]) -> None:
+    status = _status(evidence)
+    used = [b for b in range(len(names)) if (bins == b).any()]
+    base = np.zeros(len(used))
+    for s, (label, colour) in enumerate(STATUS):
+        share = np.array([100 * (status[bins == b] == s).mean() for b in used])
+        axes.bar(range(len(used)), share, bottom=base, color=colour, label=label)
+        base += share
+    axes.set_xticks(range(len(used)), [names[b] for b in used])
+    axes.set_ylabel("nodes (%)")
+    _legend(axes)
+
+
+def draw_degree(axes: Axes, evidence: Evidence) -> None:
+    """Shares by degree."""
+    edges = np.array([1, 2, 3, 5, 9, 17, 33, 65, 129, 257, 513])
+    names = ["0", "1", "2", "3–4", "5–8", "9–16", "17–32", "33–64", "65–128", "129–256", "257–512"]
+    bins = np.searchsorted(edges, evidence.degree, side="right")
+    _shares(axes, evidence, bins, [*names, "513+"])
+    axes.set_xlabel("neighbours")
+
+
+def draw_homophily(axes: Axes, evidence: Evidence) -> None:
+    """Shares by how many neighbours have the node's class."""
+    share = evidence.homophily
+    bins = np.where(share == 0, 0, np.minimum(5, 1 + np.floor(5 * np.nan_to_num(share) - 1e-9)))
+    bins = np.where(np.isnan(share), -1, bins)
+    _shares(axes, evidence, bins, ["0", ">0–20", "20–40", "40–60", "60–80", "80–100"])
+    axes.set_xlabel("neighbours of the same class (%)")
+
+
+def draw_support(axes: Axes, evidence: Evidence) -> None:
+    """How many terms witnesses use."""
+    reachable = evidence.margin > REACHABLE
+    counts = np.bincount(evidence.support[reachable], minlength=2)
+    axes.bar(range(1, len(counts)), counts[1:], color=REACHED)
+    axes.set_xticks(range(1, len(counts)))
+    axes.set_xlabel("active terms of the witness")
+    axes.set_ylabel("reachable nodes")
+
+
+def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) -> None:
+    """Node i's polytope, its vertices, the class regions and every method's point."""
+    plane, outline = plane_of(evidence, i), hull(evidence, i, plane_of(evidence, i))
+    frozen = plane.place(evidence.frozen_logits[i])
+    axes.fill(*outline.T, facecolor=TRUE, alpha=0.16)
+    axes.fill(*outline.T, facecolor="none", edgecolor=TRUE, linewidth=1.4)
+    axes.plot(*plane.place(vertices(evidence, i)).T, ".", color=TRUE, markersize=4)
+    for name, title, at in _points(evidence, i, plane):
+        if name == "set_translation":
+            axes.fill(*(outline + at - frozen).T, fill=False, edgecolor=REACHED, linestyle="--")
+        if name != "frozen":
+            axes.annotate(
+                "", tuple(at), tuple(frozen), arrowprops={"arrowstyle": "->", "color": "#5b636e"}
+            )
+        marker, colour = LOOKS.get(name, SPARE)
+        size = 15 if name == "oracle" else 8
+        axes.plot(*at, marker, color=colour, markersize=size, markeredgecolor="#16191d",
+                  markeredgewidth=0.7, label=plain(title), linestyle="none")  # fmt: skip
+    _regions(axes, plane, names)
+    axes.set_xlabel(plain(f"margin over {names[plane.one]} (logits)"))
+    axes.set_ylabel(plain(f"margin over {names[plane.two]} (logits)"))
+    axes.set_title(plain(f"node {evidence.nodes[i]}, which is {names[plane.true]}"))
+    axes.legend(frameon=False, fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _points(
+    evidence: Evidence, i: int, plane: Plane
+) -> list[tuple[str, str, np.ndarray[Any, Any]]]:
+    terms = slice(int(evidence.starts[i]), int(evidence.starts[i + 1]))
+    table = evidence.contributions[evidence.rows[terms]]
+    best = evidence.fixed_logits[i] + evidence.witness[terms] @ table
+    points = [("frozen", "Frozen", plane.place(evidence.frozen_logits[i]))]
+    if not np.isnan(evidence.margin[i]):
+        points.append(("oracle", "Oracle", plane.place(best)))
+    points += [(c.name, c.title, plane.place(c.logits[i])) for c in evidence.corrections]
+    return points
+
+
+def _regions(axes: Axes, plane: Plane, names: Sequence[str]) -> None:
+    """Where each of the three classes wins, behind everything else."""
+    axes.axis("tight")
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    wide, high = 0.08 * (right - left), 0.08 * (top - bottom)
+    left, right = min(left, -wide), max(right, wide)
+    bottom, top = min(bottom, -high), max(top, high)
+    far = 2 * max(-left, right, -bottom, top, 1e-9)
+    corners = {
+        plane.true: ([(0, 0), (far, 0), (far, far), (0, far)], TRUE),
+        plane.one: ([(0, 0), (0, far), (-far, far), (-far, -far)], RIVAL),
+        plane.two: ([(0, 0), (far, 0), (far, -far), (-far, -far)], RIVAL_TWO),
+    }
+    for index, (polygon, colour) in corners.items():
+        axes.fill(*zip(*polygon, strict=True), color=colour, alpha=0.14, zorder=0,
+                  label=plain(f"{names[index]} wins"), linewidth=0)  # fmt: skip
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top)

@@ -1,0 +1,97 @@
+"""Cases beside each other and beside the published numbers, as the overview shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gnn_repair.published import published
+from gnn_repair.reporting.corrections import TITLES
+from gnn_repair.reporting.evidence import REACHABLE, Evidence
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REACH = ("true_class_reach", "error_reach", "support")
+
+
+def case_of_run(evidence: Evidence, dataset: str, backbone: str) -> dict[str, Any]:
+    """A run as a case of one split: accuracies and reach in percent, support in terms."""
+    truth, right = evidence.true_class, evidence.right
+    reachable = evidence.margin > REACHABLE
+    accuracy = {"frozen": [_percent(right)]}
+    kinds = {}
+    for item in evidence.corrections:
+        accuracy[item.name] = [_percent(item.predictions == truth)]
+        kinds[item.name] = item.kind
+    reach = {
+        "true_class_reach": [_percent(reachable)],
+        "error_reach": [_percent(reachable[~right])],
+        "support": [float(evidence.support[reachable].mean()) if reachable.any() else None],
+    }
+    return _case(dataset, backbone, accuracy, reach, kinds)
+
+
+def _percent(flags: np.ndarray[Any, Any]) -> float | None:
+    return float(100 * flags.mean()) if flags.size else None
+
+
+def cases_of_results(results: pd.DataFrame) -> list[dict[str, Any]]:
+    """Every case of a study's long-form results."""
+    cases = []
+    test = results[results["part"] == "test"]
+    for (dataset, backbone), rows in test.groupby(["dataset", "backbone"], sort=True):
+        accuracy = _by_name(rows[rows["metric"] == "accuracy"], "method", 100.0)
+        if "frozen" not in accuracy:
+            continue
+        ordered = {"frozen": accuracy.pop("frozen"), **accuracy}
+        values = _by_name(rows[rows["metric"].isin(REACH)], "metric", 1.0)
+        reach = {
+            name: [value if name == "support" else 100 * value for value in found]
+            for name, found in values.items()
+        }
+        cases.append(_case(str(dataset), str(backbone), ordered, reach))
+    return cases
+
+
+def _by_name(rows: pd.DataFrame, column: str, scale: float) -> dict[str, list[float]]:
+    """Values over splits by the name in ``column``, in order of appearance."""
+    groups = rows.dropna(subset=["value"]).sort_values("split").groupby(column, sort=False)
+    return {str(name): [scale * float(v) for v in part["value"]] for name, part in groups}
+
+
+def _case(
+    dataset: str,
+    backbone: str,
+    accuracy: Mapping[str, Sequence[float | None]],
+    reach: Mapping[str, Sequence[float | None]],
+    kinds: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    methods = [
+        {
+            "key": name,
+            "title": TITLES.get(name, name),
+            "kind": (kinds or {}).get(name),
+            "values": list(values),
+            "paper": published_value(name, dataset, backbone),
+        }
+        for name, values in accuracy.items()
+        if None not in values
+    ]
+    paper = {name: published_value(name, dataset, backbone) for name in REACH}
+    return {
+        "dataset": dataset,
+        "backbone": backbone,
+        "methods": methods,
+        "reach": {name: list(values) for name, values in reach.items() if None not in values},
+        "paper": {name: value for name, value in paper.items() if value is not None},
+    }
+
+
+def published_value(table: str, dataset: str, backbone: str) -> float | None:
+    """The paper's cell, None where it has none."""
+    cells = published()["tables"].get(table, {}).get("cells", {})
+    value = cells.get(backbone, {}).get(dataset)
+    return None if value is None else float(value)

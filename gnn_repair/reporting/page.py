@@ -1,0 +1,47 @@
+"""Putting the page together: one HTML file, nothing outside it."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from gnn_repair.reporting.payload import script_safe
+
+SCRIPTS = (
+    "payload.js",
+    "run.js",
+    "draw.js",
+    "charts.js",
+    "overview.js",
+    "plane.js",
+    "polytope.js",
+    "readout.js",
+    "terms.js",
+    "neighbourhood.js",
+    "list.js",
+    "explorer.js",
+    "main.js",
+)
+"""Plain scripts that share one scope, in the order in which they are joined."""
+
+
+def build_page(content: Mapping[str, Any]) -> str:
+    """The whole page around ``content`` (title, subtitle, run, arrays, study)."""
+    parts = {
+        "TITLE": html.escape(str(content["title"])),
+        "STYLE": _read("style.css"),
+        "SCRIPT": "\n".join(_read(name) for name in SCRIPTS),
+        "PAYLOAD": script_safe(content),
+    }
+    # Split once, so that a marker inside a title or a payload is never taken for ours.
+    pieces = _read("page.html").split("@@")
+    pieces[1::2] = [parts[name] for name in pieces[1::2]]
+    return "".join(pieces)
+
+
+def _read(name: str) -> str:
+    return (
+        resources.files("gnn_repair.reporting").joinpath("page", name).read_text(encoding="utf-8")
+    )

@@ -1,0 +1,144 @@
+"""The page's data as JSON that is safe inside a script block: arrays as base64."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnn_repair.errors import InputError
+from gnn_repair.reporting.evidence import Evidence
+
+TERM_BYTES = 16 * 2**20
+"""Bytes of terms a page holds at most; base64 makes a third more of them."""
+
+
+def encode_array(values: NDArray[Any], *, wide: bool = False) -> dict[str, str]:
+    """Integers in the narrowest type that holds them, floats as float32 (float64 if ``wide``)."""
+    if values.dtype.kind == "f":
+        kind = "f8" if wide else "f4"
+    else:
+        low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
+        kind = next(
+            name
+            for name, least, most in _INTEGERS
+            if low >= least and high <= most and (least == 0 or low < 0)
+        )
+    data = np.ascontiguousarray(values.ravel(), dtype=np.dtype("<" + kind)).tobytes()
+    return {"type": kind, "data": base64.b64encode(data).decode("ascii")}
+
+
+_INTEGERS = (
+    ("u1", 0, 2**8 - 1),
+    ("i1", -(2**7), 2**7 - 1),
+    ("u2", 0, 2**16 - 1),
+    ("i2", -(2**15), 2**15 - 1),
+    ("u4", 0, 2**32 - 1),
+    ("i4", -(2**31), 2**31 - 1),
+)
+
+
+def script_safe(content: Any) -> str:
+    """JSON in which no text can end the script block or be read as markup."""
+    text = json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def run_payload(
+    evidence: Evidence,
+    *,
+    class_names: Sequence[str] | None = None,
+    node_names: Sequence[str] | None = None,
+    selection: str = "nodes",
+    dataset: str = "",
+    backbone: str = "",
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The run's words and its arrays."""
+    kept = within_budget(evidence)
+    words = {
+        "classes": _names(class_names, evidence.num_classes, "class"),
+        "groups": list(evidence.groups),
+        "names": None if node_names is None else _names(node_names, len(evidence.labels), "node"),
+        "selection": selection,
+        "dataset": dataset,
+        "backbone": backbone,
+        "unlabelled": evidence.unlabelled,
+        "left_out": int((~kept).sum()),
+        "repairs": [
+            {"key": item.name, "title": item.title, "kind": item.kind}
+            for item in evidence.corrections
+        ],
+    }
+    return words, _arrays(evidence, kept)
+
+
+def _names(names: Sequence[str] | None, size: int, kind: str) -> list[str]:
+    if names is None:
+        return [f"class {index}" for index in range(size)]
+    if len(names) != size:
+        raise InputError(f"{len(names)} {kind} names were given for {size}")
+    return [str(name) for name in names]
+
+
+def within_budget(evidence: Evidence, limit: int | None = None) -> NDArray[np.bool_]:
+    """[n]: nodes whose terms fit into the page, in the order of the list (errors first)."""
+    reweighted = sum(item.coefficients is not None for item in evidence.corrections)
+    each = (2 if len(evidence.sources) < 2**16 else 4) + 4 * (1 + reweighted)
+    used: NDArray[np.bool_] = evidence.starts[1:] * each <= (limit or TERM_BYTES)
+    return used
+
+
+def _arrays(evidence: Evidence, kept: NDArray[np.bool_]) -> dict[str, Any]:
+    groups, n = len(evidence.groups), len(evidence.nodes)
+    lengths = np.diff(evidence.segments).reshape(n, groups) * kept[:, None]
+    end = int(lengths.sum())
+    terms, values, counts = _witness(evidence, kept)
+    # The table of contributions keeps only the rows that are still pointed at.
+    used, rows = np.unique(evidence.rows[:end], return_inverse=True)
+    arrays: Mapping[str, NDArray[Any]] = {
+        "nodes": evidence.nodes,
+        "labels": evidence.labels,
+        "predictions": evidence.predictions,
+        "degree": evidence.degree,
+        "homophily": evidence.homophily,
+        "frozen_logits": evidence.frozen_logits,
+        "fixed_logits": evidence.fixed_logits,
+        "kept": kept.astype(np.uint8),
+        "lengths": lengths,
+        "rows": rows,
+        "coefficients": evidence.coefficients[:end],
+        "contributions": evidence.contributions[used],
+        "sources": evidence.sources[used],
+        "rival_weights": evidence.rival_weights,
+        "support": evidence.support,
+        "witness_lengths": counts,
+        "witness_terms": terms,
+        "witness_coefficients": values,
+    }
+    encoded = {name: encode_array(values) for name, values in arrays.items()}
+    # γ decides at 1e-7, which float32 would blur.
+    encoded["margins"] = encode_array(evidence.margin, wide=True)
+    for j, item in enumerate(evidence.corrections):
+        encoded[f"repair_{j}_logits"] = encode_array(item.logits)
+        encoded[f"repair_{j}_predictions"] = encode_array(item.predictions)
+        if item.coefficients is not None:
+            encoded[f"repair_{j}_coefficients"] = encode_array(item.coefficients[:end])
+    if evidence.edges is not None:
+        encoded["edge_sources"] = encode_array(evidence.edges[0])
+        encoded["edge_recipients"] = encode_array(evidence.edges[1])
+    return encoded
+
+
+def _witness(
+    evidence: Evidence, kept: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """The witness as (term within its node, λ, count per node)."""
+    entries = np.flatnonzero(evidence.witness > 0)
+    owner = np.searchsorted(evidence.starts, entries, side="right") - 1
+    entries, owner = entries[kept[owner]], owner[kept[owner]]
+    counts = np.bincount(owner, minlength=len(evidence.nodes))
+    return entries - evidence.starts[owner], evidence.witness[entries], counts

@@ -1,0 +1,128 @@
+"""From a run to its report file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposure
+from gnn_repair.files import replacing
+from gnn_repair.oracle.solution import OracleSolution
+from gnn_repair.reporting.corrections import RepairLike
+from gnn_repair.reporting.evidence import Evidence, gather
+from gnn_repair.reporting.overview import case_of_run, cases_of_results
+from gnn_repair.reporting.page import build_page
+from gnn_repair.reporting.payload import run_payload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def report(
+    exposure: Exposure,
+    y: Tensor,
+    path: str | Path,
+    *,
+    nodes: Tensor | None = None,
+    member: int = 0,
+    solution: OracleSolution | None = None,
+    repairs: Mapping[str, RepairLike] | None = None,
+    edge_index: Tensor | None = None,
+    class_names: Sequence[str] | None = None,
+    node_names: Sequence[str] | None = None,
+    dataset: str = "",
+    backbone: str = "",
+    title: str | None = None,
+    selection: str | None = None,
+    results: pd.DataFrame | None = None,
+) -> Path:
+    """Write one self-contained HTML file that shows the evidence of every chosen node.
+
+    Args:
+        exposure: the frozen model's final aggregation.
+        y: [N] true classes, −1 where unknown (such nodes are not shown).
+        path: the file to write.
+        nodes: mask [N] or [N, S] (test nodes, usually), node numbers, or None for all.
+        member: which member (split) of the exposure is shown.
+        solution: the oracle's answers for the true class; solved here unless given.
+        repairs: by name, fitted repairs or logits [N, C] of one's own method.
+        edge_index: [2, E] the graph; gives degrees and the edges among sources.
+        class_names, node_names: what people call them; shown as text, never as markup.
+        dataset, backbone: name the case; the published numbers are shown where they exist.
+        title: the page's heading.
+        selection: what the chosen nodes are called, such as "test nodes".
+        results: a study's long-form results, for the spread over splits and other cases.
+
+    Returns:
+        The path.
+    """
+    evidence = gather(
+        exposure,
+        y,
+        nodes,
+        member=member,
+        solution=solution,
+        repairs=repairs,
+        edge_index=edge_index,
+    )
+    words, arrays = run_payload(
+        evidence,
+        class_names=class_names,
+        node_names=node_names,
+        selection=selection or ("nodes" if nodes is None else "test nodes"),
+        dataset=dataset,
+        backbone=backbone,
+    )
+    heading = title or exposure.origin or "Evidence of a trained model"
+    content = {
+        "title": heading,
+        "subtitle": _subtitle(evidence, words["left_out"]),
+        "run": words,
+        "arrays": arrays,
+        "study": _study(evidence, dataset or "this graph", backbone or "model", results),
+    }
+    return write_page(content, path)
+
+
+def report_results(results: pd.DataFrame, path: str | Path, *, title: str = "Study") -> Path:
+    """Write the overview of a study's results alone, without any node."""
+    cases = cases_of_results(results)
+    if not cases:
+        raise InputError("the results hold no test accuracy; run the study first")
+    subtitle = f"{len(cases)} cases; the overview of a study, without single nodes"
+    study = {"cases": cases, "shown": 0}
+    return write_page({"title": title, "subtitle": subtitle, "run": None, "study": study}, path)
+
+
+def write_page(content: Mapping[str, Any], path: str | Path) -> Path:
+    """Write the page whole or not at all."""
+    path = Path(path)
+    with replacing(path) as temporary:
+        temporary.write_text(build_page(content), encoding="utf-8")
+        temporary.chmod(0o644)
+    return path
+
+
+def _subtitle(evidence: Evidence, left_out: int) -> str:
+    errors = int((~evidence.right).sum())
+    parts = [f"{len(evidence.nodes):,} nodes, {errors:,} of them misclassified"]
+    if evidence.unlabelled:
+        parts.append(f"{evidence.unlabelled:,} nodes without a label are not shown")
+    if left_out:
+        parts.append(f"terms of {left_out:,} nodes left out to keep the file small")
+    return "; ".join(parts)
+
+
+def _study(
+    evidence: Evidence, dataset: str, backbone: str, results: pd.DataFrame | None
+) -> dict[str, Any]:
+    """The study's cases with the shown one among them; the run alone where there is no study."""
+    cases = [] if results is None else cases_of_results(results)
+    for index, case in enumerate(cases):
+        if (case["dataset"], case["backbone"]) == (dataset, backbone):
+            return {"cases": cases, "shown": index}
+    return {"cases": [case_of_run(evidence, dataset, backbone), *cases], "shown": 0}
