@@ -148,7 +148,7 @@ def _apply(node: ast.expr | ast.stmt, variant: int) -> None:
             node.op = ast.UAdd() if not isinstance(op, ast.Not) else ast.Not()
             if isinstance(op, ast.Not):
                 node.operand = ast.UnaryOp(ast.Not(), node.operand)
-        case ast.Constant(value=value):
+        case ast.Constant(value=bool() | int() | float() as value):
             node.value = _other(value)
         case ast.Call(func=ast.Attribute() as function):
             function.attr = CALLED[function.attr]
