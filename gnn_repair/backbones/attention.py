@@ -44,7 +44,7 @@ class AttentionBackbone(Backbone):
 
     def network(self, features: int, classes: int) -> nn.Module:
         hidden, heads, dropout = self.shape.hidden, self.shape.heads, self.shape.dropout
-        options = {"add_self_loops": False, "dropout": dropout}
+        options = {"add_self_loops": self.one_loop, "dropout": dropout}
         first = self.conv(features, hidden // heads, heads=heads, **options)
         last = self.conv(hidden, hidden, heads=1, concat=False, **options)
         return TwoLayerNetwork(first, last, hidden, classes, dropout)
@@ -61,7 +61,7 @@ class AttentionBackbone(Backbone):
         return self.attention(p, "conv1", graph, graph.features)
 
     def state(self, p: Parameters, graph: Graph, trunk: Attended, dropout: float) -> State:
-        mixed = mix(graph.entries, drop(trunk.attention, dropout), trunk.messages)
+        mixed = mix(self.entries(graph), drop(trunk.attention, dropout), trunk.messages)
         bias = p["conv1.bias"]
         hidden = torch.relu(mixed.view(-1, *bias.shape) + bias)
         return drop(hidden, dropout)
@@ -69,7 +69,7 @@ class AttentionBackbone(Backbone):
     def readout(self, p: Parameters, graph: Graph, state: State, dropout: float) -> Readout:
         attention = drop(self.final_attention(p, graph, state), dropout)
         weight, bias = p[f"conv2.{self.source}.weight"], p.get(f"conv2.{self.source}.bias")
-        stream = Stream("attention", Operator(graph.entries, attention), weight, bias)
+        stream = Stream("attention", Operator(self.entries(graph), attention), weight, bias)
         classifier = p["classifier.weight"], p["classifier.bias"]
         return Readout((stream,), None, p["conv2.bias"], *classifier)
 
@@ -85,15 +85,15 @@ class GAT(AttentionBackbone):
         by_head = messages.unflatten(2, p[f"{layer}.att_src"].shape[2:])
         source = (by_head * p[f"{layer}.att_src"].squeeze(1)).sum(-1).flatten(1)
         recipient = (by_head * p[f"{layer}.att_dst"].squeeze(1)).sum(-1).flatten(1)
-        scores = leaky_relu(spread(graph.entries, source, recipient), SLOPE)
-        return Attended(messages.flatten(1), segment_softmax(graph.entries, scores))
+        scores = leaky_relu(spread(self.entries(graph), source, recipient), SLOPE)
+        return Attended(messages.flatten(1), segment_softmax(self.entries(graph), scores))
 
     def final_attention(self, p: Parameters, graph: Graph, state: State) -> Tensor:
         vectors = torch.cat([p["conv2.att_src"], p["conv2.att_dst"]], dim=1).squeeze(2)
         folded = torch.bmm(p["conv2.lin.weight"], vectors.transpose(1, 2))
         source, recipient = times(state, folded).unbind(2)
-        scores = leaky_relu(spread(graph.entries, source, recipient), SLOPE)
-        return segment_softmax(graph.entries, scores)
+        scores = leaky_relu(spread(self.entries(graph), source, recipient), SLOPE)
+        return segment_softmax(self.entries(graph), scores)
 
 
 class GATv2(AttentionBackbone):
@@ -110,8 +110,10 @@ class GATv2(AttentionBackbone):
         recipient = (recipient + p[f"{layer}.lin_r.bias"]).flatten(1)
         vector = p[f"{layer}.att"]
         groups = vector.shape[0] * vector.shape[2]
-        scores = pair_scores(graph.entries, vector.flatten(), source, recipient, groups, SLOPE)
-        return Attended(source, segment_softmax(graph.entries, scores))
+        scores = pair_scores(
+            self.entries(graph), vector.flatten(), source, recipient, groups, SLOPE
+        )
+        return Attended(source, segment_softmax(self.entries(graph), scores))
 
     def final_attention(self, p: Parameters, graph: Graph, state: State) -> Tensor:
         return self.attention(p, "conv2", graph, state).attention

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from gnn_repair.backbones.graph import Graph, Operator, State, times
+from gnn_repair.kernels import Pattern
 from gnn_repair.training import Budget
 
 Parameters = Mapping[str, Tensor]
@@ -91,13 +92,21 @@ class Readout:
         return torch.cat([slots[slot] for slot in sorted(slots)], dim=2) + self.bias
 
 
+SelfLoops = Literal["one", "listed"]
+
+
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of an architecture."""
+    """The sizes of an architecture, and what its name leaves open."""
 
     hidden: int = 128
     heads: int = 8
     dropout: float = 0.5
+    self_loops: SelfLoops = "one"
+    """Entries of a node with a self-loop of its own, where a convolution normalises or attends:
+    one, as PyG's convolutions make it, or both that the graph lists."""
+    zero_stream_biases: bool = True
+    """Whether the biases of H2GCN's streams start at zero instead of PyTorch's random start."""
 
 
 class Backbone(ABC):
@@ -119,6 +128,15 @@ class Backbone(ABC):
 
     def __init__(self, shape: Shape | None = None) -> None:
         self.shape = shape or Shape()
+
+    def entries(self, graph: Graph) -> Pattern:
+        """The entries that a normalising or attending convolution sees."""
+        return graph.pattern(self.one_loop)
+
+    @property
+    def one_loop(self) -> bool:
+        """Whether normalising and attending convolutions see one self-loop a node."""
+        return self.shape.self_loops == "one"
 
     @abstractmethod
     def network(self, features: int, classes: int) -> nn.Module:

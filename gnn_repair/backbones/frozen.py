@@ -22,6 +22,8 @@ from gnn_repair.files import load_tensors, save_tensors
 from gnn_repair.training import Budget
 
 KIND = "gnn-repair backbone"
+BEFORE_CHOICES = {"self_loops": "listed", "zero_stream_biases": False}
+"""What files hold that were written before these could be chosen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +137,8 @@ def load_frozen(path: str | Path, data: Data, like: Backbone, budget: Budget, se
     splits = tuple(header.pop("splits"))
     frozen = Frozen(like, data, splits, seed, budget, parameters, **tensors)
     expected = frozen._identity()
+    if isinstance(shape := header.get("shape"), dict):
+        header["shape"] = {**BEFORE_CHOICES, **shape}
     for name, value in expected.items():
         if header.get(name) != value:
             raise FileFormatError(
