@@ -61,8 +61,10 @@ class AttentionBackbone(Backbone):
         return self.attention(p, "conv1", graph, graph.features)
 
     def state(self, p: Parameters, graph: Graph, trunk: Attended, dropout: float) -> State:
-        mixed = mix(graph.entries, drop(trunk.attention, dropout), trunk.messages)
         bias = p["conv1.bias"]
+        by_head = trunk.attention.unflatten(1, (bias.shape[0], -1))
+        attention = drop(by_head, dropout).flatten(1)
+        mixed = mix(graph.entries, attention, trunk.messages)
         hidden = torch.relu(mixed.view(-1, *bias.shape) + bias)
         return drop(hidden, dropout)
 

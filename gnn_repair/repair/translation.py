@@ -54,7 +54,7 @@ class _Translation(TrainedRepair[FittedTranslation]):
     ) -> Tensor:
         """q = P · 4 tanh(ρ(·)) of targets [S, L], [S, L, C]."""
         hidden = self.hidden_layer(p, inputs, tables, targets, noise).relu()
-        raw = affine(p, "head.2", noise(hidden) if noise else hidden)
+        raw = affine(p, "head.2", noise.head(hidden) if noise else hidden)
         return centred(BOUND * raw.tanh())
 
     def hidden_layer(
