@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 from torch_geometric.nn import GATConv, GATv2Conv, MessagePassing
 
-from gnn_repair.backbones.base import Backbone, Parameters, Readout, Stream
+from gnn_repair.backbones.base import Backbone, Parameters, Readout, Shape, Stream
 from gnn_repair.backbones.graph import Graph, Operator, State, times
 from gnn_repair.backbones.networks import TwoLayerNetwork
+from gnn_repair.errors import InputError
 from gnn_repair.kernels import drop, mix, pair_scores, segment_softmax, spread
 from gnn_repair.training import LONG, SHORT
 
@@ -41,6 +42,14 @@ class AttentionBackbone(Backbone):
     """Name of the transform whose output is the message."""
     fixed = "layer bias and classifier bias"
     rule = "α = final attention"
+
+    def __init__(self, shape: Shape | None = None) -> None:
+        super().__init__(shape)
+        if self.shape.hidden % self.shape.heads:
+            raise InputError(
+                f"{self.title}: hidden is {self.shape.hidden}, which {self.shape.heads} heads do "
+                "not divide; choose a multiple"
+            )
 
     def network(self, features: int, classes: int) -> nn.Module:
         hidden, heads, dropout = self.shape.hidden, self.shape.heads, self.shape.dropout

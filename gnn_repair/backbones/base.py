@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.backbones.graph import Graph, Operator, State, times
-from gnn_repair.training import Budget
+from gnn_repair.budget import Budget, check_real, check_whole
 
 Parameters = Mapping[str, Tensor]
 """Trained parameters by the PyG network's names, each with a leading member axis [S, …];
@@ -98,6 +98,11 @@ class Shape:
     hidden: int = 128
     heads: int = 8
     dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_whole("Shape", "hidden", self.hidden, 1)
+        check_whole("Shape", "heads", self.heads, 1)
+        check_real("Shape", "dropout", self.dropout, 0, 1)
 
 
 class Backbone(ABC):

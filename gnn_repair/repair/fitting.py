@@ -1,128 +1,24 @@
-"""From masks to targets, and the trainee that every trained repair becomes."""
+"""The trainee that every trained repair becomes."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gnn_repair.budget import BATCH, BATCHED, BATCHES
-from gnn_repair.datasets.splits import as_splits
-from gnn_repair.errors import InputError, SplitError
-from gnn_repair.exposure import Exposure
 from gnn_repair.kernels import row_hash
 from gnn_repair.kernels.dropout import LOW
 from gnn_repair.repair.layers import SEEDS_A_STEP, Noise, Parameters
+from gnn_repair.repair.targets import Targets
 from gnn_repair.training import Trainee
 
 
 def paper_batch_size(dataset: str, backbone: str) -> int | None:
     """How many targets an update sees in the paper; None: all of them."""
     return BATCHES.get(dataset, BATCH) if backbone in BATCHED else None
-
-
-class Targets(NamedTuple):
-    """Each member's own recipients, padded to one length."""
-
-    positions: Tensor
-    """[S, L]: positions among the recipients; where padded, the member's first once more."""
-    labels: Tensor
-    """[S, L], likewise."""
-    sizes: Tensor
-    """[S]: how many are real; they come first."""
-
-    @property
-    def real(self) -> Tensor:
-        """[S, L] bool."""
-        place = torch.arange(self.positions.shape[1], device=self.positions.device)
-        return place < self.sizes.unsqueeze(1)
-
-
-def find_targets(
-    exposure: Exposure, y: Tensor, train_mask: Tensor, val_mask: Tensor
-) -> tuple[Targets, Targets]:
-    """Training and validation targets of every member; raises on masks that cannot be used."""
-    train = _mask(exposure, train_mask, "train_mask")
-    val = _mask(exposure, val_mask, "val_mask")
-    both = (train & val).nonzero()
-    if both.numel():
-        node, member = both[0].tolist()
-        raise SplitError(
-            f"node {node} is in train_mask and in val_mask (member {member}); "
-            "make the masks disjoint"
-        )
-    if y.shape != (exposure.num_nodes,):
-        raise InputError(
-            f"y has shape {list(y.shape)}; give it a label for each of {exposure.num_nodes} nodes"
-        )
-    y = y.to(exposure.recipients.device)
-    _check_labels(exposure, y, train | val)
-    _warn_absent(exposure, y, train)
-    return _targets(exposure, y, train), _targets(exposure, y, val)
-
-
-def _mask(exposure: Exposure, mask: Tensor, name: str) -> Tensor:
-    """The mask as bool [N, S]."""
-    chosen = as_splits(mask).to(exposure.recipients.device)
-    if chosen.dtype != torch.bool or chosen.shape[0] != exposure.num_nodes:
-        raise SplitError(
-            f"{name} is {chosen.dtype} of {chosen.shape[0]} nodes; "
-            f"give a boolean mask of the {exposure.num_nodes} nodes"
-        )
-    if chosen.shape[1] not in (1, exposure.num_members):
-        raise SplitError(
-            f"{name} has {chosen.shape[1]} splits but the exposure has {exposure.num_members} "
-            f"members; pass the members' own columns, such as {name}[:, splits]"
-        )
-    chosen = chosen.expand(-1, exposure.num_members)
-    empty = (~chosen.any(0)).nonzero()
-    if empty.numel():
-        raise SplitError(f"{name} of member {int(empty[0])} is empty; it needs at least one node")
-    known = torch.zeros(exposure.num_nodes, dtype=torch.bool, device=chosen.device)
-    known[exposure.recipients] = True
-    outside = (chosen & ~known.unsqueeze(1)).nonzero()
-    if outside.numel():
-        raise SplitError(
-            f"node {int(outside[0, 0])} of {name} is not among the exposure's recipients; "
-            "leave it out of the mask or expose it"
-        )
-    return chosen
-
-
-def _check_labels(exposure: Exposure, y: Tensor, used: Tensor) -> None:
-    wrong = used.any(1) & ((y < 0) | (y >= exposure.num_classes))
-    if bool(wrong.any()):
-        node = int(wrong.nonzero()[0])
-        raise InputError(
-            f"node {node} has label {int(y[node])} but is in a mask; labels of training and "
-            f"validation nodes must lie in 0..{exposure.num_classes - 1}"
-        )
-
-
-def _warn_absent(exposure: Exposure, y: Tensor, train: Tensor) -> None:
-    for member in range(train.shape[1]):
-        present = torch.bincount(y[train[:, member]], minlength=exposure.num_classes) > 0
-        if not bool(present.all()):
-            absent = int((~present).nonzero()[0])
-            warnings.warn(
-                f"member {member} is repaired without any training node of class {absent}",
-                stacklevel=5,
-            )
-
-
-def _targets(exposure: Exposure, y: Tensor, mask: Tensor) -> Targets:
-    chosen = mask[exposure.recipients].t()
-    sizes = chosen.sum(1)
-    # A stable sort brings each member's own targets to the front, in order.
-    order = torch.sort(chosen.int(), dim=1, descending=True, stable=True).indices
-    order = order[:, : int(sizes.max())]
-    real = torch.arange(order.shape[1], device=order.device) < sizes.unsqueeze(1)
-    # Padding repeats the member's own target: another's might not even be computable for it.
-    index = torch.where(real, order, order[:, :1])
-    return Targets(index, y[exposure.recipients][index], sizes)
 
 
 SEED_STRIDE, EPOCH_STRIDE = 0x9E3779B1, 0x85EBCA77

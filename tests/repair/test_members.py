@@ -9,7 +9,8 @@ import torch
 from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
-from gnn_repair.repair.fitting import RepairTrainee, Targets
+from gnn_repair.repair.fitting import RepairTrainee
+from gnn_repair.repair.targets import Targets
 
 DATA = toy_graph()
 PLACE = torch.arange(30)
