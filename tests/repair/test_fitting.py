@@ -94,22 +94,6 @@ def test_the_head_learns_a_planted_boundary():
 @pytest.mark.parametrize(
     "repair", [Reweighting(), SetTranslation(), NodeTranslation(), RefitHead()]
 )
-@pytest.mark.parametrize("backbone", ["sage", "mixhop"])
-def test_members_do_not_influence_each_other(repair, backbone):
-    exposure = toy_exposure(backbone)
-    together = brief(repair).fit(exposure, DATA.y, DATA.train_mask, DATA.val_mask, device="cpu")
-    for s in range(2):
-        one = exposure.member(s)
-        alone = brief(repair).fit(
-            one, DATA.y, DATA.train_mask[:, s], DATA.val_mask[:, s], device="cpu"
-        )
-        torch.testing.assert_close(together.logits(exposure)[s], alone.logits(one)[0])
-        assert together.best_epoch[s] == alone.best_epoch[0]
-
-
-@pytest.mark.parametrize(
-    "repair", [Reweighting(), SetTranslation(), NodeTranslation(), RefitHead()]
-)
 def test_nodes_never_seen_in_training(repair):
     """Fitted on the masks' nodes alone, a repair is the same and works on all the others."""
     exposure = toy_exposure("h2gcn")
