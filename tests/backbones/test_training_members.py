@@ -118,3 +118,15 @@ def test_stacked_training_equals_training_alone_with_dropout(name, graph):
         alone = train_backbone(backbone, graph, [split], device="cpu", budget=FIVE)
         torch.testing.assert_close(together.logits[split], alone.logits[0])
         assert together.best_epoch[split] == alone.best_epoch[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["gcn", "gat", "gatv2", "sage"])
+def test_captured_members_draw_the_noise_that_they_would_alone(name, graph):
+    backbone = BACKBONES[name](Shape(hidden=16, heads=4, dropout=0.5))
+    budget = replace(SHORT, epochs=12)
+    together = train_backbone(backbone, graph, range(3), device="cuda", budget=budget)
+    for split in range(3):
+        alone = train_backbone(backbone, graph, [split], device="cuda", budget=budget)
+        torch.testing.assert_close(together.logits[split], alone.logits[0])

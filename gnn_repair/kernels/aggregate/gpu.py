@@ -155,6 +155,6 @@ def adam(
     members, count = matrix.shape
     block = TILE // 2
     kernels.adam[triton.cdiv(count, block), members](
-        matrix, gradient.contiguous(), *moments, steps, scale, learning, count,
+        matrix, gradient.contiguous(), *moments, steps, scale, learning.view(torch.uint8), count,
         budget.learning_rate, budget.weight_decay, DECOUPLED=budget.decoupled, BLOCK=block,
     )  # fmt: skip
