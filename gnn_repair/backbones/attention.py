@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 from torch_geometric.nn import GATConv, GATv2Conv, MessagePassing
 
-from gnn_repair.backbones.base import Backbone, Parameters, Readout, Stream
+from gnn_repair.backbones.base import Backbone, Parameters, Readout, Shape, Stream
 from gnn_repair.backbones.graph import Graph, Operator, State, times
 from gnn_repair.backbones.networks import TwoLayerNetwork
+from gnn_repair.errors import InputError
 from gnn_repair.kernels import drop, mix, pair_scores, segment_softmax, spread
 from gnn_repair.training import LONG, SHORT
 
@@ -42,6 +43,14 @@ class AttentionBackbone(Backbone):
     fixed = "layer bias and classifier bias"
     rule = "α = final attention"
 
+    def __init__(self, shape: Shape | None = None) -> None:
+        super().__init__(shape)
+        if self.shape.hidden % self.shape.heads:
+            raise InputError(
+                f"{self.title}: hidden is {self.shape.hidden}, which {self.shape.heads} heads do "
+                "not divide; choose a multiple"
+            )
+
     def network(self, features: int, classes: int) -> nn.Module:
         hidden, heads, dropout = self.shape.hidden, self.shape.heads, self.shape.dropout
         options = {"add_self_loops": self.one_loop, "dropout": dropout}
@@ -61,8 +70,10 @@ class AttentionBackbone(Backbone):
         return self.attention(p, "conv1", graph, graph.features)
 
     def state(self, p: Parameters, graph: Graph, trunk: Attended, dropout: float) -> State:
-        mixed = mix(self.entries(graph), drop(trunk.attention, dropout), trunk.messages)
         bias = p["conv1.bias"]
+        by_head = trunk.attention.unflatten(1, (bias.shape[0], -1))
+        attention = drop(by_head, dropout).flatten(1)
+        mixed = mix(self.entries(graph), attention, trunk.messages)
         hidden = torch.relu(mixed.view(-1, *bias.shape) + bias)
         return drop(hidden, dropout)
 

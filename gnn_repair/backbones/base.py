@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.backbones.graph import Graph, Operator, State, times
+from gnn_repair.budget import Budget, check_real, check_whole
+from gnn_repair.errors import InputError
 from gnn_repair.kernels import Pattern
-from gnn_repair.training import Budget
 
 Parameters = Mapping[str, Tensor]
 """Trained parameters by the PyG network's names, each with a leading member axis [S, …];
@@ -107,6 +108,13 @@ class Shape:
     one, as PyG's convolutions make it, or both that the graph lists."""
     zero_stream_biases: bool = True
     """Whether the biases of H2GCN's streams start at zero instead of PyTorch's random start."""
+
+    def __post_init__(self) -> None:
+        check_whole("Shape", "hidden", self.hidden, 1)
+        check_whole("Shape", "heads", self.heads, 1)
+        check_real("Shape", "dropout", self.dropout, 0, 1)
+        if self.self_loops not in ("one", "listed"):
+            raise InputError(f"self_loops is {self.self_loops!r}; choose 'one' or 'listed'")
 
 
 class Backbone(ABC):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from gnn_repair.backbones.graph import Features, Graph, State
 from gnn_repair.datasets import as_splits
 from gnn_repair.errors import FileFormatError
 from gnn_repair.files import load_tensors, save_tensors
+from gnn_repair.immutable import FrozenDict
 from gnn_repair.training import Budget
 
 KIND = "gnn-repair backbone"
@@ -48,7 +48,25 @@ class Frozen:
     """[S] bool: training ended because the loss was not finite."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
+        object.__setattr__(self, "parameters", FrozenDict(self.parameters))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: what was derived from them is derived again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __repr__(self) -> str:
+        members, nodes, classes = self.logits.shape
+        lines = [
+            f"Frozen {self.backbone.title} on {self.data.get('name') or 'a graph'}: "
+            f"{members} {'member' if members == 1 else 'members'} "
+            f"(splits {_listed(self.splits)}), {nodes:,} nodes, {classes} classes, "
+            f"{sum(value[0].numel() for value in self.parameters.values()):,} parameters each",
+            f"  epochs kept: {_listed(self.best_epoch.tolist())}",
+        ]
+        wild = self.diverged.nonzero().view(-1).tolist()
+        return "\n".join(
+            lines + [f"  diverged: splits {_listed(self.splits[s] for s in wild)}"] * bool(wild)
+        )
 
     @property
     def device(self) -> torch.device:
@@ -124,6 +142,10 @@ class Frozen:
             "seed": self.seed,
             "data": fingerprint(self.data),
         }
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(str(number) for number in numbers)
 
 
 def load_frozen(path: str | Path, data: Data, like: Backbone, budget: Budget, seed: int) -> Frozen:

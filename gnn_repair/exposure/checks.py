@@ -63,6 +63,8 @@ def _check_shapes(exposure: Exposure) -> None:
         "message_rows": (rows,),
         "sources": (rows,),
     }
+    known = len(exposure.fingerprint)
+    _require(known in (0, members), f"fingerprint has {known} entries for {members} members")
     if exposure.embedding is not None:
         expected["embedding"] = (members, nodes, exposure.embedding.shape[-1])
     for name, shape in expected.items():

@@ -16,6 +16,7 @@ from gnn_repair.exposure.certification import certify
 from gnn_repair.exposure.diagnosis import reason
 from gnn_repair.exposure.embedding import last_linear
 from gnn_repair.exposure.final_aggregation import Finding, find_final
+from gnn_repair.exposure.fingerprint import fingerprint_of_model
 from gnn_repair.exposure.model_call import (
     Forward,
     caller,
@@ -102,6 +103,7 @@ def _expose(
             fixed=finding.fixed,
             root=_has_root(model, [mixture.site.name for mixture in finding.mixtures]),
             embedding=head.embedding(logits),
+            fingerprint=fingerprint_of_model(model, hops, logits.shape[1]),
         )
         exposure, order = assemble(finding.mixtures, finding.tails, logits, words)
         residual = certify(watch, exposure, order, finding.mixtures, trace, finding.centred)

@@ -92,6 +92,8 @@ class Exposure:
     """[S, N, k]: r, what the affine classifier reads; None where the model does not show it."""
     residual: float | None = None
     """Largest |model − (β + Σ λ ℓ)| / max(1, |z⁰|) over certified random λ; None: by algebra."""
+    fingerprint: tuple[str, ...] = ()
+    """[S]: a digest of each member's weights, the same on every graph; empty: not known."""
 
     def __post_init__(self) -> None:
         check_exposure(self)
@@ -208,7 +210,7 @@ class Exposure:
             for name, value in cut.items()
             if value is not None
         }
-        return replace(self, **cut)
+        return replace(self, fingerprint=self.fingerprint[pick], **cut)
 
     def to(self, device: str | torch.device) -> Exposure:
         """The same exposure with its tensors on another device."""
@@ -229,6 +231,7 @@ class Exposure:
             "origin": self.origin,
             "fixed": self.fixed,
             "residual": self.residual,
+            "fingerprint": self.fingerprint,
         }
         tensors = self._tensors()
         if self.messages.data_ptr() == self.state.data_ptr():  # one matrix by node: written once
@@ -247,6 +250,7 @@ class Exposure:
         needed = {field.name for field in fields(cls) if field.default is MISSING} - {"groups"}
         if missing := sorted(needed - values.keys()):
             raise FileFormatError(f"{path} lacks {missing[0]}, which every exposure has")
+        values["fingerprint"] = tuple(values.get("fingerprint", ()))
         return cls(groups=groups, **values)
 
     def __str__(self) -> str:

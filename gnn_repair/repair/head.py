@@ -11,16 +11,17 @@ from torch import Tensor, nn
 from gnn_repair.budget import REFIT, Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.repair.base import FittedRepair, TrainedRepair
-from gnn_repair.repair.fitting import Targets
+from gnn_repair.repair.base import TrainedRepair
+from gnn_repair.repair.fitted import FittedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import Noise, Parameters, affine
+from gnn_repair.repair.targets import Targets
 
 FLAT = 1e-6
 """Coordinates with a smaller standard deviation are not divided by it."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FittedHead(FittedRepair):
     """z = W (r − mean) / scale + b."""
 
@@ -34,7 +35,8 @@ class FittedHead(FittedRepair):
         """The new head's logits at the recipients, [S, n, C] float64."""
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         _check_width(inputs, self.reads)
-        return RefitHead().corrected(p, inputs, None, inputs.everyone, None).double()
+        method: RefitHead = self.repair  # type: ignore[assignment]
+        return method.corrected(p, inputs, None, inputs.everyone, None).double()
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from gnn_repair.errors import FileFormatError
 from gnn_repair.files import load_tensors
-from gnn_repair.repair.base import KIND, FittedRepair, Repair, TrainedRepair
+from gnn_repair.repair.base import Repair, TrainedRepair
 from gnn_repair.repair.baselines import CorrectAndSmooth, TemperatureScaling
+from gnn_repair.repair.fitted import KIND, STATISTICS, FittedRepair
 from gnn_repair.repair.head import RefitHead
 from gnn_repair.repair.reweighting import Reweighting
 from gnn_repair.repair.translation import NodeTranslation, SetTranslation
@@ -24,8 +25,6 @@ REPAIRS: dict[str, type[Repair[Any]]] = {
     "temperature-scaling": TemperatureScaling,
 }
 """The paper's two repairs and two controls, then two baselines that are not from the paper."""
-
-STATISTICS = ("best_epoch", "epochs_run", "diverged")
 
 
 def load_repair(path: str | Path) -> FittedRepair:
@@ -42,12 +41,19 @@ def load_repair(path: str | Path) -> FittedRepair:
             num_classes=int(header["num_classes"]),
             parameters=_below(tensors, "parameters/"),
             constants=_below(tensors, "constants/"),
+            fingerprint=_fingerprint(header),
             **{field: tensors[field] for field in STATISTICS},
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"{path} is incomplete: {error!r}; save the repair again") from error
     _check_parameters(fitted, path)
     return fitted
+
+
+def _fingerprint(header: dict[str, Any]) -> tuple[str, ...] | None:
+    """Files of earlier versions name no model."""
+    held = header.get("fingerprint", ())
+    return None if held is None else tuple(str(digest) for digest in held)
 
 
 def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -60,7 +66,8 @@ def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def _check_parameters(fitted: FittedRepair, path: str | Path) -> None:
     for name, value in {**fitted.parameters, **fitted.constants}.items():
-        if value.shape[:1] != (fitted.num_members,):
+        shared = name in fitted.constants and value.shape[:1] == (1,)
+        if value.shape[:1] != (fitted.num_members,) and not shared:
             raise FileFormatError(
                 f"{path} is inconsistent: {name} has {value.shape[0] if value.dim() else 0} "
                 f"members instead of {fitted.num_members}"

@@ -149,7 +149,7 @@ def test_every_device_has_the_same_operations():
 @pytest.mark.parametrize("probability", [0.2, 0.5])
 def test_dropout_drops_as_often_as_asked_and_keeps_the_mean(probability):
     torch.manual_seed(0)
-    values = torch.ones(301, 1001, dtype=torch.float64, requires_grad=True)
+    values = torch.ones(301, 1, 1001, dtype=torch.float64, requires_grad=True)
     dropped = drop(values, probability)
     share = float((dropped == 0).double().mean())
     assert abs(share - probability) < 5 * (probability * (1 - probability) / values.numel()) ** 0.5
@@ -164,3 +164,13 @@ def test_dropout_drops_as_often_as_asked_and_keeps_the_mean(probability):
     torch.manual_seed(0)
     assert torch.equal(drop(values, probability), dropped)
     assert drop(values, 0.0) is values
+
+
+def test_members_share_their_dropout_and_draw_what_they_would_alone():
+    values = torch.rand(40, 3, 17, dtype=torch.float64) + 1
+    torch.manual_seed(3)
+    together = drop(values, 0.4)
+    assert torch.equal(together[:, 0] == 0, together[:, 2] == 0)
+    for member in range(3):
+        torch.manual_seed(3)
+        assert torch.equal(drop(values[:, member : member + 1], 0.4)[:, 0], together[:, member])

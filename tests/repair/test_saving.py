@@ -86,7 +86,7 @@ def test_a_fitted_repair_cannot_be_changed():
 
 
 def test_a_repair_of_float64_serves_a_float32_exposure():
-    repair = fitted("set-translation")
+    repair = fitted("set-translation").unbound()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         logits = repair.logits(toy_exposure("sage", torch.float32))

@@ -70,7 +70,7 @@ class Layer(NamedTuple):
 
 
 class Dropout(NamedTuple):
-    """Which hidden channels are dropped: a hash of (seed, member, term, channel) decides."""
+    """Which hidden channels are dropped: a hash of (seed, term, channel) decides."""
 
     share: float
     seed: Tensor
