@@ -29,6 +29,8 @@ class RayEngine(Engine):
         retries: how often a task is run again after its worker or node was lost.
     """
 
+    elsewhere = True
+
     def __init__(
         self,
         address: str | None = None,

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from gnn_repair.reporting.rerun import stored_protocol
 from report_worlds import Tilted, make_exposure
 from typer.testing import CliRunner
 
@@ -15,7 +16,6 @@ from gnn_repair.cli import app
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather
 from gnn_repair.reporting.overview import case_of_run, cases_of_results
-from gnn_repair.reporting.rerun import stored_protocol
 from gnn_repair.study.overrides import override
 from gnn_repair.study.protocol import PAPER
 from gnn_repair.study.store import Store
