@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from gnn_repair.atomic import replacing
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.files import replacing
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.reporting.corrections import RepairLike
 from gnn_repair.reporting.evidence import Evidence, gather

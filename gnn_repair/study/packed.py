@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from gnn_repair.atomic import replacing
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.study.cases import NAME, Run
 from gnn_repair.study.overrides import changed
@@ -127,8 +128,6 @@ def _key(record: Record) -> tuple[str, Run]:
 
 def pack(source: str | Path, path: str | Path, digest: str | None = None) -> int:
     """Write the results of a store as one file; how many records it holds."""
-    from gnn_repair.files import replacing
-
     held, target = open_results(source), Path(path)
     digests = held.digests() if digest is None else [held.resolve(digest)]
     records = [record for one in digests for record in held.records(one)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from gnn_repair.atomic import replacing
 from gnn_repair.errors import InputError
 from gnn_repair.study.records import Record
 from gnn_repair.study.results_source import ResultsSource, open_results
@@ -59,8 +60,6 @@ def _number(value: Any) -> float:
 
 def export_results(store: str | Path, path: str | Path, protocol: str | None = None) -> int:
     """Write the data frame as CSV or Parquet, by the file's ending; returns the number of rows."""
-    from gnn_repair.files import replacing
-
     try:
         target = Path(path)
         folder = target.is_dir()

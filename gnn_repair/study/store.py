@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gnn_repair.atomic import cannot_write, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.study.cases import NAME, Run, check_name
 from gnn_repair.study.protocol import Protocol, differences, digest_of
@@ -252,9 +253,6 @@ def _keep_aside(path: Path) -> None:
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
     """What goes wrong with writing, as one sentence."""
-    # Imported here because it loads torch, which reading a store does not need.
-    from gnn_repair.files import cannot_write
-
     try:
         yield
     except OSError as error:
@@ -263,8 +261,6 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON to a temporary name, flush it to disk, and rename."""
-    from gnn_repair.files import replacing
-
     try:
         text = json.dumps(content, indent=1, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
