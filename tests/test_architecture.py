@@ -14,6 +14,7 @@ import gnn_repair
 PACKAGE = Path(gnn_repair.__file__).parent
 LAYERS = [
     {"errors"},
+    {"atomic"},
     {"published", "files", "devices", "budget", "startup", "immutable"},
     {"kernels"},
     {"datasets", "adam"},
@@ -24,6 +25,7 @@ LAYERS = [
     {"study"},
     {"reporting"},
     {"bench"},
+    {"selftest"},
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gnn_repair.atomic import replacing
 from gnn_repair.errors import InputError
-from gnn_repair.files import replacing
 from gnn_repair.reporting.evidence import REACHABLE, Evidence
 from gnn_repair.reporting.planes import Plane, hull, plane_of, vertices
 

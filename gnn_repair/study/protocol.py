@@ -1,7 +1,8 @@
 """Every number of the paper's protocol, and how to change one.
 
-A protocol is a frozen tree of plain values. Its digest is part of every result's address, so
-results of different settings never mix.
+A protocol is a frozen tree of plain values. Its digest stands for the *differences* from the
+paper's protocol and is part of every result's address: results of different settings never mix,
+and a further setting with its default leaves every address as it was.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gnn_repair.budget import (
     TRANSLATION,
     Budget,
 )
+from gnn_repair.study.limits import check_tree
 
 
 @dataclass(frozen=True)
@@ -89,29 +91,59 @@ class OracleProtocol:
 
 @dataclass(frozen=True)
 class Protocol:
-    """All settings of a study."""
+    """All settings of a study; checked when it is made."""
 
     backbones: BackboneProtocol = BackboneProtocol()
     repairs: RepairProtocol = RepairProtocol()
     batches: BatchProtocol = field(default_factory=BatchProtocol)
     oracle: OracleProtocol = OracleProtocol()
     version: int = 1
-    """Raised when the meaning of a result changes without any number here doing so."""
+    """Raised when the meaning of all results changes without any number here doing so."""
+
+    def __post_init__(self) -> None:
+        check_tree(self)
 
     def settings(self) -> dict[str, Any]:
         """The tree as plain JSON values."""
         tree: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return tree
 
+    def differences(self) -> dict[str, Any]:
+        """What of the tree differs from the paper's."""
+        return differences(self.settings())
+
     @property
     def digest(self) -> str:
-        """Twelve hexadecimal digits that stand for these settings."""
-        return digest_of(self.settings())
+        """Twelve hexadecimal digits that stand for the differences from the paper."""
+        return digest_of(self.differences())
 
 
-def digest_of(settings: Mapping[str, Any]) -> str:
-    """SHA-256 of the canonical JSON of ``settings``, cut to twelve digits."""
-    text = json.dumps(settings, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+def differences(
+    settings: Mapping[str, Any], paper: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The part of a tree of settings that differs from the paper's.
+
+    What the tree does not name is as in the paper; what the paper does not name is kept.
+    """
+    paper = PAPER.settings() if paper is None else paper
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        usual = paper.get(name)
+        if isinstance(value, Mapping) and isinstance(usual, Mapping):
+            below = differences(value, usual)
+            # Only tables of names (batch sizes) may lack an entry that the paper has.
+            gone = [key for key in usual if key not in value] if name == "sizes" else []
+            below |= dict.fromkeys(gone)
+            if below:
+                found[name] = below
+        elif name not in paper or value != usual:
+            found[name] = value
+    return found
+
+
+def digest_of(tree: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical JSON of ``tree``, cut to twelve digits."""
+    text = json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
