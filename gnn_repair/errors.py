@@ -7,6 +7,7 @@
     │   ├── DatasetError        a dataset is missing, damaged or malformed
     │   ├── SplitError          a split does not exist, is empty or overlaps
     │   └── FileFormatError     a saved file is damaged, foreign or does not match
+    ├── ResourceError           the disk is full or a cluster is gone; nobody typed anything wrong
     ├── ExposureRefused         a model does not end in a nonnegative mixture of messages
     └── DeviceError             the asked-for device is absent or out of memory
 
@@ -34,6 +35,10 @@ class SplitError(InputError):
 
 class FileFormatError(InputError):
     """A saved file is damaged, foreign or does not match what it is used for."""
+
+
+class ResourceError(GnnRepairError):
+    """The disk is full or a cluster is gone: the same command may succeed later."""
 
 
 class ExposureRefused(GnnRepairError):  # noqa: N818  (a refusal is an answer, not a fault)

@@ -146,6 +146,15 @@ class Repair(ABC, Generic[F]):
     def fitted(self, **values: Any) -> F:
         """The fitted value with these fields."""
 
+    def shapes(self, fitted: F) -> dict[str, tuple[int, ...]]:
+        """What one member's parameters must look like."""
+        return {}
+
+    def check_constants(self, fitted: F) -> None:
+        """Raise :class:`InputError` where constants read from a file could not have been fitted."""
+        if fitted.constants:
+            raise InputError(f"{self.title} has no constant {next(iter(fitted.constants))[:80]!r}")
+
 
 @dataclass(frozen=True)
 class TrainedRepair(Repair[F]):
@@ -262,9 +271,10 @@ class TrainedRepair(Repair[F]):
         """Trained numbers of one member."""
         return sum(value.numel() for value in self.network(width, classes).parameters())
 
-    def shapes(self, fitted: FittedRepair) -> dict[str, tuple[int, ...]]:
+    def shapes(self, fitted: F) -> dict[str, tuple[int, ...]]:
         """What one member's parameters must look like."""
-        network = self.network(fitted.reads, fitted.num_classes)
+        with torch.device("meta"):  # nothing is allocated, whatever sizes a file claims
+            network = self.network(fitted.reads, fitted.num_classes)
         return {
             name: tuple(value.t().shape if value.dim() == 2 else value.shape)
             for name, value in network.named_parameters()

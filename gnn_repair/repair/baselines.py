@@ -91,6 +91,13 @@ class TemperatureScaling(Repair[FittedTemperature]):
             low, high = torch.where(better, low, left), torch.where(better, right, high)
         return 2 / (low + high)
 
+    def shapes(self, fitted: FittedTemperature) -> dict[str, tuple[int, ...]]:
+        """τ, one number that is positive."""
+        temperature = fitted.parameters.get("temperature")
+        if temperature is not None and not bool((temperature > 0).all()):
+            raise InputError("a temperature must be positive")
+        return {"temperature": (1,)}
+
     def fitted(self, **values: Any) -> FittedTemperature:
         """The fitted value with these fields."""
         return FittedTemperature(repair=self, **values)
@@ -197,6 +204,18 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
         # hits stand by correction, autoscale, smoothing; candidates by correction, smoothing, …
         by_candidate = hits.view(members, len(ALPHAS), len(AUTOSCALE), len(ALPHAS))
         return by_candidate.transpose(2, 3).flatten(1)
+
+    def check_constants(self, fitted: FittedSmoothing) -> None:
+        """Training labels [S, N], and strengths [S, 3] within 0..1."""
+        labels, strengths = (fitted.constants.get(name) for name in ("labels", "strengths"))
+        if len(fitted.constants) != 2 or labels is None or strengths is None:
+            raise InputError("correct-and-smooth needs labels and strengths, nothing else")
+        whole = labels.dtype == torch.int64 and labels.dim() == 2
+        if not whole or not bool(((labels >= -1) & (labels < fitted.num_classes)).all()):
+            raise InputError(f"labels must lie in -1..{fitted.num_classes - 1}, one for every node")
+        known = strengths.dtype == torch.float64 and strengths.shape[1:] == (3,)
+        if not known or any(tuple(row) not in CANDIDATES for row in strengths.tolist()):
+            raise InputError("strengths must be among those that are chosen from")
 
     def fitted(self, **values: Any) -> FittedSmoothing:
         """The fitted value with these fields."""

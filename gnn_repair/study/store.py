@@ -145,8 +145,6 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
-            # Temporary files are private; results are to be shared.
-            temporary.chmod(0o644)
     except OSError as error:
         reason = error.strerror or error
         raise InputError(

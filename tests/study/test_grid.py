@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from planted import fake_case, make_record
 
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.study import PAPER, Case, Run, Store, Watcher, make_plan, override, run_study
 from gnn_repair.study.cases import all_runs
 from gnn_repair.study.methods import METHODS, chosen_methods
@@ -127,7 +127,7 @@ def test_a_full_disk_ends_the_study_with_one_sentence(tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.begin(PAPER)
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(InputError, match="No space left on device; make room"):
+    with pytest.raises(ResourceError, match="No space left on device; make room"):
         run_study(**GRID, store=tmp_path, work=fake_case)
 
 

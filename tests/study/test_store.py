@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from planted import make_record
 
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.study import PAPER, Run, Store, override
 from gnn_repair.study.store import StoreWarning
 
@@ -141,9 +141,9 @@ def test_a_full_disk_leaves_the_old_record_and_no_rubbish(store, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", full)
-        with pytest.raises(InputError, match="No space left on device; make room"):
+        with pytest.raises(ResourceError, match="No space left on device; make room"):
             store.put(make_record("cora", "gcn", 0, test=0.1))
-        with pytest.raises(InputError, match="No space left"):
+        with pytest.raises(ResourceError, match="No space left"):
             store.put(make_record("cora", "gcn", 1))
     assert files(store) == before
     assert [p for p in store.root.rglob(".*") if p.is_file()] == []
