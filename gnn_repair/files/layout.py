@@ -1,19 +1,21 @@
-"""What a safetensors file says about itself, believed only as far as the file is long.
+"""The safetensors format: what a file says about itself, believed as far as the file is long.
 
 A file is eight bytes with the header's length, a JSON header, and the tensors' bytes without gaps.
-The library that writes it reads it as well; reading it here means that every size is compared with
-the file before anything is allocated, and that every fault is one sentence.
+The format's own library reads our files (a test does). Written here, tensors may share memory, need
+no copy and never land in a file of another name; read here, every size is compared with the file
+before anything is allocated, and every fault is one sentence.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, BinaryIO
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +29,9 @@ DTYPES = {
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
     "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
+
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,30 @@ class Layout:
     entries: tuple[Entry, ...]
     start: int
     """Where the tensors' bytes begin."""
+
+
+def write_layout(
+    file: BinaryIO, metadata: Mapping[str, str], tensors: Mapping[str, Tensor]
+) -> None:
+    """Write contiguous tensors on the CPU, wide types first so that all of them stay aligned."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    names = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
+    last = 0
+    for name in names:
+        tensor, first = tensors[name], last
+        last += tensor.nbytes
+        described = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape)}
+        header[name] = {**described, "data_offsets": [first, last]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(struct.pack("<Q", len(text)) + text)
+    for name in names:
+        file.write(raw_bytes(tensors[name]))
+
+
+def raw_bytes(tensor: Tensor) -> memoryview:
+    """A contiguous tensor's bytes, not copied."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def read_layout(file: BinaryIO, size: int) -> Layout:
@@ -87,10 +116,11 @@ def _entry(name: str, described: Any) -> Entry:
 
 def read_tensor(file: BinaryIO, layout: Layout, entry: Entry) -> Tensor:
     """One tensor's values."""
+    tensor = torch.empty(entry.shape, dtype=entry.dtype)
+    raw = raw_bytes(tensor)
     file.seek(layout.start + entry.first)
-    raw = np.fromfile(file, np.uint8, entry.last - entry.first)
-    if len(raw) != entry.last - entry.first:
+    if file.readinto(raw) != len(raw):  # type: ignore[attr-defined]
         raise InputError(f"it ended within the tensor {entry.name[:80]!r}")
-    if entry.dtype is torch.bool and raw.max(initial=0) > 1:
+    if entry.dtype is torch.bool and bool((tensor.view(torch.uint8) > 1).any()):
         raise InputError(f"its tensor {entry.name[:80]!r} holds neither true nor false")
-    return torch.from_numpy(raw).view(entry.dtype).reshape(entry.shape)
+    return tensor

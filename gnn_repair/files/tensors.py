@@ -11,13 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
-from gnn_repair.errors import FileFormatError, InputError, ResourceError
+from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.files.headers import parse_json
-from gnn_repair.files.layout import Layout, read_layout, read_tensor
+from gnn_repair.files.layout import (
+    DTYPES,
+    Layout,
+    raw_bytes,
+    read_layout,
+    read_tensor,
+    write_layout,
+)
 from gnn_repair.files.writing import as_path, replacing
 
 INDEX = (torch.int32, torch.int64)
@@ -30,21 +35,18 @@ def save_tensors(
     path: str | Path, kind: str, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
     """Write ``tensors`` and the JSON ``header`` as one safetensors file of this ``kind``."""
-    # Clones, since the format refuses tensors that share memory.
-    flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    for name, tensor in flat.items():
+        if tensor.dtype not in DTYPES.values():
+            raise InputError(f"{path} cannot be written: {name} is {tensor.dtype}")
     try:
         text = json.dumps(dict(header), allow_nan=False)
         parse_json(text)
     except (TypeError, ValueError) as error:
         raise InputError(f"{path} cannot be written: {error}") from error
     metadata = {"kind": kind, "header": text, "checksum": checksum(kind, text, flat)}
-    with replacing(as_path(path)) as temporary:
-        try:
-            save_file(flat, temporary, metadata=metadata)
-        except SafetensorError as error:  # which hides the disk's own complaint
-            raise ResourceError(
-                f"cannot write {path}: {error}; make room, then run again"
-            ) from error
+    with replacing(as_path(path)) as temporary, temporary.open("wb") as file:
+        write_layout(file, metadata, flat)
 
 
 def load_tensors(
@@ -107,7 +109,7 @@ def checksum(kind: str, header: str, tensors: Mapping[str, Tensor]) -> str:
     described = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in names]
     digest = hashlib.sha256(json.dumps([kind, header, described]).encode())
     for name in names:
-        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(raw_bytes(tensors[name]))
     return f"sha256:{digest.hexdigest()}"
 
 

@@ -52,10 +52,11 @@ def replacing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent)
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        if mode is None:
+            mode = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
         _flush(temporary)
-        if mode is not None:
-            temporary.chmod(mode)
+        temporary.chmod(mode)  # some libraries make the file anew, with permissions of their own
         temporary.replace(path)
     except OSError as error:
         raise cannot_write(path, error) from error

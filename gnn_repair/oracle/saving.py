@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,23 +32,29 @@ WHOLE = 1e-6
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def write_arrays(path: str | Path, arrays: Arrays, header: dict[str, Any]) -> None:
+def write_arrays(
+    path: str | Path, arrays: Arrays, header: dict[str, Any], statuses: Collection[int]
+) -> None:
     """Write a solution's arrays and words; what could not be read back is refused at once."""
     tensors = {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in ARRAYS}
-    _checked(header, tensors)
+    _checked(header, tensors, statuses)
     save_tensors(path, KIND, header, tensors)
 
 
-def read_arrays(path: str | Path) -> dict[str, Any]:
+def read_arrays(path: str | Path, statuses: Collection[int]) -> dict[str, Any]:
     """What :func:`write_arrays` wrote, by the solution's field names, once all of it holds."""
     header, tensors = load_tensors(path, KIND)
     with contents_of(path):
-        return _checked(header, tensors)
+        return _checked(header, tensors, statuses)
 
 
-def _checked(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _checked(
+    header: dict[str, Any], tensors: Mapping[str, Tensor], statuses: Collection[int]
+) -> dict[str, Any]:
     arrays = _typed(tensors)
     _check_shapes(arrays)
+    known = np.isin(arrays["status"], [*statuses]).all()
+    _require(known, "status holds numbers that mean nothing")
     _check_numbers(arrays)
     _check_answers(arrays)
     return {**arrays, **_words(header, len(arrays["status"]))}
@@ -87,13 +93,12 @@ def _check_shapes(arrays: Arrays) -> None:
 
 
 def _check_numbers(arrays: Arrays) -> None:
-    """Places are nonnegative, classes and statuses exist, terms ascend within an LP."""
-    for name in ("member", "recipient", "node", "target", "terms", "sources", "groups"):
+    """Places are nonnegative (a source may be nobody, −1), terms ascend within an LP."""
+    for name in ("member", "recipient", "node", "target", "terms", "groups"):
         _require((arrays[name] >= 0).all(), f"{name} holds negative numbers")
+    _require((arrays["sources"] >= -1).all(), "sources holds numbers below -1")
     classes = arrays["rival_weights"].shape[1]
     _require((arrays["target"] < classes).all(), f"target must lie in 0..{classes - 1}")
-    known = np.isin(arrays["status"], (OPTIMAL, FALLBACK, FIXED, FAILED))
-    _require(known.all(), "status holds numbers that mean nothing")
     terms, starts = arrays["terms"], arrays["indptr"][1:-1]
     rises = np.diff(terms) > 0
     inner = starts[(starts > 0) & (starts < len(terms))]
@@ -102,17 +107,19 @@ def _check_numbers(arrays: Arrays) -> None:
 
 
 def _check_answers(arrays: Arrays) -> None:
-    """λ > 0; where an LP has an answer, its numbers are finite and w is a mixture of rivals."""
+    """λ > 0; where an optimum is claimed, its numbers are finite and w is a mixture of rivals."""
     share, weights = arrays["coefficients"], arrays["rival_weights"]
     _require((np.isfinite(share) & (share > 0)).all(), "coefficients must be positive and finite")
-    solved = arrays["status"] != FAILED
-    for name in ("margin", "bound"):
-        _require(np.isfinite(arrays[name][solved]).all(), f"{name} holds NaN or infinite values")
-    _require(np.isnan(arrays["margin"][~solved]).all(), "a failed LP has a margin")
     _require(np.isfinite(weights).all() and (weights >= 0).all(), "rival_weights must be ≥ 0")
-    mixed = np.abs(weights[solved].sum(1) - 1) <= WHOLE
     own = weights[np.arange(len(weights)), arrays["target"]]
-    _require(mixed.all() and (own == 0).all(), "rival_weights must be a mixture of rivals")
+    _require((own == 0).all(), "rival_weights must be zero at the target")
+    failed = arrays["status"] == FAILED
+    _require(np.isnan(arrays["margin"][failed]).all(), "a failed LP has a margin")
+    _require(np.isfinite(arrays["margin"][~failed]).all(), "margin holds NaN or infinite values")
+    claimed = np.isin(arrays["status"], (OPTIMAL, FALLBACK, FIXED))
+    _require(np.isfinite(arrays["bound"][claimed]).all(), "bound holds NaN or infinite values")
+    mixed = np.abs(weights[claimed].sum(1) - 1) <= WHOLE
+    _require(mixed.all(), "rival_weights must sum to one")
 
 
 def _words(header: dict[str, Any], lps: int) -> dict[str, Any]:

@@ -152,12 +152,13 @@ class OracleSolution:
             "method": self.method,
             "reasons": {str(i): reason for i, reason in self.reasons.items()},
         }
-        write_arrays(path, {name: getattr(self, name) for name in ARRAYS}, header)
+        arrays = {name: getattr(self, name) for name in ARRAYS}
+        write_arrays(path, arrays, header, STATUS)
 
     @classmethod
     def load(cls, path: str | Path) -> OracleSolution:
         """Read what :meth:`save` wrote; everything that can be checked without the exposure is."""
-        return cls(**read_arrays(path))
+        return cls(**read_arrays(path, STATUS))
 
     def __str__(self) -> str:
         counts = ", ".join(

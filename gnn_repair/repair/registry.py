@@ -67,7 +67,7 @@ def _method(header: dict[str, Any]) -> Repair[Any]:
             raise InputError(f"its {key} is {value}, outside 0..{_LIMITS.get(key, LARGEST)}")
     if abs(settings.get("seed", 0)) > LARGEST:
         raise InputError(f"its seed is {settings['seed']}, outside ±{LARGEST}")
-    if header["width"] < 1 or header["num_classes"] < 2:
+    if not (1 <= header["width"] <= LARGEST and 2 <= header["num_classes"] <= LARGEST):
         raise InputError(f"it is {header['width']} wide with {header['num_classes']} classes")
     return by_name[name].from_settings(settings)
 
