@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -13,11 +14,19 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from gnn_repair.backbones.base import Backbone, Readout, unstack_parameters
+from gnn_repair.backbones.base import Backbone, Readout, stack_parameters, unstack_parameters
 from gnn_repair.backbones.graph import Features, Graph, State
+from gnn_repair.backbones.saving import (
+    HEADER,
+    RESULTS,
+    check_splits,
+    check_statistics,
+    parameters_of,
+)
 from gnn_repair.datasets import as_splits
-from gnn_repair.errors import FileFormatError
-from gnn_repair.files import load_tensors, save_tensors
+from gnn_repair.datasets.validation import num_classes
+from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.files import check_fields, check_tensor, contents_of, load_tensors, save_tensors
 from gnn_repair.immutable import FrozenDict
 from gnn_repair.training import Budget
 
@@ -151,36 +160,50 @@ def _listed(numbers: Iterable[int]) -> str:
 def load_frozen(path: str | Path, data: Data, like: Backbone, budget: Budget, seed: int) -> Frozen:
     """Read what :meth:`Frozen.save` wrote; a file of another dataset or protocol is refused."""
     header, tensors = load_tensors(path, KIND)
-    parameters = {
-        name.removeprefix("parameters/"): tensors.pop(name)
-        for name in list(tensors)
-        if name.startswith("parameters/")
-    }
-    splits = tuple(header.pop("splits"))
-    frozen = Frozen(like, data, splits, seed, budget, parameters, **tensors)
-    expected = frozen._identity()
-    if isinstance(shape := header.get("shape"), dict):
-        header["shape"] = {**BEFORE_CHOICES, **shape}
-    for name, value in expected.items():
-        if header.get(name) != value:
+    with contents_of(path):
+        check_fields(header, HEADER, "header")
+        splits = check_splits(header.pop("splits"), as_splits(data.train_mask).shape[1])
+        parameters = parameters_of(tensors)
+        for name, (dims, dtypes) in RESULTS.items():
+            check_tensor(name, tensors[name], dims, dtypes)
+    results = {name: tensors[name] for name in RESULTS}
+    frozen = Frozen(like, data, splits, seed, budget, parameters, **results)
+    header["shape"] = {**BEFORE_CHOICES, **header["shape"]}
+    for name, value in frozen._identity().items():
+        if header[name] != value:
+            found = reprlib.repr(header[name])
             raise FileFormatError(
-                f"{path} was made with another {name}: {header.get(name)} instead of {value}"
+                f"{path} was made with another {name}: {found} instead of {value}"
             )
-    _check_parameters(frozen, path)
+    with contents_of(path):
+        check_statistics(results, len(splits), budget.epochs)
+        _check_parameters(frozen)
     return frozen
 
 
-def _check_parameters(frozen: Frozen, path: str | Path) -> None:
-    network = frozen.backbone.network(frozen.data.x.shape[1], frozen.logits.shape[2])
-    for name, value in network.named_parameters():
-        shape = value.t().shape if value.dim() == 2 else value.shape
-        found = frozen.parameters.get(name)
-        if found is None or found.shape != (frozen.num_members, *shape):
-            raise FileFormatError(f"{path} has no parameter {name} of shape {list(shape)}")
+def _check_parameters(frozen: Frozen) -> None:
+    nodes, classes = frozen.data.x.shape[0], num_classes(frozen.data)
+    expected: tuple[int, ...] = (frozen.num_members, nodes, classes)
+    if frozen.logits.shape != expected:
+        raise InputError(f"logits has shape {list(frozen.logits.shape)}, not {list(expected)}")
+    # Only shapes are needed, so nothing is allocated.
+    with torch.device("meta"):
+        network = frozen.backbone.network(frozen.data.x.shape[1], classes)
+    shapes = {k: tuple(v.shape) for k, v in stack_parameters(network, frozen.num_members).items()}
+    if shapes.keys() != frozen.parameters.keys():
+        odd = sorted(shapes.keys() ^ frozen.parameters.keys())[0]
+        raise InputError(f"parameter {odd[:80]} is missing or unknown")
+    for name, shape in shapes.items():
+        found = frozen.parameters[name]
+        if found.shape != shape or found.dtype != frozen.logits.dtype:
+            raise InputError(
+                f"parameter {name} is {found.dtype} of shape {list(found.shape)} instead of "
+                f"{frozen.logits.dtype} of shape {list(shape)}"
+            )
     again = frozen.readout.logits(frozen.node_state).transpose(0, 1)
     scale = frozen.logits.abs().clamp(min=1)
     if not bool((((again - frozen.logits) / scale).abs() < 1e-3).all()):
-        raise FileFormatError(f"{path} is inconsistent: its parameters do not give its logits")
+        raise InputError("its parameters do not give its logits")
 
 
 def fingerprint(data: Data) -> str:

@@ -10,12 +10,11 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from safetensors import SafetensorError
 from torch_geometric.data import Data
 
 from gnn_repair.datasets.files import cache_folder
 from gnn_repair.datasets.validation import check_data
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.files import load_tensors, save_tensors
 
 VERSION = 4
@@ -34,7 +33,7 @@ def cached(
     data = _read(path, name, classes)
     if data is None:
         data = build()
-        with contextlib.suppress(OSError, SafetensorError, InputError):
+        with contextlib.suppress(InputError, ResourceError):
             tensors = {field: data[field] for field in _TENSORS}
             save_tensors(path, _KIND, {"name": name}, tensors)
     return data

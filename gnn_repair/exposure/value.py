@@ -10,20 +10,19 @@ table of contributions, so nothing of size terms × classes is ever stored.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.errors import InputError
 from gnn_repair.exposure.checks import check_exposure
-from gnn_repair.files import load_tensors, save_tensors
+from gnn_repair.exposure.saving import read_pieces, write_pieces
+from gnn_repair.files import contents_of
 from gnn_repair.kernels import Pattern, mix
 
-KIND = "gnn-repair exposure"
 BY_MEMBER = (
     "coefficients",
     "contributions",
@@ -231,27 +230,18 @@ class Exposure:
             "origin": self.origin,
             "fixed": self.fixed,
             "residual": self.residual,
-            "fingerprint": self.fingerprint,
+            "fingerprint": list(self.fingerprint),
         }
-        tensors = self._tensors()
-        if self.messages.data_ptr() == self.state.data_ptr():  # one matrix by node: written once
-            del tensors["messages"]
-        save_tensors(path, KIND, header, tensors)
+        write_pieces(path, header, self._tensors())
 
     @classmethod
     def load(cls, path: str | Path) -> Exposure:
         """Read what :meth:`save` wrote; everything is validated anew."""
-        header, tensors = load_tensors(path, KIND)
-        groups = tuple(Group(*entry) for entry in header.pop("groups", ()))
-        values: dict[str, Any] = {"messages": tensors.get("state"), **header, **tensors}
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(values.keys() - known):
-            raise FileFormatError(f"{path} holds {unknown[0]}, which is no piece of an exposure")
-        needed = {field.name for field in fields(cls) if field.default is MISSING} - {"groups"}
-        if missing := sorted(needed - values.keys()):
-            raise FileFormatError(f"{path} lacks {missing[0]}, which every exposure has")
-        values["fingerprint"] = tuple(values.get("fingerprint", ()))
-        return cls(groups=groups, **values)
+        pieces = read_pieces(path)
+        groups = tuple(Group(*texts) for texts in pieces.pop("groups"))
+        pieces["fingerprint"] = tuple(pieces["fingerprint"])
+        with contents_of(path):
+            return cls(groups=groups, **pieces)
 
     def __str__(self) -> str:
         from gnn_repair.exposure.description import describe

@@ -80,12 +80,21 @@ def verify(solution: OracleSolution, exposure: Exposure) -> Verification:
 
 
 def _check_match(solution: OracleSolution, tables: Tables) -> None:
-    inside = len(solution) == 0 or (
-        int(solution.recipient.max()) < len(tables.nodes)
-        and solution.rival_weights.shape[1] == tables.num_classes
-        and int(solution.terms.max(initial=-1)) < len(tables.rows)
+    members, _, classes = tables.contributions.shape
+    limits = {
+        "recipient": len(tables.nodes),
+        "member": members,
+        "target": classes,
+        "terms": len(tables.rows),
+        "groups": tables.num_groups,
+    }
+    inside = all(
+        0 <= getattr(solution, name).min(initial=0) <= getattr(solution, name).max(initial=0) < size
+        for name, size in limits.items()
+        if len(getattr(solution, name))
     )
-    if not inside:
+    same = inside and solution.rival_weights.shape[1] == classes
+    if not same or (tables.nodes[solution.recipient] != solution.node).any():
         raise InputError("the solution does not belong to this exposure; check it with its own")
 
 

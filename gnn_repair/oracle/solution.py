@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
-from gnn_repair.files import load_tensors, save_tensors
+from gnn_repair.oracle.saving import ARRAYS, read_arrays, write_arrays
 from gnn_repair.oracle.status import FAILED, FALLBACK, FIXED, OPTIMAL
 from gnn_repair.oracle.tables import Floats, Integers
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
     from gnn_repair.oracle.certificate import Verification
 
-KIND = "gnn-repair oracle solution"
 REACHABLE = 1e-7
 """γ above this counts as a strict win, as in the paper."""
 ACTIVE = 1e-7
@@ -27,11 +26,6 @@ ACTIVE = 1e-7
 STATUS = {OPTIMAL: "optimal", FALLBACK: "fallback", FIXED: "no terms", FAILED: "failed"}
 """Optimal; optimal by highspy after our solver gave up; nothing to reweight, γ is the frozen
 margin; no answer (``reasons`` says why)."""
-
-_ARRAYS = (
-    "member", "recipient", "node", "target", "margin", "bound", "rival_weights", "indptr",
-    "terms", "coefficients", "sources", "groups", "status",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,20 +148,17 @@ class OracleSolution:
     def save(self, path: str | Path) -> None:
         """Write the solution as one safetensors file."""
         header = {
-            "skipped": self.skipped,
+            "skipped": int(self.skipped),
             "method": self.method,
             "reasons": {str(i): reason for i, reason in self.reasons.items()},
         }
-        tensors = {name: torch.from_numpy(getattr(self, name)) for name in _ARRAYS}
-        save_tensors(path, KIND, header, tensors)
+        arrays = {name: getattr(self, name) for name in ARRAYS}
+        write_arrays(path, arrays, header, STATUS)
 
     @classmethod
     def load(cls, path: str | Path) -> OracleSolution:
-        """Read what :meth:`save` wrote."""
-        header, tensors = load_tensors(path, KIND)
-        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
-        reasons = {int(i): reason for i, reason in header.pop("reasons").items()}
-        return cls(**arrays, **header, reasons=reasons)
+        """Read what :meth:`save` wrote; everything that can be checked without the exposure is."""
+        return cls(**read_arrays(path, STATUS))
 
     def __str__(self) -> str:
         counts = ", ".join(

@@ -100,6 +100,15 @@ class Repair(ABC, Generic[F]):
     def fitted(self, **values: Any) -> F:
         """The fitted value with these fields."""
 
+    def shapes(self, fitted: F) -> dict[str, tuple[int, ...]]:
+        """What one member's parameters must look like."""
+        return {}
+
+    def check_constants(self, fitted: F) -> None:
+        """Raise :class:`InputError` where constants read from a file could not have been fitted."""
+        if fitted.constants:
+            raise InputError(f"{self.title} has no constant {next(iter(fitted.constants))[:80]!r}")
+
 
 @dataclass(frozen=True)
 class TrainedRepair(Repair[F]):
@@ -199,7 +208,7 @@ class TrainedRepair(Repair[F]):
         """Trained numbers of one member."""
         return sum(math.prod(shape) for shape in self._network_shapes(width, classes).values())
 
-    def shapes(self, fitted: FittedRepair) -> dict[str, tuple[int, ...]]:
+    def shapes(self, fitted: F) -> dict[str, tuple[int, ...]]:
         """What one member's parameters must look like."""
         return self._network_shapes(fitted.reads, fitted.num_classes)
 

@@ -86,6 +86,13 @@ class TemperatureScaling(Repair[FittedTemperature]):
             low, high = torch.where(better, low, left), torch.where(better, right, high)
         return 2 / (low + high)
 
+    def shapes(self, fitted: FittedTemperature) -> dict[str, tuple[int, ...]]:
+        """τ, one number that is positive."""
+        temperature = fitted.parameters.get("temperature")
+        if temperature is not None and not bool((temperature > 0).all()):
+            raise InputError("a temperature must be positive")
+        return {"temperature": (1,)}
+
     def fitted(self, **values: Any) -> FittedTemperature:
         """The fitted value with these fields."""
         return FittedTemperature(repair=self, **values)
@@ -196,6 +203,22 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
         # hits stand by correction, autoscale, smoothing; candidates by correction, smoothing, …
         by_candidate = hits.view(members, len(ALPHAS), len(AUTOSCALE), len(ALPHAS))
         return by_candidate.transpose(2, 3).flatten(1)
+
+    def check_constants(self, fitted: FittedSmoothing) -> None:
+        """Training labels [S, N], strengths [S, 3] among the candidates, entries [1, 2, E]."""
+        if fitted.constants.keys() != {"labels", "strengths", "entries"}:
+            raise InputError("correct-and-smooth needs labels, strengths and entries, nothing else")
+        labels, strengths = fitted.constants["labels"], fitted.constants["strengths"]
+        whole = labels.dtype == torch.int64 and labels.dim() == 2
+        if not whole or not bool(((labels >= -1) & (labels < fitted.num_classes)).all()):
+            raise InputError(f"labels must lie in -1..{fitted.num_classes - 1}, one for every node")
+        known = strengths.dtype == torch.float64 and strengths.shape[1:] == (3,)
+        if not known or any(tuple(row) not in CANDIDATES for row in strengths.tolist()):
+            raise InputError("strengths must be among those that are chosen from")
+        entries = fitted.constants["entries"]
+        pairs = entries.dtype == torch.int64 and entries.dim() == 3 and entries.shape[:2] == (1, 2)
+        if not pairs or not bool(((entries >= 0) & (entries < labels.shape[1])).all()):
+            raise InputError(f"entries must be pairs of nodes in 0..{labels.shape[1] - 1}")
 
     def fitted(self, **values: Any) -> FittedSmoothing:
         """The fitted value with these fields."""

@@ -78,6 +78,14 @@ class RefitHead(TrainedRepair[FittedHead]):
         rows = embedding.gather(1, index).to(inputs.dtype)
         return affine(p, "head", (rows - p["mean"].unsqueeze(1)) / p["scale"].unsqueeze(1))
 
+    def check_constants(self, fitted: FittedHead) -> None:
+        """Mean and a positive scale, each [S, k]."""
+        shapes = {name: value.shape for name, value in fitted.constants.items()}
+        if shapes.keys() != {"mean", "scale"} or shapes["mean"] != shapes["scale"]:
+            raise InputError("a refitted head needs a mean and a scale of one shape")
+        if len(shapes["mean"]) != 2 or not bool((fitted.constants["scale"] > 0).all()):
+            raise InputError("a refitted head's scale must be positive, one for every coordinate")
+
     def fitted(self, **values: Any) -> FittedHead:
         """The fitted value with these fields."""
         return FittedHead(repair=self, **values)

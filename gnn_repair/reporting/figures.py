@@ -92,7 +92,6 @@ def _save(draw: Callable[[Axes], None], stem: Path, formats: Sequence[str]) -> l
             path = stem.with_name(f"{stem.name}.{kind}")
             with replacing(path) as temporary:
                 figure.savefig(temporary, format=kind)
-                temporary.chmod(0o644)
             paths.append(path)
     return paths
 

@@ -112,7 +112,6 @@ def write_page(content: Mapping[str, Any], path: str | Path) -> Path:
     path = check_path(path)
     with replacing(path) as temporary:
         temporary.write_text(build_page(content), encoding="utf-8")
-        temporary.chmod(0o644)
     return path
 
 

@@ -252,6 +252,7 @@ def test_a_file_with_a_piece_missing(exposure: Exposure, tmp_path: Path) -> None
     exposure.save(path)
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata()
+    del metadata["checksum"]  # as files of earlier versions were written
     tensors = load_file(path)
     del tensors["rows"]
     save_file(tensors, path, metadata=metadata)
@@ -266,6 +267,7 @@ def test_what_is_saved_is_validated_again(exposure: Exposure, tmp_path: Path) ->
     exposure.save(path)
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata()
+    del metadata["checksum"]  # as files of earlier versions were written
     tensors = load_file(path)
     tensors["coefficients"] = -tensors["coefficients"]
     save_file(tensors, path, metadata=metadata)

@@ -64,6 +64,7 @@ def test_inconsistent_parameters_are_refused(tmp_path):
     fitted("set-translation").save(path)
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
+    del metadata["checksum"]  # as files of earlier versions were written
     tensors = load_file(path)
     key = "parameters/head.0.weight"
     save_file({**tensors, key: tensors[key][:, 1:].contiguous()}, path, metadata)
