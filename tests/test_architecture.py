@@ -14,7 +14,7 @@ import gnn_repair
 PACKAGE = Path(gnn_repair.__file__).parent
 LAYERS = [
     {"errors"},
-    {"published", "files", "devices", "budget", "startup"},
+    {"published", "files", "devices", "budget", "startup", "thresholds"},
     {"kernels"},
     {"datasets", "adam"},
     {"training"},

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.solution import REACHABLE, OracleSolution
+from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.thresholds import REACHABLE
 
 QUANTILE = 1.959963984540054
 """Of the normal distribution, for 95 % intervals."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle.status import FAILED, FIXED, OPTIMAL
+from gnn_repair.oracle.status import FAILED, FIXED, OPTIMAL, UNCERTIFIED
 from gnn_repair.oracle.tables import Floats, Instance, Integers
+from gnn_repair.thresholds import REACHABLE
 
 ACCEPT = 1e-7
-"""Largest accepted gap of a general solver's answer, relative to the largest |D| (or 1)."""
+"""Largest accepted gap of a general solver's answer, relative to the numbers it is made of: such
+solvers stop at tolerances of 1e-10 on numbers scaled to one, and columns may be shorter."""
+BLUR = 1e-14
+"""Rounding of an answer, relative to the numbers it is made of: sums of up to a few dozen."""
 
 TIGHT = 1e-10
 """The smallest feasibility tolerance highspy takes."""
@@ -56,43 +60,77 @@ def without_terms(problem: Instance) -> Answer:
     return Answer(margin, margin, weights, none, np.empty(0), FIXED)
 
 
-def finish(problem: Instance, shares: Floats, duals: Floats) -> Answer:
-    """Make x and w exactly feasible and let them prove themselves.
+def finish(problem: Instance, shares: Floats, duals: Floats, accept: float = ACCEPT) -> Answer:
+    """Make x and w exactly feasible and let them prove themselves at the scale of the answer.
 
     Args:
         problem: the LP.
-        shares: [K] x = λ / m_g, feasible up to the solver's tolerance.
+        shares: [K] x = λ / m_g, or λ, feasible up to the solver's tolerance.
         duals: [R] w, likewise.
+        accept: the largest gap between bound and margin, relative to :func:`answer_size`.
     """
     shares, duals = shares.clip(min=0.0), duals.clip(min=0.0)
     totals = np.bincount(problem.group, shares, len(problem.mass))
-    if not (totals > 0).all() or not duals.sum() > 0:
+    total = float(duals.sum())
+    if not ((totals > 0) & np.isfinite(totals)).all() or not 0 < total < np.inf:
         return failed(problem, "the solver's answer is not feasible")
     coefficients = shares / totals[problem.group] * problem.mass[problem.group]
-    duals = duals / duals.sum()
-    margin = float((problem.fixed + coefficients @ problem.gaps).min())
+    duals = duals / total
+    active = coefficients > 0
+    reached = problem.fixed + coefficients[active] @ problem.gaps[active]
     scores = problem.gaps @ duals
     best = np.full(len(problem.mass), -np.inf)
     np.maximum.at(best, problem.group, scores)
-    bound = float(duals @ problem.fixed + problem.mass @ best)
-    if not bound - margin <= ACCEPT * max(problem.scale, float(np.abs(problem.fixed).max())):
-        return failed(problem, f"bound and margin differ by {bound - margin:.1e}")
+    margin, bound = float(reached.min()), float(duals @ problem.fixed + problem.mass @ best)
+    if not np.isfinite(bound - margin):
+        return failed(problem, "the answer's numbers are beyond double precision")
+    size = answer_size(problem, coefficients, duals)
     weights = np.zeros(len(problem.rivals) + 1)
     weights[problem.rivals] = duals
+    answer = Answer(margin, bound, weights, problem.terms[active], coefficients[active])
+    reason = _doubt(margin, bound, size, accept)
+    return replace(answer, status=UNCERTIFIED, reason=reason) if reason else answer
+
+
+def _doubt(margin: float, bound: float, size: float, accept: float) -> str:
+    """Why bound and margin do not settle the LP; empty if they do."""
+    if not abs(bound - margin) <= accept * size + 1e-315:  # some thousands of the smallest floats
+        return f"bound and margin differ by {bound - margin:.1e}"
+    if margin - BLUR * size > REACHABLE or bound + BLUR * size <= REACHABLE:
+        return ""
+    return "bound and margin lie on both sides of the threshold of reach, as far as rounding tells"
+
+
+def answer_size(problem: Instance, coefficients: Floats, duals: Floats) -> float:
+    """How large the numbers are that an answer is the sum of: its worst rival's fixed gap and
+    contributions, and fixed gaps and each group's best term under w."""
     active = coefficients > 0
-    return Answer(margin, bound, weights, problem.terms[active], coefficients[active])
+    gaps, used = problem.gaps[active], coefficients[active]
+    worst = int((problem.fixed + used @ gaps).argmin())
+    size = abs(problem.fixed[worst]) + used @ np.abs(gaps[:, worst])
+    size += duals @ np.abs(problem.fixed)
+    scores = problem.gaps @ duals
+    for g, mass in enumerate(problem.mass):
+        places = np.flatnonzero(problem.group == g)
+        top = places[scores[places].argmax()]
+        size += mass * (np.abs(problem.gaps[top]) @ duals)
+    return float(size)
 
 
-def oracle_matrix(columns: Floats, group: Integers) -> tuple[Integers, Integers, Floats]:
+def oracle_matrix(
+    columns: Floats, group: Integers, masses: Floats | None = None
+) -> tuple[Integers, Integers, Floats]:
     """The constraint matrix by columns (start, index, value): K terms, then γ.
 
-    Rows: γ − Σ_a x_a D_{a,r} for the R rivals, then Σ_{a∈g} x_a for the B groups.
+    Rows: γ − Σ_a x_a D_{a,r} for the R rivals, then Σ_{a∈g} x_a for the B groups; ``masses`` [K]
+    stand for the ones in the latter.
     """
     count, rivals = columns.shape
     index = np.empty((count, rivals + 1), np.int64)
     index[:, :rivals] = np.arange(rivals)
     index[:, rivals] = rivals + group
-    value = np.concatenate([-columns, np.ones((count, 1))], axis=1)
+    ones = np.ones(count) if masses is None else masses
+    value = np.concatenate([-columns, ones[:, None]], axis=1)
     start = np.arange(count + 1) * (rivals + 1)
     return (
         np.append(start, start[-1] + rivals),
@@ -158,11 +196,17 @@ class Highs:
     def __init__(self, tolerance: float = TIGHT) -> None:
         self._highs = new_highs(tolerance)
 
-    def load(self, problem: Instance) -> None:
-        """Build the scaled LP: min −γ over x and γ."""
-        infinity, scale = np.inf, problem.scale
+    def load(self, problem: Instance, unit: float | None = None) -> Floats:
+        """Build the scaled LP, min −γ over x and γ; returns what each x_a was divided by, [K].
+
+        Columns longer than ``unit`` (the longest one's length unless given) are shortened to it.
+        """
+        infinity, unit = np.inf, problem.scale if unit is None else unit
         count, rivals, groups = len(problem.terms), len(problem.rivals), len(problem.mass)
-        fixed = (problem.fixed - problem.fixed.min()) / scale
+        with np.errstate(over="ignore"):  # a rival infinitely far away is never tight
+            fixed = (problem.fixed - problem.fixed.min()) / unit
+        columns = problem.columns
+        lengths = np.maximum(np.abs(columns).max(1, initial=0.0), unit)
         pass_lp(
             self._highs,
             np.append(np.zeros(count), -1.0),
@@ -170,8 +214,10 @@ class Highs:
             np.full(count + 1, infinity),
             np.concatenate([np.full(rivals, -infinity), np.ones(groups)]),
             np.concatenate([fixed, np.ones(groups)]),
-            oracle_matrix(problem.columns / scale, problem.group),
+            oracle_matrix(columns / lengths[:, None], problem.group, unit / lengths),
         )
+        shorter: Floats = unit / lengths
+        return shorter
 
     def run(self) -> str:
         """Solve what was loaded; returns the model status."""
@@ -196,16 +242,22 @@ class Highs:
 
     def solve(self, problem: Instance) -> Answer:
         """See :class:`Solver`."""
+        return self.solve_in_units(problem, None, ACCEPT)
+
+    def solve_in_units(self, problem: Instance, unit: float | None, accept: float) -> Answer:
+        """The same with columns shortened to ``unit`` and a gap of one's own choice."""
         if not len(problem.terms):
             return without_terms(problem)
-        self.load(problem)
+        if not np.isfinite(problem.columns).all():
+            return failed(problem, "the LP's numbers are beyond double precision")
+        shorter = self.load(problem, unit)
         status = self.run()
         if status != "Optimal":
             status = self._run_loosely()
         if status != "Optimal":
             return failed(problem, f"highspy says {status}")
         values, duals = self.read()
-        return finish(problem, values[:-1], -duals[: len(problem.rivals)])
+        return finish(problem, values[:-1] * shorter, -duals[: len(problem.rivals)], accept)
 
 
 class Missing:

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.exposure import Exposure
-from gnn_repair.oracle.solution import STATUS, OracleSolution
+from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.oracle.witness import STATUS
 from gnn_repair.study.protocol import OracleProtocol
 
 Flags = NDArray[np.bool_]
