@@ -31,8 +31,7 @@ def undominated(problem: Instance) -> NDArray[np.bool_]:
 def _every_pair(gaps: Floats) -> NDArray[np.bool_]:
     below = (gaps[:, None] <= gaps[None]).all(2)
     earlier = np.tri(len(gaps), k=-1, dtype=bool)
-    kept: NDArray[np.bool_] = ~(below & (~below.T | earlier)).any(1)
-    return kept
+    return np.asarray(~(below & (~below.T | earlier)).any(1))
 
 
 def _with_champions(gaps: Floats) -> NDArray[np.bool_]:

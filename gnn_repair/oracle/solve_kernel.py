@@ -1,6 +1,8 @@
 # mypy: allow-untyped-defs, disable-error-code="untyped-decorator, no-untyped-call"
 """Kernels that solve one LP after another, straight from an exposure's tables."""
 
+from typing import Any
+
 import numpy as np
 from numpy import uint64
 
@@ -288,7 +290,8 @@ def _margin(problem, beta, count, terms, shares, reached):
         own = problem.table[row, c]
         for r in range(classes):
             reached[r] += share * (own - problem.table[row, r])
-    least, worst = np.inf, c
+    worst: Any = c
+    least = np.inf
     for r in range(classes):
         if r != c and not reached[r] >= least:
             least, worst = reached[r], r

@@ -270,13 +270,15 @@ def test_reach_counts_by_hand():
     exposure = exposure_of(nodes)
     y = torch.zeros(5, dtype=torch.long)
     report = reach(exposure, y)
-    assert (report.total.true_class.hits, report.total.true_class.total) == (4, 5)
-    assert (report.total.error.hits, report.total.error.total) == (2, 3)
-    assert report.total.support == 1.0
-    assert report.mean("true_class") == 0.8
+    (only,) = report.members
+    assert (only.true_class.hits, only.true_class.total) == (4, 5)
+    assert (only.error.hits, only.error.total) == (2, 3)
+    assert report.support == only.support == 1.0
+    assert report.true_class == report.mean("true_class") == 0.8
+    assert report.error == pytest.approx(2 / 3)
     few = reach(exposure, y, torch.tensor([False, True, True, False, False]))
     assert str(few.members[0].error).startswith("50.0 %")
-    assert few.rows()[-1]["member"] == "all"
+    assert few.rows()[-1]["member"] == "mean"
 
 
 def test_class_reach_is_label_free(exposure, solution):
