@@ -24,6 +24,7 @@ LAYERS = [
     {"study"},
     {"reporting"},
     {"bench"},
+    {"selftest"},
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

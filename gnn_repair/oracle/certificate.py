@@ -29,6 +29,8 @@ GENERAL_TOLERANCE = 1e-6
 """The same for solutions of general solvers, whose own tolerances are coarser."""
 UNDERFLOW = 1e-316
 """Absolute errors below this are forgiven: floats this small are multiples of 5e-324."""
+ROUNDING = 2e-14
+"""How far a sum of up to a hundred floats may be off, relative to what it is the sum of."""
 PORTION = 1 << 18
 """Terms looked at together."""
 
@@ -57,7 +59,8 @@ class Verification:
     bound: float
     """|bound − (w·Δβ + Σ_g m_g max_a w·D_a)|."""
     gap: float
-    """|bound − margin| of LPs that are claimed to be optimal."""
+    """|bound − margin|, both recomputed, of LPs that are claimed to be optimal; the margin's
+    numbers are what it is relative to, and rounding of the bound's is forgiven."""
     undecided: int
     """Claimed optima whose margin and bound lie on both sides of the threshold of reach."""
     misplaced: int
@@ -212,14 +215,16 @@ def _verify(
     claimed = solution.status[chosen] != UNCERTIFIED
     with np.errstate(all="ignore"):
         reached, reached_size = _reached(tables, claims)
-        limit, limit_size = _limits(tables, claims)
-        gap = np.where(claimed, bound - margin, 0.0)
+        limit, limit_size, tied_size = _limits(tables, claims)
+        # What the bound is the sum of excuses rounding; only the margin's numbers say what matters.
+        rounding = ROUNDING if solution.method == "simplex" else GENERAL_TOLERANCE
+        gap = np.abs(limit - reached) - rounding * limit_size
         errors = np.array(
             [
                 *_admissible(claims),
                 _relative(reached - margin, reached_size),
-                _relative(limit - bound, limit_size),
-                _relative(gap, reached_size + limit_size),
+                _relative(limit - bound, tied_size + reached_size),
+                _relative(np.where(claimed, gap.clip(min=0.0), 0.0), reached_size),
             ]
         )
     undecided = claimed & ((margin > REACHABLE) != (bound > REACHABLE))
@@ -251,21 +256,23 @@ def _admissible(claims: _Claims) -> tuple[float, float, float]:
 
 
 def _reached(tables: Tables, claims: _Claims) -> tuple[Floats, Floats]:
-    """[L]: the worst rival's margin under λ, and the size of the numbers it is the sum of."""
+    """[L]: the worst rival's margin under λ, and the size of the numbers it is the sum of (the
+    largest, where rounding cannot tell which rival is the worst)."""
     table = tables.contributions[claims.member[claims.owner], tables.rows[claims.term]]
     own = table[np.arange(len(table)), claims.target[claims.owner], None]
     parts = claims.share[:, None] * (own - table)
     margins, sizes = claims.fixed.copy(), np.abs(claims.fixed)
     np.add.at(margins, claims.owner, parts)
     np.add.at(sizes, claims.owner, np.abs(parts))
-    index = np.arange(len(margins))
-    margins[index, claims.target] = np.inf
-    worst = margins.argmin(1)
-    return margins[index, worst], sizes[index, worst]
+    margins[np.arange(len(margins)), claims.target] = np.inf
+    worst = margins.min(1)
+    tied = margins - ROUNDING * sizes <= worst[:, None]
+    return worst, np.where(tied, sizes, 0.0).max(1)
 
 
-def _limits(tables: Tables, claims: _Claims) -> tuple[Floats, Floats]:
-    """[L]: what no reweighting exceeds, by w, and the size of the numbers it is the sum of."""
+def _limits(tables: Tables, claims: _Claims) -> tuple[Floats, Floats, Floats]:
+    """[L]: what no reweighting exceeds, by w, the size of the numbers it is the sum of, and the
+    largest such size where rounding cannot tell which term is the best."""
     groups = tables.num_groups
     segment = claims.position[:, None] * groups + np.arange(groups)
     low, counts = tables.segments[segment].ravel(), np.diff(tables.segments)[segment].ravel()
@@ -277,17 +284,20 @@ def _limits(tables: Tables, claims: _Claims) -> tuple[Floats, Floats]:
     # Zero weights are left out by name: 0 · ∞ would be no number.
     parts = np.where(claims.weights[owner] != 0, parts * claims.weights[owner], 0.0)
     scores, sizes = parts.sum(1), np.abs(parts).sum(1)
-    tops, widths = np.zeros(len(low)), np.zeros(len(low))
+    tops, widths, tied = np.zeros((3, len(low)))
     filled = counts > 0
     if filled.any():
         tops[filled] = np.maximum.reduceat(scores, starts[filled])
-        best = scores == np.repeat(tops, counts)
-        widths[filled] = np.maximum.reduceat(np.where(best, sizes, 0.0), starts[filled])
+        behind = np.repeat(tops, counts) - scores
+        for widest, slack in ((widths, 0.0 * sizes), (tied, ROUNDING * sizes)):
+            chosen = np.where(behind <= slack, sizes, 0.0)
+            widest[filled] = np.maximum.reduceat(chosen, starts[filled])
     fixed = np.where(claims.weights != 0, claims.weights * claims.fixed, 0.0)
-    return (
-        fixed.sum(1) + (claims.mass * tops.reshape(-1, groups)).sum(1),
-        np.abs(fixed).sum(1) + (claims.mass * widths.reshape(-1, groups)).sum(1),
+    tops, widths, tied = (
+        (claims.mass * part.reshape(-1, groups)).sum(1) for part in (tops, widths, tied)
     )
+    base, size = fixed.sum(1), np.abs(fixed).sum(1)
+    return base + tops, size + widths, size + tied
 
 
 def _misplaced(tables: Tables, claims: _Claims) -> NDArray[np.bool_]:

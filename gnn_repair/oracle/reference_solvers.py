@@ -16,8 +16,10 @@ from gnn_repair.thresholds import REACHABLE
 ACCEPT = 1e-7
 """Largest accepted gap of a general solver's answer, relative to the numbers it is made of: such
 solvers stop at tolerances of 1e-10 on numbers scaled to one, and columns may be shorter."""
-BLUR = 1e-14
+BLUR = 4e-15
 """Rounding of an answer, relative to the numbers it is made of: sums of up to a few dozen."""
+GRAIN = 1e-315
+"""Some thousands of the smallest floats, which products of small numbers are rounded to."""
 
 TIGHT = 1e-10
 """The smallest feasibility tolerance highspy takes."""
@@ -67,7 +69,7 @@ def finish(problem: Instance, shares: Floats, duals: Floats, accept: float = ACC
         problem: the LP.
         shares: [K] x = λ / m_g, or λ, feasible up to the solver's tolerance.
         duals: [R] w, likewise.
-        accept: the largest gap between bound and margin, relative to :func:`answer_size`.
+        accept: the largest gap between bound and margin, relative to the margin's numbers.
     """
     shares, duals = shares.clip(min=0.0), duals.clip(min=0.0)
     totals = np.bincount(problem.group, shares, len(problem.mass))
@@ -77,44 +79,69 @@ def finish(problem: Instance, shares: Floats, duals: Floats, accept: float = ACC
     coefficients = shares / totals[problem.group] * problem.mass[problem.group]
     duals = duals / total
     active = coefficients > 0
-    reached = problem.fixed + coefficients[active] @ problem.gaps[active]
-    scores = problem.gaps @ duals
-    best = np.full(len(problem.mass), -np.inf)
-    np.maximum.at(best, problem.group, scores)
-    margin, bound = float(reached.min()), float(duals @ problem.fixed + problem.mass @ best)
-    if not np.isfinite(bound - margin):
+    proof = weigh(problem, coefficients, duals)
+    if not np.isfinite(proof.bound - proof.margin):
         return failed(problem, "the answer's numbers are beyond double precision")
-    size = answer_size(problem, coefficients, duals)
     weights = np.zeros(len(problem.rivals) + 1)
     weights[problem.rivals] = duals
-    answer = Answer(margin, bound, weights, problem.terms[active], coefficients[active])
-    reason = _doubt(margin, bound, size, accept)
+    terms, used = problem.terms[active], coefficients[active]
+    answer = Answer(proof.margin, proof.bound, weights, terms, used)
+    reason = proof.doubt(accept)
     return replace(answer, status=UNCERTIFIED, reason=reason) if reason else answer
 
 
-def _doubt(margin: float, bound: float, size: float, accept: float) -> str:
-    """Why bound and margin do not settle the LP; empty if they do."""
-    if not abs(bound - margin) <= accept * size + 1e-315:  # some thousands of the smallest floats
-        return f"bound and margin differ by {bound - margin:.1e}"
-    if margin - BLUR * size > REACHABLE or bound + BLUR * size <= REACHABLE:
-        return ""
-    return "bound and margin lie on both sides of the threshold of reach, as far as rounding tells"
+@dataclass(frozen=True)
+class Proof:
+    """What λ and w show of an LP, and how sure it is."""
+
+    margin: float
+    """The worst rival's margin under λ."""
+    margin_size: float
+    """The size of the numbers it is the sum of."""
+    bound: float
+    """What no reweighting exceeds, by w."""
+    bound_size: float
+    """The size of the numbers it is the sum of."""
+    certain: float
+    """The bound less what rounding may have added to each term's score."""
+
+    def meets(self, accept: float) -> bool:
+        """Whether bound and margin meet, up to ``accept`` of the margin's numbers."""
+        room = accept * self.margin_size + GRAIN
+        above = self.margin - self.bound <= room + BLUR * self.bound_size
+        return self.certain - self.margin <= room and above
+
+    def near(self, gamma: float, accept: float) -> bool:
+        """Whether ``gamma`` is the margin, up to ``accept`` of its numbers."""
+        return abs(self.margin - gamma) <= accept * self.margin_size + GRAIN
+
+    def doubt(self, accept: float) -> str:
+        """Why it does not settle the LP; empty if it does."""
+        if not self.meets(accept):
+            return f"bound and margin differ by {self.bound - self.margin:.1e}"
+        blur = BLUR * (self.margin_size + self.bound_size)
+        if self.margin - blur > REACHABLE or self.bound + blur <= REACHABLE:
+            return ""
+        return "bound and margin lie on both sides of the threshold of reach, by their rounding"
 
 
-def answer_size(problem: Instance, coefficients: Floats, duals: Floats) -> float:
-    """How large the numbers are that an answer is the sum of: its worst rival's fixed gap and
-    contributions, and fixed gaps and each group's best term under w."""
+def weigh(problem: Instance, coefficients: Floats, duals: Floats) -> Proof:
+    """Margin and bound of admissible λ [K] and w [R]."""
     active = coefficients > 0
     gaps, used = problem.gaps[active], coefficients[active]
-    worst = int((problem.fixed + used @ gaps).argmin())
-    size = abs(problem.fixed[worst]) + used @ np.abs(gaps[:, worst])
-    size += duals @ np.abs(problem.fixed)
-    scores = problem.gaps @ duals
+    reached = problem.fixed + used @ gaps
+    worst = int(reached.argmin())
+    margin_size = abs(problem.fixed[worst]) + used @ np.abs(gaps[:, worst])
+    bound, bound_size = duals @ problem.fixed, duals @ np.abs(problem.fixed)
+    certain = bound - BLUR * bound_size
+    scores, sizes = problem.gaps @ duals, np.abs(problem.gaps) @ duals
     for g, mass in enumerate(problem.mass):
-        places = np.flatnonzero(problem.group == g)
-        top = places[scores[places].argmax()]
-        size += mass * (np.abs(problem.gaps[top]) @ duals)
-    return float(size)
+        own = np.flatnonzero(problem.group == g)
+        top = own[scores[own].argmax()]
+        bound, bound_size = bound + mass * scores[top], bound_size + mass * sizes[top]
+        certain += mass * (scores[own] - BLUR * sizes[own]).max()
+    margin = float(reached[worst])
+    return Proof(margin, float(margin_size), float(bound), float(bound_size), float(certain))
 
 
 def oracle_matrix(

@@ -19,10 +19,11 @@ from gnn_repair.oracle.exact_simplex import solve_exactly
 from gnn_repair.oracle.reference_solvers import (
     Answer,
     Highs,
-    answer_size,
+    Proof,
     failed,
     finish,
     highs_solver,
+    weigh,
 )
 from gnn_repair.oracle.status import FAILED, FALLBACK, OPTIMAL, UNCERTIFIED
 from gnn_repair.oracle.tables import Floats, Instance, Integers, Problems, Tables, instance
@@ -125,7 +126,7 @@ def _carefully(reduced: Instance, weights: Floats, best: Answer, solver: object)
             best = _better(best, answer)
             if answer.status == FAILED:
                 break
-            unit = max(_size_of(reduced, answer), SMALLEST)
+            unit = max(_proof_of(reduced, answer).margin_size, SMALLEST)
     return _better(best, _exactly(reduced, best))
 
 
@@ -155,10 +156,10 @@ def _best_terms(problem: Instance, values: Floats) -> Integers:
     return np.array([own[values[own].argmax()] for own in places])
 
 
-def _size_of(problem: Instance, answer: Answer) -> float:
+def _proof_of(problem: Instance, answer: Answer) -> Proof:
     coefficients = np.zeros(len(problem.terms))
     coefficients[np.searchsorted(problem.terms, answer.terms)] = answer.coefficients
-    return answer_size(problem, coefficients, answer.weights[problem.rivals])
+    return weigh(problem, coefficients, answer.weights[problem.rivals])
 
 
 def _exactly(problem: Instance, best: Answer) -> Answer:
@@ -173,9 +174,8 @@ def _exactly(problem: Instance, best: Answer) -> Answer:
         margin = float(exact.margin)
     except OverflowError:
         return failed(problem, "the margin is beyond double precision")
-    size = _size_of(problem, answer)
-    near = max(abs(answer.margin - margin), abs(answer.bound - margin)) <= ACCEPT * size + 1e-315
-    if not near:
+    proof = _proof_of(problem, answer)
+    if not proof.meets(ACCEPT) or not proof.near(margin, ACCEPT):
         reason = "λ and w, rounded to floats, do not show the margin that rational arithmetic found"
         return replace(answer, status=UNCERTIFIED, reason=reason)
     # Rounding λ and w must not move γ across the threshold, so the exact one is stated.

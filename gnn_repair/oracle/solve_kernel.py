@@ -178,9 +178,10 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
         margin, size = _margin(problem, beta, support, terms, shares, room.buffer)
         if not stuck:
             # The margin's own numbers settle nearly every LP; the bound's are asked for if not.
-            if accepted(margin, bound, size):
+            if accepted(margin, bound, bound, size, 0.0):
                 return OPTIMAL, margin, bound, support
-            if accepted(margin, bound, size + _bound_size(problem, beta, room, groups, weights)):
+            bound, certain, other = _bound_anew(problem, beta, room, groups, weights)
+            if accepted(margin, bound, certain, size, other):
                 return OPTIMAL, margin, bound, support
         repairs += 1
         if repairs > REPAIRS or not refactor(room, groups, slots):
@@ -189,32 +190,47 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
 
 
 @kernel
-def accepted(margin, bound, size):
-    """Whether bound and margin meet, and on the same side of the threshold of reach, as far as
-    numbers of this ``size`` can tell."""
-    blur = BLUR * size
+def accepted(margin, bound, certain, size, other):
+    """Whether bound and margin meet, and on the same side of the threshold of reach.
+
+    ``size`` is that of the numbers the margin is the sum of, ``other`` that of the bound's;
+    ``certain`` is the bound less what rounding may have added to it.
+    """
+    blur = BLUR * (size + other)
     decided = margin - blur > REACHABLE or bound + blur <= REACHABLE
-    return abs(bound - margin) <= ACCEPT * size + FLOOR and decided
+    meet = certain - margin <= ACCEPT * size + FLOOR
+    return meet and margin - bound <= ACCEPT * size + BLUR * other + FLOOR and decided
 
 
 @cold_kernel
-def _bound_size(problem, beta, room, groups, weights):
-    """Σ_r w_r |d_r| + Σ_g m_g Σ_r w_r |ℓ_c − ℓ_r| of each group's best term under w."""
-    c, size = problem.target, 0.0
+def _bound_anew(problem, beta, room, groups, weights):
+    """w·d + Σ_g m_g max_a w·D_a from the exposure's own numbers, the same with each term less its
+    own rounding, and the size of the bound's numbers.
+
+    A huge term that w makes equal to small ones scores within its own rounding of them. That may
+    blur the bound, but must not excuse a small term that scores too high.
+    """
+    c, bound, size = problem.target, 0.0, 0.0
     for r in range(beta.shape[0]):
-        size += weights[r] * abs(beta[c] - beta[r])
+        part = weights[r] * (beta[c] - beta[r])
+        bound += part
+        size += abs(part)
+    certain = bound - BLUR * size
     for g in range(groups):
-        best, parts = -np.inf, 0.0
+        best, top, parts = -np.inf, -np.inf, 0.0
         for t in range(room.places[LOWS, g], room.places[LOWS, g + 1]):
             row, score, total = problem.rows[t], 0.0, 0.0
             for r in range(beta.shape[0]):
-                gap = weights[r] * (problem.table[row, c] - problem.table[row, r])
-                score += gap
-                total += abs(gap)
-            if score > best:
-                best, parts = score, total
+                part = weights[r] * (problem.table[row, c] - problem.table[row, r])
+                score += part
+                total += abs(part)
+            best = max(best, score - BLUR * total)
+            if score > top:
+                top, parts = score, total
+        bound += room.state[MASS, g] * top
+        certain += room.state[MASS, g] * best
         size += room.state[MASS, g] * parts
-    return size
+    return bound, certain, size
 
 
 @kernel_once
