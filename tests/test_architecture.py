@@ -15,7 +15,7 @@ PACKAGE = Path(gnn_repair.__file__).parent
 LAYERS = [
     {"errors"},
     {"atomic"},
-    {"published", "files", "devices", "budget", "startup", "immutable"},
+    {"published", "files", "devices", "budget", "startup", "immutable", "thresholds"},
     {"kernels"},
     {"datasets", "adam"},
     {"training"},

@@ -26,6 +26,7 @@ from gnn_repair.budget import (
     Budget,
 )
 from gnn_repair.study.limits import check_tree
+from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,9 @@ class BatchProtocol:
 class OracleProtocol:
     """When a class counts as reachable and a coefficient as active."""
 
-    reachable_above: float = 1e-7
+    reachable_above: float = REACHABLE
     """γ."""
-    active_above: float = 1e-7
+    active_above: float = ACTIVE
     """λ."""
 
 
