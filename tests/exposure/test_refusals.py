@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from convolutions import CASES, NODES, graph
 from convolutions import Net as CaseNet
+from scipy import sparse
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data, HeteroData
@@ -18,6 +20,7 @@ from torch_geometric.nn import models
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure import expose
 from gnn_repair.exposure.probes import Tail, find_tail
+from gnn_repair.exposure.rules import sizes
 
 
 class Net(nn.Module):
@@ -350,10 +353,40 @@ def test_several_types_of_nodes() -> None:
 
 def test_too_many_paths(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Net(pyg.APPNP(K=4, alpha=0.1), width=6)
-    monkeypatch.setattr("gnn_repair.exposure.rules.hops.LARGEST", 200)
-    with pytest.raises(ExposureRefused, match=r"could make \d+ terms; use hops='last'"):
+    count = expose(model, data).num_terms
+    monkeypatch.setattr(sizes, "available_memory", lambda: count * sizes.BYTES_PER_TERM)
+    about = rf"make about {count} terms \(0\.0 GiB while exposing, of 0\.0 GiB available\)"
+    with pytest.raises(ExposureRefused, match=rf"between 24 nodes {about}; use hops='last'"):
         expose(model, data)
     assert expose(model, data, hops="last").residual is not None
+    free = int(count * sizes.BYTES_PER_TERM / sizes.SHARE) + 2
+    monkeypatch.setattr(sizes, "available_memory", lambda: free)
+    monkeypatch.setattr(sizes, "NOTEWORTHY", count - 1)
+    with pytest.warns(UserWarning, match=rf"make about {count} terms"):
+        assert expose(model, data).num_terms == count
+    monkeypatch.setattr(sizes, "available_memory", lambda: None)
+    monkeypatch.setattr(sizes, "LARGEST", count - 1)
+    with pytest.raises(ExposureRefused, match=rf"more than {count - 1}; use hops='last'"):
+        expose(model, data)
+
+
+def test_the_size_of_a_product_is_estimated_from_few_rows() -> None:
+    """A ring: every node reaches 2K + 1 others in K hops, so any rows give the exact number."""
+    nodes, reach = 1000, 3
+    here = np.arange(nodes)
+    rows = np.concatenate([here, here, here])
+    columns = np.concatenate([here, (here + 1) % nodes, (here - 1) % nodes])
+    ring = sparse.csr_matrix((np.ones(3 * nodes), (rows, columns)), shape=(nodes, nodes))
+    seen: list[int] = []
+
+    def operators(start: Any) -> Iterator[Any]:
+        seen.append(start.shape[0])
+        yield start @ ring
+        yield start @ ring @ ring @ ring
+
+    found = sizes.estimated_terms(operators, nodes)
+    assert found == nodes * 3 + nodes * (2 * reach + 1) and seen == [sizes.MOST]
+    assert (sizes.available_memory() or 1) > 0
 
 
 def test_a_wrong_rule_falls_back_and_a_tight_tolerance_refuses(data: Data) -> None:
