@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gnn_repair.exposure.module_names import names_of, place
 from gnn_repair.exposure.probes import AFFINE_SLACK, EXACT, perturbation
+from gnn_repair.exposure.products import ProductCall
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sites import Call, alive
 
@@ -37,7 +39,7 @@ def reason(watch: Watch, trace: Trace) -> str:
     if text := _in_batches(watch, trace, value + perturbation(value, seed=1)):
         return text
     runs = [_events(watch, call, value + sign * change) for sign in (0, 1, -1)]
-    last = f"the last convolution {call.title}"
+    last = call.last
     for events in zip(*runs, strict=False):
         name, module = events[0].name, events[0].module
         title = f"{type(module).__name__} `{name}`" if name else "the model"
@@ -48,7 +50,7 @@ def reason(watch: Watch, trace: Trace) -> str:
         wrong = _fault([event.gave for event in events], moved)
         if not wrong:
             continue
-        if call.site.name == name:
+        if call.site.name == name and (name or not isinstance(call, ProductCall)):
             return f"{FUNCTION} that {call.title} applies to its own aggregate {wrong}"
         if inside and not name:
             break
@@ -65,11 +67,11 @@ def _in_batches(watch: Watch, trace: Trace, other: Tensor) -> str:
         return ""
     if parts == 1:
         return (
-            f"the last convolution {call.title} receives at {call.num_nodes} nodes and the "
+            f"{call.last} receives at {call.num_nodes} nodes and the "
             f"logits are about {nodes} (give all nodes to it at once with forward=)"
         )
     return (
-        f"the last convolution {call.title} runs {parts} times, each on a part of the nodes, as "
+        f"{call.last} runs {parts} times, each on a part of the nodes, as "
         "layer-wise or sampled inference does (pass a forward= that runs the whole graph at once)"
     )
 
@@ -86,7 +88,7 @@ def why_rows(model: nn.Module, run: Callable[[], Any], output: Tensor, nodes: in
             return needed
         if call.num_nodes == rows:
             return (
-                f"{needed}, but the last convolution {call.title} receives at {rows} nodes only, "
+                f"{needed}, but {call.last} receives at {rows} nodes only, "
                 "as sampled batches do; pass the whole graph"
             )
         reads = _nodes_read(watch, trace, call)
@@ -141,14 +143,14 @@ def _events(watch: Watch, call: Call, value: Tensor) -> list[Event]:
 def _listening(watch: Watch, order: int, events: list[Event]) -> Iterator[None]:
     """Collect the modules that finish after propagate number ``order``."""
     passed = [False]
-    names = _names_of(watch.model)
+    names = names_of(watch.model)
     running: list[str] = []
 
     def on_propagate(number: int) -> None:
         passed[0] = passed[0] or number == order
 
     def enter(module: nn.Module, args: Any) -> None:
-        running.append(_place(names[module], running))
+        running.append(place(names[module], running))
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         name = running.pop()
@@ -164,23 +166,6 @@ def _listening(watch: Watch, order: int, events: list[Event]) -> Iterator[None]:
         watch.on_propagate = None
         for handle in handles:
             handle.remove()
-
-
-def _names_of(model: nn.Module) -> dict[nn.Module, list[str]]:
-    """Every module's names: one that several parts share has one in each."""
-    names: dict[nn.Module, list[str]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        names.setdefault(module, []).append(name)
-    return names
-
-
-def _place(names: Sequence[str], running: Sequence[str]) -> str:
-    """Of a shared module's names the one inside the module that runs it now."""
-    for outer in reversed(running):
-        for name in names:
-            if outer and name.startswith(f"{outer}."):
-                return name
-    return names[0]
 
 
 def _tensors(value: Any, copy: bool = True) -> list[Tensor]:

@@ -149,7 +149,7 @@ def _invocations(calls: Sequence[Call]) -> list[list[Call]]:
 
 
 def _names(calls: Sequence[Call], call: Call, blocks: int) -> list[str]:
-    name = call.site.name or type(call.conv).__name__
+    name = call.site.name or call.kind
     if len(calls) > 1:
         kind = "relation" if hasattr(call.conv, "num_relations") else "propagate"
         hop = kind == "propagate" and call is calls[-1]

@@ -17,6 +17,7 @@ from gnn_repair.exposure.certification import certify
 from gnn_repair.exposure.diagnosis import reason, why_rows
 from gnn_repair.exposure.embedding import last_linear
 from gnn_repair.exposure.final_aggregation import Finding, find_final
+from gnn_repair.exposure.model_arguments import field, field_names
 from gnn_repair.exposure.model_call import (
     Forward,
     check_expected,
@@ -31,6 +32,7 @@ from gnn_repair.exposure.model_output import (
 )
 from gnn_repair.exposure.model_state import forget_propagations, refuse_compiled, resting
 from gnn_repair.exposure.probes import EXACT, deviation
+from gnn_repair.exposure.products import is_feature_map
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.rules import FILTERS
 from gnn_repair.exposure.value import Exposure
@@ -79,11 +81,6 @@ def expose(
         raise InputError(f"model is a {type(model).__name__}; pass a torch module or a Frozen")
     refuse_compiled(model)
     data = one_graph(data, model, forward)
-    if not any(isinstance(module, MessagePassing) for module in model.modules()):
-        raise ExposureRefused(
-            f"{type(model).__name__} has no PyG MessagePassing layer, so there are no messages "
-            "to expose"
-        )
     with resting(model), torch.no_grad():
         return _expose(model, data, hops, forward, tolerance, expected)
 
@@ -105,11 +102,18 @@ def _expose(
     if expected is not None:
         check_expected(expected, logits, read.binary, called)
     cached = forget_propagations(model)
-    watch = Watch(model, lambda: read(call()), tuple(FILTERS))
+    fields = [field(data, name) for name in field_names(data) if name != "x"]
+    watch = Watch(
+        model,
+        lambda: read(call()),
+        tuple(FILTERS),
+        logits.shape[0],
+        lambda product: is_feature_map(product, field(data, "x"), fields),
+    )
     with watch.installed():
         with last_linear(model) as head:
             trace = watch.trace()
-        _check_repeatable(logits, trace, cached)
+        _check_repeatable(model, logits, trace, cached)
         finding = find_final(watch, trace, hops)
         if not finding.mixtures:
             raise ExposureRefused(_why_not(watch, trace, finding))
@@ -136,9 +140,13 @@ def _why_not(watch: Watch, trace: Trace, finding: Finding) -> str:
     return f"{reason(watch, trace)}, so the logits are no mixture of its messages"
 
 
-def _check_repeatable(logits: Tensor, trace: Trace, cached: bool) -> None:
+def _check_repeatable(model: nn.Module, logits: Tensor, trace: Trace, cached: bool) -> None:
     if not trace.calls:
-        raise ExposureRefused("the model's forward calls no propagate, so there are no messages")
+        raise ExposureRefused(
+            f"no aggregation happens in {type(model).__name__}'s forward (no propagate of PyG, no "
+            "product with an N × N matrix): where its features were propagated beforehand, pass "
+            "a forward= that propagates"
+        )
     gap = float(deviation(trace.output, logits).max()) if trace.output.shape == logits.shape else 1
     if gap <= 10 * EXACT[logits.dtype]:
         return
@@ -158,7 +166,8 @@ def _check_residual(
 ) -> None:
     limit = EXACT[logits.dtype] if tolerance is None else tolerance
     if not residual <= limit:
-        names = ", ".join(dict.fromkeys(f"`{m.site.name}`" for m in finding.mixtures))
+        sites = dict.fromkeys(mixture.site.name for mixture in finding.mixtures)
+        names = ", ".join(f"`{name}`" if name else "its forward" for name in sites)
         raise ExposureRefused(
             f"with reweighted messages in {names} the model differs from β + Σ λ ℓ by "
             f"{residual:.1e} (relative), more than {limit:.0e}; pass tolerance= to accept that"
@@ -172,7 +181,7 @@ ROOTS = ("root_weight", "lin_root", "root", "lin3", "res", "eps", "lins_r", "com
 def _has_root(model: nn.Module, names: Sequence[str]) -> bool:
     modules = dict(model.named_modules())
     parents = [modules.get(name.rpartition(".")[0]) for name in names]
-    holders = [modules[name] for name in names]
+    holders = [modules[name] for name in names if isinstance(modules[name], MessagePassing)]
     holders += [parent for parent in parents if isinstance(parent, DirGNNConv)]
     marks = [getattr(holder, attribute, None) for holder in holders for attribute in ROOTS]
     return any(isinstance(m, Tensor | nn.Module) or m is True or m in ("sum", "cat") for m in marks)

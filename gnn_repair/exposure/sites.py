@@ -43,10 +43,19 @@ class Call:
     """What the convolution left in ``_alpha``."""
 
     @property
+    def kind(self) -> str:
+        """What aggregates, such as ``GCNConv``."""
+        return type(self.conv).__name__
+
+    @property
     def title(self) -> str:
         """Such as ```conv2` (GCNConv)``."""
-        kind = type(self.conv).__name__
-        return f"`{self.site.name}` ({kind})" if self.site.name else f"the {kind}"
+        return f"`{self.site.name}` ({self.kind})" if self.site.name else f"the {self.kind}"
+
+    @property
+    def last(self) -> str:
+        """The title of the last one."""
+        return f"the last convolution {self.title}"
 
     @property
     def num_nodes(self) -> int:

@@ -148,7 +148,7 @@ REFUSED: dict[str, tuple[Build, str]] = {
         r"the JumpingKnowledge `jk` after the last convolution `convs.1`.*is not affine",
     ),
     "pooling": (Pooled, rf"returns a tensor of shape \[1, 4\] for {NODES} nodes.*pool"),
-    "no messages": (lambda: models.MLP([5, 8, 4]), "MLP has no PyG MessagePassing layer"),
+    "no messages": (lambda: models.MLP([5, 8, 4]), "no aggregation happens in MLP's forward"),
     "random in evaluation": (
         lambda: Functional(nn.functional.dropout),
         "change from run to run in evaluation",
