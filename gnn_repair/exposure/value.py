@@ -10,6 +10,7 @@ table of contributions, so nothing of size terms × classes is ever stored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.arguments import classes_for, coefficients_for, member_for, nodes_for
 from gnn_repair.exposure.checks import check_exposure
 from gnn_repair.exposure.saving import read_pieces, write_pieces
 from gnn_repair.files import contents_of
@@ -93,6 +95,8 @@ class Exposure:
     """Largest |model − (β + Σ λ ℓ)| / max(1, |z⁰|) over certified random λ; None: by algebra."""
     fingerprint: tuple[str, ...] = ()
     """[S]: a digest of each member's weights, the same on every graph; empty: not known."""
+    called: str = ""
+    """How the model was run, such as ``forward(x, edge_index, edge_weight=data.edge_attr)``."""
 
     def __post_init__(self) -> None:
         check_exposure(self)
@@ -139,10 +143,13 @@ class Exposure:
     @cached_property
     def mass(self) -> Tensor:
         """m_{v,g} = Σ α, [S or 1, n, G] float64; zero where a group is absent."""
-        return self.masses(self.coefficients)
+        return self._masses(self.coefficients)
 
     def masses(self, coefficients: Tensor) -> Tensor:
         """Σ_{a ∈ A_{v,g}} λ_a for any coefficients [S or 1, T]; returns [S or 1, n, G] float64."""
+        return self._masses(coefficients_for(self, coefficients))
+
+    def _masses(self, coefficients: Tensor) -> Tensor:
         lengths = self.segments.diff()
         if lengths.numel() == 0:  # no recipients at all
             return self.segments.new_zeros((len(coefficients), 0, self.num_groups)).double()
@@ -155,9 +162,10 @@ class Exposure:
         """z(λ) = β + Σ λ ℓ at the recipients, [S, n, C] float64; λ = α unless given.
 
         Args:
-            coefficients: λ, [S or 1, T].
+            coefficients: λ, [S or 1, T], or [T] for all members alike.
         """
-        coefficients = self.coefficients if coefficients is None else coefficients
+        given = coefficients is not None
+        coefficients = coefficients_for(self, coefficients) if given else self.coefficients
         return self.fixed_logits[:, self.recipients] + self._mixture(coefficients)
 
     def _mixture(self, coefficients: Tensor) -> Tensor:
@@ -171,21 +179,22 @@ class Exposure:
         """min_r z_c(λ) − z_r(λ): the worst-rival margin of class c = ``target``, [S, n] float64.
 
         Args:
-            target: [N] the class of every node of the graph.
+            target: [N] the class of every node of the graph; where it is −1 (not known) the
+                margin is NaN.
             coefficients: λ, [S or 1, T]; α unless given.
         """
+        classes = classes_for(self, target)[self.recipients]
         logits = self.logits(coefficients)
-        index = target.to(logits.device)[self.recipients].clamp(min=0)
-        index = index.expand(logits.shape[:2]).unsqueeze(-1)
+        index = classes.clamp(min=0).expand(logits.shape[:2]).unsqueeze(-1)
         own = logits.gather(2, index)
-        return (own - logits.scatter(2, index, -torch.inf).amax(2, keepdim=True)).squeeze(-1)
+        margins = (own - logits.scatter(2, index, -torch.inf).amax(2, keepdim=True)).squeeze(-1)
+        return margins.masked_fill(classes < 0, torch.nan)
 
     # Other views of the same value ------------------------------------------------------------
 
-    def restrict(self, nodes: Tensor) -> Exposure:
+    def restrict(self, nodes: Tensor | Sequence[int]) -> Exposure:
         """The exposure of some recipients only: a boolean mask [N] or node numbers, any order."""
-        nodes = nodes.to(self.recipients.device)
-        chosen = nodes.nonzero().view(-1) if nodes.dtype == torch.bool else nodes.long()
+        chosen = nodes_for(self, nodes)
         place = torch.full((self.num_nodes,), -1, device=chosen.device)
         place[self.recipients] = torch.arange(self.num_recipients, device=chosen.device)
         positions = place[chosen]
@@ -201,8 +210,9 @@ class Exposure:
         )
 
     def member(self, index: int) -> Exposure:
-        """The exposure of one member alone (S = 1)."""
-        pick = slice(index, index + 1)
+        """The exposure of one member alone (S = 1); −1 is the last one."""
+        number = member_for(self, index)
+        pick = slice(number, number + 1)
         cut = {name: getattr(self, name) for name in BY_MEMBER}
         cut = {
             name: value[pick] if value.shape[0] == self.num_members else value
@@ -231,6 +241,7 @@ class Exposure:
             "fixed": self.fixed,
             "residual": self.residual,
             "fingerprint": list(self.fingerprint),
+            "called": self.called,
         }
         write_pieces(path, header, self._tensors())
 
@@ -248,7 +259,10 @@ class Exposure:
 
         return describe(self)
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        from gnn_repair.exposure.description import one_line
+
+        return one_line(self)
 
 
 def _cut(segments: Tensor, groups: int, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gnn_repair.errors import InputError
 from gnn_repair.kernels.dropout import drop_rows, kept
 from gnn_repair.kernels.sets import Dropout, Layer, TermSets, compare, no_dropout, plain, pool, tilt
 
@@ -198,3 +199,15 @@ def test_threads_do_not_change_the_result():
 def test_no_dropout_drops_nothing():
     assert no_dropout(targets()).threshold == 0
     assert no_dropout(targets()).scale == 1
+
+
+def test_sizes_that_would_be_read_past_their_end_are_refused():
+    sets, layer = random_sets(1, True), Layer(*tables())
+    with pytest.raises(InputError, match=r"layer\.recipient has shape"):
+        pool(sets, targets()[:, 1:], layer)
+    with pytest.raises(InputError, match=r"layer\.source has shape"):
+        pool(sets, targets(), layer._replace(source=layer.source[..., 1:]))
+    with pytest.raises(InputError, match="output has shape"):
+        tilt(sets, targets(), layer, randn(S, H + 1), randn(S), randn(S, R, C))
+    with pytest.raises(InputError, match="recipients has shape"):
+        compare(sets.segments, sets.columns, randn(S, N - 1, 3), randn(S, P, 3))
