@@ -130,6 +130,8 @@ def _expose(
 
 
 def _why_not(watch: Watch, trace: Trace, finding: Finding) -> str:
+    if finding.left_out:
+        return finding.left_out[0]
     if finding.idle:
         return f"the logits do not depend on what {finding.idle[0]} aggregates"
     return f"{reason(watch, trace)}, so the logits are no mixture of its messages"

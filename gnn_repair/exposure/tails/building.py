@@ -66,10 +66,12 @@ class Builder:
     def aligned(self, shape: Sequence[int], *operands: Operand) -> tuple[Frame, list[int | Tensor]]:
         """Operands broadcast to one shape: values by number, constants as flat tensors."""
         broadcast = [
-            operand.viewed(lambda t: t.expand(tuple(shape))) if isinstance(operand, Traced)
-            else torch.as_tensor(operand, device=self.device)
+            operand.viewed(lambda t: t.expand(tuple(shape)))
+            if isinstance(operand, Traced)
+            # Numbers are Python's own, so in double precision whatever the model computes in.
+            else torch.as_tensor(operand, dtype=torch.float64, device=self.device)
             for operand in operands
-        ]  # fmt: skip
+        ]
         flats = [self.flat(part) if isinstance(part, Traced) else None for part in broadcast]
         frames = [flat[1] for flat in flats if flat is not None]
         if any(frame != frames[0] for frame in frames):
