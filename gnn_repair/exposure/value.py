@@ -223,10 +223,6 @@ class Exposure:
 
     def save(self, path: str | Path) -> None:
         """Write the exposure as one safetensors file."""
-        save_tensors(path, KIND, *self.packed())
-
-    def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Header and tensors as they are written to files."""
         header = {
             "groups": [[group.name, group.rule, group.coefficients_from] for group in self.groups],
             "root": self.root,
@@ -237,18 +233,12 @@ class Exposure:
         tensors = self._tensors()
         if self.messages.data_ptr() == self.state.data_ptr():  # one matrix by node: written once
             del tensors["messages"]
-        return header, tensors
+        save_tensors(path, KIND, header, tensors)
 
     @classmethod
     def load(cls, path: str | Path) -> Exposure:
         """Read what :meth:`save` wrote; everything is validated anew."""
-        return cls.unpacked(*load_tensors(path, KIND), path)
-
-    @classmethod
-    def unpacked(
-        cls, header: dict[str, Any], tensors: dict[str, Tensor], path: str | Path
-    ) -> Exposure:
-        """The inverse of :meth:`packed`, for what was read from ``path``."""
+        header, tensors = load_tensors(path, KIND)
         groups = tuple(Group(*entry) for entry in header.pop("groups", ()))
         values: dict[str, Any] = {"messages": tensors.get("state"), **header, **tensors}
         known = {field.name for field in fields(cls)}
@@ -265,13 +255,6 @@ class Exposure:
         return describe(self)
 
     __repr__ = __str__
-
-
-def terms_of(exposure: Exposure, nodes: Tensor) -> Tensor:
-    """The numbers of the terms of these recipients, in their order."""
-    place = torch.full((exposure.num_nodes,), -1, device=nodes.device)
-    place[exposure.recipients] = torch.arange(exposure.num_recipients, device=nodes.device)
-    return _cut(exposure.segments, exposure.num_groups, place[nodes])[1]
 
 
 def _cut(segments: Tensor, groups: int, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,9 @@ def check_tailed(exposure: TailedExposure) -> None:
     shape = tuple(exposure.frozen_logits.shape)
     sized = len(shape) == 3 and shape[:2] == (1, aggregate.num_nodes) and shape[2] >= 2
     _require(sized, f"frozen_logits has shape {list(shape)} instead of [1, N, C]")
+    frozen = exposure.frozen_logits
+    sound = frozen.dtype == torch.float64 and bool(torch.isfinite(frozen).all())
+    _require(sound, "frozen_logits must be finite float64 numbers")
     _check_operations(tail, aggregate.num_nodes)
     gap = reconstruction(exposure)
     limit = max(RECONSTRUCTION, exposure.residual or 0.0)
@@ -42,7 +45,7 @@ def reconstruction(exposure: TailedExposure) -> float:
         return 0.0
     try:
         found = exposure.logits()
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, LookupError, TypeError, ValueError) as error:
         raise InputError(f"the tail's operations do not fit together: {error}") from error
     _require(found.shape == frozen.shape, f"the tail gives {found.shape[2]} classes, not C")
     gap = (found - frozen).abs() / frozen.abs().amax(2, keepdim=True).clamp(min=1)

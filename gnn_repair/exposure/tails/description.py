@@ -60,21 +60,18 @@ def followed_by(tail: TailGraph) -> str:
 
 def describe(exposure: TailedExposure) -> str:
     """What was exposed, what follows it and which answers to expect."""
-    first, sizes, *groups, fixed, _ = describe_mixture(exposure.aggregate).split("\n")
-    sizes = sizes.replace(
-        f"{exposure.aggregate.num_classes} classes", f"{exposure.num_classes} classes"
-    )
-    residual = "" if exposure.residual is None else (
-        f"; residual {exposure.residual:.1e} on the model run with reweighted messages"
-    )  # fmt: skip
-    replay = "" if exposure.replay else "; not bound to its model (use bind)"
-    return "\n".join(
-        [
-            f"{first}, followed by: {followed_by(exposure.tail)}",
-            sizes,
-            *groups,
-            fixed.replace("fixed logits:", f"aggregate of {exposure.tail.width} channels; fixed:"),
-            f"  {ANSWERS[kind_of(exposure.tail)]}",
-            f"  reconstruction {reconstruction(exposure):.1e}{residual}{replay}",
-        ]
-    )
+    first, *lines = describe_mixture(exposure.aggregate).split("\n")
+    channels = f"{exposure.tail.width} classes"
+    middle = [
+        line.replace(channels, f"{exposure.num_classes} classes").replace(
+            "fixed logits:", f"aggregate of {exposure.tail.width} channels; fixed:"
+        )
+        for line in lines
+        if "reconstruction " not in line
+    ]
+    certified = f"  reconstruction {reconstruction(exposure):.1e}"
+    if exposure.residual is not None:
+        certified += f"; residual {exposure.residual:.1e} on the model run with reweighted messages"
+    certified += "" if exposure.replay else "; not bound to its model (use bind)"
+    head = f"{first}, followed by: {followed_by(exposure.tail)}"
+    return "\n".join([head, *middle, f"  {ANSWERS[kind_of(exposure.tail)]}", certified])

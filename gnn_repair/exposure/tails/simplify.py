@@ -6,7 +6,7 @@ reads as well is left alone, so nothing is ever computed twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -83,8 +83,9 @@ class _Tail:
         if isinstance(operation, Select) and self._is_whole(operation):
             self._read_instead(number, operation.inputs[0])
             return False
+        joined: Operation | None
         if isinstance(operation, Add | Concatenate):
-            joined = self._branches_of_one(operation)
+            joined = self._branches_of_one(operation) if self._any_matrix(operation) else None
         elif len(operation.inputs) != 1 or operation.inputs[0] == 0:
             joined = None
         elif isinstance(producer := self.operations[operation.inputs[0] - 1], Concatenate):
@@ -114,27 +115,34 @@ class _Tail:
         weight.index_add_(1, select.index, affine.weight)
         return Affine(select.inputs, weight, affine.bias)
 
-    def _branches_of_one(self, operation: Add | Concatenate) -> Operation | None:
+    def _branches_of_one(self, operation: Add | Concatenate) -> Affine | None:
         """A sum or concatenation of affine maps of one value, as a single affine map."""
-        parts = [self._as_affine(number) for number in operation.inputs]
-        sources = {part.inputs for part in parts if part is not None}
-        if None in parts or len(sources) != 1 or not any(self._maps(operation)):
+        made = [self.operations[number - 1] if number else None for number in operation.inputs]
+        parts = [
+            None if isinstance(op, Constant) else self._as_affine(number)
+            for op, number in zip(made, operation.inputs, strict=True)
+        ]
+        sources = {part.inputs[0] for part in parts if part is not None}
+        fixed = [isinstance(op, Constant) for op in made]
+        if len(sources) != 1 or any((p is None) != f for p, f in zip(parts, fixed, strict=True)):
             return None
-        factors = operation.factors if isinstance(operation, Add) else (1.0,) * len(parts)
-        weights = [f * p.weight for f, p in zip(factors, parts, strict=True) if p is not None]
-        biases = [f * p.bias for f, p in zip(factors, parts, strict=True) if p is not None]
-        if isinstance(operation, Concatenate):
-            rows = max(bias.dim() for bias in biases)
-            nodes = max((bias.shape[0] for bias in biases if bias.dim() == 2), default=1)
-            if rows == 2:
-                biases = [bias.expand(nodes, -1) for bias in biases]
-            return Affine(sources.pop(), torch.cat(weights), torch.cat(biases, dim=-1))
-        return Affine(sources.pop(), torch.stack(weights).sum(0), sum(biases[1:], biases[0]))
+        source = sources.pop()
+        whole = [
+            Affine((source,), self._nothing(source, op.value), op.value)
+            if isinstance(op, Constant)
+            else part
+            for op, part in zip(made, parts, strict=True)
+        ]
+        factors = operation.factors if isinstance(operation, Add) else None
+        return _together([part for part in whole if part is not None], factors)
 
-    def _maps(self, operation: Operation) -> Iterator[bool]:
-        """Which inputs are matrices; sums and choices of plain channels stay what they are."""
-        for number in operation.inputs:
-            yield number > 0 and isinstance(self.operations[number - 1], Affine)
+    def _nothing(self, source: int, value: Tensor) -> Tensor:
+        """The matrix that reads nothing from a value."""
+        return value.new_zeros(value.shape[-1], self.widths[source])
+
+    def _any_matrix(self, operation: Operation) -> bool:
+        """Whether an input is a matrix; sums and choices of plain channels stay what they are."""
+        return any(n > 0 and isinstance(self.operations[n - 1], Affine) for n in operation.inputs)
 
     def _as_affine(self, number: int) -> Affine | None:
         """A value that nothing else reads as W x + b of its producer's input; or of itself."""
@@ -167,9 +175,25 @@ class _Tail:
         if isinstance(operation, Select):
             return _select_branch(operation, cat, sizes)
         if isinstance(operation, Affine):
+            whole = self._branches_of_one(cat)
+            if whole is not None:
+                bias = whole.bias @ operation.weight.t() + operation.bias
+                return Affine(whole.inputs, operation.weight @ whole.weight, bias)
             made = [self.operations[i - 1] if i else None for i in cat.inputs]
             return _affine_branch(operation, cat, sizes, made)
         return None
+
+
+def _together(parts: list[Affine], factors: Sequence[float] | None) -> Affine:
+    """Affine maps of one value added up with factors, or side by side where there are none."""
+    if factors is not None:
+        weights = [factor * part.weight for factor, part in zip(factors, parts, strict=True)]
+        biases = [factor * part.bias for factor, part in zip(factors, parts, strict=True)]
+        return Affine(parts[0].inputs, sum(weights[1:], weights[0]), sum(biases[1:], biases[0]))
+    nodes = max((part.bias.shape[0] for part in parts if part.bias.dim() == 2), default=None)
+    biases = [part.bias if nodes is None else part.bias.expand(nodes, -1) for part in parts]
+    weight = torch.cat([part.weight for part in parts])
+    return Affine(parts[0].inputs, weight, torch.cat(biases, dim=-1))
 
 
 def _shared(constant: Tensor) -> bool:

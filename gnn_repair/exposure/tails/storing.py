@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import astuple, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.tails import operations as kinds
 from gnn_repair.exposure.tails.opaque import Opaque, Slot, find_target, restorable
 from gnn_repair.exposure.tails.operations import Operation, TailGraph
-from gnn_repair.exposure.value import Exposure
+from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.files import load_tensors, save_tensors
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.in
 
 def save_tailed(exposure: TailedExposure, path: str | Path) -> None:
     """Write an exposure as one safetensors file."""
-    header, parts = exposure.aggregate.packed()
-    tensors = {f"aggregate/{name}": value for name, value in parts.items()}
+    header, tensors = _pieces(exposure.aggregate)
     tensors["frozen_logits"] = exposure.frozen_logits
     written = [
         _written(operation, f"tail/{place}/", tensors)
@@ -60,8 +59,6 @@ def load_tailed(path: str | Path) -> TailedExposure:
     from gnn_repair.exposure.tails.tailed import TailedExposure
 
     header, tensors = load_tensors(path, KIND)
-    start = "aggregate/"
-    parts = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
     try:
         tail = header["tail"]
         operations = tuple(
@@ -69,15 +66,35 @@ def load_tailed(path: str | Path) -> TailedExposure:
             for place, entry in enumerate(tail["operations"])
         )
         return TailedExposure(
-            Exposure.unpacked(header["aggregate"], parts, path),
+            _aggregate(header["aggregate"], tensors),
             TailGraph(int(tail["width"]), operations),
             tensors["frozen_logits"],
             header["residual"],
         )
     except FileFormatError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise FileFormatError(f"{path} is no whole tailed exposure: {error}") from error
+
+
+def _pieces(aggregate: Exposure) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What an exposure holds: plain values by name, tensors by prefixed name."""
+    held = {field.name: getattr(aggregate, field.name) for field in fields(aggregate)}
+    tensors = {f"aggregate/{name}": v for name, v in held.items() if isinstance(v, Tensor)}
+    header = {name: v for name, v in held.items() if not isinstance(v, Tensor)}
+    header["groups"] = [list(astuple(group)) for group in aggregate.groups]
+    if aggregate.messages.data_ptr() == aggregate.state.data_ptr():  # one matrix, written once
+        del tensors["aggregate/messages"]
+    return header, tensors
+
+
+def _aggregate(header: dict[str, Any], tensors: dict[str, Tensor]) -> Exposure:
+    start = "aggregate/"
+    parts = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+    plain = {n: tuple(v) if isinstance(v, list) else v for n, v in header.items()}
+    plain["groups"] = tuple(Group(*map(str, entry)) for entry in header["groups"])
+    pieces: dict[str, Any] = {"messages": parts["state"], **plain, **parts}
+    return Exposure(**pieces)
 
 
 def _written(operation: Operation, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:

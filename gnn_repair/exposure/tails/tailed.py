@@ -19,7 +19,7 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.checks import check_tailed
 from gnn_repair.exposure.tails.operations import TailGraph
-from gnn_repair.exposure.value import Exposure, Group, terms_of
+from gnn_repair.exposure.value import Exposure, Group
 
 Replay = Callable[[Tensor], Tensor]
 """λ [T] → the logits [N, C] of the user's own model run with its messages reweighted."""
@@ -143,6 +143,11 @@ class TailedExposure:
         return self.aggregate.embedding
 
     @property
+    def fingerprint(self) -> tuple[str, ...]:
+        """What tells the model from others; empty: not known."""
+        return getattr(self.aggregate, "fingerprint", ())
+
+    @property
     def mass(self) -> Tensor:
         """m_{v,g} = Σ α, [1, n, G] float64; zero where a group is absent."""
         return self.aggregate.mass
@@ -157,8 +162,10 @@ class TailedExposure:
         """z(λ) = T(a(λ)) at the recipients, [1, n, C] float64; λ = α unless given.
 
         Args:
-            coefficients: λ, [1, T].
+            coefficients: λ, [1, T] or [T].
         """
+        if coefficients is not None:
+            coefficients = self._given(coefficients)
         aggregate = self.aggregate.logits(coefficients)[0]
         step = max(1, CHUNK // max(1, self.tail.width))
         parts = zip(aggregate.split(step), self.recipients.split(step), strict=True)
@@ -168,13 +175,38 @@ class TailedExposure:
         """min_r z_c(λ) − z_r(λ): the worst-rival margin of class c = ``target``, [1, n] float64.
 
         Args:
-            target: [N] the class of every node of the graph.
+            target: [N] the class of every node of the graph; where it is −1 (not known) the
+                margin is NaN.
             coefficients: λ, [1, T]; α unless given.
         """
+        classes = self._classes(target)
         logits = self.logits(coefficients)
-        index = target.to(logits.device)[self.recipients].clamp(min=0).view(1, -1, 1)
+        index = classes.clamp(min=0).view(1, -1, 1)
         own = logits.gather(2, index)
-        return (own - logits.scatter(2, index, -torch.inf).amax(2, keepdim=True)).squeeze(-1)
+        margins = (own - logits.scatter(2, index, -torch.inf).amax(2, keepdim=True)).squeeze(-1)
+        return margins.masked_fill(classes < 0, torch.nan)
+
+    def _given(self, coefficients: Tensor) -> Tensor:
+        shape = tuple(getattr(coefficients, "shape", ()))
+        if shape not in ((self.num_terms,), (1, self.num_terms)):
+            raise InputError(
+                f"coefficients has shape {list(shape)}; give one for each of {self.num_terms} terms"
+            )
+        return coefficients.to(self.recipients.device).view(1, -1)
+
+    def _classes(self, target: Tensor) -> Tensor:
+        """The classes of the recipients, [n]; −1 where not known."""
+        if tuple(getattr(target, "shape", ())) != (self.num_nodes,):
+            raise InputError(
+                f"target has shape {list(getattr(target, 'shape', ()))}; give a class for each of "
+                f"{self.num_nodes} nodes"
+            )
+        classes = target.to(self.recipients.device)[self.recipients].long()
+        if bool((classes >= self.num_classes).any()):
+            raise InputError(
+                f"target holds class {int(classes.max())}; classes lie in 0..{self.num_classes - 1}"
+            )
+        return classes
 
     # Other views of the same value ------------------------------------------------------------
 
@@ -184,7 +216,7 @@ class TailedExposure:
         Its ``replay`` takes the coefficients of these recipients' terms; the others keep α.
         """
         aggregate = self.aggregate.restrict(nodes)
-        terms = terms_of(self.aggregate, aggregate.recipients)
+        terms = _terms_of(self.aggregate, aggregate.recipients)
         replay, everywhere = self.replay, self.coefficients[0]
 
         def replay_some(coefficients: Tensor) -> Tensor:
@@ -242,4 +274,16 @@ class TailedExposure:
 
         return describe(self)
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self).partition("\n")[0]
+
+
+def _terms_of(exposure: Exposure, nodes: Tensor) -> Tensor:
+    """The numbers of the terms of these recipients, one recipient after the other."""
+    place = torch.full((exposure.num_nodes,), -1, device=nodes.device)
+    place[exposure.recipients] = torch.arange(exposure.num_recipients, device=nodes.device)
+    ends = exposure.segments[:: exposure.num_groups]
+    starts, lengths = ends[place[nodes]], ends.diff()[place[nodes]]
+    before = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    shift = torch.repeat_interleave(starts - before[:-1], lengths)
+    return torch.arange(int(before[-1]), device=nodes.device) + shift
