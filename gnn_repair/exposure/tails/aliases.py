@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from gnn_repair.exposure.tails.building import Builder
+from gnn_repair.exposure.tails.builder import Builder
 from gnn_repair.exposure.tails.layout import Frame, Lost, Traced, constant_in
 from gnn_repair.exposure.tails.operations import Concatenate
 

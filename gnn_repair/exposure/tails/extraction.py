@@ -14,7 +14,7 @@ from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sites import Site
 from gnn_repair.exposure.tails.operations import Affine, Operation, Scale, Select, TailGraph
 from gnn_repair.exposure.tails.simplify import simplified
-from gnn_repair.exposure.tails.tracing import Tracer
+from gnn_repair.exposure.tails.tracer import Tracer
 
 
 @dataclass(frozen=True, eq=False)

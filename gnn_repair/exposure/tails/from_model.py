@@ -14,7 +14,7 @@ from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sites import Site
 from gnn_repair.exposure.tails.certification import certify_tail
 from gnn_repair.exposure.tails.extraction import Extracted, extract, joined_values
-from gnn_repair.exposure.tails.replaying import replay_of
+from gnn_repair.exposure.tails.model_replay import replay_of
 from gnn_repair.exposure.tails.tailed import TailedExposure
 
 

@@ -258,14 +258,14 @@ class TailedExposure:
 
     def save(self, path: str | Path) -> None:
         """Write the exposure as one safetensors file (the model itself stays outside)."""
-        from gnn_repair.exposure.tails.storing import save_tailed
+        from gnn_repair.exposure.tails.saving import save_tailed
 
         save_tailed(self, path)
 
     @classmethod
     def load(cls, path: str | Path) -> TailedExposure:
         """Read what :meth:`save` wrote; everything is validated anew."""
-        from gnn_repair.exposure.tails.storing import load_tailed
+        from gnn_repair.exposure.tails.saving import load_tailed
 
         return load_tailed(path)
 

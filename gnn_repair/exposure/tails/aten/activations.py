@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gnn_repair.exposure.tails.aten import arithmetic
 from gnn_repair.exposure.tails.aten.registry import Result, Translation
-from gnn_repair.exposure.tails.building import Builder, Norm, Operand, Unfollowed
+from gnn_repair.exposure.tails.builder import Builder, Norm, Operand, Unfollowed
 from gnn_repair.exposure.tails.layout import Traced
 from gnn_repair.exposure.tails.operations import Activation, Add, Maximum
 

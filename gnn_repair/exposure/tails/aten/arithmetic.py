@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.tails.aten.registry import Result, Translation
-from gnn_repair.exposure.tails.building import Builder, Operand, Unfollowed
+from gnn_repair.exposure.tails.builder import Builder, Operand, Unfollowed
 from gnn_repair.exposure.tails.layout import Traced
 from gnn_repair.exposure.tails.operations import Add, Multiply, Normalize
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.tails.aten.registry import Result, Translation
-from gnn_repair.exposure.tails.building import Builder, Operand, Unfollowed
+from gnn_repair.exposure.tails.builder import Builder, Operand, Unfollowed
 from gnn_repair.exposure.tails.layout import Frame, Traced, constant_in
 from gnn_repair.exposure.tails.operations import Concatenate
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gnn_repair.exposure.tails.aten.reductions import MIXED
 from gnn_repair.exposure.tails.aten.registry import Result, Translation
-from gnn_repair.exposure.tails.building import Builder, Operand, Unfollowed
+from gnn_repair.exposure.tails.builder import Builder, Operand, Unfollowed
 from gnn_repair.exposure.tails.layout import Lost, Traced, constant_in
 from gnn_repair.exposure.tails.operations import LayerNorm, Softmax
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from gnn_repair.exposure.tails.aten import arithmetic
 from gnn_repair.exposure.tails.aten.reductions import summed
 from gnn_repair.exposure.tails.aten.registry import Result, Translation
-from gnn_repair.exposure.tails.building import Builder, Operand, Unfollowed
+from gnn_repair.exposure.tails.builder import Builder, Operand, Unfollowed
 from gnn_repair.exposure.tails.layout import Frame, Traced
 from gnn_repair.exposure.tails.operations import Affine
 

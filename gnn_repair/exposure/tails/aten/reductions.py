@@ -11,7 +11,7 @@ from torch import Tensor
 from gnn_repair.exposure.tails.aten.activations import extreme as pairwise
 from gnn_repair.exposure.tails.aten.activations import largest
 from gnn_repair.exposure.tails.aten.registry import Result, Translation
-from gnn_repair.exposure.tails.building import Builder, Norm, Unfollowed
+from gnn_repair.exposure.tails.builder import Builder, Norm, Unfollowed
 from gnn_repair.exposure.tails.layout import Frame, Lost, Traced
 from gnn_repair.exposure.tails.opaque import Opaque, Slot
 from gnn_repair.exposure.tails.operations import Affine

@@ -13,10 +13,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.tails.aliases import rewritten_aliases
 from gnn_repair.exposure.tails.aten import TRANSLATIONS
-from gnn_repair.exposure.tails.building import Builder, Unfollowed
-from gnn_repair.exposure.tails.keeping import keep
+from gnn_repair.exposure.tails.builder import Builder, Unfollowed
 from gnn_repair.exposure.tails.layout import Frame, Lost, Traced
 from gnn_repair.exposure.tails.opaque import name_of
+from gnn_repair.exposure.tails.opaque_capture import keep
 
 State = Traced | Lost
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from gnn_repair.exposure.tails.building import Builder, Unfollowed
+from gnn_repair.exposure.tails.builder import Builder, Unfollowed
 from gnn_repair.exposure.tails.layout import Frame, Traced
 from gnn_repair.exposure.tails.opaque import Opaque, Slot
 
