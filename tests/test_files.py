@@ -35,6 +35,12 @@ def save_toy(path: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def test_one_number_can_be_saved_whatever_its_stride(tmp_path):
+    value = torch.tensor(2.5).expand(1)
+    save_tensors(tmp_path / "a", "toy", {"n": 1}, {"one": value})
+    assert load_tensors(tmp_path / "a", "toy")[1]["one"].tolist() == [2.5]
+
+
 def test_tensors_that_share_memory_can_be_saved(tmp_path):
     values = torch.arange(6.0)
     save_tensors(tmp_path / "a", "toy", {"n": 1}, {"all": values, "part": values[2:4]})

@@ -51,14 +51,14 @@ def certify(
         if order is not None:
             placed = torch.empty_like(coefficients)
             placed[order] = coefficients
-        seen = _reweighted(watch, placed, mixtures, trace).double()
+        seen = reweighted_run(watch, placed, mixtures, trace).double()
         if centred:
             seen, expected = centre(seen), centre(expected)
         worst = max(worst, float(deviation(seen, expected, exposure.frozen_logits[0]).max()))
     return worst
 
 
-def _reweighted(
+def reweighted_run(
     watch: Watch, coefficients: Tensor, mixtures: Sequence[Mixture], trace: Trace
 ) -> Tensor:
     by_site = {call.site: call for call in trace.calls}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -36,9 +36,23 @@ from gnn_repair.exposure.probes import EXACT, deviation
 from gnn_repair.exposure.products import is_feature_map
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.rules import FILTERS
+from gnn_repair.exposure.tails.from_model import expose_tailed
+from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 
 
+@overload
+def expose(model: Frozen) -> Exposure: ...
+@overload
+def expose(
+    model: nn.Module,
+    data: Any,
+    *,
+    hops: Literal["paths", "last"] = "paths",
+    forward: Forward | None = None,
+    tolerance: float | None = None,
+    expected: Any = None,
+) -> Exposure | TailedExposure: ...
 def expose(
     model: Frozen | nn.Module,
     data: Any = None,
@@ -47,8 +61,8 @@ def expose(
     forward: Forward | None = None,
     tolerance: float | None = None,
     expected: Any = None,
-) -> Exposure:
-    """Write a trained model's logits as z⁰ = β + Σ_g A_g L_g.
+) -> Exposure | TailedExposure:
+    """Write a trained model's logits as z⁰ = β + Σ_g A_g L_g, or as z⁰ = T(o + Σ_g A_g H_g).
 
     Args:
         model: a frozen backbone, or any trained PyG model for node classification.
@@ -65,7 +79,9 @@ def expose(
             the model as it is called here differs from it, nothing is exposed.
 
     Returns:
-        The exposure, certified by running the model on randomly reweighted messages.
+        The exposure, certified by running the model on randomly reweighted messages. A model that
+        does more than affine maps to a node after its last aggregation gives a
+        :class:`TailedExposure`.
 
     Raises:
         ExposureRefused: the model does not end in such a mixture; the message names what is in
@@ -93,7 +109,7 @@ def _expose(
     forward: Forward | None,
     tolerance: float | None,
     expected: Any,
-) -> Exposure:
+) -> Exposure | TailedExposure:
     refuse_node_types(data)
     call = invocation(model, data, forward)
     output = call()
@@ -116,18 +132,21 @@ def _expose(
             trace = watch.trace()
         _check_repeatable(model, logits, trace, cached)
         finding = find_final(watch, trace, hops)
-        if not finding.mixtures:
+        if not finding.mixtures and not finding.nodewise:
             raise ExposureRefused(_why_not(watch, trace, finding))
-        # Earlier layers' arguments are large and of no further use.
-        trace.calls = [call for call in trace.calls if call.site in finding.tails]
+        mixtures = finding.mixtures or finding.nodewise
         words = Words(
             origin=type(model).__name__,
             fixed=finding.fixed,
-            root=_has_root(model, [mixture.site.name for mixture in finding.mixtures]),
+            root=_has_root(model, [mixture.site.name for mixture in mixtures]),
             embedding=head.embedding(logits, read.binary),
             called=called,
             fingerprint=fingerprint_of_model(model, hops, logits.shape[1]),
         )
+        if not finding.mixtures:
+            return expose_tailed(watch, trace, finding.nodewise, words, tolerance)
+        # Earlier layers' arguments are large and of no further use.
+        trace.calls = [call for call in trace.calls if call.site in finding.tails]
         exposure, order = assemble(finding.mixtures, finding.tails, logits, words)
         residual = certify(watch, exposure, order, finding.mixtures, trace, finding.centred)
     _check_residual(residual, tolerance, logits, finding)
@@ -137,6 +156,8 @@ def _expose(
 
 
 def _why_not(watch: Watch, trace: Trace, finding: Finding) -> str:
+    if finding.left_out:
+        return finding.left_out[0]
     if finding.idle:
         return f"the logits do not depend on what {finding.idle[0]} aggregates"
     return f"{reason(watch, trace)}, so the logits are no mixture of its messages"

@@ -76,7 +76,8 @@ def write_layout(
 
 def raw_bytes(tensor: Tensor) -> memoryview:
     """A contiguous tensor's bytes, not copied."""
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
+    # One number counts as contiguous whatever its stride, but is viewed as bytes only with 1.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().data
 
 
 def read_layout(file: BinaryIO, size: int) -> Layout:

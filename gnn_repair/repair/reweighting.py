@@ -130,7 +130,7 @@ class Reweighting(TrainedRepair[FittedReweighting]):
     def corrected(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
     ) -> Tensor:
-        """β + Σ λ ℓ."""
+        """β + Σ λ ℓ, or T(o + Σ λ h)."""
         layer = self.scorer_layer(p, inputs, tables, targets, noise)
         mixed = tilt(
             inputs.sets,
@@ -145,7 +145,8 @@ class Reweighting(TrainedRepair[FittedReweighting]):
         # A group that a recipient does not have adds nothing.
         present = (totals > 0).to(totals.dtype)
         ratio = inputs.at(inputs.mass, targets).unsqueeze(3) * present / (totals + (1 - present))
-        return inputs.at(inputs.fixed_logits, targets) + (ratio * mixed[..., :-1]).sum(2)
+        total = inputs.at(inputs.fixed_logits, targets) + (ratio * mixed[..., :-1]).sum(2)
+        return inputs.after_tail(total, targets)
 
     def fitted(self, **values: Any) -> FittedReweighting:
         """The fitted value with these fields."""
