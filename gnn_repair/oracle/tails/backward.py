@@ -113,8 +113,8 @@ def backward(
         nodes: [B] graph nodes.
         lifts: E.
         sizes: M of every value, [B, k] each, where rounding is to be weighed.
-        pushes: by operation number, [B, k]: nonnegative multiples of ± its input that are added,
-            for inputs known to have that sign.
+        pushes: by operation number, [B, R, k]: multiples of its input that are added, which must
+            be nonnegative for inputs known to have that sign.
     """
     batch, rows = len(nodes), coefficients.shape[1]
     walk = _Walk(graph, nodes, {value: coefficients}, batch, rows, lifts)
@@ -128,7 +128,7 @@ def backward(
         if isinstance(operation, NONLINEAR):
             walk.nonlinear(number, parts[number], outer)
             if pushes is not None and number in pushes:
-                walk.give(operation.inputs[0], pushes[number].unsqueeze(1))
+                walk.give(operation.inputs[0], pushes[number])
         else:
             _LINEAR[type(operation)](walk, operation, outer)
     functions = walk.held.get(0)

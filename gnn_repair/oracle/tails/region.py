@@ -127,8 +127,15 @@ class Region:
         return torch.from_numpy(out) + offset + linear.constant
 
 
-def region_of(base: Base, position: Integers) -> Region:
-    """The region of the recipients at ``position``: intervals of everything, value by value."""
+def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = None) -> Region:
+    """The region of the recipients at ``position``: intervals of everything, value by value.
+
+    Args:
+        base: of the exposure.
+        position: [B] recipients; one may stand several times.
+        signs: by number of an elementwise operation, [B, k] of −1, 0, 1: the sign its input is
+            taken to have, which halves its interval.
+    """
     counts = base.ends[position, -1] - base.ends[position, 0]
     begins = np.append(0, np.cumsum(counts))
     start = Interval(torch.from_numpy(base.low[position]), torch.from_numpy(base.high[position]))
@@ -141,9 +148,13 @@ def region_of(base: Base, position: Integers) -> Region:
         inputs = [intervals[i] for i in operation.inputs]
         plain = all(exact[i] for i in operation.inputs)
         if isinstance(operation, NONLINEAR):
-            region, inputs = _bound_inputs(
-                region, number, inputs, [exact[i] for i in operation.inputs]
-            )
+            inputs = [
+                interval if exact[i] else _tightened(region, i, interval)
+                for i, interval in zip(operation.inputs, inputs, strict=True)
+            ]
+            if signs is not None and number in signs:
+                inputs[0] = clipped(inputs[0], signs[number])
+            region = replace(region, boxes={**region.boxes, number: tuple(inputs)})
         if isinstance(operation, Root):
             region = _with_root(
                 region, number, operation, inputs[0], _is_linear(base.graph, number)
@@ -158,15 +169,12 @@ def region_of(base: Base, position: Integers) -> Region:
     return region
 
 
-def _bound_inputs(
-    region: Region, number: int, inputs: list[Interval], exact: list[bool]
-) -> tuple[Region, list[Interval]]:
-    """Tighten the intervals of an operation's inputs by linear bounds, and note them."""
-    operation = region.base.graph.operations[number]
-    for k, value in enumerate(operation.inputs):
-        if not exact[k]:
-            inputs[k] = _tightened(region, value, inputs[k])
-    return replace(region, boxes={**region.boxes, number: tuple(inputs)}), inputs
+def clipped(box: Interval, signs: Tensor) -> Interval:
+    """The part of an interval on the side of zero that ``signs`` (−1, 0, 1) names."""
+    low = torch.where(signs > 0, box.low.clamp(min=0.0), box.low)
+    high = torch.where(signs < 0, box.high.clamp(max=0.0), box.high)
+    # An empty side proves anything; the interval is then the one point at its end.
+    return Interval(torch.minimum(low, high), torch.maximum(low, high))
 
 
 def _tightened(region: Region, value: int, known: Interval) -> Interval:

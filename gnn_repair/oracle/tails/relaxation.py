@@ -18,7 +18,7 @@ from gnn_repair.oracle.solve import solve_tables
 from gnn_repair.oracle.tables import Floats, Integers, Problems, Tables
 from gnn_repair.oracle.tails.backward import Linear, Relaxed, relaxed
 from gnn_repair.oracle.tails.base import ROUNDING
-from gnn_repair.oracle.tails.lines import Interval, Lines, within_ball
+from gnn_repair.oracle.tails.lines import Lines, within_ball
 from gnn_repair.oracle.tails.lowering import Root
 from gnn_repair.oracle.tails.region import Region
 from gnn_repair.oracle.tails.vertices import scores
@@ -36,6 +36,8 @@ class Certificate:
     weights: Tensor
     """[B, C]: w ≥ 0, sums to one, zero at the target."""
     slopes: Slopes
+    seen: dict[int, Tensor]
+    """By number of a nonlinear operation: the coefficients [B or 1, 1, k] it had."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,19 +103,15 @@ def certify(
     # Every sum on the way has at most so many terms, each off by at most ROUNDING of its size.
     longest = max(size.shape[1] for size in region.sizes) + region.base.width + 16
     bound = region.largest(linear) + ROUNDING * longest * linear.weighed
-    return Certificate(bound[:, 0], weights, linear.slopes)
+    return Certificate(bound[:, 0], weights, linear.slopes, linear.seen)
 
 
-def parts_with(
-    region: Region, slopes: Slopes, signs: dict[int, Tensor] | None = None
-) -> dict[int, Relaxed]:
-    """Relaxations with given slopes; a unit whose input's sign is given has half its interval."""
+def parts_with(region: Region, slopes: Slopes) -> dict[int, Relaxed]:
+    """Relaxations with given slopes, above and below."""
     parts = dict[int, Relaxed]()
     for number, box in region.boxes.items():
         operation = region.base.graph.operations[number]
         given = slopes[number]
-        if signs is not None and number in signs:
-            box = (clipped(box[0], signs[number]), *box[1:])
         top, lift = region.tops.get(number), region.lift_of.get(number)
         if isinstance(operation, Root):
             lines = Lines(None, (within_ball(operation, given[0]),))
@@ -121,16 +119,6 @@ def parts_with(
             lines = Lines(given, given)
         parts[number] = relaxed(operation, box, lines, None if top is None else top.high, lift)
     return parts
-
-
-def clipped(box: Interval, signs: Tensor) -> Interval:
-    """The part of an interval on the side of zero that ``signs`` (−1, 0, 1) names."""
-    low = torch.where(signs > 0, box.low.clamp(min=0.0), box.low)
-    high = torch.where(signs < 0, box.high.clamp(max=0.0), box.high)
-    # An empty side proves anything; an interval of one point at zero is sound there too.
-    return Interval(
-        torch.minimum(low, high.clamp(min=0.0)), torch.maximum(high, low.clamp(max=0.0))
-    )
 
 
 def class_weights(piece: Piece, rivals: Integers, classes: int) -> Tensor:

@@ -1,14 +1,6 @@
-"""Better lines, round by round: lines tight where the last relaxation stood, added to the earlier.
-
-Every line gives linear bounds that hold for all λ, so bounds of several rounds stand side by side
-as rivals of one exact-mass LP, and its dual says how to mix their slopes. This is the cutting-plane
-way to the best lines (with ReLUs after one layer: to the triangle relaxation), without a general
-solver.
-"""
+"""Linear bounds of several rounds as rivals of one exact-mass LP, and how its dual mixes them."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -20,12 +12,9 @@ from gnn_repair.oracle.tails.backward import Linear, Relaxed
 from gnn_repair.oracle.tails.lowering import Root
 from gnn_repair.oracle.tails.region import Region
 from gnn_repair.oracle.tails.relaxation import (
-    Certificate,
     Game,
     Slopes,
-    certify,
     game_of,
-    parts_with,
     play,
     rival_rows,
     width,
@@ -45,12 +34,26 @@ class Cuts:
         """[B, R, C] each: the rivals' weights behind each bound."""
         self.weighted: dict[int, list[list[Tensor]]] = {}
         """By operation: coefficients [B, R, k], then their products with each input's slope."""
+        self.pushes: dict[int, list[Tensor]] = {}
+        """By operation: multiples [B, R, k] of its input that were added."""
 
-    def add(self, rows: Tensor, mixture: Tensor, parts: dict[int, Relaxed]) -> None:
+    def add(
+        self,
+        rows: Tensor,
+        mixture: Tensor,
+        parts: dict[int, Relaxed],
+        pushes: dict[int, Tensor] | None = None,
+    ) -> None:
         """Bound rows [B, R, C] of the outputs with these lines."""
-        linear = self.region.backward(len(self.region.base.graph.operations), rows, parts)
+        last = len(self.region.base.graph.operations)
+        linear = self.region.backward(last, rows, parts, pushes)
         self.games.append(game_of(self.region, linear))
         self.mixtures.append(mixture)
+        for number, part in parts.items():
+            given = None if pushes is None else pushes.get(number)
+            if given is None:
+                given = torch.zeros(len(self.region), rows.shape[1], part.box[0].low.shape[1])
+            self.pushes.setdefault(number, []).append(given.double())
         for number, part in parts.items():
             self._note(number, part, linear)
 
@@ -97,6 +100,14 @@ class Cuts:
             )
         return weights / weights.sum(1, keepdim=True), slopes
 
+    def combine_pushes(self, piece: Piece) -> dict[int, Tensor]:
+        """The multiples [B, k] of inputs as the LP's dual mixes them."""
+        shares = torch.from_numpy(np.ascontiguousarray(piece.weights[:, 1:])).unsqueeze(1)
+        return {
+            number: (shares @ torch.cat(parts, dim=1))[:, 0]
+            for number, parts in self.pushes.items()
+        }
+
 
 def places_to_terms(region: Region, piece: Piece) -> Piece:
     """A piece whose support is by places of a region, by the exposure's terms instead."""
@@ -122,54 +133,9 @@ def dense_shares(region: Region, piece: Piece) -> Floats:
     return shares
 
 
-def refine(
-    region: Region,
-    target: Integers,
-    start: Piece,
-    rounds: int,
-    visit: Callable[[Tensor, Floats], None] | None = None,
-) -> Certificate:
-    """The best certificate of several rounds from the first relaxation's λ.
-
-    Args:
-        region: B LPs.
-        target: [B] classes.
-        start: the first relaxation's answer.
-        rounds: how often lines are added.
-        visit: told x [B, D] and λ [places] of every round, to try them as witnesses.
-    """
+def rows_and_mixture(region: Region, target: Integers) -> tuple[Tensor, Tensor]:
+    """The margins' rows [B, C − 1, C], and the rival each is about as weights."""
     classes = width(region)
     rows, _ = rival_rows(target, classes)
     own = torch.from_numpy(target)[:, None, None].expand(-1, classes - 1, 1)
-    mixture = (-rows).scatter(2, own, 0.0)
-    cuts, piece = Cuts(region, target), start
-    cuts.add(rows, mixture, region.relax())
-    best: Certificate | None = None
-    for _ in range(rounds):
-        x = mixed_at(region, piece)
-        if visit is not None:
-            visit(x, dense_shares(region, piece))
-        values = region.base.graph.values(x, region.nodes)
-        cuts.add(rows, mixture, region.relax(values))
-        piece = cuts.solve()
-        weights, slopes = cuts.combine(piece)
-        found = certify(region, target, weights, parts_with(region, slopes))
-        best = found if best is None else better(best, found)
-    if visit is not None:
-        visit(mixed_at(region, piece), dense_shares(region, piece))
-    assert best is not None
-    return best
-
-
-def better(first: Certificate, second: Certificate) -> Certificate:
-    """For each LP the certificate with the smaller bound."""
-    take = second.bound < first.bound
-
-    def pick(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(take.view(-1, *[1] * (a.dim() - 1)), b, a)
-
-    slopes = {
-        number: tuple(pick(a, b) for a, b in zip(old, second.slopes[number], strict=True))
-        for number, old in first.slopes.items()
-    }
-    return Certificate(pick(first.bound, second.bound), pick(first.weights, second.weights), slopes)
+    return rows, (-rows).scatter(2, own, 0.0)
