@@ -1,8 +1,8 @@
 """Cases of a tail (signs of some units' inputs), bounded in batches by rounds of linear bounds.
 
 Every set of lines gives linear bounds that hold for all λ of a case, so bounds of several rounds
-stand side by side as rivals of one exact-mass LP, and its dual says how to mix their slopes. This is
-the cutting-plane way to the best lines; with ReLUs after one layer it ends at the triangle
+stand side by side as rivals of one exact-mass LP, and its dual says how to mix their slopes. This
+is the cutting-plane way to the best lines; with ReLUs after one layer it ends at the triangle
 relaxation, without a general solver. In a case a unit's interval is halved (a ReLU is linear
 there), and a multiple of its input that is nonnegative in that case may be added to any bound.
 """
