@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 from toy_exposures import NODES, toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
-from gnn_repair.repair import REPAIRS, CorrectAndSmooth, TemperatureScaling
+from gnn_repair.repair import METHODS, CorrectAndSmooth, TemperatureScaling
 from gnn_repair.repair.baselines import sources_to_recipients
 
 DATA = toy_graph()
@@ -79,9 +79,9 @@ def test_entries_are_those_of_the_graph():
 
 
 def test_baselines_are_marked_as_not_from_the_paper():
-    assert [name for name, repair in REPAIRS.items() if not repair.from_paper] == [
-        "correct-and-smooth",
-        "temperature-scaling",
+    assert [name for name, method in METHODS.items() if not method.from_paper] == [
+        "correct_and_smooth",
+        "temperature_scaling",
     ]
 
 

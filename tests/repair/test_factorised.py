@@ -12,6 +12,7 @@ from toy_exposures import toy_exposure
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.exposure import Exposure
 from gnn_repair.repair import Reweighting, SetTranslation
+from gnn_repair.repair.fitted import about
 from gnn_repair.repair.inputs import repair_inputs
 
 CASES = [
@@ -95,8 +96,7 @@ def test_reported_coefficients_are_those_of_the_literal_form(backbone):
     p = random_parameters(repair, inputs)
     statistics = torch.zeros(2, dtype=torch.long)
     fitted = repair.fitted(
-        width=inputs.width,
-        num_classes=inputs.num_classes,
+        **about(exposure),
         parameters=p,
         best_epoch=statistics,
         epochs_run=statistics,
