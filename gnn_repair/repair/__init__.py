@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gnn_repair.repair.fitted import FittedRepair
     from gnn_repair.repair.head import RefitHead
     from gnn_repair.repair.methods import METHODS, Look, Method
-    from gnn_repair.repair.realizable import displacement_distance, realizable
+    from gnn_repair.repair.realizability import displacement_distance, realizable
     from gnn_repair.repair.registry import REPAIRS, load_repair
     from gnn_repair.repair.reweighting import Reweighting
     from gnn_repair.repair.translation import NodeTranslation, SetTranslation
@@ -34,9 +34,9 @@ _HOMES = {
     "Reweighting": "reweighting",
     "SetTranslation": "translation",
     "TemperatureScaling": "baselines",
-    "displacement_distance": "realizable",
+    "displacement_distance": "realizability",
     "load_repair": "registry",
-    "realizable": "realizable",
+    "realizable": "realizability",
 }
 
 __all__ = [

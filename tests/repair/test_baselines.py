@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
@@ -93,3 +95,18 @@ def test_smoothing_belongs_to_its_graph():
     fitted.constants["labels"] = fitted.constants["labels"][:, :-1]
     with pytest.raises(InputError, match="graph of 29 nodes"):
         fitted.logits(other)
+
+
+@pytest.mark.parametrize("right,expected", [(True, 0.05), (False, 20.0)])
+def test_the_temperature_ends_where_it_is_looked_for(right, expected):
+    """Always right: the sharper the better; always wrong: the flatter."""
+    exposure = toy_exposure("gcn")
+    logits = torch.zeros_like(exposure.frozen_logits)
+    logits[:, torch.arange(NODES), (DATA.y + (not right)) % 3] = 0.1
+    shifted = replace(
+        exposure,
+        frozen_logits=logits,
+        fixed_logits=exposure.fixed_logits + logits - exposure.frozen_logits,
+    )
+    found = TemperatureScaling().fit(shifted, *MASKS, device="cpu").parameters["temperature"]
+    torch.testing.assert_close(found, torch.full_like(found, expected), rtol=1e-9, atol=0)

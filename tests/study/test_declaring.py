@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -168,6 +171,18 @@ def test_every_backbone_has_one_title():
     assert list(TITLES) == list(BACKBONES)
     for name, backbone in BACKBONES.items():
         assert backbone.title == TITLES[name]
+
+
+@pytest.mark.parametrize("package", ["repair", "backbones"])
+def test_no_public_name_is_hidden_by_a_module_of_that_name(package):
+    """A package that loads its names late would hand out the module once that is loaded."""
+    module = importlib.import_module(f"gnn_repair.{package}")
+    files = {path.stem for path in Path(module.__file__).parent.glob("*.py")}
+    assert not files & set(module.__all__)
+    for name in module.__all__:
+        assert not isinstance(getattr(module, name), ModuleType)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        module.nonsense  # noqa: B018
 
 
 def test_declarations_and_tables_load_nothing_heavy():
