@@ -12,17 +12,7 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-
-TITLES = {
-    "frozen": "Frozen",
-    "reweighting": "Reweighting",
-    "set_translation": "Set translation",
-    "node_translation": "Node translation",
-    "refit_head": "Refitted head",
-    "correct_and_smooth": "Correct and smooth",
-    "temperature_scaling": "Temperature scaling",
-}
-"""Names of methods as people read them; other names are shown as they are."""
+from gnn_repair.repair.methods import title_of
 
 Kind = Literal["coefficients", "shift", "logits"]
 
@@ -53,7 +43,7 @@ class Correction:
     @property
     def title(self) -> str:
         """The name as people read it."""
-        return TITLES.get(self.name, self.name)
+        return title_of(self.name)
 
     @property
     def predictions(self) -> NDArray[np.int64]:

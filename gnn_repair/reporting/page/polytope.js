@@ -12,7 +12,7 @@ function drawPolytope(width, height, node, view, whatIf, hidden, zoom) {
   const svg = canvas(width, height, `Evidence polytope of node ${nodeName(node.run, node.id)}`);
   const hull = polytopeHull(node, view);
   const points = node.points.map((point, j) => ({ ...point, at: place(view, point.logits), look: lookOf(point.key, point.kind, j - 2) })).filter((point) => !hidden.has(point.key) || point.key === "frozen");
-  const shifts = points.filter((point) => point.kind === "shift" && point.key !== "node_translation").slice(0, 1);
+  const shifts = points.filter((point) => point.kind === "shift" && !NODE_ONLY.has(point.key)).slice(0, 1);
   const frame = zoomed(frameOf(hull, points, shifts, node, view, width, height), zoom, points[0].at);
   const inside = shape("g", { "clip-path": "url(#plane-clip)" });
   svg.append(shape("clipPath", { id: "plane-clip" }, shape("rect", { x: frame.box.left, y: frame.box.top, width: frame.box.right - frame.box.left, height: frame.box.bottom - frame.box.top })));
