@@ -28,6 +28,7 @@ _HOMES = {
     "load_frozen": "backbones",
     "train_backbone": "backbones",
     "Exposure": "exposure",
+    "TailedExposure": "exposure",
     "expose": "exposure",
     "OracleExplainer": "oracle",
     "OracleSolution": "oracle",

@@ -57,7 +57,8 @@ MethodsOption = Annotated[
     str, typer.Option("--methods", help="Comma-separated, of oracle and the repairs; or all.")
 ]
 ProtocolOption = Annotated[
-    Path | None, typer.Option("--protocol", help="TOML file of settings that differ.")
+    str | None,
+    typer.Option("--protocol", help="paper, independent, or a TOML file of settings that differ."),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -263,11 +264,12 @@ def _methods(text: str) -> list[str] | None:
     return None if text == "all" else [name.strip() for name in text.split(",")]
 
 
-def _protocol(file: Path | None, assignments: Sequence[str] | None) -> Protocol:
+def _protocol(named: str | None, assignments: Sequence[str] | None) -> Protocol:
     from gnn_repair.study.overrides import override, read_protocol
-    from gnn_repair.study.protocol import PAPER
+    from gnn_repair.study.protocol import PAPER, PROTOCOLS
 
-    return override(read_protocol(file) if file else PAPER, assignments or ())
+    base = PAPER if named is None else PROTOCOLS.get(named) or read_protocol(named)
+    return override(base, assignments or ())
 
 
 def _only_digest(store: Any, protocol: Protocol, named: bool) -> str:

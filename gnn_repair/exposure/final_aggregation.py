@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from gnn_repair.errors import ExposureRefused
+from gnn_repair.exposure.diagnosis import unruly
 from gnn_repair.exposure.mixtures import Mixture, mixtures_of_split
 from gnn_repair.exposure.probes import (
     AFFINE_SLACK,
@@ -35,6 +36,13 @@ class Finding:
     idle: list[str] = field(default_factory=list)
     """Propagates that do not reach the logits at all."""
 
+    nodewise: list[Mixture] = field(default_factory=list)
+    """Where nothing is affine: the groups of every propagate that the logits answer to node by
+    node, to be exposed together with what follows them."""
+
+    left_out: list[str] = field(default_factory=list)
+    """Why the logits' other node-wise propagates are no mixtures; they stay in the fixed part."""
+
     @property
     def centred(self) -> bool:
         """Whether the model ends in log_softmax."""
@@ -44,8 +52,10 @@ class Finding:
     def fixed(self) -> str:
         """What sits in β, in words."""
         text = "biases, root and skip terms"
-        for name in self.nonlinear:
+        for name in () if self.nodewise else self.nonlinear:
             text += f", {name} (not affine)"
+        for reason in self.left_out:
+            text += f"; left out: {reason}"
         return text + (
             "; log_softmax head: up to a shift common to a node's classes" * self.centred
         )
@@ -60,6 +70,7 @@ class _Finder:
     def __init__(self, watch: Watch, trace: Trace, mode: str) -> None:
         self.watch, self.trace, self.mode = watch, trace, mode
         self.finding = Finding()
+        self._nonlinear: set[Site] = set()
         self.limit = AFFINE_SLACK * EXACT[trace.output.dtype]
 
     def find(self) -> Finding:
@@ -72,7 +83,30 @@ class _Finder:
             elif self._probe(calls[-1].site, calls[-1]).final:
                 found.append(self._filter(rule, calls))
         self.finding.mixtures = [m for mixtures in reversed(found) for m in mixtures]
+        if not self.finding.mixtures:
+            self._split_nodewise()
         return self.finding
+
+    def _split_nodewise(self) -> None:
+        for calls in _invocations(self.trace.calls):
+            rule = filter_for(calls[0].conv) if self.mode == "paths" else None
+            ends = [call for call in calls if call.site in self._nonlinear]
+            try:
+                if rule is None:
+                    for call in ends:
+                        self.finding.nodewise += self._split(calls, call)
+                elif ends:
+                    self.finding.nodewise += self._split_filter(rule, calls)
+            except ExposureRefused as refusal:
+                self.finding.left_out.append(str(refusal))
+
+    def _split_filter(self, rule: hops.Filter, calls: Sequence[Call]) -> list[Mixture]:
+        mixtures = hops.mixtures_of_filter(rule, calls[0])
+        for site in dict.fromkeys(mixture.site for mixture in mixtures):
+            local = probe(self.watch, site, self.trace.values[site], self.trace.output).local
+            if not local or self._split_error(mixtures, site) > self.limit:
+                raise _no_powers(calls[0])
+        return mixtures
 
     def _probe(self, site: Site, call: Call) -> Answer:
         value, logits = self.trace.values[site], self.trace.output
@@ -81,22 +115,25 @@ class _Finder:
         answer = probe(self.watch, site, value, logits)
         if answer.local and not answer.affine:
             self.finding.nonlinear.append(call.title)
+            self._nonlinear.add(site)
         return answer
 
     def _one_propagate(self, calls: Sequence[Call], call: Call) -> list[Mixture]:
         answer = self._probe(call.site, call)
         if not answer.final:
             return []
+        mixtures = self._split(calls, call)
+        if not self._find_tail(call.site, call, answer, mixtures):
+            return []
+        return self._reaching_logits(mixtures, call)
+
+    def _split(self, calls: Sequence[Call], call: Call) -> list[Mixture]:
         names = _names(calls, call, self.trace.values[call.site].shape[1])
         for rule in dict.fromkeys((rule_for(call.conv), entries.whole_message)):
             mixtures = mixtures_of_split(call, rule(call), names)
             if self._split_error(mixtures, call.site) <= self.limit:
-                self._find_tail(call.site, call, answer, mixtures)
-                return self._reaching_logits(mixtures, call)
-        raise ExposureRefused(
-            f"{call.title} aggregates in a way of its own, which no rule describes; "
-            "add a rule for it to gnn_repair.exposure.rules.RULES"
-        )
+                return mixtures
+        raise ExposureRefused(unruly(call))
 
     def _filter(self, rule: hops.Filter, calls: Sequence[Call]) -> list[Mixture]:
         call = calls[0]
@@ -104,26 +141,26 @@ class _Finder:
         for site in dict.fromkeys(mixture.site for mixture in mixtures):
             answer = self._probe(site, call)
             if self._split_error(mixtures, site) > self.limit or not answer.final:
-                raise ExposureRefused(
-                    f"{call.title} does not propagate by powers of one operator; use hops='last'"
-                )
-            self._find_tail(site, call, answer, mixtures)
+                raise _no_powers(call)
+            if not self._find_tail(site, call, answer, mixtures):
+                self._nonlinear.add(calls[-1].site)
+                return []
         return self._reaching_logits(mixtures, call)
 
     def _find_tail(
         self, site: Site, call: Call, answer: Answer, mixtures: Sequence[Mixture]
-    ) -> None:
+    ) -> bool:
+        """Find the affine map from a site to the logits; False where it bends further out."""
         value, logits = self.trace.values[site], self.trace.output
         size = max(mixture.reach for mixture in mixtures if mixture.site == site)
         for by_node in (False, True):
             tail = find_tail(self.watch, site, value, answer.centred, by_node)
             if tail_error(self.watch, site, value, logits, tail, size) <= self.limit:
                 self.finding.tails[site] = tail
-                return
-        raise ExposureRefused(
-            f"what follows {call.title} is affine for small changes only, so the logits are no "
-            "mixture of its messages"
-        )
+                return True
+        self.finding.nonlinear.append(call.title)
+        self._nonlinear.add(site)
+        return False
 
     def _reaching_logits(self, mixtures: list[Mixture], call: Call) -> list[Mixture]:
         kept = [m for m in mixtures if bool((self.finding.tails[m.site].weight != 0).any())]
@@ -142,6 +179,12 @@ class _Finder:
         return float((made - value).abs().max()) / size
 
 
+def _no_powers(call: Call) -> ExposureRefused:
+    return ExposureRefused(
+        f"{call.title} does not propagate by powers of one operator; use hops='last'"
+    )
+
+
 def _invocations(calls: Sequence[Call]) -> list[list[Call]]:
     """Propagates grouped by the run of the convolution they belong to, in order."""
     groups: dict[tuple[str, int], list[Call]] = {}
@@ -151,7 +194,7 @@ def _invocations(calls: Sequence[Call]) -> list[list[Call]]:
 
 
 def _names(calls: Sequence[Call], call: Call, blocks: int) -> list[str]:
-    name = call.site.name or type(call.conv).__name__
+    name = call.site.name or call.kind
     if len(calls) > 1:
         kind = "relation" if hasattr(call.conv, "num_relations") else "propagate"
         hop = kind == "propagate" and call is calls[-1]

@@ -55,7 +55,10 @@ class OracleExplainer(ExplainerAlgorithm):
             raise InputError("OracleExplainer explains homogeneous graphs; convert the graph first")
         exposure = self.exposure
         if exposure is None:
-            exposure = expose(model, Data(x=x, edge_index=edge_index, **kwargs))
+            found = expose(model, Data(x=x, edge_index=edge_index, **kwargs))
+            if not isinstance(found, Exposure):
+                raise InputError("OracleExplainer explains models that end affinely; see expose")
+            exposure = found
         exposure = exposure.member(self.member)
         nodes = None if index is None else torch.as_tensor(index).reshape(-1)
         if nodes is not None and nodes.dtype == torch.bool:

@@ -16,10 +16,12 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.oracle.counting import ReachCounts, count_reach
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.reporting.corrections import Correction, RepairLike, correction_of
 from gnn_repair.reporting.inputs import INTEGERS, check_gathered, check_solution
+from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -58,7 +60,7 @@ class Evidence:
     sources: Integers
     """[R]: the node that sent it."""
     margin: Floats
-    """[n]: γ of the true class; NaN where not solved."""
+    """[n]: γ of the true class; NaN where not solved or not decided."""
     rival_weights: Floats
     """[n, C]: w."""
     witness: Floats
@@ -96,9 +98,15 @@ class Evidence:
         active = np.concatenate([[0], np.cumsum(self.witness > ACTIVE)])
         return active[self.starts[1:]] - active[self.starts[:-1]]
 
+    @property
+    def reachable(self) -> NDArray[np.bool_]:
+        """[n]: whether the true class can win."""
+        return self.margin > REACHABLE
 
-REACHABLE = ACTIVE = 1e-7
-"""γ and λ count above this, as in the paper."""
+    @property
+    def reach(self) -> ReachCounts:
+        """What is counted over the chosen nodes; those without an answer are counted nowhere."""
+        return count_reach(self.reachable, ~self.right, self.support, ~np.isnan(self.margin))
 
 
 def gather(
@@ -218,7 +226,7 @@ def _answers(
 ) -> tuple[Floats, Floats]:
     """γ and w of the true class at ``nodes``; NaN and zero where they were not solved."""
     place = _places(solution, member, len(y), y)[nodes.numpy()]
-    found = place >= 0
+    found = (place >= 0) & solution.decided[np.where(place >= 0, place, 0)]
     margin = np.where(found, solution.margin[np.where(found, place, 0)], np.nan)
     weights = np.where(found[:, None], solution.rival_weights[np.where(found, place, 0)], 0.0)
     return margin, weights

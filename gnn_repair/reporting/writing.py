@@ -113,7 +113,6 @@ def write_page(content: Mapping[str, Any], path: str | Path) -> Path:
     path = check_target(path)
     with replacing(path) as temporary:
         temporary.write_text(build_page(content), encoding="utf-8")
-        temporary.chmod(0o644)
     return path
 
 

@@ -34,7 +34,7 @@ def real_work(
             parse_device(place.device)
     else:
         choose_device(place.device)
-    load, splits = _loader(datasets, place)
+    load, splits = _loader(datasets, place, protocol.data.draw)
     for case in cases:
         for split in case.splits:
             if split >= splits[case.dataset]:
@@ -45,14 +45,14 @@ def real_work(
     return run_case, Settings(protocol, load, _architectures(backbones, protocol), place.device)
 
 
-def _loader(datasets: Grid, place: Place) -> tuple[Any, dict[str, int]]:
+def _loader(datasets: Grid, place: Place, draw: str) -> tuple[Any, dict[str, int]]:
     """What loads a dataset, and how many splits each has."""
     if isinstance(datasets, Mapping):
         return Given(dict(datasets)), {name: _given(name, data) for name, data in datasets.items()}
     named = [find_dataset(name) for name in datasets]
     if not place.elsewhere and any(spec.source is not None for spec in named):
         data_root(place.root)
-    return Named(place.root), dict.fromkeys(datasets, SPLITS)
+    return Named(place.root, draw), dict.fromkeys(datasets, SPLITS)
 
 
 def _given(name: str, data: Any) -> int:

@@ -20,7 +20,10 @@ FROZEN = "frozen"
 VERSIONS: dict[str, int] = dict.fromkeys((FROZEN, ORACLE, *METHODS), 1)
 """Of what each stage computes."""
 
-_SIZES = ("backbones.hidden", "backbones.heads", "backbones.dropout", "backbones.seed")
+_SIZES = (
+    "data", "backbones.hidden", "backbones.heads", "backbones.dropout", "backbones.seed",
+    "backbones.self_loops", "backbones.zero_stream_biases",
+)  # fmt: skip
 _SHORT = ("gcn", "gat", "sage")
 """The paper's backbones that are trained on the short budget."""
 

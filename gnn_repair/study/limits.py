@@ -26,7 +26,14 @@ _SHARE: Limit = (lambda value: 0 <= value < 1, "at least 0 and less than 1")
 _POSITIVE: Limit = (lambda value: 0 < value < math.inf, "a positive finite number")
 _NONNEGATIVE: Limit = (lambda value: 0 <= value < math.inf, "0 or a positive finite number")
 
+
+def _one_of(*names: str) -> Limit:
+    return lambda value: value in names, " or ".join(names)
+
+
 LIMITS: dict[str, Limit] = {
+    "draw": _one_of("torch", "numpy"),
+    "self_loops": _one_of("one", "listed"),
     "hidden": _whole(1, _WIDEST),
     "heads": _whole(1, _WIDEST),
     "dropout": _SHARE,

@@ -26,6 +26,15 @@ from gnn_repair.budget import (
     Budget,
 )
 from gnn_repair.study.limits import check_tree
+from gnn_repair.thresholds import ACTIVE, REACHABLE
+
+
+@dataclass(frozen=True)
+class DataProtocol:
+    """What the datasets' files leave open."""
+
+    draw: str = "torch"
+    """Whose generator draws the splits of Cora, Citeseer and PubMed: torch or numpy."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,11 @@ class BackboneProtocol:
     """GCN, GAT and GraphSAGE."""
     long: Budget = LONG
     """The five added backbones."""
+    self_loops: str = "one"
+    """Entries of a node with a self-loop of its own, where a convolution normalises or attends:
+    one, or both that are listed."""
+    zero_stream_biases: bool = True
+    """Whether the biases of H2GCN's streams start at zero."""
 
     def budget(self, own: Budget) -> Budget:
         """The budget that stands for a backbone's ``own`` one; a budget of one's own is kept."""
@@ -83,9 +97,9 @@ class BatchProtocol:
 class OracleProtocol:
     """When a class counts as reachable and a coefficient as active."""
 
-    reachable_above: float = 1e-7
+    reachable_above: float = REACHABLE
     """γ."""
-    active_above: float = 1e-7
+    active_above: float = ACTIVE
     """λ."""
 
 
@@ -93,6 +107,7 @@ class OracleProtocol:
 class Protocol:
     """All settings of a study; checked when it is made."""
 
+    data: DataProtocol = DataProtocol()
     backbones: BackboneProtocol = BackboneProtocol()
     repairs: RepairProtocol = RepairProtocol()
     batches: BatchProtocol = field(default_factory=BatchProtocol)
@@ -125,7 +140,8 @@ def differences(
 
     What the tree does not name is as in the paper; what the paper does not name is kept.
     """
-    paper = PAPER.settings() if paper is None else paper
+    if paper is None:
+        paper, settings = PAPER.settings(), _with_choices(settings)
     found: dict[str, Any] = {}
     for name, value in settings.items():
         usual = paper.get(name)
@@ -147,5 +163,23 @@ def digest_of(tree: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def _with_choices(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A tree with the choices it was run under before they could be made: the independent ones."""
+    if "data" in settings:
+        return settings
+    independent = INDEPENDENT.settings()
+    own = settings.get("backbones", {})
+    chosen = {name: independent["backbones"][name] for name in ("self_loops", "zero_stream_biases")}
+    backbones = {**chosen, **own} if isinstance(own, Mapping) else own
+    return {**settings, "data": independent["data"], "backbones": backbones}
+
+
 PAPER = Protocol()
-"""The paper's own settings."""
+"""The paper's own settings, as far as its text and its frozen models' figures identify them."""
+INDEPENDENT = Protocol(
+    data=DataProtocol(draw="numpy"),
+    backbones=BackboneProtocol(self_loops="listed", zero_stream_biases=False),
+)
+"""The same with what the text leaves open chosen before any comparison with published figures."""
+PROTOCOLS = {"paper": PAPER, "independent": INDEPENDENT}
+"""Protocols with a name."""

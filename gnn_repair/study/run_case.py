@@ -157,7 +157,14 @@ def build_backbone(chosen: type[Backbone] | Backbone, settings: BackboneProtocol
     """A backbone in the protocol's sizes; an instance keeps its own."""
     if isinstance(chosen, Backbone):
         return chosen
-    return chosen(Shape(settings.hidden, settings.heads, settings.dropout))
+    shape = Shape(
+        settings.hidden,
+        settings.heads,
+        settings.dropout,
+        settings.self_loops,  # type: ignore[arg-type]  # checked with the protocol
+        settings.zero_stream_biases,
+    )
+    return chosen(shape)
 
 
 def _train(settings: Settings, case: Case, data: Data, device: torch.device, tell: Tell) -> Frozen:

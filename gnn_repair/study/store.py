@@ -269,9 +269,5 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
         text = json.dumps(content, indent=1, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{path.name} cannot be written as JSON: {error}") from error
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-        # Temporary files are private; results are to be shared.
-        temporary.chmod(0o644)
+    with replacing(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
