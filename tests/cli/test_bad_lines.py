@@ -311,7 +311,7 @@ def test_a_disk_that_fills_at_the_last_moment(places, monkeypatch, capsys, line,
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code == 1
-    assert "make room, then run again" in capsys.readouterr().err
+    assert "then run again" in capsys.readouterr().err
     assert snapshot(places) == before
 
 
