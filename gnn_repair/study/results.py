@@ -77,5 +77,6 @@ def _to_parquet(frame: pd.DataFrame, path: Path) -> None:
         frame.to_parquet(path, index=False, engine="pyarrow")
     except ImportError as error:
         raise InputError(
-            "writing Parquet needs the package pyarrow; install gnn-repair[parquet] or write .csv"
+            "writing Parquet needs the package pyarrow in a version that fits NumPy's; install "
+            "gnn-repair[parquet] or write .csv"
         ) from error
