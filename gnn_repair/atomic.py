@@ -34,7 +34,7 @@ _CHOICES = {
 def as_path(path: str | Path) -> Path:
     """``path`` as a :class:`Path`; what cannot be one is refused."""
     if not isinstance(path, str | os.PathLike) or "\0" in str(path):
-        raise InputError(f"{path!r} is no path; give a string or a Path")
+        raise InputError(f"{path!r:.80} is no path; give a string or a Path")
     return Path(path)
 
 
@@ -45,7 +45,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Until then what was at ``path`` stays as it was. The new file gets the permissions of the one
     it replaces, else those that the umask leaves.
     """
-    path = as_path(path)
+    path = check_target(path)
     temporary = path.parent / _temporary_name()
     try:
         mode = _mode_of(path)
@@ -75,6 +75,28 @@ def scratch_folder(root: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_target(path: str | Path) -> Path:
+    """A path that a file can be written to, as far as one can tell before writing it.
+
+    A folder cannot be replaced, and a device must not be.
+    """
+    target = as_path(path)
+    try:
+        there, is_file, is_folder = target.exists(), target.is_file(), target.is_dir()
+        folders = [folder for folder in target.absolute().parents if folder.exists()]
+    except OSError as error:
+        raise cannot_write(target, error) from error
+    if is_folder:
+        raise InputError(f"{target} is a folder; name a file")
+    if there and not is_file:
+        raise InputError(f"{target} is no regular file; name another")
+    if not folders[0].is_dir():
+        raise InputError(f"cannot write {target}: {folders[0]} is a file; choose another folder")
+    if not os.access(folders[0], os.W_OK | os.X_OK):
+        raise InputError(f"cannot write {target}: {folders[0]} is not writable; choose another")
+    return target
 
 
 def cannot_write(path: Path, error: OSError | ValueError) -> GnnRepairError:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from gnn_repair.atomic import check_target
 from gnn_repair.cli.output import Format, FormatOption, emit
-from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,9 +53,11 @@ def demo(
     """
     from gnn_repair.study.overrides import override
     from gnn_repair.study.protocol import PAPER
+    from gnn_repair.study.store import Store
 
-    if page.is_dir():
-        raise InputError(f"{page} is a folder; name a file for the report page")
+    check_target(page)
+    if store is not None:
+        Store(store)
     console = Console(stderr=True, highlight=False)
     start = time.perf_counter()
     protocol = override(PAPER, SETTINGS)

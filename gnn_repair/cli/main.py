@@ -65,6 +65,10 @@ def main() -> None:
     # Python looks through every object for garbage once more as it ends: half a second, with torch.
     atexit.register(gc.freeze)
     warnings.formatwarning = _one_line
+    # A terminal without × and –, or a path that is no text, must not end a command.
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     # PyTorch announces on every first use that its sparse tensors are in beta.
     warnings.filterwarnings("ignore", message="Sparse ", category=UserWarning)
     try:

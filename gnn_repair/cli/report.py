@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gnn_repair.atomic import check_target
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,12 +43,11 @@ def report(
     overview alone unless --dataset and --backbone name one.
     """
     from gnn_repair.reporting import evidence_of, report_results, report_run, write_figures
-    from gnn_repair.reporting.inputs import check_path
     from gnn_repair.reporting.runs import class_names_of
     from gnn_repair.study.protocol import PAPER
     from gnn_repair.study.rerun import rerun
 
-    check_path(out)
+    check_target(out)
     if figures and figures.is_file():
         raise InputError(f"{figures} is a file; name a folder for the figures")
     source, protocol, results = _stored(store, digest) if store else (None, PAPER, None)

@@ -245,7 +245,7 @@ def _say_source() -> None:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 

@@ -55,12 +55,12 @@ DATASETS: dict[str, DatasetSpec] = {
 
 def find_dataset(name: str) -> DatasetSpec:
     """The description of a dataset; an unknown name raises with the nearest known one."""
-    if name in DATASETS:
+    if isinstance(name, str) and name in DATASETS:
         return DATASETS[name]
     wanted = str(name).lower().replace("_", "-").replace(" ", "-")
     near = difflib.get_close_matches(wanted, DATASETS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(DATASETS)}."
-    raise DatasetError(f"There is no dataset {name!r}; {hint}")
+    raise DatasetError(f"There is no dataset {name!r:.80}; {hint}")
 
 
 def load_dataset(name: str, root: str | Path | None = None, *, draw: Draw = "torch") -> Data:

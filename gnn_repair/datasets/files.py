@@ -37,6 +37,8 @@ def data_root(root: str | Path | None = None) -> Path:
         )
     try:
         folder = Path(root).expanduser()
+        if "\0" in str(folder):
+            raise ValueError("embedded null byte")
         is_file = folder.exists() and not folder.is_dir()
     except (OSError, RuntimeError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error

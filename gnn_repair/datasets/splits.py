@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ DRAWS: dict[str, Callable[[int], _Shuffle]] = {"torch": _by_torch, "numpy": _by_
 def stratified_splits(
     y: Tensor,
     ratios: Sequence[int] = (60, 20, 20),
-    seeds: Iterable[int] = range(100, 110),
+    seeds: Sequence[int] = range(100, 110),
     draw: Draw = "torch",
 ) -> Masks:
     """Draw one class-stratified split per seed.
@@ -52,17 +52,30 @@ def stratified_splits(
     Returns:
         Train, validation and test masks, bool [N, splits].
     """
-    if len(ratios) != 3 or min(ratios) < 0 or sum(ratios) == 0:
-        raise SplitError(
-            f"The split ratios {tuple(ratios)} are not three nonnegative integers with a "
-            "positive sum, such as (60, 20, 20)."
-        )
-    if draw not in DRAWS:
-        raise SplitError(f"There is no draw {draw!r}; choose 'torch' or 'numpy'.")
+    _check(y, ratios, seeds)
+    if not isinstance(draw, str) or draw not in DRAWS:
+        raise SplitError(f"There is no draw {draw!r:.60}; choose 'torch' or 'numpy'.")
     labels = y.cpu().numpy()
     parts = np.stack([_parts(labels, ratios, DRAWS[draw](seed)) for seed in seeds], axis=1)
     train, val, test = (torch.from_numpy(parts == part) for part in range(3))
     return train, val, test
+
+
+def _check(y: Any, ratios: Any, seeds: Any) -> None:
+    whole = isinstance(ratios, Sequence) and all(type(part) is int for part in ratios)
+    if not whole or len(ratios) != 3 or min(ratios) < 0 or sum(ratios) == 0:
+        raise SplitError(
+            f"The split ratios {ratios!r:.60} are not three nonnegative integers with a "
+            "positive sum, such as (60, 20, 20)."
+        )
+    fair = isinstance(y, Tensor) and y.dim() == 1 and y.numel() > 0
+    if not fair or y.is_floating_point() or y.is_complex() or y.dtype is torch.bool:
+        raise SplitError("The labels y are no tensor of whole numbers [N]; give a class per node.")
+    if not isinstance(seeds, Sequence) or isinstance(seeds, str | bytes) or not len(seeds):
+        raise SplitError(f"The seeds {seeds!r:.60} are no list of whole numbers; give one a split.")
+    for seed in seeds:
+        if type(seed) is not int or seed < 0:
+            raise SplitError(f"The seed {seed!r:.60} is no whole number from 0; choose another.")
 
 
 def _parts(labels: np.ndarray, ratios: Sequence[int], shuffle: _Shuffle) -> np.ndarray:

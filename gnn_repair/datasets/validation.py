@@ -19,6 +19,8 @@ def check_data(data: Data, masks: tuple[str, ...] = MASKS) -> None:
 
     The number of classes is ``data.classes`` where it is set, else the largest label plus one.
     """
+    if not isinstance(data, Data):
+        raise DatasetError(f"The graph is a {type(data).__name__}; give a torch_geometric Data.")
     for field in ("x", "edge_index", "y", *masks):
         if not isinstance(data.get(field), Tensor):
             raise DatasetError(f"The graph has no tensor {field}; set data.{field}.")

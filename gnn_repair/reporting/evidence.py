@@ -20,7 +20,7 @@ from gnn_repair.oracle.counting import ReachCounts, count_reach
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.reporting.corrections import Correction, RepairLike, correction_of
-from gnn_repair.reporting.inputs import check_gathered, check_solution
+from gnn_repair.reporting.inputs import INTEGERS, check_gathered, check_solution
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 Floats = NDArray[np.float64]
@@ -205,8 +205,11 @@ def chosen_nodes(exposure: Exposure, nodes: Tensor | None, member: int) -> Tenso
 
 def _numbered(exposure: Exposure, nodes: Tensor) -> Tensor:
     """Node numbers that are recipients, each once."""
-    if nodes.is_floating_point() or nodes.is_complex():
-        raise InputError(f"nodes is {nodes.dtype}; give a boolean mask or whole node numbers")
+    if nodes.dtype not in INTEGERS or nodes.dim() != 1:
+        raise InputError(
+            f"nodes is {nodes.dtype} of shape {list(nodes.shape)}; give a boolean mask or whole "
+            "node numbers"
+        )
     chosen = torch.unique(nodes.long().view(-1))
     absent = chosen[~torch.isin(chosen, exposure.recipients.cpu())]
     if len(absent):

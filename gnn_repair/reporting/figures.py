@@ -12,6 +12,7 @@ from gnn_repair.atomic import replacing
 from gnn_repair.errors import InputError
 from gnn_repair.repair.methods import METHODS
 from gnn_repair.reporting.evidence import Evidence
+from gnn_repair.reporting.inputs import check_names
 from gnn_repair.reporting.planes import Plane, hull, plane_of, vertices
 
 if TYPE_CHECKING:
@@ -51,7 +52,12 @@ def write_figures(
     Returns:
         The files written.
     """
-    names = list(class_names or [f"class {c}" for c in range(evidence.num_classes)])
+    if not isinstance(evidence, Evidence):
+        raise InputError(f"evidence is {evidence!r:.60}; give what gather returns")
+    _check_formats(formats)
+    own = check_names(class_names, evidence.num_classes, "class")
+    names = own or [f"class {c}" for c in range(evidence.num_classes)]
+    target = _folder(folder)
     place = _position(evidence, node)
     figures: dict[str, Callable[[Axes], None]] = {
         "accuracy": lambda axes: draw_accuracy(axes, evidence),
@@ -64,14 +70,36 @@ def write_figures(
     }
     if not evidence.corrections:
         del figures["moves"]
-    return [
-        path for name, draw in figures.items() for path in _save(draw, Path(folder) / name, formats)
-    ]
+    return [path for name, draw in figures.items() for path in _save(draw, target / name, formats)]
+
+
+def _check_formats(formats: Any) -> None:
+    from matplotlib.figure import Figure
+
+    known = Figure().canvas.get_supported_filetypes()
+    if isinstance(formats, str | bytes) or not isinstance(formats, Sequence):
+        raise InputError(f"formats is {formats!r:.60}; give a list such as ['svg', 'pdf']")
+    for kind in formats:
+        if kind not in known:
+            raise InputError(f"there is no format {kind!r:.60}; choose from {', '.join(known)}")
+
+
+def _folder(folder: Any) -> Path:
+    try:
+        target = Path(folder)
+        is_file = target.is_file()
+    except (TypeError, OSError, ValueError) as error:
+        raise InputError(f"{str(folder)[:80]!r} cannot be a folder: {error}") from error
+    if is_file or "\0" in str(folder):
+        raise InputError(f"{target} is no folder; name one for the figures")
+    return target
 
 
 def _position(evidence: Evidence, node: int | None) -> int:
     if node is None:
         return 0
+    if isinstance(node, bool) or not isinstance(node, int):
+        raise InputError(f"node is {node!r:.60}; give a node's number")
     found = np.flatnonzero(evidence.nodes == node)
     if not len(found):
         raise InputError(f"node {node} is not among the report's nodes; choose one of them")

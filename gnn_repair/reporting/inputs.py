@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.oracle.solution import OracleSolution
 
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 RESULT_COLUMNS = ("dataset", "backbone", "split", "method", "part", "metric", "value")
 
 
@@ -24,7 +24,7 @@ def check_gathered(exposure: Any, y: Any, member: Any, repairs: Any, edge_index:
         raise InputError(f"member is {member!r:.60}; give a whole number from 0")
     if not 0 <= member < exposure.num_members:
         raise InputError(f"member {member} does not exist; there are {exposure.num_members}")
-    if not isinstance(y, Tensor) or y.is_floating_point() or y.dtype is torch.bool:
+    if not isinstance(y, Tensor) or y.dtype not in INTEGERS:
         raise InputError(f"y is {_kind(y)}; give the nodes' classes as a tensor of whole numbers")
     if y.shape != (exposure.num_nodes,):
         raise InputError(f"y has shape {list(y.shape)} instead of [{exposure.num_nodes}]")
@@ -82,19 +82,6 @@ def check_words(**words: Any) -> None:
             raise InputError(f"{name} is {value!r:.60}; give a text")
 
 
-def check_path(path: Any) -> Path:
-    """Where a file can be written."""
-    try:
-        target = Path(path)
-        folder = target.is_dir()
-    except (TypeError, OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{str(path)[:80]!r} cannot be written: {reason}") from error
-    if folder:
-        raise InputError(f"{target} is a folder; name a file")
-    return target
-
-
 def check_results(results: Any) -> None:
     """A study's long-form results."""
     if results is None:
@@ -105,3 +92,14 @@ def check_results(results: Any) -> None:
         raise InputError(
             f"results lacks the column {missing[0]!r}; give what gnn_repair.read_results returns"
         )
+
+
+def check_names(names: Any, size: int, kind: str) -> list[str] | None:
+    """One name each, as text."""
+    if names is None:
+        return None
+    if isinstance(names, str | bytes | Mapping) or not isinstance(names, Sequence):
+        raise InputError(f"{kind}_names is {names!r:.60}; give a list of {size} texts")
+    if len(names) != size:
+        raise InputError(f"{len(names)} {kind} names were given for {size}")
+    return [str(name) for name in names]

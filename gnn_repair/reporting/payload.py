@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnn_repair.errors import InputError
 from gnn_repair.reporting.evidence import Evidence
+from gnn_repair.reporting.inputs import check_names
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 TERM_BYTES = 16 * 2**20
@@ -79,11 +79,7 @@ def run_payload(
 
 
 def _names(names: Sequence[str] | None, size: int, kind: str) -> list[str]:
-    if names is None:
-        return [f"class {index}" for index in range(size)]
-    if len(names) != size:
-        raise InputError(f"{len(names)} {kind} names were given for {size}")
-    return [str(name) for name in names]
+    return check_names(names, size, kind) or [f"class {index}" for index in range(size)]
 
 
 def within_budget(evidence: Evidence, limit: int | None = None) -> NDArray[np.bool_]:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from gnn_repair.atomic import replacing
+from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.reporting.corrections import RepairLike
 from gnn_repair.reporting.evidence import Evidence, gather
-from gnn_repair.reporting.inputs import check_path, check_results, check_words
+from gnn_repair.reporting.inputs import check_results, check_words
 from gnn_repair.reporting.overview import case_of_run, cases_of_results
 from gnn_repair.reporting.page import build_page
 from gnn_repair.reporting.payload import run_payload
@@ -63,6 +63,7 @@ def report(
     Returns:
         The path.
     """
+    check_target(path)
     check_words(dataset=dataset, backbone=backbone, title=title, selection=selection, note=note)
     check_results(results)
     evidence = gather(
@@ -109,7 +110,7 @@ def report_results(results: pd.DataFrame, path: str | Path, *, title: str = "Stu
 
 def write_page(content: Mapping[str, Any], path: str | Path) -> Path:
     """Write the page whole or not at all."""
-    path = check_path(path)
+    path = check_target(path)
     with replacing(path) as temporary:
         temporary.write_text(build_page(content), encoding="utf-8")
     return path

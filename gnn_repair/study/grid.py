@@ -84,11 +84,19 @@ def make_plan(
         methods: what must be evaluated; everything unless given.
         stack: most splits trained as one; all unless given.
     """
+    if not isinstance(store, ResultsSource):
+        raise InputError(f"store is {store!r:.60}; give a Store")
+    if not isinstance(protocol, Protocol):
+        raise InputError(f"protocol is {protocol!r:.60}; give a Protocol")
+    if isinstance(runs, str | bytes) or not isinstance(runs, Iterable):
+        raise InputError(f"runs is {runs!r:.60}; give a list of runs")
     if stack is not None and (type(stack) is not int or stack < 1):
         raise InputError(f"stack is {stack!r:.60}; give a whole number from 1, or None for all")
     wanted, digest = chosen_methods(methods), protocol.digest
     done, failed, missing, todo = [], {}, [], []
     for run in runs:
+        if not isinstance(run, Run):
+            raise InputError(f"{run!r:.60} is not a Run; give dataset, backbone and split")
         record = store.get(digest, run)
         held = () if record is None else current_methods(record, protocol)
         if record is not None and set(wanted) <= set(held):

@@ -20,9 +20,9 @@ def chosen_methods(names: Iterable[str] | None = None) -> tuple[str, ...]:
     """Known names in the order of the tables, the oracle first; all unless given."""
     known = (ORACLE, *METHODS)
     if isinstance(names, str) or not (names is None or isinstance(names, Iterable)):
-        raise InputError(f"methods is {names!r}; give a list of names, of {', '.join(known)}")
+        raise InputError(f"methods is {names!r:.80}; give a list of names, of {', '.join(known)}")
     wanted = known if names is None else tuple(names)
     for name in wanted:
         if name not in known:
-            raise InputError(f"unknown method {name!r}; choose from {', '.join(known)}")
+            raise InputError(f"unknown method {name!r:.80}; choose from {', '.join(known)}")
     return tuple(name for name in known if name in wanted)

@@ -25,14 +25,16 @@ def read_protocol(path: str | Path, base: Protocol = PAPER) -> Protocol:
             content = file.read(LARGEST + 1)
     except (OSError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot read the protocol {path}: {reason}") from error
+        raise InputError(f"cannot read the protocol {str(path)[:200]}: {reason}") from error
     if len(content) > LARGEST:
         raise FileFormatError(f"the protocol {path} has more than {LARGEST:,} bytes; check it")
     try:
         changes = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise FileFormatError(f"the protocol {path} is not TOML: {reason}") from error
+        raise FileFormatError(
+            f"the protocol {str(path)[:200]} is not TOML: {reason!s:.300}"
+        ) from error
     return changed(base, changes)
 
 

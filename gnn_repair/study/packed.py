@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gnn_repair.atomic import replacing
+from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.study.cases import NAME, Run
 from gnn_repair.study.overrides import changed
@@ -128,7 +128,7 @@ def _key(record: Record) -> tuple[str, Run]:
 
 def pack(source: str | Path, path: str | Path, digest: str | None = None) -> int:
     """Write the results of a store as one file; how many records it holds."""
-    held, target = open_results(source), Path(path)
+    target, held = check_target(path), open_results(source)
     digests = held.digests() if digest is None else [held.resolve(digest)]
     records = [record for one in digests for record in held.records(one)]
     if not records:
@@ -158,6 +158,8 @@ class Merged:
 
 def merge(sources: Iterable[str | Path], store: str | Path) -> Merged:
     """Put the results of stores and packed files into a store; what it has already stays."""
+    if isinstance(sources, str | Path) or not isinstance(sources, Iterable):
+        raise InputError(f"sources is {sources!r:.80}; give a list of stores and packed files")
     target, added, same = Store(store), 0, 0
     kept: list[Run] = []
     for source in sources:

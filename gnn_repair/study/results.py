@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from gnn_repair.atomic import replacing
+from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.study.records import Record
 from gnn_repair.study.results_source import ResultsSource, open_results
@@ -60,16 +60,9 @@ def _number(value: Any) -> float:
 
 def export_results(store: str | Path, path: str | Path, protocol: str | None = None) -> int:
     """Write the data frame as CSV or Parquet, by the file's ending; returns the number of rows."""
-    try:
-        target = Path(path)
-        folder = target.is_dir()
-    except (TypeError, OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{str(path)[:80]!r} cannot be written: {reason}") from error
+    target = check_target(path)
     if target.suffix not in (".csv", ".parquet"):
         raise InputError(f"{target.name} ends in neither .csv nor .parquet; choose one of them")
-    if folder:
-        raise InputError(f"{target} is a folder; name a file")
     frame = read_results(store, protocol)
     with replacing(target) as temporary:
         if target.suffix == ".csv":
@@ -84,5 +77,6 @@ def _to_parquet(frame: pd.DataFrame, path: Path) -> None:
         frame.to_parquet(path, index=False, engine="pyarrow")
     except ImportError as error:
         raise InputError(
-            "writing Parquet needs the package pyarrow; install gnn-repair[parquet] or write .csv"
+            "writing Parquet needs the package pyarrow in a version that fits NumPy's; install "
+            "gnn-repair[parquet] or write .csv"
         ) from error

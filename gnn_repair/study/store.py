@@ -55,11 +55,14 @@ class Store(ResultsSource):
     def __init__(self, root: str | Path) -> None:
         try:
             self.root = Path(root)
-            if self.root.exists() and not self.root.is_dir():
-                raise InputError(f"the store {self.root} is a file; name a folder")
-        except (OSError, TypeError, RuntimeError) as error:
+            if "\0" in str(root):
+                raise ValueError("embedded null byte")
+            is_file = self.root.exists() and not self.root.is_dir()
+        except (OSError, TypeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"{str(root)[:80]!r} cannot be a store: {reason}") from error
+        if is_file:
+            raise InputError(f"the store {self.root} is a file; name a folder")
         self._meanings: dict[str, str] | None = None
 
     # Addresses --------------------------------------------------------------------------------
@@ -95,7 +98,8 @@ class Store(ResultsSource):
 
     def resolve(self, digest: str) -> str:
         """A protocol's digest, also from the name that its folder has of earlier versions."""
-        return super().resolve(self._meaning().get(digest, digest))
+        name = self._meaning().get(digest, digest) if isinstance(digest, str) else digest
+        return super().resolve(name)
 
     # Writing ----------------------------------------------------------------------------------
 

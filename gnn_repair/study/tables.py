@@ -55,13 +55,18 @@ class Table:
 
 def make_tables(records: Iterable[Record], names: Iterable[str] | None = None) -> list[Table]:
     """The tables of these names, all unless given, from the records of one protocol."""
+    if not isinstance(records, Iterable):
+        raise InputError(f"records is {records!r:.60}; give those of a Store")
     held = list(records)
-    if isinstance(names, str):
+    for record in held:
+        if not isinstance(record, Mapping) or not isinstance(record.get("methods"), Mapping):
+            raise InputError(f"{record!r:.60} is not a record; give those of a Store")
+    if isinstance(names, str) or not (names is None or isinstance(names, Iterable)):
         raise InputError(f"names is {names!r:.60}; give a list, of {', '.join(TABLES)}")
     chosen = list(TABLES) if names is None else list(names)
     for name in chosen:
         if name not in TABLES:
-            raise InputError(f"there is no table {name!r}; choose from {', '.join(TABLES)}")
+            raise InputError(f"there is no table {name!r:.80}; choose from {', '.join(TABLES)}")
     return [TABLES[name](held) for name in chosen]
 
 
