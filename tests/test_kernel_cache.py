@@ -153,6 +153,16 @@ def test_damaged_files_are_compiled_anew(package, monkeypatch):
         assert sum(healed.stats.cache_hits.values()) == 1
 
 
+def test_compiled_code_is_loaded_only_as_it_was_saved(tmp_path):
+    held = caching._CheckedFile(str(tmp_path), "kernel", "stamp")
+    held.save("key", b"machine code")
+    assert held.load("key") == b"machine code"
+    (path,) = tmp_path.glob("*.nbc")
+    path.write_bytes(path.read_bytes().replace(b"machine", b"maChine"))  # still a sound pickle
+    with pytest.raises(ValueError, match="damaged"):
+        held.load("key")
+
+
 def test_a_full_disk_is_one_warning(package, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
