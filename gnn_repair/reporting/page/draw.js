@@ -85,11 +85,12 @@ function shorten(text, room) {
 
 // Markers ------------------------------------------------------------------------------------
 
-const LOOKS = {
-  frozen: ["circle", "--frozen"],
-  oracle: ["star", "--oracle"],
-  what_if: ["ring", "--what-if"],
-};
+// A map, not an object: names are the user's, and every object has a "constructor".
+const LOOKS = new Map([
+  ["frozen", ["circle", "--frozen"]],
+  ["oracle", ["star", "--oracle"]],
+  ["what_if", ["ring", "--what-if"]],
+]);
 const SPARE_LOOKS = [["diamond", "--reweighted"], ["triangle", "--shifted"], ["square", "--extra"], ["pentagon", "--node-shifted"], ["square", "--refit"]];
 
 // Declared methods that do not read the message set.
@@ -99,7 +100,7 @@ const NODE_ONLY = new Set();
 function takeLooks(looks) {
   const rules = { light: [], dark: [] };
   Object.entries(looks).forEach(([key, look], j) => {
-    LOOKS[key] = [look.marker, `--method-${j}`];
+    LOOKS.set(key, [look.marker, `--method-${j}`]);
     if (!look.message_set) NODE_ONLY.add(key);
     rules.light.push(`--method-${j}: ${look.colour};`);
     rules.dark.push(`--method-${j}: ${look.dark};`);
@@ -111,7 +112,7 @@ function takeLooks(looks) {
 
 // A repair of one's own takes a spare look, by its kind and place.
 function lookOf(key, kind, place = 0) {
-  if (Object.hasOwn(LOOKS, key)) return LOOKS[key];
+  if (LOOKS.has(key)) return LOOKS.get(key);
   if (kind === "coefficients") return SPARE_LOOKS[0];
   if (kind === "shift" && place === 0) return SPARE_LOOKS[1];
   return SPARE_LOOKS[2 + (place % 3)];

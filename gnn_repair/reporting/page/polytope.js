@@ -29,7 +29,7 @@ function drawPolytope(width, height, node, view, whatIf, hidden, zoom) {
     moving.replaceChildren();
     if (!shown) return;
     const at = place(view, logits);
-    moving.append(marker(LOOKS.what_if, frame.x(at[0]), frame.y(at[1]), 8, { tip: ["What if", "the mixture set with the sliders"] }));
+    moving.append(marker(LOOKS.get("what_if"), frame.x(at[0]), frame.y(at[1]), 8, { tip: ["What if", "the mixture set with the sliders"] }));
     moving.append(words(frame.x(at[0]) + 13, frame.y(at[1]) + 4, "what if", { class: "bold halo", style: "fill:var(--what-if)" }));
   };
   move(whatIf.logits, whatIf.touched);
