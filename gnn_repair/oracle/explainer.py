@@ -127,6 +127,8 @@ def mask_of(solution: OracleSolution, exposure: Exposure, edge_index: Tensor) ->
     Columns are matched by (source, recipient); parallel ones carry the same message and share the
     ratio Σλ / Σα.
     """
+    if bool((exposure.sources < 0).any()):
+        raise InputError("relaxed masses have terms without an edge; use solve_oracle instead")
     size, classes = exposure.num_nodes, np.unique(solution.node)
     if len(classes) < len(solution):
         raise InputError("several classes of one node have no place in one mask; explain one")

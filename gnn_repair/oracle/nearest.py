@@ -19,8 +19,9 @@ from torch import Tensor
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.reference_solvers import new_highs, pass_lp
 from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, instance
+from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, check_number, instance
 from gnn_repair.oracle.threads import over_lps
+from gnn_repair.oracle.witness import sender
 
 ALREADY, MOVED, UNREACHABLE, UNSOLVED = "already wins", "moved", "unreachable", "failed"
 
@@ -54,7 +55,7 @@ class Nearest:
         if self.status != MOVED:
             return f"{head}: {self.status}"
         order = np.argsort(-np.abs(self.change))[:6]
-        parts = ", ".join(f"node {self.sources[i]} {self.change[i]:+.4g}" for i in order)
+        parts = ", ".join(f"{sender(self.sources[i])} {self.change[i]:+.4g}" for i in order)
         more = f" and {len(self.terms) - 6} more" if len(self.terms) > 6 else ""
         return (
             f"{head} wins when {self.moved:.4g} of mass {self.mass:.4g} moves: {parts}{more}; "
@@ -81,6 +82,7 @@ def nearest_reweighting(
         margin: the worst-rival margin to reach.
         threads: worker threads, each with its own highspy.
     """
+    margin = check_number(margin, "margin")
     solution = solve_oracle(exposure, target, nodes, threads=threads)
     tables = Tables.of(exposure)
     alpha = exposure.coefficients.double().cpu().numpy()

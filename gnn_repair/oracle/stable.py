@@ -21,8 +21,9 @@ from gnn_repair.oracle.reference_solvers import new_highs, oracle_matrix, pass_l
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
-from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, instance
+from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, check_number, instance
 from gnn_repair.oracle.threads import over_lps
+from gnn_repair.oracle.witness import sender
 from gnn_repair.thresholds import ACTIVE
 
 NOTABLE = 0.01
@@ -64,7 +65,7 @@ class StableEvidence:
     def __str__(self) -> str:
         needed = np.flatnonzero(self.indispensable)
         parts = ", ".join(
-            f"node {self.sources[i]} (λ {self.low[i]:.4g} to {self.high[i]:.4g})"
+            f"{sender(self.sources[i])} (λ {self.low[i]:.4g} to {self.high[i]:.4g})"
             for i in needed[np.argsort(-self.low[needed])][:6]
         )
         return (
@@ -93,6 +94,7 @@ def stable_evidence(
         epsilon: how far below γ, in logits.
         threads: worker threads, each with its own highspy.
     """
+    epsilon = check_number(epsilon, "epsilon")
     if not epsilon > 0:
         raise InputError(f"epsilon must be positive, not {epsilon}")
     solution = solve_oracle(exposure, target, nodes, threads=threads)

@@ -133,6 +133,11 @@ def gather(
         raise InputError(f"member {member} does not exist; there are {exposure.num_members}")
     if y.shape != (exposure.num_nodes,):
         raise InputError(f"y has shape {list(y.shape)} instead of [{exposure.num_nodes}]")
+    if bool((exposure.sources < 0).any()):
+        raise InputError(
+            "the exposure has terms that nobody sent (relaxed masses), and a report shows who sent "
+            "what; report the exposure that it was relaxed from"
+        )
     exposure, y = exposure.to("cpu"), y.cpu().long()
     if bool((y >= exposure.num_classes).any()):
         raise InputError(f"y holds class {int(y.max())}; classes end at {exposure.num_classes - 1}")
