@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from oracle_cases import exposure_of, families, random_node
+from oracle_cases import exposure_of, families, members_exposure
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle import certificate, solve_oracle
 from gnn_repair.oracle.status import FAILED, UNCERTIFIED
 
@@ -185,6 +184,11 @@ def test_failed_lps_are_counted_and_not_verified():
     assert nothing.lps == 0 and nothing.failed == 5 and not nothing.ok
 
 
+def members(shared=False):
+    whole = members_exposure(shared)
+    return whole, solve_oracle(whole, "all")
+
+
 def twins():
     """Two nodes with the same two messages in each of two groups."""
     parts = [(np.ones(2), np.array([[3.0, 0, 1], [0, 0, 0]]))] * 2
@@ -240,36 +244,6 @@ def test_a_group_is_too_large_before_the_whole_is():
     only(wide.check(exposure), "oversized")
     two = with_support(solution, [0, 1, 3], [1.5, 1.5, 5e-8], groups=[0, 0, 1])
     assert two.check(exposure).ok
-
-
-def members(shared=False):
-    """Three members with coefficients, messages and fixed logits of their own."""
-    rng = np.random.default_rng(4)
-    parts = [exposure_of([random_node(rng, [3, 2], 4) for _ in range(4)]) for _ in range(3)]
-    first = parts[0]
-    alpha = [part.coefficients for part in parts][: 1 if shared else 3]
-    table = torch.cat([part.contributions for part in parts])
-    fixed = torch.cat([part.fixed_logits for part in parts])
-    whole = Exposure(
-        groups=first.groups,
-        recipients=first.recipients,
-        segments=first.segments,
-        rows=first.rows,
-        coefficients=torch.cat(alpha),
-        contributions=table,
-        fixed_logits=fixed,
-        frozen_logits=fixed + _mixed(torch.cat(alpha), table, first),
-        state=first.state,
-        messages=first.messages,
-        message_rows=first.message_rows,
-        sources=first.sources,
-    )
-    return whole, solve_oracle(whole, "all")
-
-
-def _mixed(alpha, table, first):
-    owner = torch.repeat_interleave(torch.arange(4), first.segments[::2].diff())
-    return torch.zeros(3, 4, 4).double().index_add(1, owner, alpha[..., None] * table)
 
 
 @pytest.mark.parametrize("shared", [False, True])
