@@ -326,3 +326,35 @@ def test_a_verdict_in_words():
     )
     torn = str(edit(solution, "margin", 0, 99.0).check(exposure))
     assert "48 certificates, NOT all hold" in torn
+
+
+@pytest.mark.parametrize(("excess", "fine"), [(0.03, True), (0.06, False)])
+def test_a_huge_best_term_excuses_its_rounding_and_no_more(excess, fine):
+    """Under w = (½, ½) the second term scores 2 + excess / 2, a difference of numbers of 1e12."""
+    exposure, solution = single([[2, 0, 0], [0, -1e12, 1e12 - 4 - excess]])
+    claim = with_support(
+        solution,
+        [0],
+        [2.0],
+        margin=np.array([4.0]),
+        bound=np.array([4.0 + excess]),
+        rival_weights=np.array([[0.0, 0.5, 0.5]]),
+    )
+    verdict = claim.check(exposure)
+    assert verdict.ok == fine
+    if not fine:
+        only(verdict, "gap")
+
+
+def test_absent_groups_have_no_part():
+    exposure = exposure_of(families(9)["absent groups"])
+    assert int((exposure.segments.diff() == 0).sum()) > 20
+    solution = solve_oracle(exposure, "all")
+    assert solution.check(exposure).ok
+    for place in (0, len(solution) // 2, len(solution) - 1):
+        bound = solution.bound[place]
+        worse = edit(solution, "bound", place, bound + 1 + abs(bound))
+        assert worse.check(exposure).bound > 1e-3
+    empty = (np.empty(0), np.empty((0, 3)))
+    last = exposure_of([(np.zeros(3), [(np.ones(2), np.eye(3)[:2]), empty])])
+    assert solve_oracle(last, "all").check(last).ok
