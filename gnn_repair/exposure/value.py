@@ -82,7 +82,8 @@ class Exposure:
     message_rows: Tensor
     """[R] int32: the message behind a table row."""
     sources: Tensor
-    """[R] int32: the node that sent it (its frozen logits describe the message)."""
+    """[R] int32: the node that sent it (its frozen logits describe the message); −1: nobody, for a
+    term without a message, as relaxed masses have one."""
     root: bool = False
     """Whether h_v itself enters β through a root transform (shown to repairs as context)."""
     origin: str = ""

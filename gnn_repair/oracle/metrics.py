@@ -174,6 +174,8 @@ def reach(
         mask: [N], or [N, S] with a column per member (such as ``data.test_mask``); None: all.
         threads: as for :func:`solve_oracle`.
     """
+    if isinstance(y, str):
+        raise InputError("y must hold the true classes; for every class use class_reach")
     return summarise(exposure, solve_oracle(exposure, y, mask, threads=threads))
 
 

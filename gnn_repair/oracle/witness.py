@@ -22,6 +22,11 @@ frozen margin; no answer (``reasons`` says why); γ lies between margin and boun
 meet."""
 
 
+def sender(source: int | np.int64) -> str:
+    """Who sent a term's message; −1 is nobody."""
+    return f"node {source}" if source >= 0 else "no message"
+
+
 @dataclass(frozen=True, eq=False)
 class Witness:
     """One LP's answer; printed, a sentence that its λ and w prove."""
@@ -95,6 +100,5 @@ class Witness:
         return ", ".join(self._sender(int(i)) for i in order)
 
     def _sender(self, i: int) -> str:
-        who = f"node {self.sources[i]}" if self.sources[i] >= 0 else "no message"
         group = f", group {self.groups[i]}" if self.groups.any() else ""
-        return f"{who} (λ {self.coefficients[i]:.4g}{group})"
+        return f"{sender(self.sources[i])} (λ {self.coefficients[i]:.4g}{group})"

@@ -237,5 +237,7 @@ def sources_to_recipients(exposure: Exposure) -> Tensor:
     """Who sends to whom, each pair once, [2, E] in PyG's order."""
     source = exposure.sources[exposure.rows.long()].long()
     recipient = exposure.recipients[exposure.terms_by_recipient.recipients.long()]
-    entries: Tensor = coalesce(torch.stack([source, recipient]), num_nodes=exposure.num_nodes)
+    sent = source >= 0  # the others are terms without a message
+    pairs = torch.stack([source[sent], recipient[sent]])
+    entries: Tensor = coalesce(pairs, num_nodes=exposure.num_nodes)
     return entries
