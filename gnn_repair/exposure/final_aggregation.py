@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.diagnosis import unruly
+from gnn_repair.exposure.filters import find_filter
 from gnn_repair.exposure.mixtures import Mixture, mixtures_of_split
 from gnn_repair.exposure.probes import (
     AFFINE_SLACK,
@@ -22,6 +23,9 @@ from gnn_repair.exposure.probes import (
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.rules import entries, filter_for, hops, rule_for
 from gnn_repair.exposure.sites import Call, Site
+
+LAST_HOP = "last hop only, what earlier hops brought is inside h"
+"""Said of convolutions that propagate several times where all hops together are not exposed."""
 
 
 @dataclass
@@ -65,7 +69,13 @@ class _Finder:
 
     def find(self) -> Finding:
         found: list[list[Mixture]] = []
-        for calls in reversed(_invocations(self.trace.calls)):
+        several = find_filter(self.watch, self.trace, self.limit) if self.mode == "paths" else None
+        taken = several.sites if several else ()
+        if several:
+            self.finding.tails |= several.tails
+            found.append(self._reaching_logits(several.mixtures, self.trace.calls[-1]))
+        left = [call for call in self.trace.calls if call.site not in taken]
+        for calls in reversed(_invocations(left)):
             rule = filter_for(calls[0].conv) if self.mode == "paths" else None
             if rule is None:
                 parts = [self._one_propagate(calls, call) for call in calls]
@@ -90,7 +100,10 @@ class _Finder:
             return []
         names = _names(calls, call, self.trace.values[call.site].shape[1])
         for rule in dict.fromkeys((rule_for(call.conv), entries.whole_message)):
-            mixtures = mixtures_of_split(call, rule(call), names)
+            split = rule(call)
+            if call is calls[-1] and len(calls) > 1 and not hasattr(call.conv, "num_relations"):
+                split = replace(split, rule=f"{split.rule}; {LAST_HOP}")
+            mixtures = mixtures_of_split(call, split, names)
             if self._split_error(mixtures, call.site) <= self.limit:
                 self._find_tail(call.site, call, answer, mixtures)
                 return self._reaching_logits(mixtures, call)

@@ -2,7 +2,8 @@
 
 A rule reads one recorded propagate and returns a :class:`~gnn_repair.exposure.mixtures.Split`; a
 filter describes a convolution that propagates several times. A tenth convolution is one line
-here. Convolutions without a line are exposed by their whole messages (``whole_message``).
+here. Convolutions without a line are seen to send weight × source, or else exposed by their whole
+messages (``whole_message``).
 """
 
 from __future__ import annotations
@@ -64,9 +65,12 @@ FILTERS: dict[type, hops.Filter] = {
 
 def rule_for(conv: Any) -> Rule:
     """The rule of the convolution's class or of its nearest ancestor that has one."""
-    return next(
-        (RULES[kind] for kind in type(conv).__mro__ if kind in RULES), entries.whole_message
-    )
+    return next((RULES[kind] for kind in type(conv).__mro__ if kind in RULES), unruled)
+
+
+def unruled(call: Call) -> Split:
+    """The rule of convolutions that have none: weight × source where that is what they send."""
+    return nodes.found_weight(call) or entries.whole_message(call)
 
 
 def filter_for(conv: Any) -> hops.Filter | None:
