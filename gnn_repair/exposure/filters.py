@@ -227,12 +227,20 @@ def _one_group(
     if not float(unit.abs().max()) or any(gain is None for gain in gains.values()):
         return None
     weights = [float(gains[site] or 0.0) for site in sites]
-    label = f"Σ γₖ Âᵏ, K = {len(hops)}"
+    label = f"Σ γₖ Âᵏ, K = {_order(hops)}"
     others = tuple(site for site in sites if site != main)
     silenced = others if own is None or begin is None else (*others, begin)
     mixtures = _mixtures(hops, main, label, weights, own or 0.0)
     held = [replace(m, by_value=True, silenced=silenced) for m in mixtures]
     return FoundFilter(tuple(sites), held, {main: tails[main]})
+
+
+def _order(hops: Sequence[Hop]) -> int:
+    """The longest way through the hops, which is the polynomial's degree."""
+    lengths: list[int] = []
+    for hop in hops:
+        lengths.append(1 + max((lengths[place] for place in hop.inputs), default=0))
+    return max(lengths)
 
 
 def _group_by_hop(hops: Sequence[Hop], tails: Mapping[Site, Tail]) -> FoundFilter:

@@ -23,9 +23,7 @@ from gnn_repair.exposure.probes import (
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.rules import entries, filter_for, hops, rule_for
 from gnn_repair.exposure.sites import Call, Site
-
-LAST_HOP = "last hop only, what earlier hops brought is inside h"
-"""Said of convolutions that propagate several times where all hops together are not exposed."""
+from gnn_repair.exposure.value import LAST_HOP
 
 
 @dataclass
@@ -78,8 +76,7 @@ class _Finder:
         for calls in reversed(_invocations(left)):
             rule = filter_for(calls[0].conv) if self.mode == "paths" else None
             if rule is None:
-                parts = [self._one_propagate(calls, call) for call in calls]
-                found.append([mixture for part in parts for mixture in part])
+                found.append(self._propagates(calls))
             elif self._probe(calls[-1].site, calls[-1]).final:
                 found.append(self._filter(rule, calls))
         self.finding.mixtures = [m for mixtures in reversed(found) for m in mixtures]
@@ -94,15 +91,26 @@ class _Finder:
             self.finding.nonlinear.append(call.title)
         return answer
 
-    def _one_propagate(self, calls: Sequence[Call], call: Call) -> list[Mixture]:
-        answer = self._probe(call.site, call)
-        if not answer.final:
-            return []
+    def _propagates(self, calls: Sequence[Call]) -> list[Mixture]:
+        """The final ones of a convolution's propagates."""
+        answers = [self._probe(call.site, call) for call in calls]
+        # One that other nodes' logits answer to feeds a later hop.
+        several = any(not answer.local for answer in answers)
+        return [
+            mixture
+            for call, answer in zip(calls, answers, strict=True)
+            if answer.final
+            for mixture in self._one_propagate(calls, call, answer, several)
+        ]
+
+    def _one_propagate(
+        self, calls: Sequence[Call], call: Call, answer: Answer, several: bool
+    ) -> list[Mixture]:
         names = _names(calls, call, self.trace.values[call.site].shape[1])
         for rule in dict.fromkeys((rule_for(call.conv), entries.whole_message)):
             split = rule(call)
-            if call is calls[-1] and len(calls) > 1 and not hasattr(call.conv, "num_relations"):
-                split = replace(split, rule=f"{split.rule}; {LAST_HOP}")
+            if several:
+                split = replace(split, rule=f"{split.rule}; {LAST_HOP}, the rest is in h")
             mixtures = mixtures_of_split(call, split, names)
             if self._split_error(mixtures, call.site) <= self.limit:
                 self._find_tail(call.site, call, answer, mixtures)

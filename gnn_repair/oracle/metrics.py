@@ -71,6 +71,8 @@ class Reach:
     """All members' LPs together."""
     skipped: int
     """Nodes without a label, over all members."""
+    scope: str = ""
+    """What of the model was reweighted where that is not all (``Exposure.scope``)."""
 
     def mean(self, name: str) -> float:
         """The mean over members of ``true_class``, ``error`` or ``support``, as in the paper."""
@@ -95,6 +97,7 @@ class Reach:
             f"true-class reach {self.total.true_class}\n"
             f"error reach      {self.total.error}\n"
             f"support          {self.total.support:.2f} active terms on average"
+            + (f"\nabout            the {self.scope}" if self.scope else "")
         )
 
     __repr__ = __str__
@@ -121,7 +124,8 @@ def summarise(exposure: Exposure, solution: OracleSolution) -> Reach:
     members = tuple(
         _figures(solution, wrong, solution.member == s) for s in range(exposure.num_members)
     )
-    return Reach(members, _figures(solution, wrong, solution.member >= 0), solution.skipped)
+    total = _figures(solution, wrong, solution.member >= 0)
+    return Reach(members, total, solution.skipped, exposure.scope)
 
 
 def _figures(

@@ -74,6 +74,8 @@ class OracleSolution:
     """Who solved it: simplex, highs or gurobi."""
     reasons: dict[int, str] = field(default_factory=dict)
     """Why LP i is a fallback or failed."""
+    scope: str = ""
+    """What of the model was reweighted where that is not all (``Exposure.scope``)."""
 
     def __len__(self) -> int:
         return len(self.margin)
@@ -143,6 +145,7 @@ class OracleSolution:
             groups=self.groups[part],
             status=STATUS[int(self.status[index])],
             reason=self.reasons.get(index, ""),
+            scope=self.scope,
         )
 
     def check(self, exposure: Exposure) -> Verification:
@@ -157,6 +160,7 @@ class OracleSolution:
             "skipped": self.skipped,
             "method": self.method,
             "reasons": {str(i): reason for i, reason in self.reasons.items()},
+            "scope": self.scope,
         }
         tensors = {name: torch.from_numpy(getattr(self, name)) for name in _ARRAYS}
         save_tensors(path, KIND, header, tensors)
@@ -183,6 +187,7 @@ class OracleSolution:
             f"OracleSolution of {len(self):,} LPs by {self.method}: {counts}{skipped}\n"
             f"  reachable {reachable:,} ({100 * share:.1f} %), {mean:.2f} active terms on average"
             f", largest gap {np.nanmax(self.gap, initial=0.0):.1e}"
+            + (f"; {self.scope}" if self.scope else "")
         )
 
     __repr__ = __str__
@@ -204,6 +209,7 @@ class Witness:
     groups: Integers
     status: str
     reason: str = ""
+    scope: str = ""
 
     @property
     def reachable(self) -> bool:
@@ -211,7 +217,7 @@ class Witness:
         return self.margin > REACHABLE
 
     def __str__(self) -> str:
-        head = f"node {self.node}, class {self.target}"
+        head = f"node {self.node}, class {self.target}" + (f" ({self.scope})" if self.scope else "")
         if self.status == "failed":
             return f"{head}: no answer ({self.reason})"
         proof = ", ".join(

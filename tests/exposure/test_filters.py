@@ -16,6 +16,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.certification import random_admissible
+from gnn_repair.oracle import reach, solve_oracle
 
 K = 4
 
@@ -179,7 +180,7 @@ def test_the_whole_filter_is_found(name: str, head: bool) -> None:
     torch.testing.assert_close(exposure.logits(given)[0], by_hand + bias.detach())
     assert all("found by probing" in group.rule for group in exposure.groups)
     assert {group.name.rstrip(" +−") for group in exposure.groups} == {
-        f"prop Σ γₖ Âᵏ, K = {5 if name == 'bernstein' else K}"
+        f"prop Σ γₖ Âᵏ, K = {2 if name == 'bernstein' else K}"
     }
 
 
@@ -281,6 +282,13 @@ def test_last_hop_only_is_said() -> None:
     torch.testing.assert_close(signed(exposure, exposure.coefficients[0]), hop())
     assert "; last hop only" in exposure.groups[0].rule
     assert [group.name for group in exposure.groups] == ["prop last hop"]
+    target = torch.zeros(NODES, dtype=torch.long)
+    solution = solve_oracle(exposure, target)
+    assert str(solution[0]).startswith("node 0, class 0 (last hop only) can")
+    assert str(solution).endswith("; last hop only")
+    assert str(reach(exposure, target)).endswith("about            the last hop only")
+    whole = expose(model, plain())
+    assert whole.scope == "" and "last hop" not in str(solve_oracle(whole, target)[0])
 
 
 def test_a_nonlinear_step_inside_is_no_filter() -> None:
