@@ -16,10 +16,17 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from gnn_repair.exposure.mixtures import Context, Mixture, Split, Terms, mixtures_of
+from gnn_repair.exposure.mixtures import (
+    Context,
+    Mixture,
+    Split,
+    Terms,
+    is_sum_or_mean,
+    mixtures_of,
+)
 from gnn_repair.exposure.probes import Tail, centre, deviation, find_tail, perturbation
 from gnn_repair.exposure.recording import Trace, Watch
-from gnn_repair.exposure.rules import filter_for, rule_for
+from gnn_repair.exposure.rules import filter_for, rules_for, split_by
 from gnn_repair.exposure.rules.hops import matrix_entries, one_hop
 from gnn_repair.exposure.rules.nodes import sender
 from gnn_repair.exposure.rules.sizes import estimated_terms, refuse_too_large
@@ -79,9 +86,13 @@ class Held:
         return {site: value.clone() for site, value in self.values.items()}
 
 
-def find_filter(watch: Watch, trace: Trace, limit: float) -> FoundFilter | None:
-    """The longest chain of hops at the end of a run that is a filter; None: there is none."""
-    hops = _connected(watch, trace, _candidates(trace.calls), limit)
+def chained(watch: Watch, trace: Trace, limit: float) -> list[Hop]:
+    """The hops at the end of a run that read each other's aggregates by plain numbers."""
+    return _connected(watch, trace, _candidates(trace.calls), limit)
+
+
+def find_filter(watch: Watch, trace: Trace, hops: list[Hop], limit: float) -> FoundFilter | None:
+    """The longest end of a chain of hops that is a filter; None: there is none."""
     while len(hops) > 1:
         if started := _started(hops, limit):
             return _found(watch, trace, started, limit)
@@ -95,10 +106,14 @@ def _candidates(calls: Sequence[Call]) -> list[Hop]:
     for call in reversed(calls):
         if filter_for(call.conv) is not None or call.value.shape != calls[-1].value.shape:
             break
+        if not is_sum_or_mean(call.conv.aggr_module):
+            break
         if call.value.dim() != 2 or call.value.shape[1] != call.value.numel() // call.num_nodes:
             break
-        split = rule_for(call.conv)(call)
-        if not split.argument or split.states.shape[1] != 1 or split.coefficients.dim() != 1:
+        split = split_by(rules_for(call)[0], call)
+        if split is None or not split.argument:
+            break
+        if split.states.shape[1] != 1 or split.coefficients.dim() != 1:
             break
         hop = Hop(call, split, {}, 0.0)
         if found and not _together(hop, found[0]):

@@ -9,7 +9,7 @@ import torch
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.diagnosis import unruly
-from gnn_repair.exposure.filters import find_filter
+from gnn_repair.exposure.filters import chained, find_filter
 from gnn_repair.exposure.mixtures import Mixture, mixtures_of_split
 from gnn_repair.exposure.probes import (
     AFFINE_SLACK,
@@ -20,8 +20,9 @@ from gnn_repair.exposure.probes import (
     probe,
     tail_error,
 )
+from gnn_repair.exposure.products import ProductCall
 from gnn_repair.exposure.recording import Trace, Watch
-from gnn_repair.exposure.rules import entries, filter_for, hops, rule_for
+from gnn_repair.exposure.rules import filter_for, hops, rules_for, split_by
 from gnn_repair.exposure.sites import Call, Site
 from gnn_repair.exposure.value import LAST_HOP
 
@@ -63,11 +64,16 @@ class _Finder:
     def __init__(self, watch: Watch, trace: Trace, mode: str) -> None:
         self.watch, self.trace, self.mode = watch, trace, mode
         self.finding = Finding()
+        self.chain: set[Site] = set()
         self.limit = AFFINE_SLACK * EXACT[trace.output.dtype]
 
     def find(self) -> Finding:
         found: list[list[Mixture]] = []
-        several = find_filter(self.watch, self.trace, self.limit) if self.mode == "paths" else None
+        hops = chained(self.watch, self.trace, self.limit)
+        self.chain = {hop.site for hop in hops} if len(hops) > 1 else set()
+        several = None
+        if self.mode == "paths":
+            several = find_filter(self.watch, self.trace, hops, self.limit)
         taken = several.sites if several else ()
         if several:
             self.finding.tails |= several.tails
@@ -107,9 +113,11 @@ class _Finder:
         self, calls: Sequence[Call], call: Call, answer: Answer, several: bool
     ) -> list[Mixture]:
         names = _names(calls, call, self.trace.values[call.site].shape[1])
-        for rule in dict.fromkeys((rule_for(call.conv), entries.whole_message)):
-            split = rule(call)
-            if several:
+        for rule in rules_for(call):
+            split = split_by(rule, call)
+            if split is None:
+                continue
+            if several or call.site in self.chain:
                 split = replace(split, rule=f"{split.rule}; {LAST_HOP}, the rest is in h")
             mixtures = mixtures_of_split(call, split, names)
             if self._split_error(mixtures, call.site) <= self.limit:
@@ -171,6 +179,8 @@ def _invocations(calls: Sequence[Call]) -> list[list[Call]]:
 
 def _names(calls: Sequence[Call], call: Call, blocks: int) -> list[str]:
     name = call.site.name or call.kind
+    if isinstance(call, ProductCall) and call.invocation:
+        name = f"{name} {call.invocation + 1}"
     if len(calls) > 1:
         kind = "relation" if hasattr(call.conv, "num_relations") else "propagate"
         hop = kind == "propagate" and call is calls[-1]

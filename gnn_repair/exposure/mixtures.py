@@ -181,6 +181,11 @@ def _by_recipient(
     return (order if entries is None else entries[order]), indptr
 
 
+def is_sum_or_mean(module: Any) -> bool:
+    """Whether an aggregator gives a weighted sum of messages."""
+    return module is None or isinstance(module, SumAggregation | MeanAggregation)
+
+
 def aggregator_factor(call: Call, recipients: Tensor) -> tuple[Tensor | None, str]:
     """What the aggregator multiplies each message by: None for a sum, 1/deg for a mean."""
     module: Any = call.conv.aggr_module

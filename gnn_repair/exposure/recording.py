@@ -248,7 +248,8 @@ class Watch:
     def _record_product(self, site: Site, product: Product, value: Tensor) -> None:
         assert self._trace is not None
         conv, arguments = MatrixProduct(), {"x": product.table, "product": product}
-        order = self._counts[f"run of {site.name}"]
+        order = self._counts[f"products of {site.name}"]
+        self._counts[f"products of {site.name}"] += 1
         call = ProductCall(
             site, conv, order, product.table, product.matrix, None, arguments, value, None
         )

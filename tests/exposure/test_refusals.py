@@ -400,6 +400,24 @@ def test_a_wrong_rule_falls_back_and_a_tight_tolerance_refuses(data: Data) -> No
         expose(Net(), data, tolerance=0.0)
 
 
+def test_a_subclass_that_propagates_in_its_own_way(data: Data) -> None:
+    """Its class's rule reads arguments that it does not pass; what it sends is seen instead."""
+
+    class Renamed(pyg.GCNConv):
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            scale = torch.rand(edge_index.shape[1], generator=torch.Generator().manual_seed(2))
+            return self.propagate(edge_index, h=self.lin(x), scale=scale)
+
+        def message(self, h_j: Tensor, scale: Tensor) -> Tensor:
+            return scale.view(-1, 1) * h_j
+
+    torch.manual_seed(1)
+    exposure = expose(Net(Renamed(6, 8)), data)
+    expected = torch.rand(data.edge_index.shape[1], generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(exposure.coefficients[0], expected)
+    assert "α = scale" in exposure.groups[0].rule
+
+
 @pytest.mark.parametrize("name", ["GCNConv", "GATConv heads", "TAGConv", "MFConv", "GINEConv"])
 def test_certification_catches_a_wrong_map(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """β hides any error at λ = α; only running the model on other coefficients shows it."""
