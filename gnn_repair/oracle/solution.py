@@ -68,6 +68,8 @@ class OracleSolution:
     """Who solved it: simplex, highs or gurobi."""
     reasons: dict[int, str] = field(default_factory=dict)
     """Why LP i is a fallback, failed or not certified."""
+    scope: str = ""
+    """What of the model was reweighted where that is not all (``Exposure.scope``)."""
 
     def __len__(self) -> int:
         return len(self.margin)
@@ -174,6 +176,7 @@ class OracleSolution:
             groups=self.groups[part],
             status=STATUS[int(self.status[place])],
             reason=self.reasons.get(place, ""),
+            scope=self.scope,
         )
 
     def _part(self, index: slice) -> OracleSolution:
@@ -204,6 +207,7 @@ class OracleSolution:
             "skipped": int(self.skipped),
             "method": self.method,
             "reasons": {str(i): reason for i, reason in self.reasons.items()},
+            "scope": self.scope,
         }
         arrays = {name: getattr(self, name) for name in ARRAYS}
         write_arrays(path, arrays, header, STATUS)
@@ -228,6 +232,7 @@ class OracleSolution:
             f"OracleSolution of {len(self):,} LPs by {self.method}: {counts or 'none'}{skipped}\n"
             f"  reachable {reachable:,}{share}, {mean:.2f} active terms on average"
             f", largest gap {np.nanmax(self.gap, initial=0.0):.1e}"
+            + (f"; {self.scope}" if self.scope else "")
         )
 
     __repr__ = __str__

@@ -79,6 +79,7 @@ def solve_oracle(
         skipped=asked.skipped,
         method=method,
         reasons=solved.reasons,
+        scope=exposure.scope,
     )
 
 

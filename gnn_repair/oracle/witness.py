@@ -43,6 +43,8 @@ class Witness:
     groups: Integers
     status: str
     reason: str = ""
+    scope: str = ""
+    """What of the model was reweighted where that is not all."""
 
     @property
     def reachable(self) -> bool:
@@ -50,7 +52,7 @@ class Witness:
         return self.margin > REACHABLE
 
     def __str__(self) -> str:
-        head = f"node {self.node}, class {self.target}"
+        head = f"node {self.node}, class {self.target}" + (f" ({self.scope})" if self.scope else "")
         if self.status == STATUS[FAILED]:
             return f"{head}: no answer ({self.reason})"
         if self.status == STATUS[FIXED]:
