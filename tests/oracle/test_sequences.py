@@ -21,7 +21,7 @@ from gnn_repair.oracle import (
     solve_oracle,
     stable_evidence,
 )
-from gnn_repair.oracle.solution import KIND
+from gnn_repair.oracle.saving import KIND
 
 
 @pytest.fixture(scope="module")
@@ -192,18 +192,18 @@ def test_damaged_files_are_one_sentence(tmp_path, solution):
         save_tensors(path, KIND, {**header, **words}, kept)
 
     for changes, text in (
-        ({"margin": None}, "lacks a piece"),
-        ({"extra": torch.zeros(1)}, "lacks a piece"),
-        ({"margin": tensors["margin"][1:]}, "do not fit together"),
-        ({"terms": tensors["terms"][1:]}, "do not fit together"),
-        ({"indptr": tensors["indptr"].flip(0)}, "do not fit together"),
-        ({"status": tensors["status"] + 9}, "do not fit together"),
+        ({"margin": None}, "margin is missing"),
+        ({"extra": torch.zeros(1)}, "extra is missing or no array"),
+        ({"margin": tensors["margin"][1:]}, "margin has"),
+        ({"terms": tensors["terms"][1:]}, "indptr must rise"),
+        ({"indptr": tensors["indptr"].flip(0)}, "indptr must rise"),
+        ({"status": tensors["status"] + 9}, "status holds numbers"),
     ):
         write(changes)
         with pytest.raises(FileFormatError, match=text):
             OracleSolution.load(path)
     write({}, reasons=["x"])
-    with pytest.raises(FileFormatError, match="which LP failed"):
+    with pytest.raises(FileFormatError, match="not a set of named values"):
         OracleSolution.load(path)
     write({})
     assert OracleSolution.load(path).reasons == {3: "three", 30: "thirty"}
