@@ -100,5 +100,8 @@ def test_members_of_different_size_learn_what_they_would_alone_and_on_the_cpu(re
         for name, value in alone.parameters.items():
             found = together.parameters[name][s]
             torch.testing.assert_close(found, value[0], rtol=1e-3, atol=1e-4)
-            torch.testing.assert_close(found.cpu(), here.parameters[name][s], rtol=1e-3, atol=1e-4)
         assert together.epochs_run[s] == alone.epochs_run[0]
+    # Adam turns the rounding of a gradient that ought to be zero (the scorer's last bias, nearly
+    # free under the normalisation) into whole steps, so devices are compared by what they predict.
+    there, expected = together.logits(exposure), here.logits(exposure)
+    torch.testing.assert_close(there, expected, rtol=2e-3, atol=2e-3)
