@@ -31,12 +31,13 @@ class World(NamedTuple):
     """[N, S]."""
 
 
-def by_hand() -> Exposure:
-    """Three members that share nothing: coefficients, masses, messages, states and logits differ.
+def by_hand(members: int = 3, width: int = 5, states: int | None = None) -> Exposure:
+    """Members that share nothing: coefficients, masses, messages, states and logits differ.
 
     Two groups, a root, a recipient without terms, one without the second group, zero coefficients.
+    With ``states=1`` all members have one state and one table of messages.
     """
-    members, nodes, classes, width = 3, 24, 4, 5
+    nodes, classes, states = 24, 4, states or members
     random = torch.Generator().manual_seed(8)
 
     def randn(*shape: int) -> Tensor:
@@ -64,13 +65,13 @@ def by_hand() -> Exposure:
         contributions=contributions,
         fixed_logits=fixed,
         frozen_logits=fixed + mixed,
-        state=randn(members, nodes, width),
-        messages=randn(members, messages, width),
+        state=randn(states, nodes, width),
+        messages=randn(states, messages, width),
         message_rows=torch.randint(messages, (table,), generator=random).int(),
         sources=torch.randint(nodes, (table,), generator=random).int(),
         root=True,
         embedding=randn(members, nodes, 6),
-        fingerprint=("one", "two", "three"),
+        fingerprint=("one", "two", "three")[:members],
     )
 
 
@@ -100,6 +101,9 @@ def users_model() -> Exposure:
 KINDS: dict[str, Callable[[], Exposure]] = {
     **{name: lambda name=name: toy_exposure(name) for name in BACKBONES},
     "by-hand": by_hand,
+    # Wider than what is kept once a member: shared and own states take other ways.
+    "wide": lambda: by_hand(2, 40),
+    "wide-shared": lambda: by_hand(2, 40, states=1),
     "message-per-edge": message_per_edge,
     "relaxed": lambda: relax(toy_exposure("h2gcn"), 0.3),
     "merged-groups": lambda: relax(toy_exposure("mixhop"), 0.0, between_groups=True),

@@ -34,6 +34,9 @@ START = {
 EVERY = pytest.mark.parametrize("name", REPAIRS)
 ON_ALL = pytest.mark.parametrize("kind", KINDS)
 CLOSE = {"rtol": 1e-8, "atol": 1e-9}
+REFITTED = {"rtol": 1e-5, "atol": 1e-6}
+"""Sums in another order round differently, and Adam divides a gradient by its own size: where one
+nearly vanishes, rounding becomes a step. A wrong term moves logits by a thousand times more."""
 pytestmark = pytest.mark.filterwarnings("ignore:member . is repaired without")
 
 
@@ -182,7 +185,7 @@ def test_the_order_of_terms_and_tables_does_not_matter(name, kind):
         found, expected = repair.coefficients(moved), repair.coefficients(exposure)[:, order]
         torch.testing.assert_close(found, expected, **CLOSE)
     again = method(name).fit(moved, y, train, val, device="cpu")
-    torch.testing.assert_close(again.logits(moved), repair.logits(exposure), **CLOSE)
+    torch.testing.assert_close(again.logits(moved), repair.logits(exposure), **REFITTED)
 
 
 @EVERY
@@ -192,7 +195,7 @@ def test_the_numbers_of_nodes_do_not_matter(name, kind):
     moved, old = renumbered_nodes(exposure)
     expected = method(name).fit(exposure, y, train, val, device="cpu").logits(exposure)
     again = method(name).fit(moved, y[old], train[old], val[old], device="cpu")
-    torch.testing.assert_close(again.logits(moved), expected, **CLOSE)
+    torch.testing.assert_close(again.logits(moved), expected, **REFITTED)
 
 
 @EVERY

@@ -120,9 +120,10 @@ def test_the_node_control_is_its_literal_form(backbone):
     [*CASES, (NodeTranslation(hidden=12), literal.node_translated)],
     ids=["translation", "reweighting", "node"],
 )
-def test_members_that_share_nothing_agree_with_the_literal_form(repair, reference):
+@pytest.mark.parametrize("sizes", [(3, 5), (2, 40), (2, 40, 1)], ids=str)
+def test_members_that_share_nothing_agree_with_the_literal_form(repair, reference, sizes):
     """Coefficients, masses, messages, states and logits differ by member; a root, two groups."""
-    exposure = by_hand()
+    exposure = by_hand(*sizes)
     # The literal form has no mean over an empty set; with a root no set is empty.
     assert exposure.root
     check(repair, reference, exposure, 1e-10)
