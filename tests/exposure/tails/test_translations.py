@@ -70,6 +70,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "lerp": lambda h: torch.lerp(h, h.relu(), 0.3),
     "lerp to a constant": lambda h: torch.lerp(BY_NODE, h, COLUMN.sigmoid()),
     "lerp between constants": lambda h: torch.lerp(BY_NODE, COLUMN.expand(N, D), h),
+    "shaped like it": lambda h: torch.zeros_like(h) + h.relu() + h.new_ones(D),
     "masked": lambda h: h.masked_fill(MASK, 0.5),
     "square": lambda h: h**2,
     "cube": lambda h: h**3,
@@ -107,6 +108,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "permuted": lambda h: h.view(N, 2, 3).permute(2, 0, 1).relu().permute(1, 2, 0).flatten(1),
     "chosen": lambda h: h[:, PLACES] * 2,
     "gathered": lambda h: h.gather(1, PLACES.expand(N, 4)).relu(),
+    "chosen by node": lambda h: h.gather(1, BY_NODE.argsort(1)).relu(),
     "parts": lambda h: torch.cat([part * k for k, part in enumerate(h.split([1, 3, 2], 1))], 1),
     "unbound": lambda h: sum(part.tanh() for part in h.view(N, 3, 2).unbind(1)),
     "repeated": lambda h: h.repeat(1, 2).sigmoid(),
@@ -133,7 +135,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 UNKNOWN = {"dividing", "quotient", "cube", "clamp by tensors", "log_sigmoid", "norm kept"}
 UNKNOWN |= {"divided by another's norm", "logsumexp", "cumulated", "sorted", "where"}
-UNKNOWN |= {"preallocated", "add itself"}
+UNKNOWN |= {"preallocated", "add itself", "chosen by node"}
 """Those that hold something without a form of its own (sin is one)."""
 
 
@@ -170,6 +172,9 @@ MIXING: dict[str, Callable[[Tensor], Tensor]] = {
     "shuffled nodes": lambda h: (h[torch.tensor([1, 0, 2, 3, 4, 5])]).relu(),
     "shifted nodes": lambda h: h + h.roll(1, 0),
     "batch statistics": lambda h: F.batch_norm(h, None, None, training=True),
+    "batch statistics beside running ones": lambda h: F.batch_norm(
+        h, ROW.clone(), ROW.square(), training=True
+    ),
     "norm over nodes": lambda h: F.normalize(h, dim=0),
     "largest node": lambda h: h - h.amax(0),
     "sorted nodes": lambda h: h.sort(0).values,
