@@ -19,9 +19,8 @@ from gnn_repair.exposure.tails.opaque import name_of
 from gnn_repair.exposure.tails.opaque_capture import keep
 
 State = Traced | Lost
-SHAPED = ("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full") + (
-    "empty_like", "zeros_like", "ones_like", "full_like",
-)  # fmt: skip
+SHAPED = {f"{kind}_like" for kind in ("empty", "zeros", "ones", "full")}
+SHAPED |= {f"new_{kind}" for kind in ("empty", "empty_strided", "zeros", "ones", "full")}
 """Operations that take a tensor's shape and none of its values."""
 
 
