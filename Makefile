@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint types tests clean
+.PHONY: demo test lint types tests mutation clean
 .NOTPARALLEL:
 
 demo: .venv/.installed
@@ -35,6 +35,9 @@ tests: .venv/.installed-dev
 .venv/.installed-dev: .venv/.installed
 	$(PIP) --editable '.[dev]'
 	@touch $@
+
+mutation: .venv/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutation $(ARGS)
 
 clean:
 	rm -rf .venv dist build *.egg-info

@@ -14,7 +14,8 @@ import gnn_repair
 PACKAGE = Path(gnn_repair.__file__).parent
 LAYERS = [
     {"errors"},
-    {"published", "files", "devices", "budget", "startup"},
+    {"atomic"},
+    {"published", "files", "devices", "budget", "startup", "immutable", "thresholds"},
     {"kernels"},
     {"datasets", "adam"},
     {"training"},
@@ -24,6 +25,7 @@ LAYERS = [
     {"study"},
     {"reporting"},
     {"bench"},
+    {"selftest"},
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

@@ -65,10 +65,10 @@ class GCN(TwoLayer):
     rule = "α = Â, the normalised adjacency"
 
     def conv(self, inputs: int, outputs: int) -> MessagePassing:
-        return GCNConv(inputs, outputs, add_self_loops=False)
+        return GCNConv(inputs, outputs, add_self_loops=self.one_loop)
 
     def operator(self, graph: Graph) -> Operator:
-        return graph.normalised
+        return graph.normalised(self.one_loop)
 
 
 class GraphSAGE(TwoLayer):

@@ -30,7 +30,7 @@ class StreamBackbone(Backbone):
 
     def operator(self, graph: Graph) -> Operator:
         """A."""
-        return graph.normalised
+        return graph.normalised(self.one_loop)
 
     def bias(self, p: Parameters) -> torch.Tensor:
         """[S, streams · k]."""
@@ -68,7 +68,7 @@ class SGC(StreamBackbone):
 
     def network(self, features: int, classes: int) -> nn.Module:
         hidden = self.shape.hidden
-        conv = SGConv(features, hidden, K=2, add_self_loops=False)
+        conv = SGConv(features, hidden, K=2, add_self_loops=self.one_loop)
         return OneLayerNetwork(conv, hidden, classes)
 
     def weight(self, p: Parameters, power: int) -> torch.Tensor:
@@ -86,7 +86,7 @@ class MixHop(StreamBackbone):
 
     def network(self, features: int, classes: int) -> nn.Module:
         hidden = self.shape.hidden
-        conv = MixHopConv(features, hidden, powers=list(self.powers), add_self_loops=False)
+        conv = MixHopConv(features, hidden, powers=list(self.powers), add_self_loops=self.one_loop)
         return OneLayerNetwork(conv, len(self.powers) * hidden, classes)
 
 
@@ -99,7 +99,9 @@ class H2GCN(StreamBackbone):
 
     def network(self, features: int, classes: int) -> nn.Module:
         hidden = self.shape.hidden
-        return OneLayerNetwork(MeanStreams(features, hidden), 3 * hidden, classes)
+        return OneLayerNetwork(
+            MeanStreams(features, hidden, self.shape.zero_stream_biases), 3 * hidden, classes
+        )
 
     def operator(self, graph: Graph) -> Operator:
         return graph.mean_without_self

@@ -10,6 +10,7 @@ from torch_geometric.nn import MessagePassing
 
 from gnn_repair.exposure.mixtures import Mixture, aggregator_factor
 from gnn_repair.exposure.probes import centre, deviation
+from gnn_repair.exposure.products import ProductCall
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sites import Call, Site
 from gnn_repair.exposure.value import Exposure
@@ -63,14 +64,17 @@ def reweighted_run(
     by_site = {call.site: call for call in trace.calls}
     replaced: dict[Site, Tensor] = {}
     messages: dict[Site, Tensor] = {}
+    entries: dict[Site, Tensor] = {}
     parts = torch.split(coefficients, [mixture.rows.numel() for mixture in mixtures])
     for mixture, part in zip(mixtures, parts, strict=True):
         call = by_site.get(mixture.site)
-        if call is not None and _fits(call):
+        if isinstance(call, ProductCall):
+            _add_entries(entries, call, mixture, part)
+        elif call is not None and _fits(call):
             _add_messages(messages, call, mixture, part)
         else:
             _add_value(replaced, trace.values[mixture.site], mixture, part)
-    return watch.run(replaced, messages)
+    return watch.run(replaced, messages, entries)
 
 
 def _fits(call: Call) -> bool:
@@ -95,6 +99,16 @@ def _add_messages(
     scale = scale if factor is None else scale / factor[entries]
     message = scale.unsqueeze(1) * mixture.states[mixture.rows]
     messages[call.site][entries, mixture.block] += message
+
+
+def _add_entries(
+    entries: dict[Site, Tensor], call: ProductCall, mixture: Mixture, coefficients: Tensor
+) -> None:
+    """Put ± λ into the matrix, at the entries behind a group's terms."""
+    if call.site not in entries:
+        entries[call.site] = coefficients.new_zeros(call.entries[0].numel())
+    place = slice(None) if mixture.entries is None else mixture.entries
+    entries[call.site][place] = coefficients * mixture.sign
 
 
 def _add_value(

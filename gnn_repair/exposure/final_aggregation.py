@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from gnn_repair.errors import ExposureRefused
+from gnn_repair.exposure.diagnosis import unruly
 from gnn_repair.exposure.mixtures import Mixture, mixtures_of_split
 from gnn_repair.exposure.probes import (
     AFFINE_SLACK,
@@ -132,10 +133,7 @@ class _Finder:
             mixtures = mixtures_of_split(call, rule(call), names)
             if self._split_error(mixtures, call.site) <= self.limit:
                 return mixtures
-        raise ExposureRefused(
-            f"{call.title} aggregates in a way of its own, which no rule describes; "
-            "add a rule for it to gnn_repair.exposure.rules.RULES"
-        )
+        raise ExposureRefused(unruly(call))
 
     def _filter(self, rule: hops.Filter, calls: Sequence[Call]) -> list[Mixture]:
         call = calls[0]
@@ -196,7 +194,7 @@ def _invocations(calls: Sequence[Call]) -> list[list[Call]]:
 
 
 def _names(calls: Sequence[Call], call: Call, blocks: int) -> list[str]:
-    name = call.site.name or type(call.conv).__name__
+    name = call.site.name or call.kind
     if len(calls) > 1:
         kind = "relation" if hasattr(call.conv, "num_relations") else "propagate"
         hop = kind == "propagate" and call is calls[-1]

@@ -204,7 +204,7 @@ def mixtures_of_split(call: Call, split: Split, names: Sequence[str]) -> list[Mi
         coefficients = coefficients if factor is None else coefficients * factor
         for kind in kinds:
             of_kind = coefficients if kind is None else coefficients * (split.kinds == kind)
-            rule = f"{type(call.conv).__name__}: {split.rule}"
+            rule = f"{call.kind}: {split.rule}"
             group = Group(
                 name if kind is None else f"{name} relation {kind}",
                 rule,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.recording import Watch
 from gnn_repair.exposure.sites import Site
 
@@ -67,7 +68,9 @@ def deviation(left: Tensor, right: Tensor, *scales: Tensor) -> Tensor:
 def perturbation(value: Tensor, seed: int, size: float | None = None) -> Tensor:
     """Random, of the given size or as large as the value itself, to cross any kink that follows."""
     noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(seed))
-    size = size or float(torch.linalg.vector_norm(value)) / value.numel() ** 0.5 or 1.0
+    # In double precision: the squares of large values overflow.
+    norm = float(torch.linalg.vector_norm(value, dtype=torch.float64))
+    size = size or norm / value.numel() ** 0.5 or 1.0
     return noise.to(value).mul_(size)
 
 
@@ -78,17 +81,28 @@ def probe(watch: Watch, site: Site, value: Tensor, logits: Tensor) -> Answer:
     change = perturbation(value, seed=1)
     change[~moved] = 0
     up = watch.run({site: value + change})
+    _refuse_overflow(up, value, site)
     if up.shape != logits.shape or bool(
         (deviation(centre(up), centre(logits)) > limit)[~moved].any()
     ):
         return Answer(local=False, affine=False)
     down = watch.run({site: value - change})
+    _refuse_overflow(down, value, site)
     for centred in (False, True):
         three = [centre(z) if centred else z for z in (up, down, logits)]
-        middle = (three[0] + three[1]) / 2
+        middle = three[0] / 2 + three[1] / 2
         if bool((deviation(middle, three[2], three[0], three[1]) <= limit).all()):
             return Answer(local=True, affine=True, centred=centred)
     return Answer(local=True, affine=False)
+
+
+def _refuse_overflow(logits: Tensor, value: Tensor, site: Site) -> None:
+    if not bool(torch.isfinite(logits).all()):
+        raise ExposureRefused(
+            f"the model overflows {logits.dtype} when messages of `{site.name}` change by as much "
+            f"as they are large (up to {float(value.abs().max()):.1g}); scale its features down, "
+            "or pass model.double() and double data"
+        )
 
 
 def find_tail(watch: Watch, site: Site, value: Tensor, centred: bool, by_node: bool) -> Tail:

@@ -35,6 +35,7 @@ from gnn_repair.oracle.lanes import (
     multiply_add,
     put,
     spread,
+    where_larger,
 )
 from gnn_repair.oracle.workspace import AHEAD, DUAL, STRIDE, TIGHT
 
@@ -74,8 +75,10 @@ def moderately_optimised() -> Iterator[None]:
 
 DISTANCE = 128
 """Terms between the one that is read and the one that is asked for, where tables are large."""
-NOTHING = -1e300
+NOTHING = -math.inf
 """A score that no column has."""
+FINITE = 1e308
+"""Squared lengths beyond this, and what is not a number, count as infinite."""
 
 
 @kernel
@@ -224,6 +227,8 @@ def add_up(columns, count, out):
             entry = get_row(columns, r, k)
             total = total + entry
             length = multiply_add(entry, entry, length)
+        # A comparison with what is not a number would drop it silently.
+        length = where_larger(spread(FINITE), length, length, spread(math.inf))
         longest = larger(longest, length)
         put(out, k, total)
     put(out, count, spread(NOTHING))

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle.status import FAILED, FIXED, OPTIMAL
+from gnn_repair.oracle.status import FAILED, FIXED, OPTIMAL, UNCERTIFIED
 from gnn_repair.oracle.tables import Floats, Instance, Integers
+from gnn_repair.thresholds import REACHABLE
 
 ACCEPT = 1e-7
-"""Largest accepted gap of a general solver's answer, relative to the largest |D| (or 1)."""
+"""Largest accepted gap of a general solver's answer, relative to the numbers it is made of: such
+solvers stop at tolerances of 1e-10 on numbers scaled to one, and columns may be shorter."""
+BLUR = 4e-15
+"""Rounding of an answer, relative to the numbers it is made of: sums of up to a few dozen."""
+GRAIN = 1e-315
+"""Some thousands of the smallest floats, which products of small numbers are rounded to."""
 
 TIGHT = 1e-10
 """The smallest feasibility tolerance highspy takes."""
@@ -56,43 +62,102 @@ def without_terms(problem: Instance) -> Answer:
     return Answer(margin, margin, weights, none, np.empty(0), FIXED)
 
 
-def finish(problem: Instance, shares: Floats, duals: Floats) -> Answer:
-    """Make x and w exactly feasible and let them prove themselves.
+def finish(problem: Instance, shares: Floats, duals: Floats, accept: float = ACCEPT) -> Answer:
+    """Make x and w exactly feasible and let them prove themselves at the scale of the answer.
 
     Args:
         problem: the LP.
-        shares: [K] x = λ / m_g, feasible up to the solver's tolerance.
+        shares: [K] x = λ / m_g, or λ, feasible up to the solver's tolerance.
         duals: [R] w, likewise.
+        accept: the largest gap between bound and margin, relative to the margin's numbers.
     """
     shares, duals = shares.clip(min=0.0), duals.clip(min=0.0)
     totals = np.bincount(problem.group, shares, len(problem.mass))
-    if not (totals > 0).all() or not duals.sum() > 0:
+    total = float(duals.sum())
+    if not ((totals > 0) & np.isfinite(totals)).all() or not 0 < total < np.inf:
         return failed(problem, "the solver's answer is not feasible")
     coefficients = shares / totals[problem.group] * problem.mass[problem.group]
-    duals = duals / duals.sum()
-    margin = float((problem.fixed + coefficients @ problem.gaps).min())
-    scores = problem.gaps @ duals
-    best = np.full(len(problem.mass), -np.inf)
-    np.maximum.at(best, problem.group, scores)
-    bound = float(duals @ problem.fixed + problem.mass @ best)
-    if not bound - margin <= ACCEPT * max(problem.scale, float(np.abs(problem.fixed).max())):
-        return failed(problem, f"bound and margin differ by {bound - margin:.1e}")
+    duals = duals / total
+    active = coefficients > 0
+    proof = weigh(problem, coefficients, duals)
+    if not np.isfinite(proof.bound - proof.margin):
+        return failed(problem, "the answer's numbers are beyond double precision")
     weights = np.zeros(len(problem.rivals) + 1)
     weights[problem.rivals] = duals
+    terms, used = problem.terms[active], coefficients[active]
+    answer = Answer(proof.margin, proof.bound, weights, terms, used)
+    reason = proof.doubt(accept)
+    return replace(answer, status=UNCERTIFIED, reason=reason) if reason else answer
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What λ and w show of an LP, and how sure it is."""
+
+    margin: float
+    """The worst rival's margin under λ."""
+    margin_size: float
+    """The size of the numbers it is the sum of."""
+    bound: float
+    """What no reweighting exceeds, by w."""
+    bound_size: float
+    """The size of the numbers it is the sum of."""
+    certain: float
+    """The bound less what rounding may have added to each term's score."""
+
+    def meets(self, accept: float) -> bool:
+        """Whether bound and margin meet, up to ``accept`` of the margin's numbers."""
+        room = accept * self.margin_size + GRAIN
+        above = self.margin - self.bound <= room + BLUR * self.bound_size
+        return self.certain - self.margin <= room and above
+
+    def near(self, gamma: float, accept: float) -> bool:
+        """Whether ``gamma`` is the margin, up to ``accept`` of its numbers."""
+        return abs(self.margin - gamma) <= accept * self.margin_size + GRAIN
+
+    def doubt(self, accept: float) -> str:
+        """Why it does not settle the LP; empty if it does."""
+        if not self.meets(accept):
+            return f"bound and margin differ by {self.bound - self.margin:.1e}"
+        blur = BLUR * (self.margin_size + self.bound_size)
+        if self.margin - blur > REACHABLE or self.bound + blur <= REACHABLE:
+            return ""
+        return "bound and margin lie on both sides of the threshold of reach, by their rounding"
+
+
+def weigh(problem: Instance, coefficients: Floats, duals: Floats) -> Proof:
+    """Margin and bound of admissible λ [K] and w [R]."""
     active = coefficients > 0
-    return Answer(margin, bound, weights, problem.terms[active], coefficients[active])
+    gaps, used = problem.gaps[active], coefficients[active]
+    reached = problem.fixed + used @ gaps
+    worst = int(reached.argmin())
+    margin_size = abs(problem.fixed[worst]) + used @ np.abs(gaps[:, worst])
+    bound, bound_size = duals @ problem.fixed, duals @ np.abs(problem.fixed)
+    certain = bound - BLUR * bound_size
+    scores, sizes = problem.gaps @ duals, np.abs(problem.gaps) @ duals
+    for g, mass in enumerate(problem.mass):
+        own = np.flatnonzero(problem.group == g)
+        top = own[scores[own].argmax()]
+        bound, bound_size = bound + mass * scores[top], bound_size + mass * sizes[top]
+        certain += mass * (scores[own] - BLUR * sizes[own]).max()
+    margin = float(reached[worst])
+    return Proof(margin, float(margin_size), float(bound), float(bound_size), float(certain))
 
 
-def oracle_matrix(columns: Floats, group: Integers) -> tuple[Integers, Integers, Floats]:
+def oracle_matrix(
+    columns: Floats, group: Integers, masses: Floats | None = None
+) -> tuple[Integers, Integers, Floats]:
     """The constraint matrix by columns (start, index, value): K terms, then γ.
 
-    Rows: γ − Σ_a x_a D_{a,r} for the R rivals, then Σ_{a∈g} x_a for the B groups.
+    Rows: γ − Σ_a x_a D_{a,r} for the R rivals, then Σ_{a∈g} x_a for the B groups; ``masses`` [K]
+    stand for the ones in the latter.
     """
     count, rivals = columns.shape
     index = np.empty((count, rivals + 1), np.int64)
     index[:, :rivals] = np.arange(rivals)
     index[:, rivals] = rivals + group
-    value = np.concatenate([-columns, np.ones((count, 1))], axis=1)
+    ones = np.ones(count) if masses is None else masses
+    value = np.concatenate([-columns, ones[:, None]], axis=1)
     start = np.arange(count + 1) * (rivals + 1)
     return (
         np.append(start, start[-1] + rivals),
@@ -158,11 +223,17 @@ class Highs:
     def __init__(self, tolerance: float = TIGHT) -> None:
         self._highs = new_highs(tolerance)
 
-    def load(self, problem: Instance) -> None:
-        """Build the scaled LP: min −γ over x and γ."""
-        infinity, scale = np.inf, problem.scale
+    def load(self, problem: Instance, unit: float | None = None) -> Floats:
+        """Build the scaled LP, min −γ over x and γ; returns what each x_a was divided by, [K].
+
+        Columns longer than ``unit`` (the longest one's length unless given) are shortened to it.
+        """
+        infinity, unit = np.inf, problem.scale if unit is None else unit
         count, rivals, groups = len(problem.terms), len(problem.rivals), len(problem.mass)
-        fixed = (problem.fixed - problem.fixed.min()) / scale
+        with np.errstate(over="ignore"):  # a rival infinitely far away is never tight
+            fixed = (problem.fixed - problem.fixed.min()) / unit
+        columns = problem.columns
+        lengths = np.maximum(np.abs(columns).max(1, initial=0.0), unit)
         pass_lp(
             self._highs,
             np.append(np.zeros(count), -1.0),
@@ -170,8 +241,10 @@ class Highs:
             np.full(count + 1, infinity),
             np.concatenate([np.full(rivals, -infinity), np.ones(groups)]),
             np.concatenate([fixed, np.ones(groups)]),
-            oracle_matrix(problem.columns / scale, problem.group),
+            oracle_matrix(columns / lengths[:, None], problem.group, unit / lengths),
         )
+        shorter: Floats = unit / lengths
+        return shorter
 
     def run(self) -> str:
         """Solve what was loaded; returns the model status."""
@@ -196,16 +269,22 @@ class Highs:
 
     def solve(self, problem: Instance) -> Answer:
         """See :class:`Solver`."""
+        return self.solve_in_units(problem, None, ACCEPT)
+
+    def solve_in_units(self, problem: Instance, unit: float | None, accept: float) -> Answer:
+        """The same with columns shortened to ``unit`` and a gap of one's own choice."""
         if not len(problem.terms):
             return without_terms(problem)
-        self.load(problem)
+        if not np.isfinite(problem.columns).all():
+            return failed(problem, "the LP's numbers are beyond double precision")
+        shorter = self.load(problem, unit)
         status = self.run()
         if status != "Optimal":
             status = self._run_loosely()
         if status != "Optimal":
             return failed(problem, f"highspy says {status}")
         values, duals = self.read()
-        return finish(problem, values[:-1], -duals[: len(problem.rivals)])
+        return finish(problem, values[:-1] * shorter, -duals[: len(problem.rivals)], accept)
 
 
 class Missing:

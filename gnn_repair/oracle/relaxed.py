@@ -18,8 +18,10 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure, Group
+from gnn_repair.oracle.counting import count_reach, mean_over_members
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.thresholds import REACHABLE
 
 SLACKS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
 
@@ -39,23 +41,35 @@ class RelaxedMargins:
     target: Integers
     """[L]."""
     margin: Floats
-    """[len(slack), L]: γ_ρ."""
+    """[len(slack), L]: γ_ρ; NaN where it was not decided whether the class can win."""
     bound: Floats
     """[len(slack), L]: its certified upper bound."""
 
     @property
     def reach(self) -> Floats:
-        """[len(slack)]: the share of LPs whose class can win."""
-        return (self.margin > 1e-7).mean(1)
+        """[len(slack)]: the share of decided LPs whose class can win, the mean over members."""
+        return np.array([self._reach(k) for k in range(len(self.slack))])
+
+    def _reach(self, k: int) -> float:
+        decided, reachable = ~np.isnan(self.margin[k]), self.margin[k] > REACHABLE
+        none = np.zeros(len(decided), np.int64)
+        members = [self.member == s for s in np.unique(self.member)]
+        return mean_over_members(
+            count_reach(reachable[own], reachable[own], none[own], decided[own]).true_class_reach
+            for own in members
+        )
 
     def __str__(self) -> str:
         kind = ", mass may move between groups" if self.between_groups else ""
         lines = [f"relaxed masses of {len(self.node):,} LPs{kind}:"]
-        means = self.margin.mean(1)
-        lines += [
-            f"  ρ = {rho:g}: mean γ {mean:.4g}, reach {100 * share:.1f} %"
-            for rho, mean, share in zip(self.slack, means, self.reach, strict=True)
-        ]
+        for k, rho in enumerate(self.slack):
+            known = self.margin[k][~np.isnan(self.margin[k])]
+            mean = float(known.mean()) if len(known) else float("nan")
+            missing = len(self.node) - len(known)
+            lost = f", {missing:,} undecided and left out" if missing else ""
+            lines.append(
+                f"  ρ = {rho:g}: mean γ {mean:.4g}, reach {100 * self.reach[k]:.1f} %{lost}"
+            )
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -91,7 +105,7 @@ def relaxed_margins(
         first.member,
         first.node,
         first.target,
-        np.stack([one.margin for one in solutions]),
+        np.stack([np.where(one.decided, one.margin, np.nan) for one in solutions]),
         np.stack([one.bound for one in solutions]),
     )
 

@@ -18,11 +18,12 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.reference_solvers import new_highs, oracle_matrix, pass_lp
-from gnn_repair.oracle.solution import ACTIVE, OracleSolution
+from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, instance
 from gnn_repair.oracle.threads import over_lps
+from gnn_repair.thresholds import ACTIVE
 
 NOTABLE = 0.01
 """Share of a group's mass below which a term does not matter."""

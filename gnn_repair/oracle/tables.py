@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -199,6 +199,11 @@ class Instance:
     rivals: Integers
     """[R]: the classes r ≠ c."""
 
+    def part(self, kept: NDArray[np.bool_]) -> Instance:
+        """The LP on some of its terms, at least one of every group."""
+        gaps, group, terms = self.gaps[kept], self.group[kept], self.terms[kept]
+        return replace(self, gaps=gaps, group=group, terms=terms)
+
     @property
     def columns(self) -> Floats:
         """[K, R]: D_{a,r} = m_g (ℓ_{a,c} − ℓ_{a,r})."""
@@ -222,9 +227,11 @@ def instance(tables: Tables, member: int, position: int, target: int) -> Instanc
     table = tables.contributions[member, tables.rows[terms]]
     beta = tables.fixed_logits[member, tables.nodes[position]]
     mass = tables.mass[min(member, len(tables.mass) - 1), position]
+    with np.errstate(over="ignore"):  # what overflows is refused by whoever solves it
+        gaps, fixed = table[:, target, None] - table[:, rivals], beta[target] - beta[rivals]
     return Instance(
-        table[:, target, None] - table[:, rivals],
-        beta[target] - beta[rivals],
+        gaps,
+        fixed,
         np.repeat(np.arange(present.sum()), lengths[present]),
         mass[present],
         terms,

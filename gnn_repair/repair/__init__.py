@@ -1,7 +1,8 @@
 """Repairs on top of a frozen model: two from the paper, its two controls, two baselines."""
 
-from gnn_repair.repair.base import FittedRepair, Repair
+from gnn_repair.repair.base import Repair
 from gnn_repair.repair.baselines import CorrectAndSmooth, TemperatureScaling
+from gnn_repair.repair.fitted import FittedRepair
 from gnn_repair.repair.fitting import paper_batch_size
 from gnn_repair.repair.head import RefitHead
 from gnn_repair.repair.realizable import displacement_distance, realizable

@@ -8,10 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gnn_repair.budget import REWEIGHTING, Budget
+from gnn_repair.budget import REWEIGHTING, Budget, check_whole
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.sets import BOUND, Layer, TermSets, tilt
-from gnn_repair.repair.base import FittedRepair, TrainedRepair
+from gnn_repair.repair.base import TrainedRepair
+from gnn_repair.repair.fitted import FittedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import (
     ContextWeights,
@@ -43,7 +44,7 @@ class ReweightingTables(NamedTuple):
     """[h_a, z_a] times the scorer's source part, [S, P, H]."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FittedReweighting(FittedRepair):
     """z = β + Σ λ ℓ."""
 
@@ -75,6 +76,10 @@ class Reweighting(TrainedRepair[FittedReweighting]):
     hidden: int = 128
     """H, also the width of p_v."""
     title: ClassVar[str] = "Reweighting"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("Reweighting", "hidden", self.hidden, 1)
 
     def network(self, width: int, classes: int) -> nn.Module:
         """ψ and the scorer."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gnn_repair.atomic import replacing
 from gnn_repair.errors import InputError
-from gnn_repair.files import replacing
-from gnn_repair.reporting.evidence import REACHABLE, Evidence
+from gnn_repair.reporting.evidence import Evidence
 from gnn_repair.reporting.planes import Plane, hull, plane_of, vertices
 
 if TYPE_CHECKING:
@@ -92,7 +92,6 @@ def _save(draw: Callable[[Axes], None], stem: Path, formats: Sequence[str]) -> l
             path = stem.with_name(f"{stem.name}.{kind}")
             with replacing(path) as temporary:
                 figure.savefig(temporary, format=kind)
-                temporary.chmod(0o644)
             paths.append(path)
     return paths
 
@@ -145,7 +144,7 @@ def draw_moves(axes: Axes, evidence: Evidence) -> None:
 
 def _status(evidence: Evidence) -> np.ndarray[Any, Any]:
     """[n]: 0 right, 1 wrong and reachable, 2 wrong and not."""
-    return np.where(evidence.right, 0, np.where(evidence.margin > REACHABLE, 1, 2))
+    return np.where(evidence.right, 0, np.where(evidence.reachable, 1, 2))
 
 
 def draw_margins(axes: Axes, evidence: Evidence) -> None:
@@ -167,6 +166,8 @@ def draw_margins(axes: Axes, evidence: Evidence) -> None:
 
 def _shares(axes: Axes, evidence: Evidence, bins: np.ndarray[Any, Any], names: list[str]) -> None:
     status = _status(evidence)
+    # An error without an answer is neither reachable nor unreachable.
+    bins = np.where(np.isnan(evidence.margin) & ~evidence.right, -1, bins)
     used = [b for b in range(len(names)) if (bins == b).any()]
     base = np.zeros(len(used))
     for s, (label, colour) in enumerate(STATUS):
@@ -198,7 +199,7 @@ def draw_homophily(axes: Axes, evidence: Evidence) -> None:
 
 def draw_support(axes: Axes, evidence: Evidence) -> None:
     """How many terms witnesses use."""
-    reachable = evidence.margin > REACHABLE
+    reachable = evidence.reachable
     counts = np.bincount(evidence.support[reachable], minlength=2)
     axes.bar(range(1, len(counts)), counts[1:], color=REACHED)
     axes.set_xticks(range(1, len(counts)))

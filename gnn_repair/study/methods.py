@@ -30,6 +30,8 @@ class Method:
     """Whether it reads the message set."""
     build: Callable[[RepairProtocol, Exposure], Any]
     """The unfitted repair for an exposure."""
+    reads: tuple[str, ...]
+    """The settings it depends on, beside those of the backbone it repairs."""
     trained: bool = True
     """Whether the training loop finds its parameters."""
     batched: bool = True
@@ -91,17 +93,58 @@ def _temperature(settings: RepairProtocol, exposure: Exposure) -> Any:
     return TemperatureScaling()
 
 
-def _baseline(title: str, output: str, build: Callable[[RepairProtocol, Exposure], Any]) -> Method:
-    return Method(title, output, False, build, trained=False, batched=False, from_paper=False)
-
+_SHARED = ("repairs.hidden", "repairs.dropout", "repairs.seed")
 
 METHODS: dict[str, Method] = {
-    "refit_head": Method("Refit head", "linear head", False, _refit_head, batched=False),
-    "node_translation": Method("Node translation", "centred shift", False, _node_translation),
-    "reweighting": Method("Reweight", "coefficients", True, _reweighting),
-    "set_translation": Method("Set translation", "centred shift", True, _set_translation),
-    "correct_and_smooth": _baseline("Correct and smooth", "smoothed labels", _correct_and_smooth),
-    "temperature_scaling": _baseline("Temperature", "one scale", _temperature),
+    "refit_head": Method(
+        title="Refit head",
+        output="linear head",
+        message_set=False,
+        build=_refit_head,
+        reads=("repairs.seed", "repairs.refit_head"),
+        batched=False,
+    ),
+    "node_translation": Method(
+        title="Node translation",
+        output="centred shift",
+        message_set=False,
+        build=_node_translation,
+        reads=(*_SHARED, "repairs.node_translation"),
+    ),
+    "reweighting": Method(
+        title="Reweight",
+        output="coefficients",
+        message_set=True,
+        build=_reweighting,
+        reads=(*_SHARED, "repairs.reweighting"),
+    ),
+    "set_translation": Method(
+        title="Set translation",
+        output="centred shift",
+        message_set=True,
+        build=_set_translation,
+        reads=(*_SHARED, "repairs.set_translation"),
+    ),
+    "correct_and_smooth": Method(
+        title="Correct and smooth",
+        output="smoothed labels",
+        message_set=False,
+        build=_correct_and_smooth,
+        reads=("repairs.smoothing_layers",),
+        trained=False,
+        batched=False,
+        from_paper=False,
+    ),
+    "temperature_scaling": Method(
+        title="Temperature",
+        output="one scale",
+        message_set=False,
+        build=_temperature,
+        reads=(),
+        trained=False,
+        batched=False,
+        from_paper=False,
+    ),
 }
 """Repairs, controls and baselines by name, in the order of the tables."""
 
@@ -109,6 +152,8 @@ METHODS: dict[str, Method] = {
 def chosen_methods(names: Iterable[str] | None = None) -> tuple[str, ...]:
     """Known names in the order of the tables, the oracle first; all unless given."""
     known = (ORACLE, *METHODS)
+    if isinstance(names, str) or not (names is None or isinstance(names, Iterable)):
+        raise InputError(f"methods is {names!r}; give a list of names, of {', '.join(known)}")
     wanted = known if names is None else tuple(names)
     for name in wanted:
         if name not in known:

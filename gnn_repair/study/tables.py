@@ -22,7 +22,7 @@ from gnn_repair.study.cells import (
     wins,
 )
 from gnn_repair.study.methods import METHODS
-from gnn_repair.study.store import Record
+from gnn_repair.study.records import Record
 
 Entry = Figure | str
 """A figure, or words."""
@@ -65,6 +65,8 @@ class Table:
 def make_tables(records: Iterable[Record], names: Iterable[str] | None = None) -> list[Table]:
     """The tables of these names, all unless given, from the records of one protocol."""
     held = list(records)
+    if isinstance(names, str):
+        raise InputError(f"names is {names!r:.60}; give a list, of {', '.join(TABLES)}")
     chosen = list(TABLES) if names is None else list(names)
     for name in chosen:
         if name not in TABLES:
@@ -188,7 +190,7 @@ def _dataset_statistics(records: Sequence[Record]) -> Table:
 
 def _shares(graph: Mapping[str, Any]) -> str:
     """The sizes of the parts in per cent of the labelled nodes."""
-    sizes = [graph[part] for part in ("train", "val", "test")]
+    sizes = [int(graph.get(part) or 0) for part in ("train", "val", "test")]
     total = sum(sizes) or 1
     return "/".join(f"{100 * size / total:.0f}" for size in sizes)
 
@@ -199,6 +201,7 @@ def _time(records: Sequence[Record]) -> Table:
     sums: dict[str, dict[str, float]] = {}
     for record in records:
         for stage, seconds in record.get("seconds", {}).items():
+            seconds = seconds or 0.0
             line = sums.setdefault(stage, dict.fromkeys(datasets, 0.0))
             line[record["dataset"]] += seconds / 60
     sums["total"] = sums.pop("total", {})

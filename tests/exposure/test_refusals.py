@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from convolutions import CASES, NODES, graph
 from convolutions import Net as CaseNet
+from scipy import sparse
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data, HeteroData
@@ -18,6 +20,7 @@ from torch_geometric.nn import models
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure import expose
 from gnn_repair.exposure.probes import Tail, find_tail
+from gnn_repair.exposure.rules import sizes
 
 
 class Net(nn.Module):
@@ -83,13 +86,129 @@ REFUSED: dict[str, tuple[Build, str]] = {
         r"`convs.1` \(EdgeConv\) aggregates by max",
     ),
     "pooling": (Pooled, rf"returns a tensor of shape \[1, 4\] for {NODES} nodes.*pool"),
-    "no messages": (lambda: models.MLP([5, 8, 4]), "MLP has no PyG MessagePassing layer"),
+    "no messages": (lambda: models.MLP([5, 8, 4]), "no aggregation happens in MLP's forward"),
     "random in evaluation": (
         lambda: Functional(nn.functional.dropout),
         "change from run to run in evaluation",
     ),
     "not connected": (lambda: Net(after=Zero()), r"do not depend on what `conv2` \(GCNConv\)"),
 }
+
+
+class Blocks(nn.Module):
+    """Two blocks of convolution and activation; the activation is one module."""
+
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Module(), nn.Module()])
+        for block, size in zip(self.blocks, (5, 8), strict=True):
+            block.conv, block.act = pyg.GCNConv(size, 8), act  # type: ignore[assignment]
+            block.forward = self.step(block)  # type: ignore[method-assign]
+        self.lin = nn.Linear(8, 4)
+
+    @staticmethod
+    def step(block: nn.Module) -> Any:
+        return lambda x, edge_index: block.act(block.conv(x, edge_index))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x, edge_index)
+        return self.lin(x)
+
+
+class Reversible(nn.Module):
+    """GroupAddRev frees the memory of its input."""
+
+    def __init__(self, after: nn.Module) -> None:
+        super().__init__()
+        self.first, self.rev = nn.Linear(5, 8), pyg.GroupAddRev(pyg.SAGEConv(4, 4), num_groups=2)
+        self.after, self.lin = after, nn.Linear(8, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.lin(self.after(self.rev(self.first(x), edge_index)))
+
+
+class MedianConv(pyg.MessagePassing):
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__(aggr="add")
+        self.lin = nn.Linear(width, out)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.propagate(edge_index, x=self.lin(x))
+
+    def aggregate(self, inputs: Tensor, index: Tensor, dim_size: int) -> Tensor:
+        rows = [inputs[index == node] for node in range(dim_size)]
+        empty = inputs.new_zeros(1, inputs.shape[1])
+        return torch.stack([(r if len(r) else empty).median(0).values for r in rows])
+
+
+class Rows(nn.Module):
+    def __init__(self, kept: Any) -> None:
+        super().__init__()
+        self.kept, self.conv, self.lin = kept, pyg.GCNConv(5, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.lin(self.conv(x, edge_index)[self.kept])
+
+
+class PooledBy(nn.Module):
+    def __init__(self, places: Tensor) -> None:
+        super().__init__()
+        self.places, self.conv = places, pyg.GCNConv(5, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return pyg.global_mean_pool(self.conv(x, edge_index), self.places)
+
+
+class Targets(nn.Module):
+    """A bipartite layer onto the first nodes, as a neighbour sampler makes them."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count, self.conv = count, pyg.SAGEConv(5, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        kept = edge_index[:, edge_index[1] < self.count]
+        return self.conv((x, x[: self.count]), kept)
+
+
+class Padded(Targets):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out = super().forward(x, edge_index)
+        return torch.cat([out, out.new_zeros(x.shape[0] - self.count, 4)])
+
+
+class Layerwise(nn.Module):
+    """Each layer runs over all nodes in batches before the next one begins."""
+
+    def __init__(self, size: int, whole: bool = False) -> None:
+        super().__init__()
+        self.size, self.whole = size, whole
+        self.conv1, self.conv2 = pyg.SAGEConv(5, 6), pyg.SAGEConv(6, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.layer(self.conv2, self.layer(self.conv1, x, edge_index).relu(), edge_index)
+
+    def layer(self, conv: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:
+        parts = []
+        for first in range(0, x.shape[0], self.size):
+            last = min(first + self.size, x.shape[0])
+            if self.whole:
+                parts.append(conv(x, edge_index)[first:last])
+                continue
+            kept = edge_index[:, (edge_index[1] >= first) & (edge_index[1] < last)]
+            shifted = torch.stack([kept[0], kept[1] - first])
+            parts.append(conv((x, x[first:last]), shifted))
+        return torch.cat(parts)
+
+
+class Times(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
 
 
 class Functional(nn.Module):
@@ -168,10 +287,40 @@ def test_several_types_of_nodes() -> None:
 
 def test_too_many_paths(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Net(pyg.APPNP(K=4, alpha=0.1), width=6)
-    monkeypatch.setattr("gnn_repair.exposure.rules.hops.LARGEST", 200)
-    with pytest.raises(ExposureRefused, match=r"could make \d+ terms; use hops='last'"):
+    count = expose(model, data).num_terms
+    monkeypatch.setattr(sizes, "available_memory", lambda: count * sizes.BYTES_PER_TERM)
+    about = rf"make about {count} terms \(0\.0 GiB while exposing, of 0\.0 GiB available\)"
+    with pytest.raises(ExposureRefused, match=rf"between 24 nodes {about}; use hops='last'"):
         expose(model, data)
     assert expose(model, data, hops="last").residual is not None
+    free = int(count * sizes.BYTES_PER_TERM / sizes.SHARE) + 2
+    monkeypatch.setattr(sizes, "available_memory", lambda: free)
+    monkeypatch.setattr(sizes, "NOTEWORTHY", count - 1)
+    with pytest.warns(UserWarning, match=rf"make about {count} terms"):
+        assert expose(model, data).num_terms == count
+    monkeypatch.setattr(sizes, "available_memory", lambda: None)
+    monkeypatch.setattr(sizes, "LARGEST", count - 1)
+    with pytest.raises(ExposureRefused, match=rf"more than {count - 1}; use hops='last'"):
+        expose(model, data)
+
+
+def test_the_size_of_a_product_is_estimated_from_few_rows() -> None:
+    """A ring: every node reaches 2K + 1 others in K hops, so any rows give the exact number."""
+    nodes, reach = 1000, 3
+    here = np.arange(nodes)
+    rows = np.concatenate([here, here, here])
+    columns = np.concatenate([here, (here + 1) % nodes, (here - 1) % nodes])
+    ring = sparse.csr_matrix((np.ones(3 * nodes), (rows, columns)), shape=(nodes, nodes))
+    seen: list[int] = []
+
+    def operators(start: Any) -> Iterator[Any]:
+        seen.append(start.shape[0])
+        yield start @ ring
+        yield start @ ring @ ring @ ring
+
+    found = sizes.estimated_terms(operators, nodes)
+    assert found == nodes * 3 + nodes * (2 * reach + 1) and seen == [sizes.MOST]
+    assert (sizes.available_memory() or 1) > 0
 
 
 def test_a_wrong_rule_falls_back_and_a_tight_tolerance_refuses(data: Data) -> None:
@@ -209,11 +358,43 @@ def test_bad_input(data: Data) -> None:
         expose("gcn", data)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="hops is 'all'"):
         expose(Net(), data, hops="all")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="returns tuple instead of a tensor"):
-        expose(Net(), data, forward=lambda model, data: (model(data.x, data.edge_index), 1))  # type: ignore[arg-type,return-value]
-    with pytest.raises(InputError, match="at least two classes"):
-        expose(Net(), data, forward=lambda model, data: model(data.x, data.edge_index)[:, :1])
+    with pytest.raises(InputError, match="returns NoneType instead of a tensor"):
+        expose(Net(), data, forward=lambda model, data: None)
     with pytest.raises(InputError, match=r"computes in torch.bfloat16; convert it"):
         expose(Net(), data, forward=lambda model, data: model(data.x, data.edge_index).bfloat16())
     with pytest.raises(InputError, match="NaN or infinite"):
         expose(Net(), data, forward=lambda model, data: model(data.x, data.edge_index) / 0)
+
+
+def test_reversible_layers_are_exposed_and_leave_their_input_alone(data: Data) -> None:
+    """Without the LayerNorm the reversible model is affine; `rev` may read data.x itself."""
+    torch.manual_seed(1)
+    model = Reversible(nn.Identity()).double().eval()
+    wide = Data(x=torch.randn(NODES, 8, dtype=torch.float64), edge_index=data.edge_index)
+    model.first = nn.Identity()
+    kept = wide.x.clone()
+    exposure = expose(model, wide)
+    torch.testing.assert_close(wide.x, kept)
+    assert exposure.residual is not None and exposure.residual <= 1e-12
+    assert model.rev.disable is False
+    torch.testing.assert_close(exposure.logits()[0], model(kept.clone(), data.edge_index))
+
+
+def test_large_features_are_no_nonlinearity(data: Data) -> None:
+    torch.manual_seed(1)
+    big = Data(x=data.x * 1e30, edge_index=data.edge_index)
+    exposure = expose(Net(), big)
+    assert exposure.residual is not None and exposure.residual <= 1e-5
+    with pytest.raises(InputError, match=r"its weights and data are finite: it overflows torch"):
+        expose(Net(end=Times(1e38)), big)
+
+
+def test_broken_weights_and_data_are_named(data: Data) -> None:
+    model = Net()
+    with torch.no_grad():
+        model.conv1.lin.weight[2, 3] = torch.nan
+    with pytest.raises(InputError, match=r"NaN or infinite values, and so does its weight `conv1"):
+        expose(model, data)
+    data.x[3, 1] = torch.inf
+    with pytest.raises(InputError, match=r"NaN or infinite values, and so does data\.x"):
+        expose(Net(), data)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from browser import DESKTOP, PHONE, Browser, missing, open_browser
+from gnn_repair.reporting.rerun import rerun
 from report_worlds import Moved, Tilted, make_exposure
 
 from gnn_repair.reporting import gather, report, report_results
 from gnn_repair.reporting.planes import hull, plane_of
-from gnn_repair.reporting.rerun import rerun
 from gnn_repair.study.overrides import override
 from gnn_repair.study.protocol import PAPER
 

@@ -13,12 +13,14 @@ from typing import Any
 from torch_geometric import nn as pyg
 
 from gnn_repair.exposure.mixtures import Split
+from gnn_repair.exposure.products import MatrixProduct
 from gnn_repair.exposure.rules import entries, hops, nodes
 from gnn_repair.exposure.sites import Call
 
 Rule = Callable[[Call], Split]
 
 RULES: dict[type, Rule] = {
+    MatrixProduct: nodes.matrix,
     pyg.AGNNConv: nodes.cosine_attention,
     pyg.APPNP: nodes.weighted,
     pyg.ARMAConv: nodes.weighted,

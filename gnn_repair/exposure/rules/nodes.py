@@ -42,6 +42,14 @@ def weighted(call: Call) -> Split:
     return Split(weight.view(-1), _states(call), rule, f"{name} (normalised adjacency or given)")
 
 
+def matrix(call: Call) -> Split:
+    """A product A h: α = the entry of A, h = the row of the other operand."""
+    values = call.entries[2]
+    assert values is not None
+    rule = "α = the matrix's entry, h = the source's row"
+    return Split(values, _states(call), rule, "the matrix itself")
+
+
 def attention(call: Call) -> Split:
     """GATConv, GATv2Conv: α = the softmax handed to propagate."""
     return _attended(call, call.arguments["alpha"], "softmax attention, as propagated")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.certification import reweighted_run
 from gnn_repair.exposure.mixtures import Mixture
-from gnn_repair.exposure.model_call import forget_propagations, resting
+from gnn_repair.exposure.model_state import forget_propagations, resting
 from gnn_repair.exposure.recording import Trace, Watch
 
 

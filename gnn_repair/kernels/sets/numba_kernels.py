@@ -25,7 +25,6 @@ _GOLD = np.uint32(0x9E3779B1)
 _STEP = np.uint32(0x9E3779B9)
 _FIRST = np.uint32(0x21F0AAAD)
 _SECOND = np.uint32(0xD35A2D97)
-_MEMBER = np.uint32(0x85EBCA77)
 _S15 = np.uint32(15)
 _S16 = np.uint32(16)
 
@@ -41,9 +40,9 @@ def mixed_hash(x):
 
 
 @numba.njit(cache=True)
-def member_key(seed, member):
-    """What distinguishes one member's masks from another's."""
-    return mixed_hash(np.uint32(np.uint32(seed) ^ np.uint32(np.uint32(member) * _MEMBER)))
+def stream_key(seed):
+    """What distinguishes one step's masks from another's."""
+    return mixed_hash(np.uint32(seed))
 
 
 @numba.njit(inline="always")

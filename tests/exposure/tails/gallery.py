@@ -280,10 +280,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: Head(nn.BatchNorm1d(WIDTH, track_running_stats=False)),
         "mixes the values of different nodes",
     ),
-    "attention over all nodes": (
-        lambda: Head(lambda h: (h @ h.t()).softmax(1) @ h), "mixes the values of different nodes",
-    ),
-    "attention over all nodes beside": (
+    "mean over all nodes beside": (
         lambda: Head(lambda h: h.relu() + h.mean(0)), "mixes the values of different nodes",
     ),
     "numpy": (g.Detour, "leaves PyTorch"),

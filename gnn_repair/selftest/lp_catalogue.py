@@ -1,0 +1,135 @@
+"""The families by name."""
+
+from __future__ import annotations
+
+from gnn_repair.exposure.value import Exposure
+from gnn_repair.selftest.lp_families import (
+    Family,
+    Numbers,
+    both,
+    champions,
+    decades,
+    draw_numbers,
+    equal_classes,
+    exposure_of,
+    fixed_only,
+    fixed_scaled,
+    games,
+    group_masses,
+    heavy,
+    huge_terms,
+    low_rank,
+    masses,
+    near_threshold,
+    outlier,
+    planted,
+    powers,
+    reciprocals,
+    shifted,
+    signs,
+    sparse,
+    table_scaled,
+    tied,
+    times,
+    twins,
+    whole,
+    zero_coefficients,
+    zero_columns,
+)
+
+FAMILIES: dict[str, Family] = {
+    # Ordinary and structured numbers.
+    "gaussian": Family(),
+    "three groups": Family(groups=(3, 3)),
+    "heavy tails": Family(numbers=heavy),
+    "sparse": Family(terms=(1, 30), numbers=sparse),
+    "signs": Family(numbers=signs),
+    "low rank": Family(terms=(3, 30), numbers=low_rank),
+    "powers": Family(numbers=powers),
+    "reciprocals": Family(terms=(2, 30), numbers=reciprocals),
+    "shifted by a million": Family(twist=shifted(1e6)),
+    # Ties and degenerate vertices.
+    "small integers": Family(numbers=whole(1)),
+    "integers": Family(numbers=whole(3), groups=(1, 3)),
+    "many small integers": Family(terms=(20, 60), classes=(5, 9), numbers=whole(1)),
+    "large integers": Family(numbers=whole(10**9)),
+    "nothing anywhere": Family(twist=tied),
+    "messages that change nothing": Family(twist=fixed_only),
+    "zero columns": Family(twist=zero_columns),
+    "cyclic games": Family(terms=(1, 9), classes=(3, 8), twist=games),
+    "cyclic games of a billion": Family(
+        terms=(2, 9), classes=(4, 8), twist=both(games, table_scaled(1e9))
+    ),
+    "twins": Family(terms=(2, 20), twist=twins(0.0)),
+    "near twins": Family(terms=(2, 20), twist=twins(1e-13)),
+    "distant twins": Family(terms=(2, 20), twist=twins(1e-9)),
+    "equal classes": Family(classes=(3, 7), twist=equal_classes(0.0)),
+    "nearly equal classes": Family(classes=(3, 7), twist=equal_classes(1e-13)),
+    "near the threshold": Family(terms=(1, 1), twist=near_threshold(1e-7)),
+    "near a tie": Family(terms=(1, 1), twist=near_threshold(1e-15)),
+    # Optima that are known beforehand.
+    "planted wins": Family(terms=(8, 40), classes=(3, 7), twist=planted(0.25)),
+    "planted losses": Family(terms=(8, 40), classes=(3, 7), twist=planted(-2.0)),
+    "planted ties": Family(terms=(8, 40), classes=(3, 7), twist=planted(0.0)),
+    "planted among many": Family(terms=(140, 300), classes=(3, 7), twist=planted(0.25)),
+    "champions": Family(terms=(1, 12), numbers=whole(9), twist=champions),
+    # Shapes.
+    "single terms": Family(terms=(1, 1), groups=(1, 5)),
+    "two classes": Family(classes=(2, 2), groups=(1, 3)),
+    "sixty classes": Family(terms=(20, 70), classes=(50, 60)),
+    "sixty classes, integers": Family(terms=(20, 70), classes=(50, 60), numbers=whole(2)),
+    "twelve groups": Family(terms=(1, 6), groups=(12, 12)),
+    "absent groups": Family(terms=(0, 2), groups=(2, 4)),
+    "at 128 terms": Family(terms=(126, 131)),
+    "at 128 integers": Family(terms=(126, 131), numbers=whole(1)),
+    "at 128 terms in three groups": Family(terms=(42, 44), groups=(3, 3)),
+    "at 512 terms": Family(terms=(509, 515), classes=(3, 9)),
+    "two thousand terms": Family(terms=(1900, 2100), classes=(3, 7)),
+    "two thousand integers": Family(terms=(1900, 2100), classes=(3, 7), numbers=whole(2)),
+    # Coefficients and masses.
+    "zero coefficients": Family(terms=(2, 12), groups=(1, 3), twist=zero_coefficients),
+    "small masses": Family(groups=(1, 2), twist=masses(1e-20, 1e-8)),
+    "small masses of many terms": Family(terms=(130, 160), twist=masses(1e-20, 1e-8)),
+    "smallest masses": Family(groups=(1, 2), twist=masses(1e-300, 1e-200)),
+    "large masses": Family(groups=(1, 2), twist=masses(1e50, 1e200)),
+    "groups of unlike mass": Family(groups=(2, 4), twist=group_masses(1e-9, 1e9)),
+    "groups of most unlike mass": Family(groups=(2, 4), twist=group_masses(1e-120, 1e120)),
+    # One scale, far from one.
+    "scale 1e-300": Family(numbers=times(1e-300)),
+    "scale 1e-150": Family(numbers=times(1e-150)),
+    "scale 1e150": Family(numbers=times(1e150)),
+    "scale 1e300": Family(numbers=times(1e300)),
+    "integers at 1e300": Family(numbers=times(1e300, whole(2))),
+    "subnormal": Family(numbers=times(1e-310)),
+    "smallest floats": Family(numbers=times(5e-324, whole(9))),
+    "many terms at 1e300": Family(terms=(130, 160), numbers=times(1e300)),
+    # Several scales in one LP.
+    "fixed logits of 1e12": Family(twist=fixed_scaled(1e12)),
+    "one class 1e12 away": Family(classes=(3, 7), twist=fixed_scaled(1e12, slice(0, 1))),
+    "fixed logits of 1e-12": Family(twist=fixed_scaled(1e-12)),
+    "decades by term": Family(numbers=decades(-6, 6, 0)),
+    "decades by class": Family(numbers=decades(-6, 6, 1)),
+    "thirty decades": Family(numbers=decades(-15, 15, 0)),
+    "first term 1e9": Family(terms=(2, 20), twist=outlier(1e9, 0)),
+    "last term 1e9 of many": Family(terms=(140, 300), twist=outlier(1e9, -1)),
+    "first term 1e-200": Family(terms=(2, 20), twist=outlier(1e-200, 0)),
+    "dominated by 1e6": Family(terms=(2, 15), twist=huge_terms(1e6, -1)),
+    "dominated by 1e9": Family(terms=(2, 15), twist=huge_terms(1e9, -1)),
+    "dominated by 1e12": Family(terms=(2, 15), twist=huge_terms(1e12, -1)),
+    "dominated by 1e15": Family(terms=(2, 15), twist=huge_terms(1e15, -1)),
+    "dominated by 1e100": Family(terms=(2, 15), twist=huge_terms(1e100, -1)),
+    "dominating by 1e12": Family(terms=(2, 15), twist=huge_terms(1e12, 1)),
+    "terms of 1e6": Family(terms=(2, 15), twist=huge_terms(1e6)),
+    "terms of 1e9": Family(terms=(2, 15), twist=huge_terms(1e9)),
+    "terms of 1e12": Family(terms=(2, 15), twist=huge_terms(1e12)),
+    "terms of 1e15": Family(terms=(2, 15), twist=huge_terms(1e15)),
+    "integers of 1e12": Family(terms=(2, 8), numbers=whole(3), twist=huge_terms(1e12)),
+    "many terms, some of 1e12": Family(terms=(130, 160), twist=huge_terms(1e12)),
+}
+"""What ``draw`` knows."""
+
+
+def draw(name: str, seed: int, lps: int) -> tuple[Exposure, Numbers]:
+    """About ``lps`` LPs of the family ``name``, one for every class of every recipient."""
+    numbers = draw_numbers(FAMILIES[name], seed, lps)
+    return exposure_of(numbers), numbers
