@@ -47,7 +47,7 @@ OPTIONAL = {"messages", "embedding"}
 
 def write_pieces(path: str | Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write an exposure's pieces; one matrix by node is written once."""
-    _check(header, tensors)
+    check_pieces(header, tensors)
     if tensors["messages"].data_ptr() == tensors["state"].data_ptr():
         tensors = {name: value for name, value in tensors.items() if name != "messages"}
     save_tensors(path, KIND, header, tensors)
@@ -58,12 +58,13 @@ def read_pieces(path: str | Path) -> dict[str, Any]:
     header, tensors = load_tensors(path, KIND)
     header = {**ABSENT, **header}
     with contents_of(path):
-        _check(header, tensors)
+        check_pieces(header, tensors)
     # Since an exposure may hold one matrix as both, it does so after reading, too.
     return {"messages": tensors["state"], **header, **tensors}
 
 
-def _check(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def check_pieces(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Raise :class:`InputError` unless header and tensors are what an exposure is made of."""
     check_fields(header, HEADER, "header")
     for group in header["groups"]:
         if not isinstance(group, list) or [type(text) for text in group] != [str] * 3:

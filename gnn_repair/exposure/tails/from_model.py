@@ -62,7 +62,8 @@ def _columns(extracted: Extracted, trace: Trace, sites: Sequence[Site]) -> dict[
 def _check(residual: float, tolerance: float | None, logits: Tensor, sites: Sequence[Site]) -> None:
     limit = EXACT[logits.dtype] if tolerance is None else tolerance
     if not residual <= limit:
-        names = ", ".join(dict.fromkeys(f"`{site.name}`" for site in sites))
+        named = dict.fromkeys(site.name for site in sites)
+        names = ", ".join(f"`{name}`" if name else "its forward" for name in named)
         raise ExposureRefused(
             f"with reweighted messages in {names} the model differs from the tail that was read "
             f"off it by {residual:.1e} (relative), more than {limit:.0e}; pass tolerance= to "

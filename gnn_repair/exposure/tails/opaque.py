@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from gnn_repair.errors import FileFormatError
+from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.operations import Operation
 
 
@@ -87,9 +87,10 @@ def restorable(target: Any) -> bool:
 def find_target(name: str) -> Callable[..., Any]:
     """The elementwise ATen operation written as ``name.overload``."""
     packet, _, overload = name.partition(".")
-    found = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+    known = packet.isidentifier() and overload.isidentifier() and not packet.startswith("__")
+    found = getattr(getattr(torch.ops.aten, packet, None), overload, None) if known else None
     if found is None or not restorable(found):
-        raise FileFormatError(
-            f"the file names the operation {name!r}, which is no elementwise one of this PyTorch"
+        raise InputError(
+            f"it names the operation {name[:60]!r}, which is no elementwise one of this PyTorch"
         )
     return found

@@ -145,7 +145,12 @@ class TailedExposure:
     @property
     def fingerprint(self) -> tuple[str, ...]:
         """What tells the model from others; empty: not known."""
-        return getattr(self.aggregate, "fingerprint", ())
+        return self.aggregate.fingerprint
+
+    @property
+    def called(self) -> str:
+        """How the model was run."""
+        return self.aggregate.called
 
     @property
     def mass(self) -> Tensor:

@@ -19,6 +19,9 @@ from gnn_repair.exposure.tails.opaque import name_of
 from gnn_repair.exposure.tails.opaque_capture import keep
 
 State = Traced | Lost
+SHAPED = {f"{kind}_like" for kind in ("empty", "zeros", "ones", "full")}
+SHAPED |= {f"new_{kind}" for kind in ("empty", "empty_strided", "zeros", "ones", "full")}
+"""Operations that take a tensor's shape and none of its values."""
 
 
 class Tracer(TorchDispatchMode):
@@ -54,7 +57,7 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         states = [self._state(leaf) for leaf in tree_leaves((args, kwargs))]
-        if not any(states):
+        if not any(states) or func._schema.name.partition("::")[2] in SHAPED:
             return func(*args, **kwargs)
         target = args[0] if _in_place(func) else None
         kept = None if target is None else target.clone()

@@ -243,8 +243,32 @@ FILTERS = {
     ),
 }  # fmt: skip
 
+
+def matrix(data: Data) -> Tensor:
+    """Rows that sum to one, self-loops included."""
+    adj = torch.eye(NODES, dtype=data.x.dtype)
+    adj[data.edge_index[1], data.edge_index[0]] = 1
+    return adj / adj.sum(1, keepdim=True)
+
+
+def by_matrix(product: Any, after: Any, tail: str, kind: str = "bounded") -> Entry:
+    return Entry(
+        lambda: g.ByMatrix(product, deepcopy(after)), tail, (), kind,
+        by_hand=lambda net, data, ops: net.by_hand(data.x, matrix(data), ops[0]),
+    )  # fmt: skip
+
+
+MATRICES = {
+    "torch.spmm, ReLU": by_matrix(torch.spmm, nn.ReLU(), "relu, affine, log_softmax", linear),
+    "torch.sparse.mm, LayerNorm": by_matrix(
+        torch.sparse.mm, nn.LayerNorm(WIDTH), "layer_norm, affine, log_softmax"
+    ),
+    "matmul, GELU": by_matrix(torch.matmul, nn.GELU(), "gelu, affine, log_softmax"),
+    "@, ELU": by_matrix(lambda a, b: a @ b, nn.ELU(), "elu, affine, log_softmax"),
+}
+
 TAILED: dict[str, Entry] = {
-    **ACTIVATIONS, **NORMS, **TUNED, **CONVOLUTIONS, **LIBRARY, **FILTERS,
+    **ACTIVATIONS, **NORMS, **TUNED, **CONVOLUTIONS, **LIBRARY, **FILTERS, **MATRICES,
 }  # fmt: skip
 
 AFFINE: dict[str, Callable[[], nn.Module]] = {
@@ -285,6 +309,3 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "numpy": (g.Detour, "leaves PyTorch"),
 }  # fmt: skip
-
-PENDING: tuple[str, ...] = ("torch.spmm with ReLU after the last product",)
-"""Styles that need sites outside PyG's convolutions."""

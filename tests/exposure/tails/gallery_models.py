@@ -357,3 +357,37 @@ class Detour(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         out = self.conv(x, edge_index)
         return torch.from_numpy(out.numpy().clip(0)).to(out)
+
+
+class Layer(nn.Module):
+    """A graph convolution without PyG: the matrix is multiplied by hand."""
+
+    def __init__(self, product: Callable[[Tensor, Tensor], Tensor], inputs: int) -> None:
+        super().__init__()
+        self.weight, self.bias = (
+            nn.Parameter(torch.randn(inputs, WIDTH)),
+            nn.Parameter(torch.randn(WIDTH)),
+        )
+        self.product = product
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        return self.product(adj, x @ self.weight) + self.bias
+
+
+class ByMatrix(nn.Module):
+    """Two such layers, a skip connection, an activation and a linear layer."""
+
+    def __init__(self, product: Callable[[Tensor, Tensor], Tensor], after: Any) -> None:
+        super().__init__()
+        self.first, self.second = Layer(product, FEATURES), Layer(product, WIDTH)
+        self.after, self.lin = after, nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        x = self.first(x, adj).relu()
+        return self.lin(self.after(self.second(x, adj) + x)).log_softmax(1)
+
+    def by_hand(self, x: Tensor, adj: Tensor, other: Tensor) -> Tensor:
+        """The logits with another matrix in the second layer."""
+        x = (adj @ x @ self.first.weight + self.first.bias).relu()
+        second = other @ (x @ self.second.weight) + self.second.bias
+        return self.lin(self.after(second + x)).log_softmax(1)

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from gallery import AFFINE, NODES, REFUSED, TAILED, Entry, graph
+from gallery import AFFINE, NODES, REFUSED, TAILED, Entry, matrix
+from gallery import graph as plain_graph
+from gallery_models import ByMatrix
 from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused
@@ -18,6 +20,15 @@ from gnn_repair.exposure.tails.description import followed_by, kind_of
 
 LIMIT = {torch.float32: 1e-4, torch.float64: 1e-10}
 """Wider than what ``expose`` promises by the size of the drawn coefficients."""
+
+
+def graph(dtype: torch.dtype = torch.float64, model: nn.Module | None = None) -> Any:
+    """The gallery's graph, with the matrix that a model wants."""
+    data = plain_graph(dtype)
+    if isinstance(model, ByMatrix):
+        sparse = model.first.product in (torch.spmm, torch.sparse.mm)
+        data.adj = matrix(data).to_sparse() if sparse else matrix(data)
+    return data
 
 
 def built(build: Any, dtype: torch.dtype) -> nn.Module:
@@ -123,6 +134,8 @@ def _propagates(model: nn.Module, conv: Any) -> int:
 def run(model: nn.Module, data: Any) -> Tensor:
     if "edge_type" in model.forward.__code__.co_varnames:
         return model(data.x, data.edge_index, data.edge_type)
+    if isinstance(model, ByMatrix):
+        return model(data.x, data.adj)
     return model(data.x, data.edge_index)
 
 
@@ -144,7 +157,8 @@ def judged(entry: Entry, model: nn.Module, exposure: TailedExposure, lam: Tensor
 @pytest.mark.parametrize("name", TAILED)
 def test_the_tail_is_the_model(name: str, dtype: torch.dtype) -> None:
     entry, limit = TAILED[name], LIMIT[dtype]
-    model, data = built(entry.build, dtype), graph(dtype)
+    model = built(entry.build, dtype)
+    data = graph(dtype, model)
     exposure = expose(model, data)
     assert isinstance(exposure, TailedExposure)
     assert not entry.tail or followed_by(exposure.tail) == entry.tail

@@ -146,7 +146,7 @@ def test_what_does_not_fit_together() -> None:
     unknown = Activation((0,), "step", torch.tensor(0.0, dtype=torch.float64))
     with pytest.raises(InputError, match="is none of relu"):
         replace(exposure, tail=TailGraph(8, (unknown, affine)))
-    with pytest.raises(InputError, match="do not fit together"):
+    with pytest.raises(InputError, match=r"operation 1 \(affine\) of the tail does not fit"):
         replace(exposure, tail=TailGraph(8, (relu, replace(affine, weight=affine.weight[:, :5]))))
     with pytest.raises(InputError, match="one for each of"):
         exposure.logits(torch.ones(3))
@@ -164,12 +164,12 @@ def test_damaged_files(tmp_path: Path) -> None:
     kind = "gnn-repair tailed exposure"
     header, tensors = load_tensors(path, kind)
     damages = {
-        "unknown here": lambda h, t: h["tail"]["operations"][1].update(kind="Eval"),
+        "which is none known": lambda h, t: h["tail"]["operations"][1].update(kind="Eval"),
         "no elementwise one": lambda h, t: h["tail"]["operations"][0].update(
             target="from_file.default"
         ),
-        "is no whole tailed exposure": lambda h, t: t.pop("aggregate/rows"),
-        "no whole tailed exposure: the tail": lambda h, t: t["frozen_logits"].add_(1),
+        "it lacks rows": lambda h, t: t.pop("aggregate/rows"),
+        "differs from the frozen logits": lambda h, t: t["frozen_logits"].add_(1),
     }
     for words, damage in damages.items():
         broken = {**header, "tail": {**header["tail"]}}

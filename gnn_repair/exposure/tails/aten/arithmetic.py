@@ -9,8 +9,8 @@ from torch import Tensor
 
 from gnn_repair.exposure.tails.aten.registry import Result, Translation
 from gnn_repair.exposure.tails.builder import Builder, Operand, Unfollowed
-from gnn_repair.exposure.tails.layout import Traced
-from gnn_repair.exposure.tails.operations import Add, Multiply, Normalize
+from gnn_repair.exposure.tails.layout import Traced, frame_of
+from gnn_repair.exposure.tails.operations import Add, Multiply, Normalize, Select
 
 
 def add(builder: Builder, out: Tensor, left: Operand, right: Operand, alpha: float = 1) -> Result:
@@ -69,16 +69,26 @@ def _normalized(builder: Builder, out: Tensor, left: Traced, right: Traced) -> R
     if norm is None or left.shape != out.shape:
         raise Unfollowed
     value, frame = builder.flat(left)
-    _, parts = builder.aligned(out.shape, right)
-    divisor = builder.operations[parts[0] - 1] if isinstance(parts[0], int) else None
-    # The norms must stand where the normed parts do: every part its own, one after the other.
+    order = _order(builder, value, norm.source)
+    # Where every channel's norm stands among the norms: that of the part the channel is in.
+    found = frame_of(right.viewed(lambda t: t.expand(out.shape)), builder.num_nodes)
     places = torch.arange(frame.width, device=builder.device) // norm.size
-    shown = getattr(divisor, "index", None)
-    alone = parts[0] == right.value and norm.size == 1
-    if value != norm.source or not (alone or (shown is not None and torch.equal(shown, places))):
+    if found is None or found[0] != frame or not torch.equal(found[1][order], places):
         raise Unfollowed
-    normal = builder.emit(Normalize((value,), norm.size, norm.eps), frame.width)
-    return builder.shown(normal, frame)
+    normal = builder.emit(Normalize((norm.source,), norm.size, norm.eps), frame.width)
+    return builder.shown(builder.select(normal, order.argsort()), frame)
+
+
+def _order(builder: Builder, value: int, source: int) -> Tensor:
+    """How the channels of a value are permuted to make the source."""
+    whole = torch.arange(builder.widths[value], device=builder.device)
+    made = builder.operations[source - 1] if source else None
+    if source == value:
+        return whole
+    permuted = isinstance(made, Select) and made.inputs == (value,)
+    if not permuted or not torch.equal(made.index.sort().values, whole):  # type: ignore[union-attr]
+        raise Unfollowed
+    return made.index  # type: ignore[union-attr]
 
 
 def addcmul(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gnn_repair.exposure.tails.aten.registry import Result, Translation
 from gnn_repair.exposure.tails.builder import Builder, Operand, Unfollowed
-from gnn_repair.exposure.tails.layout import Frame, Traced, constant_in
+from gnn_repair.exposure.tails.layout import Frame, Traced, constant_in, frame_of
 from gnn_repair.exposure.tails.operations import Concatenate
 
 aten = torch.ops.aten
@@ -40,6 +40,19 @@ def moved(operation: Callable[..., Any]) -> Translation:
             return Traced(source.value, nodes, channels)
         pairs = zip(nodes, channels, strict=True)
         return tuple(Traced(source.value, n, c) for n, c in pairs)
+
+    return translate
+
+
+def chosen(operation: Callable[..., Any]) -> Translation:
+    """Elements picked by a constant index, unless every node picks its own."""
+    move = moved(operation)
+
+    def translate(builder: Builder, out: Any, source: Operand, *args: Any, **keys: Any) -> Result:
+        picked = move(builder, out, source, *args, **keys)
+        if isinstance(picked, Traced) and frame_of(picked, builder.num_nodes) is None:
+            raise Unfollowed("picks some of the nodes or mixes them")
+        return picked
 
     return translate
 
@@ -110,8 +123,9 @@ def zeroed(builder: Builder, out: Tensor, target: Traced) -> Result:
 
 MOVING = (
     "permute transpose t unsqueeze squeeze slice select expand split split_with_sizes unbind flip "
-    "repeat index_select index roll gather diagonal"
+    "repeat diagonal"
 )
+CHOOSING = "index_select index roll gather"
 RESHAPING = ("view", "reshape", "_unsafe_view", "_reshape_alias")
 COPYING = ("clone", "detach", "alias", "lift_fresh", "_to_copy", "contiguous")
 
@@ -119,6 +133,7 @@ TRANSLATIONS: dict[str, Translation] = {
     **dict.fromkeys(RESHAPING, reshaped),
     **dict.fromkeys(COPYING, same),
     **{name: moved(getattr(aten, name)) for name in MOVING.split()},
+    **{name: chosen(getattr(aten, name)) for name in CHOOSING.split()},
     "unsafe_split": moved(aten.split),
     "unsafe_split_with_sizes": moved(aten.split_with_sizes),
     "cat": cat,
