@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 
@@ -79,3 +80,24 @@ BATCHED = ("sgc", "mixhop", "h2gcn")
 BATCHES = {"squirrel": 8, "amazon-ratings": 16}
 """Batch sizes of these; BATCH on every other dataset."""
 BATCH = 64
+
+
+def paper_batch_size(
+    dataset: str,
+    backbone: str,
+    *,
+    backbones: Collection[str] = BATCHED,
+    size: int = BATCH,
+    sizes: Mapping[str, int] | None = None,
+) -> int | None:
+    """How many targets an update of a repair sees; None: all of them.
+
+    Args:
+        dataset: a name.
+        backbone: a name.
+        backbones: those whose repairs are trained on minibatches; the paper's unless given.
+        size: of a batch; likewise.
+        sizes: of datasets that have their own; likewise.
+    """
+    own = BATCHES if sizes is None else sizes
+    return own.get(dataset, size) if backbone in backbones else None

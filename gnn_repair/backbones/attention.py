@@ -17,6 +17,7 @@ from torch_geometric.nn import GATConv, GATv2Conv, MessagePassing
 from gnn_repair.backbones.base import Backbone, Parameters, Readout, Shape, Stream
 from gnn_repair.backbones.graph import Graph, Operator, State, times
 from gnn_repair.backbones.networks import TwoLayerNetwork
+from gnn_repair.backbones.titles import TITLES
 from gnn_repair.errors import InputError
 from gnn_repair.kernels import drop, mix, pair_scores, segment_softmax, spread
 from gnn_repair.training import LONG, SHORT
@@ -88,7 +89,7 @@ class AttentionBackbone(Backbone):
 class GAT(AttentionBackbone):
     """Veličković et al.: α = softmax of leaky(a_s · W h_a + a_t · W h_v)."""
 
-    title, budget = "GAT", SHORT
+    title, budget = TITLES["gat"], SHORT
     conv, source = GATConv, "lin"
 
     def attention(self, p: Parameters, layer: str, graph: Graph, state: State) -> Attended:
@@ -110,7 +111,7 @@ class GAT(AttentionBackbone):
 class GATv2(AttentionBackbone):
     """Brody et al.: α = softmax of a · leaky(W_l h_a + W_r h_v)."""
 
-    title, budget = "GATv2", LONG
+    title, budget = TITLES["gatv2"], LONG
     conv, source = GATv2Conv, "lin_l"
 
     def attention(self, p: Parameters, layer: str, graph: Graph, state: State) -> Attended:

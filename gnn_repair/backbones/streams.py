@@ -15,6 +15,7 @@ from torch_geometric.nn import MixHopConv, SGConv
 from gnn_repair.backbones.base import Backbone, Parameters, Readout, Stream
 from gnn_repair.backbones.graph import Graph, Operator, State
 from gnn_repair.backbones.networks import MeanStreams, OneLayerNetwork
+from gnn_repair.backbones.titles import TITLES
 from gnn_repair.training import LONG
 
 SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
@@ -61,7 +62,7 @@ class StreamBackbone(Backbone):
 class SGC(StreamBackbone):
     """Wu et al.: one linear filter after two propagation steps, Â² x W."""
 
-    title = "SGC"
+    title = TITLES["sgc"]
     powers = (2,)
     rule = "α = Â²"
     fixed = "linear and classifier biases"
@@ -81,7 +82,7 @@ class SGC(StreamBackbone):
 class MixHop(StreamBackbone):
     """Abu-El-Haija et al.: the powers 0, 1 and 2 of Â side by side."""
 
-    title = "MixHop"
+    title = TITLES["mixhop"]
     rule = "α = Âᵖ"
 
     def network(self, features: int, classes: int) -> nn.Module:
@@ -93,7 +94,7 @@ class MixHop(StreamBackbone):
 class H2GCN(StreamBackbone):
     """In the style of Zhu et al.: root, one-hop mean and two-hop mean side by side."""
 
-    title = "H2GCN"
+    title = TITLES["h2gcn"]
     symbol = "P"
     rule = "α = Pᵖ, the mean without self-loops"
 

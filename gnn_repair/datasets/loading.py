@@ -26,7 +26,7 @@ def load(spec: DatasetSpec, root: str | Path | None = None, draw: Draw = "torch"
     folder = data_root(root)
     fetch_missing(spec, folder)
     digests = verified_digests(spec, folder)
-    return cached(spec.name, classes, digests, draw, build=lambda: _parse(spec, folder, draw))
+    return cached(spec.name, classes, [draw, *digests], build=lambda: _parse(spec, folder, draw))
 
 
 def _parse(spec: DatasetSpec, folder: Path, draw: Draw) -> Data:

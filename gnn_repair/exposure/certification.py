@@ -67,7 +67,9 @@ def reweighted_run(
     entries: dict[Site, Tensor] = {}
     parts = torch.split(coefficients, [mixture.rows.numel() for mixture in mixtures])
     for mixture, part in zip(mixtures, parts, strict=True):
-        call = by_site.get(mixture.site)
+        call = None if mixture.by_value else by_site.get(mixture.site)
+        for site in mixture.silenced:
+            replaced.setdefault(site, torch.zeros_like(trace.values[site]))
         if isinstance(call, ProductCall):
             _add_entries(entries, call, mixture, part)
         elif call is not None and _fits(call):

@@ -128,15 +128,15 @@ def _check_terms(exposure: Exposure) -> None:
     _check_index(exposure.rows, exposure.contributions.shape[1], "rows")
     _check_index(exposure.recipients, exposure.num_nodes, "recipients")
     _check_index(exposure.message_rows, exposure.messages.shape[1], "message_rows")
-    _check_index(exposure.sources, exposure.num_nodes, "sources")
+    _check_index(exposure.sources, exposure.num_nodes, "sources", low=-1)
     for name in ("coefficients", "contributions", "fixed_logits", "frozen_logits"):
         finite = bool(torch.isfinite(getattr(exposure, name)).all())
         _require(finite, f"{name} holds NaN or infinite values")
 
 
-def _check_index(index: Tensor, size: int, name: str) -> None:
-    inside = index.numel() == 0 or (int(index.min()) >= 0 and int(index.max()) < size)
-    _require(inside, f"{name} must lie in 0..{size - 1}")
+def _check_index(index: Tensor, size: int, name: str, low: int = 0) -> None:
+    inside = index.numel() == 0 or (int(index.min()) >= low and int(index.max()) < size)
+    _require(inside, f"{name} must lie in {low}..{size - 1}")
 
 
 def _check_masses(exposure: Exposure) -> None:

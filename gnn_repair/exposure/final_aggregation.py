@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.diagnosis import unruly
+from gnn_repair.exposure.filters import chained, find_filter
 from gnn_repair.exposure.mixtures import Mixture, mixtures_of_split
 from gnn_repair.exposure.probes import (
     AFFINE_SLACK,
@@ -19,9 +20,11 @@ from gnn_repair.exposure.probes import (
     probe,
     tail_error,
 )
+from gnn_repair.exposure.products import ProductCall
 from gnn_repair.exposure.recording import Trace, Watch
-from gnn_repair.exposure.rules import entries, filter_for, hops, rule_for
+from gnn_repair.exposure.rules import filter_for, hops, rules_for, split_by
 from gnn_repair.exposure.sites import Call, Site
+from gnn_repair.exposure.value import LAST_HOP
 
 
 @dataclass
@@ -71,15 +74,25 @@ class _Finder:
         self.watch, self.trace, self.mode = watch, trace, mode
         self.finding = Finding()
         self._nonlinear: set[Site] = set()
+        self.chain: set[Site] = set()
         self.limit = AFFINE_SLACK * EXACT[trace.output.dtype]
 
     def find(self) -> Finding:
         found: list[list[Mixture]] = []
-        for calls in reversed(_invocations(self.trace.calls)):
+        hops = chained(self.watch, self.trace, self.limit)
+        self.chain = {hop.site for hop in hops} if len(hops) > 1 else set()
+        several = None
+        if self.mode == "paths":
+            several = find_filter(self.watch, self.trace, hops, self.limit)
+        taken = several.sites if several else ()
+        if several:
+            self.finding.tails |= several.tails
+            found.append(self._reaching_logits(several.mixtures, self.trace.calls[-1]))
+        left = [call for call in self.trace.calls if call.site not in taken]
+        for calls in reversed(_invocations(left)):
             rule = filter_for(calls[0].conv) if self.mode == "paths" else None
             if rule is None:
-                parts = [self._one_propagate(calls, call) for call in calls]
-                found.append([mixture for part in parts for mixture in part])
+                found.append(self._propagates(calls))
             elif self._probe(calls[-1].site, calls[-1]).final:
                 found.append(self._filter(rule, calls))
         self.finding.mixtures = [m for mixtures in reversed(found) for m in mixtures]
@@ -93,8 +106,9 @@ class _Finder:
             ends = [call for call in calls if call.site in self._nonlinear]
             try:
                 if rule is None:
+                    several = len(ends) < len(calls)
                     for call in ends:
-                        self.finding.nodewise += self._split(calls, call)
+                        self.finding.nodewise += self._split(calls, call, several)
                 elif ends:
                     self.finding.nodewise += self._split_filter(rule, calls)
             except ExposureRefused as refusal:
@@ -118,19 +132,35 @@ class _Finder:
             self._nonlinear.add(site)
         return answer
 
-    def _one_propagate(self, calls: Sequence[Call], call: Call) -> list[Mixture]:
-        answer = self._probe(call.site, call)
-        if not answer.final:
-            return []
-        mixtures = self._split(calls, call)
+    def _propagates(self, calls: Sequence[Call]) -> list[Mixture]:
+        """The final ones of a convolution's propagates."""
+        answers = [self._probe(call.site, call) for call in calls]
+        # One that other nodes' logits answer to feeds a later hop.
+        several = any(not answer.local for answer in answers)
+        return [
+            mixture
+            for call, answer in zip(calls, answers, strict=True)
+            if answer.final
+            for mixture in self._one_propagate(calls, call, answer, several)
+        ]
+
+    def _one_propagate(
+        self, calls: Sequence[Call], call: Call, answer: Answer, several: bool
+    ) -> list[Mixture]:
+        mixtures = self._split(calls, call, several)
         if not self._find_tail(call.site, call, answer, mixtures):
             return []
         return self._reaching_logits(mixtures, call)
 
-    def _split(self, calls: Sequence[Call], call: Call) -> list[Mixture]:
+    def _split(self, calls: Sequence[Call], call: Call, several: bool) -> list[Mixture]:
         names = _names(calls, call, self.trace.values[call.site].shape[1])
-        for rule in dict.fromkeys((rule_for(call.conv), entries.whole_message)):
-            mixtures = mixtures_of_split(call, rule(call), names)
+        for rule in rules_for(call):
+            split = split_by(rule, call)
+            if split is None:
+                continue
+            if several or call.site in self.chain:
+                split = replace(split, rule=f"{split.rule}; {LAST_HOP}, the rest is in h")
+            mixtures = mixtures_of_split(call, split, names)
             if self._split_error(mixtures, call.site) <= self.limit:
                 return mixtures
         raise ExposureRefused(unruly(call))
@@ -195,6 +225,8 @@ def _invocations(calls: Sequence[Call]) -> list[list[Call]]:
 
 def _names(calls: Sequence[Call], call: Call, blocks: int) -> list[str]:
     name = call.site.name or call.kind
+    if isinstance(call, ProductCall) and call.invocation:
+        name = f"{name} {call.invocation + 1}"
     if len(calls) > 1:
         kind = "relation" if hasattr(call.conv, "num_relations") else "propagate"
         hop = kind == "propagate" and call is calls[-1]

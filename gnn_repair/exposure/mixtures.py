@@ -46,6 +46,8 @@ class Split:
     """[N, B, D]: what a node would send to itself, where states go by entry."""
     kinds: Tensor | None = None
     """[T] a further division of the entries into groups, such as relations."""
+    argument: str = ""
+    """The argument of propagate that the states are, where messages are coefficient × it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +73,10 @@ class Mixture:
     context: Context
     entries: Tensor | None = None
     """[T] the entry of the propagate behind each term; None: in order."""
+    by_value: bool = False
+    """Whether terms are no entries of the site's propagate, so that its value is replaced."""
+    silenced: tuple[Site, ...] = ()
+    """Sites whose part this group has taken over: nothing passes there while it is replaced."""
 
     @property
     def pattern(self) -> Pattern:
@@ -173,6 +179,11 @@ def _by_recipient(
         return entries, indptr
     order = torch.argsort(kept, stable=True)
     return (order if entries is None else entries[order]), indptr
+
+
+def is_sum_or_mean(module: Any) -> bool:
+    """Whether an aggregator gives a weighted sum of messages."""
+    return module is None or isinstance(module, SumAggregation | MeanAggregation)
 
 
 def aggregator_factor(call: Call, recipients: Tensor) -> tuple[Tensor | None, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure.recording import Watch
 from gnn_repair.exposure.sites import Site
 
 EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -16,6 +17,13 @@ EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 AFFINE_SLACK = 10.0
 """Probes move the logits further than any mixture does, so they may round this much more."""
+
+
+class Runs(Protocol):
+    """A model that can be run with the tensors at some sites replaced."""
+
+    def run(self, replaced: Mapping[Site, Tensor]) -> Tensor:
+        """The logits."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ def perturbation(value: Tensor, seed: int, size: float | None = None) -> Tensor:
     return noise.to(value).mul_(size)
 
 
-def probe(watch: Watch, site: Site, value: Tensor, logits: Tensor) -> Answer:
+def probe(watch: Runs, site: Site, value: Tensor, logits: Tensor) -> Answer:
     """Perturb half of the nodes at a site, up and down, and see which logits move and how."""
     limit = EXACT[logits.dtype] * AFFINE_SLACK
     moved = torch.arange(value.shape[0], device=value.device) % 2 == 0
@@ -105,7 +113,7 @@ def _refuse_overflow(logits: Tensor, value: Tensor, site: Site) -> None:
         )
 
 
-def find_tail(watch: Watch, site: Site, value: Tensor, centred: bool, by_node: bool) -> Tail:
+def find_tail(watch: Runs, site: Site, value: Tensor, centred: bool, by_node: bool) -> Tail:
     """W by backward passes (by one run per channel where gradients are cut off).
 
     Args:
@@ -151,7 +159,7 @@ def _agreed(columns: list[Tensor]) -> Tensor | None:
 
 
 def _weight_by_runs(
-    watch: Watch, site: Site, value: Tensor, logits: Tensor, centred: bool
+    watch: Runs, site: Site, value: Tensor, logits: Tensor, centred: bool
 ) -> Tensor:
     step = float(value.abs().max()) or 1.0
     flat = value.shape[1:].numel()
@@ -168,7 +176,7 @@ def _weight_by_runs(
 
 
 def tail_error(
-    watch: Watch, site: Site, value: Tensor, logits: Tensor, tail: Tail, size: float
+    watch: Runs, site: Site, value: Tensor, logits: Tensor, tail: Tail, size: float
 ) -> float:
     """Perturb all nodes at once by this size: how well W predicts the logits."""
     change = perturbation(value, seed=2, size=size)

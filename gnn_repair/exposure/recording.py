@@ -63,6 +63,8 @@ class Watch:
         self._inside = 0
         self._running: list[str] = []
         self._entries: Mapping[Site, Tensor] = {}
+        self._seen: dict[Site, Mapping[str, Any]] | None = None
+        self._inputs: set[str] = set()
         self._convs = {n: m for n, m in model.named_modules() if isinstance(m, MessagePassing)}
         self._counts: Counter[str] = Counter()
         self._open: list[tuple[str, int, Any]] = []
@@ -114,11 +116,21 @@ class Watch:
         self._known = {call.site: trace.values[call.site] for call in trace.calls}
         return trace
 
+    def open_input(self, trace: Trace, name: str, order: int, value: Tensor, before: Site) -> Site:
+        """Make a site of what a convolution reads in one of its runs."""
+        site = Site("input", name, order)
+        self._inputs.add(name)
+        self._shapes[site] = value.shape
+        self._before[site] = self._before[before] - 1
+        trace.values[site] = in_blocks(value, 0)
+        return site
+
     def run(
         self,
         replaced: Mapping[Site, Tensor] | None = None,
         messages: Mapping[Site, Tensor] | None = None,
         entries: Mapping[Site, Tensor] | None = None,
+        seen: dict[Site, Mapping[str, Any]] | None = None,
     ) -> Tensor:
         """The model's output when the tensors at some sites (or some messages) are replaced.
 
@@ -129,20 +141,21 @@ class Watch:
             replaced: the tensor to use at a site, as blocks [N, B, D].
             messages: messages [T, B, D] to use in a propagate, keyed by its aggregate's site.
             entries: numbers [T] to use for the entries of a product's matrix, keyed likewise.
+            seen: is filled with the arguments of every propagate.
         """
         self._counts.clear()
         self._open.clear()
         self._running.clear()
         self._inside = 0
         self._replaced, self._messages = replaced or {}, messages or {}
-        self._entries = entries or {}
+        self._entries, self._seen = entries or {}, seen
         changed = (*self._replaced, *self._messages, *self._entries)
         self._reach = min((self._before[site] for site in changed), default=0)
         try:
             with self._products:
                 return self.forward()
         finally:
-            self._replaced, self._messages, self._entries = {}, {}, {}
+            self._replaced, self._messages, self._entries, self._seen = {}, {}, {}, None
 
     # What stands in for the model's own methods ------------------------------------------------
 
@@ -151,7 +164,7 @@ class Watch:
     ) -> Any:
         order = self._counts[name]
         self._counts[name] += 1
-        if sites and args:
+        if (sites or name in self._inputs) and args:
             args = (self._pass(Site("input", name, order), args[0]), *args[1:])
         noted = len(self._before)
         self._open.append((name, order, args[0] if args else kwargs.get("x")))
@@ -195,6 +208,8 @@ class Watch:
         self, name: str, conv: Any, edge_index: Any, size: Any = None, **arguments: Any
     ) -> Tensor:
         site = self._next(name)
+        if self._seen is not None:
+            self._seen[site] = arguments
         if self._trace is not None:
             return self._record(site, conv, edge_index, size, arguments)
         run = partial(plain_propagate(conv), edge_index, size=size, **arguments)
@@ -215,6 +230,8 @@ class Watch:
             return product.finish(product.value())
         name = self._running[-1] if self._running else ""
         site = self._next(name)
+        if self._seen is not None:
+            self._seen[site] = {"x": product.table}
         if self._trace is not None:
             value = product.value()
             self._record_product(site, product, value.detach().clone())
@@ -231,7 +248,8 @@ class Watch:
     def _record_product(self, site: Site, product: Product, value: Tensor) -> None:
         assert self._trace is not None
         conv, arguments = MatrixProduct(), {"x": product.table, "product": product}
-        order = self._counts[f"run of {site.name}"]
+        order = self._counts[f"products of {site.name}"]
+        self._counts[f"products of {site.name}"] += 1
         call = ProductCall(
             site, conv, order, product.table, product.matrix, None, arguments, value, None
         )

@@ -25,6 +25,8 @@ from gnn_repair.exposure.saving import read_pieces, write_pieces
 from gnn_repair.files import contents_of
 from gnn_repair.kernels import Pattern, mix
 
+LAST_HOP = "last hop only"
+"""Said in a group's rule, and by every answer, where earlier hops of a filter stay inside h."""
 BY_MEMBER = (
     "coefficients",
     "contributions",
@@ -82,7 +84,8 @@ class Exposure:
     message_rows: Tensor
     """[R] int32: the message behind a table row."""
     sources: Tensor
-    """[R] int32: the node that sent it (its frozen logits describe the message)."""
+    """[R] int32: the node that sent it (its frozen logits describe the message); −1: nobody, for a
+    term without a message, as relaxed masses have one."""
     root: bool = False
     """Whether h_v itself enters β through a root transform (shown to repairs as context)."""
     origin: str = ""
@@ -132,6 +135,11 @@ class Exposure:
     def num_classes(self) -> int:
         """C."""
         return self.contributions.shape[2]
+
+    @property
+    def scope(self) -> str:
+        """``last hop only`` where a filter of several hops shows its last alone; else empty."""
+        return LAST_HOP if any(LAST_HOP in group.rule for group in self.groups) else ""
 
     # What follows from the pieces -------------------------------------------------------------
 

@@ -87,6 +87,8 @@ class Reach:
     members: tuple[MemberReach, ...]
     skipped: int
     """Nodes without a label, over all members."""
+    scope: str = ""
+    """What of the model was reweighted where that is not all (``Exposure.scope``)."""
 
     @property
     def true_class(self) -> float:
@@ -147,6 +149,8 @@ class Reach:
         ]
         if self.undecided:
             lines.append(f"undecided        {self.undecided:,} LPs, which are in no figure above")
+        if self.scope:
+            lines.append(f"about            the {self.scope}")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -174,6 +178,8 @@ def reach(
         mask: [N], or [N, S] with a column per member (such as ``data.test_mask``); None: all.
         threads: as for :func:`solve_oracle`.
     """
+    if isinstance(y, str):
+        raise InputError("y must hold the true classes; for every class use class_reach")
     return summarise(exposure, solve_oracle(exposure, y, mask, threads=threads))
 
 
@@ -187,7 +193,7 @@ def summarise(exposure: Exposure, solution: OracleSolution) -> Reach:
         own = solution.member == s
         counts = count_reach(reachable[own], wrong[own], active[own], decided[own])
         members.append(MemberReach(counts))
-    return Reach(tuple(members), solution.skipped)
+    return Reach(tuple(members), solution.skipped, exposure.scope)
 
 
 @dataclass(frozen=True, eq=False)

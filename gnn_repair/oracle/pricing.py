@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import numba
 from numpy import uint64
 
+from gnn_repair.kernel_cache import cached_njit
 from gnn_repair.oracle.blocks import (
     added,
     eight_from,
@@ -43,13 +44,12 @@ from gnn_repair.oracle.workspace import AHEAD, DUAL, STRIDE, TIGHT
 # solving a small LP, so what runs once per LP or pivot is inlined; what runs rarely is not.
 _ENTRY = {
     "nogil": True,
-    "cache": True,
     "_nrt": False,
     "no_cfunc_wrapper": True,
     "error_model": "numpy",
 }
-_OPTIONS = {**_ENTRY, "cache": False, "no_cpython_wrapper": True}
-entry_kernel = numba.njit(**_ENTRY)
+_OPTIONS = {**_ENTRY, "no_cpython_wrapper": True}
+entry_kernel = cached_njit(**_ENTRY)
 cold_kernel = numba.njit(**_OPTIONS)
 kernel = numba.njit(**_OPTIONS, forceinline=True)
 # What is called from one place only is compiled there and nowhere else.

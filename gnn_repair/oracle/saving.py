@@ -16,7 +16,7 @@ from gnn_repair.files import check_fields, contents_of, load_tensors, save_tenso
 from gnn_repair.oracle.status import FAILED, FALLBACK, FIXED, OPTIMAL
 
 KIND = "gnn-repair oracle solution"
-HEADER = {"skipped": int, "method": str, "reasons": dict}
+HEADER = {"skipped": int, "method": str, "reasons": dict, "scope": str}
 METHODS = ("simplex", "highs", "gurobi")
 BY_LP = ("member", "recipient", "node", "target", "margin", "bound", "status")
 BY_TERM = ("terms", "coefficients", "sources", "groups")
@@ -123,6 +123,7 @@ def _check_answers(arrays: Arrays) -> None:
 
 
 def _words(header: dict[str, Any], lps: int) -> dict[str, Any]:
+    header = {"scope": "", **header}  # files of earlier versions name none
     check_fields(header, HEADER, "header")
     _require(header["skipped"] >= 0, f"skipped is {header['skipped']}")
     _require(header["method"] in METHODS, f"method {header['method'][:80]!r} is unknown")

@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from gnn_repair.oracle.answers import Piece
 from gnn_repair.oracle.dominance import undominated
 from gnn_repair.oracle.exact_simplex import solve_exactly
+from gnn_repair.oracle.proof import Proof, weigh
 from gnn_repair.oracle.reference_solvers import (
     Answer,
     Highs,
-    Proof,
     failed,
     finish,
     highs_solver,
-    weigh,
 )
 from gnn_repair.oracle.status import FAILED, FALLBACK, OPTIMAL, UNCERTIFIED
 from gnn_repair.oracle.tables import Floats, Instance, Integers, Problems, Tables, instance

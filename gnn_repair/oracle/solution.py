@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from operator import index as integer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from gnn_repair.errors import InputError
 from gnn_repair.oracle.saving import ARRAYS, read_arrays, write_arrays
 from gnn_repair.oracle.status import FAILED, UNCERTIFIED
-from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.tables import Floats, Integers, check_exposure, check_whole
 from gnn_repair.oracle.witness import STATUS, Witness
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
@@ -69,6 +68,8 @@ class OracleSolution:
     """Who solved it: simplex, highs or gurobi."""
     reasons: dict[int, str] = field(default_factory=dict)
     """Why LP i is a fallback, failed or not certified."""
+    scope: str = ""
+    """What of the model was reweighted where that is not all (``Exposure.scope``)."""
 
     def __len__(self) -> int:
         return len(self.margin)
@@ -110,18 +111,25 @@ class OracleSolution:
 
         With several targets for a node the last one counts.
         """
+        check_exposure(exposure)
+        if fill not in ("frozen", "zero"):
+            raise InputError(f'fill must be "frozen" or "zero", not {fill!r}')
         members = exposure.num_members
         alpha = exposure.coefficients.double().expand(members, -1)
         full = alpha.clone() if fill == "frozen" else torch.zeros_like(alpha)
         ends = exposure.segments[:: exposure.num_groups].tolist()
         solved = self.status != FAILED
         pairs = np.stack([self.member[solved], self.recipient[solved]], axis=1)
-        for s, v in np.unique(pairs, axis=0):
+        # Of a node's LPs the last: unique finds the first, so the order is turned.
+        chosen, turned = np.unique(pairs[::-1], axis=0, return_index=True)
+        last = np.zeros(len(self), bool)
+        last[np.flatnonzero(solved)[len(pairs) - 1 - turned]] = True
+        for s, v in chosen:
             full[s, ends[v] : ends[v + 1]] = 0.0
-        owner = np.repeat(self.member, np.diff(self.indptr))
-        full[torch.from_numpy(owner), torch.from_numpy(self.terms)] = torch.from_numpy(
-            self.coefficients
-        )
+        kept = np.repeat(last, np.diff(self.indptr))
+        member = torch.from_numpy(np.repeat(self.member, np.diff(self.indptr))[kept])
+        place = member.to(full.device), torch.from_numpy(self.terms[kept]).to(full.device)
+        full[place] = torch.from_numpy(self.coefficients[kept]).to(full.device)
         return full
 
     def by_class(self, num_members: int, num_recipients: int) -> Floats:
@@ -132,10 +140,10 @@ class OracleSolution:
 
     def for_node(self, node: int, member: int | None = None) -> tuple[Witness, ...]:
         """The answers about one node, one per solved class and member; print them."""
-        chosen = self.node == _whole(node, "node")
+        chosen = self.node == check_whole(node, "node")
         where = ""
         if member is not None:
-            chosen &= self.member == _whole(member, "member")
+            chosen &= self.member == check_whole(member, "member")
             where = f" by member {member}"
         if not chosen.any():
             raise InputError(f"node {node} was not solved{where}; add it to nodes")
@@ -148,7 +156,7 @@ class OracleSolution:
     def __getitem__(self, index: int | slice) -> Witness | OracleSolution:
         if isinstance(index, slice):
             return self._part(index)
-        place, count = _whole(index, "an index of a solution"), len(self)
+        place, count = check_whole(index, "an index of a solution"), len(self)
         if not -count <= place < count:
             raise IndexError(f"LP {place} does not exist; there are {count}")
         return self._witness(place % count)
@@ -168,6 +176,7 @@ class OracleSolution:
             groups=self.groups[part],
             status=STATUS[int(self.status[place])],
             reason=self.reasons.get(place, ""),
+            scope=self.scope,
         )
 
     def _part(self, index: slice) -> OracleSolution:
@@ -189,6 +198,7 @@ class OracleSolution:
         """Verify every LP from the exposure alone, without any solver."""
         from gnn_repair.oracle.certificate import verify
 
+        check_exposure(exposure)
         return verify(self, exposure)
 
     def save(self, path: str | Path) -> None:
@@ -197,6 +207,7 @@ class OracleSolution:
             "skipped": int(self.skipped),
             "method": self.method,
             "reasons": {str(i): reason for i, reason in self.reasons.items()},
+            "scope": self.scope,
         }
         arrays = {name: getattr(self, name) for name in ARRAYS}
         write_arrays(path, arrays, header, STATUS)
@@ -221,16 +232,7 @@ class OracleSolution:
             f"OracleSolution of {len(self):,} LPs by {self.method}: {counts or 'none'}{skipped}\n"
             f"  reachable {reachable:,}{share}, {mean:.2f} active terms on average"
             f", largest gap {np.nanmax(self.gap, initial=0.0):.1e}"
+            + (f"; {self.scope}" if self.scope else "")
         )
 
     __repr__ = __str__
-
-
-def _whole(value: Any, name: str) -> int:
-    """A whole number; NumPy's count, truth values do not."""
-    if not isinstance(value, bool | np.bool_):
-        try:
-            return integer(value)
-        except TypeError:
-            pass
-    raise InputError(f"{name} must be a whole number, not {value!r}")

@@ -17,7 +17,7 @@ from gnn_repair.oracle.second_attempt import second_attempts
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve_kernel import solve_range
 from gnn_repair.oracle.status import FAILED
-from gnn_repair.oracle.tables import Problems, Tables, instance, problems
+from gnn_repair.oracle.tables import Problems, Tables, check_whole, instance, problems
 from gnn_repair.oracle.threads import over_lps
 from gnn_repair.oracle.workspace import Room, new_room, rest, take_room
 from gnn_repair.startup import collection_paused
@@ -54,14 +54,14 @@ def solve_oracle(
     """
     asked = problems(exposure, target, nodes)
     tables = Tables.of(exposure)
-    if threads is not None and threads < 1:
+    if threads is not None and check_whole(threads, "threads") < 1:
         raise InputError(f"threads must be at least 1, not {threads}")
     if method == "simplex":
         solved = solve_tables(tables, asked, threads)
-    elif method in GENERAL:
+    elif isinstance(method, str) and method in GENERAL:
         solved = _solve_generally(tables, asked, GENERAL[method], threads)
     else:
-        raise InputError(f'method must be "simplex", "highs" or "gurobi", not "{method}"')
+        raise InputError(f'method must be "simplex", "highs" or "gurobi", not {method!r}')
     return OracleSolution(
         member=asked.member,
         recipient=asked.position,
@@ -79,6 +79,7 @@ def solve_oracle(
         skipped=asked.skipped,
         method=method,
         reasons=solved.reasons,
+        scope=exposure.scope,
     )
 
 

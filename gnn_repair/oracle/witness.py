@@ -22,6 +22,11 @@ frozen margin; no answer (``reasons`` says why); γ lies between margin and boun
 meet."""
 
 
+def sender(source: int | np.int64) -> str:
+    """Who sent a term's message; −1 is nobody."""
+    return f"node {source}" if source >= 0 else "no message"
+
+
 @dataclass(frozen=True, eq=False)
 class Witness:
     """One LP's answer; printed, a sentence that its λ and w prove."""
@@ -38,6 +43,8 @@ class Witness:
     groups: Integers
     status: str
     reason: str = ""
+    scope: str = ""
+    """What of the model was reweighted where that is not all."""
 
     @property
     def reachable(self) -> bool:
@@ -45,7 +52,7 @@ class Witness:
         return self.margin > REACHABLE
 
     def __str__(self) -> str:
-        head = f"node {self.node}, class {self.target}"
+        head = f"node {self.node}, class {self.target}" + (f" ({self.scope})" if self.scope else "")
         if self.status == STATUS[FAILED]:
             return f"{head}: no answer ({self.reason})"
         if self.status == STATUS[FIXED]:
@@ -95,6 +102,5 @@ class Witness:
         return ", ".join(self._sender(int(i)) for i in order)
 
     def _sender(self, i: int) -> str:
-        who = f"node {self.sources[i]}" if self.sources[i] >= 0 else "no message"
         group = f", group {self.groups[i]}" if self.groups.any() else ""
-        return f"{who} (λ {self.coefficients[i]:.4g}{group})"
+        return f"{sender(self.sources[i])} (λ {self.coefficients[i]:.4g}{group})"

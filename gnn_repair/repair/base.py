@@ -6,8 +6,8 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from gnn_repair.repair.fitted import FittedRepair, about
 from gnn_repair.repair.fitting import RepairTrainee
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import Noise, Parameters
+from gnn_repair.repair.methods import METHODS, method_of
 from gnn_repair.repair.targets import Targets, check_exposure_given, find_targets
 from gnn_repair.training import Budget, Fitted, ProgressCallback, fit
 
@@ -32,9 +33,18 @@ class Repair(ABC, Generic[F]):
     """A way to correct a frozen model's logits. Settings are its fields."""
 
     title: ClassVar[str]
-    """The name in tables."""
-    from_paper: ClassVar[bool] = True
-    """Whether it is one of the paper's repairs and controls."""
+    """Its name wherever people read it: that of its declaration, else of the class."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        declared = method_of(cls)
+        if "title" not in vars(cls):
+            cls.title = declared.title if declared else cls.__name__
+
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """The repair as a study's ``RepairProtocol`` asks for it; as it is unless overridden."""
+        return cls()
 
     def fit(
         self,
@@ -129,6 +139,19 @@ class TrainedRepair(Repair[F]):
     def starts_frozen(self) -> bool:
         """As the budget says."""
         return self.budget.epoch_zero
+
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """With the protocol's seed, and its budget, dropout and width where it has them."""
+        name = next((key for key, m in METHODS.items() if m == method_of(cls)), "")
+        own = {field.name for field in fields(cls)} & {"seed", *cls.shared_settings}
+        values = {field: getattr(settings, field) for field in own}
+        if isinstance(budget := getattr(settings, name, None), Budget):
+            values["budget"] = budget
+        return cls(**values)
+
+    shared_settings: ClassVar[tuple[str, ...]] = ("dropout", "hidden")
+    """Settings that the protocol has once for all repairs, and that this one takes from it."""
 
     @abstractmethod
     def network(self, width: int, classes: int) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -52,9 +52,6 @@ class FittedTemperature(FittedRepair):
 @dataclass(frozen=True)
 class TemperatureScaling(Repair[FittedTemperature]):
     """One temperature per member, the best in validation likelihood; predictions stay."""
-
-    title: ClassVar[str] = "Temperature scaling"
-    from_paper: ClassVar[bool] = False
 
     @torch.no_grad()
     def learn(
@@ -149,10 +146,13 @@ def _check_graph(exposure: Exposure, nodes: int, entries: Tensor) -> None:
 class CorrectAndSmooth(Repair[FittedSmoothing]):
     """Correct-and-Smooth over the exposure's own sources, strengths chosen on validation."""
 
-    title: ClassVar[str] = "Correct and smooth"
-    from_paper: ClassVar[bool] = False
     layers: int = 50
     """Propagation steps of each of the two parts."""
+
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """With the protocol's number of steps."""
+        return cls(layers=settings.smoothing_layers)
 
     def __post_init__(self) -> None:
         check_whole("CorrectAndSmooth", "layers", self.layers, 1)
@@ -237,5 +237,7 @@ def sources_to_recipients(exposure: Exposure) -> Tensor:
     """Who sends to whom, each pair once, [2, E] in PyG's order."""
     source = exposure.sources[exposure.rows.long()].long()
     recipient = exposure.recipients[exposure.terms_by_recipient.recipients.long()]
-    entries: Tensor = coalesce(torch.stack([source, recipient]), num_nodes=exposure.num_nodes)
+    sent = source >= 0  # the others are terms without a message
+    pairs = torch.stack([source[sent], recipient[sent]])
+    entries: Tensor = coalesce(pairs, num_nodes=exposure.num_nodes)
     return entries

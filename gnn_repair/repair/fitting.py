@@ -8,18 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnn_repair.budget import BATCH, BATCHED, BATCHES
 from gnn_repair.kernels import row_hash
 from gnn_repair.kernels.dropout import LOW
 from gnn_repair.repair.layers import SEEDS_A_STEP, Noise, Parameters
 from gnn_repair.repair.targets import Targets
 from gnn_repair.training import Trainee
-
-
-def paper_batch_size(dataset: str, backbone: str) -> int | None:
-    """How many targets an update sees in the paper; None: all of them."""
-    return BATCHES.get(dataset, BATCH) if backbone in BATCHED else None
-
 
 SEED_STRIDE, EPOCH_STRIDE = 0x9E3779B1, 0x85EBCA77
 """Odd 32-bit numbers far apart from their multiples: seeds and epochs share no stream."""

@@ -45,7 +45,7 @@ class RefitHead(TrainedRepair[FittedHead]):
 
     budget: Budget = REFIT
     dropout: float = 0.0
-    title: ClassVar[str] = "Refitted head"
+    shared_settings: ClassVar[tuple[str, ...]] = ()
 
     def network(self, width: int, classes: int) -> nn.Module:
         """The new classifier."""

@@ -88,6 +88,11 @@ class RepairInputs:
     """An exposure as repairs read it, in the model's precision; S members first on every axis."""
 
     def __init__(self, exposure: Exposure | TailedExposure) -> None:
+        if bool((exposure.sources < 0).any()):
+            raise InputError(
+                "the exposure has terms that nobody sent (relaxed masses), and repairs learn from "
+                "messages and their senders; use the exposure that it was relaxed from"
+            )
         self.num_members, self.num_classes = exposure.num_members, exposure.num_classes
         self.width = exposure.state.shape[2]
         self.dtype, self.device = exposure.state.dtype, exposure.recipients.device

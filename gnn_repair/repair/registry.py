@@ -13,21 +13,13 @@ from gnn_repair.errors import InputError
 from gnn_repair.files import REAL, check_fields, contents_of, load_tensors
 from gnn_repair.files.headers import dataclass_hints
 from gnn_repair.repair.base import Repair, TrainedRepair
-from gnn_repair.repair.baselines import CorrectAndSmooth, TemperatureScaling
 from gnn_repair.repair.fitted import KIND, FittedRepair
-from gnn_repair.repair.head import RefitHead
-from gnn_repair.repair.reweighting import Reweighting
-from gnn_repair.repair.translation import NodeTranslation, SetTranslation
+from gnn_repair.repair.methods import METHODS
 
 REPAIRS: dict[str, type[Repair[Any]]] = {
-    "reweighting": Reweighting,
-    "set-translation": SetTranslation,
-    "node-translation": NodeTranslation,
-    "refit-head": RefitHead,
-    "correct-and-smooth": CorrectAndSmooth,
-    "temperature-scaling": TemperatureScaling,
+    key.replace("_", "-"): method.repair_class for key, method in METHODS.items()
 }
-"""The paper's two repairs and two controls, then two baselines that are not from the paper."""
+"""The classes of all methods, by name; each is declared once, in METHODS."""
 
 
 HEADER = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +75,6 @@ class Reweighting(TrainedRepair[FittedReweighting]):
     budget: Budget = REWEIGHTING
     hidden: int = 128
     """H, also the width of p_v."""
-    title: ClassVar[str] = "Reweighting"
 
     def __post_init__(self) -> None:
         super().__post_init__()

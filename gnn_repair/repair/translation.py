@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +83,6 @@ class SetTranslation(_Translation):
     budget: Budget = TRANSLATION
     hidden: int = 128
     """H, also the width of p_v."""
-    title: ClassVar[str] = "Set translation"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,7 +122,14 @@ class NodeTranslation(_Translation):
     budget: Budget = CONTROL
     hidden: int | None = None
     """H_N; None: as wide as makes it match set translation's parameter count."""
-    title: ClassVar[str] = "Node translation"
+
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """As wide as matches the protocol's set translation in parameters."""
+        state, classes = exposure.state.shape[2], exposure.num_classes
+        capacity = set_translation_size(state, classes, settings.hidden)
+        width = matched_width(capacity, state, classes)
+        return replace(super().from_protocol(settings, exposure), hidden=width)
 
     def __post_init__(self) -> None:
         super().__post_init__()

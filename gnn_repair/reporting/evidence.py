@@ -131,6 +131,11 @@ def gather(
         edge_index: [2, E] the graph; without it the sources of the terms stand for neighbours.
     """
     check_gathered(exposure, y, member, repairs, edge_index)
+    if bool((exposure.sources < 0).any()):
+        raise InputError(
+            "the exposure has terms that nobody sent (relaxed masses), and a report shows who sent "
+            "what; report the exposure that it was relaxed from"
+        )
     exposure, y = exposure.to("cpu"), y.cpu().long()
     if bool((y >= exposure.num_classes).any()):
         raise InputError(f"y holds class {int(y.max())}; classes end at {exposure.num_classes - 1}")

@@ -10,6 +10,7 @@ import numpy as np
 
 from gnn_repair.atomic import replacing
 from gnn_repair.errors import InputError
+from gnn_repair.repair.methods import METHODS
 from gnn_repair.reporting.evidence import Evidence
 from gnn_repair.reporting.inputs import check_names
 from gnn_repair.reporting.planes import Plane, hull, plane_of, vertices
@@ -20,16 +21,14 @@ if TYPE_CHECKING:
 FORMATS = ("svg", "pdf")
 TRUE, RIVAL, RIVAL_TWO, OTHER = "#0072b2", "#d55e00", "#b4548c", "#8b929c"
 RIGHT, REACHED = "#9fb6c9", "#009e73"
-LOOKS = {
-    "frozen": ("o", "#16191d"),
-    "oracle": ("*", "#f0e442"),
-    "reweighting": ("D", "#e69f00"),
-    "set_translation": ("^", "#009e73"),
-    "node_translation": ("v", "#56b4e9"),
-    "refit_head": ("s", "#7a7f87"),
-}
-"""Marker and colour (Okabe and Ito's palette), the same as on the page."""
+LOOKS = {"frozen": ("o", "#16191d"), "oracle": ("*", "#f0e442")}
+"""Marker and colour of what is no method, the same as on the page."""
+MARKERS = {
+    "diamond": "D", "triangle": "^", "flipped": "v", "square": "s", "pentagon": "p", "circle": "o",
+}  # fmt: skip
+"""matplotlib's names of the page's markers."""
 SPARE = ("P", "#9467bd")
+"""Of a method that is not declared."""
 STATUS = (("frozen right", RIGHT), ("wrong, reachable", REACHED), ("wrong, unreachable", RIVAL))
 
 
@@ -143,7 +142,7 @@ def draw_accuracy(axes: Axes, evidence: Evidence) -> None:
     rows = [("Frozen", "frozen", evidence.right)]
     rows += [(c.title, c.name, c.predictions == truth) for c in evidence.corrections]
     for y, (_, name, right) in enumerate(rows):
-        marker, colour = LOOKS.get(name, SPARE)
+        marker, colour = _look(name)
         axes.plot(100 * right.mean(), y, marker, color=colour, markersize=8)
     axes.set_yticks(range(len(rows)), [plain(title) for title, _, _ in rows])
     axes.margins(0.15)
@@ -242,14 +241,15 @@ def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) 
     axes.fill(*outline.T, facecolor=TRUE, alpha=0.16)
     axes.fill(*outline.T, facecolor="none", edgecolor=TRUE, linewidth=1.4)
     axes.plot(*plane.place(vertices(evidence, i)).T, ".", color=TRUE, markersize=4)
+    translated = {c.name for c in evidence.corrections if c.kind == "shift" and _reads_set(c.name)}
     for name, title, at in _points(evidence, i, plane):
-        if name == "set_translation":
+        if name in translated:
             axes.fill(*(outline + at - frozen).T, fill=False, edgecolor=REACHED, linestyle="--")
         if name != "frozen":
             axes.annotate(
                 "", tuple(at), tuple(frozen), arrowprops={"arrowstyle": "->", "color": "#5b636e"}
             )
-        marker, colour = LOOKS.get(name, SPARE)
+        marker, colour = _look(name)
         size = 15 if name == "oracle" else 8
         axes.plot(*at, marker, color=colour, markersize=size, markeredgecolor="#16191d",
                   markeredgewidth=0.7, label=plain(title), linestyle="none")  # fmt: skip
@@ -258,6 +258,19 @@ def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) 
     axes.set_ylabel(plain(f"margin over {names[plane.two]} (logits)"))
     axes.set_title(plain(f"node {evidence.nodes[i]}, which is {names[plane.true]}"))
     axes.legend(frameon=False, fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _reads_set(name: str) -> bool:
+    """Whether a method reads the message set; one that is not declared may."""
+    return name not in METHODS or METHODS[name].message_set
+
+
+def _look(name: str) -> tuple[str, str]:
+    """Marker and colour, as declared."""
+    if name in LOOKS or name not in METHODS:
+        return LOOKS.get(name, SPARE)
+    look = METHODS[name].look
+    return MARKERS[look.marker], look.colour
 
 
 def _points(

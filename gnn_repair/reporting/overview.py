@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnn_repair.published import published
-from gnn_repair.reporting.corrections import TITLES
+from gnn_repair.repair.methods import title_of
 from gnn_repair.reporting.evidence import Evidence
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _case(
     methods = [
         {
             "key": name,
-            "title": TITLES.get(name, name),
+            "title": title_of(name),
             "kind": (kinds or {}).get(name),
             "values": list(values),
             "paper": published_value(name, dataset, backbone),

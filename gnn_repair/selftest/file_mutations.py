@@ -44,11 +44,7 @@ def campaign(
     trial, begun, told = _Trial(random.Random(seed)), time.monotonic(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gnn-repair-") as name:
         subjects = make_subjects(Path(name))
-        for subject in subjects:  # a first load compiles kernels, which takes memory of its own
-            trial.originals[subject.name] = [
-                fingerprint(_loaded(subject, Path(name) / "altered", content))
-                for content in subject.files
-            ]
+        trial.originals = {s.name: _originals(s, Path(name) / "altered") for s in subjects}
         rounds = 0
         while time.monotonic() - begun < seconds and (most is None or rounds < most):
             for subject in subjects:
@@ -62,9 +58,13 @@ def campaign(
     )
 
 
-def _loaded(subject: Subject, path: Path, content: bytes) -> object:
-    path.write_bytes(content)
-    return subject.load(path)
+def _originals(subject: Subject, path: Path) -> list[str]:
+    """What the sound files hold; loading them also compiles kernels, which takes memory once."""
+    found = []
+    for content in subject.files:
+        path.write_bytes(content)
+        found.append(fingerprint(subject.load(path)))
+    return found
 
 
 @dataclass

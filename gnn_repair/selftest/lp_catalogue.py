@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from gnn_repair.exposure.value import Exposure
+import numpy as np
+import torch
+
+from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.selftest.lp_families import (
     Family,
     Numbers,
     both,
     champions,
     decades,
-    draw_numbers,
     equal_classes,
-    exposure_of,
     fixed_only,
     fixed_scaled,
     games,
@@ -133,3 +134,44 @@ def draw(name: str, seed: int, lps: int) -> tuple[Exposure, Numbers]:
     """About ``lps`` LPs of the family ``name``, one for every class of every recipient."""
     numbers = draw_numbers(FAMILIES[name], seed, lps)
     return exposure_of(numbers), numbers
+
+
+def draw_numbers(family: Family, seed: int, lps: int) -> Numbers:
+    """About ``lps`` LPs of a family."""
+    rng = np.random.default_rng(seed)
+    classes = int(rng.integers(family.classes[0], family.classes[1] + 1))
+    groups = int(rng.integers(family.groups[0], family.groups[1] + 1))
+    count = max(1, lps // classes)
+    lengths = rng.integers(family.terms[0], family.terms[1] + 1, (count, groups))
+    terms = int(lengths.sum())
+    numbers = Numbers(
+        lengths,
+        rng.random(terms) + 0.05,
+        family.numbers(rng, (terms, classes)),
+        family.numbers(rng, (count, classes)),
+    )
+    family.twist(rng, numbers)
+    return numbers
+
+
+def exposure_of(numbers: Numbers) -> Exposure:
+    """Every term a table row of its own, every recipient a node."""
+    count, groups = numbers.lengths.shape
+    terms, classes = numbers.table.shape
+    rows = torch.arange(terms, dtype=torch.int32)
+    mixed = np.zeros((count, classes))
+    np.add.at(mixed, numbers.owner, numbers.alpha[:, None] * numbers.table)
+    return Exposure(
+        groups=tuple(Group(f"group {g}", "drawn", "drawn") for g in range(groups)),
+        recipients=torch.arange(count),
+        segments=torch.from_numpy(np.append(0, np.cumsum(numbers.lengths.ravel()))),
+        rows=rows,
+        coefficients=torch.from_numpy(numbers.alpha)[None],
+        contributions=torch.from_numpy(numbers.table.reshape(max(terms, 0), classes))[None],
+        fixed_logits=torch.from_numpy(numbers.fixed)[None],
+        frozen_logits=torch.from_numpy(numbers.fixed + mixed)[None],
+        state=torch.zeros(1, count, 1),
+        messages=torch.zeros(1, max(terms, 1), 1),
+        message_rows=rows,
+        sources=rows % count,
+    )

@@ -1,7 +1,6 @@
 """Families of linear programs that are hard on a solver: ties, twins, scales and sizes.
 
-A family is a name, a shape and a way to draw numbers. ``draw(name, seed, lps)`` gives an exposure
-with about that many LPs (recipients × classes).
+A family is a shape, a way to draw numbers and a twist; ``lp_catalogue`` names them.
 """
 
 from __future__ import annotations
@@ -10,10 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-
-from gnn_repair.exposure.value import Exposure, Group
 
 Floats = NDArray[np.float64]
 Rng = np.random.Generator
@@ -309,44 +305,3 @@ def champions(rng: Rng, numbers: Numbers) -> None:
     numbers.table[best, 0] = numbers.table.max() + 1
     ends = numbers.fixed + numbers.alpha[best][:, None] * numbers.table[best]
     numbers.known = ends[:, 0] - ends[:, 1:].max(1)
-
-
-def draw_numbers(family: Family, seed: int, lps: int) -> Numbers:
-    """About ``lps`` LPs of a family."""
-    rng = np.random.default_rng(seed)
-    classes = int(rng.integers(family.classes[0], family.classes[1] + 1))
-    groups = int(rng.integers(family.groups[0], family.groups[1] + 1))
-    count = max(1, lps // classes)
-    lengths = rng.integers(family.terms[0], family.terms[1] + 1, (count, groups))
-    terms = int(lengths.sum())
-    numbers = Numbers(
-        lengths,
-        rng.random(terms) + 0.05,
-        family.numbers(rng, (terms, classes)),
-        family.numbers(rng, (count, classes)),
-    )
-    family.twist(rng, numbers)
-    return numbers
-
-
-def exposure_of(numbers: Numbers) -> Exposure:
-    """Every term a table row of its own, every recipient a node."""
-    count, groups = numbers.lengths.shape
-    terms, classes = numbers.table.shape
-    rows = torch.arange(terms, dtype=torch.int32)
-    mixed = np.zeros((count, classes))
-    np.add.at(mixed, numbers.owner, numbers.alpha[:, None] * numbers.table)
-    return Exposure(
-        groups=tuple(Group(f"group {g}", "drawn", "drawn") for g in range(groups)),
-        recipients=torch.arange(count),
-        segments=torch.from_numpy(np.append(0, np.cumsum(numbers.lengths.ravel()))),
-        rows=rows,
-        coefficients=torch.from_numpy(numbers.alpha)[None],
-        contributions=torch.from_numpy(numbers.table.reshape(max(terms, 0), classes))[None],
-        fixed_logits=torch.from_numpy(numbers.fixed)[None],
-        frozen_logits=torch.from_numpy(numbers.fixed + mixed)[None],
-        state=torch.zeros(1, count, 1),
-        messages=torch.zeros(1, max(terms, 1), 1),
-        message_rows=rows,
-        sources=rows % count,
-    )

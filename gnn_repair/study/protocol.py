@@ -24,6 +24,7 @@ from gnn_repair.budget import (
     SHORT,
     TRANSLATION,
     Budget,
+    paper_batch_size,
 )
 from gnn_repair.study.limits import check_tree
 from gnn_repair.thresholds import ACTIVE, REACHABLE
@@ -90,7 +91,9 @@ class BatchProtocol:
 
     def of(self, dataset: str, backbone: str) -> int | None:
         """The batch size of a case; None: all targets at once."""
-        return self.sizes.get(dataset, self.size) if backbone in self.backbones else None
+        return paper_batch_size(
+            dataset, backbone, backbones=self.backbones, size=self.size, sizes=self.sizes
+        )
 
 
 @dataclass(frozen=True)

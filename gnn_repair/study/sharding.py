@@ -163,6 +163,7 @@ def merge(parts: Sequence[OracleSolution]) -> OracleSolution:
         indptr=indptr,
         method=parts[0].method,
         reasons=_reasons(parts, order),
+        scope=parts[0].scope,
     )
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gnn_repair.backbones.titles import TITLES as TITLES
 from gnn_repair.errors import InputError
 from gnn_repair.published import published
+from gnn_repair.repair.methods import title_of
 from gnn_repair.study.cells import (
     Cells,
     Figure,
@@ -26,17 +28,6 @@ from gnn_repair.study.records import Record
 
 Entry = Figure | str
 """A figure, or words."""
-
-TITLES = {
-    "gcn": "GCN",
-    "gat": "GAT",
-    "sage": "SAGE",
-    "gatv2": "GATv2",
-    "graphconv": "GraphConv",
-    "sgc": "SGC",
-    "mixhop": "MixHop",
-    "h2gcn": "H2GCN",
-}
 
 
 @dataclass(frozen=True)
@@ -90,8 +81,8 @@ def _exposure_oracle(records: Sequence[Record]) -> Table:
 
 
 def _repair_accuracy(records: Sequence[Record]) -> Table:
-    panels = {"frozen": "Frozen", "reweighting": "Reweight", "set_translation": "Set translation"}
-    sheets = tuple(_panel(title, accuracy(name), records) for name, title in panels.items())
+    panels = ("frozen", "reweighting", "set_translation")
+    sheets = tuple(_panel(title_of(name), accuracy(name), records) for name in panels)
     return Table("repair-accuracy", "Test accuracy (%) of frozen models and repairs", sheets)
 
 
@@ -220,7 +211,7 @@ def _time(records: Sequence[Record]) -> Table:
 
 
 def _stage(name: str) -> str:
-    return METHODS[name].title if name in METHODS else name
+    return name if name == "frozen" else title_of(name)
 
 
 TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {

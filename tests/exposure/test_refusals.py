@@ -20,7 +20,7 @@ from torch_geometric.nn import models
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure import expose
 from gnn_repair.exposure.probes import Tail, find_tail
-from gnn_repair.exposure.rules import sizes
+from gnn_repair.exposure.rules import RULES, nodes, sizes
 
 
 class Net(nn.Module):
@@ -332,6 +332,31 @@ def test_a_wrong_rule_falls_back_and_a_tight_tolerance_refuses(data: Data) -> No
     assert "generic rule" in exposure.groups[0].rule
     with pytest.raises(ExposureRefused, match=r"differs from β \+ Σ λ ℓ by .*tolerance="):
         expose(Net(), data, tolerance=0.0)
+
+
+class Renamed(pyg.MessagePassing):
+    """Sends ``scale`` × ``h``, names that no rule knows."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__(aggr="add")
+        self.lin = nn.Linear(width, out)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        scale = torch.rand(edge_index.shape[1], generator=torch.Generator().manual_seed(2))
+        return self.propagate(edge_index, h=self.lin(x), scale=scale)
+
+    def message(self, h_j: Tensor, scale: Tensor) -> Tensor:
+        return scale.view(-1, 1) * h_j
+
+
+def test_a_rule_that_does_not_fit_gives_way(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule reads arguments that are not passed; what the convolution sends is seen instead."""
+    monkeypatch.setitem(RULES, Renamed, nodes.weighted)
+    torch.manual_seed(1)
+    exposure = expose(Net(Renamed(6, 8)), data)
+    expected = torch.rand(data.edge_index.shape[1], generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(exposure.coefficients[0], expected)
+    assert "α = scale" in exposure.groups[0].rule
 
 
 @pytest.mark.parametrize("name", ["GCNConv", "GATConv heads", "TAGConv", "MFConv", "GINEConv"])

@@ -141,7 +141,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "rows": (change("rows", lambda t: t + GROUPS * NODES), r"rows must lie in 0\.\.13"),
     "recipients": (change("recipients", lambda t: t - 1), r"recipients must lie in 0\.\.6"),
-    "sources": (change("sources", lambda t: t + 1), r"sources must lie in 0\.\.6"),
+    "sources": (change("sources", lambda t: t + 1), r"sources must lie in -1\.\.6"),
     "message rows": (change("message_rows", lambda t: t + 1), r"message_rows must lie in 0\.\.6"),
     "state": (change("state", lambda t: t[:, 1:]), r"state has shape \[1, 6, 5\] instead"),
     "messages": (change("messages", lambda t: t[..., 1:]), r"messages has shape \[1, 7, 4\]"),

@@ -10,8 +10,8 @@ import pytest
 
 from gnn_repair.oracle import solve_oracle
 from gnn_repair.selftest import lps
-from gnn_repair.selftest.lp_catalogue import FAMILIES, draw
-from gnn_repair.selftest.lp_families import Numbers, exposure_of
+from gnn_repair.selftest.lp_catalogue import FAMILIES, draw, exposure_of
+from gnn_repair.selftest.lp_families import Numbers
 from gnn_repair.selftest.lp_judge import exact_interval, intervals, judge, judge_exactly
 
 

@@ -11,7 +11,12 @@ import torch
 from oracle_cases import exposure_of, random_node
 from oracle_exact import exact_margin
 
-from gnn_repair.oracle import second_attempt, solve_oracle
+from gnn_repair.oracle import (
+    nearest_reweighting,
+    second_attempt,
+    solve_oracle,
+    stable_evidence,
+)
 from gnn_repair.oracle import solve as solve_module
 from gnn_repair.oracle.dominance import undominated
 from gnn_repair.oracle.exact_simplex import solve_exactly
@@ -151,6 +156,26 @@ def test_what_nobody_certifies_is_not_called_optimal(monkeypatch):
     np.testing.assert_array_equal(
         solution.decided[left], (solution.margin > 1e-7)[left] | (solution.bound <= 1e-7)[left]
     )
+
+
+@pytest.mark.parametrize("size", [1e9, 1e12, 1e15])
+def test_the_nearest_change_and_stable_evidence_do_not_see_what_nobody_uses(size):
+    """The dominated message carries next to no α; with and without it the answers agree."""
+    table, alpha = [[2.0, 0, 3], [2, 3, 0], [1, 2, 2]], [0.5, 0.2, 0.3]
+    small = one_node(table, alpha=alpha)
+    large = one_node([*table, [-size, 0, 0]], alpha=[*alpha, 0.0])
+    ((near,), (far,)) = (
+        nearest_reweighting(e, FIRST, margin=0.1, threads=1) for e in (small, large)
+    )
+    assert near.status == far.status == "moved"
+    assert far.moved == pytest.approx(near.moved, abs=1e-7) and far.moved > 0.1
+    assert far.bound == pytest.approx(far.moved, abs=1e-6)
+    ((near,), (far,)) = (
+        stable_evidence(e, FIRST, [0], epsilon=0.01, threads=1) for e in (small, large)
+    )
+    np.testing.assert_allclose(far.low[:3], near.low, atol=1e-6)
+    np.testing.assert_allclose(far.high[:3], near.high, atol=1e-6)
+    assert far.high[3] < 1e-7 and near.indispensable.sum() == 2
 
 
 def tiny_masses(seed, mass, count=12):

@@ -140,14 +140,14 @@ def test_witnesses_read_well():
         (torch.full((12,), 6), None, "target 6 of node 0 is not a class 0..5"),
         (torch.full((12,), -2), None, "target -2 of node 0"),
         (torch.zeros(3, dtype=torch.long), None, r"shape \[3\] instead of \[12\]"),
-        (torch.zeros(12), None, "give integer classes"),
-        ("some", None, 'a tensor of classes or "all", not "some"'),
+        (torch.zeros(12), None, "target holds torch.float32; give integers"),
+        ("some", None, "a tensor of classes or \"all\", not 'some'"),
         (torch.full((12,), -1), None, "none of the 12 selected nodes has a label"),
         ("all", torch.zeros(12, dtype=torch.bool), "nodes selects no node"),
         ("all", torch.zeros(0, dtype=torch.long), "nodes selects no node"),
         ("all", torch.tensor([12]), "outside 0..11"),
         ("all", torch.zeros(12, 3, dtype=torch.bool), "the mask nodes has shape"),
-        ("all", torch.tensor([0.5]), "a boolean mask or a list of node numbers"),
+        ("all", torch.tensor([0.5]), "nodes holds torch.float32; give integers"),
     ],
 )
 def test_bad_input(exposure, target, nodes, message):
@@ -156,7 +156,7 @@ def test_bad_input(exposure, target, nodes, message):
 
 
 def test_other_bad_input(exposure):
-    with pytest.raises(InputError, match='"simplex", "highs" or "gurobi", not "magic"'):
+    with pytest.raises(InputError, match='"simplex", "highs" or "gurobi", not \'magic\''):
         solve_oracle(exposure, "all", method="magic")
     with pytest.raises(InputError, match="threads must be at least 1"):
         solve_oracle(exposure, "all", threads=0)

@@ -229,3 +229,20 @@ def test_states_that_are_not_finite_are_refused():
         SetTranslation().fit(
             replace(exposure, state=state), DATA.y, DATA.train_mask, DATA.val_mask, device="cpu"
         )
+
+
+def test_a_flat_coordinate_is_centred_but_not_scaled():
+    exposure = toy_exposure("gcn")
+    embedding = exposure.embedding.clone()
+    place = torch.arange(30, dtype=torch.float64)
+    # Deviations over any nodes: none, about 1e-8, about 1e-4.
+    embedding[..., 0], embedding[..., 1], embedding[..., 2] = 3.0, 1e-9 * place, 1e-5 * place
+    fitted = RefitHead(budget=replace(RefitHead().budget, epochs=1)).fit(
+        replace(exposure, embedding=embedding), DATA.y, DATA.train_mask, DATA.val_mask, device="cpu"
+    )
+    for s in range(2):
+        rows = embedding[s, DATA.train_mask[:, s]]
+        torch.testing.assert_close(fitted.constants["mean"][s], rows.mean(0))
+        assert fitted.constants["scale"][s, :2].tolist() == [1.0, 1.0]
+        expected = (rows[:, 2:] - rows[:, 2:].mean(0)).square().mean(0).sqrt()
+        torch.testing.assert_close(fitted.constants["scale"][s, 2:], expected)

@@ -11,7 +11,7 @@ import torch
 from toy_exposures import toy_exposure, toy_frozen, toy_graph
 
 from gnn_repair.errors import InputError, SplitError
-from gnn_repair.repair import REPAIRS, NodeTranslation, SetTranslation
+from gnn_repair.repair import REPAIRS, RefitHead, SetTranslation
 from gnn_repair.training import Budget
 
 DATA = toy_graph()
@@ -91,8 +91,15 @@ def test_warnings_point_at_the_caller():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         brief().fit(toy_exposure("gcn"), Y, train, VAL, device="cpu")
-        wild = Budget(4, None, 1e300, 0.0)
-        NodeTranslation(budget=wild).fit(toy_exposure("gcn"), Y, TRAIN, VAL, device="cpu")
+        wild = RefitHead(budget=Budget(4, None, 1e300, 0.0))
+        fitted = wild.fit(toy_exposure("gcn"), Y, TRAIN, VAL, device="cpu")
     texts = {str(item.message): item.filename for item in caught}
-    assert any("without any training node of class 2" in text for text in texts)
+    epochs = fitted.best_epoch.tolist()
+    assert fitted.diverged.tolist() == [True, True]
+    assert set(texts) == {
+        "member 0 is repaired without any training node of class 2",
+        "member 1 is repaired without any training node of class 2",
+        f"Refit head of member 0 diverged; its state of epoch {epochs[0]} was kept",
+        f"Refit head of member 1 diverged; its state of epoch {epochs[1]} was kept",
+    }
     assert set(texts.values()) == {__file__}

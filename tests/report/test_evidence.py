@@ -89,7 +89,7 @@ def test_repairs_of_every_kind():
     evidence = gather(exposure, y, torch.arange(10, 30), repairs=repairs)
     tilted, moved, mine = evidence.corrections
     assert [c.kind for c in evidence.corrections] == ["coefficients", "shift", "logits"]
-    assert [c.title for c in evidence.corrections] == ["Reweighting", "Set translation", "mine"]
+    assert [c.title for c in evidence.corrections] == ["Reweight", "Set translation", "mine"]
     nodes = torch.from_numpy(evidence.nodes)
     for correction, full in ((tilted, Tilted()), (moved, Moved())):
         expected = full.logits(exposure)[0, nodes].numpy()

@@ -10,8 +10,13 @@ import pytest
 
 from gnn_repair.backbones import BACKBONES, Shape
 from gnn_repair.errors import InputError
-from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
-from gnn_repair.repair.fitting import paper_batch_size
+from gnn_repair.repair import (
+    NodeTranslation,
+    RefitHead,
+    Reweighting,
+    SetTranslation,
+    paper_batch_size,
+)
 from gnn_repair.study import PAPER, Protocol, override, read_protocol
 from gnn_repair.study.protocol import BackboneProtocol, differences, digest_of
 

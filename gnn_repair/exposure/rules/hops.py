@@ -16,7 +16,14 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from gnn_repair.exposure.mixtures import Context, Mixture, Terms, mixtures_of
+from gnn_repair.exposure.mixtures import (
+    Context,
+    Mixture,
+    Split,
+    Terms,
+    aggregator_factor,
+    mixtures_of,
+)
 from gnn_repair.exposure.rules.nodes import weighted
 from gnn_repair.exposure.rules.sizes import estimated_terms, refuse_too_large
 from gnn_repair.exposure.sites import Call, Site
@@ -120,7 +127,7 @@ def mixtures_of_filter(rule: Filter, first: Call) -> list[Mixture]:
     """The groups of one run of a multi-hop convolution, from its first propagate."""
     split = weighted(first)
     states: Tensor = split.states[:, 0].contiguous()
-    hop, context = _one_hop(first, split.coefficients), Context(states, states)
+    hop, context = one_hop(first, split), Context(states, states)
     found: list[Mixture] = []
     nodes, about = first.num_nodes, (first.site.name, first.invocation)
     terms = estimated_terms(
@@ -131,19 +138,23 @@ def mixtures_of_filter(rule: Filter, first: Call) -> list[Mixture]:
         name = f"{first.site.name} {stream.label}".strip()
         text = f"{type(first.conv).__name__}: α = entries of {stream.label}, h = its input"
         group = Group(name, text, "sparse product of Â")
-        entries = Terms(*_entries(stream.operator, states), states, context)
+        entries = Terms(*matrix_entries(stream.operator, states), states, context)
         found += mixtures_of(stream.site, 0, group, entries)
     return found
 
 
-def _one_hop(call: Call, coefficients: Tensor) -> Matrix:
+def one_hop(call: Call, split: Split) -> Matrix:
+    """A propagate's operator, its aggregator's own factor included."""
     sources, recipients, _ = call.entries
+    factor, _ = aggregator_factor(call, recipients)
+    coefficients = split.coefficients if factor is None else split.coefficients * factor
     place = (recipients.cpu().numpy(), sources.cpu().numpy())
     values = coefficients.double().cpu().numpy()
     return sparse.coo_matrix((values, place), shape=(call.num_nodes,) * 2).tocsr()
 
 
-def _entries(operator: Matrix, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def matrix_entries(operator: Matrix, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Recipients, sources and values of an operator, in the precision of ``like``."""
     operator.sort_indices()
     values = operator.data.copy()
     values[np.abs(values) <= NOISE * np.abs(values).max(initial=0)] = 0

@@ -87,7 +87,7 @@ function drawReadout(node, hidden, onToggle) {
   let row = place;
   return (logits) => {
     const point = { key: "what_if", title: "What if", ...verdictOf(logits, node.label) };
-    const next = readoutRow(node, point, LOOKS.what_if);
+    const next = readoutRow(node, point, LOOKS.get("what_if"));
     next.id = "what-if-row";
     row.replaceWith(next);
     row = next;
@@ -135,7 +135,7 @@ function drawLogits(box, width, node, whatIf, hidden) {
   svg.append(moving);
   const move = (logits, shown) => {
     const line = centred(logits);
-    moving.replaceChildren(...(shown ? order.map((c) => marker(LOOKS.what_if, Math.min(width - 4, Math.max(left, x(line[c]))), heights.get(c), 5.5)) : []));
+    moving.replaceChildren(...(shown ? order.map((c) => marker(LOOKS.get("what_if"), Math.min(width - 4, Math.max(left, x(line[c]))), heights.get(c), 5.5)) : []));
   };
   move(whatIf.logits, whatIf.touched);
   box.replaceChildren(svg);
