@@ -16,6 +16,7 @@ from gnn_repair.exposure.from_model import expose
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.oracle.tails.solution import TailSolution
 
 
 class OracleExplainer(ExplainerAlgorithm):
@@ -76,7 +77,7 @@ class OracleExplainer(ExplainerAlgorithm):
 
 
 def spread_over_edges(
-    solution: OracleSolution, edge_index: Tensor, num_nodes: int
+    solution: OracleSolution | TailSolution, edge_index: Tensor, num_nodes: int
 ) -> tuple[Tensor, Tensor]:
     """λ on the columns of ``edge_index`` [E] and on self-loops without a column [N].
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.solution import REACHABLE, OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Integers
+
+if TYPE_CHECKING:
+    from gnn_repair.oracle.tails.reach import TailClassReach, TailReach
 
 QUANTILE = 1.959963984540054
 """Of the normal distribution, for 95 % intervals."""
@@ -100,9 +104,21 @@ class Reach:
     __repr__ = __str__
 
 
+@overload
 def reach(
     exposure: Exposure, y: Tensor, mask: Tensor | None = None, *, threads: int | None = None
-) -> Reach:
+) -> Reach: ...
+@overload
+def reach(
+    exposure: TailedExposure, y: Tensor, mask: Tensor | None = None, *, threads: int | None = None
+) -> TailReach: ...
+def reach(
+    exposure: Exposure | TailedExposure,
+    y: Tensor,
+    mask: Tensor | None = None,
+    *,
+    threads: int | None = None,
+) -> Reach | TailReach:
     """How often an admissible reweighting makes the true class win.
 
     Args:
@@ -111,6 +127,10 @@ def reach(
         mask: [N], or [N, S] with a column per member (such as ``data.test_mask``); None: all.
         threads: as for :func:`solve_oracle`.
     """
+    if isinstance(exposure, TailedExposure):
+        from gnn_repair.oracle.tails.reach import tail_reach
+
+        return tail_reach(exposure, y, mask)
     return summarise(exposure, solve_oracle(exposure, y, mask, threads=threads))
 
 
@@ -166,10 +186,25 @@ class ClassReach:
     __repr__ = __str__
 
 
+@overload
 def class_reach(
     exposure: Exposure, nodes: Tensor | None = None, *, threads: int | None = None
-) -> ClassReach:
+) -> ClassReach: ...
+@overload
+def class_reach(
+    exposure: TailedExposure, nodes: Tensor | None = None, *, threads: int | None = None
+) -> TailClassReach: ...
+def class_reach(
+    exposure: Exposure | TailedExposure,
+    nodes: Tensor | None = None,
+    *,
+    threads: int | None = None,
+) -> ClassReach | TailClassReach:
     """The classes that reweighting could give each node: label-free, every class tried."""
+    if isinstance(exposure, TailedExposure):
+        from gnn_repair.oracle.tails.reach import tail_class_reach
+
+        return tail_class_reach(exposure, nodes)
     solution = solve_oracle(exposure, "all", nodes, threads=threads)
     classes = exposure.num_classes
     return ClassReach(

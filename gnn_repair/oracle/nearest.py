@@ -20,6 +20,7 @@ from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.reference_solvers import new_highs, pass_lp
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, instance
+from gnn_repair.oracle.tails.refusal import refuse_tail
 from gnn_repair.oracle.threads import over_lps
 
 ALREADY, MOVED, UNREACHABLE, UNSOLVED = "already wins", "moved", "unreachable", "failed"
@@ -81,6 +82,7 @@ def nearest_reweighting(
         margin: the worst-rival margin to reach.
         threads: worker threads, each with its own highspy.
     """
+    refuse_tail(exposure, "nearest_reweighting")
     solution = solve_oracle(exposure, target, nodes, threads=threads)
     tables = Tables.of(exposure)
     alpha = exposure.coefficients.double().cpu().numpy()

@@ -20,6 +20,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.tails.refusal import refuse_tail
 
 SLACKS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
 
@@ -101,6 +102,7 @@ def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exp
 
     It has the same frozen logits. Its null term points at the last table row, which is zero.
     """
+    refuse_tail(exposure, "relaxed_margins")
     if not 0 <= slack <= 1:
         raise InputError(f"slack must lie between 0 and 1, not {slack}")
     if between_groups:

@@ -89,6 +89,12 @@ class OracleSolution:
         return self.margin > REACHABLE
 
     @property
+    def verdict(self) -> NDArray[np.str_]:
+        """[L]: ``can`` or ``cannot``; ``undecided`` where the numbers prove neither."""
+        proven = np.where(self.bound <= REACHABLE, "cannot", "undecided")
+        return np.where(self.status == FAILED, "undecided", np.where(self.reachable, "can", proven))
+
+    @property
     def support(self) -> Integers:
         """[L]: how many terms are active: λ > 1e-7."""
         active = np.concatenate([[0], np.cumsum(self.coefficients > ACTIVE)])

@@ -22,6 +22,7 @@ from gnn_repair.oracle.solution import ACTIVE, OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, instance
+from gnn_repair.oracle.tails.refusal import refuse_tail
 from gnn_repair.oracle.threads import over_lps
 
 NOTABLE = 0.01
@@ -92,6 +93,7 @@ def stable_evidence(
         epsilon: how far below γ, in logits.
         threads: worker threads, each with its own highspy.
     """
+    refuse_tail(exposure, "stable_evidence")
     if not epsilon > 0:
         raise InputError(f"epsilon must be positive, not {epsilon}")
     solution = solve_oracle(exposure, target, nodes, threads=threads)

@@ -18,32 +18,29 @@ BATCH = 512
 """Leaves bounded together, so that their numbers stay in the cache."""
 
 
-def grow(
-    base: Base, trees: list[Tree], threshold: float, leaves: int, deadline: float | None = None
-) -> None:
+def grow(base: Base, trees: list[Tree], leaves: int, deadline: float | None = None) -> None:
     """Split leaves above the threshold until all are closed, a λ wins, or the budget is spent.
 
     Args:
         base: of the exposure.
         trees: one an LP; changed in place.
-        threshold: a leaf at or below it is closed, a margin above it wins.
         leaves: how many leaves a tree may have.
         deadline: process time at which to stop.
     """
     while True:
-        alive = [tree for tree in trees if _alive(tree, threshold, leaves)]
+        alive = [tree for tree in trees if _alive(tree, leaves)]
         if not alive or (deadline is not None and time.process_time() > deadline):
             return
-        _level(base, alive[: BATCH // 2], threshold)
+        _level(base, alive[: BATCH // 2])
 
 
-def _alive(tree: Tree, threshold: float, leaves: int) -> bool:
-    if not tree.leaves or tree.margin > threshold or tree.size >= leaves:
+def _alive(tree: Tree, leaves: int) -> bool:
+    if not tree.leaves or tree.margin > tree.win or tree.size >= leaves:
         return False
     return all(leaf.split is not None for leaf in tree.leaves)
 
 
-def _level(base: Base, trees: list[Tree], threshold: float) -> None:
+def _level(base: Base, trees: list[Tree]) -> None:
     """Split the worst leaves of every tree, as many as make a batch."""
     share = max(1, BATCH // (2 * len(trees)))
     by_depth: dict[int, list[tuple[Tree, Leaf]]] = {}
@@ -53,4 +50,4 @@ def _level(base: Base, trees: list[Tree], threshold: float) -> None:
             for half in tree.leaves.pop().halves():
                 by_depth.setdefault(len(half.units), []).append((tree, half))
     for cases in by_depth.values():
-        bounded(base, cases, threshold, ROUNDS)
+        bounded(base, cases, ROUNDS)

@@ -1,8 +1,8 @@
 """Cases of a tail (signs of some units' inputs), bounded in batches by rounds of linear bounds.
 
 Every set of lines gives linear bounds that hold for all λ of a case, so bounds of several rounds
-stand side by side as rivals of one exact-mass LP, and its dual says how to mix their slopes. This is
-the cutting-plane way to the best lines; with ReLUs after one layer it ends at the triangle
+stand side by side as rivals of one exact-mass LP, and its dual says how to mix their slopes. This
+is the cutting-plane way to the best lines; with ReLUs after one layer it ends at the triangle
 relaxation, without a general solver. In a case a unit's interval is halved (a ReLU is linear
 there), and a multiple of its input that is nonnegative in that case may be added to any bound.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gnn_repair.exposure.tails.operations import Activation
 from gnn_repair.oracle.answers import Piece
-from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.tables import Floats
 from gnn_repair.oracle.tails.backward import Relaxed, width_of
 from gnn_repair.oracle.tails.base import Base
 from gnn_repair.oracle.tails.lowering import Smooth
@@ -64,7 +64,11 @@ class Tree:
 
     position: int
     target: int
-    leaves: list[Leaf]
+    threshold: float
+    """A case with a bound at or below it is closed (of the lowered tail's margin)."""
+    win: float
+    """A λ with a margin above it wins."""
+    leaves: list[Leaf] = field(default_factory=list)
     """Those with a bound above the threshold, still to be split."""
     closed: list[Leaf] = field(default_factory=list)
     margin: float = -np.inf
@@ -226,12 +230,7 @@ def _gaps(
     return torch.where(splittable, gap + 1e-3 * spread, -1.0)
 
 
-def bounded(base: Base, cases: list[tuple[Tree, Leaf]], threshold: float, rounds: int) -> None:
+def bounded(base: Base, cases: list[tuple[Tree, Leaf]], rounds: int) -> None:
     """Bound leaves of one depth and hand them back to their trees."""
     for (tree, _), leaf in zip(cases, LeafBatch(base, cases).bound(rounds), strict=True):
-        (tree.closed if leaf.bound <= threshold else tree.leaves).append(leaf)
-
-
-def roots(position: Integers, target: Integers) -> list[tuple[Tree, Leaf]]:
-    """A tree with one case, nothing assumed, for each LP."""
-    return [(Tree(int(p), int(c), []), Leaf()) for p, c in zip(position, target, strict=True)]
+        (tree.closed if leaf.bound <= tree.threshold else tree.leaves).append(leaf)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.tails.operations import Activation, Multiply, Operation
-from gnn_repair.oracle.tails.functions import Function, function_of
+from gnn_repair.oracle.tails.functions import function_of
 from gnn_repair.oracle.tails.lowering import Root, Smooth
 
 NONLINEAR = (Activation, Smooth, Multiply, Root)
@@ -63,8 +63,7 @@ def constant_above(
     """The smallest b with Σ s x + b ≥ f(x) on the box, rounded up, [B, k]."""
     if isinstance(operation, Multiply):
         return _corners(slopes, box).amax(0)
-    f, parameter = function_of(operation)
-    return _touch(f, parameter, slopes[0], box[0], 1.0)
+    return _touch(operation, slopes[0], box[0])[1]
 
 
 def constant_below(
@@ -75,19 +74,20 @@ def constant_below(
         return _corners(slopes, box).amin(0)
     if isinstance(operation, Root):
         return _root_constant(operation, slopes[0])
+    return _touch(operation, slopes[0], box[0])[0]
+
+
+def _touch(operation: Operation, slope: Tensor, box: Interval) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest f(y) − s y over the interval, rounded outwards."""
     f, parameter = function_of(operation)
-    return -_touch(f, parameter, slopes[0], box[0], -1.0)
-
-
-def _touch(f: Function, parameter: Tensor, slope: Tensor, box: Interval, sign: float) -> Tensor:
-    """max sign · (f(y) − s y) over the interval, rounded up."""
-    best = torch.full_like(slope, -torch.inf)
+    low, high = torch.full_like(slope, torch.inf), torch.full_like(slope, -torch.inf)
     for point in (box.low, box.high, *f.touching(slope, parameter)):
         y = torch.minimum(torch.maximum(point, box.low), box.high)
         value, line = f.value(y, parameter), slope * y
-        gap = sign * (value - line) + SAFETY * (value.abs() + line.abs())
-        best = torch.maximum(best, gap)
-    return best
+        slack = SAFETY * (value.abs() + line.abs())
+        low = torch.minimum(low, value - line - slack)
+        high = torch.maximum(high, value - line + slack)
+    return low, high
 
 
 def _corners(slopes: Sequence[Tensor], box: Sequence[Interval]) -> Tensor:
@@ -143,8 +143,9 @@ def _smooth_lines(operation: Operation, box: Interval, at: Tensor) -> Lines:
     tangents = [f.slope(point, parameter) for point in (at, box.low, box.high)]
     chord = torch.where(width > POINT, rise / width.clamp(min=POINT), tangents[0])
     slopes = torch.stack([chord, *tangents])
-    ups = torch.stack([s * at + constant_above(operation, [s], [box]) for s in slopes])
-    lows = torch.stack([s * at + constant_below(operation, [s], [box]) for s in slopes])
+    reach = [_touch(operation, s, box) for s in slopes]
+    lows = torch.stack([s * at + ends[0] for s, ends in zip(slopes, reach, strict=True)])
+    ups = torch.stack([s * at + ends[1] for s, ends in zip(slopes, reach, strict=True)])
     above = slopes.gather(0, ups.argmin(0, keepdim=True))[0]
     below = slopes.gather(0, lows.argmax(0, keepdim=True))[0]
     return Lines((above,), (below,))

@@ -127,6 +127,14 @@ class Region:
         return torch.from_numpy(out) + offset + linear.constant
 
 
+def bare_region(base: Base, position: Integers) -> Region:
+    """The region without any interval: enough to search for witnesses."""
+    counts = base.ends[position, -1] - base.ends[position, 0]
+    begins = np.append(0, np.cumsum(counts))
+    sizes = (torch.from_numpy(base.size[position]),)
+    return Region(base, position, begins, np.empty((int(begins[-1]), 0)), {}, {}, {}, sizes)
+
+
 def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = None) -> Region:
     """The region of the recipients at ``position``: intervals of everything, value by value.
 
@@ -136,22 +144,16 @@ def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = 
         signs: by number of an elementwise operation, [B, k] of −1, 0, 1: the sign its input is
             taken to have, which halves its interval.
     """
-    counts = base.ends[position, -1] - base.ends[position, 0]
-    begins = np.append(0, np.cumsum(counts))
     start = Interval(torch.from_numpy(base.low[position]), torch.from_numpy(base.high[position]))
-    region = Region(
-        base, position, begins, np.empty((int(begins[-1]), 0)), {}, {}, {},
-        (torch.from_numpy(base.size[position]),),
-    )  # fmt: skip
-    intervals, exact = [start], [True]
+    region = bare_region(base, position)
+    intervals, exact = [start], [True]  # exact: nothing better is to be had by linear bounds
     for number, operation in enumerate(base.graph.operations):
         inputs = [intervals[i] for i in operation.inputs]
-        plain = all(exact[i] for i in operation.inputs)
         if isinstance(operation, NONLINEAR):
-            inputs = [
-                interval if exact[i] else _tightened(region, i, interval)
-                for i, interval in zip(operation.inputs, inputs, strict=True)
-            ]
+            for i in operation.inputs:
+                if not exact[i]:
+                    intervals[i], exact[i] = _tightened(region, i, intervals[i]), True
+            inputs = [intervals[i] for i in operation.inputs]
             if signs is not None and number in signs:
                 inputs[0] = clipped(inputs[0], signs[number])
             region = replace(region, boxes={**region.boxes, number: tuple(inputs)})
@@ -165,7 +167,7 @@ def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = 
         sizes = [region.sizes[i] for i in operation.inputs]
         size = SIZES[type(operation)](operation, sizes, inputs, region.nodes)
         region = replace(region, sizes=(*region.sizes, size))
-        exact.append(plain and keeps_channels(operation))
+        exact.append(all(exact[i] for i in operation.inputs) and keeps_channels(operation))
     return region
 
 
