@@ -21,6 +21,10 @@ NONLINEAR = (Activation, Smooth, Multiply, Root)
 SAFETY = 1e-13
 """Relative widening of a line's constant: values of f and of the touching point are good to a few
 units in the last place, and the touching point enters in second order."""
+ABSOLUTE = 4e-16
+"""Of 1 + |y|: what sums like 1 + erf are good to where they nearly cancel."""
+TIE = 1e-9
+"""Planes closer than this, relative to their values, count as equally tight."""
 POINT = 1e-9
 """An interval shorter than this has no chord that float64 could tell; its slope is f′."""
 
@@ -84,7 +88,7 @@ def _touch(operation: Operation, slope: Tensor, box: Interval) -> tuple[Tensor, 
     for point in (box.low, box.high, *f.touching(slope, parameter)):
         y = torch.minimum(torch.maximum(point, box.low), box.high)
         value, line = f.value(y, parameter), slope * y
-        slack = SAFETY * (value.abs() + line.abs())
+        slack = SAFETY * (value.abs() + line.abs()) + ABSOLUTE * (1 + y.abs())
         low = torch.minimum(low, value - line - slack)
         high = torch.maximum(high, value - line + slack)
     return low, high
@@ -161,7 +165,9 @@ def _product_lines(box: Sequence[Interval], at: Sequence[Tensor]) -> Lines:
             gaps = _corners((s, t), box)
             limit = gaps.amax(0) if sign > 0 else gaps.amin(0)
             values.append(sign * (s * p + t * q + limit))
-        first = values[0] <= values[1]
+        # At the middle of a box both are the same: the first then, whatever rounding says.
+        size = values[0].abs() + values[1].abs() + 1.0
+        first = values[0] <= values[1] + TIE * size
         (s0, t0), (s1, t1) = options
         return torch.where(first, s0, s1), torch.where(first, t0, t1)
 

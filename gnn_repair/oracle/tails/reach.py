@@ -1,4 +1,4 @@
-"""How often the evidence was there, for models with a tail: what is proved, what is not excluded."""
+"""How often the evidence was there, with a tail: what is proved, and what is not excluded."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ TURNS = {
     "tanh": 0.0, "sigmoid": 0.0, "elu": 0.0,
 }  # fmt: skip
 """f″ changes sign at ± these and nowhere else (ELU: its kink), so f′ is monotone in between."""
-HALVINGS = 70
+HALVINGS = 48
 """Of an interval in which f′ − s changes sign once."""
 
 
@@ -449,8 +449,10 @@ def _middle_product(box: list[tuple[Array, Array]]) -> tuple[list[Array], list[A
         corners = [p * q - s * p - t * q for p in (a, b) for q in (c, d)]
         return s * x + t * y + (np.max(corners, axis=0) if sign > 0 else np.min(corners, axis=0))
 
-    first = value(c, b, 1.0) <= value(d, a, 1.0)
-    second = value(c, a, -1.0) >= value(d, b, -1.0)
+    tops, bottoms = (value(c, b, 1.0), value(d, a, 1.0)), (value(c, a, -1.0), value(d, b, -1.0))
+    # At the middle both planes are equally tight: the first counts, whatever rounding says.
+    first = tops[0] <= tops[1] + 1e-9 * (1 + abs(tops[0]) + abs(tops[1]))
+    second = bottoms[0] >= bottoms[1] - 1e-9 * (1 + abs(bottoms[0]) + abs(bottoms[1]))
     above = [np.where(first, c, d), np.where(first, b, a)]
     return above, [np.where(second, c, d), np.where(second, a, b)]
 

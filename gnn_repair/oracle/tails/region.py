@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.exposure.tails.operations import TailGraph
@@ -111,10 +112,22 @@ class Region:
     ) -> Linear:
         """Bound coefficients [B or 1, R, k] · value above by linear functions."""
         sizes = self.sizes if weigh else None
-        return backward(
+        linear = backward(
             self.base.graph, value, coefficients, parts, self.nodes, self.lifts.shape[1], sizes,
             pushes,
         )  # fmt: skip
+        empty = np.diff(self.begins) == 0
+        return self._without_terms(linear, empty) if self.lift_of and empty.any() else linear
+
+    def _without_terms(self, linear: Linear, empty: NDArray[np.bool_]) -> Linear:
+        """Where there are no terms to lift, a Root's coefficient meets its one value."""
+        high = torch.zeros(len(self), self.lifts.shape[1], dtype=torch.float64)
+        for number, first in self.lift_of.items():
+            top = self.tops[number].high
+            high[:, first : first + top.shape[1]] = top
+        alone = (linear.lifted @ high.unsqueeze(2)).squeeze(2)
+        constant = linear.constant + alone * torch.from_numpy(empty).unsqueeze(1)
+        return replace(linear, constant=constant)
 
     def largest(self, linear: Linear) -> Tensor:
         """[B, R]: the largest value of linear functions over the admissible aggregates."""
