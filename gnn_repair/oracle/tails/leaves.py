@@ -146,10 +146,18 @@ class LeafBatch:
             mixed, slopes = cuts.combine(piece)
             weights = mixed
             self._keep(mixed, slopes, cuts.combine_pushes(piece), values)
-            if turn + 1 < rounds:
-                parts = region.relax(values)
-                cuts.add(rows, mixture, parts)
+            if turn + 1 == rounds or self._settled():
+                break
+            parts = region.relax(values)
+            cuts.add(rows, mixture, parts)
         return [leaf for leaf in self.best if leaf is not None]
+
+    def _settled(self) -> bool:
+        """Whether every leaf is closed, or its tree has won."""
+        return all(
+            tree.margin > tree.win or (leaf is not None and leaf.bound <= tree.threshold)
+            for (tree, _), leaf in zip(self.cases, self.best, strict=True)
+        )
 
     def _parents_weights(self) -> Tensor:
         return torch.from_numpy(np.stack([leaf.weights for _, leaf in self.cases]))

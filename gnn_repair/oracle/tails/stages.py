@@ -95,7 +95,7 @@ class Questions:
 
 
 def relax_all(questions: Questions, frozen: Floats) -> None:
-    """Stage 1, and the frozen and the relaxation's λ as first witnesses."""
+    """Stage 1; frozen λ, the relaxation's and the vertices are the first witnesses."""
     for first in range(0, len(questions), CHUNK):
         chosen = np.arange(first, min(first + CHUNK, len(questions)))
         position, target = questions.position[chosen], questions.target[chosen]
@@ -124,20 +124,26 @@ def _relax_chunk(questions: Questions, chosen: Integers, region: Region, frozen:
     search = Search.start(region, questions.target[chosen], frozen)
     search.offer(mixed_at(region, piece), dense_shares(region, piece))
     questions.take_search(chosen, search)
+    left = chosen[questions.open()[chosen]]
+    if len(left):
+        _search(questions, left, frozen, 0)
 
 
 def search_all(questions: Questions, chosen: Integers, frozen: Floats, steps: int) -> None:
     """Stage 2: vertices and ascent for the chosen questions."""
     for first in range(0, len(chosen), CHUNK):
         part = chosen[first : first + CHUNK]
-        region = bare_region(questions.base, questions.position[part])
-        search = Search.start(region, questions.target[part], frozen)
-        shares = np.concatenate([questions.shares[i] for i in part])
-        search.offer_shares(shares)
-        search.vertices()
-        search.ascend(steps)
-        questions.take_search(part, search)
+        _search(questions, part, frozen, steps)
         questions.stage[part] = np.maximum(questions.stage[part], 2)
+
+
+def _search(questions: Questions, chosen: Integers, frozen: Floats, steps: int) -> None:
+    region = bare_region(questions.base, questions.position[chosen])
+    search = Search.start(region, questions.target[chosen], frozen)
+    search.offer_shares(np.concatenate([questions.shares[i] for i in chosen]))
+    search.vertices()
+    search.ascend(steps)
+    questions.take_search(chosen, search)
 
 
 def split_all(questions: Questions, chosen: Integers, budget: Budget) -> None:
