@@ -144,7 +144,6 @@ def problems(
         target: [N] a class per node of the graph, −1 where unknown; or ``"all"``.
         nodes: a mask [N] or [N, S] (member s takes column s), node numbers, or None for all.
     """
-    check_exposure(exposure)
     member, position = _selection(exposure, nodes)
     classes = exposure.num_classes
     if isinstance(target, str):
