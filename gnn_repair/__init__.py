@@ -35,6 +35,8 @@ _HOMES = {
     "reach": "oracle",
     "solve_oracle": "oracle",
     "stable_evidence": "oracle",
+    "CrossFitted": "repair",
+    "EvidenceLadder": "repair",
     "NodeTranslation": "repair",
     "RefitHead": "repair",
     "Reweighting": "repair",

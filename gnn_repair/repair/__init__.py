@@ -2,8 +2,10 @@
 
 from gnn_repair.repair.base import FittedRepair, Repair
 from gnn_repair.repair.baselines import CorrectAndSmooth, TemperatureScaling
+from gnn_repair.repair.cross_fitting import CrossFitted
 from gnn_repair.repair.fitting import paper_batch_size
 from gnn_repair.repair.head import RefitHead
+from gnn_repair.repair.ladder import EvidenceLadder
 from gnn_repair.repair.realizable import displacement_distance, realizable
 from gnn_repair.repair.registry import REPAIRS, load_repair
 from gnn_repair.repair.reweighting import Reweighting
@@ -12,6 +14,8 @@ from gnn_repair.repair.translation import NodeTranslation, SetTranslation
 __all__ = [
     "REPAIRS",
     "CorrectAndSmooth",
+    "CrossFitted",
+    "EvidenceLadder",
     "FittedRepair",
     "NodeTranslation",
     "RefitHead",

@@ -11,7 +11,9 @@ from gnn_repair.errors import FileFormatError
 from gnn_repair.files import load_tensors
 from gnn_repair.repair.base import KIND, FittedRepair, Repair, TrainedRepair
 from gnn_repair.repair.baselines import CorrectAndSmooth, TemperatureScaling
+from gnn_repair.repair.cross_fitting import CrossFitted
 from gnn_repair.repair.head import RefitHead
+from gnn_repair.repair.ladder import RUNGS, EvidenceLadder
 from gnn_repair.repair.reweighting import Reweighting
 from gnn_repair.repair.translation import NodeTranslation, SetTranslation
 
@@ -25,18 +27,20 @@ REPAIRS: dict[str, type[Repair[Any]]] = {
 }
 """The paper's two repairs and two controls, then two baselines that are not from the paper."""
 
+COMPOSED: dict[str, type[Repair[Any]]] = {
+    "cross-fitted": CrossFitted,
+    "evidence-ladder": EvidenceLadder,
+}
+"""Made of other repairs; not from the paper."""
+
 STATISTICS = ("best_epoch", "epochs_run", "diverged")
 
 
 def load_repair(path: str | Path) -> FittedRepair:
     """Read what :meth:`FittedRepair.save` wrote; nothing is unpickled."""
     header, tensors = load_tensors(path, KIND)
-    by_name = {repair.__name__: repair for repair in REPAIRS.values()}
-    name = header.get("repair")
-    if name not in by_name:
-        raise FileFormatError(f"{path} holds a repair named {name!r}, which this version lacks")
     try:
-        repair = by_name[name].from_settings(header["settings"])
+        repair = by_name(header.get("repair")).from_settings(header["settings"])
         fitted: FittedRepair = repair.fitted(
             width=int(header["width"]),
             num_classes=int(header["num_classes"]),
@@ -48,6 +52,14 @@ def load_repair(path: str | Path) -> FittedRepair:
         raise FileFormatError(f"{path} is incomplete: {error!r}; save the repair again") from error
     _check_parameters(fitted, path)
     return fitted
+
+
+def by_name(name: Any) -> type[Repair[Any]]:
+    """The repair of that class name, rungs of the ladder included."""
+    known = {kind.__name__: kind for kind in (*REPAIRS.values(), *COMPOSED.values(), *RUNGS.values())}
+    if name not in known:
+        raise FileFormatError(f"the file holds a repair named {name!r}, which this version lacks")
+    return known[name]
 
 
 def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
