@@ -62,7 +62,7 @@ class FittedCrossFit(FittedRepair):
             if name.startswith("own/")
         }
         epochs = self.constants["best_epochs"][:, index]
-        return method.repair.fitted(  # type: ignore[no-any-return]
+        return method.repair.fitted(
             width=self.width,
             num_classes=self.num_classes,
             parameters={name: value[:, index] for name, value in self.parameters.items()},
@@ -80,11 +80,11 @@ class FittedCrossFit(FittedRepair):
             check_graph(self.constants["signature"], exposure, self.repair.title)
             kept = self.constants["log_probs"].to(exposure.recipients.device).double()
             return kept[:, exposure.recipients]
-        total = sum(self.copy(k).logits(exposure).log_softmax(2) for k in range(self.copies))
-        return (total / self.copies).log_softmax(2)  # type: ignore[union-attr, operator]
+        told = [self.copy(k).logits(exposure).log_softmax(2) for k in range(self.copies)]
+        return torch.stack(told).mean(0).log_softmax(2)
 
     def out_of_fold(self) -> Tensor:
-        """[S, N, C]: log-probabilities of validation nodes by copies that did not learn from them."""
+        """What copies that did not learn from a validation node say of it, [S, N, C]."""
         return self.constants["out_of_fold"].double()
 
 

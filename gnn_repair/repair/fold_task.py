@@ -65,8 +65,9 @@ def prepare(
     """Check what a repair is to be fitted to, and bring it to the device."""
     placed = on_device(exposure, choose_device(device))
     train, val = find_targets(placed, y, train_mask, val_mask)
-    masks = [_mask(targets, placed.num_recipients) for targets in (train, val)]
-    return Task(placed, repair_inputs(placed), y.to(placed.recipients.device), *masks, data)
+    learned, judged = (_mask(targets, placed.num_recipients) for targets in (train, val))
+    labels = y.to(placed.recipients.device)
+    return Task(placed, repair_inputs(placed), labels, learned, judged, data)
 
 
 def _mask(targets: Targets, count: int) -> Tensor:
@@ -121,8 +122,8 @@ class Outcome(NamedTuple):
     log_probs: Tensor
     """[S, n, C]: the copies' mean, at every recipient."""
     out_of_fold: Tensor
-    """[S, n, C]: by copies that did not learn from the node, at an epoch it had no say in; zero
-    where a recipient is no validation node."""
+    """[S, n, C]: by copies that did not learn from the node; zero where a recipient is no
+    validation node."""
 
 
 def fit_stack(
@@ -145,7 +146,7 @@ def fit_stack(
     )
     inputs = stacked(task.inputs, roles.copies, evidence)
     each = stack_logits(repair, inputs, stack.parameters)
-    return Outcome(stack, averaged(each, roles.copies), held_out(stack.honest, roles))
+    return Outcome(stack, averaged(each, roles.copies), held_out(each, roles))
 
 
 def averaged(logits: Tensor, copies: int) -> Tensor:
@@ -154,12 +155,17 @@ def averaged(logits: Tensor, copies: int) -> Tensor:
     return by_copy.mean(1).log_softmax(2)
 
 
-def held_out(honest: Tensor, roles: Roles) -> Tensor:
-    """Mean over the copies that judged a node (one a repeat)."""
+def held_out(logits: Tensor, roles: Roles) -> Tensor:
+    """Mean log-probabilities of the copies that were judged on a node (one a repeat), [S, n, C].
+
+    The copy's epoch was chosen on the node's fold, as the frozen model's was on all validation
+    nodes: both flatter a little.
+    """
+    told = logits.double().log_softmax(2).unflatten(0, (-1, roles.copies))
     judged = roles.judged.unflatten(0, (-1, roles.copies)).double()
-    total = (honest.double().unflatten(0, (-1, roles.copies)) * judged.unsqueeze(3)).sum(1)
-    mean = total / judged.sum(1).clamp(min=1).unsqueeze(2)
-    return torch.where(judged.sum(1).unsqueeze(2) > 0, mean.log_softmax(2), 0.0)
+    count = judged.sum(1).unsqueeze(2)
+    mean = (told * judged.unsqueeze(3)).sum(1) / count.clamp(min=1)
+    return torch.where(count > 0, mean.log_softmax(2), 0.0)
 
 
 def summary(stack: Stack, copies: int) -> dict[str, Tensor]:

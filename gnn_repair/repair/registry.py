@@ -11,6 +11,7 @@ from gnn_repair.errors import FileFormatError
 from gnn_repair.files import load_tensors
 from gnn_repair.repair.base import KIND, FittedRepair, Repair, TrainedRepair
 from gnn_repair.repair.baselines import CorrectAndSmooth, TemperatureScaling
+from gnn_repair.repair.controls import FeaturePerceptron, LabelPropagation, RetrainedBackbone
 from gnn_repair.repair.cross_fitting import CrossFitted
 from gnn_repair.repair.head import RefitHead
 from gnn_repair.repair.ladder import RUNGS, EvidenceLadder
@@ -30,8 +31,11 @@ REPAIRS: dict[str, type[Repair[Any]]] = {
 COMPOSED: dict[str, type[Repair[Any]]] = {
     "cross-fitted": CrossFitted,
     "evidence-ladder": EvidenceLadder,
+    "label-propagation": LabelPropagation,
+    "retrained-backbone": RetrainedBackbone,
+    "feature-perceptron": FeaturePerceptron,
 }
-"""Made of other repairs; not from the paper."""
+"""The ladder, what it is made of and its controls; none is from the paper."""
 
 STATISTICS = ("best_epoch", "epochs_run", "diverged")
 
@@ -56,7 +60,9 @@ def load_repair(path: str | Path) -> FittedRepair:
 
 def by_name(name: Any) -> type[Repair[Any]]:
     """The repair of that class name, rungs of the ladder included."""
-    known = {kind.__name__: kind for kind in (*REPAIRS.values(), *COMPOSED.values(), *RUNGS.values())}
+    known = {
+        kind.__name__: kind for kind in (*REPAIRS.values(), *COMPOSED.values(), *RUNGS.values())
+    }
     if name not in known:
         raise FileFormatError(f"the file holds a repair named {name!r}, which this version lacks")
     return known[name]

@@ -24,7 +24,7 @@ CHUNK = 1 << 25
 
 
 class RoleTrainee(RepairTrainee):
-    """A repair whose targets have their own shares of the loss, and whose scores are kept."""
+    """A repair whose targets have their own shares of the loss, judged on other inputs."""
 
     def __init__(
         self,
@@ -36,8 +36,6 @@ class RoleTrainee(RepairTrainee):
         labels: Tensor,
         *,
         begin_step: Callable[[], None],
-        evaluations: int,
-        classes: int,
         dropout: float,
         batch_size: int | None,
         seed: int,
@@ -48,11 +46,6 @@ class RoleTrainee(RepairTrainee):
             dropout=dropout, batch_size=batch_size, seed=seed,
         )  # fmt: skip
         self.judge, self.begin_step, self.shares = judge, begin_step, roles.weights
-        place = roles.judged.device
-        size = (evaluations, *val.positions.shape, classes)
-        self.history = torch.zeros(size, dtype=torch.float16, device=place)
-        """[epochs + 1, M, L, C]: log-probabilities of the judged nodes in every epoch."""
-        self.now = torch.zeros(1, dtype=torch.long, device=place)
 
     def losses(self, trunk: Any) -> Tensor:
         self.begin_step()
@@ -66,10 +59,7 @@ class RoleTrainee(RepairTrainee):
 
     def scores(self, trunk: Any) -> Tensor:
         logits = self.judge(self.parameters, trunk, self.val.positions, None)
-        right = (logits.argmax(2) == self.val.labels) & self.val.real
-        self.history.index_copy_(0, self.now, logits.log_softmax(2).half().unsqueeze(0))
-        self.now.add_(1)
-        return right.sum(1)
+        return ((logits.argmax(2) == self.val.labels) & self.val.real).sum(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +72,6 @@ class Stack:
     """[S·K]."""
     epochs_run: Tensor
     diverged: Tensor
-    honest: Tensor
-    """[S·K, n, C]: log-probabilities of judged nodes, each at an epoch it had no say in."""
     trained: tuple[str, ...]
     """Which parameters were trained; the others were fixed before."""
 
@@ -128,8 +116,6 @@ def train_stack(
         roles,
         labels,
         begin_step=begin,
-        evaluations=repair.budget.epochs + 1,
-        classes=own.num_classes,
         dropout=repair.dropout,
         batch_size=batch_size,
         seed=repair.seed,
@@ -145,7 +131,6 @@ def train_stack(
         outcome.best_epoch,
         outcome.epochs_run,
         outcome.diverged,
-        _honest(trainee, outcome, epoch_zero=repair.budget.epoch_zero),
         tuple(trained),
     )
 
@@ -172,9 +157,7 @@ def initial_copies(
     starts = [replace(repair, seed=repair.seed + k).initial(single) for k in range(copies)]
     members = inputs.own.num_members
     return {
-        name: torch.cat([start[name] for start in starts]).repeat(
-            members, *[1] * (value.dim() - 1)
-        )
+        name: torch.cat([start[name] for start in starts]).repeat(members, *[1] * (value.dim() - 1))
         for name, value in starts[0].items()
     }
 
@@ -187,31 +170,6 @@ def _warn_diverged(repair: TrainedRepair[Any], outcome: Fitted) -> None:
             "the best of their earlier states were kept",
             stacklevel=4,
         )
-
-
-def _honest(trainee: RoleTrainee, outcome: Fitted, *, epoch_zero: bool) -> Tensor:
-    """Each judged node at the epoch that the other half of its fold would have kept.
-
-    The epoch that is best on a fold flatters that fold. Its even nodes choose an epoch for the
-    odd ones and the other way round, so that no node has a say in the epoch it is judged at.
-    """
-    history, judged = trainee.history, trainee.val
-    right = (history.argmax(3) == judged.labels) & judged.real
-    epochs = torch.arange(history.shape[0], device=right.device).unsqueeze(1)
-    allowed = epochs <= outcome.epochs_run
-    if not epoch_zero:
-        allowed &= epochs > 0
-    even = torch.arange(right.shape[2], device=right.device) % 2 == 0
-    found = trainee.shares.new_zeros(*trainee.shares.shape, history.shape[3])
-    for chooses in (even, ~even):
-        hits = torch.where(allowed, (right & chooses).sum(2), -1)
-        kept = hits.argmax(0)  # the first of the best, as in training
-        member = torch.arange(kept.numel(), device=kept.device)
-        told = history[kept, member].float() * (judged.real & ~chooses).unsqueeze(2)
-        # Added up, since padding repeats a judged node, with zeros.
-        index = judged.positions.unsqueeze(2).expand_as(told)
-        found.scatter_add_(1, index, told)
-    return found
 
 
 @torch.no_grad()

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
 from gnn_repair.kernels.products import product
@@ -62,15 +61,11 @@ class StackedInputs(RepairInputs):
     def sets(self) -> TermSets:
         """The terms; three numbers a term are repeated where members do not share them."""
         own = self.own.sets
-        names = ("coefficients", "cosine", "distance")
-        values = {name: getattr(own, name) for name in names}
-        return replace(
-            own,
-            **{
-                name: value if value.shape[0] == 1 else repeated(value, self.copies)
-                for name, value in values.items()
-            },
+        coefficients, cosine, distance = (
+            value if value.shape[0] == 1 else repeated(value, self.copies)
+            for value in (own.coefficients, own.cosine, own.distance)
         )
+        return replace(own, coefficients=coefficients, cosine=cosine, distance=distance)
 
     @cached_property
     def frozen_logits(self) -> Tensor:  # type: ignore[override]

@@ -12,10 +12,10 @@ from torch_geometric.data import Data
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.repair.baselines import sources_to_recipients
-from gnn_repair.repair.folds import Roles
-from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.repair.evidence.features import FeatureEvidence
 from gnn_repair.repair.evidence.labels import LabelEvidence
+from gnn_repair.repair.folds import Roles
+from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.repair.stacked_inputs import StackedInputs, picked
 
 

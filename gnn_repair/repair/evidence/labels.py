@@ -62,10 +62,8 @@ def _neighbours(entries: Tensor, nodes: int, dtype: torch.dtype) -> tuple[Operat
     pattern, _ = Pattern.from_entries(others, nodes)
     counts = pattern.indptr.diff().clamp(min=1).double()
     share = counts.reciprocal()[pattern.recipients.long()]
-    matrix = scipy.sparse.csr_matrix(
-        (share.cpu().numpy(), pattern.indices.cpu().numpy(), pattern.indptr.cpu().numpy()),
-        (nodes, nodes),
-    )
-    matrix.sum_duplicates()
+    # From triplets, which are summed where they repeat: the pattern's own memory is not touched.
+    place = (pattern.recipients.cpu().numpy(), pattern.indices.cpu().numpy())
+    matrix = scipy.sparse.coo_matrix((share.cpu().numpy(), place), (nodes, nodes)).tocsr()
     returning = torch.from_numpy(matrix.multiply(matrix.T).sum(axis=1).A1).to(entries.device)
     return Operator(pattern, share.to(dtype)), returning.to(dtype)

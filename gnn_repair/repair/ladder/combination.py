@@ -60,11 +60,11 @@ def stack(told: Tensor, labels: Tensor) -> Tensor:
         weights = raw.softmax(0) * raw.logsumexp(0).exp() / told.shape[0]
         mixed = torch.einsum("r,rmc->mc", weights, chosen).log_softmax(1)
         value = -mixed.gather(1, labels.unsqueeze(1)).mean() + RIDGE * raw.var(correction=0)
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         return value
 
     with torch.enable_grad():
-        optimizer.step(loss)  # type: ignore[no-untyped-call]
+        optimizer.step(loss)
     return raw.detach().softmax(0)
 
 
@@ -113,7 +113,9 @@ def compare(right: Tensor, other: Tensor) -> Comparison:
     difference = right.double() - other.double()
     count = max(1, difference.numel())
     spread = float(difference.var(correction=0)) if difference.numel() else 0.0
-    return Comparison(float(difference.mean()) if difference.numel() else 0.0, (spread / count) ** 0.5)
+    return Comparison(
+        float(difference.mean()) if difference.numel() else 0.0, (spread / count) ** 0.5
+    )
 
 
 TEMPERATURES = torch.logspace(-1.3, 1.3, 261, dtype=torch.float64)

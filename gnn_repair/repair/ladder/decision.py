@@ -46,7 +46,9 @@ def decide(told: Tensor, labels: Tensor, folds: Tensor, rule: str, clearly: floa
         clearly: standard errors.
     """
     rows = [
-        _decide_one(told[s][:, folds[s] >= 0], labels[folds[s] >= 0], folds[s][folds[s] >= 0], rule, clearly)
+        _decide_one(
+            told[s][:, folds[s] >= 0], labels[folds[s] >= 0], folds[s][folds[s] >= 0], rule, clearly
+        )
         for s in range(told.shape[0])
     ]
     return Decision(*(torch.stack(column) for column in zip(*rows, strict=True)))

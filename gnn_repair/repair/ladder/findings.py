@@ -42,16 +42,13 @@ class Finding:
         return abs(self.gain) > self.error
 
     def __str__(self) -> str:
-        what = RUNGS[self.rung].evidence.strip(",")
+        what = RUNGS[self.rung].evidence
         where = "" if self.label is None else f" on class {self.label}"
+        size = f"{self.gain:+.1f} ± {self.error:.1f}"
         if not self.clear:
-            return f"{what}{_comma(self.rung)} nothing that stands out{where} ({self.gain:+.1f} ± {self.error:.1f})"
-        verb = "is worth" if self.gain > 0 else "costs"
-        return f"{what}{_comma(self.rung)} {verb} {abs(self.gain):.1f} ± {self.error:.1f} points{where}"
-
-
-def _comma(rung: str) -> str:
-    return "," if RUNGS[rung].evidence.endswith(",") else ""
+            return f"{what} bring nothing that stands out{where} ({size})"
+        verb = "are worth" if self.gain > 0 else "cost"
+        return f"{what} {verb} {abs(self.gain):.1f} ± {self.error:.1f} points{where}"
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,9 @@ class Findings:
         columns = ("rung", "above", "label", "gain", "error", "deviation", "over_frozen", "nodes")
         table = [[getattr(row, name) for name in columns] for row in self.rows]
         frame = pd.DataFrame(table, columns=list(columns)).astype({"label": "Int64"})
-        frame["advice"] = [RUNGS[row.rung].advice if row.clear and row.gain > 0 else "" for row in self.rows]
+        frame["advice"] = [
+            RUNGS[row.rung].advice if row.clear and row.gain > 0 else "" for row in self.rows
+        ]
         return frame
 
     def of(self, rung: str, label: int | None = None) -> Finding:
@@ -108,7 +107,9 @@ def find(candidates: Sequence[str], right: Tensor, labels: Tensor, classes: int)
         for number, rung in enumerate(candidates[1:], 1):
             below = RUNGS[rung].above
             other = candidates.index(below) if below in candidates else 0
-            rows.append(_finding(rung, candidates[other], label, right[:, [number, other, 0]], judged))
+            rows.append(
+                _finding(rung, candidates[other], label, right[:, [number, other, 0]], judged)
+            )
     return Findings(tuple(rows))
 
 

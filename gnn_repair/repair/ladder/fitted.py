@@ -73,7 +73,7 @@ class FittedLadder(FittedRepair):
         return dict(zip(RULES, self.constants["nested_accuracy"].t(), strict=True))
 
     def right_out_of_fold(self) -> tuple[Tensor, Tensor]:
-        """Who is right about which validation node [S, candidates, N], and which these are [S, N]."""
+        """Who is right about which validation nodes [S, candidates, N], and which these are."""
         labels = self.constants["labels"]
         told = self.constants["out_of_fold"].argmax(3)
         return (told == labels.unsqueeze(1)) & (labels >= 0).unsqueeze(1), labels >= 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -75,12 +74,6 @@ class EvidenceLadder(Repair[FittedLadder]):
     def rung(self, name: str) -> Rung:
         """A rung with the ladder's settings."""
         return RUNGS[name](self.budget, dropout=self.dropout, seed=self.seed, hidden=self.hidden)
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> EvidenceLadder:
-        """The inverse of :meth:`settings`."""
-        ladder: Any = super().from_settings(settings)
-        return ladder  # type: ignore[no-any-return]
 
     def fit(
         self,

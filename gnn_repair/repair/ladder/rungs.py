@@ -29,7 +29,7 @@ class Rung(SetTranslation):
     """In tables and records."""
     above: ClassVar[str] = "frozen"
     """The rung it is compared with to say what its evidence is worth."""
-    evidence: ClassVar[str] = "learning where the model errs, on validation nodes too,"
+    evidence: ClassVar[str] = "honest mistakes to learn from, on validation nodes in folds,"
     """What it reads that the rung below does not, in words."""
     advice: ClassVar[str] = "give the classifier more labels: hold out fewer of them"
     """What a user can do about it when this evidence is worth something."""
@@ -97,7 +97,7 @@ class PaperFit(Rung):
     """Set translation as the paper fits it: from training nodes, judged on all of validation."""
 
     name: ClassVar[str] = "paper"
-    evidence: ClassVar[str] = "the message set, learned from training nodes alone,"
+    evidence: ClassVar[str] = "the message sets, learned from training nodes alone,"
     advice: ClassVar[str] = "keep set translation as the paper fits it"
     crossed: ClassVar[bool] = False
     title: ClassVar[str] = "Set translation, the paper's fit"
@@ -133,7 +133,7 @@ class LabelsReweighting(Labels):
 
     name: ClassVar[str] = "labels-reweighting"
     above: ClassVar[str] = "labels"
-    evidence: ClassVar[str] = "weighing the messages anew"
+    evidence: ClassVar[str] = "new weights of the messages"
     advice: ClassVar[str] = "change the aggregator: attention, or other weights"
     title: ClassVar[str] = "… with neighbours' labels, reweighting"
 
@@ -183,7 +183,7 @@ class LabelsFeaturesReweighting(LabelsReweighting):
 
     name: ClassVar[str] = "labels-features-reweighting"
     above: ClassVar[str] = "labels-reweighting"
-    evidence: ClassVar[str] = "the raw features beside labels and reweighting"
+    evidence: ClassVar[str] = "the raw features, beside labels and new weights,"
     advice: ClassVar[str] = "add a skip connection and change the aggregator"
     reads_features: ClassVar[bool] = True
     title: ClassVar[str] = "… with all of it"

@@ -28,7 +28,9 @@ def describe(fitted: FittedLadder) -> str:
     lines += [text[0].upper() + text[1:] + "." for text in map(str, fitted.findings().overall())]
     lines += [f"→ {line}" for line in fitted.findings().advice()]
     if any(ladder.rung(name).needs_evidence for name in fitted.candidates[1:]):
-        lines.append("It reads known labels or features of this graph: on another one it falls back.")
+        lines.append(
+            "It reads known labels or features of this graph: on another one it falls back."
+        )
     return "\n".join(lines)
 
 
