@@ -35,6 +35,10 @@ class Method:
     batched: bool = True
     """Whether it is trained on minibatches where the protocol asks for them."""
     from_paper: bool = True
+    needs: tuple[str, ...] = ()
+    """What its fit is given beside the exposure: ``data`` (the graph) or ``frozen``."""
+    by_default: bool = True
+    """Whether it is evaluated where no methods are named."""
 
 
 def _refit_head(settings: RepairProtocol, exposure: Exposure) -> Any:
@@ -91,6 +95,70 @@ def _temperature(settings: RepairProtocol, exposure: Exposure) -> Any:
     return TemperatureScaling()
 
 
+def _evidence_ladder(settings: RepairProtocol, exposure: Exposure) -> Any:
+    from gnn_repair.repair import EvidenceLadder
+
+    return EvidenceLadder(
+        budget=settings.set_translation,
+        dropout=settings.dropout,
+        seed=settings.seed,
+        hidden=settings.hidden,
+    )
+
+
+def _cross_fitted(settings: RepairProtocol, exposure: Exposure) -> Any:
+    from gnn_repair.repair import CrossFitted
+
+    return CrossFitted(_set_translation(settings, exposure), seed=settings.seed)
+
+
+def _cross_fitted_smoothing(settings: RepairProtocol, exposure: Exposure) -> Any:
+    from gnn_repair.repair import CrossFitted
+
+    return CrossFitted(_correct_and_smooth(settings, exposure), seed=settings.seed)
+
+
+def _retrained(settings: RepairProtocol, exposure: Exposure) -> Any:
+    from gnn_repair.repair.controls import RetrainedBackbone
+
+    return RetrainedBackbone(seed=settings.seed)
+
+
+def _label_propagation(settings: RepairProtocol, exposure: Exposure) -> Any:
+    from gnn_repair.repair.controls import LabelPropagation
+
+    return LabelPropagation(layers=settings.smoothing_layers)
+
+
+def _feature_perceptron(settings: RepairProtocol, exposure: Exposure) -> Any:
+    from gnn_repair.repair import CrossFitted
+    from gnn_repair.repair.controls import FeaturePerceptron
+
+    return CrossFitted(
+        FeaturePerceptron(hidden=settings.hidden, seed=settings.seed), seed=settings.seed
+    )
+
+
+def _beyond(
+    title: str,
+    output: str,
+    build: Callable[[RepairProtocol, Exposure], Any],
+    *needs: str,
+    message_set: bool = False,
+) -> Method:
+    """The ladder or one of its controls: full batches, asked for by name."""
+    return Method(
+        title=title,
+        output=output,
+        message_set=message_set,
+        build=build,
+        batched=False,
+        from_paper=False,
+        needs=needs,
+        by_default=False,
+    )
+
+
 def _baseline(title: str, output: str, build: Callable[[RepairProtocol, Exposure], Any]) -> Method:
     return Method(title, output, False, build, trained=False, batched=False, from_paper=False)
 
@@ -102,14 +170,32 @@ METHODS: dict[str, Method] = {
     "set_translation": Method("Set translation", "centred shift", True, _set_translation),
     "correct_and_smooth": _baseline("Correct and smooth", "smoothed labels", _correct_and_smooth),
     "temperature_scaling": _baseline("Temperature", "one scale", _temperature),
+    "evidence_ladder": _beyond(
+        "Evidence ladder", "weighed rungs", _evidence_ladder, "data", message_set=True
+    ),
+    "cross_fitted": _beyond(
+        "Set translation, cross-fitted", "centred shift", _cross_fitted, message_set=True
+    ),
+    "retrained_backbone": _beyond("Retrained backbone", "everything", _retrained, "frozen"),
+    "cross_fitted_smoothing": _beyond(
+        "Correct and smooth, cross-fitted", "smoothed labels", _cross_fitted_smoothing
+    ),
+    "label_propagation": _beyond("Label propagation", "spread labels", _label_propagation, "data"),
+    "feature_perceptron": _beyond(
+        "Perceptron on features", "everything", _feature_perceptron, "data"
+    ),
 }
 """Repairs, controls and baselines by name, in the order of the tables."""
 
 
 def chosen_methods(names: Iterable[str] | None = None) -> tuple[str, ...]:
-    """Known names in the order of the tables, the oracle first; all unless given."""
+    """Known names in the order of the tables, the oracle first.
+
+    Unless names are given, all but the ladder and its controls, which cost more than the rest.
+    """
     known = (ORACLE, *METHODS)
-    wanted = known if names is None else tuple(names)
+    usual = (ORACLE, *(name for name, method in METHODS.items() if method.by_default))
+    wanted = usual if names is None else tuple(names)
     for name in wanted:
         if name not in known:
             raise InputError(f"unknown method {name!r}; choose from {', '.join(known)}")

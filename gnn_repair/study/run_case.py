@@ -21,6 +21,7 @@ from gnn_repair.exposure import Exposure, expose
 from gnn_repair.study.cases import Case
 from gnn_repair.study.engine import Tell
 from gnn_repair.study.environment import environment
+from gnn_repair.study.further_scores import further_scores
 from gnn_repair.study.methods import METHODS, ORACLE
 from gnn_repair.study.oracle_summary import summarise_oracle
 from gnn_repair.study.protocol import BackboneProtocol, Protocol
@@ -66,7 +67,7 @@ def _run_case(settings: Settings, case: Case, device: torch.device, tell: Tell) 
     masks = {part: as_splits(data[f"{part}_mask"])[:, list(case.splits)] for part in PARTS}
     findings = _oracle(settings.protocol, case, exposure, data, masks, clock, tell)
     results = {
-        name: _repair(name, settings, case, exposure, data, masks, clock, tell)
+        name: _repair(name, settings, case, frozen, exposure, masks, clock, tell)
         for name in case.methods
         if name != ORACLE
     }
@@ -165,14 +166,14 @@ def _repair(
     name: str,
     settings: Settings,
     case: Case,
+    frozen: Frozen,
     exposure: Exposure,
-    data: Data,
     masks: Mapping[str, Tensor],
     clock: Clock,
     tell: Tell,
 ) -> list[dict[str, Any]]:
     """Fit one method for all splits and score it."""
-    method = METHODS[name]
+    method, data = METHODS[name], frozen.data
     title = method.title.lower()
     tell(title)
     repair = method.build(settings.protocol.repairs, exposure)
@@ -181,13 +182,17 @@ def _repair(
         options = {"device": exposure.recipients.device, "on_progress": _teller(tell, title)}
     if method.batched:
         options["batch_size"] = settings.protocol.batches.of(case.dataset, case.backbone)
+    given = {"data": data, "frozen": frozen}
+    options |= {need: given[need] for need in method.needs}
     with clock(name):
         fitted = repair.fit(exposure, data.y, masks["train"], masks["val"], **options)
         predicted = fitted.logits(exposure).argmax(2)
     scores = _accuracies(predicted, data, masks)
+    more = further_scores(fitted, exposure, data.y, masks["test"])
     return [
         {
             **{part: scores[part][member] for part in PARTS},
+            **more[member],
             "best_epoch": int(fitted.best_epoch[member]),
             "epochs_run": int(fitted.epochs_run[member]),
             "diverged": bool(fitted.diverged[member]),

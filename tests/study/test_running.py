@@ -27,7 +27,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def records(data):
-    case = Case("mine", "gcn", (0, 2), chosen_methods())
+    case = Case("mine", "gcn", (0, 2), chosen_methods(("oracle", *METHODS)))
     stages: list[str] = []
     settings = Settings(PROTOCOL, lambda name: data, BACKBONES, "cpu")
     made = run_case(settings, case, stages.append)

@@ -57,9 +57,9 @@ def stack(told: Tensor, labels: Tensor) -> Tensor:
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        weights = raw.softmax(0) * raw.logsumexp(0).exp() / told.shape[0]
-        mixed = torch.einsum("r,rmc->mc", weights, chosen).log_softmax(1)
-        value = -mixed.gather(1, labels.unsqueeze(1)).mean() + RIDGE * raw.var(correction=0)
+        weights = raw.exp() / told.shape[0]
+        likely = mixed(chosen, weights).gather(1, labels.unsqueeze(1))
+        value = RIDGE * raw.var(correction=0) - likely.mean()
         value.backward()
         return value
 
@@ -96,26 +96,36 @@ def nested(rule: Rule, told: Tensor, labels: Tensor, folds: Tensor) -> Tensor:
 
 
 class Comparison(NamedTuple):
-    """How much more often one is right than another, on the same nodes."""
+    """How much better one does than another on the same nodes."""
 
     gain: float
-    """Difference of accuracies."""
+    """Mean difference."""
     error: float
-    """Its standard error, from the nodes on which they differ."""
+    """Its standard error."""
 
     def clear(self, errors: float) -> bool:
         """Whether the gain exceeds this many standard errors."""
-        return self.gain > errors * self.error and self.gain > 0
+        # More than rounding: two that say the same differ by nothing.
+        return self.gain > max(errors * self.error, 1e-9)
 
 
-def compare(right: Tensor, other: Tensor) -> Comparison:
-    """Paired over nodes: both are bool [m]."""
-    difference = right.double() - other.double()
-    count = max(1, difference.numel())
+def compare(mine: Tensor, other: Tensor) -> Comparison:
+    """Paired over nodes: values [m] of each."""
+    difference = mine.double() - other.double()
     spread = float(difference.var(correction=0)) if difference.numel() else 0.0
-    return Comparison(
-        float(difference.mean()) if difference.numel() else 0.0, (spread / count) ** 0.5
-    )
+    mean = float(difference.mean()) if difference.numel() else 0.0
+    return Comparison(mean, (spread / max(1, difference.numel())) ** 0.5)
+
+
+def likelihoods(told: Tensor, labels: Tensor) -> Tensor:
+    """log p of each node's label at the best temperature, [m] float64.
+
+    At the best temperature, so that being surer or less sure counts for nothing: what is left is
+    how well classes are told apart. A frozen model's accuracy on validation nodes flatters it,
+    since its epoch was chosen by that accuracy; its likelihood was chosen by nobody.
+    """
+    scaled = (told.double() / temperature(told, labels)).log_softmax(1)
+    return scaled.gather(1, labels.unsqueeze(1)).squeeze(1)
 
 
 TEMPERATURES = torch.logspace(-1.3, 1.3, 261, dtype=torch.float64)

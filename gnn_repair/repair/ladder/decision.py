@@ -11,7 +11,7 @@ from gnn_repair.repair.ladder.combination import (
     RULES,
     accuracies,
     compare,
-    mixed,
+    likelihoods,
     nested,
     temperature,
 )
@@ -35,8 +35,9 @@ def decide(told: Tensor, labels: Tensor, folds: Tensor, rule: str, clearly: floa
     """Weigh the candidates of every member.
 
     Frozen keeps all the weight unless the combination, its weights fitted without a node's fold,
-    beats it by ``clearly`` standard errors of the paired difference. The rule is one-sided on
-    purpose: Frozen needs nothing that could go wrong, so a rung must show more than chance.
+    makes the labels more likely by ``clearly`` standard errors of the paired difference. Frozen
+    needs nothing that could go wrong, so a rung must show more than chance. Likelihood is what
+    is compared, since both accuracies flatter (see :func:`likelihoods`).
 
     Args:
         told: [S, R, n, C] log-probabilities out of fold, Frozen first.
@@ -45,28 +46,29 @@ def decide(told: Tensor, labels: Tensor, folds: Tensor, rule: str, clearly: floa
         rule: a name of ``RULES``.
         clearly: standard errors.
     """
-    rows = [
-        _decide_one(
-            told[s][:, folds[s] >= 0], labels[folds[s] >= 0], folds[s][folds[s] >= 0], rule, clearly
-        )
-        for s in range(told.shape[0])
-    ]
+    rows = []
+    for member, own in enumerate(folds):
+        judged = own >= 0
+        rows.append(_one(told[member][:, judged], labels[judged], own[judged], rule, clearly))
     return Decision(*(torch.stack(column) for column in zip(*rows, strict=True)))
 
 
-def _decide_one(
+def _one(
     told: Tensor, labels: Tensor, folds: Tensor, rule: str, clearly: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    right = told.argmax(2) == labels
     said = {name: nested(way, told, labels, folds) for name, way in RULES.items()}
-    combined = compare(said[rule].argmax(1) == labels, right[0])
     frozen = torch.zeros(told.shape[0], dtype=torch.float64, device=told.device)
     frozen[0] = 1
-    use = combined.clear(clearly)
+    use = better(said[rule], told[0], labels, clearly)
     weights = RULES[rule](told, labels) if use else frozen
     best = accuracies(told, labels).argmax()
-    if not compare(right[best], right[0]).clear(clearly):
+    if not better(told[best], told[0], labels, clearly):
         best = torch.zeros_like(best)
-    scale = temperature(said[rule] if use else mixed(told, frozen), labels)
+    scale = temperature(said[rule] if use else told[0], labels)
     hits = torch.stack([(values.argmax(1) == labels).double().mean() for values in said.values()])
     return weights, best, torch.tensor(scale, dtype=torch.float64, device=told.device), hits
+
+
+def better(mine: Tensor, other: Tensor, labels: Tensor, clearly: float) -> bool:
+    """Whether log-probabilities [m, C] make the labels clearly more likely than others do."""
+    return compare(likelihoods(mine, labels), likelihoods(other, labels)).clear(clearly)

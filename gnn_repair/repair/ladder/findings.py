@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from gnn_repair.repair.ladder.combination import likelihoods
 from gnn_repair.repair.ladder.rungs import RUNGS
 
 if TYPE_CHECKING:
@@ -31,15 +32,24 @@ class Finding:
     over them does not make it smaller."""
     deviation: float
     """Sample standard deviation of the gain over members; 0 for one member."""
+    nats: float
+    """Gain of log-likelihood a node, at each rung's best temperature; mean over members."""
+    nats_error: float
+    """Its standard error, likewise."""
     over_frozen: float
-    """Mean gain over Frozen."""
+    """Mean gain of accuracy over Frozen."""
     nodes: float
     """Validation nodes behind it, mean over members."""
 
     @property
     def clear(self) -> bool:
-        """Whether it exceeds its standard error, upwards or downwards."""
-        return abs(self.gain) > self.error
+        """Whether accuracy and likelihood both change by more than their standard errors.
+
+        Accuracy alone is not enough: a rung keeps the epoch that is best on the nodes it is judged
+        by, which flatters it; likelihood has no part in that choice.
+        """
+        ups = self.gain > self.error and self.nats > self.nats_error
+        return ups or (self.gain < -self.error and self.nats < -self.nats_error)
 
     def __str__(self) -> str:
         what = RUNGS[self.rung].evidence
@@ -61,9 +71,9 @@ class Findings:
         """One finding a row."""
         import pandas as pd
 
-        columns = ("rung", "above", "label", "gain", "error", "deviation", "over_frozen", "nodes")
+        columns = [field.name for field in fields(Finding)]
         table = [[getattr(row, name) for name in columns] for row in self.rows]
-        frame = pd.DataFrame(table, columns=list(columns)).astype({"label": "Int64"})
+        frame = pd.DataFrame(table, columns=columns).astype({"label": "Int64"})
         frame["advice"] = [
             RUNGS[row.rung].advice if row.clear and row.gain > 0 else "" for row in self.rows
         ]
@@ -90,15 +100,16 @@ class Findings:
         return "\n".join([*map(str, self.overall()), *("→ " + line for line in self.advice())])
 
 
-def find(candidates: Sequence[str], right: Tensor, labels: Tensor, classes: int) -> Findings:
+def find(candidates: Sequence[str], told: Tensor, labels: Tensor, classes: int) -> Findings:
     """Compare each rung with the one below it.
 
     Args:
         candidates: R names, Frozen first.
-        right: [S, R, N] bool, out of fold.
+        told: [S, R, N, C] log-probabilities out of fold.
         labels: [S, N], −1 where a node is not judged.
         classes: C.
     """
+    right, likely = _scored(told, labels)
     rows = []
     for label in (None, *range(classes)):
         judged = labels >= 0 if label is None else labels == label
@@ -107,30 +118,44 @@ def find(candidates: Sequence[str], right: Tensor, labels: Tensor, classes: int)
         for number, rung in enumerate(candidates[1:], 1):
             below = RUNGS[rung].above
             other = candidates.index(below) if below in candidates else 0
-            rows.append(
-                _finding(rung, candidates[other], label, right[:, [number, other, 0]], judged)
-            )
+            over = mean_gain(right[:, number] - right[:, 0], judged)[0]
+            gain, error, deviation = mean_gain(right[:, number] - right[:, other], judged)
+            nats, nats_error, _ = mean_gain(likely[:, number] - likely[:, other], judged)
+            sizes = 100 * gain, 100 * error, 100 * deviation, nats, nats_error, 100 * over
+            nodes = float(judged.sum(1)[judged.any(1)].double().mean())
+            rows.append(Finding(rung, candidates[other], label, *sizes, nodes))
     return Findings(tuple(rows))
 
 
-def _finding(rung: str, above: str, label: int | None, right: Tensor, judged: Tensor) -> Finding:
-    """From right [S, 3, N]: the rung, the one below, Frozen."""
-    counts = judged.sum(1).clamp(min=1).double()
-    mine, below, frozen = (right[:, i].double() for i in range(3))
+def _scored(told: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Who is right, and log p of the label, [S, R, N] float64 each; zero where not judged."""
+    right = torch.zeros(told.shape[:3], dtype=torch.float64, device=told.device)
+    likely = torch.zeros_like(right)
+    for member in range(told.shape[0]):
+        judged = labels[member] >= 0
+        own = labels[member][judged]
+        for number in range(told.shape[1]):
+            said = told[member, number][judged]
+            right[member, number, judged] = (said.argmax(1) == own).double()
+            likely[member, number, judged] = likelihoods(said, own)
+    return right, likely
+
+
+def mean_gain(differences: Tensor, judged: Tensor) -> tuple[float, float, float]:
+    """Mean over members of the mean over judged nodes, its standard error, and its spread.
+
+    Args:
+        differences: [S, N], paired by node.
+        judged: [S, N] bool.
+    """
+    some = judged.any(1)
+    counts = judged.sum(1)[some].double()
 
     def mean(values: Tensor) -> Tensor:
-        return torch.where(judged, values, 0.0).sum(1) / counts
+        return torch.where(judged, values, 0.0).sum(1)[some] / counts
 
-    gains = mean(mine - below)
-    error = (mean((mine - below).square()) - gains.square()).clamp(min=0).div(counts).sqrt()
-    some = judged.any(1)
-    return Finding(
-        rung,
-        above,
-        label,
-        100 * float(gains[some].mean()),
-        100 * float(error[some].mean()),
-        100 * float(gains[some].std()) if int(some.sum()) > 1 else 0.0,
-        100 * float(mean(mine - frozen)[some].mean()),
-        float(counts[some].mean()),
-    )
+    gains = mean(differences)
+    spread = (mean(differences.square()) - gains.square()).clamp(min=0)
+    error = (spread / counts).sqrt()
+    deviation = float(gains.std()) if gains.numel() > 1 else 0.0
+    return float(gains.mean()), float(error.mean()), deviation

@@ -80,8 +80,8 @@ class FittedLadder(FittedRepair):
 
     def findings(self) -> Findings:
         """Where the evidence was lost, by kind of evidence and by class."""
-        right, _ = self.right_out_of_fold()
-        return find(self.candidates, right, self.constants["labels"], self.num_classes)
+        told, labels = self.constants["out_of_fold"], self.constants["labels"]
+        return find(self.candidates, told, labels, self.num_classes)
 
     @torch.no_grad()
     def logits(self, exposure: Exposure) -> Tensor:
