@@ -12,7 +12,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from gnn_repair.kernels.products import product
+from gnn_repair.kernels.products import SharedRows, product
 from gnn_repair.kernels.sets import TermSets
 from gnn_repair.repair.inputs import Description, RepairInputs
 
@@ -21,9 +21,15 @@ class StackedDescription(Description):
     """[h, z⁰] of S members, multiplied with the weights of S·K copies."""
 
     def __init__(self, own: Description, copies: int) -> None:
-        self.width, self.shared, self.copies = own.width, own.shared, copies
+        self.own, self.copies = own, copies
+        self.width, self.shared = own.width, own.shared
         # Beside a shared state stand the logits alone, C wide; they are repeated.
         self.rows = own.rows if own.shared is None else repeated(own.rows, copies)
+
+    @property
+    def pieces(self) -> SharedRows | None:
+        """The members' own: cut once, whatever is stacked on them."""
+        return self.own.pieces
 
     def times(self, weight: Tensor) -> Tensor:
         """[h, z⁰] W of every row: weight [S·K, d + C, k] gives [S·K, M, k]."""

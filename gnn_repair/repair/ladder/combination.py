@@ -22,6 +22,9 @@ RIDGE = 1e-2
 """Pull of stacked weights towards each other, as a share of a nat per node: rungs that say nearly
 the same would otherwise share their weight by chance."""
 
+STEPS = 25
+"""Of the search for stacked weights, a smooth problem in a handful of numbers."""
+
 
 def accuracies(told: Tensor, labels: Tensor) -> Tensor:
     """Share of right predictions of every candidate, [R] float64."""
@@ -53,7 +56,7 @@ def stack(told: Tensor, labels: Tensor) -> Tensor:
     """
     chosen = told.double()
     raw = torch.zeros(told.shape[0], dtype=torch.float64, device=told.device).requires_grad_()
-    optimizer = torch.optim.LBFGS([raw], max_iter=60, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS([raw], max_iter=STEPS, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()

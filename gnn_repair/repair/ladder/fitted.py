@@ -29,6 +29,23 @@ class FittedLadder(FittedRepair):
     hold for that graph only. On another graph the rungs that read none predict.
     """
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        count = self.constants["weights"].shape[1]
+        nodes = self.constants["signature"].shape[1]
+        expected = {
+            "log_probs": (count - 1, nodes, self.num_classes),
+            "out_of_fold": (count, nodes, self.num_classes),
+            "folds": (nodes,),
+            "labels": (nodes,),
+            "chosen": (),
+            "temperature": (),
+        }
+        for name, shape in expected.items():
+            found = tuple(self.constants[name].shape[1:])
+            if found != shape:
+                raise InputError(f"{name} of a ladder has shape {found} a member, not {shape}")
+
     @property
     def ladder(self) -> EvidenceLadder:
         """The method."""

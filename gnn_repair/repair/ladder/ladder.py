@@ -127,7 +127,8 @@ class EvidenceLadder(Repair[FittedLadder]):
         held = torch.stack([outcome.out_of_fold for outcome in outcomes.values()], 1)
         frozen = task.exposure.frozen_logits[:, task.exposure.recipients].log_softmax(2)
         told = torch.cat([frozen.unsqueeze(1), held], 1)
-        decision = decide(told, task.labels, folds, self.combine, self.clearly)
+        # A few hundred tiny problems: the CPU solves them sooner than a GPU starts them.
+        decision = decide(told.cpu(), task.labels.cpu(), folds.cpu(), self.combine, self.clearly)
         every = torch.stack([outcome.log_probs for outcome in outcomes.values()], 1)
         constants = {
             "log_probs": _nodes_last(task, every),
@@ -135,7 +136,7 @@ class EvidenceLadder(Repair[FittedLadder]):
             "folds": by_node(task, folds + 1) - 1,
             "labels": by_node(task, torch.where(task.val, task.labels + 1, 0)) - 1,
             "signature": signature(task.exposure),
-            **decision._asdict(),
+            **{name: value.to(folds.device) for name, value in decision._asdict().items()},
         }
         parameters: dict[str, Tensor] = {}
         for name, outcome in outcomes.items():
@@ -148,7 +149,7 @@ class EvidenceLadder(Repair[FittedLadder]):
             num_classes=task.inputs.num_classes,
             parameters=parameters,
             constants=constants,
-            **self._statistics(outcomes, decision.chosen),
+            **self._statistics(outcomes, constants["chosen"]),
         )
 
     def _statistics(self, outcomes: dict[str, Outcome], chosen: Tensor) -> dict[str, Tensor]:

@@ -87,13 +87,13 @@ def test_comparisons_are_paired():
 
 def test_the_temperature_is_recovered():
     generator = torch.Generator().manual_seed(9)
-    logits = torch.randn(20_000, CLASSES, generator=generator, dtype=torch.float64)
+    logits = torch.randn(4000, CLASSES, generator=generator, dtype=torch.float64)
     labels = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
     for planted in (0.4, 1.0, 3.0):
-        assert temperature(logits * planted, labels) == pytest.approx(planted, rel=0.06)
+        assert temperature(logits * planted, labels) == pytest.approx(planted, rel=0.12)
     # Scaling is undone before likelihoods are compared.
     torch.testing.assert_close(
-        likelihoods(logits * 3, labels), likelihoods(logits, labels), rtol=0.05, atol=0.05
+        likelihoods(logits * 3, labels), likelihoods(logits, labels), rtol=0.1, atol=0.1
     )
 
 

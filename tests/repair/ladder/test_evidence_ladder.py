@@ -10,7 +10,7 @@ import pytest
 import torch
 from planted_graphs import CLASSES, LADDER, climbed, planted, planted_exposure, test_accuracy
 
-from gnn_repair.errors import InputError
+from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.repair import EvidenceLadder, load_repair
 from gnn_repair.repair.ladder import RUNGS
 
@@ -98,6 +98,25 @@ def test_what_is_loaded_says_and_predicts_the_same(tmp_path):
     assert again.repair == fitted.repair
     assert str(again) == str(fitted)
     assert again.findings() == fitted.findings()
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    path = tmp_path / "ladder.safetensors"
+    climbed("features").save(path)
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    tensors = load_file(path)
+    short = tensors["constants/log_probs"][:, 1:].contiguous()
+    save_file({**tensors, "constants/log_probs": short}, path, metadata)
+    with pytest.raises(FileFormatError, match="log_probs of a ladder has shape"):
+        load_repair(path)
+    del tensors["constants/weights"]
+    save_file(tensors, path, metadata)
+    with pytest.raises(FileFormatError, match="incomplete"):
+        load_repair(path)
 
 
 def test_other_recipients_of_the_same_graph():
