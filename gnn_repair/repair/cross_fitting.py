@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
-from gnn_repair.devices import out_of_memory_hint
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.repair.base import FittedRepair, Repair, TrainedRepair
+from gnn_repair.files import check_fields
+from gnn_repair.repair.base import Repair, TrainedRepair
+from gnn_repair.repair.fitted import FittedRepair, about
 from gnn_repair.repair.fold_task import (
     FOLD_SHARE,
     FOLDS,
@@ -29,15 +29,19 @@ from gnn_repair.repair.fold_task import (
     by_node,
     fit_stack,
     held_out,
-    prepare,
     summary,
 )
 from gnn_repair.repair.folds import paper_roles
+from gnn_repair.repair.graph_repair import GraphRepair
+from gnn_repair.repair.kept_tables import check_graph, check_table, signature
 from gnn_repair.repair.translation import SetTranslation
 from gnn_repair.training import ProgressCallback
 
+INNER = {"name": str, "settings": dict}
+"""The repair inside, in a file's settings."""
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FittedCrossFit(FittedRepair):
     """The mean of K fitted copies' log-probabilities."""
 
@@ -45,6 +49,12 @@ class FittedCrossFit(FittedRepair):
     def copies(self) -> int:
         """K."""
         return self.constants["best_epochs"].shape[1]
+
+    @property
+    def unchanged(self) -> Tensor:
+        """[S] bool: every copy kept the frozen prediction."""
+        inner: CrossFitted = self.repair  # type: ignore[assignment]
+        return inner.repair.starts_frozen & (self.constants["best_epochs"] == 0).all(1)
 
     @property
     def transductive(self) -> bool:
@@ -61,13 +71,13 @@ class FittedCrossFit(FittedRepair):
             for name, value in self.constants.items()
             if name.startswith("own/")
         }
-        epochs = self.constants["best_epochs"][:, index]
         return method.repair.fitted(
             width=self.width,
             num_classes=self.num_classes,
+            fingerprint=self.fingerprint,
             parameters={name: value[:, index] for name, value in self.parameters.items()},
             constants=own,
-            best_epoch=epochs,
+            best_epoch=self.constants["best_epochs"][:, index],
             epochs_run=self.epochs_run,
             diverged=self.diverged,
         )
@@ -88,30 +98,8 @@ class FittedCrossFit(FittedRepair):
         return self.constants["out_of_fold"].double()
 
 
-def signature(exposure: Exposure) -> Tensor:
-    """One number a node and member that another graph or model would not share, [S, N]."""
-    weights = torch.linspace(1, 2, exposure.num_classes, dtype=torch.float64)
-    return (exposure.frozen_logits @ weights.to(exposure.frozen_logits.device)).float()
-
-
-def same_graph(expected: Tensor, exposure: Exposure) -> bool:
-    """Whether the exposure is of the graph and model that gave this signature."""
-    found = signature(exposure).to(expected.device)
-    # Frozen logits of one model repeat to rounding, also on another device.
-    return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
-
-
-def check_graph(expected: Tensor, exposure: Exposure, title: str) -> None:
-    """Refuse another graph than the one whose labels were read."""
-    if not same_graph(expected, exposure):
-        raise InputError(
-            f"{title} reads known labels of the graph it was fitted on and this is another one; "
-            "fit it again here, or use a repair that reads no labels"
-        )
-
-
 @dataclass(frozen=True)
-class CrossFitted(Repair[FittedCrossFit]):
+class CrossFitted(GraphRepair[FittedCrossFit]):
     """Any repair, fitted in folds of the validation nodes; all copies are trained as one stack."""
 
     repair: Repair[Any] = field(default_factory=SetTranslation)
@@ -120,10 +108,9 @@ class CrossFitted(Repair[FittedCrossFit]):
     fold_share: float = FOLD_SHARE
     seed: int = 0
     title: ClassVar[str] = "Cross-fitted"
-    from_paper: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.repair, Repair) or isinstance(self.repair, CrossFitted):
+        if not isinstance(self.repair, Repair) or isinstance(self.repair, GraphRepair):
             raise InputError(
                 f"CrossFitted takes a repair such as SetTranslation(), not {self.repair!r:.60}"
             )
@@ -140,49 +127,44 @@ class CrossFitted(Repair[FittedCrossFit]):
         return {**asdict(self.folding), "repair": own}
 
     @classmethod
+    def setting_hints(cls) -> dict[str, Any]:
+        """In a file the repair stands as a name and settings."""
+        return {**super().setting_hints(), "repair": dict}
+
+    @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> CrossFitted:
         """The inverse of :meth:`settings`."""
         # Imported here since the registry knows this class too.
-        from gnn_repair.repair.registry import by_name
+        from gnn_repair.repair.registry import repair_of
 
-        values = dict(settings)
-        own = values.pop("repair")
-        return cls(repair=by_name(own["name"]).from_settings(own["settings"]), **values)
+        own = check_fields(settings["repair"], INNER, "repair")
+        if own["name"] == cls.__name__:
+            raise InputError("its repair is cross-fitted twice")
+        inner = repair_of(own["name"], own["settings"])
+        return cls(inner, **{key: settings[key] for key in settings.keys() - {"repair"}})
 
-    def fit(
-        self,
-        exposure: Exposure,
-        y: Tensor,
-        train_mask: Tensor,
-        val_mask: Tensor,
-        *,
-        data: Data | None = None,
-        batch_size: int | None = None,
-        device: str | torch.device = "auto",
-        on_progress: ProgressCallback | None = None,
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """Set translation as the protocol asks for it, in folds."""
+        inner = SetTranslation.from_protocol(settings, exposure)
+        return cls(inner, seed=settings.seed)
+
+    @property
+    def most_epochs(self) -> int:
+        """Those of the repair."""
+        return self.repair.most_epochs
+
+    def learn_task(
+        self, task: Task, batch_size: int | None, on_progress: ProgressCallback | None
     ) -> FittedCrossFit:
-        """Fit a copy a fold; see :class:`TrainedRepair` for the arguments.
-
-        Args:
-            exposure: the frozen model.
-            y: [N] labels; only those of nodes in a mask are read.
-            train_mask: bool [N], or [N, S] with a column per member.
-            val_mask: likewise, disjoint from it; at least ``folds`` nodes.
-            data: the graph, for repairs that read labels or raw features.
-            batch_size: targets an update sees; all unless given.
-            device: ``"auto"`` takes the GPU when there is one.
-            on_progress: called every few epochs.
-        """
-        title = f"cross-fitting {self.repair.title} for {exposure.num_members} members"
-        with out_of_memory_hint(title):
-            task = prepare(exposure, y, train_mask, val_mask, data, device)
-            if not isinstance(self.repair, TrainedRepair):
-                return self._fit_each(task)
-            evidence = task.evidence() if _reads_evidence(self.repair) else None
-            roles = self.folding.roles(task)
-            if not getattr(self.repair, "crossed", True):
-                roles = paper_roles(task.train, task.val)
-            outcome = fit_stack(self.repair, task, roles, evidence, batch_size, on_progress)
+        """Fit a copy a fold."""
+        if not isinstance(self.repair, TrainedRepair):
+            return self._fit_each(task)
+        evidence = task.evidence() if _reads_evidence(self.repair) else None
+        roles = self.folding.roles(task)
+        if not getattr(self.repair, "crossed", True):
+            roles = paper_roles(task.train, task.val)
+        outcome = fit_stack(self.repair, task, roles, evidence, batch_size, on_progress)
         return self._fitted(task, outcome, roles.copies, evidence is not None)
 
     def _fitted(
@@ -201,8 +183,7 @@ class CrossFitted(Repair[FittedCrossFit]):
                 "signature": signature(task.exposure),
             }
         return self.fitted(
-            width=task.inputs.width,
-            num_classes=task.inputs.num_classes,
+            **about(task.exposure),
             parameters=trained,
             constants={**own, **told, "best_epochs": stack.best_epoch.view(-1, copies)},
             **summary(stack, copies),
@@ -224,8 +205,7 @@ class CrossFitted(Repair[FittedCrossFit]):
             for name in fitted[0].constants
         }
         return self.fitted(
-            width=task.inputs.width,
-            num_classes=task.inputs.num_classes,
+            **about(task.exposure),
             parameters={
                 name: torch.stack([copy.parameters[name] for copy in fitted], 1)
                 for name in fitted[0].parameters
@@ -243,6 +223,53 @@ class CrossFitted(Repair[FittedCrossFit]):
     def fitted(self, **values: Any) -> FittedCrossFit:
         """The fitted value with these fields."""
         return FittedCrossFit(repair=self, **values)
+
+    # Files ------------------------------------------------------------------------------------
+
+    def claims(self, fitted: FittedCrossFit) -> int:
+        """As the repair's copies do; what reads evidence has layers of other widths too."""
+        if fitted.transductive:
+            return max(getattr(self.repair, "hidden", None) or 1, fitted.num_classes)
+        return self.repair.claims(fitted.copy(0))
+
+    def shapes(self, fitted: FittedCrossFit) -> dict[str, tuple[int, ...]]:
+        """The repair's own, once a copy."""
+        if not fitted.transductive:
+            own = self.repair.shapes(fitted.copy(0))
+        else:
+            own = {
+                name: tuple(value.shape[2:])
+                for name, value in fitted.parameters.items()
+                if value.shape[1:2] == (fitted.copies,)
+            }
+        return {name: (fitted.copies, *shape) for name, shape in own.items()}
+
+    def check_constants(self, fitted: FittedCrossFit) -> None:
+        """Epochs [S, K], what was said out of fold [S, N, C], and what the repair itself keeps."""
+        check_table(fitted, "best_epochs", torch.int64, None)
+        epochs = fitted.constants["best_epochs"]
+        if fitted.copies < 1 or not bool(((epochs >= 0) & (epochs <= self.most_epochs)).all()):
+            raise InputError(f"best_epochs must lie in 0..{self.most_epochs}, one for every copy")
+        nodes = check_table(fitted, "out_of_fold", torch.float32, None, fitted.num_classes)[0]
+        kept = {"best_epochs", "out_of_fold"}
+        if _reads_evidence(self.repair):
+            check_table(fitted, "log_probs", torch.float32, nodes, fitted.num_classes)
+            check_table(fitted, "signature", torch.float32, nodes)
+            kept |= {"log_probs", "signature"}
+        self._check_copies(fitted, kept)
+
+    def _check_copies(self, fitted: FittedCrossFit, kept: set[str]) -> None:
+        """Everything but ``kept`` is there for each copy, and each copy is sound."""
+        others = {name: value for name, value in fitted.constants.items() if name not in kept}
+        for name in others:
+            if not name.startswith("own/") or fitted.transductive:
+                raise InputError(f"{self.title} has no constant {name[:80]!r}")
+        for name, value in {**others, **fitted.parameters}.items():
+            if value.shape[1:2] != (fitted.copies,):
+                raise InputError(f"{name[:80]} is not there for each of {fitted.copies} copies")
+        if not fitted.transductive:
+            for k in range(fitted.copies):
+                self.repair.check_constants(fitted.copy(k))
 
 
 def _reads_evidence(repair: Repair[Any]) -> bool:

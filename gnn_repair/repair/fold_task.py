@@ -9,15 +9,16 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from gnn_repair.budget import check_whole
 from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.repair.base import TrainedRepair, on_device
-from gnn_repair.repair.evidence import Evidence, gather_evidence
-from gnn_repair.repair.fitting import Targets, find_targets
+from gnn_repair.repair.evidence import Evidence, check_data, gather_evidence
 from gnn_repair.repair.folds import Roles, cross_roles, deal_folds
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.stack_training import Stack, stack_logits, stacked, train_stack
+from gnn_repair.repair.targets import Targets, check_exposure_given, find_targets
 from gnn_repair.training import ProgressCallback
 
 FOLDS = 5
@@ -34,7 +35,7 @@ class Task:
     exposure: Exposure
     inputs: RepairInputs
     y: Tensor
-    """[N]."""
+    """[N]; the labels of training and validation nodes alone, 0 elsewhere."""
     train: Tensor
     """[S, n] bool, by recipient."""
     val: Tensor
@@ -63,11 +64,20 @@ def prepare(
     device: str | torch.device,
 ) -> Task:
     """Check what a repair is to be fitted to, and bring it to the device."""
+    check_exposure_given(exposure)
     placed = on_device(exposure, choose_device(device))
-    train, val = find_targets(placed, y, train_mask, val_mask)
-    learned, judged = (_mask(targets, placed.num_recipients) for targets in (train, val))
-    labels = y.to(placed.recipients.device)
-    return Task(placed, repair_inputs(placed), labels, learned, judged, data)
+    return task_of(placed, *find_targets(placed, y, train_mask, val_mask), data)
+
+
+def task_of(exposure: Exposure, train: Targets, val: Targets, data: Data | None = None) -> Task:
+    """What the members' targets say; no other label is in it."""
+    if data is not None:
+        check_data(exposure, data)
+    y = torch.zeros(exposure.num_nodes, dtype=torch.long, device=train.labels.device)
+    for targets in (train, val):
+        y[exposure.recipients[targets.positions]] = targets.labels
+    learned, judged = (_mask(targets, exposure.num_recipients) for targets in (train, val))
+    return Task(exposure, repair_inputs(exposure), y, learned, judged, data)
 
 
 def _mask(targets: Targets, count: int) -> Tensor:
@@ -86,12 +96,12 @@ class Folding:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("folds", "repeats"):
-            value, least = getattr(self, name), 2 if name == "folds" else 1
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise InputError(f"{name} is {value!r}; it must be a whole number from {least} on")
-        if not isinstance(self.fold_share, int | float) or not 0 <= self.fold_share <= 1:
-            raise InputError(f"fold_share is {self.fold_share!r}; it must lie between 0 and 1")
+        for name, least in (("folds", 2), ("repeats", 1), ("seed", 0)):
+            check_whole("Folding", name, getattr(self, name), least)
+        share = self.fold_share
+        number = isinstance(share, int | float) and not isinstance(share, bool)
+        if not number or not 0 <= share <= 1:
+            raise InputError(f"fold_share is {share!r}; it must lie between 0 and 1")
 
     def deal(self, task: Task) -> Tensor:
         """The fold of every validation recipient in every repeat, [repeats, S, n]; −1 elsewhere."""

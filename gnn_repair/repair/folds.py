@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError, SplitError
-from gnn_repair.repair.fitting import Targets
+from gnn_repair.repair.targets import Targets
 
 LOW = 0xFFFFFFFF
 """32 bits."""

@@ -35,7 +35,7 @@ class RoleTrainee(RepairTrainee):
         roles: Roles,
         labels: Tensor,
         *,
-        begin_step: Callable[[], None],
+        begin_step: Callable[[Tensor], None],
         dropout: float,
         batch_size: int | None,
         seed: int,
@@ -46,15 +46,17 @@ class RoleTrainee(RepairTrainee):
             dropout=dropout, batch_size=batch_size, seed=seed,
         )  # fmt: skip
         self.judge, self.begin_step, self.shares = judge, begin_step, roles.weights
+        # In how many steps of an epoch a copy learns, whoever else is in the stack.
+        self.own_steps = (-(-self.train.sizes // self.batch)).unsqueeze(1)
 
     def losses(self, trunk: Any) -> Tensor:
-        self.begin_step()
+        self.begin_step(self._stream())
         return super().losses(trunk)
 
     def _next_batch(self) -> tuple[Tensor, ...]:
         """The shares travel with their nodes; a batch's sum stands for the whole epoch's."""
         positions, labels, means = super()._next_batch()
-        shares = self.shares.gather(1, positions) * (means > 0) * self.steps_per_epoch
+        shares = self.shares.gather(1, positions) * (means > 0) * self.own_steps
         return positions, labels, shares
 
     def scores(self, trunk: Any) -> Tensor:
@@ -99,9 +101,9 @@ def train_stack(
     """
     judged = stacked(own, roles.copies, evidence)
     learned = judged
-    begin: Callable[[], None] = _nothing
+    begin: Callable[[Tensor], None] = _nothing
     if evidence is not None:
-        learned = EvidenceInputs(own, roles.copies, evidence, roles, repair.seed)
+        learned = EvidenceInputs(own, roles.copies, evidence, roles)
         begin = learned.begin_step
     constants = repair.constants(judged, as_targets(roles.weights > 0, labels))
 
@@ -140,7 +142,7 @@ def stacked(own: RepairInputs, copies: int, evidence: Evidence | None) -> Stacke
     return StackedInputs(own, copies) if evidence is None else EvidenceInputs(own, copies, evidence)
 
 
-def _nothing() -> None:
+def _nothing(stream: Tensor) -> None:
     """No labels to hide."""
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
+from gnn_repair.budget import check_whole
 from gnn_repair.exposure import Exposure
-from gnn_repair.repair.base import Repair
 from gnn_repair.repair.baselines import TINY, sources_to_recipients
-from gnn_repair.repair.controls.kept import KeptPrediction, keep
+from gnn_repair.repair.controls.kept import KeptPrediction, check_kept, keep
 from gnn_repair.repair.correct_and_smooth import normalised_adjacency
-from gnn_repair.repair.fold_task import Task, by_node, prepare
+from gnn_repair.repair.fold_task import Task, by_node
+from gnn_repair.repair.graph_repair import GraphRepair
 from gnn_repair.training import ProgressCallback
 
 ALPHAS = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -22,31 +22,28 @@ ALPHAS = (0.5, 0.8, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
-class LabelPropagation(Repair[KeptPrediction]):
+class LabelPropagation(GraphRepair[KeptPrediction]):
     """Known labels spread over the graph: no features, no model."""
 
     layers: int = 50
     """Propagation steps."""
-    title: ClassVar[str] = "Label propagation"
-    from_paper: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_whole("LabelPropagation", "layers", self.layers, 1)
+
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """With the protocol's number of steps."""
+        return cls(layers=settings.smoothing_layers)
 
     @torch.no_grad()
-    def fit(
-        self,
-        exposure: Exposure,
-        y: Tensor,
-        train_mask: Tensor,
-        val_mask: Tensor,
-        *,
-        data: Data | None = None,
-        batch_size: int | None = None,
-        device: str | torch.device = "auto",
-        on_progress: ProgressCallback | None = None,
+    def learn_task(
+        self, task: Task, batch_size: int | None, on_progress: ProgressCallback | None
     ) -> KeptPrediction:
         """Choose the strength with training labels on validation nodes, then spread both."""
-        task = prepare(exposure, y, train_mask, val_mask, data, device)
+        data = task.data
         entries = sources_to_recipients(task.exposure) if data is None else data.edge_index
-        entries = entries.to(task.inputs.device)
+        entries = entries.to(task.inputs.device).long()
         entries = entries[:, entries[0] != entries[1]]
         operator = normalised_adjacency(entries, task.exposure.num_nodes)
         train, val = by_node(task, task.train), by_node(task, task.val)
@@ -84,3 +81,7 @@ class LabelPropagation(Repair[KeptPrediction]):
     def fitted(self, **values: Any) -> KeptPrediction:
         """The fitted value with these fields."""
         return KeptPrediction(repair=self, **values)
+
+    def check_constants(self, fitted: KeptPrediction) -> None:
+        """Raise where what was read is no prediction."""
+        check_kept(fitted)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.backbones.base import stack_parameters
-from gnn_repair.budget import Budget
+from gnn_repair.budget import Budget, check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.repair.base import TrainedRepair
 from gnn_repair.repair.evidence import EvidenceInputs
@@ -27,9 +27,12 @@ class FeaturePerceptron(TrainedRepair[Any]):
     budget: Budget = PERCEPTRON
     dropout: float = 0.0
     hidden: int = 128
-    title: ClassVar[str] = "Perceptron on raw features"
-    from_paper: ClassVar[bool] = False
     needs_evidence: ClassVar[bool] = True
+    shared_settings: ClassVar[tuple[str, ...]] = ("hidden",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("FeaturePerceptron", "hidden", self.hidden, 1)
 
     def network(self, width: int, classes: int) -> nn.Module:
         """Features to classes."""
@@ -41,10 +44,10 @@ class FeaturePerceptron(TrainedRepair[Any]):
 
     def initial(self, inputs: RepairInputs) -> dict[str, Tensor]:
         """The untrained parameters, [S, …]."""
-        assert isinstance(inputs, EvidenceInputs)
+        evidence = _with_features(inputs)
         with torch.random.fork_rng([]):
             torch.manual_seed(self.seed)
-            network = self.network(inputs.features.width, inputs.num_classes)
+            network = self.network(evidence.features.width, inputs.num_classes)
         stacked = stack_parameters(network.to(inputs.dtype), inputs.num_members)
         return {name: value.to(inputs.device) for name, value in stacked.items()}
 
@@ -52,10 +55,15 @@ class FeaturePerceptron(TrainedRepair[Any]):
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
     ) -> Tensor:
         """W relu(x_v V + b) + c; features are dropped while training."""
-        assert isinstance(inputs, EvidenceInputs)
-        hidden = inputs.features_times(targets, p["features.weight"])
+        hidden = _with_features(inputs).features_times(targets, p["features.weight"])
         return affine(p, "head", (hidden + p["features.bias"].unsqueeze(1)).relu())
 
     def fitted(self, **values: Any) -> Any:
         """It is fitted in folds only."""
         raise InputError(f"{self.title} is fitted as CrossFitted(FeaturePerceptron())")
+
+
+def _with_features(inputs: RepairInputs) -> EvidenceInputs:
+    if not isinstance(inputs, EvidenceInputs):
+        raise InputError("a perceptron on features is fitted as CrossFitted(FeaturePerceptron())")
+    return inputs

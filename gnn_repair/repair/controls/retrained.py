@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
 from gnn_repair.backbones import Frozen, train_backbone
+from gnn_repair.devices import out_of_memory_hint
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.repair.base import Repair
-from gnn_repair.repair.controls.kept import KeptPrediction, keep
-from gnn_repair.repair.fold_task import FOLDS, Folding, averaged, by_node, prepare
+from gnn_repair.repair.controls.kept import KeptPrediction, check_kept, keep
+from gnn_repair.repair.fold_task import FOLDS, Folding, Task, averaged, by_node, prepare
+from gnn_repair.repair.targets import Targets
 from gnn_repair.training import ProgressCallback
+
+MANY = 2**31
+"""No budget has more epochs."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +32,19 @@ class RetrainedBackbone(Repair[KeptPrediction]):
 
     folds: int = FOLDS
     seed: int = 0
-    title: ClassVar[str] = "Retrained backbone"
-    from_paper: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _ = Folding(self.folds, seed=self.seed)
+
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """With the protocol's seed."""
+        return cls(seed=settings.seed)
+
+    @property
+    def most_epochs(self) -> int:
+        """As many as the backbone's own budget allows, which it does not know."""
+        return MANY
 
     def fit(
         self,
@@ -43,16 +59,38 @@ class RetrainedBackbone(Repair[KeptPrediction]):
         on_progress: ProgressCallback | None = None,
     ) -> KeptPrediction:
         """Train ``frozen``'s architecture within its budget; batches do not matter."""
-        if frozen is None:
+        if not isinstance(frozen, Frozen):
             raise InputError("a retrained backbone needs frozen=…, the model that is trained anew")
         task = prepare(exposure, y, train_mask, val_mask, None, device)
+        if frozen.data.num_nodes != task.exposure.num_nodes:
+            raise InputError(
+                f"frozen has {frozen.data.num_nodes} nodes but the exposure has "
+                f"{task.exposure.num_nodes}; pass the model that was exposed"
+            )
+        with out_of_memory_hint(f"training {self.folds * exposure.num_members} backbones anew"):
+            return self._train(task, frozen, on_progress)
+
+    def learn(
+        self,
+        exposure: Exposure,
+        train: Targets,
+        val: Targets,
+        batch_size: int | None,
+        on_progress: ProgressCallback | None,
+    ) -> KeptPrediction:
+        """It needs more than targets."""
+        raise InputError("a retrained backbone needs frozen=…, the model that is trained anew")
+
+    def _train(
+        self, task: Task, frozen: Frozen, on_progress: ProgressCallback | None
+    ) -> KeptPrediction:
         roles = Folding(self.folds, seed=self.seed).roles(task)
         learned = (roles.weights > 0).unflatten(0, (-1, roles.copies))
         masks = [
             by_node(task, values.flatten(0, 1)).t().cpu()
             for values in (learned, roles.judged.unflatten(0, (-1, roles.copies)))
         ]
-        again = _relabelled(frozen.data, y, exposure.num_classes, masks)
+        again = _relabelled(frozen.data, task.y, task.exposure.num_classes, masks)
         trained = train_backbone(
             frozen.backbone,
             again,
@@ -81,6 +119,10 @@ class RetrainedBackbone(Repair[KeptPrediction]):
         """The fitted value with these fields."""
         return KeptPrediction(repair=self, **values)
 
+    def check_constants(self, fitted: KeptPrediction) -> None:
+        """Raise where what was read is no prediction."""
+        check_kept(fitted)
+
 
 def _relabelled(data: Data, y: Tensor, classes: int, masks: list[Tensor]) -> Data:
     """The graph with other masks, and labels only where one of them holds."""
@@ -90,4 +132,5 @@ def _relabelled(data: Data, y: Tensor, classes: int, masks: list[Tensor]) -> Dat
     again.y = torch.where(seen, y.cpu(), torch.zeros_like(y.cpu()))
     again.classes = classes
     again.train_mask, again.val_mask = masks
+    again.test_mask = None
     return again

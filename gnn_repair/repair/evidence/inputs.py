@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.repair.baselines import sources_to_recipients
+from gnn_repair.repair.evidence.data import check_data
 from gnn_repair.repair.evidence.features import FeatureEvidence
 from gnn_repair.repair.evidence.labels import LabelEvidence
 from gnn_repair.repair.folds import Roles
@@ -44,26 +45,11 @@ def gather_evidence(
     if data is None:
         entries = sources_to_recipients(exposure)
         return Evidence(LabelEvidence(entries, shown, classes, dtype), None)
-    _check(exposure, data)
+    check_data(exposure, data)
     labels = LabelEvidence(data.edge_index.to(place), shown, classes, dtype)
     x = getattr(data, "x", None)
     features = None if x is None else FeatureEvidence(x.to(place, dtype))
     return Evidence(labels, features)
-
-
-def _check(exposure: Exposure, data: Data) -> None:
-    entries = getattr(data, "edge_index", None)
-    if not isinstance(entries, Tensor) or entries.dim() != 2 or entries.shape[0] != 2:
-        raise InputError("data has no edge_index [2, E]; pass the graph that was exposed")
-    x = getattr(data, "x", None)
-    named = int(entries.max()) + 1 if entries.numel() else 0
-    if named > exposure.num_nodes or (x is not None and x.shape[0] != exposure.num_nodes):
-        raise InputError(
-            f"data has {named if x is None else x.shape[0]} nodes but the exposure has "
-            f"{exposure.num_nodes}; pass the graph that was exposed"
-        )
-    if x is not None and not bool(torch.isfinite(x).all()):
-        raise InputError("data.x holds NaN or infinite values; the ladder cannot read them")
 
 
 class EvidenceInputs(StackedInputs):
@@ -75,17 +61,19 @@ class EvidenceInputs(StackedInputs):
         copies: int,
         evidence: Evidence,
         learning: Roles | None = None,
-        seed: int = 0,
     ) -> None:
         """``learning`` gives what copies see in training: not their own fold, not everything."""
         super().__init__(own, copies)
         self.evidence, self.learning = evidence, learning
-        # Counts on the device, where a captured CUDA graph goes on counting.
-        self._step = torch.full((), seed << 20, dtype=torch.long, device=own.device)
+        # On the device and always the same memory, which a captured CUDA graph goes on writing.
+        self._step = torch.zeros((), dtype=torch.long, device=own.device)
 
-    def begin_step(self) -> None:
-        """Called before each training step: other labels and features are hidden in it."""
-        self._step.add_(2)
+    def begin_step(self, stream: Tensor) -> None:
+        """Called before each training step: other labels and features are hidden in it.
+
+        ``stream`` is where the step's random numbers begin, whoever else is in the stack.
+        """
+        self._step.copy_(stream)
 
     @property
     def features(self) -> FeatureEvidence:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.repair.base import FittedRepair
-from gnn_repair.repair.cross_fitting import same_graph
+from gnn_repair.repair.fitted import FittedRepair
+from gnn_repair.repair.kept_tables import same_graph
 from gnn_repair.repair.ladder.combination import RULES
 from gnn_repair.repair.ladder.findings import Findings, find
 from gnn_repair.repair.ladder.rungs import RUNGS
@@ -21,30 +21,13 @@ if TYPE_CHECKING:
     from gnn_repair.repair.ladder.ladder import EvidenceLadder
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FittedLadder(FittedRepair):
     """Rungs weighed by what they said out of fold.
 
     On the graph it was fitted on it holds each rung's predictions, since rungs that read labels
     hold for that graph only. On another graph the rungs that read none predict.
     """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        count = self.constants["weights"].shape[1]
-        nodes = self.constants["signature"].shape[1]
-        expected = {
-            "log_probs": (count - 1, nodes, self.num_classes),
-            "out_of_fold": (count, nodes, self.num_classes),
-            "folds": (nodes,),
-            "labels": (nodes,),
-            "chosen": (),
-            "temperature": (),
-        }
-        for name, shape in expected.items():
-            found = tuple(self.constants[name].shape[1:])
-            if found != shape:
-                raise InputError(f"{name} of a ladder has shape {found} a member, not {shape}")
 
     @property
     def ladder(self) -> EvidenceLadder:
@@ -61,6 +44,11 @@ class FittedLadder(FittedRepair):
         if features and count < len(names):
             names = tuple(name for name in names if not RUNGS[name].reads_features)
         return ("frozen", *names)
+
+    @property
+    def unchanged(self) -> Tensor:
+        """[S] bool: all the weight lies on Frozen."""
+        return self.weights[:, 0] == 1
 
     @property
     def weights(self) -> Tensor:
@@ -165,6 +153,7 @@ class FittedLadder(FittedRepair):
             .fitted(
                 width=self.width,
                 num_classes=self.num_classes,
+                fingerprint=self.fingerprint,
                 parameters={key: value[:, k] for key, value in own.items()},
                 best_epoch=self.best_epoch,
                 epochs_run=self.epochs_run,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
-from gnn_repair.budget import TRANSLATION, Budget
-from gnn_repair.devices import out_of_memory_hint
+from gnn_repair.budget import TRANSLATION, Budget, check_real
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.repair.base import Repair
-from gnn_repair.repair.cross_fitting import signature
+from gnn_repair.repair.fitted import about
 from gnn_repair.repair.fold_task import (
     FOLD_SHARE,
     FOLDS,
@@ -23,10 +21,12 @@ from gnn_repair.repair.fold_task import (
     Task,
     by_node,
     fit_stack,
-    prepare,
     summary,
 )
 from gnn_repair.repair.folds import paper_roles
+from gnn_repair.repair.graph_repair import GraphRepair
+from gnn_repair.repair.kept_tables import signature
+from gnn_repair.repair.ladder.checks import check_ladder
 from gnn_repair.repair.ladder.combination import RULES
 from gnn_repair.repair.ladder.decision import decide
 from gnn_repair.repair.ladder.fitted import FittedLadder
@@ -35,7 +35,7 @@ from gnn_repair.training import Progress, ProgressCallback
 
 
 @dataclass(frozen=True)
-class EvidenceLadder(Repair[FittedLadder]):
+class EvidenceLadder(GraphRepair[FittedLadder]):
     """Frozen, then set translation in folds, then with labels, features, reweighting."""
 
     rungs: tuple[str, ...] = tuple(RUNGS)
@@ -51,20 +51,22 @@ class EvidenceLadder(Repair[FittedLadder]):
     dropout: float = 0.2
     seed: int = 0
     budget: Budget = TRANSLATION
-    title: ClassVar[str] = "Evidence ladder"
-    from_paper: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.rungs, str) or not isinstance(self.rungs, Iterable):
+            raise InputError(f"rungs is {self.rungs!r:.80}; give names of {', '.join(RUNGS)}")
         object.__setattr__(self, "rungs", tuple(self.rungs))
-        unknown = [name for name in self.rungs if name not in RUNGS]
+        unknown = [name for name in self.rungs if name not in list(RUNGS)]
         if unknown or not self.rungs:
-            named = repr(unknown[0]) if unknown else "no rung"
+            named = f"{unknown[0]!r:.80}" if unknown else "no rung"
             raise InputError(f"the ladder has {named}; choose from {', '.join(RUNGS)}")
-        if self.combine not in RULES:
-            raise InputError(f"combine is {self.combine!r}; choose from {', '.join(RULES)}")
-        if not isinstance(self.clearly, int | float) or not self.clearly >= 0:
-            raise InputError(f"clearly is {self.clearly!r}; give standard errors, 0 or more")
+        if len(set(self.rungs)) < len(self.rungs):
+            raise InputError(f"the ladder has a rung twice: {', '.join(self.rungs)}")
+        if self.combine not in list(RULES):
+            raise InputError(f"combine is {self.combine!r:.80}; choose from {', '.join(RULES)}")
+        check_real("EvidenceLadder", "clearly", self.clearly, 0)
         _ = self.folding
+        self.rung(self.rungs[0])  # which refuses what no rung can be built from
 
     @property
     def folding(self) -> Folding:
@@ -75,35 +77,31 @@ class EvidenceLadder(Repair[FittedLadder]):
         """A rung with the ladder's settings."""
         return RUNGS[name](self.budget, dropout=self.dropout, seed=self.seed, hidden=self.hidden)
 
-    def fit(
-        self,
-        exposure: Exposure,
-        y: Tensor,
-        train_mask: Tensor,
-        val_mask: Tensor,
-        *,
-        data: Data | None = None,
-        batch_size: int | None = None,
-        device: str | torch.device = "auto",
-        on_progress: ProgressCallback | None = None,
-    ) -> FittedLadder:
-        """Fit every rung in folds, then weigh them by what they said out of fold.
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """With the protocol's width, dropout and seed, and set translation's budget."""
+        return cls(
+            hidden=settings.hidden,
+            dropout=settings.dropout,
+            seed=settings.seed,
+            budget=settings.set_translation,
+        )
 
-        Args:
-            exposure: the frozen model.
-            y: [N] labels; only those of nodes in a mask are read.
-            train_mask: bool [N], or [N, S] with a column per member.
-            val_mask: likewise, disjoint from it; at least ``folds`` nodes.
-            data: the graph with ``edge_index`` and ``x``. Without it, neighbours are the
-                exposure's own sources, and rungs that read raw features are left out.
-            batch_size: targets an update sees; all unless given.
-            device: ``"auto"`` takes the GPU when there is one.
-            on_progress: called every few epochs of every rung.
-        """
-        with out_of_memory_hint(f"climbing the ladder for {exposure.num_members} members"):
-            task = prepare(exposure, y, train_mask, val_mask, data, device)
-            outcomes = self._climb(task, batch_size, on_progress)
-        return self._decided(task, outcomes)
+    @classmethod
+    def setting_hints(cls) -> dict[str, Any]:
+        """In a file the rungs stand as a list."""
+        return {**super().setting_hints(), "rungs": list}
+
+    @property
+    def most_epochs(self) -> int:
+        """As the budget says."""
+        return self.budget.epochs
+
+    def learn_task(
+        self, task: Task, batch_size: int | None, on_progress: ProgressCallback | None
+    ) -> FittedLadder:
+        """Fit every rung in folds, then weigh them by what they said out of fold."""
+        return self._decided(task, self._climb(task, batch_size, on_progress))
 
     def _climb(
         self, task: Task, batch_size: int | None, on_progress: ProgressCallback | None
@@ -145,8 +143,7 @@ class EvidenceLadder(Repair[FittedLadder]):
                 for key, value in outcome.stack.parameters.items():
                     parameters[f"{name}/{key}"] = value.unflatten(0, (-1, copies))
         return self.fitted(
-            width=task.inputs.width,
-            num_classes=task.inputs.num_classes,
+            **about(task.exposure),
             parameters=parameters,
             constants=constants,
             **self._statistics(outcomes, constants["chosen"]),
@@ -169,6 +166,32 @@ class EvidenceLadder(Repair[FittedLadder]):
     def fitted(self, **values: Any) -> FittedLadder:
         """The fitted value with these fields."""
         return FittedLadder(repair=self, **values)
+
+    # Files ------------------------------------------------------------------------------------
+
+    def check_constants(self, fitted: FittedLadder) -> None:
+        """Raise where what was read could not have been decided."""
+        check_ladder(fitted)
+
+    def claims(self, fitted: FittedLadder) -> int:
+        """Of the rungs that hold on any graph; the others' networks are not kept."""
+        wide = max(self.hidden, fitted.num_classes, fitted.width)
+        return wide if self._inductive(fitted) else 0
+
+    def shapes(self, fitted: FittedLadder) -> dict[str, tuple[int, ...]]:
+        """Of the rungs that hold on any graph, once a copy."""
+        return {
+            f"{name}/{key}": (self.copies(name), *shape)
+            for name in self._inductive(fitted)
+            for key, shape in self.rung(name).shapes(fitted).items()  # type: ignore[arg-type]
+        }
+
+    def copies(self, name: str) -> int:
+        """How many models a rung is the mean of."""
+        return self.folds * self.repeats if RUNGS[name].crossed else 1
+
+    def _inductive(self, fitted: FittedLadder) -> list[str]:
+        return [name for name in fitted.candidates[1:] if not self.rung(name).needs_evidence]
 
 
 def _counted(

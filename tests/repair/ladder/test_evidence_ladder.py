@@ -109,14 +109,33 @@ def test_a_damaged_file_is_refused(tmp_path):
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
     tensors = load_file(path)
-    short = tensors["constants/log_probs"][:, 1:].contiguous()
-    save_file({**tensors, "constants/log_probs": short}, path, metadata)
-    with pytest.raises(FileFormatError, match="log_probs of a ladder has shape"):
-        load_repair(path)
-    del tensors["constants/weights"]
-    save_file(tensors, path, metadata)
-    with pytest.raises(FileFormatError, match="incomplete"):
-        load_repair(path)
+    for name, change, said in DAMAGED:
+        key = f"constants/{name}"
+        changed = {**tensors, key: change(tensors[key].clone()).contiguous()}
+        save_file(changed, path, metadata)
+        with pytest.raises(FileFormatError, match="its checksum does not match"):
+            load_repair(path)
+        # As a file of an earlier version, which has no checksum.
+        save_file(changed, path, {key: metadata[key] for key in metadata.keys() - {"checksum"}})
+        with pytest.raises(FileFormatError, match=said):
+            load_repair(path)
+    del metadata["checksum"]
+    for name, said in (("constants/weights", "lacks weights"), ("parameters/set/head.0.bias", "")):
+        save_file({key: tensors[key] for key in tensors.keys() - {name}}, path, metadata)
+        with pytest.raises(FileFormatError, match=said):
+            load_repair(path)
+
+
+DAMAGED = [
+    ("log_probs", lambda value: value[:, 1:], "log_probs has shape"),
+    ("weights", lambda value: value + 1, "shares that sum to 1"),
+    ("weights", lambda value: value[:, 1:], "weights stand for 6 candidates, not 5"),
+    ("chosen", lambda value: value + 7, "chosen of a ladder must lie in 0..6"),
+    ("labels", lambda value: value + 3, "labels of a ladder must lie in -1..2"),
+    ("folds", lambda value: value.flip(1), "are of other nodes"),
+    ("temperature", lambda value: -value, "temperature must be positive"),
+    ("signature", lambda value: value.double(), "signature has shape"),
+]
 
 
 def test_other_recipients_of_the_same_graph():
@@ -130,8 +149,10 @@ def test_other_recipients_of_the_same_graph():
 def test_another_graph_falls_back_to_rungs_that_need_no_labels():
     fitted, exposure = climbed("labels"), planted_exposure("labels")
     elsewhere = planted_exposure("nothing")
+    with pytest.raises(InputError, match="fitted on a model with other weights"):
+        fitted.logits(elsewhere)
     with pytest.warns(UserWarning, match="only frozen, paper, set can speak here"):
-        logits = fitted.logits(elsewhere)
+        logits = fitted.unbound().logits(elsewhere)
     assert logits.shape == (1, 240, CLASSES)
     # The set rung alone is the mean of its copies, whatever graph they read.
     alone = replace(LADDER, rungs=("set",), clearly=0.0)

@@ -72,7 +72,7 @@ def test_the_backbone_is_trained_anew_on_the_same_folds():
     for k in range(3):
         data = frozen.data.clone()
         data.train_mask = masks[0][:, 0] | ((folds >= 0) & (folds != k))
-        data.val_mask = folds == k
+        data.val_mask, data.test_mask = folds == k, None
         one = train_backbone(calm, data, device="cpu", budget=frozen.budget)
         told.append(one.logits[0].double().log_softmax(1))
     expected = torch.stack(told).mean(0).log_softmax(1)
@@ -100,8 +100,10 @@ def test_no_control_reads_a_test_label(repair, needs, tmp_path):
     usual.save(tmp_path / "control.safetensors")
     again = load_repair(tmp_path / "control.safetensors")
     assert torch.equal(again.logits(exposure), usual.logits(exposure))
+    with pytest.raises(InputError, match="fitted on a model with other weights"):
+        again.logits(planted_exposure("nothing"))
     with pytest.raises(InputError, match="this is another one"):
-        usual.logits(planted_exposure("nothing"))
+        usual.unbound().logits(planted_exposure("nothing"))
 
 
 def test_a_backbone_to_train_anew_is_asked_for():

@@ -82,8 +82,8 @@ def shown_while_learning(y: torch.Tensor) -> torch.Tensor:
     """The histograms of six training steps, [copies, …]."""
     inputs = inputs_for("sage", learning=True, y=y)
     steps = []
-    for _ in range(6):
-        inputs.begin_step()
+    for step in range(6):
+        inputs.begin_step(torch.tensor(4 * step))
         steps.append(inputs.labels_at(inputs.everyone))
     return torch.cat(steps, 2)
 
@@ -101,8 +101,8 @@ def test_every_training_step_hides_other_labels_and_features():
     inputs = inputs_for("sage", learning=True)
     weight = torch.ones(2 * COPIES, 9, 1, dtype=torch.float64)
     seen = []
-    for _ in range(3):
-        inputs.begin_step()
+    for step in range(3):
+        inputs.begin_step(torch.tensor(4 * step))
         labels, features = (
             inputs.labels_at(inputs.everyone),
             inputs.features_times(inputs.everyone, weight),
