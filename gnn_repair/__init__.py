@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.datasets import load_dataset as load_dataset
     from gnn_repair.errors import GnnRepairError as GnnRepairError
     from gnn_repair.exposure import Exposure as Exposure
+    from gnn_repair.exposure import TailedExposure as TailedExposure
     from gnn_repair.exposure import expose as expose
     from gnn_repair.oracle import OracleExplainer as OracleExplainer
     from gnn_repair.oracle import OracleSolution as OracleSolution

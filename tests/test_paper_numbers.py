@@ -16,7 +16,7 @@ from gnn_repair import budget
 from gnn_repair.adam import BETAS, EPSILON
 from gnn_repair.backbones import BACKBONES, Shape, train_backbone
 from gnn_repair.backbones.attention import SLOPE
-from gnn_repair.datasets import DATASETS, stratified_splits
+from gnn_repair.datasets import DATASETS, load_dataset, stratified_splits
 from gnn_repair.kernels.sets import BOUND
 from gnn_repair.published import published
 from gnn_repair.repair import (
@@ -46,7 +46,12 @@ ADAMW = {"weight_decay": 1e-4, "clip": 5.0, "decoupled": True, "epoch_zero": Tru
 
 def test_backbones():
     # Backbones: one width for all, heads of the two attention models' first layer.
-    assert asdict(Shape()) == {"hidden": 128, "heads": 8, "dropout": 0.5}
+    shape = {"hidden": 128, "heads": 8, "dropout": 0.5}
+    # Not in the text; identified from frozen models' figures (docs/REPRODUCTION.md).
+    shape |= {"self_loops": "one", "zero_stream_biases": True}
+    assert asdict(Shape()) == shape
+    assert (PAPER.backbones.self_loops, PAPER.backbones.zero_stream_biases) == ("one", True)
+    assert PAPER.data.draw == inspect.signature(load_dataset).parameters["draw"].default == "torch"
     sizes = PAPER.backbones
     assert (sizes.hidden, sizes.heads, sizes.dropout, sizes.seed) == (128, 8, 0.5, 0)
     # Datasets: one seed, whatever the split.
@@ -158,6 +163,7 @@ def test_the_protocol_has_no_number_that_is_not_pinned():
     budgets += ("repairs.set_translation", "repairs.node_translation")
     expected = {f"{name}.{field}" for name in budgets for field in (*ADAM, "epochs", "patience")}
     expected |= {f"backbones.{name}" for name in ("hidden", "heads", "dropout", "seed")}
+    expected |= {"backbones.self_loops", "backbones.zero_stream_biases", "data.draw"}
     expected |= {f"repairs.{name}" for name in ("hidden", "dropout", "seed", "smoothing_layers")}
     expected |= {"batches.backbones", "batches.size", "version"}
     expected |= {"batches.sizes.squirrel", "batches.sizes.amazon-ratings"}

@@ -74,7 +74,8 @@ def _read_file(path: Path, name: str, classes: int) -> tuple[Data | None, str]:
         header, tensors = load_tensors(path, _KIND, sealed=True)
         if header != {"name": name} or tensors.keys() != set(_TENSORS):
             raise InputError(f"{path} does not hold {name}")
-        data = Data(**tensors, name=name, classes=classes)
+        named = {field: tensors[field] for field in _TENSORS}
+        data = Data(**named, name=name, classes=classes)
         check_data(data)
     except InputError as error:
         return None, f"the cached graph of {name} cannot be used: {error}"

@@ -8,8 +8,7 @@ from typing import Any
 from torch import nn
 from torch_geometric.data import Data
 
-from gnn_repair.backbones import BACKBONES, Backbone, Shape, find_backbone
-from gnn_repair.backbones.attention import AttentionBackbone
+from gnn_repair.backbones import BACKBONES, Backbone, find_backbone
 from gnn_repair.datasets import as_splits, check_data, find_dataset
 from gnn_repair.datasets.files import data_root
 from gnn_repair.datasets.preprocessing import SPLITS
@@ -78,10 +77,9 @@ def _architectures(backbones: Grid, protocol: Protocol) -> Mapping[str, type[Bac
         chosen = {name: BACKBONES[name] for name in backbones}
     for name, given in chosen.items():
         try:
-            built = build_backbone(given, protocol.backbones)
+            build_backbone(given, protocol.backbones)
         except TypeError as error:
             raise InputError(f"backbone {name!r} cannot be built: {error}") from error
-        _check_shape(name, built)
     return chosen
 
 
@@ -99,12 +97,3 @@ def _architecture(name: str, given: Any) -> type[Backbone] | Backbone:
         else "give a Backbone class or instance"
     )
     raise InputError(f"backbone {name!r} is {found}, which is no Backbone; {remedy}")
-
-
-def _check_shape(name: str, backbone: Backbone) -> None:
-    shape: Shape = backbone.shape
-    if isinstance(backbone, AttentionBackbone) and shape.hidden % shape.heads:
-        raise InputError(
-            f"{name} cannot share {shape.hidden} hidden units among {shape.heads} heads; choose "
-            "backbones.hidden as a multiple of backbones.heads"
-        )

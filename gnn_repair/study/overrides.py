@@ -14,8 +14,9 @@ from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.study.limits import check_value
 from gnn_repair.study.protocol import PAPER, Protocol
 
-LARGEST = 2**20
-"""Bytes of a file of settings: all of them take two thousand."""
+LARGEST = 2**16
+"""Bytes of a file of settings: all of them take two thousand, and parsing a path of n names takes
+n² steps."""
 
 
 def read_protocol(path: str | Path, base: Protocol = PAPER) -> Protocol:

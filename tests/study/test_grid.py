@@ -157,7 +157,7 @@ def test_a_full_disk_ends_the_study_with_one_sentence(tmp_path, monkeypatch):
         ({"stack": 0}, "stack is 0"),
         ({"protocol": None}, "protocol is None; give a Protocol"),
         ({"engine": 3}, "engine is 3; give a Engine"),
-        ({"backbones": ["gat"], "protocol": ODD}, "cannot share 100 hidden units among 8 heads"),
+        ({"backbones": ["gat"], "protocol": ODD}, "hidden is 100, which 8 heads do not divide"),
         ({"datasets": ["corra"]}, "did you mean 'cora'"),
         ({"backbones": ["gaat"]}, "did you mean 'gat'"),
     ],
