@@ -23,10 +23,11 @@ def check_ladder(fitted: FittedLadder) -> None:
     check_table(fitted, "folds", torch.int64, nodes)
     check_table(fitted, "labels", torch.int64, nodes)
     check_table(fitted, "chosen", torch.int64)
+    check_table(fitted, "count", torch.int64)
     check_table(fitted, "temperature", torch.float64)
     check_table(fitted, "nested_accuracy", torch.float64, len(RULES))
     names = {
-        "weights", "signature", "log_probs", "out_of_fold", "folds", "labels", "chosen",
+        "weights", "signature", "log_probs", "out_of_fold", "folds", "labels", "chosen", "count",
         "temperature", "nested_accuracy",
     }  # fmt: skip
     if unknown := sorted(fitted.constants.keys() - names):
@@ -46,6 +47,7 @@ def _check_values(fitted: FittedLadder, weights: Tensor) -> None:
         "chosen": (0, weights.shape[1]),
         "folds": (-1, fitted.ladder.folds),
         "labels": (-1, fitted.num_classes),
+        "count": (0, 2**62),
     }
     for name, (least, end) in limits.items():
         value = fitted.constants[name]

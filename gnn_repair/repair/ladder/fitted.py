@@ -46,6 +46,11 @@ class FittedLadder(FittedRepair):
         return ("frozen", *names)
 
     @property
+    def num_parameters(self) -> int:
+        """Trained numbers of one member, all rungs and copies together."""
+        return int(self.constants["count"][0])
+
+    @property
     def unchanged(self) -> Tensor:
         """[S] bool: all the weight lies on Frozen."""
         return self.weights[:, 0] == 1

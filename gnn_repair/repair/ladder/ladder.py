@@ -134,6 +134,7 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
             "folds": by_node(task, folds + 1) - 1,
             "labels": by_node(task, torch.where(task.val, task.labels + 1, 0)) - 1,
             "signature": signature(task.exposure),
+            "count": torch.full_like(folds[:, 0], _trained_numbers(outcomes, len(folds))),
             **{name: value.to(folds.device) for name, value in decision._asdict().items()},
         }
         parameters: dict[str, Tensor] = {}
@@ -192,6 +193,16 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
 
     def _inductive(self, fitted: FittedLadder) -> list[str]:
         return [name for name in fitted.candidates[1:] if not self.rung(name).needs_evidence]
+
+
+def _trained_numbers(outcomes: dict[str, Outcome], members: int) -> int:
+    """Of one member, over all rungs and copies."""
+    each = (
+        outcome.stack.parameters[name].numel()
+        for outcome in outcomes.values()
+        for name in outcome.stack.trained
+    )
+    return sum(each) // members
 
 
 def _counted(

@@ -79,7 +79,7 @@ def test_a_label_of_a_training_node_does_matter():
 
 def test_a_member_of_a_stack_is_what_it_would_be_alone():
     data, exposure = planted("labels", 2)[1], planted_exposure("labels", 2)
-    brief = replace(LADDER, budget=replace(LADDER.budget, epochs=8), dropout=0.0)
+    brief = replace(LADDER, budget=replace(LADDER.budget, epochs=8))
     both = brief.fit(exposure, data.y, data.train_mask, data.val_mask, data=data, device="cpu")
     for s in range(2):
         masks = data.train_mask[:, s], data.val_mask[:, s]
@@ -98,6 +98,10 @@ def test_what_is_loaded_says_and_predicts_the_same(tmp_path):
     assert again.repair == fitted.repair
     assert str(again) == str(fitted)
     assert again.findings() == fitted.findings()
+    assert again.fingerprint == fitted.fingerprint == exposure.fingerprint != ()
+    # Set translation once as the paper fits it and thrice in folds, and the other rungs.
+    assert fitted.num_parameters > 4 * fitted.ladder.rung("set").num_parameters(8, 3)
+    assert again.num_parameters == fitted.num_parameters
 
 
 def test_a_damaged_file_is_refused(tmp_path):
