@@ -85,6 +85,8 @@ def _verdict(error: Exception) -> tuple[str, int]:
     """What to print and the exit code: 2 for what was typed, 1 for what the world did."""
     if isinstance(error, GnnRepairError):
         return str(error), 1 if isinstance(error, ResourceError) else 2
+    if isinstance(error, ValueError) and "null byte" in str(error):
+        return "a path holds an empty character; type it anew", 2
     if isinstance(error, BrokenPipeError):
         return "nobody reads the output any more", 1
     if isinstance(error, MemoryError):

@@ -15,10 +15,11 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
+    from gnn_repair.exposure.tails.tailed import TailedExposure
     from gnn_repair.exposure.value import Exposure
 
 
-def coefficients_for(exposure: Exposure, coefficients: Any) -> Tensor:
+def coefficients_for(exposure: Exposure | TailedExposure, coefficients: Any) -> Tensor:
     """λ as [S or 1, T] on the exposure's device; a vector [T] is shared by all members."""
     if not isinstance(coefficients, Tensor):
         raise InputError(f"coefficients is a {_kind(coefficients)}; pass a tensor [S or 1, T]")
@@ -42,7 +43,7 @@ def coefficients_for(exposure: Exposure, coefficients: Any) -> Tensor:
     return shaped
 
 
-def classes_for(exposure: Exposure, target: Any) -> Tensor:
+def classes_for(exposure: Exposure | TailedExposure, target: Any) -> Tensor:
     """The class of every node of the graph, [N] int64, −1 where it is not known."""
     classes = _tensor(target, "target", "a class for every node, [N]").to(exposure.rows.device)
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
@@ -62,7 +63,7 @@ def classes_for(exposure: Exposure, target: Any) -> Tensor:
     return classes.long()
 
 
-def nodes_for(exposure: Exposure, nodes: Any) -> Tensor:
+def nodes_for(exposure: Exposure | TailedExposure, nodes: Any) -> Tensor:
     """Node numbers [k] int64 from a mask [N], numbers in any order, or anything like them."""
     chosen = _tensor(nodes, "nodes", "a mask [N] or node numbers").to(exposure.recipients.device)
     if chosen.dim() == 0 and chosen.dtype != torch.bool:
@@ -90,7 +91,7 @@ def nodes_for(exposure: Exposure, nodes: Any) -> Tensor:
     return chosen.long()
 
 
-def member_for(exposure: Exposure, index: Any) -> int:
+def member_for(exposure: Exposure | TailedExposure, index: Any) -> int:
     """A member's number, counted from the end where negative, as Python's sequences do."""
     count = exposure.num_members
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -93,13 +93,25 @@ def expose(
     if isinstance(model, Frozen):
         from gnn_repair.exposure.from_backbone import expose_frozen
 
-        return expose_frozen(model)
+        exposure = expose_frozen(model)
+        if expected is not None:
+            _check_members(expected, exposure)
+        return exposure
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; pass a torch module or a Frozen")
     refuse_compiled(model)
     data = one_graph(data, model, forward)
     with resting(model), torch.no_grad():
         return _expose(model, data, hops, forward, tolerance, expected)
+
+
+def _check_members(expected: Any, exposure: Exposure) -> None:
+    if exposure.num_members > 1:
+        raise InputError(
+            f"expected is for one model and the backbone has {exposure.num_members} members; "
+            "train one split or leave it out"
+        )
+    check_expected(expected, exposure.frozen_logits[0].float(), False, "a frozen backbone")
 
 
 def _expose(
@@ -119,14 +131,7 @@ def _expose(
     if expected is not None:
         check_expected(expected, logits, read.binary, called)
     cached = forget_propagations(model)
-    fields = [field(data, name) for name in field_names(data) if name != "x"]
-    watch = Watch(
-        model,
-        lambda: read(call()),
-        tuple(FILTERS),
-        logits.shape[0],
-        lambda product: is_feature_map(product, field(data, "x"), fields),
-    )
+    watch = _watch(model, data, lambda: read(call()), logits.shape[0])
     with watch.installed():
         with last_linear(model) as head:
             trace = watch.trace()
@@ -153,6 +158,12 @@ def _expose(
     # Not yet seen by anybody, and validated a moment ago: no need to build it anew.
     object.__setattr__(exposure, "residual", residual)
     return exposure
+
+
+def _watch(model: nn.Module, data: Any, run: Callable[[], Tensor], nodes: int) -> Watch:
+    features = field(data, "x")
+    others = [field(data, name) for name in field_names(data) if name != "x"]
+    return Watch(model, run, tuple(FILTERS), nodes, lambda it: is_feature_map(it, features, others))
 
 
 def _why_not(watch: Watch, trace: Trace, finding: Finding) -> str:

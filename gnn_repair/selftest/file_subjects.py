@@ -177,7 +177,9 @@ def judge_frozen(value: Frozen) -> str:
 def judge_repair(value: FittedRepair) -> str:
     """Parameters are finite, one set a member, and the network accepts them."""
     for name, tensor in {**value.parameters, **value.constants}.items():
-        if len(tensor) != value.num_members or not bool(torch.isfinite(tensor.double()).all()):
+        shared = name in value.constants and len(tensor) == 1
+        own = shared or len(tensor) == value.num_members
+        if not own or not bool(torch.isfinite(tensor.double()).all()):
             return f"{name} is not finite or not one a member"
     if isinstance(value.repair, TrainedRepair):
         network = value.repair.network(value.reads, value.num_classes)

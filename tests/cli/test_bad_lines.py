@@ -20,7 +20,7 @@ from gnn_repair.study import PAPER, Store
 from gnn_repair.study.packed import pack
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "study"))
-from planted import make_record
+from planted_records import make_record
 
 LONG = "x" * 5000
 DEEP = "[" * 5000 + "]" * 5000

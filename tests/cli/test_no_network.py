@@ -14,7 +14,7 @@ from gnn_repair.errors import DatasetError
 from gnn_repair.study import PAPER, Store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "study"))
-from planted import make_record
+from planted_records import make_record
 from tiny import TINY
 
 HEARD: list[str] | None = None

@@ -24,7 +24,7 @@ from gnn_repair.study.engine import Failure
 from gnn_repair.study.records import StoreWarning
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "study"))
-from planted import make_record
+from planted_records import make_record
 from tiny import TINY
 
 SMALL = [part for setting in TINY for part in ("--set", setting)]

@@ -267,3 +267,37 @@ def test_the_text_gives_the_masses_of_all_members(exposure: Exposure) -> None:
 
 def test_group_is_a_plain_value() -> None:
     assert Group("a", "b", "c") == Group("a", "b", "c") != Group("a", "b", "d")
+
+
+# The edges of what is accepted -------------------------------------------------------------------
+
+
+def test_two_classes_are_enough() -> None:
+    values = pieces()
+    for name in ("contributions", "fixed_logits", "frozen_logits"):
+        values[name] = values[name][..., :2].contiguous()
+    assert Exposure(**values).num_classes == 2
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_segments_begin_at_zero_and_end_at_the_number_of_terms(place: int) -> None:
+    values = pieces()
+    segments = values["segments"].clone()
+    segments[place] += 1 if place == 0 else -1
+    with pytest.raises(InputError, match="segments must rise from 0 to the number of terms"):
+        Exposure(**{**values, "segments": segments})
+
+
+def test_a_single_term_without_mass() -> None:
+    """Node 4 keeps one term of the first group, with coefficient 0."""
+    values = pieces()
+    start, stop = (int(values["segments"][4 * GROUPS + k]) for k in (0, 1))
+    keep = torch.ones(TERMS, dtype=torch.bool)
+    keep[start + 1 : stop] = False
+    segments = values["segments"].clone()
+    segments[4 * GROUPS + 1 :] -= stop - start - 1
+    coefficients = values["coefficients"][:, keep].clone()
+    coefficients[0, start] = 0
+    values |= {"rows": values["rows"][keep], "segments": segments, "coefficients": coefficients}
+    with pytest.raises(InputError, match="group first of node 4 has terms but no mass"):
+        Exposure(**values)

@@ -9,6 +9,8 @@ import torch
 from torch_geometric.utils import to_dense_adj
 
 from gnn_repair.backbones import BACKBONES, Readout, Shape, train_backbone
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import expose
 from gnn_repair.exposure.from_backbone import expose_frozen
 from gnn_repair.training import SHORT
 
@@ -138,3 +140,14 @@ def test_one_member_alone(name, graph):
     alone = exposure.member(1)
     assert alone.num_members == 1
     torch.testing.assert_close(alone.logits()[0], frozen.logits[1])
+
+
+def test_what_is_expected_of_a_backbone(graph):
+    frozen, whole = exposed("gcn", graph, members=1)
+    right = whole.frozen_logits[0].argmax(1)
+    assert expose(frozen, expected=right).num_members == 1
+    wrong = (right + 1) % whole.num_classes
+    with pytest.raises(InputError, match=f"a frozen backbone predicts .* at {len(right)} of"):
+        expose(frozen, expected=wrong)
+    with pytest.raises(InputError, match="the backbone has 2 members"):
+        expose(exposed("gcn", graph)[0], expected=right)

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 from browser import DESKTOP, PHONE, Browser, missing, open_browser
-from gnn_repair.reporting.rerun import rerun
 from report_worlds import Moved, Tilted, make_exposure
 
 from gnn_repair.errors import InputError
-from gnn_repair.reporting import gather, report, report_results
+from gnn_repair.reporting import evidence_of, gather, report, report_results, report_run
 from gnn_repair.reporting.planes import hull, plane_of
 from gnn_repair.study.overrides import override
 from gnn_repair.study.protocol import PAPER
+from gnn_repair.study.rerun import rerun
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
@@ -48,8 +48,8 @@ def demo(tmp_path_factory):
         methods=["reweighting", "set_translation"],
         device="cpu",
     )
-    path = run.report(tmp_path_factory.mktemp("demo") / "report.html")
-    return path, run.evidence()
+    path = report_run(run, tmp_path_factory.mktemp("demo") / "report.html")
+    return path, evidence_of(run)
 
 
 @pytest.fixture(scope="module")

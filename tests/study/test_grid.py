@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from planted import fake_case, make_record
+from planted_records import fake_case, make_record
 
 from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.study import PAPER, Case, Run, Store, Watcher, make_plan, override, run_study
@@ -177,7 +177,7 @@ def test_methods_come_in_the_order_of_the_tables():
 SLOW = """
 import sys, time
 sys.path.insert(0, {here!r})
-from planted import fake_case
+from planted_records import fake_case
 from gnn_repair.study import run_study
 
 def work(shared, case, tell):

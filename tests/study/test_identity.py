@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from planted import make_record
+from planted_records import make_record
 
 import gnn_repair.study.identity as identity
 from gnn_repair.backbones import BACKBONES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from planted import make_record
+from planted_records import make_record
 
 from gnn_repair.errors import InputError
 from gnn_repair.study import PAPER, Run, Store, make_tables, override, read_results

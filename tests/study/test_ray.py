@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted import make_record
+from planted_records import make_record
 from tiny import TINY, tiny_graph
 
 from gnn_repair.backbones import train_backbone

@@ -97,13 +97,13 @@ import sys, time
 sys.path.insert(0, {here!r})
 import gnn_repair.study.before as before
 from gnn_repair.cli import main
-from planted import fake_case
+from planted_records import fake_case
 
 def work(shared, case, tell):
     import time
     if case.backbone != "gcn":
         time.sleep(600)
-    from planted import fake_case
+    from planted_records import fake_case
     return fake_case(shared, case, tell)
 
 before.real_work = lambda *everything: (work, None)

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from planted import fake_case, make_record
+from planted_records import fake_case, make_record
 
 from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.study import (

@@ -9,7 +9,7 @@ import statistics
 
 import pandas as pd
 import pytest
-from planted import make_record
+from planted_records import make_record
 
 from gnn_repair.errors import InputError
 from gnn_repair.published import published

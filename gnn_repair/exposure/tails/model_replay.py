@@ -48,6 +48,9 @@ class ModelReplay:
 
     def run(self, coefficients: Tensor) -> Tensor:
         """The same while the watch is installed already."""
+        count = sum(mixture.rows.numel() for mixture in self.mixtures)
+        if not isinstance(coefficients, Tensor) or coefficients.numel() != count:
+            raise InputError(f"replay needs one coefficient for each of {count} terms, [T]")
         placed = coefficients.reshape(-1).to(self.trace.output.device, self.dtype)
         if self.order is not None:
             given, placed = placed, torch.empty_like(placed)

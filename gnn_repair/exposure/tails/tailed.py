@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnn_repair.errors import InputError
+from gnn_repair.exposure.arguments import classes_for, member_for
 from gnn_repair.exposure.tails.checks import check_tailed
 from gnn_repair.exposure.tails.operations import TailGraph
 from gnn_repair.exposure.value import Exposure, Group
@@ -169,8 +169,6 @@ class TailedExposure:
         Args:
             coefficients: λ, [1, T] or [T].
         """
-        if coefficients is not None:
-            coefficients = self._given(coefficients)
         aggregate = self.aggregate.logits(coefficients)[0]
         step = max(1, CHUNK // max(1, self.tail.width))
         parts = zip(aggregate.split(step), self.recipients.split(step), strict=True)
@@ -184,34 +182,12 @@ class TailedExposure:
                 margin is NaN.
             coefficients: λ, [1, T]; α unless given.
         """
-        classes = self._classes(target)
+        classes = classes_for(self, target)[self.recipients]
         logits = self.logits(coefficients)
         index = classes.clamp(min=0).view(1, -1, 1)
         own = logits.gather(2, index)
         margins = (own - logits.scatter(2, index, -torch.inf).amax(2, keepdim=True)).squeeze(-1)
         return margins.masked_fill(classes < 0, torch.nan)
-
-    def _given(self, coefficients: Tensor) -> Tensor:
-        shape = tuple(getattr(coefficients, "shape", ()))
-        if shape not in ((self.num_terms,), (1, self.num_terms)):
-            raise InputError(
-                f"coefficients has shape {list(shape)}; give one for each of {self.num_terms} terms"
-            )
-        return coefficients.to(self.recipients.device).view(1, -1)
-
-    def _classes(self, target: Tensor) -> Tensor:
-        """The classes of the recipients, [n]; −1 where not known."""
-        if tuple(getattr(target, "shape", ())) != (self.num_nodes,):
-            raise InputError(
-                f"target has shape {list(getattr(target, 'shape', ()))}; give a class for each of "
-                f"{self.num_nodes} nodes"
-            )
-        classes = target.to(self.recipients.device)[self.recipients].long()
-        if bool((classes >= self.num_classes).any()):
-            raise InputError(
-                f"target holds class {int(classes.max())}; classes lie in 0..{self.num_classes - 1}"
-            )
-        return classes
 
     # Other views of the same value ------------------------------------------------------------
 
@@ -234,8 +210,7 @@ class TailedExposure:
 
     def member(self, index: int) -> TailedExposure:
         """The exposure of one member: there is only member 0."""
-        if index != 0:
-            raise InputError(f"member {index} does not exist; this exposure has one member, 0")
+        member_for(self, index)
         return self
 
     def to(self, device: str | torch.device) -> TailedExposure:

@@ -148,11 +148,14 @@ def test_what_does_not_fit_together() -> None:
         replace(exposure, tail=TailGraph(8, (unknown, affine)))
     with pytest.raises(InputError, match=r"operation 1 \(affine\) of the tail does not fit"):
         replace(exposure, tail=TailGraph(8, (relu, replace(affine, weight=affine.weight[:, :5]))))
-    with pytest.raises(InputError, match="one for each of"):
+    with pytest.raises(InputError, match="one number for every term"):
         exposure.logits(torch.ones(3))
-    with pytest.raises(InputError, match="a class for each of 26 nodes"):
-        exposure.margins(torch.zeros(3))
-    with pytest.raises(InputError, match="holds class 9"):
+    assert exposure.replay is not None
+    with pytest.raises(InputError, match="one coefficient for each of"):
+        exposure.replay(torch.ones(3))
+    with pytest.raises(InputError, match="one class for every node"):
+        exposure.margins(torch.zeros(3, dtype=torch.long))
+    with pytest.raises(InputError, match="target is 9 at node 0"):
         exposure.margins(torch.full((26,), 9))
 
 
