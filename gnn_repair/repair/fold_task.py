@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,15 +10,17 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gnn_repair.devices import choose_device
+from gnn_repair.backbones import Frozen
+from gnn_repair.budget import check_real, check_whole
+from gnn_repair.devices import choose_device, out_of_memory_hint
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.repair.base import TrainedRepair, on_device
+from gnn_repair.repair.base import F, Repair, TrainedRepair, on_device
 from gnn_repair.repair.evidence import Evidence, gather_evidence
-from gnn_repair.repair.fitting import Targets, find_targets
 from gnn_repair.repair.folds import Roles, cross_roles, deal_folds
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.stack_training import Stack, stack_logits, stacked, train_stack
+from gnn_repair.repair.targets import Targets, check_exposure_given, find_targets
 from gnn_repair.training import ProgressCallback
 
 FOLDS = 5
@@ -29,22 +32,25 @@ the rest keeps what holds on training nodes, of which there are more."""
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What repairs of one frozen model are fitted to."""
+    """What repairs of one frozen model are fitted to. It holds no label outside the masks."""
 
     exposure: Exposure
     inputs: RepairInputs
-    y: Tensor
-    """[N]."""
+    labels: Tensor
+    """[n], of the recipients; 0 where no member may see one."""
     train: Tensor
     """[S, n] bool, by recipient."""
     val: Tensor
     """[S, n] bool."""
     data: Data | None = None
+    frozen: Frozen | None = None
 
     @property
-    def labels(self) -> Tensor:
-        """[n], of the recipients."""
-        return self.y[self.exposure.recipients]
+    def y(self) -> Tensor:
+        """[N], of the nodes; 0 where no member may see one."""
+        out = self.labels.new_zeros(self.exposure.num_nodes)
+        out[self.exposure.recipients] = self.labels
+        return out
 
     def evidence(self) -> Evidence:
         """What there is beside the exposure: labels of training and validation nodes alone."""
@@ -54,25 +60,81 @@ class Task:
         return gather_evidence(self.exposure, self.y, known, self.data)
 
 
-def prepare(
-    exposure: Exposure,
-    y: Tensor,
-    train_mask: Tensor,
-    val_mask: Tensor,
-    data: Data | None,
-    device: str | torch.device,
+def as_task(
+    exposure: Exposure, train: Targets, val: Targets, data: Data | Frozen | None = None
 ) -> Task:
-    """Check what a repair is to be fitted to, and bring it to the device."""
-    placed = on_device(exposure, choose_device(device))
-    train, val = find_targets(placed, y, train_mask, val_mask)
-    learned, judged = (_mask(targets, placed.num_recipients) for targets in (train, val))
-    labels = y.to(placed.recipients.device)
-    return Task(placed, repair_inputs(placed), labels, learned, judged, data)
+    """Targets that are known to be sound as a task, where the exposure is."""
+    count = exposure.num_recipients
+    labels = torch.zeros(count, dtype=torch.long, device=train.positions.device)
+    for targets in (train, val):
+        labels[targets.positions.flatten()] = targets.labels.flatten()
+    frozen = data if isinstance(data, Frozen) else None
+    graph = frozen.data if frozen is not None else data
+    if graph is not None and not isinstance(graph, Data):
+        raise InputError(f"data is {type(graph).__name__}; give the graph that was exposed")
+    inputs = repair_inputs(exposure)
+    return Task(exposure, inputs, labels, _mask(train, count), _mask(val, count), graph, frozen)
 
 
 def _mask(targets: Targets, count: int) -> Tensor:
     chosen = torch.zeros(targets.sizes.numel(), count, dtype=torch.int, device=targets.sizes.device)
     return chosen.scatter_add(1, targets.positions, targets.real.int()) > 0
+
+
+@dataclass(frozen=True)
+class ReadsGraph(Repair[F]):
+    """A repair that can read the graph beside the exposure."""
+
+    def fit(
+        self,
+        exposure: Exposure,
+        y: Tensor,
+        train_mask: Tensor,
+        val_mask: Tensor,
+        *,
+        data: Data | Frozen | None = None,
+        batch_size: int | None = None,
+        device: str | torch.device = "auto",
+        on_progress: ProgressCallback | None = None,
+    ) -> F:
+        """Learn from training and validation labels.
+
+        Args:
+            exposure: the frozen model.
+            y: [N] labels; only those of nodes in a mask are read.
+            train_mask: bool [N], or [N, S] with a column per member.
+            val_mask: likewise, disjoint from it.
+            data: the graph with ``edge_index`` and ``x``, or the frozen backbone, which holds it.
+            batch_size: targets an update sees; all unless given.
+            device: ``"auto"`` takes the GPU when there is one.
+            on_progress: called every few epochs.
+        """
+        check_exposure_given(exposure)
+        if batch_size is not None:
+            check_whole("fit", "batch_size", batch_size, 1)
+        place = choose_device(device)
+        with out_of_memory_hint(f"fitting {self.title} for {exposure.num_members} members"):
+            placed = on_device(exposure, place)
+            train, val = find_targets(placed, y, train_mask, val_mask)
+            task = as_task(placed, train, val, data)
+            return self.learn_task(task, batch_size, on_progress)
+
+    def learn(
+        self,
+        exposure: Exposure,
+        train: Targets,
+        val: Targets,
+        batch_size: int | None,
+        on_progress: ProgressCallback | None,
+    ) -> F:
+        """Learn without the graph."""
+        return self.learn_task(as_task(exposure, train, val), batch_size, on_progress)
+
+    @abstractmethod
+    def learn_task(
+        self, task: Task, batch_size: int | None, on_progress: ProgressCallback | None
+    ) -> F:
+        """Learn from a task that is known to be sound."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +148,10 @@ class Folding:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("folds", "repeats"):
-            value, least = getattr(self, name), 2 if name == "folds" else 1
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise InputError(f"{name} is {value!r}; it must be a whole number from {least} on")
-        if not isinstance(self.fold_share, int | float) or not 0 <= self.fold_share <= 1:
-            raise InputError(f"fold_share is {self.fold_share!r}; it must lie between 0 and 1")
+        check_whole("folds of validation nodes", "folds", self.folds, 2)
+        check_whole("folds of validation nodes", "repeats", self.repeats, 1)
+        check_real("folds of validation nodes", "fold_share", self.fold_share, 0, 1)
+        check_whole("folds of validation nodes", "seed", self.seed, 0)
 
     def deal(self, task: Task) -> Tensor:
         """The fold of every validation recipient in every repeat, [repeats, S, n]; −1 elsewhere."""

@@ -8,23 +8,9 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError, SplitError
-from gnn_repair.repair.fitting import Targets
-
-LOW = 0xFFFFFFFF
-"""32 bits."""
-
-
-def number_hash(seed: Tensor | int, numbers: Tensor) -> Tensor:
-    """A 32-bit number for each of ``numbers``, int64; another seed, other numbers."""
-    start = torch.as_tensor(seed, device=numbers.device) & LOW
-    return _mixed(_mixed(start + 0x9E3779B9) ^ ((numbers * 0x85EBCA77) & LOW))
-
-
-def _mixed(value: Tensor) -> Tensor:
-    value = value & LOW
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        value = ((value ^ (value >> shift)) * factor) & LOW
-    return value ^ (value >> 16)
+from gnn_repair.kernels import row_hash
+from gnn_repair.kernels.dropout import LOW
+from gnn_repair.repair.targets import Targets
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +50,13 @@ def deal_folds(val: Tensor, labels: Tensor, folds: int, seed: int) -> Tensor:
             f"val_mask of a member has {fewest} nodes, too few for {folds} folds; "
             "give more validation nodes or fewer folds"
         )
-    order = number_hash(seed, torch.arange(val.shape[1], device=val.device))
+    place = torch.arange(val.shape[1], device=val.device)
+    order = row_hash(torch.tensor(seed, device=val.device), place)
     # Validation nodes first, by class and then by chance; labels elsewhere are not read.
     behind = labels[val.any(0)].max() + 1
     keys = torch.where(val, labels, behind) * (LOW + 1) + order
-    place = keys.argsort(dim=1).argsort(dim=1)
-    return torch.where(val, place % folds, -1)
+    rank = keys.argsort(dim=1).argsort(dim=1)
+    return torch.where(val, rank % folds, -1)
 
 
 def cross_roles(train: Tensor, folds: Tensor, count: int, fold_share: float) -> Roles:

@@ -54,6 +54,7 @@ class StackedInputs(RepairInputs):
         self.num_members, self.num_classes = own.num_members * copies, own.num_classes
         self.width, self.dtype, self.device = own.width, own.dtype, own.device
         self.root, self.groups, self.nodes = own.root, own.groups, own.nodes
+        self._tail = own._tail
 
     @cached_property
     def recipients(self) -> Description:

@@ -82,8 +82,9 @@ def dense_coefficients(exposure, group, member=0):
 
 def test_coefficients_against_dense_matrices(graph):
     adjacency = to_dense_adj(graph.edge_index).squeeze(0).double().t()
-    scale = adjacency.sum(1).rsqrt()
-    normalised = scale.unsqueeze(1) * adjacency * scale
+    looped = adjacency.clone().fill_diagonal_(1)
+    scale = looped.sum(1).rsqrt()
+    normalised = scale.unsqueeze(1) * looped * scale
     others = adjacency.clone().fill_diagonal_(0)
     mean = others / others.sum(1, keepdim=True).clamp(min=1)
     identity = torch.eye(36, dtype=torch.float64)
@@ -112,6 +113,15 @@ def test_attention_coefficients_are_those_pyg_returns(name, graph):
         dense = torch.zeros(36, 36, dtype=torch.float64)
         dense.index_put_((entries[1], entries[0]), attention.detach().squeeze(1), True)
         torch.testing.assert_close(dense_coefficients(exposure, 0, member), dense)
+
+
+@pytest.mark.parametrize(("loops", "entries"), [("one", 1), ("listed", 2)])
+def test_a_doubled_self_loop_is_one_term_or_two(loops, entries, graph):
+    backbone = BACKBONES["gcn"](Shape(hidden=16, self_loops=loops))
+    budget = replace(SHORT, epochs=1)
+    exposure = expose_frozen(train_backbone(backbone, graph, [0], device="cpu", budget=budget))
+    start, stop = exposure.segments[1:3].tolist()
+    assert exposure.sources[exposure.rows[start:stop].long()].tolist().count(1) == entries
 
 
 def test_an_isolated_node_lacks_the_groups_it_has_no_terms_in(graph):

@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import torch
 from tiny import TINY, tiny_graph
+from torch_geometric.data import Data
 
-from gnn_repair.backbones import BACKBONES, Shape, train_backbone
+from gnn_repair.backbones import BACKBONES, Backbone, Shape, train_backbone
 from gnn_repair.backbones.convolutional import GCN
+from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.repair import EvidenceLadder, Reweighting
 from gnn_repair.study import METHODS, PAPER, Case, Store, override, run_study
-from gnn_repair.study.methods import chosen_methods
+from gnn_repair.study.methods import EVERY, chosen_methods
 from gnn_repair.study.oracle_summary import summarise_oracle
 from gnn_repair.study.run_case import Settings, build_backbone, run_case
 
@@ -27,7 +29,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def records(data):
-    case = Case("mine", "gcn", (0, 2), chosen_methods(("oracle", *METHODS)))
+    case = Case("mine", "gcn", (0, 2), chosen_methods(("oracle", *EVERY)))
     stages: list[str] = []
     settings = Settings(PROTOCOL, lambda name: data, BACKBONES, "cpu")
     made = run_case(settings, case, stages.append)
@@ -47,11 +49,11 @@ def test_a_record_a_split(records):
     for record in records:
         assert record["protocol"] == PROTOCOL.digest
         assert record["members"] == 2
-        assert set(record["methods"]) == set(METHODS)
+        assert set(record["methods"]) == set(EVERY)
         assert record["graph"]["nodes"] == 60
         assert record["graph"]["train"] + record["graph"]["val"] + record["graph"]["test"] == 60
         assert record["environment"]["torch"] == torch.__version__
-        assert set(METHODS) | {"frozen", "oracle", "total"} <= set(record["seconds"])
+        assert set(EVERY) | {"frozen", "oracle", "total"} <= set(record["seconds"])
 
 
 def test_frozen_accuracies_are_the_backbone_s(records, frozen, data):
@@ -168,27 +170,41 @@ def test_a_backbone_of_one_s_own_and_data_of_one_s_own(tmp_path, data):
     }
 
 
-def test_bad_data_fails_its_own_case_only(tmp_path, data):
+@pytest.mark.parametrize(
+    ("datasets", "backbones", "message"),
+    [
+        (lambda d: {"broken": with_nan(d), "mine": d}, ["gcn"], "dataset 'broken' cannot be used"),
+        (lambda d: {"mine": None}, ["gcn"], "dataset 'mine' is a NoneType; give a torch_geometric"),
+        (lambda d: {"mine": d.x}, ["gcn"], "dataset 'mine' is a Tensor"),
+        (lambda d: {"mine": Data(x=d.x)}, ["gcn"], "no tensor edge_index"),
+        (
+            lambda d: {"mine": d},
+            {"mlp": torch.nn.Linear(6, 3)},
+            "'mlp' is Linear, which is no Back",
+        ),
+        (lambda d: {"mine": d}, {"mlp": torch.nn.Linear}, "is the class Linear, which is no Backb"),
+        (lambda d: {"mine": d}, {"mine": None}, "give a Backbone class or instance"),
+        (lambda d: {"mine": d}, {"mine": Backbone}, "cannot be built"),
+    ],
+)
+def test_bad_objects_are_refused_before_the_first_case(
+    tmp_path, data, datasets, backbones, message
+):
+    with pytest.raises(InputError, match=message):
+        run_study(datasets(data), backbones, [0], store=tmp_path, device="cpu")
+    assert list(tmp_path.iterdir()) == []
+
+
+def with_nan(data):
     broken = data.clone()
     broken.x = torch.full_like(data.x, float("nan"))
-    outcome = run_study(
-        {"broken": broken, "mine": data},
-        ["gcn"],
-        [0],
-        store=tmp_path,
-        methods=["refit_head"],
-        protocol=PROTOCOL,
-        device="cpu",
-    )
-    assert outcome.stored == 1
-    assert list(outcome.failures) == ["broken × gcn"]
+    return broken
 
 
-def test_a_split_that_does_not_exist_is_recorded(tmp_path, data):
-    outcome = run_study(
-        {"mine": data}, ["gcn"], [7], store=tmp_path, protocol=PROTOCOL, device="cpu"
-    )
-    assert "split 7 does not exist" in outcome.failures["mine × gcn"]
+def test_a_split_that_does_not_exist_is_refused_before_the_first_case(tmp_path, data):
+    with pytest.raises(InputError, match="split 7 does not exist; mine has splits 0 to 2"):
+        run_study({"mine": data}, ["gcn"], [0, 7], store=tmp_path, device="cpu")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_protocol_sizes_a_class_and_leaves_an_instance():

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
+from gnn_repair.budget import check_whole
 from gnn_repair.exposure import Exposure
-from gnn_repair.repair.base import Repair
 from gnn_repair.repair.baselines import TINY, sources_to_recipients
-from gnn_repair.repair.controls.kept import KeptPrediction, keep
+from gnn_repair.repair.controls.kept import KeptPrediction, check_kept, keep
 from gnn_repair.repair.correct_and_smooth import normalised_adjacency
-from gnn_repair.repair.fold_task import Task, by_node, prepare
+from gnn_repair.repair.fold_task import ReadsGraph, Task, by_node
 from gnn_repair.training import ProgressCallback
 
 ALPHAS = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -22,29 +21,27 @@ ALPHAS = (0.5, 0.8, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
-class LabelPropagation(Repair[KeptPrediction]):
+class LabelPropagation(ReadsGraph[KeptPrediction]):
     """Known labels spread over the graph: no features, no model."""
 
     layers: int = 50
     """Propagation steps."""
     title: ClassVar[str] = "Label propagation"
-    from_paper: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_whole("LabelPropagation", "layers", self.layers, 1)
+
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """With as many steps as Correct-and-Smooth has."""
+        return cls(layers=settings.smoothing_layers)
 
     @torch.no_grad()
-    def fit(
-        self,
-        exposure: Exposure,
-        y: Tensor,
-        train_mask: Tensor,
-        val_mask: Tensor,
-        *,
-        data: Data | None = None,
-        batch_size: int | None = None,
-        device: str | torch.device = "auto",
-        on_progress: ProgressCallback | None = None,
+    def learn_task(
+        self, task: Task, batch_size: int | None, on_progress: ProgressCallback | None
     ) -> KeptPrediction:
         """Choose the strength with training labels on validation nodes, then spread both."""
-        task = prepare(exposure, y, train_mask, val_mask, data, device)
+        data = task.data
         entries = sources_to_recipients(task.exposure) if data is None else data.edge_index
         entries = entries.to(task.inputs.device)
         entries = entries[:, entries[0] != entries[1]]
@@ -80,6 +77,10 @@ class LabelPropagation(Repair[KeptPrediction]):
         total = out.sum(2, keepdim=True)
         even = torch.full_like(out, 1 / out.shape[2])
         return torch.where(total > 0, out / total.clamp(min=TINY), even).transpose(0, 1)
+
+    def check_constants(self, fitted: KeptPrediction) -> None:
+        """What a kept prediction holds."""
+        check_kept(fitted)
 
     def fitted(self, **values: Any) -> KeptPrediction:
         """The fitted value with these fields."""

@@ -27,8 +27,7 @@ class FeaturePerceptron(TrainedRepair[Any]):
     budget: Budget = PERCEPTRON
     dropout: float = 0.0
     hidden: int = 128
-    title: ClassVar[str] = "Perceptron on raw features"
-    from_paper: ClassVar[bool] = False
+    title: ClassVar[str] = "Perceptron on features"
     needs_evidence: ClassVar[bool] = True
 
     def network(self, width: int, classes: int) -> nn.Module:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gnn_repair.backbones import Frozen, train_backbone
+from gnn_repair.backbones import train_backbone
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.repair.base import Repair
-from gnn_repair.repair.controls.kept import KeptPrediction, keep
-from gnn_repair.repair.fold_task import FOLDS, Folding, averaged, by_node, prepare
+from gnn_repair.repair.controls.kept import KeptPrediction, check_kept, keep
+from gnn_repair.repair.fold_task import FOLDS, Folding, ReadsGraph, Task, averaged, by_node
 from gnn_repair.training import ProgressCallback
+
+MANY = 2**31
+"""More epochs than anything is trained for."""
 
 
 @dataclass(frozen=True)
-class RetrainedBackbone(Repair[KeptPrediction]):
+class RetrainedBackbone(ReadsGraph[KeptPrediction]):
     """The backbone itself, trained anew on training nodes and four fifths of validation.
 
     One model a fold, each kept at its best epoch on that fold; log-probabilities are averaged.
@@ -28,31 +29,31 @@ class RetrainedBackbone(Repair[KeptPrediction]):
     folds: int = FOLDS
     seed: int = 0
     title: ClassVar[str] = "Retrained backbone"
-    from_paper: ClassVar[bool] = False
 
-    def fit(
-        self,
-        exposure: Exposure,
-        y: Tensor,
-        train_mask: Tensor,
-        val_mask: Tensor,
-        *,
-        frozen: Frozen | None = None,
-        batch_size: int | None = None,
-        device: str | torch.device = "auto",
-        on_progress: ProgressCallback | None = None,
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """With the protocol's seed."""
+        return cls(seed=settings.seed)
+
+    @property
+    def most_epochs(self) -> int:
+        """Any number: the budget is the backbone's own."""
+        return MANY
+
+    def learn_task(
+        self, task: Task, batch_size: int | None, on_progress: ProgressCallback | None
     ) -> KeptPrediction:
-        """Train ``frozen``'s architecture within its budget; batches do not matter."""
+        """Train the backbone's architecture within its budget; batches do not matter."""
+        frozen = task.frozen
         if frozen is None:
-            raise InputError("a retrained backbone needs frozen=…, the model that is trained anew")
-        task = prepare(exposure, y, train_mask, val_mask, None, device)
+            raise InputError("a retrained backbone needs data=frozen, the model to train anew")
         roles = Folding(self.folds, seed=self.seed).roles(task)
         learned = (roles.weights > 0).unflatten(0, (-1, roles.copies))
         masks = [
             by_node(task, values.flatten(0, 1)).t().cpu()
             for values in (learned, roles.judged.unflatten(0, (-1, roles.copies)))
         ]
-        again = _relabelled(frozen.data, y, exposure.num_classes, masks)
+        again = _relabelled(frozen.data, task.y, task.exposure.num_classes, masks)
         trained = train_backbone(
             frozen.backbone,
             again,
@@ -77,17 +78,21 @@ class RetrainedBackbone(Repair[KeptPrediction]):
             diverged=trained.diverged.view(-1, roles.copies).any(1),
         )
 
+    def check_constants(self, fitted: KeptPrediction) -> None:
+        """What a kept prediction holds."""
+        check_kept(fitted)
+
     def fitted(self, **values: Any) -> KeptPrediction:
         """The fitted value with these fields."""
         return KeptPrediction(repair=self, **values)
 
 
 def _relabelled(data: Data, y: Tensor, classes: int, masks: list[Tensor]) -> Data:
-    """The graph with other masks, and labels only where one of them holds."""
+    """The graph with other masks and no label outside them; as many classes as the model has."""
     again = data.clone()
-    seen = (masks[0] | masks[1]).any(1)
-    # What no copy may see is class 0; the number of classes stays that of the model.
-    again.y = torch.where(seen, y.cpu(), torch.zeros_like(y.cpu()))
+    again.y = y.cpu()
     again.classes = classes
     again.train_mask, again.val_mask = masks
+    if "test_mask" in again:
+        del again.test_mask
     return again

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.backbones.graph import Features
-from gnn_repair.kernels import mix
-from gnn_repair.repair.folds import number_hash
+from gnn_repair.kernels import mix, row_hash
 
 DROPPED = 0.5
 """Share of the features that is left out in each training step. Bags of words have thousands of
@@ -52,5 +51,5 @@ def _dropped(values: Tensor, seed: Tensor | None) -> Tensor:
     if seed is None:
         return values
     place = torch.arange(values.numel(), device=values.device).view_as(values)
-    kept = number_hash(seed, place) >= round(DROPPED * 2**32)
+    kept = row_hash(seed, place) >= round(DROPPED * 2**32)
     return values * (kept.to(values.dtype) / (1 - DROPPED))

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.backbones.graph import Operator
-from gnn_repair.kernels import Pattern
-from gnn_repair.repair.folds import number_hash
+from gnn_repair.kernels import Pattern, row_hash
 
 HIDDEN = 0.3
 """Share of the known labels that is hidden in each training step: a repair that always saw all of
@@ -51,7 +50,7 @@ class LabelEvidence:
             seed: another one, other labels hidden.
         """
         nodes = torch.arange(self.known.shape[1], device=self.known.device)
-        hidden = number_hash(seed, nodes) < round(HIDDEN * 2**32)
+        hidden = row_hash(seed, nodes) < round(HIDDEN * 2**32)
         known = self.known.repeat_interleave(withheld.shape[0] // self.known.shape[0], 0)
         return self.histograms(torch.where(withheld | hidden, self.classes, known))
 

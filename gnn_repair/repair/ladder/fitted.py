@@ -11,8 +11,8 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.repair.base import FittedRepair
 from gnn_repair.repair.cross_fitting import same_graph
+from gnn_repair.repair.fitted import FittedRepair
 from gnn_repair.repair.ladder.combination import RULES
 from gnn_repair.repair.ladder.findings import Findings, find
 from gnn_repair.repair.ladder.rungs import RUNGS
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gnn_repair.repair.ladder.ladder import EvidenceLadder
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FittedLadder(FittedRepair):
     """Rungs weighed by what they said out of fold.
 
@@ -31,8 +31,14 @@ class FittedLadder(FittedRepair):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        count = self.constants["weights"].shape[1]
-        nodes = self.constants["signature"].shape[1]
+        sizes = [
+            self.constants[name].shape[1:]
+            for name in ("weights", "signature")
+            if name in self.constants
+        ]
+        if [len(size) for size in sizes] != [1, 1]:
+            raise InputError("a ladder is incomplete: it lacks weights or a signature")
+        (count,), (nodes,) = sizes
         expected = {
             "log_probs": (count - 1, nodes, self.num_classes),
             "out_of_fold": (count, nodes, self.num_classes),
@@ -41,6 +47,9 @@ class FittedLadder(FittedRepair):
             "chosen": (),
             "temperature": (),
         }
+        lacking = sorted({*expected, "count", "nested_accuracy"} - self.constants.keys())
+        if lacking:
+            raise InputError(f"a ladder is incomplete: it lacks {lacking[0]}")
         for name, shape in expected.items():
             found = tuple(self.constants[name].shape[1:])
             if found != shape:
@@ -61,6 +70,11 @@ class FittedLadder(FittedRepair):
         if features and count < len(names):
             names = tuple(name for name in names if not RUNGS[name].reads_features)
         return ("frozen", *names)
+
+    @property
+    def num_parameters(self) -> int:
+        """Trained numbers of one member, all rungs and copies together."""
+        return int(self.constants["count"][0])
 
     @property
     def weights(self) -> Tensor:
@@ -169,6 +183,7 @@ class FittedLadder(FittedRepair):
                 best_epoch=self.best_epoch,
                 epochs_run=self.epochs_run,
                 diverged=self.diverged,
+                fingerprint=self.fingerprint,
             )
             .logits(exposure)
             .log_softmax(2)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
-from gnn_repair.budget import TRANSLATION, Budget
-from gnn_repair.devices import out_of_memory_hint
+from gnn_repair.budget import TRANSLATION, Budget, check_real, check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.repair.base import Repair
 from gnn_repair.repair.cross_fitting import signature
+from gnn_repair.repair.fitted import about
 from gnn_repair.repair.fold_task import (
     FOLD_SHARE,
     FOLDS,
     Folding,
     Outcome,
+    ReadsGraph,
     Task,
     by_node,
     fit_stack,
-    prepare,
     summary,
 )
 from gnn_repair.repair.folds import paper_roles
@@ -35,7 +33,7 @@ from gnn_repair.training import Progress, ProgressCallback
 
 
 @dataclass(frozen=True)
-class EvidenceLadder(Repair[FittedLadder]):
+class EvidenceLadder(ReadsGraph[FittedLadder]):
     """Frozen, then set translation in folds, then with labels, features, reweighting."""
 
     rungs: tuple[str, ...] = tuple(RUNGS)
@@ -52,19 +50,19 @@ class EvidenceLadder(Repair[FittedLadder]):
     seed: int = 0
     budget: Budget = TRANSLATION
     title: ClassVar[str] = "Evidence ladder"
-    from_paper: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rungs", tuple(self.rungs))
+        names = self.rungs if isinstance(self.rungs, tuple | list) else (self.rungs,)
+        object.__setattr__(self, "rungs", tuple(names))
         unknown = [name for name in self.rungs if name not in RUNGS]
         if unknown or not self.rungs:
             named = repr(unknown[0]) if unknown else "no rung"
-            raise InputError(f"the ladder has {named}; choose from {', '.join(RUNGS)}")
+            raise InputError(f"the ladder has {named:.60}; choose from {', '.join(RUNGS)}")
         if self.combine not in RULES:
-            raise InputError(f"combine is {self.combine!r}; choose from {', '.join(RULES)}")
-        if not isinstance(self.clearly, int | float) or not self.clearly >= 0:
-            raise InputError(f"clearly is {self.clearly!r}; give standard errors, 0 or more")
-        _ = self.folding
+            raise InputError(f"combine is {self.combine!r:.60}; choose from {', '.join(RULES)}")
+        check_real("EvidenceLadder", "clearly", self.clearly, 0)
+        check_whole("EvidenceLadder", "hidden", self.hidden, 1)
+        _ = self.folding, self.rung(self.rungs[0])
 
     @property
     def folding(self) -> Folding:
@@ -75,35 +73,35 @@ class EvidenceLadder(Repair[FittedLadder]):
         """A rung with the ladder's settings."""
         return RUNGS[name](self.budget, dropout=self.dropout, seed=self.seed, hidden=self.hidden)
 
-    def fit(
-        self,
-        exposure: Exposure,
-        y: Tensor,
-        train_mask: Tensor,
-        val_mask: Tensor,
-        *,
-        data: Data | None = None,
-        batch_size: int | None = None,
-        device: str | torch.device = "auto",
-        on_progress: ProgressCallback | None = None,
-    ) -> FittedLadder:
-        """Fit every rung in folds, then weigh them by what they said out of fold.
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """With set translation's budget, and the settings that all repairs share."""
+        return cls(
+            budget=settings.set_translation,
+            dropout=settings.dropout,
+            seed=settings.seed,
+            hidden=settings.hidden,
+        )
 
-        Args:
-            exposure: the frozen model.
-            y: [N] labels; only those of nodes in a mask are read.
-            train_mask: bool [N], or [N, S] with a column per member.
-            val_mask: likewise, disjoint from it; at least ``folds`` nodes.
-            data: the graph with ``edge_index`` and ``x``. Without it, neighbours are the
-                exposure's own sources, and rungs that read raw features are left out.
-            batch_size: targets an update sees; all unless given.
-            device: ``"auto"`` takes the GPU when there is one.
-            on_progress: called every few epochs of every rung.
-        """
-        with out_of_memory_hint(f"climbing the ladder for {exposure.num_members} members"):
-            task = prepare(exposure, y, train_mask, val_mask, data, device)
-            outcomes = self._climb(task, batch_size, on_progress)
-        return self._decided(task, outcomes)
+    @property
+    def most_epochs(self) -> int:
+        """As the budget says."""
+        return self.budget.epochs
+
+    def settings(self) -> dict[str, Any]:
+        """The fields as JSON can hold them."""
+        return {**super().settings(), "rungs": list(self.rungs)}
+
+    @classmethod
+    def setting_hints(cls) -> dict[str, Any]:
+        """The types that the settings have in a file."""
+        return {**super().setting_hints(), "rungs": list}
+
+    def learn_task(
+        self, task: Task, batch_size: int | None, on_progress: ProgressCallback | None
+    ) -> FittedLadder:
+        """Fit every rung in folds, then weigh them by what they said out of fold."""
+        return self._decided(task, self._climb(task, batch_size, on_progress))
 
     def _climb(
         self, task: Task, batch_size: int | None, on_progress: ProgressCallback | None
@@ -137,6 +135,7 @@ class EvidenceLadder(Repair[FittedLadder]):
             "labels": by_node(task, torch.where(task.val, task.labels + 1, 0)) - 1,
             "signature": signature(task.exposure),
             **{name: value.to(folds.device) for name, value in decision._asdict().items()},
+            "count": torch.full_like(folds[:, 0], _size(outcomes, len(folds))),
         }
         parameters: dict[str, Tensor] = {}
         for name, outcome in outcomes.items():
@@ -145,8 +144,7 @@ class EvidenceLadder(Repair[FittedLadder]):
                 for key, value in outcome.stack.parameters.items():
                     parameters[f"{name}/{key}"] = value.unflatten(0, (-1, copies))
         return self.fitted(
-            width=task.inputs.width,
-            num_classes=task.inputs.num_classes,
+            **about(task.exposure),
             parameters=parameters,
             constants=constants,
             **self._statistics(outcomes, constants["chosen"]),
@@ -166,9 +164,33 @@ class EvidenceLadder(Repair[FittedLadder]):
         found["diverged"] = torch.stack([e["diverged"] for e in each]).any(0)
         return found
 
+    def shapes(self, fitted: FittedLadder) -> dict[str, tuple[int, ...]]:
+        """Parameters of the rungs that serve other graphs too, once a copy."""
+        found = {}
+        for name in fitted.candidates[1:]:
+            rung = self.rung(name)
+            if not rung.needs_evidence:
+                copies = self.folds * self.repeats if rung.crossed else 1
+                # Their parameters are set translation's own.
+                for key, shape in rung.shapes(fitted).items():  # type: ignore[arg-type]
+                    found[f"{name}/{key}"] = (copies, *shape)
+        return found
+
+    def check_constants(self, fitted: FittedLadder) -> None:
+        """The fitted value checks its own when it is made."""
+
     def fitted(self, **values: Any) -> FittedLadder:
         """The fitted value with these fields."""
         return FittedLadder(repair=self, **values)
+
+
+def _size(outcomes: dict[str, Outcome], members: int) -> int:
+    """Trained numbers of a member, all rungs and copies together."""
+    return sum(
+        outcome.stack.parameters[name].numel() // members
+        for outcome in outcomes.values()
+        for name in outcome.stack.trained
+    )
 
 
 def _counted(

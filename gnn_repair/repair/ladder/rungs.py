@@ -140,12 +140,12 @@ class LabelsReweighting(Labels):
     def network(self, width: int, classes: int) -> nn.Module:
         """ψ, ρ and the scorer; one ψ serves both."""
         both = dict(super().network(width, classes).items())  # type: ignore[operator]
-        own = Reweighting(self.budget, hidden=self.hidden).network(width, classes)
+        own = Reweighting(budget=self.budget, hidden=self.hidden).network(width, classes)
         return nn.ModuleDict({**both, "scorer": own["scorer"]})  # type: ignore[index]
 
     def tables(self, p: Parameters, inputs: RepairInputs) -> ReweightingTables:  # type: ignore[override]
         """What does not depend on the targets."""
-        return Reweighting(self.budget, hidden=self.hidden).tables(p, inputs)
+        return Reweighting(budget=self.budget, hidden=self.hidden).tables(p, inputs)
 
     def corrected(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None

@@ -13,11 +13,12 @@ from toy_exposures import toy_exposure, toy_graph
 import gnn_repair as gr
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.repair import CorrectAndSmooth, CrossFitted, TemperatureScaling, load_repair
-from gnn_repair.repair.fold_task import Folding, prepare
+from gnn_repair.repair.fold_task import Folding, Task, as_task
 from gnn_repair.repair.folds import Roles
 from gnn_repair.repair.inputs import repair_inputs
 from gnn_repair.repair.ladder import RUNGS
 from gnn_repair.repair.stack_training import initial_copies, stacked, train_stack
+from gnn_repair.repair.targets import find_targets
 
 DATA = toy_graph()
 BRIEF = {"epochs": 5, "learning_rate": 0.02, "epoch_zero": False}
@@ -27,6 +28,10 @@ TRAINED = [
     gr.NodeTranslation(hidden=6),
     gr.RefitHead(),
 ]
+
+
+def task_of(exposure: gr.Exposure) -> Task:
+    return as_task(exposure, *find_targets(exposure, DATA.y, DATA.train_mask, DATA.val_mask))
 
 
 def brief(repair, **changes):
@@ -45,7 +50,7 @@ def test_a_copy_learns_what_it_would_alone(repair):
     """Each copy against a stack of one member and one copy with that copy's roles and seed."""
     exposure = toy_exposure("sage")
     method = brief(repair, dropout=0.0)
-    task = prepare(exposure, DATA.y, DATA.train_mask, DATA.val_mask, None, "cpu")
+    task = task_of(exposure)
     roles = Folding(folds=3).roles(task)
     together = train_stack(method, task.inputs, roles, task.labels)
     for s in range(2):
@@ -65,7 +70,7 @@ def test_the_loss_has_the_asked_for_shares():
     """One step of plain gradient descent written out: 20 % training nodes, 80 % the other folds."""
     exposure = toy_exposure("gcn")
     method = brief(gr.NodeTranslation(hidden=6), dropout=0.0)
-    task = prepare(exposure, DATA.y, DATA.train_mask, DATA.val_mask, None, "cpu")
+    task = task_of(exposure)
     roles = Folding(folds=3).roles(task)
     inputs = stacked(task.inputs, 3, None)
     p = initial_copies(method, inputs, 3)
@@ -88,7 +93,7 @@ def test_minibatches_carry_the_shares_with_their_nodes(batch):
     from gnn_repair.repair.stack_training import RoleTrainee
 
     exposure = toy_exposure("gcn")
-    task = prepare(exposure, DATA.y, DATA.train_mask, DATA.val_mask, None, "cpu")
+    task = task_of(exposure)
     roles = Folding(folds=3).roles(task)
     logits = torch.randn(6, 30, 3, dtype=torch.float64)
 
@@ -122,7 +127,7 @@ def test_log_probabilities_are_averaged_and_files_come_back(repair, tmp_path):
     assert torch.equal(again.logits(exposure), found.logits(exposure))
     assert again.repair == found.repair
     # Out of fold, each validation node is told by the copy that did not learn from it.
-    task = prepare(exposure, DATA.y, DATA.train_mask, DATA.val_mask, None, "cpu")
+    task = task_of(exposure)
     folds = Folding(folds=3).deal(task)[0]
     for s in range(2):
         for node in DATA.val_mask[:, s].nonzero().view(-1).tolist():

@@ -1,0 +1,56 @@
+"""Branch and bound over the signs of units, with leaves that prove themselves.
+
+Where a relaxation stays positive, the unit whose line is farthest off decides two cases. All leaves
+of one depth are bounded together, across LPs. A leaf is closed by the same kind of certificate as
+everything else, and an LP is decided when all its leaves are closed or one λ met on the way wins.
+"""
+
+from __future__ import annotations
+
+import time
+
+from gnn_repair.oracle.tails.base import Base
+from gnn_repair.oracle.tails.leaves import Leaf, Tree, bounded
+
+ROUNDS = 2
+"""Rounds of lines a leaf: a half inherits its parent's weights, and splitting does the rest."""
+BATCH = 512
+"""Leaves bounded together, so that their numbers stay in the cache."""
+
+
+def grow(
+    base: Base, trees: list[Tree], threshold: float, leaves: int, deadline: float | None = None
+) -> None:
+    """Split leaves above the threshold until all are closed, a λ wins, or the budget is spent.
+
+    Args:
+        base: of the exposure.
+        trees: one an LP; changed in place.
+        threshold: a leaf at or below it is closed, a margin above it wins.
+        leaves: how many leaves a tree may have.
+        deadline: process time at which to stop.
+    """
+    while True:
+        alive = [tree for tree in trees if _alive(tree, threshold, leaves)]
+        if not alive or (deadline is not None and time.process_time() > deadline):
+            return
+        _level(base, alive[: BATCH // 2], threshold)
+
+
+def _alive(tree: Tree, threshold: float, leaves: int) -> bool:
+    if not tree.leaves or tree.margin > threshold or tree.size >= leaves:
+        return False
+    return all(leaf.split is not None for leaf in tree.leaves)
+
+
+def _level(base: Base, trees: list[Tree], threshold: float) -> None:
+    """Split the worst leaves of every tree, as many as make a batch."""
+    share = max(1, BATCH // (2 * len(trees)))
+    by_depth: dict[int, list[tuple[Tree, Leaf]]] = {}
+    for tree in trees:
+        tree.leaves.sort(key=lambda leaf: leaf.bound)
+        for _ in range(min(share, len(tree.leaves))):
+            for half in tree.leaves.pop().halves():
+                by_depth.setdefault(len(half.units), []).append((tree, half))
+    for cases in by_depth.values():
+        bounded(base, cases, threshold, ROUNDS)

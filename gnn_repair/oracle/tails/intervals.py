@@ -1,0 +1,177 @@
+"""Interval arithmetic through the operations, and what the sums behind a value may come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from gnn_repair.exposure.tails.operations import (
+    Activation,
+    Add,
+    Affine,
+    Concatenate,
+    Constant,
+    Multiply,
+    Operation,
+    Scale,
+    Select,
+)
+from gnn_repair.oracle.tails.functions import function_of
+from gnn_repair.oracle.tails.lines import Interval
+from gnn_repair.oracle.tails.lowering import Root, Smooth
+
+WIDER = 1e-12
+"""Intervals are widened by this, relative to what was summed: far above float64's rounding."""
+LEAST = {"gelu": -0.1700, "gelu_tanh": -0.1701, "silu": -0.2785}
+"""The smallest values of the functions that are not monotone, rounded down."""
+TURN = {"gelu": -0.7518, "gelu_tanh": -0.7525, "silu": -1.2785}
+"""About where they are attained."""
+
+
+def keeps_channels(operation: Operation) -> bool:
+    """Whether each channel depends on one input channel only, so that intervals stay exact."""
+    return isinstance(operation, Scale | Select | Concatenate | Constant | Activation | Smooth)
+
+
+def _at(constant: Tensor, nodes: Tensor) -> Tensor:
+    return constant.unsqueeze(0) if constant.dim() == 1 else constant[nodes]
+
+
+def _wide(low: Tensor, high: Tensor, size: Tensor) -> Interval:
+    return Interval(low - WIDER * size, high + WIDER * size)
+
+
+def _affine(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> Interval:
+    assert isinstance(op, Affine)
+    (x,), up, down = inputs, op.weight.clamp(min=0).t(), op.weight.clamp(max=0).t()
+    bias = _at(op.bias, nodes)
+    size = torch.maximum(x.low.abs(), x.high.abs()) @ (up - down) + bias.abs()
+    return _wide(x.low @ up + x.high @ down + bias, x.high @ up + x.low @ down + bias, size)
+
+
+def _scale(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> Interval:
+    assert isinstance(op, Scale)
+    (x,), factor, shift = inputs, _at(op.factor, nodes), _at(op.shift, nodes)
+    first, second = x.low * factor, x.high * factor
+    size = torch.maximum(first.abs(), second.abs()) + shift.abs()
+    low, high = torch.minimum(first, second) + shift, torch.maximum(first, second) + shift
+    return _wide(low, high, size)
+
+
+def _select(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> Interval:
+    assert isinstance(op, Select)
+    return Interval(inputs[0].low[:, op.index], inputs[0].high[:, op.index])
+
+
+def _constant(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> Interval:
+    assert isinstance(op, Constant)
+    value = _at(op.value, nodes).expand(len(nodes), -1)
+    return Interval(value, value)
+
+
+def _add(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> Interval:
+    assert isinstance(op, Add)
+    low = high = size = torch.zeros_like(inputs[0].low)
+    for factor, x in zip(op.factors, inputs, strict=True):
+        ends = (factor * x.low, factor * x.high)
+        low, high = low + torch.minimum(*ends), high + torch.maximum(*ends)
+        size = size + torch.maximum(ends[0].abs(), ends[1].abs())
+    return _wide(low, high, size)
+
+
+def _concatenate(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> Interval:
+    return Interval(
+        torch.cat([x.low for x in inputs], dim=1), torch.cat([x.high for x in inputs], dim=1)
+    )
+
+
+def _multiply(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> Interval:
+    x, y = inputs
+    corners = torch.stack([a * b for a in (x.low, x.high) for b in (y.low, y.high)])
+    return _wide(corners.amin(0), corners.amax(0), corners.abs().amax(0))
+
+
+def _pointwise(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> Interval:
+    f, parameter = function_of(op)
+    (x,), name = inputs, getattr(op, "name", "")
+    ends = f.value(x.low, parameter), f.value(x.high, parameter)
+    low, high = torch.minimum(*ends), torch.maximum(*ends)
+    if name in LEAST:
+        inside = (x.low < TURN[name] + 0.01) & (x.high > TURN[name] - 0.01)
+        low = torch.where(inside, LEAST[name], low)
+    if name == "elu":  # the sign of α decides; between the ends lies 0 at most
+        inside = (x.low < 0) & (x.high > 0)
+        low, high = (
+            torch.where(inside, low.clamp(max=0), low),
+            torch.where(inside, high.clamp(min=0), high),
+        )
+    return _wide(low, high, torch.maximum(low.abs(), high.abs()))
+
+
+Rule = Callable[[Operation, Sequence[Interval], Tensor], Interval]
+INTERVALS: dict[type[Operation], Rule] = {
+    Affine: _affine,
+    Scale: _scale,
+    Select: _select,
+    Constant: _constant,
+    Add: _add,
+    Concatenate: _concatenate,
+    Multiply: _multiply,
+    Activation: _pointwise,
+    Smooth: _pointwise,
+}
+
+
+def _linear_size(
+    op: Operation, sizes: Sequence[Tensor], inputs: Sequence[Interval], nodes: Tensor
+) -> Tensor:
+    if isinstance(op, Affine):
+        return sizes[0] @ op.weight.abs().t() + _at(op.bias, nodes).abs()
+    if isinstance(op, Scale):
+        return sizes[0] * _at(op.factor, nodes).abs() + _at(op.shift, nodes).abs()
+    if isinstance(op, Select):
+        return sizes[0][:, op.index]
+    if isinstance(op, Constant):
+        return _at(op.value, nodes).abs().expand(len(nodes), -1)
+    if isinstance(op, Add):
+        return sum((abs(f) * s for f, s in zip(op.factors, sizes, strict=True)), 0 * sizes[0])
+    return torch.cat(list(sizes), dim=1)
+
+
+def _function_size(
+    op: Operation, sizes: Sequence[Tensor], inputs: Sequence[Interval], nodes: Tensor
+) -> Tensor:
+    """|f| + |f′| |y| at most: what a line's constant is the difference of."""
+    (x,), (size,) = inputs, sizes
+    f, parameter = function_of(op)
+    if isinstance(op, Activation):  # slopes are below 2 (|α| for ELU), |f(y)| ≤ 2 |y| + |α| + 1
+        return (2 + parameter.abs()) * (2 * size + 1)
+    steep = torch.maximum(f.slope(x.low, parameter).abs(), f.slope(x.high, parameter).abs())
+    value = torch.maximum(f.value(x.low, parameter).abs(), f.value(x.high, parameter).abs())
+    return value + steep * size
+
+
+def _product_size(
+    op: Operation, sizes: Sequence[Tensor], inputs: Sequence[Interval], nodes: Tensor
+) -> Tensor:
+    return 3 * sizes[0] * sizes[1]
+
+
+def _root_size(
+    op: Operation, sizes: Sequence[Tensor], inputs: Sequence[Interval], nodes: Tensor
+) -> Tensor:
+    assert isinstance(op, Root)
+    square = sizes[0].unflatten(1, (-1, op.size)).square().sum(2)
+    return 2 * (square + op.offset).sqrt() + op.floor
+
+
+Size = Callable[[Operation, Sequence[Tensor], Sequence[Interval], Tensor], Tensor]
+SIZES: dict[type[Operation], Size] = {
+    **dict.fromkeys((Affine, Scale, Select, Constant, Add, Concatenate), _linear_size),
+    Activation: _function_size,
+    Smooth: _function_size,
+    Multiply: _product_size,
+    Root: _root_size,
+}

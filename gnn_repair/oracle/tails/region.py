@@ -1,0 +1,299 @@
+"""Everything bounds need to know of a batch of nodes: where each value of the tail can lie.
+
+The largest value of a linear function over a node's admissible aggregates is a maximum over its
+terms, so intervals of pre-activations that are linear in the messages are exact; deeper ones follow
+from linear bounds carried backwards. All classes of a node share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_repair.exposure.tails.operations import TailGraph
+from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.tails.backward import Linear, Relaxed, backward, relaxed, width_of
+from gnn_repair.oracle.tails.base import ROUNDING, Base
+from gnn_repair.oracle.tails.intervals import INTERVALS, SIZES, keeps_channels
+from gnn_repair.oracle.tails.lines import NONLINEAR, Interval, lines_at
+from gnn_repair.oracle.tails.lowering import Root
+from gnn_repair.oracle.tails.vertices import maxima
+
+PORTION = 1 << 22
+"""Numbers of coefficients formed at once when a whole layer is bounded (32 MB)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """B nodes (or LPs: rows may repeat a node) and the intervals of their tails' values."""
+
+    base: Base
+    position: Integers
+    """[B]: recipients."""
+    begins: Integers
+    """[B + 1]: where the places of each one's terms begin."""
+    lifts: Floats
+    """[places, E]: what each term adds to the linear functions that stand above a Root."""
+    boxes: dict[int, tuple[Interval, ...]]
+    """By number of a nonlinear operation: intervals of its inputs."""
+    tops: dict[int, Interval]
+    """By number of a Root: the interval of its value."""
+    lift_of: dict[int, int]
+    """By number of a Root: its first channel among the lifts, where it has any."""
+    sizes: tuple[Tensor, ...]
+    """M of every value, [B, k]: what the sums behind it may come to, for rounding."""
+
+    @property
+    def nodes(self) -> Tensor:
+        """[B]: graph nodes."""
+        return torch.from_numpy(self.base.nodes[self.position])
+
+    @property
+    def ends(self) -> Integers:
+        """[B, G + 1]."""
+        return self.base.ends[self.position]
+
+    @property
+    def mass(self) -> Floats:
+        """[B, G]."""
+        return self.base.mass[self.position]
+
+    @property
+    def fixed(self) -> Tensor:
+        """[B, D]: o."""
+        return torch.from_numpy(self.base.fixed[self.position])
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def take(self, index: Integers) -> Region:
+        """Some of the rows, in any order, repeated or not."""
+        at = torch.from_numpy(index)
+        counts = np.diff(self.begins)[index]
+        begins = np.append(0, np.cumsum(counts))
+        places = np.repeat(self.begins[index] - begins[:-1], counts) + np.arange(begins[-1])
+        return replace(
+            self,
+            position=self.position[index],
+            begins=begins,
+            lifts=self.lifts[places] if self.lifts.shape[1] else np.empty((len(places), 0)),
+            boxes={k: tuple(i.take(at) for i in box) for k, box in self.boxes.items()},
+            tops={k: top.take(at) for k, top in self.tops.items()},
+            sizes=tuple(size[at] for size in self.sizes),
+        )
+
+    def relax(self, at: Sequence[Tensor] | None = None) -> dict[int, Relaxed]:
+        """Lines of all nonlinear operations, tight at the values ``at`` (or at the middles)."""
+        graph, parts = self.base.graph, dict[int, Relaxed]()
+        for number, box in self.boxes.items():
+            operation = graph.operations[number]
+            if at is None:
+                points = [interval.middle for interval in box]
+            else:
+                points = [at[i] for i in operation.inputs]
+            lift, top = self.lift_of.get(number), self.tops.get(number)
+            lines = lines_at(operation, box, points, lift is not None)
+            high = None if top is None else top.high
+            parts[number] = relaxed(operation, box, lines, high, lift)
+        return parts
+
+    def backward(
+        self,
+        value: int,
+        coefficients: Tensor,
+        parts: dict[int, Relaxed],
+        pushes: dict[int, Tensor] | None = None,
+        weigh: bool = False,
+    ) -> Linear:
+        """Bound coefficients [B or 1, R, k] · value above by linear functions."""
+        sizes = self.sizes if weigh else None
+        return backward(
+            self.base.graph, value, coefficients, parts, self.nodes, self.lifts.shape[1], sizes,
+            pushes,
+        )  # fmt: skip
+
+    def largest(self, linear: Linear) -> Tensor:
+        """[B, R]: the largest value of linear functions over the admissible aggregates."""
+        out = np.empty(linear.constant.shape)
+        maxima(
+            self.ends, self.begins, self.mass, self.base.rows, self.base.table, self.lifts,
+            linear.functions.numpy(), linear.lifted.numpy(), out,
+        )  # fmt: skip
+        offset = (linear.functions @ self.fixed.unsqueeze(2)).squeeze(2)
+        return torch.from_numpy(out) + offset + linear.constant
+
+
+def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = None) -> Region:
+    """The region of the recipients at ``position``: intervals of everything, value by value.
+
+    Args:
+        base: of the exposure.
+        position: [B] recipients; one may stand several times.
+        signs: by number of an elementwise operation, [B, k] of −1, 0, 1: the sign its input is
+            taken to have, which halves its interval.
+    """
+    counts = base.ends[position, -1] - base.ends[position, 0]
+    begins = np.append(0, np.cumsum(counts))
+    start = Interval(torch.from_numpy(base.low[position]), torch.from_numpy(base.high[position]))
+    region = Region(
+        base, position, begins, np.empty((int(begins[-1]), 0)), {}, {}, {},
+        (torch.from_numpy(base.size[position]),),
+    )  # fmt: skip
+    intervals, exact = [start], [True]
+    for number, operation in enumerate(base.graph.operations):
+        inputs = [intervals[i] for i in operation.inputs]
+        plain = all(exact[i] for i in operation.inputs)
+        if isinstance(operation, NONLINEAR):
+            inputs = [
+                interval if exact[i] else _tightened(region, i, interval)
+                for i, interval in zip(operation.inputs, inputs, strict=True)
+            ]
+            if signs is not None and number in signs:
+                inputs[0] = clipped(inputs[0], signs[number])
+            region = replace(region, boxes={**region.boxes, number: tuple(inputs)})
+        if isinstance(operation, Root):
+            region = _with_root(
+                region, number, operation, inputs[0], _is_linear(base.graph, number)
+            )
+            intervals.append(region.tops[number])
+        else:
+            intervals.append(INTERVALS[type(operation)](operation, inputs, region.nodes))
+        sizes = [region.sizes[i] for i in operation.inputs]
+        size = SIZES[type(operation)](operation, sizes, inputs, region.nodes)
+        region = replace(region, sizes=(*region.sizes, size))
+        exact.append(plain and keeps_channels(operation))
+    return region
+
+
+def clipped(box: Interval, signs: Tensor) -> Interval:
+    """The part of an interval on the side of zero that ``signs`` (−1, 0, 1) names."""
+    low = torch.where(signs > 0, box.low.clamp(min=0.0), box.low)
+    high = torch.where(signs < 0, box.high.clamp(max=0.0), box.high)
+    # An empty side proves anything; the interval is then the one point at its end.
+    return Interval(torch.minimum(low, high), torch.maximum(low, high))
+
+
+def _tightened(region: Region, value: int, known: Interval) -> Interval:
+    """The interval of a value by linear bounds, within what is known already."""
+    width = width_of(region.base.graph, value)
+    eye = torch.eye(width, dtype=torch.float64)
+    rows = torch.cat([eye, -eye]).unsqueeze(0)
+    step = max(1, PORTION // (2 * width * max(region.base.width, width)))
+    lows, highs = [], []
+    for first in range(0, len(region), step):
+        part = region.take(np.arange(first, min(first + step, len(region))))
+        top = part.largest(part.backward(value, rows, part.relax()))
+        slack = ROUNDING * 8 * (width + region.base.width) * part.sizes[value]
+        highs.append(top[:, :width] + slack)
+        lows.append(-top[:, width:] - slack)
+    low, high = (
+        torch.maximum(known.low, torch.cat(lows)),
+        torch.minimum(known.high, torch.cat(highs)),
+    )
+    # Two sound bounds cross by rounding only, where the value is a single point.
+    return Interval(torch.minimum(low, high), torch.maximum(low, high))
+
+
+def _is_linear(graph: TailGraph, number: int) -> bool:
+    """Whether no nonlinear operation stands before this one."""
+    seen, todo = set[int](), list(graph.operations[number].inputs)
+    while todo:
+        value = todo.pop()
+        if value == 0 or value in seen:
+            continue
+        seen.add(value)
+        operation = graph.operations[value - 1]
+        if isinstance(operation, NONLINEAR):
+            return False
+        todo += operation.inputs
+    return True
+
+
+def _with_root(region: Region, number: int, operation: Root, box: Interval, linear: bool) -> Region:
+    """Add a Root's interval, and its interpolation between vertices where its input is linear."""
+    squares = torch.where(
+        (box.low <= 0) & (box.high >= 0), 0.0, torch.minimum(box.low.abs(), box.high.abs())
+    ).square()
+    peaks = torch.maximum(box.low.abs(), box.high.abs()).square()
+
+    def root(square: Tensor) -> Tensor:
+        total = square.unflatten(1, (-1, operation.size)).sum(2) + operation.offset
+        return total.sqrt().clamp(min=operation.floor)
+
+    top = Interval(root(squares) * (1 - 1e-12), root(peaks) * (1 + 1e-12))
+    if not linear:
+        return replace(region, tops={**region.tops, number: top})
+    lifts, high = _interpolation(region, operation)
+    top = Interval(top.low, torch.minimum(top.high, high))
+    region = replace(
+        region,
+        lifts=np.concatenate([region.lifts, lifts], axis=1),
+        lift_of={**region.lift_of, number: region.lifts.shape[1]},
+        tops={**region.tops, number: top},
+    )
+    return replace(region, tops={**region.tops, number: _raised(region, number, top)})
+
+
+def _raised(region: Region, number: int, top: Interval) -> Interval:
+    """A Root's smallest value by its tangent at the frozen masses' centre."""
+    parts = region.relax()
+    eye = -torch.eye(top.low.shape[1], dtype=torch.float64).unsqueeze(0)
+    below = -region.largest(region.backward(number + 1, eye, parts))
+    return Interval(torch.maximum(top.low, below * (1 - 1e-12)), top.high)
+
+
+def _interpolation(region: Region, operation: Root) -> tuple[Floats, Tensor]:
+    """τ of each term, [places, parts], and the largest Σ λ τ.
+
+    σ is convex. With one group it is at most its interpolation between the vertices; with several,
+    the length of a sum is at most the sum of lengths, one group about a centre after another.
+    """
+    base, ends, mass = region.base, region.ends, region.mass
+    owner = np.repeat(np.arange(len(region)), np.diff(region.begins))
+    term = np.arange(len(owner)) - region.begins[owner] + ends[owner, 0]
+    group = (term[:, None] >= ends[owner, 1:-1]).sum(1)
+    weight = mass[owner, group]
+    points = base.table[base.rows[term]] * weight[:, None]
+    first = np.argmax(ends[:, 1:] > ends[:, :-1], axis=1)[owner] == group
+    centre = _centres(points, owner, group, ends)
+    points[~first] -= centre[owner[~first], group[~first]]
+    rest = centre.sum(1) - centre[np.arange(len(region)), np.argmax(ends[:, 1:] > ends[:, :-1], 1)]
+    points[first] += (base.fixed[region.position] + rest)[owner[first]]
+    nodes = region.nodes[torch.from_numpy(owner)]
+    x = _affine_value(base.graph, operation.inputs[0], torch.from_numpy(points), nodes)
+    zero = _affine_value(
+        base.graph, operation.inputs[0], torch.zeros_like(x[:, :1]).expand(-1, base.width), nodes
+    )
+    x[torch.from_numpy(~first)] -= zero[torch.from_numpy(~first)]
+    main = torch.from_numpy(first)
+    square = x.unflatten(1, (-1, operation.size)).square().sum(2)
+    length = (square + operation.offset * main.unsqueeze(1)).sqrt()
+    length = torch.where(main.unsqueeze(1), length.clamp(min=operation.floor), length) * (1 + 1e-12)
+    lifts = length.numpy() / weight[:, None]
+    high = np.zeros((len(region), length.shape[1]))
+    for g in range(mass.shape[1]):
+        best = np.zeros_like(high)
+        np.maximum.at(best, owner[group == g], length.numpy()[group == g])
+        high += best
+    empty = np.diff(region.begins) == 0
+    if empty.any():
+        alone = _affine_value(base.graph, operation.inputs[0], region.fixed, region.nodes)
+        square = alone.unflatten(1, (-1, operation.size)).square().sum(2) + operation.offset
+        high[empty] = square.sqrt().clamp(min=operation.floor).numpy()[empty] * (1 + 1e-12)
+    return lifts, torch.from_numpy(high)
+
+
+def _centres(points: Floats, owner: Integers, group: Integers, ends: Integers) -> Floats:
+    """The mean vertex of each group, [B, G, D]."""
+    centre = np.zeros((len(ends), ends.shape[1] - 1, points.shape[1]))
+    np.add.at(centre, (owner, group), points)
+    return centre / np.maximum(np.diff(ends, axis=1), 1)[:, :, None]
+
+
+def _affine_value(graph: TailGraph, value: int, x: Tensor, nodes: Tensor) -> Tensor:
+    """A value that no nonlinear operation stands before, at points x."""
+    return replace(graph, operations=graph.operations[:value]).values(x, nodes)[value]

@@ -1,0 +1,159 @@
+"""The search for a λ that makes a class win: vertices, relaxations, and ascent along the tail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.tails.region import Region
+from gnn_repair.oracle.tails.relaxation import Game, play
+from gnn_repair.oracle.tails.rounds import dense_shares
+from gnn_repair.oracle.tails.vertices import mixtures, scores
+
+STEPS = (1.0, 0.5, 0.25, 0.1, 0.03)
+"""Shares of a step that are tried."""
+SHRINK = 0.3
+"""How much shorter the next step is where none of them helped."""
+
+
+def margins(region: Region, target: Integers, x: Tensor) -> Tensor:
+    """[B]: min_r of the lowered tail's margins at x [B, D]."""
+    outputs = region.base.graph(x, region.nodes)
+    return worst(outputs, torch.from_numpy(target))
+
+
+def worst(outputs: Tensor, target: Tensor) -> Tensor:
+    """[B]: the target's output less the largest other's."""
+    index = target.unsqueeze(1)
+    own = outputs.gather(1, index)
+    return (own - outputs.scatter(1, index, -torch.inf).amax(1, keepdim=True)).squeeze(1)
+
+
+@dataclass(eq=False)
+class Search:
+    """The best λ found so far for each of B LPs, by places of their region."""
+
+    region: Region
+    target: Integers
+    shares: Floats
+    """[places]: λ."""
+    x: Tensor
+    """[B, D]."""
+    margin: Tensor
+    """[B]: of the lowered tail."""
+
+    @classmethod
+    def start(cls, region: Region, target: Integers, frozen: Floats) -> Search:
+        """Begin at the frozen coefficients α [T]."""
+        shares = frozen[term_numbers(region)]
+        x = mix_dense(region, shares)
+        return cls(region, target, shares, x, margins(region, target, x))
+
+    def offer(self, x: Tensor, shares: Floats) -> None:
+        """Take λ where its margin is larger."""
+        margin = margins(self.region, self.target, x)
+        take = margin > self.margin
+        self.margin = torch.where(take, margin, self.margin)
+        self.x = torch.where(take.unsqueeze(1), x, self.x)
+        owner = np.repeat(take.numpy(), np.diff(self.region.begins))
+        self.shares = np.where(owner, shares, self.shares)
+
+    def vertices(self) -> None:
+        """Try every vertex; with several groups, every term of each against the present rest."""
+        region = self.region
+        for group in range(region.mass.shape[1]):
+            self._vertices(region, group)
+
+    def _vertices(self, region: Region, group: int) -> None:
+        ends, mass = region.ends, region.mass
+        owner = np.repeat(np.arange(len(region)), np.diff(region.begins))
+        term = term_numbers(region)
+        inside = (term >= ends[owner, group]) & (term < ends[owner, group + 1])
+        if not inside.any():
+            return
+        rest = np.where(inside, 0.0, self.shares)
+        still = mix_dense(region, rest).numpy()
+        places = np.flatnonzero(inside)
+        mine = owner[places]
+        points = (
+            still[mine]
+            + mass[mine, group, None] * region.base.table[region.base.rows[term[places]]]
+        )
+        outputs = region.base.graph(torch.from_numpy(points), region.nodes[torch.from_numpy(mine)])
+        found = worst(outputs, torch.from_numpy(self.target[mine])).numpy()
+        order = np.lexsort((found, mine))
+        last = order[np.append(np.flatnonzero(np.diff(mine[order])), len(order) - 1)]
+        shares, best = rest.copy(), self.x.clone()
+        shares[places[last]] = mass[mine[last], group]
+        best[torch.from_numpy(mine[last])] = torch.from_numpy(points[last])
+        lacking = np.setdiff1d(np.arange(len(region)), mine[last])
+        keep = np.isin(owner, lacking)
+        shares[keep] = self.shares[keep]
+        self.offer(best, shares)
+
+    def ascend(self, rounds: int) -> None:
+        """Steps along the LP of the tail linearised where one stands, never downhill."""
+        reach = torch.ones(len(self.region), dtype=torch.float64)
+        for _ in range(rounds):
+            before = self.margin.clone()
+            x, shares = self._step(reach)
+            old_x, old_shares = self.x.clone(), self.shares.copy()
+            owner = np.repeat(reach.numpy(), np.diff(self.region.begins))
+            for step in STEPS:
+                part = step * reach.unsqueeze(1)
+                self.offer(
+                    old_x + part * (x - old_x), old_shares + step * owner * (shares - old_shares)
+                )
+            reach = torch.where(self.margin > before, reach, reach * SHRINK)
+
+    def _step(self, reach: Tensor) -> tuple[Tensor, Floats]:
+        """Where the linearised tail is best within a share ``reach`` of the way to any λ."""
+        region = self.region
+        outputs, jacobian = jacobian_at(region, self.x)
+        target = torch.from_numpy(self.target)
+        index = target[:, None, None]
+        own = jacobian.gather(1, index.expand(-1, 1, jacobian.shape[2]))
+        gaps = outputs.gather(1, target.unsqueeze(1)) - outputs
+        keep = torch.ones_like(outputs, dtype=torch.bool).scatter(1, target.unsqueeze(1), False)
+        count, rivals = len(region), outputs.shape[1] - 1
+        functions = (own - jacobian)[keep].view(count, rivals, -1) * reach[:, None, None]
+        functions = functions.contiguous()
+        terms = np.empty((int(region.begins[-1]), rivals))
+        scores(
+            region.ends, region.begins, region.base.rows, region.base.table,
+            np.empty((len(terms), 0)), functions.numpy(), np.empty((count, rivals, 0)), terms,
+        )  # fmt: skip
+        away = (functions @ (region.fixed - self.x).unsqueeze(2)).squeeze(2)
+        piece = play(region, Game(terms, (gaps[keep].view(count, rivals) + away).numpy()))
+        shares = dense_shares(region, piece)
+        return mix_dense(region, shares), shares
+
+
+def jacobian_at(region: Region, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs [B, C] and their derivatives [B, C, D] by x."""
+    point = x.detach().clone().requires_grad_(True)
+    with torch.enable_grad():
+        outputs = region.base.graph(point, region.nodes)
+        rows = [
+            torch.autograd.grad(outputs[:, c].sum(), point, retain_graph=True)[0]
+            for c in range(outputs.shape[1])
+        ]
+    return outputs.detach(), torch.stack(rows, dim=1)
+
+
+def term_numbers(region: Region) -> Integers:
+    """The exposure's term at each place."""
+    counts = np.diff(region.begins)
+    shift = np.repeat(region.ends[:, 0] - region.begins[:-1], counts)
+    return np.arange(int(region.begins[-1])) + shift
+
+
+def mix_dense(region: Region, shares: Floats) -> Tensor:
+    """x [B, D] at λ by places."""
+    out = region.base.fixed[region.position]
+    mixtures(region.begins, term_numbers(region), shares, region.base.rows, region.base.table, out)
+    return torch.from_numpy(out)
