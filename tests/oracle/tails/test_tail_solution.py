@@ -18,7 +18,6 @@ from gnn_repair.oracle import (
     solve_oracle,
     stable_evidence,
 )
-from gnn_repair.oracle.explainer import mask_of
 from gnn_repair.oracle.tails.check import covers
 from gnn_repair.oracle.tails.solution import TailSolution
 
@@ -128,7 +127,7 @@ def test_a_replay_that_changed_is_noticed(solution, exposure):
     assert solution.check(other).unconfirmed == solution.reachable.sum()
     without = replace(exposure, replay=None)
     assert solution.check(without).ok and not solution.check(without).replayed
-    with pytest.raises(InputError, match="does not belong"):
+    with pytest.raises(InputError, match="does not belong|instead of"):
         solution.check(replace(exposure, frozen_logits=torch.zeros(1, NODES, 3).double()))
 
 
@@ -200,22 +199,6 @@ def test_classes_within_reach(exposure, solution):
     np.testing.assert_array_equal(found.reachable.ravel(), solution.reachable)
     np.testing.assert_array_equal(found.count, found.possible)
     assert str(found).endswith("all decided")
-
-
-def test_an_explanation_spreads_the_weights_over_edges(exposure):
-    found = solve_oracle(exposure, torch.arange(NODES) % CLASSES, torch.tensor([5, 6]))
-    owner = np.repeat(found.node, np.diff(found.indptr))
-    alpha = {}
-    for node in (5, 6):
-        for term in range(*exposure.segments[node : node + 2].tolist()):
-            source = int(exposure.sources[exposure.rows[term]])
-            alpha[source, node] = float(exposure.coefficients[0, term])
-    edges = torch.tensor(list(alpha)).t()
-    mask = mask_of(found, exposure, edges).double()
-    for (source, node), ratio in zip(edges.t().tolist(), mask.tolist(), strict=True):
-        part = (found.sources == source) & (owner == node)
-        share = float(found.coefficients[part].sum())
-        assert ratio * alpha[source, node] == pytest.approx(share, abs=1e-5)
 
 
 @pytest.mark.parametrize("question", [nearest_reweighting, stable_evidence, relaxed_margins])
