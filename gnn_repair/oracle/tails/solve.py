@@ -18,7 +18,7 @@ from gnn_repair.oracle.tails.base import Base, base_of
 from gnn_repair.oracle.tails.effort import Budget, Effort, budget_of
 from gnn_repair.oracle.tails.lines import NONLINEAR
 from gnn_repair.oracle.tails.proofs import Proofs
-from gnn_repair.oracle.tails.replaying import replay_margins
+from gnn_repair.oracle.tails.replaying import on_cpu, replay_margins
 from gnn_repair.oracle.tails.sentence import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.tails.solution import TailSolution
 from gnn_repair.oracle.tails.stages import (
@@ -67,6 +67,7 @@ def solve_tails(
     if method != "simplex":
         raise InputError(f'a model with a tail is solved by method "simplex", not "{method}"')
     budget = budget_of(effort)
+    exposure = on_cpu(exposure)
     aggregate = exposure.aggregate
     selection = _Asked(
         exposure.frozen_logits.shape[2], 1, aggregate.num_recipients, aggregate.num_nodes,
