@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint types tests clean
+.PHONY: demo test lint types tests test-minimum test-latest audit mutation clean
 .NOTPARALLEL:
 
 demo: .venv/.installed
@@ -36,5 +36,34 @@ tests: .venv/.installed-dev
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
+mutation: .venv/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutation $(ARGS)
+
+# The tests on the lowest versions that pyproject.toml allows, and on the newest there are.
+test-minimum: .venv-minimum/.installed
+	OMP_NUM_THREADS=1 .venv-minimum/bin/pytest -n 2 $(ARGS)
+
+test-latest: .venv-latest/.installed
+	OMP_NUM_THREADS=1 .venv-latest/bin/pytest -n 2 $(ARGS)
+
+.venv-minimum/.installed: pyproject.toml constraints.txt .ci/minimum.py
+	$(PYTHON) -m venv .venv-minimum
+	.venv-minimum/bin/python .ci/minimum.py > .venv-minimum/constraints.txt
+	.venv-minimum/bin/pip install --quiet --constraint .venv-minimum/constraints.txt torch
+	.venv-minimum/bin/pip install --quiet --constraint .venv-minimum/constraints.txt --editable '.[dev]'
+	@touch $@
+
+.venv-latest/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-latest
+	.venv-latest/bin/pip install --quiet --upgrade torch
+	.venv-latest/bin/pip install --quiet --upgrade --editable '.[dev]'
+	@touch $@
+
+# Known vulnerabilities of the pinned versions; needs the network.
+audit:
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/pip install --quiet pip-audit
+	.venv-audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
+
 clean:
-	rm -rf .venv dist build *.egg-info
+	rm -rf .venv .venv-minimum .venv-latest .venv-audit dist build *.egg-info

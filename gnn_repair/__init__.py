@@ -13,9 +13,36 @@ starting the command line stay quick.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnn_repair.startup import collection_paused
+
+if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _HOMES
+    from gnn_repair.backbones import BACKBONES as BACKBONES
+    from gnn_repair.backbones import Backbone as Backbone
+    from gnn_repair.backbones import Frozen as Frozen
+    from gnn_repair.backbones import load_frozen as load_frozen
+    from gnn_repair.backbones import train_backbone as train_backbone
+    from gnn_repair.datasets import DATASETS as DATASETS
+    from gnn_repair.datasets import load_dataset as load_dataset
+    from gnn_repair.errors import GnnRepairError as GnnRepairError
+    from gnn_repair.exposure import Exposure as Exposure
+    from gnn_repair.exposure import TailedExposure as TailedExposure
+    from gnn_repair.exposure import expose as expose
+    from gnn_repair.oracle import OracleExplainer as OracleExplainer
+    from gnn_repair.oracle import OracleSolution as OracleSolution
+    from gnn_repair.oracle import nearest_reweighting as nearest_reweighting
+    from gnn_repair.oracle import reach as reach
+    from gnn_repair.oracle import solve_oracle as solve_oracle
+    from gnn_repair.oracle import stable_evidence as stable_evidence
+    from gnn_repair.repair import NodeTranslation as NodeTranslation
+    from gnn_repair.repair import RefitHead as RefitHead
+    from gnn_repair.repair import Reweighting as Reweighting
+    from gnn_repair.repair import SetTranslation as SetTranslation
+    from gnn_repair.repair import load_repair as load_repair
+    from gnn_repair.reporting import report as report
+    from gnn_repair.study import read_results as read_results
+    from gnn_repair.study import run_study as run_study
 
 __version__ = "0.1.0"
 
@@ -28,6 +55,7 @@ _HOMES = {
     "load_frozen": "backbones",
     "train_backbone": "backbones",
     "Exposure": "exposure",
+    "TailedExposure": "exposure",
     "expose": "exposure",
     "OracleExplainer": "oracle",
     "OracleSolution": "oracle",
@@ -50,13 +78,15 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'gnn_repair' has no attribute {name!r}")
-    with collection_paused():
-        value = getattr(importlib.import_module(f"gnn_repair.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # which would otherwise take every name for a public one
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'gnn_repair' has no attribute {name!r}")
+        with collection_paused():
+            value = getattr(importlib.import_module(f"gnn_repair.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,37 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
+
+from gnn_repair.errors import InputError
+
+
+def check_whole(owner: str, name: str, value: object, least: int) -> None:
+    """A setting is a whole number of at least ``least``."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or int(value) < least:  # type: ignore[call-overload]
+        raise InputError(f"{owner}: {name} is {value!r}; give a whole number of at least {least}")
+
+
+def check_real(
+    owner: str, name: str, value: object, low: float, high: float = math.inf, *, above: bool = False
+) -> None:
+    """A setting is finite, at least ``low`` (with ``above`` larger than it) and below ``high``."""
+    real = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    inside = real and (value > low if above else value >= low) and value < high  # type: ignore[operator]
+    if not inside:
+        least = f"above {low:g}" if above else f"of at least {low:g}"
+        most = "" if high == math.inf else f" and below {high:g}"
+        raise InputError(f"{owner}: {name} is {value!r}; give a finite number {least}{most}")
+
+
+def check_switch(owner: str, name: str, value: object) -> None:
+    """A setting is True or False."""
+    if not isinstance(value, bool):
+        raise InputError(f"{owner}: {name} is {value!r}; give True or False")
 
 
 @dataclass(frozen=True)
@@ -20,6 +50,16 @@ class Budget:
     """Largest gradient norm of a member."""
     epoch_zero: bool = False
     """Whether the untrained state is a candidate."""
+
+    def __post_init__(self) -> None:
+        check_whole("Budget", "epochs", self.epochs, 1)
+        if self.patience is not None:
+            check_whole("Budget", "patience", self.patience, 1)
+        check_real("Budget", "learning_rate", self.learning_rate, 0, above=True)
+        check_real("Budget", "weight_decay", self.weight_decay, 0)
+        check_switch("Budget", "decoupled", self.decoupled)
+        check_real("Budget", "clip", self.clip, 0, above=True)
+        check_switch("Budget", "epoch_zero", self.epoch_zero)
 
 
 SHORT = Budget(epochs=200, patience=None, learning_rate=1e-2, weight_decay=5e-4)
@@ -40,3 +80,24 @@ BATCHED = ("sgc", "mixhop", "h2gcn")
 BATCHES = {"squirrel": 8, "amazon-ratings": 16}
 """Batch sizes of these; BATCH on every other dataset."""
 BATCH = 64
+
+
+def paper_batch_size(
+    dataset: str,
+    backbone: str,
+    *,
+    backbones: Collection[str] = BATCHED,
+    size: int = BATCH,
+    sizes: Mapping[str, int] | None = None,
+) -> int | None:
+    """How many targets an update of a repair sees; None: all of them.
+
+    Args:
+        dataset: a name.
+        backbone: a name.
+        backbones: those whose repairs are trained on minibatches; the paper's unless given.
+        size: of a batch; likewise.
+        sizes: of datasets that have their own; likewise.
+    """
+    own = BATCHES if sizes is None else sizes
+    return own.get(dataset, size) if backbone in backbones else None

@@ -14,12 +14,25 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
     """The device of that name; ``"auto"`` is the GPU when there is one, else the CPU."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise InputError(f"unknown device {device!r}; use 'auto', 'cpu' or 'cuda'") from error
+    chosen = parse_device(device)
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise DeviceError("CUDA was asked for but no GPU is available; use device='cpu'")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(f"{chosen} was asked for but there are {torch.cuda.device_count()} GPUs")
+    return chosen
+
+
+def parse_device(device: str | torch.device) -> torch.device:
+    """A device that this package runs on, whether or not this machine has it."""
+    known = "use 'auto', 'cpu' or 'cuda'"
+    if not isinstance(device, str | torch.device):
+        raise InputError(f"unknown device {device!r:.60}; {known}")
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f"unknown device {device!r:.60}; {known}") from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise InputError(f"device {str(device)!r} is not supported; {known}")
     return chosen
 
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from types import ModuleType
-
-_BLAS = "scipy.linalg.cython_blas"
 
 
 @contextmanager
@@ -34,17 +30,7 @@ def collection_paused() -> Iterator[None]:
 
 @cache
 def load_numba() -> None:
-    """Load what numba otherwise loads when it first compiles, but for SciPy's linear algebra.
-
-    It asks for that on the occasion: a third of a second, and no kernel here uses it. A stand-in
-    answers; whoever needs the real one loads it once the stand-in is gone.
-    """
+    """Load what numba otherwise loads when it first compiles, while no garbage is collected."""
     from numba.core.registry import cpu_target
 
-    absent = _BLAS not in sys.modules
-    sys.modules.setdefault(_BLAS, ModuleType(_BLAS))
-    try:
-        cpu_target.target_context.refresh()
-    finally:
-        if absent:
-            del sys.modules[_BLAS]
+    cpu_target.target_context.refresh()

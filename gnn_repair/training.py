@@ -49,6 +49,13 @@ class Trainee(ABC):
     def losses(self, trunk: Any) -> Tensor:
         """Training loss of every member on the next batch, [S]."""
 
+    def learning(self) -> Tensor | None:
+        """[S] bool: which members had something in the batch of the last losses; None: all.
+
+        The others are not updated, neither by momentum nor by weight decay.
+        """
+        return None
+
     @abstractmethod
     def scores(self, trunk: Any) -> Tensor:
         """What selects checkpoints: correct validation predictions of every member, [S]."""
@@ -136,7 +143,7 @@ class _Run:
             self.epochs_run.add_(self.active)
         self.optimizer.forget()
         losses.sum().backward()
-        self.optimizer.step()
+        self.optimizer.step(self.trainee.learning())
         # A graph that is still referred to would tie the next step to this one's CUDA stream.
         self.trainee.parameters = self.parameters.views(self.matrix.detach())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gnn_repair.adam import FlatParameters, MemberAdam
+from gnn_repair.adam import FlatParameters, MemberAdam, plain_adam
 from gnn_repair.budget import Budget
 
 GPU = pytest.param(
@@ -40,6 +40,54 @@ def test_members_move_as_they_would_alone(device, dtype, decoupled):
             torch.nn.utils.clip_grad_norm_([value], 5.0)
             optimizer.step()
     torch.testing.assert_close(stacked.cpu(), torch.stack(alone), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_members_that_sit_out_stay_as_they_are_and_count_their_own_steps(device, dtype, decoupled):
+    """Member 1 learns in every second step, member 2 from the third on; one more never does."""
+    generator = torch.Generator().manual_seed(1)
+    budget = Budget(1, None, learning_rate=1e-2, weight_decay=0.1, decoupled=decoupled)
+    start = torch.randn(4, 300, generator=generator, dtype=dtype)
+    stacked = start.clone().to(device)
+    together = MemberAdam(stacked, budget)
+    method = torch.optim.AdamW if decoupled else torch.optim.Adam
+    alone = [start[s].clone() for s in range(4)]
+    optimizers = [method([value], lr=1e-2, weight_decay=0.1) for value in alone]
+    for step in range(6):
+        learning = [True, step % 2 == 0, step >= 3, False]
+        gradient = torch.randn(4, 300, generator=generator, dtype=dtype)
+        stacked.grad = gradient.clone().to(device)
+        together.step(torch.tensor(learning, device=device))
+        for value, optimizer, own, learns in zip(
+            alone, optimizers, gradient, learning, strict=True
+        ):
+            value.grad = own.clone()
+            torch.nn.utils.clip_grad_norm_([value], 5.0)
+            if learns:
+                optimizer.step()
+    torch.testing.assert_close(stacked.cpu(), torch.stack(alone), rtol=1e-5, atol=1e-6)
+    assert torch.equal(stacked[3].cpu(), start[3])
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_the_written_out_update_is_torchs(decoupled):
+    generator = torch.Generator().manual_seed(2)
+    budget = Budget(1, None, learning_rate=1e-2, weight_decay=0.1, decoupled=decoupled)
+    found = torch.randn(2, 50, generator=generator, dtype=torch.float64)
+    expected = MemberAdam(found.clone(), budget)
+    moments = torch.zeros_like(found), torch.zeros_like(found)
+    steps = torch.zeros(2, dtype=torch.long)
+    for step in range(4):
+        learning = torch.tensor([True, step != 1])
+        gradient = torch.randn(2, 50, generator=generator, dtype=torch.float64) * 3
+        expected.matrix.grad = gradient.clone()
+        expected.step(learning)
+        steps += learning
+        scale = (5 / (gradient.norm(dim=1) + 1e-6)).clamp(max=1)
+        plain_adam(found, gradient, moments, steps, scale, learning, budget)
+    torch.testing.assert_close(found, expected.matrix, rtol=1e-12, atol=1e-12)
 
 
 def test_views_are_the_parameters_and_gradients_flow_through_them():

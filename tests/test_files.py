@@ -1,12 +1,44 @@
-"""Saved files: whole or not at all, and never confused."""
+"""Saved files: whole or not at all, never confused, and believed only after they were checked."""
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from gnn_repair.errors import FileFormatError
-from gnn_repair.files import load_tensors, replacing, save_tensors
+from gnn_repair import atomic
+from gnn_repair.errors import FileFormatError, InputError, ResourceError
+from gnn_repair.files import load_tensors, parse_json, replacing, save_tensors
+
+
+@pytest.fixture(autouse=True)
+def fresh_sweeps():
+    """Folders are looked through once a process; each test is to be the first."""
+    atomic.sweep.cache_clear()
+
+
+def save_toy(path: Path) -> dict[str, torch.Tensor]:
+    tensors = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor([True, False])}
+    save_tensors(path, "toy", {"n": 1, "text": "β"}, tensors)
+    return tensors
+
+
+def test_one_number_can_be_saved_whatever_its_stride(tmp_path):
+    value = torch.tensor(2.5).expand(1)
+    save_tensors(tmp_path / "a", "toy", {"n": 1}, {"one": value})
+    assert load_tensors(tmp_path / "a", "toy")[1]["one"].tolist() == [2.5]
 
 
 def test_tensors_that_share_memory_can_be_saved(tmp_path):
@@ -20,6 +52,125 @@ def test_tensors_that_share_memory_can_be_saved(tmp_path):
         load_tensors(tmp_path / "a", "other")
 
 
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor(3.5),
+        torch.empty(0, 4),
+        torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+        torch.tensor([-1, 2**62]),
+        torch.arange(6, dtype=torch.int32).view(2, 3).t(),
+    ],
+    ids=["scalar", "empty", "bfloat16", "int64", "transposed"],
+)
+def test_every_tensor_comes_back_and_is_plain_safetensors(tensor, tmp_path):
+    save_tensors(tmp_path / "a", "toy", {}, {"t": tensor})
+    found = load_tensors(tmp_path / "a", "toy")[1]["t"]
+    assert found.dtype == tensor.dtype and torch.equal(found, tensor)
+    assert torch.equal(load_file(tmp_path / "a")["t"], tensor)
+
+
+# Altered content ----------------------------------------------------------------------------------
+
+
+def test_no_flipped_bit_goes_unnoticed(tmp_path):
+    path = tmp_path / "toy"
+    tensors = save_toy(path)
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        bit = 1 << (place % 8)
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
+        try:
+            header, found = load_tensors(path, "toy")
+        except FileFormatError:
+            continue
+        assert header == {"n": 1, "text": "β"}
+        assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+
+
+def test_files_of_earlier_versions_are_read_but_not_where_a_checksum_is_due(tmp_path):
+    metadata = {"kind": "toy", "header": json.dumps({"n": 1})}
+    save_file({"a": torch.ones(2)}, tmp_path / "old", metadata=metadata)
+    assert load_tensors(tmp_path / "old", "toy")[0] == {"n": 1}
+    with pytest.raises(FileFormatError, match="no checksum"):
+        load_tensors(tmp_path / "old", "toy", sealed=True)
+
+
+def written(path: Path, header: str, body: bytes = b"") -> Path:
+    path.write_bytes(struct.pack("<Q", len(header.encode())) + header.encode() + body)
+    return path
+
+
+ENTRY = '"a": {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]}'
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "message"),
+    [
+        ("[" * 100_000, b"", "nested too deeply"),
+        ('{"a": 1, "a": 2}', b"", "occurs twice"),
+        ('{"__metadata__": {"kind": NaN}}', b"", "NaN is no number"),
+        ('{"__metadata__": {"kind": 1e999}}', b"", "too large"),
+        ('{"__metadata__": {"kind": "\\ud800"}}', b"", "cannot be read"),
+        ("3", b"", "not a set of named values"),
+        ('{"__metadata__": [1]}', b"", "metadata are not texts"),
+        (f"{{{ENTRY}}}", b"", "do not fill the file"),
+        (f"{{{ENTRY}}}", b"\0" * 9, "do not fill the file"),
+        (f"{{{ENTRY.replace('[1]', '[2305843009213693952]')}}}", b"\0" * 8, "another size"),
+        (f"{{{ENTRY.replace('[1]', '[-1]')}}}", b"\0" * 8, "unknown type, shape or place"),
+        (f"{{{ENTRY.replace('F64', 'F13')}}}", b"\0" * 8, "unknown type, shape or place"),
+        (f"{{{ENTRY.replace('F64', 'BOOL').replace('[1]', '[8]')}}}", b"\2" * 8, "holds something"),
+    ],
+)
+def test_a_malformed_description_is_one_sentence(header, body, message, tmp_path):
+    with pytest.raises(FileFormatError, match=message) as caught:
+        load_tensors(written(tmp_path / "bad", header, body), "toy")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0", b"\xff" * 8, b"\x03" + b"\0" * 7 + b"\xff\xfe{"])
+def test_what_is_no_such_file_at_all(content, tmp_path):
+    (tmp_path / "bad").write_bytes(content)
+    with pytest.raises(FileFormatError, match="damaged or not a safetensors file"):
+        load_tensors(tmp_path / "bad", "toy")
+
+
+def test_truth_values_are_true_or_false(tmp_path):
+    metadata = {"kind": "toy", "header": "{}"}
+    save_file({"b": torch.tensor([True])}, tmp_path / "old", metadata=metadata)
+    content = (tmp_path / "old").read_bytes()
+    (tmp_path / "old").write_bytes(content[:-1] + b"\7")
+    with pytest.raises(FileFormatError, match="neither true nor false"):
+        load_tensors(tmp_path / "old", "toy")
+
+
+def test_json_is_read_strictly():
+    assert parse_json('{"a": [1, 2.5, null, true, "β"]}') == {"a": [1, 2.5, None, True, "β"]}
+    for bad in ('{"a": 1, "a": 1}', "[NaN]", "[-Infinity]", "[1e999]", b"\xff", '"\\ud800"', "{"):
+        with pytest.raises(InputError, match="cannot be read"):
+            parse_json(bad)
+    with pytest.raises(InputError, match="nested"):
+        parse_json("[" * 100_000)
+
+
+def test_a_header_that_could_not_be_read_back_is_not_written(tmp_path):
+    for header in ({"x": float("nan")}, {"x": {1, 2}}, {"x": "\ud800"}):
+        with pytest.raises(InputError):
+            save_tensors(tmp_path / "a", "toy", header, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", [None, 3, "a\0b", b"bytes"])
+def test_what_is_no_path(path):
+    with pytest.raises(InputError, match="is no path"):
+        load_tensors(path, "toy")
+    with pytest.raises(InputError, match="is no path"):
+        save_tensors(path, "toy", {}, {})
+
+
+# Writing ------------------------------------------------------------------------------------------
+
+
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
@@ -28,3 +179,133 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
         raise RuntimeError
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+def test_new_files_respect_the_umask(mask, tmp_path):
+    before = os.umask(mask)
+    try:
+        save_toy(tmp_path / "toy")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "toy").stat().st_mode) == 0o666 & ~mask
+
+
+def test_a_replaced_file_keeps_its_permissions(tmp_path):
+    path = tmp_path / "toy"
+    path.write_text("private")
+    path.chmod(0o600)
+    save_toy(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, ResourceError),
+        (errno.EDQUOT, ResourceError),
+        (errno.EIO, ResourceError),
+        (errno.EROFS, InputError),
+        (errno.EACCES, InputError),
+    ],
+)
+@pytest.mark.parametrize("step", ["open", "fsync"])
+def test_a_disk_that_refuses_is_one_sentence_and_loses_nothing(
+    number, kind, step, tmp_path, monkeypatch
+):
+    path = tmp_path / "toy"
+    path.write_text("old")
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(atomic.os, step, refuse)
+    with pytest.raises(kind, match=f"cannot write {path}: {os.strerror(number)}; ") as caught:
+        save_toy(path)
+    monkeypatch.undo()
+    assert "\n" not in str(caught.value)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_grows_beyond_the_limit(tmp_path):
+    """A real refusal by the system, halfway through the tensors."""
+    script = """
+        import resource, signal, sys, torch
+        from gnn_repair.errors import ResourceError
+        from gnn_repair.files import save_tensors
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        try:
+            save_tensors(sys.argv[1], "toy", {}, {"a": torch.zeros(100_000)})
+        except ResourceError as error:
+            print(error)
+    """
+    path = tmp_path / "toy"
+    path.write_text("old")
+    done = run(script, path)
+    assert done.stdout.startswith(f"cannot write {path}: ") and done.stdout.count("\n") == 1
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_places_where_no_file_can_go(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "folder", tmp_path / "file" / "toy", tmp_path / ("x" * 300)):
+        with pytest.raises(InputError, match=r"; (choose another folder( or name)?|name a file)$"):
+            save_toy(path)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_name_may_be_as_long_as_the_system_allows(tmp_path):
+    path = tmp_path / ("x" * 255)
+    save_toy(path)
+    assert load_tensors(path, "toy")[0]["n"] == 1
+
+
+# What killed runs leave behind --------------------------------------------------------------------
+
+
+def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_next_run_removes_what_a_killed_one_left(tmp_path):
+    script = """
+        import os, signal, sys
+        from pathlib import Path
+        from gnn_repair.files import replacing
+        with replacing(Path(sys.argv[1])) as temporary:
+            temporary.write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    path = tmp_path / "toy"
+    path.write_text("old")
+    assert run(script, path).returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 2 and path.read_text() == "old"
+    save_toy(tmp_path / "other")
+    assert {entry.name for entry in tmp_path.iterdir()} == {"toy", "other"}
+
+
+def test_only_ours_and_only_dead_ones_are_removed(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    here, elsewhere = atomic._place(), "0123456789ab"
+    names = {
+        "dead": f".gnn-repair-{here}-{gone.pid}-{'0' * 16}.partial",
+        "live": f".gnn-repair-{here}-{os.getppid()}-{'0' * 16}.partial",
+        "own": f".gnn-repair-{here}-{os.getpid()}-{'0' * 16}.partial",
+        "fresh": f".gnn-repair-{elsewhere}-{gone.pid}-{'0' * 16}.partial",
+        "old": f".gnn-repair-{elsewhere}-{gone.pid}-{'1' * 16}.partial",
+        "foreign": f".other-{here}-{gone.pid}-{'0' * 16}.partial",
+    }
+    for name in names.values():
+        (tmp_path / name).write_text("")
+    long_ago = time.time() - 2 * atomic.ABANDONED
+    os.utime(tmp_path / names["old"], (long_ago, long_ago))
+    os.utime(tmp_path / names["live"], (long_ago, long_ago))
+    save_toy(tmp_path / "toy")
+    left = {entry.name for entry in tmp_path.iterdir()} - {"toy"}
+    assert left == {names[kind] for kind in ("live", "own", "fresh", "foreign")}

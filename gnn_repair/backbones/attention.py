@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 from torch_geometric.nn import GATConv, GATv2Conv, MessagePassing
 
-from gnn_repair.backbones.base import Backbone, Parameters, Readout, Stream
+from gnn_repair.backbones.base import Backbone, Parameters, Readout, Shape, Stream
 from gnn_repair.backbones.graph import Graph, Operator, State, times
 from gnn_repair.backbones.networks import TwoLayerNetwork
+from gnn_repair.backbones.titles import TITLES
+from gnn_repair.errors import InputError
 from gnn_repair.kernels import drop, mix, pair_scores, segment_softmax, spread
 from gnn_repair.training import LONG, SHORT
 
@@ -42,9 +44,17 @@ class AttentionBackbone(Backbone):
     fixed = "layer bias and classifier bias"
     rule = "α = final attention"
 
+    def __init__(self, shape: Shape | None = None) -> None:
+        super().__init__(shape)
+        if self.shape.hidden % self.shape.heads:
+            raise InputError(
+                f"{self.title}: hidden is {self.shape.hidden}, which {self.shape.heads} heads do "
+                "not divide; choose a multiple"
+            )
+
     def network(self, features: int, classes: int) -> nn.Module:
         hidden, heads, dropout = self.shape.hidden, self.shape.heads, self.shape.dropout
-        options = {"add_self_loops": False, "dropout": dropout}
+        options = {"add_self_loops": self.one_loop, "dropout": dropout}
         first = self.conv(features, hidden // heads, heads=heads, **options)
         last = self.conv(hidden, hidden, heads=1, concat=False, **options)
         return TwoLayerNetwork(first, last, hidden, classes, dropout)
@@ -61,15 +71,17 @@ class AttentionBackbone(Backbone):
         return self.attention(p, "conv1", graph, graph.features)
 
     def state(self, p: Parameters, graph: Graph, trunk: Attended, dropout: float) -> State:
-        mixed = mix(graph.entries, drop(trunk.attention, dropout), trunk.messages)
         bias = p["conv1.bias"]
+        by_head = trunk.attention.unflatten(1, (bias.shape[0], -1))
+        attention = drop(by_head, dropout).flatten(1)
+        mixed = mix(self.entries(graph), attention, trunk.messages)
         hidden = torch.relu(mixed.view(-1, *bias.shape) + bias)
         return drop(hidden, dropout)
 
     def readout(self, p: Parameters, graph: Graph, state: State, dropout: float) -> Readout:
         attention = drop(self.final_attention(p, graph, state), dropout)
         weight, bias = p[f"conv2.{self.source}.weight"], p.get(f"conv2.{self.source}.bias")
-        stream = Stream("attention", Operator(graph.entries, attention), weight, bias)
+        stream = Stream("attention", Operator(self.entries(graph), attention), weight, bias)
         classifier = p["classifier.weight"], p["classifier.bias"]
         return Readout((stream,), None, p["conv2.bias"], *classifier)
 
@@ -77,7 +89,7 @@ class AttentionBackbone(Backbone):
 class GAT(AttentionBackbone):
     """Veličković et al.: α = softmax of leaky(a_s · W h_a + a_t · W h_v)."""
 
-    title, budget = "GAT", SHORT
+    title, budget = TITLES["gat"], SHORT
     conv, source = GATConv, "lin"
 
     def attention(self, p: Parameters, layer: str, graph: Graph, state: State) -> Attended:
@@ -85,21 +97,21 @@ class GAT(AttentionBackbone):
         by_head = messages.unflatten(2, p[f"{layer}.att_src"].shape[2:])
         source = (by_head * p[f"{layer}.att_src"].squeeze(1)).sum(-1).flatten(1)
         recipient = (by_head * p[f"{layer}.att_dst"].squeeze(1)).sum(-1).flatten(1)
-        scores = leaky_relu(spread(graph.entries, source, recipient), SLOPE)
-        return Attended(messages.flatten(1), segment_softmax(graph.entries, scores))
+        scores = leaky_relu(spread(self.entries(graph), source, recipient), SLOPE)
+        return Attended(messages.flatten(1), segment_softmax(self.entries(graph), scores))
 
     def final_attention(self, p: Parameters, graph: Graph, state: State) -> Tensor:
         vectors = torch.cat([p["conv2.att_src"], p["conv2.att_dst"]], dim=1).squeeze(2)
         folded = torch.bmm(p["conv2.lin.weight"], vectors.transpose(1, 2))
         source, recipient = times(state, folded).unbind(2)
-        scores = leaky_relu(spread(graph.entries, source, recipient), SLOPE)
-        return segment_softmax(graph.entries, scores)
+        scores = leaky_relu(spread(self.entries(graph), source, recipient), SLOPE)
+        return segment_softmax(self.entries(graph), scores)
 
 
 class GATv2(AttentionBackbone):
     """Brody et al.: α = softmax of a · leaky(W_l h_a + W_r h_v)."""
 
-    title, budget = "GATv2", LONG
+    title, budget = TITLES["gatv2"], LONG
     conv, source = GATv2Conv, "lin_l"
 
     def attention(self, p: Parameters, layer: str, graph: Graph, state: State) -> Attended:
@@ -110,8 +122,10 @@ class GATv2(AttentionBackbone):
         recipient = (recipient + p[f"{layer}.lin_r.bias"]).flatten(1)
         vector = p[f"{layer}.att"]
         groups = vector.shape[0] * vector.shape[2]
-        scores = pair_scores(graph.entries, vector.flatten(), source, recipient, groups, SLOPE)
-        return Attended(source, segment_softmax(graph.entries, scores))
+        scores = pair_scores(
+            self.entries(graph), vector.flatten(), source, recipient, groups, SLOPE
+        )
+        return Attended(source, segment_softmax(self.entries(graph), scores))
 
     def final_attention(self, p: Parameters, graph: Graph, state: State) -> Tensor:
         return self.attention(p, "conv2", graph, state).attention

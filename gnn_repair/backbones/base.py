@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from gnn_repair.backbones.graph import Graph, Operator, State, times
-from gnn_repair.training import Budget
+from gnn_repair.budget import Budget, check_real, check_whole
+from gnn_repair.errors import InputError
+from gnn_repair.kernels import Pattern
 
 Parameters = Mapping[str, Tensor]
 """Trained parameters by the PyG network's names, each with a leading member axis [S, …];
@@ -91,13 +93,28 @@ class Readout:
         return torch.cat([slots[slot] for slot in sorted(slots)], dim=2) + self.bias
 
 
+SelfLoops = Literal["one", "listed"]
+
+
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of an architecture."""
+    """The sizes of an architecture, and what its name leaves open."""
 
     hidden: int = 128
     heads: int = 8
     dropout: float = 0.5
+    self_loops: SelfLoops = "one"
+    """Entries of a node with a self-loop of its own, where a convolution normalises or attends:
+    one, as PyG's convolutions make it, or both that the graph lists."""
+    zero_stream_biases: bool = True
+    """Whether the biases of H2GCN's streams start at zero instead of PyTorch's random start."""
+
+    def __post_init__(self) -> None:
+        check_whole("Shape", "hidden", self.hidden, 1)
+        check_whole("Shape", "heads", self.heads, 1)
+        check_real("Shape", "dropout", self.dropout, 0, 1)
+        if self.self_loops not in ("one", "listed"):
+            raise InputError(f"self_loops is {self.self_loops!r}; choose 'one' or 'listed'")
 
 
 class Backbone(ABC):
@@ -119,6 +136,15 @@ class Backbone(ABC):
 
     def __init__(self, shape: Shape | None = None) -> None:
         self.shape = shape or Shape()
+
+    def entries(self, graph: Graph) -> Pattern:
+        """The entries that a normalising or attending convolution sees."""
+        return graph.pattern(self.one_loop)
+
+    @property
+    def one_loop(self) -> bool:
+        """Whether normalising and attending convolutions see one self-loop a node."""
+        return self.shape.self_loops == "one"
 
     @abstractmethod
     def network(self, features: int, classes: int) -> nn.Module:

@@ -12,6 +12,7 @@ from torch_geometric.nn import GCNConv, GraphConv, MessagePassing, SAGEConv
 from gnn_repair.backbones.base import Backbone, Parameters, Readout, Stream
 from gnn_repair.backbones.graph import Graph, Operator, State
 from gnn_repair.backbones.networks import TwoLayerNetwork
+from gnn_repair.backbones.titles import TITLES
 from gnn_repair.kernels import drop
 from gnn_repair.training import LONG, SHORT
 
@@ -60,21 +61,21 @@ class TwoLayer(Backbone):
 class GCN(TwoLayer):
     """Kipf & Welling: A = Â, the symmetrically normalised entries."""
 
-    title, budget = "GCN", SHORT
+    title, budget = TITLES["gcn"], SHORT
     weight, bias, group = "lin.weight", "bias", "Â"
     rule = "α = Â, the normalised adjacency"
 
     def conv(self, inputs: int, outputs: int) -> MessagePassing:
-        return GCNConv(inputs, outputs, add_self_loops=False)
+        return GCNConv(inputs, outputs, add_self_loops=self.one_loop)
 
     def operator(self, graph: Graph) -> Operator:
-        return graph.normalised
+        return graph.normalised(self.one_loop)
 
 
 class GraphSAGE(TwoLayer):
     """Hamilton et al.: the mean over entries beside a root transform."""
 
-    title, budget = "SAGE", SHORT
+    title, budget = TITLES["sage"], SHORT
     weight, bias, root, group = "lin_l.weight", "lin_l.bias", "lin_r.weight", "mean"
     rule = "α = 1/deg"
     fixed = "root transform, neighbour-branch bias and classifier bias"
@@ -89,7 +90,7 @@ class GraphSAGE(TwoLayer):
 class GraphConvolution(TwoLayer):
     """Morris et al.: the plain sum over entries beside a root transform."""
 
-    title, budget = "GraphConv", LONG
+    title, budget = TITLES["graphconv"], LONG
     weight, bias, root, group = "lin_rel.weight", "lin_rel.bias", "lin_root.weight", "sum"
     rule = "α = 1"
     fixed = "root transform, neighbour-branch bias and classifier bias"

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import reprlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from gnn_repair.backbones.base import Backbone, Readout, unstack_parameters
+from gnn_repair.backbones.base import Backbone, Readout, stack_parameters, unstack_parameters
 from gnn_repair.backbones.graph import Features, Graph, State
+from gnn_repair.backbones.saving import (
+    HEADER,
+    RESULTS,
+    check_splits,
+    check_statistics,
+    parameters_of,
+)
 from gnn_repair.datasets import as_splits
-from gnn_repair.errors import FileFormatError
-from gnn_repair.files import load_tensors, save_tensors
+from gnn_repair.datasets.validation import num_classes
+from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.files import check_fields, check_tensor, contents_of, load_tensors, save_tensors
+from gnn_repair.immutable import FrozenDict
 from gnn_repair.training import Budget
 
 KIND = "gnn-repair backbone"
+BEFORE_CHOICES = {"self_loops": "listed", "zero_stream_biases": False}
+"""What files hold that were written before these could be chosen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +57,25 @@ class Frozen:
     """[S] bool: training ended because the loss was not finite."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
+        object.__setattr__(self, "parameters", FrozenDict(self.parameters))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: what was derived from them is derived again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __repr__(self) -> str:
+        members, nodes, classes = self.logits.shape
+        lines = [
+            f"Frozen {self.backbone.title} on {self.data.get('name') or 'a graph'}: "
+            f"{members} {'member' if members == 1 else 'members'} "
+            f"(splits {_listed(self.splits)}), {nodes:,} nodes, {classes} classes, "
+            f"{sum(value[0].numel() for value in self.parameters.values()):,} parameters each",
+            f"  epochs kept: {_listed(self.best_epoch.tolist())}",
+        ]
+        wild = self.diverged.nonzero().view(-1).tolist()
+        return "\n".join(
+            lines + [f"  diverged: splits {_listed(self.splits[s] for s in wild)}"] * bool(wild)
+        )
 
     @property
     def device(self) -> torch.device:
@@ -124,37 +153,57 @@ class Frozen:
         }
 
 
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(str(number) for number in numbers)
+
+
 def load_frozen(path: str | Path, data: Data, like: Backbone, budget: Budget, seed: int) -> Frozen:
     """Read what :meth:`Frozen.save` wrote; a file of another dataset or protocol is refused."""
     header, tensors = load_tensors(path, KIND)
-    parameters = {
-        name.removeprefix("parameters/"): tensors.pop(name)
-        for name in list(tensors)
-        if name.startswith("parameters/")
-    }
-    splits = tuple(header.pop("splits"))
-    frozen = Frozen(like, data, splits, seed, budget, parameters, **tensors)
-    expected = frozen._identity()
-    for name, value in expected.items():
-        if header.get(name) != value:
+    with contents_of(path):
+        check_fields(header, HEADER, "header")
+        splits = check_splits(header.pop("splits"), as_splits(data.train_mask).shape[1])
+        parameters = parameters_of(tensors)
+        for name, (dims, dtypes) in RESULTS.items():
+            check_tensor(name, tensors[name], dims, dtypes)
+    results = {name: tensors[name] for name in RESULTS}
+    frozen = Frozen(like, data, splits, seed, budget, parameters, **results)
+    header["shape"] = {**BEFORE_CHOICES, **header["shape"]}
+    for name, value in frozen._identity().items():
+        if header[name] != value:
+            found = reprlib.repr(header[name])
             raise FileFormatError(
-                f"{path} was made with another {name}: {header.get(name)} instead of {value}"
+                f"{path} was made with another {name}: {found} instead of {value}"
             )
-    _check_parameters(frozen, path)
+    with contents_of(path):
+        check_statistics(results, len(splits), budget.epochs)
+        _check_parameters(frozen)
     return frozen
 
 
-def _check_parameters(frozen: Frozen, path: str | Path) -> None:
-    network = frozen.backbone.network(frozen.data.x.shape[1], frozen.logits.shape[2])
-    for name, value in network.named_parameters():
-        shape = value.t().shape if value.dim() == 2 else value.shape
-        found = frozen.parameters.get(name)
-        if found is None or found.shape != (frozen.num_members, *shape):
-            raise FileFormatError(f"{path} has no parameter {name} of shape {list(shape)}")
+def _check_parameters(frozen: Frozen) -> None:
+    nodes, classes = frozen.data.x.shape[0], num_classes(frozen.data)
+    expected: tuple[int, ...] = (frozen.num_members, nodes, classes)
+    if frozen.logits.shape != expected:
+        raise InputError(f"logits has shape {list(frozen.logits.shape)}, not {list(expected)}")
+    # Only shapes are needed, so nothing is allocated.
+    with torch.device("meta"):
+        network = frozen.backbone.network(frozen.data.x.shape[1], classes)
+    shapes = {k: tuple(v.shape) for k, v in stack_parameters(network, frozen.num_members).items()}
+    if shapes.keys() != frozen.parameters.keys():
+        odd = sorted(shapes.keys() ^ frozen.parameters.keys())[0]
+        raise InputError(f"parameter {odd[:80]} is missing or unknown")
+    for name, shape in shapes.items():
+        found = frozen.parameters[name]
+        if found.shape != shape or found.dtype != frozen.logits.dtype:
+            raise InputError(
+                f"parameter {name} is {found.dtype} of shape {list(found.shape)} instead of "
+                f"{frozen.logits.dtype} of shape {list(shape)}"
+            )
     again = frozen.readout.logits(frozen.node_state).transpose(0, 1)
     scale = frozen.logits.abs().clamp(min=1)
     if not bool((((again - frozen.logits) / scale).abs() < 1e-3).all()):
-        raise FileFormatError(f"{path} is inconsistent: its parameters do not give its logits")
+        raise InputError("its parameters do not give its logits")
 
 
 def fingerprint(data: Data) -> str:

@@ -14,6 +14,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.utils import add_self_loops, remove_self_loops
 
 from gnn_repair.kernels import Pattern, mix
 
@@ -107,6 +108,17 @@ class Graph:
         self.dtype: torch.dtype = data.x.dtype
         self.entries, _ = Pattern.from_entries(self.edge_index, self.num_nodes)
 
+    @cached_property
+    def looped(self) -> Pattern:
+        """The entries with exactly one self-loop a node, as PyG's convolutions make them.
+
+        A node that had a self-loop of its own has two entries for it; convolutions that normalise
+        or attend see one.
+        """
+        others, _ = remove_self_loops(self.edge_index)
+        looped, _ = add_self_loops(others, num_nodes=self.num_nodes)
+        return Pattern.from_entries(looped, self.num_nodes)[0]
+
     def _ones(self, pattern: Pattern) -> Tensor:
         return torch.ones(pattern.indices.numel(), dtype=self.dtype, device=pattern.indptr.device)
 
@@ -124,16 +136,30 @@ class Graph:
         """D⁻¹ A: the mean over a node's entries."""
         return self._mean_over(self.entries)
 
-    @cached_property
-    def normalised(self) -> Operator:
+    def pattern(self, one_loop: bool) -> Pattern:
+        """The entries, with exactly one self-loop a node or with all that are listed."""
+        return self.looped if one_loop else self.entries
+
+    def normalised(self, one_loop: bool) -> Operator:
         """Â = D^{−1/2} A D^{−1/2}."""
-        scale = self._degrees(self.entries).rsqrt()
-        return Operator(self.entries, scale[self.entries.recipients] * scale[self.entries.indices])
+        return self._normalised_looped if one_loop else self._normalised_listed
+
+    @cached_property
+    def _normalised_looped(self) -> Operator:
+        return self._normalise(self.looped)
+
+    @cached_property
+    def _normalised_listed(self) -> Operator:
+        return self._normalise(self.entries)
+
+    def _normalise(self, pattern: Pattern) -> Operator:
+        scale = self._degrees(pattern).rsqrt()
+        return Operator(pattern, scale[pattern.recipients] * scale[pattern.indices])
 
     @cached_property
     def mean_without_self(self) -> Operator:
         """P: the mean over a node's entries other than self-loops; an isolated node has none."""
-        others = self.edge_index[:, self.edge_index[0] != self.edge_index[1]]
+        others, _ = remove_self_loops(self.edge_index)
         return self._mean_over(Pattern.from_entries(others, self.num_nodes)[0])
 
     def _mean_over(self, pattern: Pattern) -> Operator:

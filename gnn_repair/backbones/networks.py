@@ -1,8 +1,8 @@
 """The eight architectures as plain PyG networks.
 
 They define parameter names and initialisation, serve as the peer in benchmarks and tests, and are
-what :meth:`Frozen.network` hands to a user. Self-loops are entries of the graph already, so no
-convolution adds its own.
+what :meth:`Frozen.network` hands to a user. Self-loops are entries of the graph already; a
+convolution that normalises or attends makes them one a node, or keeps all that are listed.
 """
 
 from __future__ import annotations
@@ -59,9 +59,14 @@ class MeanStreams(MessagePassing):
     than self-loops.
     """
 
-    def __init__(self, features: int, hidden: int, **kwargs: Any) -> None:
+    def __init__(self, features: int, hidden: int, zero_biases: bool, **kwargs: Any) -> None:
         super().__init__(aggr="mean", **kwargs)
-        self.lins = nn.ModuleList(nn.Linear(features, hidden) for _ in range(3))
+        self.lins = nn.ModuleList(
+            nn.Linear(features, hidden, bias=not zero_biases) for _ in range(3)
+        )
+        if zero_biases:  # without a draw of their own, so that the weights' draws are the paper's
+            for lin in self.lins:
+                lin.bias = nn.Parameter(torch.zeros(hidden))
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """The three streams side by side, [N, 3 · hidden]."""

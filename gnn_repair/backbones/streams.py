@@ -15,6 +15,7 @@ from torch_geometric.nn import MixHopConv, SGConv
 from gnn_repair.backbones.base import Backbone, Parameters, Readout, Stream
 from gnn_repair.backbones.graph import Graph, Operator, State
 from gnn_repair.backbones.networks import MeanStreams, OneLayerNetwork
+from gnn_repair.backbones.titles import TITLES
 from gnn_repair.training import LONG
 
 SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
@@ -30,7 +31,7 @@ class StreamBackbone(Backbone):
 
     def operator(self, graph: Graph) -> Operator:
         """A."""
-        return graph.normalised
+        return graph.normalised(self.one_loop)
 
     def bias(self, p: Parameters) -> torch.Tensor:
         """[S, streams · k]."""
@@ -61,14 +62,14 @@ class StreamBackbone(Backbone):
 class SGC(StreamBackbone):
     """Wu et al.: one linear filter after two propagation steps, Â² x W."""
 
-    title = "SGC"
+    title = TITLES["sgc"]
     powers = (2,)
     rule = "α = Â²"
     fixed = "linear and classifier biases"
 
     def network(self, features: int, classes: int) -> nn.Module:
         hidden = self.shape.hidden
-        conv = SGConv(features, hidden, K=2, add_self_loops=False)
+        conv = SGConv(features, hidden, K=2, add_self_loops=self.one_loop)
         return OneLayerNetwork(conv, hidden, classes)
 
     def weight(self, p: Parameters, power: int) -> torch.Tensor:
@@ -81,25 +82,27 @@ class SGC(StreamBackbone):
 class MixHop(StreamBackbone):
     """Abu-El-Haija et al.: the powers 0, 1 and 2 of Â side by side."""
 
-    title = "MixHop"
+    title = TITLES["mixhop"]
     rule = "α = Âᵖ"
 
     def network(self, features: int, classes: int) -> nn.Module:
         hidden = self.shape.hidden
-        conv = MixHopConv(features, hidden, powers=list(self.powers), add_self_loops=False)
+        conv = MixHopConv(features, hidden, powers=list(self.powers), add_self_loops=self.one_loop)
         return OneLayerNetwork(conv, len(self.powers) * hidden, classes)
 
 
 class H2GCN(StreamBackbone):
     """In the style of Zhu et al.: root, one-hop mean and two-hop mean side by side."""
 
-    title = "H2GCN"
+    title = TITLES["h2gcn"]
     symbol = "P"
     rule = "α = Pᵖ, the mean without self-loops"
 
     def network(self, features: int, classes: int) -> nn.Module:
         hidden = self.shape.hidden
-        return OneLayerNetwork(MeanStreams(features, hidden), 3 * hidden, classes)
+        return OneLayerNetwork(
+            MeanStreams(features, hidden, self.shape.zero_stream_biases), 3 * hidden, classes
+        )
 
     def operator(self, graph: Graph) -> Operator:
         return graph.mean_without_self

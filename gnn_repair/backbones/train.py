@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Iterable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from gnn_repair.backbones.base import Backbone, stack_parameters
 from gnn_repair.backbones.frozen import Frozen
 from gnn_repair.backbones.graph import Graph
 from gnn_repair.backbones.registry import BACKBONES
-from gnn_repair.datasets import as_splits, num_classes
+from gnn_repair.budget import check_whole
+from gnn_repair.datasets import as_splits, check_data, num_classes
+from gnn_repair.datasets.validation import MASKS
 from gnn_repair.devices import choose_device, out_of_memory_hint
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.training import (
@@ -52,9 +55,13 @@ def train_backbone(
         on_progress: called every few epochs.
     """
     architecture = find_backbone(backbone)
+    _check_data(data)
+    check_whole("train_backbone", "seed", seed, 0)
     chosen = _chosen_splits(data, splits)
     place = choose_device(device)
-    budget = budget or architecture.budget
+    budget = architecture.budget if budget is None else budget
+    if not isinstance(budget, Budget):
+        raise InputError(f"train_backbone: budget is {budget!r}; give a Budget")
     with out_of_memory_hint(f"training {architecture.title} on {len(chosen)} splits"):
         trainee = _BackboneTrainee(architecture, data, chosen, place, seed)
         with torch.random.fork_rng([place.index or 0] if place.type == "cuda" else []):
@@ -67,6 +74,10 @@ def find_backbone(backbone: str | Backbone) -> Backbone:
     """The backbone of that name; an instance is returned as it is."""
     if isinstance(backbone, Backbone):
         return backbone
+    if not isinstance(backbone, str):
+        raise InputError(
+            f"backbone is {backbone!r}; give a name such as 'gcn' or an instance of a Backbone"
+        )
     if backbone not in BACKBONES:
         near = difflib.get_close_matches(backbone.lower(), BACKBONES, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(BACKBONES)}"
@@ -74,24 +85,32 @@ def find_backbone(backbone: str | Backbone) -> Backbone:
     return BACKBONES[backbone]()
 
 
+def _check_data(data: Data) -> None:
+    """What run_study asks of a graph; test masks only where there are any."""
+    if not isinstance(data, Data):
+        raise InputError(f"data is {type(data).__name__}; give a PyG Data, as load_dataset does")
+    given = MASKS if data.get("test_mask") is not None else MASKS[:2]
+    check_data(data, given)
+
+
 def _chosen_splits(data: Data, splits: Iterable[int] | None) -> tuple[int, ...]:
     available = as_splits(data.train_mask).shape[1]
+    if splits is not None and not isinstance(splits, Iterable):
+        raise SplitError(f"splits is {splits!r}; give several, such as [{splits!r}]")
     chosen = tuple(range(available)) if splits is None else tuple(splits)
     if not chosen:
         raise SplitError("no split was chosen; name at least one")
     for split in chosen:
-        if not 0 <= split < available:
+        if not isinstance(split, Integral) or not 0 <= split < available:
             raise SplitError(f"split {split} does not exist; the data has 0..{available - 1}")
-    _check_masks(data, chosen)
+    chosen = tuple(int(split) for split in chosen)
+    _warn_absent(data, chosen)
     return chosen
 
 
-def _check_masks(data: Data, splits: tuple[int, ...]) -> None:
+def _warn_absent(data: Data, splits: tuple[int, ...]) -> None:
     classes = num_classes(data)
     for split in splits:
-        for name in ("train_mask", "val_mask"):
-            if not bool(as_splits(data[name])[:, split].any()):
-                raise SplitError(f"{name} of split {split} is empty; it needs at least one node")
         present = data.y[as_splits(data.train_mask)[:, split]].unique()
         missing = sorted(set(range(classes)) - set(present.tolist()))
         if missing:

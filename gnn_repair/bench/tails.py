@@ -22,7 +22,6 @@ from gnn_repair.bench.tail_peers import peer_figures
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.tailed import TailedExposure
-from gnn_repair.oracle.solution import REACHABLE
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.base import base_of
 from gnn_repair.oracle.tails.effort import Budget
@@ -36,6 +35,7 @@ from gnn_repair.oracle.tails.stages import (
     search_all,
     split_all,
 )
+from gnn_repair.thresholds import REACHABLE
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from gnn_repair.atomic import check_target
 from gnn_repair.cli.output import Format, FormatOption, emit
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from gnn_repair.exposure import Exposure
     from gnn_repair.study.protocol import Protocol
-    from gnn_repair.study.store import Record
+    from gnn_repair.study.records import Record
 
 BACKBONE = "gcn"
 SPLITS = (0, 1)
@@ -52,7 +53,11 @@ def demo(
     """
     from gnn_repair.study.overrides import override
     from gnn_repair.study.protocol import PAPER
+    from gnn_repair.study.store import Store
 
+    check_target(page)
+    if store is not None:
+        Store(store)
     console = Console(stderr=True, highlight=False)
     start = time.perf_counter()
     protocol = override(PAPER, SETTINGS)
@@ -133,11 +138,13 @@ def _study(protocol: Protocol, store: Path, format: Format, console: Console) ->
 
 def _report(protocol: Protocol, store: Path, page: Path) -> Path:
     """The page of split 0, with the spread over splits from the store."""
-    from gnn_repair.reporting.rerun import rerun
+    from gnn_repair.reporting import report_run
+    from gnn_repair.study.rerun import rerun
     from gnn_repair.study.results import read_results
+    from gnn_repair.study.store import Store
 
-    run = rerun("builtin", BACKBONE, SPLITS[0], protocol=protocol)
-    return run.report(page, read_results(store, protocol.digest))
+    run = rerun("builtin", BACKBONE, SPLITS[0], source=Store(store), protocol=protocol)
+    return report_run(run, page, read_results(store, protocol.digest))
 
 
 def _reach_line(records: list[Record]) -> str:

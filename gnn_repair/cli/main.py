@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import sys
 import warnings
@@ -11,8 +12,8 @@ from typing import Annotated
 import typer
 
 from gnn_repair import __version__
-from gnn_repair.cli import bench, data, demo, report, study
-from gnn_repair.errors import GnnRepairError
+from gnn_repair.cli import bench, data, demo, report, selftest, study
+from gnn_repair.errors import GnnRepairError, ResourceError
 
 app = typer.Typer(
     name="gnn-repair",
@@ -26,6 +27,7 @@ app.add_typer(study.app, name="study")
 app.add_typer(bench.app, name="bench")
 app.command(name="demo")(demo.demo)
 app.command(name="report")(report.report)
+app.command(name="selftest")(selftest.selftest)
 
 
 def _print_version(value: bool) -> None:
@@ -63,12 +65,44 @@ def main() -> None:
     # Python looks through every object for garbage once more as it ends: half a second, with torch.
     atexit.register(gc.freeze)
     warnings.formatwarning = _one_line
+    # A terminal without × and –, or a path that is no text, must not end a command.
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     # PyTorch announces on every first use that its sparse tensors are in beta.
     warnings.filterwarnings("ignore", message="Sparse ", category=UserWarning)
     try:
         app()
-    except GnnRepairError as error:
+    except Exception as error:
         if "--debug" in sys.argv:
             raise
-        typer.echo(f"gnn-repair: {error}", err=True)
-        sys.exit(2)
+        sentence, code = _verdict(error)
+        _say(sentence)
+        sys.exit(code)
+
+
+def _verdict(error: Exception) -> tuple[str, int]:
+    """What to print and the exit code: 2 for what was typed, 1 for what the world did."""
+    if isinstance(error, GnnRepairError):
+        return str(error), 1 if isinstance(error, ResourceError) else 2
+    if isinstance(error, ValueError) and "null byte" in str(error):
+        return "a path holds an empty character; type it anew", 2
+    if isinstance(error, BrokenPipeError):
+        return "nobody reads the output any more", 1
+    if isinstance(error, MemoryError):
+        return "out of memory; choose fewer splits or a smaller graph", 1
+    if isinstance(error, OSError) and error.strerror:
+        about = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror}{about}; check the disk and permissions, then run again", 1
+    first = (str(error).splitlines() or [""])[0][:300]
+    return (
+        f"unexpected {type(error).__name__}: {first}; this is a fault of gnn-repair, run again "
+        "with --debug after 'gnn-repair' to see where",
+        1,
+    )
+
+
+def _say(sentence: str) -> None:
+    """One line on stderr, whatever the terminal's encoding and even where nobody reads it."""
+    with contextlib.suppress(OSError):
+        typer.echo(f"gnn-repair: {' '.join(sentence.splitlines())}", err=True)

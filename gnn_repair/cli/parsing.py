@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from gnn_repair.errors import InputError
@@ -16,18 +17,27 @@ def names(text: str, known: Iterable[str], kind: str) -> list[str]:
         if name not in available:
             near = difflib.get_close_matches(name.lower(), available, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(available)}"
-            raise InputError(f"unknown {kind} {name!r}; {hint}")
+            raise InputError(f"unknown {kind} {name!r:.80}; {hint}")
     return chosen
+
+
+MOST = 10_000
+"""Numbers in a list; more are a typing error."""
+_PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 
 def numbers(text: str) -> list[int]:
     """``"0-3,7"`` as [0, 1, 2, 3, 7]."""
     chosen: list[int] = []
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        try:
-            start = int(first)
-            chosen.extend(range(start, int(last) + 1) if dash else [start])
-        except ValueError as error:
-            raise InputError(f"{text!r} is not a list of numbers such as 0-3,7") from error
+        match = _PART.fullmatch(part.strip())
+        if match is None:
+            raise InputError(f"{text[:80]!r} is not a list of numbers such as 0-3,7")
+        first = int(match[1])
+        last = int(match[2] or first)
+        if last < first:
+            raise InputError(f"{part.strip()} runs backwards; write {last}-{first}")
+        if len(chosen) + last - first >= MOST:
+            raise InputError(f"{text[:80]!r} names more than {MOST:,} numbers; name fewer")
+        chosen.extend(range(first, last + 1))
     return chosen

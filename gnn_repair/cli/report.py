@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gnn_repair.atomic import check_target
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from gnn_repair.study.protocol import Protocol
+    from gnn_repair.study.results_source import ResultsSource
 
 
 def report(
     store: Annotated[
-        Path | None, typer.Option("--store", help="Folder of a study's results.")
+        Path | None, typer.Option("--store", help="Folder or packed file of a study's results.")
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
     dataset: Annotated[str | None, typer.Option(help="Whose nodes to show.")] = None,
@@ -36,15 +38,19 @@ def report(
 ) -> None:
     """Write one self-contained HTML page: a study's overview and the nodes of one run.
 
-    The run is trained again for its nodes: the named case, the store's only one, or without a
-    store GCN on the built-in graph. A store of several cases gives the overview alone unless
-    --dataset and --backbone name one.
+    The run is trained again for its nodes, as the study trained it: the named case, the store's
+    only one, or without a store GCN on the built-in graph. A store of several cases gives the
+    overview alone unless --dataset and --backbone name one.
     """
-    from gnn_repair.reporting import report_results, write_figures
-    from gnn_repair.reporting.rerun import rerun
+    from gnn_repair.reporting import evidence_of, report_results, report_run, write_figures
+    from gnn_repair.reporting.runs import class_names_of
     from gnn_repair.study.protocol import PAPER
+    from gnn_repair.study.rerun import rerun
 
-    protocol, results = _stored(store, digest) if store else (PAPER, None)
+    check_target(out)
+    if figures and figures.is_file():
+        raise InputError(f"{figures} is a file; name a folder for the figures")
+    source, protocol, results = _stored(store, digest) if store else (None, PAPER, None)
     case = _case(results, dataset, backbone)
     if case is None:
         if figures:
@@ -52,28 +58,32 @@ def report(
         assert results is not None
         typer.echo(f"{report_results(results, out, title=f'Study {store}')} (overview alone)")
         return
-    chosen = None if methods == "paper" else [name.strip() for name in methods.split(",")]
     run = rerun(
         *case,
         split,
+        source=source,
         protocol=protocol,
-        methods=chosen,
+        methods=None if methods == "paper" else [name.strip() for name in methods.split(",")],
         device=device,
         root=root,
         tell=lambda text: typer.echo(f"{text} …", err=True),
     )
     if figures:
-        for path in write_figures(run.evidence(), figures, node=node, class_names=run.class_names):
+        names = class_names_of(run)
+        for path in write_figures(evidence_of(run), figures, node=node, class_names=names):
             typer.echo(path)
-    typer.echo(run.report(out, results))
+    typer.echo(report_run(run, out, results))
+    typer.echo(run.provenance(), err=True)
 
 
-def _stored(store: Path, digest: str | None) -> tuple[Protocol, pd.DataFrame]:
-    from gnn_repair.reporting.rerun import stored_protocol
+def _stored(store: Path, digest: str | None) -> tuple[ResultsSource, Protocol, pd.DataFrame]:
+    from gnn_repair.study.rerun import stored_protocol
     from gnn_repair.study.results import read_results
+    from gnn_repair.study.results_source import open_results
 
-    protocol = stored_protocol(store, digest)
-    return protocol, read_results(store, protocol.digest)
+    source = open_results(store)
+    protocol = stored_protocol(source, digest)
+    return source, protocol, read_results(source, protocol.digest)
 
 
 def _case(

@@ -43,7 +43,9 @@ class TableFormat(enum.StrEnum):
     latex = "latex"
 
 
-StoreOption = Annotated[Path, typer.Option("--store", help="Folder of results.")]
+StoreOption = Annotated[
+    Path, typer.Option("--store", help="Folder of results; where only read, also a packed file.")
+]
 DatasetsOption = Annotated[
     str, typer.Option("--datasets", help="Comma-separated; 'paper' is the paper's eight.")
 ]
@@ -55,7 +57,8 @@ MethodsOption = Annotated[
     str, typer.Option("--methods", help="Comma-separated, of oracle and the repairs; or all.")
 ]
 ProtocolOption = Annotated[
-    Path | None, typer.Option("--protocol", help="TOML file of settings that differ.")
+    str | None,
+    typer.Option("--protocol", help="paper, independent, or a TOML file of settings that differ."),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -116,6 +119,8 @@ def run(
         f"{outcome.stored} runs stored, {outcome.already} were there already, "
         f"{len(outcome.failures)} cases failed (protocol {outcome.protocol}, store {store})"
     )
+    if outcome.stored:
+        _say_source()
     if outcome.failures:
         raise typer.Exit(1)
 
@@ -134,14 +139,17 @@ def status(
     """List how many runs of each case are done, failed or missing."""
     from gnn_repair.study.cases import all_runs
     from gnn_repair.study.grid import make_plan
+    from gnn_repair.study.results_source import open_results
     from gnn_repair.study.store import Store
 
-    digest = _protocol(protocol, set_).digest
+    settings = _protocol(protocol, set_)
     runs = all_runs(_names(datasets, "datasets"), _names(backbones, "backbones"), numbers(splits))
-    plan = make_plan(Store(store), digest, runs, _methods(methods))
+    # A store that is not there yet is an empty one: everything is missing.
+    held = open_results(store) if _exists(store) else Store(store)
+    plan = make_plan(held, settings, runs, _methods(methods))
     rows = _status_rows(plan.done, plan.failed, plan.missing)
     counts = f"{len(plan.done)} done, {len(plan.failed)} failed, {len(plan.missing)} missing"
-    emit(rows, format, title=f"{store}, protocol {digest}: {counts} of {plan.total} runs")
+    emit(rows, format, title=f"{store}, protocol {settings.digest}: {counts} of {plan.total} runs")
 
 
 @app.command()
@@ -160,11 +168,12 @@ def tables(
     ),
 ) -> None:
     """Print the paper's tables from the store, beside the published numbers."""
-    from gnn_repair.study.store import Store
+    from gnn_repair.study.results_source import open_results
     from gnn_repair.study.tables import make_tables
 
-    held = Store(store)
-    chosen = digest or _only_digest(held, _protocol(protocol, set_), bool(protocol or set_))
+    held = open_results(store)
+    named = _only_digest(held, _protocol(protocol, set_), bool(protocol or set_))
+    chosen = held.resolve(digest or named)
     records = list(held.records(chosen))
     if not records:
         raise InputError(f"{store} holds no result of protocol {chosen}; run a study first")
@@ -191,6 +200,55 @@ def export(
     typer.echo(f"{export_results(store, file, digest)} rows written to {file}")
 
 
+@app.command()
+def pack(
+    file: Annotated[Path, typer.Argument(help="The file to write, such as study.jsonl.")],
+    store: StoreOption = Path("results"),
+    digest: Annotated[str | None, typer.Option(help="Digest of one protocol; else all.")] = None,
+) -> None:
+    """Write a store's results as one file (JSON Lines) that every command reads like a store."""
+    from gnn_repair.study.packed import pack as write
+
+    typer.echo(f"{write(store, file, digest)} runs packed into {file}")
+
+
+@app.command()
+def merge(
+    sources: Annotated[list[Path], typer.Argument(help="Stores and packed files.")],
+    store: StoreOption = Path("results"),
+) -> None:
+    """Put the results of other stores and of packed files into a store.
+
+    What the store has already stays.
+    """
+    from gnn_repair.study.packed import merge as put
+
+    merged = put(sources, store)
+    typer.echo(
+        f"{merged.added} runs added to {store}, {merged.same} were there already, "
+        f"{len(merged.kept)} differ from what was there and were left out"
+    )
+
+
+def _say_source() -> None:
+    """Results of files that no revision holds cannot be made again; their records say so too."""
+    from gnn_repair.study.environment import source
+
+    found = source()
+    if found["source"] not in ("clean", "unknown"):
+        typer.echo(
+            f"gnn-repair: warning: {found['source']} {found['revision']}; the records say so",
+            err=True,
+        )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def _names(text: str, kind: str) -> list[str]:
     """Names as typed; whether they exist is asked only when there is something to run."""
     from gnn_repair.study.grid import PAPER_BACKBONES, PAPER_DATASETS
@@ -206,11 +264,12 @@ def _methods(text: str) -> list[str] | None:
     return None if text == "all" else [name.strip() for name in text.split(",")]
 
 
-def _protocol(file: Path | None, assignments: Sequence[str] | None) -> Protocol:
+def _protocol(named: str | None, assignments: Sequence[str] | None) -> Protocol:
     from gnn_repair.study.overrides import override, read_protocol
-    from gnn_repair.study.protocol import PAPER
+    from gnn_repair.study.protocol import PAPER, PROTOCOLS
 
-    return override(read_protocol(file) if file else PAPER, assignments or ())
+    base = PAPER if named is None else PROTOCOLS.get(named) or read_protocol(named)
+    return override(base, assignments or ())
 
 
 def _only_digest(store: Any, protocol: Protocol, named: bool) -> str:

@@ -15,9 +15,9 @@ from gnn_repair.datasets.catalog import (
     from_paper,
 )
 from gnn_repair.datasets.loading import load
-from gnn_repair.datasets.splits import as_splits, stratified_splits
+from gnn_repair.datasets.splits import DRAWS, Draw, as_splits, stratified_splits
 from gnn_repair.datasets.validation import check_data, num_classes
-from gnn_repair.errors import DatasetError
+from gnn_repair.errors import DatasetError, SplitError
 
 DATASETS: dict[str, DatasetSpec] = {
     "actor": from_paper("actor", sources.actor()),
@@ -55,15 +55,15 @@ DATASETS: dict[str, DatasetSpec] = {
 
 def find_dataset(name: str) -> DatasetSpec:
     """The description of a dataset; an unknown name raises with the nearest known one."""
-    if name in DATASETS:
+    if isinstance(name, str) and name in DATASETS:
         return DATASETS[name]
     wanted = str(name).lower().replace("_", "-").replace(" ", "-")
     near = difflib.get_close_matches(wanted, DATASETS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(DATASETS)}."
-    raise DatasetError(f"There is no dataset {name!r}; {hint}")
+    raise DatasetError(f"There is no dataset {name!r:.80}; {hint}")
 
 
-def load_dataset(name: str, root: str | Path | None = None) -> Data:
+def load_dataset(name: str, root: str | Path | None = None, *, draw: Draw = "torch") -> Data:
     """Load a dataset, preprocessed as in the paper.
 
     Raw files are looked for below ``root``, else ``GNN_REPAIR_DATA``, else the user's cache
@@ -73,13 +73,17 @@ def load_dataset(name: str, root: str | Path | None = None) -> Data:
     Args:
         name: A key of :data:`DATASETS`; ``"builtin"`` needs no file.
         root: The data root.
+        draw: Whose generator draws the splits of Cora, Citeseer and PubMed, which come with one
+            only: ``"torch"`` gives the paper's, ``"numpy"`` others of the same sizes.
 
     Returns:
         ``x`` float32 [N, F]; ``edge_index`` [2, E], the entries with one self-loop per node
         added; ``y`` long [N], -1 where unlabelled; ``train_mask``, ``val_mask`` and ``test_mask``
         bool [N, splits]; ``name``; ``classes`` (C).
     """
-    return load(find_dataset(name), root)
+    if draw not in DRAWS:
+        raise SplitError(f"There is no draw {draw!r}; choose 'torch' or 'numpy'.")
+    return load(find_dataset(name), root, draw)
 
 
 __all__ = [

@@ -40,7 +40,7 @@ def generate_builtin() -> Data:
     links = _links(generator, labels)
     features = _features(generator, labels)
     y = torch.from_numpy(labels)
-    train, val, test = stratified_splits(y, (50, 25, 25), range(10))
+    train, val, test = stratified_splits(y, (50, 25, 25), range(10), draw="numpy")
     return Data(
         x=torch.from_numpy(features),
         edge_index=torch.from_numpy(links).t().contiguous(),

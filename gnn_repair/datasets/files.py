@@ -19,7 +19,12 @@ _PATIENCE = 10.0  # seconds to wait for a sign of life before calling the machin
 def cache_folder() -> Path:
     """The user's cache folder for this package."""
     home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
-    return Path(home or Path.home() / ".cache") / "gnn-repair"
+    try:
+        return Path(home or Path.home() / ".cache") / "gnn-repair"
+    except RuntimeError as error:  # neither HOME nor a user that the system knows
+        raise DatasetError(
+            f"This user has no home folder; set {ROOT_VARIABLE} and XDG_CACHE_HOME to folders."
+        ) from error
 
 
 def data_root(root: str | Path | None = None) -> Path:
@@ -30,8 +35,17 @@ def data_root(root: str | Path | None = None) -> Path:
         raise DatasetError(
             f"The data root is empty; name a folder, set {ROOT_VARIABLE}, or leave it out."
         )
-    folder = Path(root).expanduser()
-    if folder.exists() and not folder.is_dir():
+    try:
+        folder = Path(root).expanduser()
+        if "\0" in str(folder):
+            raise ValueError("embedded null byte")
+        is_file = folder.exists() and not folder.is_dir()
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DatasetError(
+            f"The data root {str(root)[:80]!r} cannot be used ({reason}); name a folder."
+        ) from error
+    if is_file:
         raise DatasetError(f"The data root {folder} is a file; name a folder.")
     return folder
 

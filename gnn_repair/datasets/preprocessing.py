@@ -6,17 +6,19 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import add_self_loops, to_undirected
 
-from gnn_repair.datasets.splits import Masks, as_splits, stratified_splits
+from gnn_repair.datasets.splits import Draw, Masks, as_splits, stratified_splits
 from gnn_repair.datasets.validation import check_data, check_edges, check_labels
 
 SPLITS = 10
 
 
-def preprocess(raw: Data, name: str, classes: int, stratified: bool = False) -> Data:
+def preprocess(
+    raw: Data, name: str, classes: int, stratified: bool = False, draw: Draw = "torch"
+) -> Data:
     """Prepare a raw graph and check it.
 
     Features are cast, not normalised. Splits are the first ten provided ones, or, if
-    ``stratified``, ten drawn ones; nodes with ``y = -1`` are in none.
+    ``stratified``, ten drawn ones (by the generator ``draw``); nodes with ``y = -1`` are in none.
 
     Returns:
         ``x`` float32 [N, F], ``edge_index`` [2, E], ``y`` long [N], ``train_mask``, ``val_mask``
@@ -24,7 +26,7 @@ def preprocess(raw: Data, name: str, classes: int, stratified: bool = False) -> 
     """
     y = raw.y.long().view(-1)
     check_labels(y, classes)
-    train, val, test = stratified_splits(y) if stratified else _provided(raw, y)
+    train, val, test = stratified_splits(y, draw=draw) if stratified else _provided(raw, y)
     data = Data(
         x=raw.x.float().contiguous(),
         edge_index=entries(raw.edge_index, num_nodes=raw.x.size(0)),

@@ -16,6 +16,8 @@ from torch_geometric.datasets import (
     WikipediaNetwork,
 )
 
+from gnn_repair.files import scratch_folder
+
 
 class FilteredGraphDataset(HeterophilousGraphDataset):
     """Chameleon and Squirrel without their duplicate nodes: files that PyG's class can read but
@@ -75,8 +77,7 @@ def download_verified(
 ) -> None:
     """Download to a scratch folder, ``verify(scratch)``, then move ``paths`` below ``root``."""
     root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as name:
-        scratch = Path(name)
+    with scratch_folder(root) as scratch:
         source.download(scratch)
         verify(scratch)
         for path in paths:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -12,12 +14,14 @@ from gnn_repair.errors import DatasetError, SplitError
 MASKS = ("train_mask", "val_mask", "test_mask")
 
 
-def check_data(data: Data) -> None:
-    """Check features, entries, labels and masks.
+def check_data(data: Data, masks: tuple[str, ...] = MASKS) -> None:
+    """Check features, entries, labels and masks (``test_mask`` may be left out of ``masks``).
 
     The number of classes is ``data.classes`` where it is set, else the largest label plus one.
     """
-    for field in ("x", "edge_index", "y", *MASKS):
+    if not isinstance(data, Data):
+        raise DatasetError(f"The graph is a {type(data).__name__}; give a torch_geometric Data.")
+    for field in ("x", "edge_index", "y", *masks):
         if not isinstance(data.get(field), Tensor):
             raise DatasetError(f"The graph has no tensor {field}; set data.{field}.")
     check_features(data.x)
@@ -28,7 +32,8 @@ def check_data(data: Data) -> None:
             "label per node."
         )
     check_labels(data.y, data.get("classes"))
-    check_masks(data.train_mask, data.val_mask, data.test_mask, data.y)
+    test = data.test_mask if "test_mask" in masks else None
+    check_masks(data.train_mask, data.val_mask, test, data.y)
 
 
 def num_classes(data: Data) -> int:
@@ -84,12 +89,13 @@ def check_labels(y: Tensor, classes: int | None = None) -> None:
         )
 
 
-def check_masks(train: Tensor, val: Tensor, test: Tensor, y: Tensor) -> None:
+def check_masks(train: Tensor, val: Tensor, test: Tensor | None, y: Tensor) -> None:
     """Masks [N] or [N, splits] are bool, nonempty, disjoint and hold labelled nodes only."""
-    masks = dict(zip(MASKS, (train, val, test), strict=True))
+    given = zip(MASKS, (train, val, test), strict=True)
+    masks = {name: mask for name, mask in given if mask is not None}
     for name, mask in masks.items():
         _check_mask(name, mask, train, y)
-    for first, second in (MASKS[:2], MASKS[::2], MASKS[1:]):
+    for first, second in combinations(masks, 2):
         shared = (as_splits(masks[first]) & as_splits(masks[second])).nonzero()
         if len(shared):
             node, split = shared[0].tolist()

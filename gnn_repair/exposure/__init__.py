@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
+from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure, Group
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.from_model import expose
 
-__all__ = ["Exposure", "Group", "expose"]
+__all__ = ["Exposure", "Group", "TailedExposure", "expose"]
 
 
 def __getattr__(name: str) -> Any:

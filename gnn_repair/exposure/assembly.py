@@ -67,6 +67,8 @@ class Words:
     fixed: str
     root: bool
     embedding: Tensor | None
+    called: str
+    fingerprint: tuple[str, ...] = ()
 
 
 def assemble(
@@ -101,6 +103,8 @@ def assemble(
         origin=words.origin,
         fixed=words.fixed,
         embedding=None if words.embedding is None else words.embedding.unsqueeze(0),
+        called=words.called,
+        fingerprint=words.fingerprint,
     )
     return exposure, order
 

@@ -10,6 +10,7 @@ from torch_geometric.nn import MessagePassing
 
 from gnn_repair.exposure.mixtures import Mixture, aggregator_factor
 from gnn_repair.exposure.probes import centre, deviation
+from gnn_repair.exposure.products import ProductCall
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sites import Call, Site
 from gnn_repair.exposure.value import Exposure
@@ -50,27 +51,32 @@ def certify(
         if order is not None:
             placed = torch.empty_like(coefficients)
             placed[order] = coefficients
-        seen = _reweighted(watch, placed, mixtures, trace).double()
+        seen = reweighted_run(watch, placed, mixtures, trace).double()
         if centred:
             seen, expected = centre(seen), centre(expected)
         worst = max(worst, float(deviation(seen, expected, exposure.frozen_logits[0]).max()))
     return worst
 
 
-def _reweighted(
+def reweighted_run(
     watch: Watch, coefficients: Tensor, mixtures: Sequence[Mixture], trace: Trace
 ) -> Tensor:
     by_site = {call.site: call for call in trace.calls}
     replaced: dict[Site, Tensor] = {}
     messages: dict[Site, Tensor] = {}
+    entries: dict[Site, Tensor] = {}
     parts = torch.split(coefficients, [mixture.rows.numel() for mixture in mixtures])
     for mixture, part in zip(mixtures, parts, strict=True):
-        call = by_site.get(mixture.site)
-        if call is not None and _fits(call):
+        call = None if mixture.by_value else by_site.get(mixture.site)
+        for site in mixture.silenced:
+            replaced.setdefault(site, torch.zeros_like(trace.values[site]))
+        if isinstance(call, ProductCall):
+            _add_entries(entries, call, mixture, part)
+        elif call is not None and _fits(call):
             _add_messages(messages, call, mixture, part)
         else:
             _add_value(replaced, trace.values[mixture.site], mixture, part)
-    return watch.run(replaced, messages)
+    return watch.run(replaced, messages, entries)
 
 
 def _fits(call: Call) -> bool:
@@ -95,6 +101,16 @@ def _add_messages(
     scale = scale if factor is None else scale / factor[entries]
     message = scale.unsqueeze(1) * mixture.states[mixture.rows]
     messages[call.site][entries, mixture.block] += message
+
+
+def _add_entries(
+    entries: dict[Site, Tensor], call: ProductCall, mixture: Mixture, coefficients: Tensor
+) -> None:
+    """Put ± λ into the matrix, at the entries behind a group's terms."""
+    if call.site not in entries:
+        entries[call.site] = coefficients.new_zeros(call.entries[0].numel())
+    place = slice(None) if mixture.entries is None else mixture.entries
+    entries[call.site][place] = coefficients * mixture.sign
 
 
 def _add_value(

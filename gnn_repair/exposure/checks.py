@@ -18,6 +18,7 @@ RECONSTRUCTION = 1e-5
 
 def check_exposure(exposure: Exposure) -> None:
     """Raise :class:`InputError` naming the first field that is not what it must be."""
+    _check_kinds(exposure)
     _check_shapes(exposure)
     _check_terms(exposure)
     _check_masses(exposure)
@@ -43,6 +44,49 @@ def _require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+KINDS: dict[str, tuple[int, tuple[torch.dtype, ...]]] = {
+    "recipients": (1, (torch.int64,)),
+    "segments": (1, (torch.int64,)),
+    "rows": (1, (torch.int32,)),
+    "coefficients": (2, FLOATING),
+    "contributions": (3, (torch.float64,)),
+    "fixed_logits": (3, (torch.float64,)),
+    "frozen_logits": (3, (torch.float64,)),
+    "state": (3, FLOATING),
+    "messages": (3, FLOATING),
+    "message_rows": (1, (torch.int32,)),
+    "sources": (1, (torch.int32,)),
+    "embedding": (3, FLOATING),
+}
+"""Axes and number types of every tensor: the kernels read memory by them."""
+
+
+def _check_kinds(exposure: Exposure) -> None:
+    device = None
+    for name, (axes, dtypes) in KINDS.items():
+        value = getattr(exposure, name)
+        if value is None and name == "embedding":
+            continue
+        _require(isinstance(value, Tensor), f"{name} is a {type(value).__name__}, not a tensor")
+        _require(
+            value.dim() == axes,
+            f"{name} has shape {list(value.shape)}; it needs {axes} axes, see Exposure.{name}",
+        )
+        wanted = str(dtypes[-1]).removeprefix("torch.")
+        _require(
+            value.dtype in dtypes,
+            f"{name} holds {value.dtype} instead of {wanted}; convert it with .to(torch.{wanted})",
+        )
+        device = device or value.device
+        _require(
+            value.device == device,
+            f"{name} is on {value.device} and recipients on {device}; an exposure is on one device",
+        )
+    named = isinstance(exposure.groups, tuple) and all(hasattr(g, "rule") for g in exposure.groups)
+    _require(named, "groups must be a tuple of Group")
+
+
 def _check_shapes(exposure: Exposure) -> None:
     members, rows, classes = exposure.contributions.shape
     nodes = exposure.fixed_logits.shape[1]
@@ -63,6 +107,8 @@ def _check_shapes(exposure: Exposure) -> None:
         "message_rows": (rows,),
         "sources": (rows,),
     }
+    known = len(exposure.fingerprint)
+    _require(known in (0, members), f"fingerprint has {known} entries for {members} members")
     if exposure.embedding is not None:
         expected["embedding"] = (members, nodes, exposure.embedding.shape[-1])
     for name, shape in expected.items():
@@ -82,15 +128,15 @@ def _check_terms(exposure: Exposure) -> None:
     _check_index(exposure.rows, exposure.contributions.shape[1], "rows")
     _check_index(exposure.recipients, exposure.num_nodes, "recipients")
     _check_index(exposure.message_rows, exposure.messages.shape[1], "message_rows")
-    _check_index(exposure.sources, exposure.num_nodes, "sources")
+    _check_index(exposure.sources, exposure.num_nodes, "sources", low=-1)
     for name in ("coefficients", "contributions", "fixed_logits", "frozen_logits"):
         finite = bool(torch.isfinite(getattr(exposure, name)).all())
         _require(finite, f"{name} holds NaN or infinite values")
 
 
-def _check_index(index: Tensor, size: int, name: str) -> None:
-    inside = index.numel() == 0 or (int(index.min()) >= 0 and int(index.max()) < size)
-    _require(inside, f"{name} must lie in 0..{size - 1}")
+def _check_index(index: Tensor, size: int, name: str, low: int = 0) -> None:
+    inside = index.numel() == 0 or (int(index.min()) >= low and int(index.max()) < size)
+    _require(inside, f"{name} must lie in {low}..{size - 1}")
 
 
 def _check_masses(exposure: Exposure) -> None:

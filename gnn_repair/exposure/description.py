@@ -16,9 +16,11 @@ def describe(exposure: Exposure) -> str:
     members = exposure.num_members
     lines = [
         f"Exposure of {exposure.origin or 'a model'}" + (f", {members} members" * (members > 1)),
-        f"  {exposure.num_recipients:,} recipients, {exposure.num_classes} classes, "
+        f"  {_recipients(exposure)}, {exposure.num_classes} classes, "
         f"{exposure.num_terms:,} terms ({_spread(exposure)})",
     ]
+    if exposure.called:
+        lines.append(f"  called as {exposure.called}")
     numbered = list(enumerate(exposure.groups))
     for rule, groups in groupby(numbered, lambda item: (item[1].rule, item[1].coefficients_from)):
         lines.append(f"  {rule[0]}; coefficients from {rule[1]}")
@@ -32,6 +34,24 @@ def describe(exposure: Exposure) -> str:
     )
     lines.append(f"  reconstruction {reconstruction(exposure):.1e}; {certified}")
     return "\n".join(lines)
+
+
+def one_line(exposure: Exposure) -> str:
+    """What a list or a debugger shows of an exposure."""
+    members = exposure.num_members
+    counted = f"{members} members, " if members > 1 else ""
+    return (
+        f"<Exposure of {exposure.origin or 'a model'}: {counted}{_recipients(exposure)}, "
+        f"{exposure.num_classes} classes, {exposure.num_groups} "
+        f"group{'s' * (exposure.num_groups > 1)}, {exposure.num_terms:,} terms>"
+    )
+
+
+def _recipients(exposure: Exposure) -> str:
+    """``3 recipients``, and of how many nodes where some were left out."""
+    count, nodes = exposure.num_recipients, exposure.num_nodes
+    noun = "recipient" if count == 1 else "recipients"
+    return f"{count:,} {noun}" if count == nodes else f"{count:,} {noun} of {nodes:,} nodes"
 
 
 def _size(exposure: Exposure, group: int) -> str:
@@ -50,4 +70,6 @@ def _spread(exposure: Exposure) -> str:
     if counts.numel() == 0:
         return "none"
     low, high, mean = int(counts.min()), int(counts.max()), float(counts.double().mean())
+    if low == high:
+        return f"{low:,} a recipient"
     return f"{low:,} to {high:,} a recipient, {mean:.1f} on average"

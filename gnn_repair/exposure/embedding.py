@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import Linear
 
+from gnn_repair.exposure.model_output import two_classes
 from gnn_repair.exposure.probes import centre
 
 
@@ -21,11 +22,14 @@ class Head:
     read: Tensor | None = None
     gave: Tensor | None = None
 
-    def embedding(self, logits: Tensor) -> Tensor | None:
+    def embedding(self, logits: Tensor, binary: bool) -> Tensor | None:
         """What it read, [N, k], if what it gave are the logits (up to a shift per node)."""
-        if self.gave is None or self.read is None or self.gave.shape != logits.shape:
+        if self.gave is None or self.read is None:
             return None
-        same = torch.allclose(centre(self.gave), centre(logits), rtol=1e-4, atol=1e-5)
+        gave = two_classes(self.gave) if binary else self.gave
+        if gave.shape != logits.shape:
+            return None
+        same = torch.allclose(centre(gave), centre(logits), rtol=1e-4, atol=1e-5)
         return self.read if same and self.read.dim() == 2 else None
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from gnn_repair.errors import ExposureRefused
+from gnn_repair.exposure.diagnosis import unruly
+from gnn_repair.exposure.filters import chained, find_filter
 from gnn_repair.exposure.mixtures import Mixture, mixtures_of_split
 from gnn_repair.exposure.probes import (
     AFFINE_SLACK,
@@ -18,9 +20,11 @@ from gnn_repair.exposure.probes import (
     probe,
     tail_error,
 )
+from gnn_repair.exposure.products import ProductCall
 from gnn_repair.exposure.recording import Trace, Watch
-from gnn_repair.exposure.rules import entries, filter_for, hops, rule_for
+from gnn_repair.exposure.rules import filter_for, hops, rules_for, split_by
 from gnn_repair.exposure.sites import Call, Site
+from gnn_repair.exposure.value import LAST_HOP
 
 
 @dataclass
@@ -35,6 +39,13 @@ class Finding:
     idle: list[str] = field(default_factory=list)
     """Propagates that do not reach the logits at all."""
 
+    nodewise: list[Mixture] = field(default_factory=list)
+    """Where nothing is affine: the groups of every propagate that the logits answer to node by
+    node, to be exposed together with what follows them."""
+
+    left_out: list[str] = field(default_factory=list)
+    """Why the logits' other node-wise propagates are no mixtures; they stay in the fixed part."""
+
     @property
     def centred(self) -> bool:
         """Whether the model ends in log_softmax."""
@@ -44,8 +55,10 @@ class Finding:
     def fixed(self) -> str:
         """What sits in β, in words."""
         text = "biases, root and skip terms"
-        for name in self.nonlinear:
+        for name in () if self.nodewise else self.nonlinear:
             text += f", {name} (not affine)"
+        for reason in self.left_out:
+            text += f"; left out: {reason}"
         return text + (
             "; log_softmax head: up to a shift common to a node's classes" * self.centred
         )
@@ -60,19 +73,54 @@ class _Finder:
     def __init__(self, watch: Watch, trace: Trace, mode: str) -> None:
         self.watch, self.trace, self.mode = watch, trace, mode
         self.finding = Finding()
+        self._nonlinear: set[Site] = set()
+        self.chain: set[Site] = set()
         self.limit = AFFINE_SLACK * EXACT[trace.output.dtype]
 
     def find(self) -> Finding:
         found: list[list[Mixture]] = []
-        for calls in reversed(_invocations(self.trace.calls)):
+        hops = chained(self.watch, self.trace, self.limit)
+        self.chain = {hop.site for hop in hops} if len(hops) > 1 else set()
+        several = None
+        if self.mode == "paths":
+            several = find_filter(self.watch, self.trace, hops, self.limit)
+        taken = several.sites if several else ()
+        if several:
+            self.finding.tails |= several.tails
+            found.append(self._reaching_logits(several.mixtures, self.trace.calls[-1]))
+        left = [call for call in self.trace.calls if call.site not in taken]
+        for calls in reversed(_invocations(left)):
             rule = filter_for(calls[0].conv) if self.mode == "paths" else None
             if rule is None:
-                parts = [self._one_propagate(calls, call) for call in calls]
-                found.append([mixture for part in parts for mixture in part])
+                found.append(self._propagates(calls))
             elif self._probe(calls[-1].site, calls[-1]).final:
                 found.append(self._filter(rule, calls))
         self.finding.mixtures = [m for mixtures in reversed(found) for m in mixtures]
+        if not self.finding.mixtures:
+            self._split_nodewise()
         return self.finding
+
+    def _split_nodewise(self) -> None:
+        for calls in _invocations(self.trace.calls):
+            rule = filter_for(calls[0].conv) if self.mode == "paths" else None
+            ends = [call for call in calls if call.site in self._nonlinear]
+            try:
+                if rule is None:
+                    several = len(ends) < len(calls)
+                    for call in ends:
+                        self.finding.nodewise += self._split(calls, call, several)
+                elif ends:
+                    self.finding.nodewise += self._split_filter(rule, calls)
+            except ExposureRefused as refusal:
+                self.finding.left_out.append(str(refusal))
+
+    def _split_filter(self, rule: hops.Filter, calls: Sequence[Call]) -> list[Mixture]:
+        mixtures = hops.mixtures_of_filter(rule, calls[0])
+        for site in dict.fromkeys(mixture.site for mixture in mixtures):
+            local = probe(self.watch, site, self.trace.values[site], self.trace.output).local
+            if not local or self._split_error(mixtures, site) > self.limit:
+                raise _no_powers(calls[0])
+        return mixtures
 
     def _probe(self, site: Site, call: Call) -> Answer:
         value, logits = self.trace.values[site], self.trace.output
@@ -81,22 +129,41 @@ class _Finder:
         answer = probe(self.watch, site, value, logits)
         if answer.local and not answer.affine:
             self.finding.nonlinear.append(call.title)
+            self._nonlinear.add(site)
         return answer
 
-    def _one_propagate(self, calls: Sequence[Call], call: Call) -> list[Mixture]:
-        answer = self._probe(call.site, call)
-        if not answer.final:
+    def _propagates(self, calls: Sequence[Call]) -> list[Mixture]:
+        """The final ones of a convolution's propagates."""
+        answers = [self._probe(call.site, call) for call in calls]
+        # One that other nodes' logits answer to feeds a later hop.
+        several = any(not answer.local for answer in answers)
+        return [
+            mixture
+            for call, answer in zip(calls, answers, strict=True)
+            if answer.final
+            for mixture in self._one_propagate(calls, call, answer, several)
+        ]
+
+    def _one_propagate(
+        self, calls: Sequence[Call], call: Call, answer: Answer, several: bool
+    ) -> list[Mixture]:
+        mixtures = self._split(calls, call, several)
+        if not self._find_tail(call.site, call, answer, mixtures):
             return []
+        return self._reaching_logits(mixtures, call)
+
+    def _split(self, calls: Sequence[Call], call: Call, several: bool) -> list[Mixture]:
         names = _names(calls, call, self.trace.values[call.site].shape[1])
-        for rule in dict.fromkeys((rule_for(call.conv), entries.whole_message)):
-            mixtures = mixtures_of_split(call, rule(call), names)
+        for rule in rules_for(call):
+            split = split_by(rule, call)
+            if split is None:
+                continue
+            if several or call.site in self.chain:
+                split = replace(split, rule=f"{split.rule}; {LAST_HOP}, the rest is in h")
+            mixtures = mixtures_of_split(call, split, names)
             if self._split_error(mixtures, call.site) <= self.limit:
-                self._find_tail(call.site, call, answer, mixtures)
-                return self._reaching_logits(mixtures, call)
-        raise ExposureRefused(
-            f"{call.title} aggregates in a way of its own, which no rule describes; "
-            "add a rule for it to gnn_repair.exposure.rules.RULES"
-        )
+                return mixtures
+        raise ExposureRefused(unruly(call))
 
     def _filter(self, rule: hops.Filter, calls: Sequence[Call]) -> list[Mixture]:
         call = calls[0]
@@ -104,26 +171,26 @@ class _Finder:
         for site in dict.fromkeys(mixture.site for mixture in mixtures):
             answer = self._probe(site, call)
             if self._split_error(mixtures, site) > self.limit or not answer.final:
-                raise ExposureRefused(
-                    f"{call.title} does not propagate by powers of one operator; use hops='last'"
-                )
-            self._find_tail(site, call, answer, mixtures)
+                raise _no_powers(call)
+            if not self._find_tail(site, call, answer, mixtures):
+                self._nonlinear.add(calls[-1].site)
+                return []
         return self._reaching_logits(mixtures, call)
 
     def _find_tail(
         self, site: Site, call: Call, answer: Answer, mixtures: Sequence[Mixture]
-    ) -> None:
+    ) -> bool:
+        """Find the affine map from a site to the logits; False where it bends further out."""
         value, logits = self.trace.values[site], self.trace.output
         size = max(mixture.reach for mixture in mixtures if mixture.site == site)
         for by_node in (False, True):
             tail = find_tail(self.watch, site, value, answer.centred, by_node)
             if tail_error(self.watch, site, value, logits, tail, size) <= self.limit:
                 self.finding.tails[site] = tail
-                return
-        raise ExposureRefused(
-            f"what follows {call.title} is affine for small changes only, so the logits are no "
-            "mixture of its messages"
-        )
+                return True
+        self.finding.nonlinear.append(call.title)
+        self._nonlinear.add(site)
+        return False
 
     def _reaching_logits(self, mixtures: list[Mixture], call: Call) -> list[Mixture]:
         kept = [m for m in mixtures if bool((self.finding.tails[m.site].weight != 0).any())]
@@ -142,6 +209,12 @@ class _Finder:
         return float((made - value).abs().max()) / size
 
 
+def _no_powers(call: Call) -> ExposureRefused:
+    return ExposureRefused(
+        f"{call.title} does not propagate by powers of one operator; use hops='last'"
+    )
+
+
 def _invocations(calls: Sequence[Call]) -> list[list[Call]]:
     """Propagates grouped by the run of the convolution they belong to, in order."""
     groups: dict[tuple[str, int], list[Call]] = {}
@@ -151,7 +224,9 @@ def _invocations(calls: Sequence[Call]) -> list[list[Call]]:
 
 
 def _names(calls: Sequence[Call], call: Call, blocks: int) -> list[str]:
-    name = call.site.name or type(call.conv).__name__
+    name = call.site.name or call.kind
+    if isinstance(call, ProductCall) and call.invocation:
+        name = f"{name} {call.invocation + 1}"
     if len(calls) > 1:
         kind = "relation" if hasattr(call.conv, "num_relations") else "propagate"
         hop = kind == "propagate" and call is calls[-1]

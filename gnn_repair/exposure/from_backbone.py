@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.backbones import Frozen, Operator
+from gnn_repair.exposure.fingerprint import digest_of_weights
 from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.kernels import Pattern, mix
 
@@ -42,6 +43,16 @@ def expose_frozen(frozen: Frozen) -> Exposure:
         origin=f"{backbone.title} on {frozen.data.get('name') or 'a graph'}",
         fixed=backbone.fixed,
         embedding=frozen.embedding,
+        fingerprint=_fingerprint(frozen),
+    )
+
+
+def _fingerprint(frozen: Frozen) -> tuple[str, ...]:
+    """A digest of each member's parameters."""
+    kind, classes = f"backbone {type(frozen.backbone).__name__}", frozen.logits.shape[2]
+    return tuple(
+        digest_of_weights(kind, classes, [(name, p[s]) for name, p in frozen.parameters.items()])
+        for s in range(frozen.num_members)
     )
 
 

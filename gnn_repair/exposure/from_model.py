@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -13,23 +14,45 @@ from gnn_repair.backbones import Frozen
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.assembly import Words, assemble
 from gnn_repair.exposure.certification import certify
-from gnn_repair.exposure.diagnosis import reason
+from gnn_repair.exposure.diagnosis import reason, why_rows
 from gnn_repair.exposure.embedding import last_linear
 from gnn_repair.exposure.final_aggregation import Finding, find_final
+from gnn_repair.exposure.fingerprint import fingerprint_of_model
+from gnn_repair.exposure.model_arguments import field, field_names
 from gnn_repair.exposure.model_call import (
     Forward,
-    caller,
-    check_output,
-    forget_propagations,
-    refuse_compiled,
-    resting,
+    check_expected,
+    invocation,
+    one_graph,
 )
+from gnn_repair.exposure.model_output import (
+    check_numbers,
+    count_nodes,
+    read_output,
+    refuse_node_types,
+)
+from gnn_repair.exposure.model_state import forget_propagations, refuse_compiled, resting
 from gnn_repair.exposure.probes import EXACT, deviation
+from gnn_repair.exposure.products import is_feature_map
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.rules import FILTERS
+from gnn_repair.exposure.tails.from_model import expose_tailed
+from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 
 
+@overload
+def expose(model: Frozen) -> Exposure: ...
+@overload
+def expose(
+    model: nn.Module,
+    data: Any,
+    *,
+    hops: Literal["paths", "last"] = "paths",
+    forward: Forward | None = None,
+    tolerance: float | None = None,
+    expected: Any = None,
+) -> Exposure | TailedExposure: ...
 def expose(
     model: Frozen | nn.Module,
     data: Any = None,
@@ -37,12 +60,14 @@ def expose(
     hops: Literal["paths", "last"] = "paths",
     forward: Forward | None = None,
     tolerance: float | None = None,
-) -> Exposure:
-    """Write a trained model's logits as z⁰ = β + Σ_g A_g L_g.
+    expected: Any = None,
+) -> Exposure | TailedExposure:
+    """Write a trained model's logits as z⁰ = β + Σ_g A_g L_g, or as z⁰ = T(o + Σ_g A_g H_g).
 
     Args:
         model: a frozen backbone, or any trained PyG model for node classification.
-        data: the PyG data the model runs on; not needed for a frozen backbone.
+        data: the PyG data the model runs on, or any object with such fields; not needed for a
+            frozen backbone or a model whose forward takes nothing.
         hops: for convolutions that propagate several times (SGConv, TAGConv, APPNP, …):
             ``paths`` exposes all sources with their path sums (entries of Â^p), ``last`` only
             the last propagate.
@@ -50,59 +75,83 @@ def expose(
             arguments are found in data by the names of the model's parameters.
         tolerance: the largest certified residual to accept; 1e-5 for float32 models and 1e-12
             for float64 unless given.
+        expected: what you know the model to give, logits [N, C] or predicted classes [N]; where
+            the model as it is called here differs from it, nothing is exposed.
 
     Returns:
-        The exposure, certified by running the model on randomly reweighted messages.
+        The exposure, certified by running the model on randomly reweighted messages. A model that
+        does more than affine maps to a node after its last aggregation gives a
+        :class:`TailedExposure`.
 
     Raises:
         ExposureRefused: the model does not end in such a mixture; the message names what is in
             the way.
+        InputError: the model cannot be called as it is meant to be; the message says what to pass.
     """
     if hops not in ("paths", "last"):
         raise InputError(f"hops is {hops!r}; choose 'paths' or 'last'")
     if isinstance(model, Frozen):
         from gnn_repair.exposure.from_backbone import expose_frozen
 
-        return expose_frozen(model)
+        exposure = expose_frozen(model)
+        if expected is not None:
+            _check_members(expected, exposure)
+        return exposure
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; pass a torch module or a Frozen")
-    if data is None:
-        raise InputError(
-            "data is missing; call expose(model, data) with the graph the model runs on"
-        )
     refuse_compiled(model)
-    if not any(isinstance(module, MessagePassing) for module in model.modules()):
-        raise ExposureRefused(
-            f"{type(model).__name__} has no PyG MessagePassing layer, so there are no messages "
-            "to expose"
-        )
+    data = one_graph(data, model, forward)
     with resting(model), torch.no_grad():
-        return _expose(model, data, hops, forward, tolerance)
+        return _expose(model, data, hops, forward, tolerance, expected)
+
+
+def _check_members(expected: Any, exposure: Exposure) -> None:
+    if exposure.num_members > 1:
+        raise InputError(
+            f"expected is for one model and the backbone has {exposure.num_members} members; "
+            "train one split or leave it out"
+        )
+    check_expected(expected, exposure.frozen_logits[0].float(), False, "a frozen backbone")
 
 
 def _expose(
-    model: nn.Module, data: Any, hops: str, forward: Forward | None, tolerance: float | None
-) -> Exposure:
-    run = caller(model, data, forward)
-    logits = run()
-    check_output(logits, data)
+    model: nn.Module,
+    data: Any,
+    hops: str,
+    forward: Forward | None,
+    tolerance: float | None,
+    expected: Any,
+) -> Exposure | TailedExposure:
+    refuse_node_types(data)
+    call = invocation(model, data, forward)
+    output = call()
+    read = read_output(output, count_nodes(data), partial(why_rows, model, call))
+    logits, called = read(output), call.text + read.text
+    check_numbers(logits, model, data)
+    if expected is not None:
+        check_expected(expected, logits, read.binary, called)
     cached = forget_propagations(model)
-    watch = Watch(model, run, tuple(FILTERS))
+    watch = _watch(model, data, lambda: read(call()), logits.shape[0])
     with watch.installed():
         with last_linear(model) as head:
             trace = watch.trace()
-        _check_repeatable(logits, trace, cached)
+        _check_repeatable(model, logits, trace, cached)
         finding = find_final(watch, trace, hops)
-        if not finding.mixtures:
+        if not finding.mixtures and not finding.nodewise:
             raise ExposureRefused(_why_not(watch, trace, finding))
-        # Earlier layers' arguments are large and of no further use.
-        trace.calls = [call for call in trace.calls if call.site in finding.tails]
+        mixtures = finding.mixtures or finding.nodewise
         words = Words(
             origin=type(model).__name__,
             fixed=finding.fixed,
-            root=_has_root(model, [mixture.site.name for mixture in finding.mixtures]),
-            embedding=head.embedding(logits),
+            root=_has_root(model, [mixture.site.name for mixture in mixtures]),
+            embedding=head.embedding(logits, read.binary),
+            called=called,
+            fingerprint=fingerprint_of_model(model, hops, logits.shape[1]),
         )
+        if not finding.mixtures:
+            return expose_tailed(watch, trace, finding.nodewise, words, tolerance)
+        # Earlier layers' arguments are large and of no further use.
+        trace.calls = [call for call in trace.calls if call.site in finding.tails]
         exposure, order = assemble(finding.mixtures, finding.tails, logits, words)
         residual = certify(watch, exposure, order, finding.mixtures, trace, finding.centred)
     _check_residual(residual, tolerance, logits, finding)
@@ -111,15 +160,27 @@ def _expose(
     return exposure
 
 
+def _watch(model: nn.Module, data: Any, run: Callable[[], Tensor], nodes: int) -> Watch:
+    features = field(data, "x")
+    others = [field(data, name) for name in field_names(data) if name != "x"]
+    return Watch(model, run, tuple(FILTERS), nodes, lambda it: is_feature_map(it, features, others))
+
+
 def _why_not(watch: Watch, trace: Trace, finding: Finding) -> str:
+    if finding.left_out:
+        return finding.left_out[0]
     if finding.idle:
         return f"the logits do not depend on what {finding.idle[0]} aggregates"
     return f"{reason(watch, trace)}, so the logits are no mixture of its messages"
 
 
-def _check_repeatable(logits: Tensor, trace: Trace, cached: bool) -> None:
+def _check_repeatable(model: nn.Module, logits: Tensor, trace: Trace, cached: bool) -> None:
     if not trace.calls:
-        raise ExposureRefused("the model's forward calls no propagate, so there are no messages")
+        raise ExposureRefused(
+            f"no aggregation happens in {type(model).__name__}'s forward (no propagate of PyG, no "
+            "product with an N × N matrix): where its features were propagated beforehand, pass "
+            "a forward= that propagates"
+        )
     gap = float(deviation(trace.output, logits).max()) if trace.output.shape == logits.shape else 1
     if gap <= 10 * EXACT[logits.dtype]:
         return
@@ -139,7 +200,8 @@ def _check_residual(
 ) -> None:
     limit = EXACT[logits.dtype] if tolerance is None else tolerance
     if not residual <= limit:
-        names = ", ".join(dict.fromkeys(f"`{m.site.name}`" for m in finding.mixtures))
+        sites = dict.fromkeys(mixture.site.name for mixture in finding.mixtures)
+        names = ", ".join(f"`{name}`" if name else "its forward" for name in sites)
         raise ExposureRefused(
             f"with reweighted messages in {names} the model differs from β + Σ λ ℓ by "
             f"{residual:.1e} (relative), more than {limit:.0e}; pass tolerance= to accept that"
@@ -153,7 +215,7 @@ ROOTS = ("root_weight", "lin_root", "root", "lin3", "res", "eps", "lins_r", "com
 def _has_root(model: nn.Module, names: Sequence[str]) -> bool:
     modules = dict(model.named_modules())
     parents = [modules.get(name.rpartition(".")[0]) for name in names]
-    holders = [modules[name] for name in names]
+    holders = [modules[name] for name in names if isinstance(modules[name], MessagePassing)]
     holders += [parent for parent in parents if isinstance(parent, DirGNNConv)]
     marks = [getattr(holder, attribute, None) for holder in holders for attribute in ROOTS]
     return any(isinstance(m, Tensor | nn.Module) or m is True or m in ("sum", "cat") for m in marks)

@@ -46,6 +46,8 @@ class Split:
     """[N, B, D]: what a node would send to itself, where states go by entry."""
     kinds: Tensor | None = None
     """[T] a further division of the entries into groups, such as relations."""
+    argument: str = ""
+    """The argument of propagate that the states are, where messages are coefficient × it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +73,10 @@ class Mixture:
     context: Context
     entries: Tensor | None = None
     """[T] the entry of the propagate behind each term; None: in order."""
+    by_value: bool = False
+    """Whether terms are no entries of the site's propagate, so that its value is replaced."""
+    silenced: tuple[Site, ...] = ()
+    """Sites whose part this group has taken over: nothing passes there while it is replaced."""
 
     @property
     def pattern(self) -> Pattern:
@@ -175,6 +181,11 @@ def _by_recipient(
     return (order if entries is None else entries[order]), indptr
 
 
+def is_sum_or_mean(module: Any) -> bool:
+    """Whether an aggregator gives a weighted sum of messages."""
+    return module is None or isinstance(module, SumAggregation | MeanAggregation)
+
+
 def aggregator_factor(call: Call, recipients: Tensor) -> tuple[Tensor | None, str]:
     """What the aggregator multiplies each message by: None for a sum, 1/deg for a mean."""
     module: Any = call.conv.aggr_module
@@ -204,7 +215,7 @@ def mixtures_of_split(call: Call, split: Split, names: Sequence[str]) -> list[Mi
         coefficients = coefficients if factor is None else coefficients * factor
         for kind in kinds:
             of_kind = coefficients if kind is None else coefficients * (split.kinds == kind)
-            rule = f"{type(call.conv).__name__}: {split.rule}"
+            rule = f"{call.kind}: {split.rule}"
             group = Group(
                 name if kind is None else f"{name} relation {kind}",
                 rule,

@@ -1,166 +1,112 @@
-"""The state a model is exposed in, and how it is called."""
+"""Running a model on data: how it is called, what it says, whether that is what its user sees."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import MessagePassing
+from torch_geometric.data import Dataset
 
-from gnn_repair.errors import ExposureRefused, InputError
+from gnn_repair.errors import GnnRepairError, InputError
+from gnn_repair.exposure.argument_choice import choose_arguments
+from gnn_repair.exposure.model_arguments import parameters_of
+from gnn_repair.exposure.probes import EXACT, deviation
 
-Forward = Callable[[nn.Module, Any], Tensor]
-
-
-def refuse_compiled(model: nn.Module) -> None:
-    """A compiled model runs fused code in which no message can be watched."""
-    for name, module in model.named_modules():
-        title = f"`{name}`" if name else "the model"
-        if hasattr(module, "_orig_mod"):
-            raise ExposureRefused(
-                f"{title} is compiled by torch.compile and its messages cannot be watched; "
-                "pass the module it was made from (model._orig_mod)"
-            )
-        if getattr(module, "_compiled_call_impl", None) is not None:
-            raise ExposureRefused(
-                f"{title} was compiled in place by .compile() and its messages cannot be watched; "
-                "pass a model that was not compiled"
-            )
-        if isinstance(module, torch.jit.ScriptModule):
-            raise ExposureRefused(
-                f"{title} is a TorchScript module and its messages cannot be watched; "
-                "pass the Python module it was made from"
-            )
+Forward = Callable[[nn.Module, Any], Any]
 
 
-@contextmanager
-def resting(model: nn.Module) -> Iterator[None]:
-    """While open the model is in evaluation mode and its parameters want no gradients.
+@dataclass(frozen=True)
+class Invocation:
+    """One way of running a model."""
 
-    Afterwards every module is as it was, caches included, also when something was raised.
-    """
-    modules = list(model.modules())
-    training = [module.training for module in modules]
-    wanted = [parameter.requires_grad for parameter in model.parameters()]
-    kept = [(m, k, v) for m in modules for k, v in vars(m).items() if _is_transient(m, k)]
-    try:
-        model.eval().requires_grad_(False)
-        yield
-    finally:
-        for module, mode in zip(modules, training, strict=True):
-            module.training = mode
-        for parameter, want in zip(model.parameters(), wanted, strict=True):
-            parameter.requires_grad_(want)
-        for module, name, value in kept:
-            vars(module)[name] = value
+    run: Callable[[], Any]
+    text: str
+    """Such as ``forward(x, edge_index)``."""
 
-
-def _is_transient(module: nn.Module, name: str) -> bool:
-    changing = name.startswith("_cached") or name in ("cached", "_alpha", "_decomposed_layers")
-    return isinstance(module, MessagePassing) and changing
-
-
-PROPAGATED = ("_cached_x", "_cached_h")
-"""Where convolutions keep a whole propagation, so that their next run would send no message."""
-
-
-def forget_propagations(model: nn.Module) -> bool:
-    """Make every convolution propagate in every run (undone by :func:`resting`).
-
-    Returns whether one had kept its propagation from an earlier run.
-    """
-    kept = False
-    for module in model.modules():
-        if not isinstance(module, MessagePassing):
-            continue
-        module._decomposed_layers = 1
-        for name in PROPAGATED:
-            if hasattr(module, name):
-                kept = kept or getattr(module, name) is not None
-                setattr(module, name, None)
-                module.cached = False
-    return kept
-
-
-ADJACENCIES = ("edge_index", "adj_t", "adj")
-
-
-def _field(data: Any, name: str) -> Any:
-    """What data holds under a name, its methods excepted."""
-    value = getattr(data, name, None)
-    return None if callable(value) else value
-
-
-def arguments_for(model: nn.Module, data: Any) -> tuple[list[Any], dict[str, Any]]:
-    """What to pass to the model's forward, found by the names of its parameters."""
-    parameters = [
-        parameter
-        for parameter in inspect.signature(model.forward).parameters.values()
-        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    names = [parameter.name for parameter in parameters]
-    first = names[0] if names else "data"
-    if first in ("data", "batch") or (len(names) == 1 and _field(data, first) is None):
-        return [data], {}
-    adjacency = _field(data, "edge_index")
-    adjacency = _field(data, "adj_t") if adjacency is None else adjacency
-    known = {"x": _field(data, "x"), **dict.fromkeys(ADJACENCIES, adjacency)}
-    # Under names of their own, features and graph are taken to come first and second.
-    if "x" not in names:
-        known.setdefault(names[0], known["x"])
-    if len(names) > 1 and not set(names) & set(ADJACENCIES):
-        known.setdefault(names[1], adjacency)
-    by_name: dict[str, Any] = {}
-    for parameter in parameters:
-        value = known.get(parameter.name)
-        value = _field(data, parameter.name) if value is None else value
-        if value is not None:
-            by_name[parameter.name] = value
-        elif parameter.default is parameter.empty:
+    def __call__(self) -> Any:
+        """Run the model; whatever it raises is told with the call that raised it."""
+        try:
+            return self.run()
+        except (GnnRepairError, torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:
+            said = " ".join(str(error).split())[:300]
             raise InputError(
-                f"the model's forward needs `{parameter.name}`, which data does not have; "
-                "add it to data or pass forward=lambda model, data: ..."
+                f"the model, called as {self.text}, raised {type(error).__name__}: {said}; "
+                "pass forward=lambda model, data: ... to call it as you do"
+            ) from error
+
+
+def one_graph(data: Any, model: nn.Module, forward: Forward | None) -> Any:
+    """The graph itself: out of a dataset of one, or None for models that hold their own."""
+    if data is None and forward is None and parameters_of(model):
+        raise InputError(
+            "data is missing; call expose(model, data) with the graph the model runs on"
+        )
+    if isinstance(data, Dataset):
+        if len(data) != 1:
+            raise InputError(
+                f"data is a dataset of {len(data)} graphs; pass the one the model runs on, "
+                "such as dataset[0]"
             )
-    return [], by_name
+        return data[0]
+    unreadable = isinstance(data, Tensor | str | int | float | tuple | list)
+    if forward is None and unreadable and parameters_of(model):
+        raise InputError(
+            f"data is a {type(data).__name__}; pass a PyG Data (or any object with x and "
+            "edge_index), or forward=lambda model, data: ..."
+        )
+    return data
 
 
-def caller(model: nn.Module, data: Any, forward: Forward | None) -> Callable[[], Tensor]:
-    """A function that runs the model on the data."""
+def invocation(model: nn.Module, data: Any, forward: Forward | None) -> Invocation:
+    """How the model is run on the data."""
     if forward is not None:
-        return lambda: forward(model, data)
-    positional, named = arguments_for(model, data)
-    return lambda: model(*positional, **named)
+        return Invocation(lambda: forward(model, data), "given by forward=")
+    if not parameters_of(model):
+        return Invocation(model, "forward()")
+    plan, text = choose_arguments(model, data)
+    arguments = {name: given.value for name, given in plan.items()}
+    return Invocation(lambda: model(**arguments), text)
 
 
-def check_output(output: Any, data: Any) -> None:
-    """Raise unless the output is one row of logits per node."""
-    if len(kinds := getattr(data, "node_types", ())) > 1:
-        raise ExposureRefused(
-            f"data has {len(kinds)} types of nodes; only messages within one node set "
-            "can be exposed"
-        )
-    num_nodes = int(data.num_nodes)
-    if not isinstance(output, Tensor):
+EXPECTED_SLACK = 100.0
+"""The user's logits may come from another device or batch, and so round this much more."""
+
+
+def check_expected(expected: Any, logits: Tensor, binary: bool, called: str) -> None:
+    """Compare with what the user says the model gives: logits [N, C] or predictions [N]."""
+    theirs = _as_tensor(expected).detach().to(logits.device)
+    if binary and theirs.is_floating_point() and theirs.numel() == logits.shape[0]:
+        theirs = torch.stack([torch.zeros_like(theirs.view(-1)), theirs.view(-1)], dim=1)
+    if theirs.is_floating_point() and theirs.shape == logits.shape:
+        precision = max(EXACT[logits.dtype], 4 * torch.finfo(theirs.dtype).eps)
+        wrong = ~(deviation(theirs.double(), logits.double()) <= EXPECTED_SLACK * precision)
+        what = "gives other logits than expected="
+    elif not theirs.is_floating_point() and theirs.shape == logits.shape[:1]:
+        wrong = theirs.long() != logits.argmax(1)
+        what = "predicts otherwise than expected="
+    else:
         raise InputError(
-            f"the model returns {type(output).__name__} instead of a tensor of logits; "
-            "pass forward=lambda model, data: ... that returns the logits"
+            f"expected has shape {list(theirs.shape)} and holds {theirs.dtype}; pass logits "
+            f"{list(logits.shape)} or predicted classes [{logits.shape[0]}]"
         )
-    if output.dim() != 2 or output.shape[0] != num_nodes:
-        raise ExposureRefused(
-            f"the model returns a tensor of shape {list(output.shape)} for {num_nodes} nodes; "
-            "an exposure needs one row of logits per node, so models that pool nodes into "
-            "graph-level outputs cannot be exposed"
-        )
-    if output.shape[1] < 2:
+    if count := int(wrong.sum()):
+        first = int(wrong.nonzero()[0])
         raise InputError(
-            "the model returns one logit per node; an exposure needs at least two classes "
-            "(stack the logit with a column of zeros in forward=)"
+            f"the model called as {called} {what} at {count} of {logits.shape[0]} nodes "
+            f"(the first is node {first}); pass forward=lambda model, data: ... to call it "
+            "as you do"
         )
-    if output.dtype not in (torch.float32, torch.float64):
-        raise InputError(f"the model computes in {output.dtype}; convert it with model.float()")
-    if not bool(torch.isfinite(output).all()):
-        raise InputError("the model's logits hold NaN or infinite values")
+
+
+def _as_tensor(value: Any) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(
+            f"expected is a {type(value).__name__}; pass the model's logits or predictions"
+        ) from None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from gnn_repair.exposure.recording import Watch
+from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.sites import Site
 
 EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -15,6 +17,13 @@ EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 AFFINE_SLACK = 10.0
 """Probes move the logits further than any mixture does, so they may round this much more."""
+
+
+class Runs(Protocol):
+    """A model that can be run with the tensors at some sites replaced."""
+
+    def run(self, replaced: Mapping[Site, Tensor]) -> Tensor:
+        """The logits."""
 
 
 @dataclass(frozen=True)
@@ -67,31 +76,44 @@ def deviation(left: Tensor, right: Tensor, *scales: Tensor) -> Tensor:
 def perturbation(value: Tensor, seed: int, size: float | None = None) -> Tensor:
     """Random, of the given size or as large as the value itself, to cross any kink that follows."""
     noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(seed))
-    size = size or float(torch.linalg.vector_norm(value)) / value.numel() ** 0.5 or 1.0
+    # In double precision: the squares of large values overflow.
+    norm = float(torch.linalg.vector_norm(value, dtype=torch.float64))
+    size = size or norm / value.numel() ** 0.5 or 1.0
     return noise.to(value).mul_(size)
 
 
-def probe(watch: Watch, site: Site, value: Tensor, logits: Tensor) -> Answer:
+def probe(watch: Runs, site: Site, value: Tensor, logits: Tensor) -> Answer:
     """Perturb half of the nodes at a site, up and down, and see which logits move and how."""
     limit = EXACT[logits.dtype] * AFFINE_SLACK
     moved = torch.arange(value.shape[0], device=value.device) % 2 == 0
     change = perturbation(value, seed=1)
     change[~moved] = 0
     up = watch.run({site: value + change})
+    _refuse_overflow(up, value, site)
     if up.shape != logits.shape or bool(
         (deviation(centre(up), centre(logits)) > limit)[~moved].any()
     ):
         return Answer(local=False, affine=False)
     down = watch.run({site: value - change})
+    _refuse_overflow(down, value, site)
     for centred in (False, True):
         three = [centre(z) if centred else z for z in (up, down, logits)]
-        middle = (three[0] + three[1]) / 2
+        middle = three[0] / 2 + three[1] / 2
         if bool((deviation(middle, three[2], three[0], three[1]) <= limit).all()):
             return Answer(local=True, affine=True, centred=centred)
     return Answer(local=True, affine=False)
 
 
-def find_tail(watch: Watch, site: Site, value: Tensor, centred: bool, by_node: bool) -> Tail:
+def _refuse_overflow(logits: Tensor, value: Tensor, site: Site) -> None:
+    if not bool(torch.isfinite(logits).all()):
+        raise ExposureRefused(
+            f"the model overflows {logits.dtype} when messages of `{site.name}` change by as much "
+            f"as they are large (up to {float(value.abs().max()):.1g}); scale its features down, "
+            "or pass model.double() and double data"
+        )
+
+
+def find_tail(watch: Runs, site: Site, value: Tensor, centred: bool, by_node: bool) -> Tail:
     """W by backward passes (by one run per channel where gradients are cut off).
 
     Args:
@@ -137,7 +159,7 @@ def _agreed(columns: list[Tensor]) -> Tensor | None:
 
 
 def _weight_by_runs(
-    watch: Watch, site: Site, value: Tensor, logits: Tensor, centred: bool
+    watch: Runs, site: Site, value: Tensor, logits: Tensor, centred: bool
 ) -> Tensor:
     step = float(value.abs().max()) or 1.0
     flat = value.shape[1:].numel()
@@ -154,7 +176,7 @@ def _weight_by_runs(
 
 
 def tail_error(
-    watch: Watch, site: Site, value: Tensor, logits: Tensor, tail: Tail, size: float
+    watch: Runs, site: Site, value: Tensor, logits: Tensor, tail: Tail, size: float
 ) -> float:
     """Perturb all nodes at once by this size: how well W predicts the logits."""
     change = perturbation(value, seed=2, size=size)

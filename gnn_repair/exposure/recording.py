@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
+from gnn_repair.exposure.module_names import followed
+from gnn_repair.exposure.products import MatrixProduct, Product, ProductCall, Products
 from gnn_repair.exposure.sites import (
     Call,
     Site,
@@ -37,12 +39,32 @@ class Watch:
     """A model whose propagates, and whose convolutions' parts, can be recorded and replaced."""
 
     def __init__(
-        self, model: nn.Module, forward: Callable[[], Tensor], parts_of: tuple[type, ...] = ()
+        self,
+        model: nn.Module,
+        forward: Callable[[], Tensor],
+        parts_of: tuple[type, ...] = (),
+        nodes: int = -1,
+        is_feature_map: Callable[[Product], bool] = lambda _: False,
     ) -> None:
-        """``parts_of``: the kinds of convolution whose parts (linear maps) are sites as well."""
+        """Watch a model.
+
+        Args:
+            model: the model.
+            forward: runs it.
+            parts_of: the kinds of convolution whose parts (linear maps) are sites as well.
+            nodes: the size N of the matrices whose products are aggregations.
+            is_feature_map: tells those that are not.
+        """
         self.model = model
         self.forward = forward
         self._parts_of = parts_of
+        self._products = Products(nodes, self._product)
+        self._is_feature_map = is_feature_map
+        self._inside = 0
+        self._running: list[str] = []
+        self._entries: Mapping[Site, Tensor] = {}
+        self._seen: dict[Site, Mapping[str, Any]] | None = None
+        self._inputs: set[str] = set()
         self._convs = {n: m for n, m in model.named_modules() if isinstance(m, MessagePassing)}
         self._counts: Counter[str] = Counter()
         self._open: list[tuple[str, int, Any]] = []
@@ -66,7 +88,8 @@ class Watch:
                 for part, module in {name: conv, **parts}.items():
                     wrapper = partial(self._forward, part, module.forward, bool(parts))
                     self._wrap(saved, module, "forward", wrapper)
-            yield self
+            with followed(self.model, self._running):
+                yield self
         finally:
             for module, attribute, before in reversed(saved):
                 module.__dict__.pop(attribute, None)
@@ -93,10 +116,21 @@ class Watch:
         self._known = {call.site: trace.values[call.site] for call in trace.calls}
         return trace
 
+    def open_input(self, trace: Trace, name: str, order: int, value: Tensor, before: Site) -> Site:
+        """Make a site of what a convolution reads in one of its runs."""
+        site = Site("input", name, order)
+        self._inputs.add(name)
+        self._shapes[site] = value.shape
+        self._before[site] = self._before[before] - 1
+        trace.values[site] = in_blocks(value, 0)
+        return site
+
     def run(
         self,
         replaced: Mapping[Site, Tensor] | None = None,
         messages: Mapping[Site, Tensor] | None = None,
+        entries: Mapping[Site, Tensor] | None = None,
+        seen: dict[Site, Mapping[str, Any]] | None = None,
     ) -> Tensor:
         """The model's output when the tensors at some sites (or some messages) are replaced.
 
@@ -106,15 +140,22 @@ class Watch:
         Args:
             replaced: the tensor to use at a site, as blocks [N, B, D].
             messages: messages [T, B, D] to use in a propagate, keyed by its aggregate's site.
+            entries: numbers [T] to use for the entries of a product's matrix, keyed likewise.
+            seen: is filled with the arguments of every propagate.
         """
         self._counts.clear()
         self._open.clear()
+        self._running.clear()
+        self._inside = 0
         self._replaced, self._messages = replaced or {}, messages or {}
-        self._reach = min((self._before[s] for s in (*self._replaced, *self._messages)), default=0)
+        self._entries, self._seen = entries or {}, seen
+        changed = (*self._replaced, *self._messages, *self._entries)
+        self._reach = min((self._before[site] for site in changed), default=0)
         try:
-            return self.forward()
+            with self._products:
+                return self.forward()
         finally:
-            self._replaced, self._messages = {}, {}
+            self._replaced, self._messages, self._entries, self._seen = {}, {}, {}, None
 
     # What stands in for the model's own methods ------------------------------------------------
 
@@ -123,7 +164,7 @@ class Watch:
     ) -> Any:
         order = self._counts[name]
         self._counts[name] += 1
-        if sites and args:
+        if (sites or name in self._inputs) and args:
             args = (self._pass(Site("input", name, order), args[0]), *args[1:])
         noted = len(self._before)
         self._open.append((name, order, args[0] if args else kwargs.get("x")))
@@ -148,13 +189,27 @@ class Watch:
         self._before[site] = self._counts["propagate"]
         self._trace.values[site] = in_blocks(value, node_dim)
 
-    def _propagate(
-        self, name: str, conv: Any, edge_index: Any, size: Any = None, **arguments: Any
-    ) -> Tensor:
+    def _next(self, name: str) -> Site:
+        """The site of the aggregation that comes now."""
         site = Site("aggregate", name, self._counts["propagate"])
         self._counts["propagate"] += 1
         if self.on_propagate is not None:
             self.on_propagate(site.order)
+        return site
+
+    def _propagate(self, name: str, conv: Any, *args: Any, **kwargs: Any) -> Tensor:
+        self._inside += 1  # the products that a propagate does are its own
+        try:
+            return self._propagated(name, conv, *args, **kwargs)
+        finally:
+            self._inside -= 1
+
+    def _propagated(
+        self, name: str, conv: Any, edge_index: Any, size: Any = None, **arguments: Any
+    ) -> Tensor:
+        site = self._next(name)
+        if self._seen is not None:
+            self._seen[site] = arguments
         if self._trace is not None:
             return self._record(site, conv, edge_index, size, arguments)
         run = partial(plain_propagate(conv), edge_index, size=size, **arguments)
@@ -169,6 +224,37 @@ class Watch:
             # A copy, since what follows may change it in place.
             return self._instead(site, conv, run, self._known[site].clone())
         return run()
+
+    def _product(self, product: Product) -> Tensor:
+        if self._inside or self._is_feature_map(product):
+            return product.finish(product.value())
+        name = self._running[-1] if self._running else ""
+        site = self._next(name)
+        if self._seen is not None:
+            self._seen[site] = {"x": product.table}
+        if self._trace is not None:
+            value = product.value()
+            self._record_product(site, product, value.detach().clone())
+        elif site in self._entries:
+            value = product.value(self._entries[site])
+        elif site in self._replaced:
+            value = self._replaced[site][:, 0]
+        elif site.order < self._reach and site in self._known:
+            value = self._known[site][:, 0].clone()
+        else:
+            value = product.value()
+        return product.finish(value)
+
+    def _record_product(self, site: Site, product: Product, value: Tensor) -> None:
+        assert self._trace is not None
+        conv, arguments = MatrixProduct(), {"x": product.table, "product": product}
+        order = self._counts[f"products of {site.name}"]
+        self._counts[f"products of {site.name}"] += 1
+        call = ProductCall(
+            site, conv, order, product.table, product.matrix, None, arguments, value, None
+        )
+        self._trace.calls.append(call)
+        self._note(site, value, node_dim=0)
 
     def _instead(self, site: Site, conv: Any, run: Callable[[], Tensor], blocks: Tensor) -> Tensor:
         value = out_of_blocks(blocks, self._shapes[site], conv.node_dim)

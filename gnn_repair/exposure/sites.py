@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor, to_edge_index
@@ -42,10 +43,19 @@ class Call:
     """What the convolution left in ``_alpha``."""
 
     @property
+    def kind(self) -> str:
+        """What aggregates, such as ``GCNConv``."""
+        return type(self.conv).__name__
+
+    @property
     def title(self) -> str:
         """Such as ```conv2` (GCNConv)``."""
-        kind = type(self.conv).__name__
-        return f"`{self.site.name}` ({kind})" if self.site.name else f"the {kind}"
+        return f"`{self.site.name}` ({self.kind})" if self.site.name else f"the {self.kind}"
+
+    @property
+    def last(self) -> str:
+        """The title of the last one."""
+        return f"the last convolution {self.title}"
 
     @property
     def num_nodes(self) -> int:
@@ -77,6 +87,26 @@ class Call:
                 handle.remove()
         return in_blocks(kept[0], self.conv.node_dim)
 
+    def aggregated(self, messages: Tensor) -> Tensor:
+        """What the convolution makes of other messages [T, B, D], before ``update``."""
+        kept: list[Tensor] = []
+        axis = self.conv.node_dim
+
+        def instead(*it: Any) -> Tensor:
+            return out_of_blocks(messages, it[-1].shape, axis)
+
+        with unfused(self.conv):
+            handles = [
+                self.conv.register_message_forward_hook(instead),
+                self.conv.register_aggregate_forward_hook(lambda *it: kept.append(it[-1])),
+            ]
+            try:
+                plain_propagate(self.conv)(self.edge_index, size=self.size, **self.arguments)
+            finally:
+                for handle in handles:
+                    handle.remove()
+        return kept[0]
+
 
 class unfused:  # noqa: N801  (reads as a clause: with unfused(conv))
     """While open, the convolution builds its messages one by one, so that hooks see them."""
@@ -89,6 +119,13 @@ class unfused:  # noqa: N801  (reads as a clause: with unfused(conv))
 
     def __exit__(self, *_: object) -> None:
         self.conv.fuse = self.fuse
+
+
+def alive(value: Tensor) -> bool:
+    """Whether a tensor's memory is still there; some modules free that of their inputs."""
+    if value.layout != torch.strided or value.numel() == 0:
+        return True
+    return value.untyped_storage().nbytes() > 0
 
 
 def plain_propagate(conv: Any) -> Any:

@@ -10,20 +10,23 @@ table of contributions, so nothing of size terms × classes is ever stored.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.errors import InputError
+from gnn_repair.exposure.arguments import classes_for, coefficients_for, member_for, nodes_for
 from gnn_repair.exposure.checks import check_exposure
-from gnn_repair.files import load_tensors, save_tensors
+from gnn_repair.exposure.saving import read_pieces, write_pieces
+from gnn_repair.files import contents_of
 from gnn_repair.kernels import Pattern, mix
 
-KIND = "gnn-repair exposure"
+LAST_HOP = "last hop only"
+"""Said in a group's rule, and by every answer, where earlier hops of a filter stay inside h."""
 BY_MEMBER = (
     "coefficients",
     "contributions",
@@ -81,7 +84,8 @@ class Exposure:
     message_rows: Tensor
     """[R] int32: the message behind a table row."""
     sources: Tensor
-    """[R] int32: the node that sent it (its frozen logits describe the message)."""
+    """[R] int32: the node that sent it (its frozen logits describe the message); −1: nobody, for a
+    term without a message, as relaxed masses have one."""
     root: bool = False
     """Whether h_v itself enters β through a root transform (shown to repairs as context)."""
     origin: str = ""
@@ -92,6 +96,10 @@ class Exposure:
     """[S, N, k]: r, what the affine classifier reads; None where the model does not show it."""
     residual: float | None = None
     """Largest |model − (β + Σ λ ℓ)| / max(1, |z⁰|) over certified random λ; None: by algebra."""
+    fingerprint: tuple[str, ...] = ()
+    """[S]: a digest of each member's weights, the same on every graph; empty: not known."""
+    called: str = ""
+    """How the model was run, such as ``forward(x, edge_index, edge_weight=data.edge_attr)``."""
 
     def __post_init__(self) -> None:
         check_exposure(self)
@@ -128,6 +136,11 @@ class Exposure:
         """C."""
         return self.contributions.shape[2]
 
+    @property
+    def scope(self) -> str:
+        """``last hop only`` where a filter of several hops shows its last alone; else empty."""
+        return LAST_HOP if any(LAST_HOP in group.rule for group in self.groups) else ""
+
     # What follows from the pieces -------------------------------------------------------------
 
     @cached_property
@@ -138,10 +151,13 @@ class Exposure:
     @cached_property
     def mass(self) -> Tensor:
         """m_{v,g} = Σ α, [S or 1, n, G] float64; zero where a group is absent."""
-        return self.masses(self.coefficients)
+        return self._masses(self.coefficients)
 
     def masses(self, coefficients: Tensor) -> Tensor:
         """Σ_{a ∈ A_{v,g}} λ_a for any coefficients [S or 1, T]; returns [S or 1, n, G] float64."""
+        return self._masses(coefficients_for(self, coefficients))
+
+    def _masses(self, coefficients: Tensor) -> Tensor:
         lengths = self.segments.diff()
         if lengths.numel() == 0:  # no recipients at all
             return self.segments.new_zeros((len(coefficients), 0, self.num_groups)).double()
@@ -154,9 +170,10 @@ class Exposure:
         """z(λ) = β + Σ λ ℓ at the recipients, [S, n, C] float64; λ = α unless given.
 
         Args:
-            coefficients: λ, [S or 1, T].
+            coefficients: λ, [S or 1, T], or [T] for all members alike.
         """
-        coefficients = self.coefficients if coefficients is None else coefficients
+        given = coefficients is not None
+        coefficients = coefficients_for(self, coefficients) if given else self.coefficients
         return self.fixed_logits[:, self.recipients] + self._mixture(coefficients)
 
     def _mixture(self, coefficients: Tensor) -> Tensor:
@@ -170,21 +187,22 @@ class Exposure:
         """min_r z_c(λ) − z_r(λ): the worst-rival margin of class c = ``target``, [S, n] float64.
 
         Args:
-            target: [N] the class of every node of the graph.
+            target: [N] the class of every node of the graph; where it is −1 (not known) the
+                margin is NaN.
             coefficients: λ, [S or 1, T]; α unless given.
         """
+        classes = classes_for(self, target)[self.recipients]
         logits = self.logits(coefficients)
-        index = target.to(logits.device)[self.recipients].clamp(min=0)
-        index = index.expand(logits.shape[:2]).unsqueeze(-1)
+        index = classes.clamp(min=0).expand(logits.shape[:2]).unsqueeze(-1)
         own = logits.gather(2, index)
-        return (own - logits.scatter(2, index, -torch.inf).amax(2, keepdim=True)).squeeze(-1)
+        margins = (own - logits.scatter(2, index, -torch.inf).amax(2, keepdim=True)).squeeze(-1)
+        return margins.masked_fill(classes < 0, torch.nan)
 
     # Other views of the same value ------------------------------------------------------------
 
-    def restrict(self, nodes: Tensor) -> Exposure:
+    def restrict(self, nodes: Tensor | Sequence[int]) -> Exposure:
         """The exposure of some recipients only: a boolean mask [N] or node numbers, any order."""
-        nodes = nodes.to(self.recipients.device)
-        chosen = nodes.nonzero().view(-1) if nodes.dtype == torch.bool else nodes.long()
+        chosen = nodes_for(self, nodes)
         place = torch.full((self.num_nodes,), -1, device=chosen.device)
         place[self.recipients] = torch.arange(self.num_recipients, device=chosen.device)
         positions = place[chosen]
@@ -200,15 +218,16 @@ class Exposure:
         )
 
     def member(self, index: int) -> Exposure:
-        """The exposure of one member alone (S = 1)."""
-        pick = slice(index, index + 1)
+        """The exposure of one member alone (S = 1); −1 is the last one."""
+        number = member_for(self, index)
+        pick = slice(number, number + 1)
         cut = {name: getattr(self, name) for name in BY_MEMBER}
         cut = {
             name: value[pick] if value.shape[0] == self.num_members else value
             for name, value in cut.items()
             if value is not None
         }
-        return replace(self, **cut)
+        return replace(self, fingerprint=self.fingerprint[pick], **cut)
 
     def to(self, device: str | torch.device) -> Exposure:
         """The same exposure with its tensors on another device."""
@@ -229,32 +248,29 @@ class Exposure:
             "origin": self.origin,
             "fixed": self.fixed,
             "residual": self.residual,
+            "fingerprint": list(self.fingerprint),
+            "called": self.called,
         }
-        tensors = self._tensors()
-        if self.messages.data_ptr() == self.state.data_ptr():  # one matrix by node: written once
-            del tensors["messages"]
-        save_tensors(path, KIND, header, tensors)
+        write_pieces(path, header, self._tensors())
 
     @classmethod
     def load(cls, path: str | Path) -> Exposure:
         """Read what :meth:`save` wrote; everything is validated anew."""
-        header, tensors = load_tensors(path, KIND)
-        groups = tuple(Group(*entry) for entry in header.pop("groups", ()))
-        values: dict[str, Any] = {"messages": tensors.get("state"), **header, **tensors}
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(values.keys() - known):
-            raise FileFormatError(f"{path} holds {unknown[0]}, which is no piece of an exposure")
-        needed = {field.name for field in fields(cls) if field.default is MISSING} - {"groups"}
-        if missing := sorted(needed - values.keys()):
-            raise FileFormatError(f"{path} lacks {missing[0]}, which every exposure has")
-        return cls(groups=groups, **values)
+        pieces = read_pieces(path)
+        groups = tuple(Group(*texts) for texts in pieces.pop("groups"))
+        pieces["fingerprint"] = tuple(pieces["fingerprint"])
+        with contents_of(path):
+            return cls(groups=groups, **pieces)
 
     def __str__(self) -> str:
         from gnn_repair.exposure.description import describe
 
         return describe(self)
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        from gnn_repair.exposure.description import one_line
+
+        return one_line(self)
 
 
 def _cut(segments: Tensor, groups: int, positions: Tensor) -> tuple[Tensor, Tensor]:

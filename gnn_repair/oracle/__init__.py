@@ -6,9 +6,10 @@ from gnn_repair.oracle.certificate import Verification
 from gnn_repair.oracle.metrics import ClassReach, Rate, Reach, class_reach, reach, summarise
 from gnn_repair.oracle.nearest import Nearest, nearest_reweighting
 from gnn_repair.oracle.relaxed import RelaxedMargins, relax, relaxed_margins
-from gnn_repair.oracle.solution import OracleSolution, Witness
+from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.stable import StableEvidence, stable_evidence
+from gnn_repair.oracle.witness import Witness
 
 __all__ = [
     "ClassReach",

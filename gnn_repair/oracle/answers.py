@@ -1,4 +1,4 @@
-"""Answers to consecutive LPs, as plain arrays that can be cut and joined."""
+"""Answers to consecutive LPs, as plain arrays that can be joined and replaced."""
 
 from __future__ import annotations
 
@@ -31,14 +31,24 @@ class Piece:
     groups: Integers
     reasons: dict[int, str] = field(default_factory=dict)
 
-    def part(self, first: int, last: int) -> Piece:
-        """Answers ``first : last``."""
-        low = int(self.counts[:first].sum())
-        high = low + int(self.counts[first:last].sum())
-        arrays = {name: getattr(self, name)[first:last] for name in _PER_LP}
-        arrays |= {name: getattr(self, name)[low:high] for name in _PER_TERM}
-        reasons = {k - first: text for k, text in self.reasons.items() if first <= k < last}
-        return Piece(**arrays, reasons=reasons)
+    def with_answers(self, places: Integers, others: Piece) -> Piece:
+        """The same with the answers at ``places`` (ascending) replaced."""
+        arrays = {name: getattr(self, name).copy() for name in _PER_LP}
+        for name, array in arrays.items():
+            array[places] = getattr(others, name)
+        stays = np.ones(len(self.margin), bool)
+        stays[places] = False
+        mine = np.repeat(stays, self.counts)
+        owner = np.concatenate(
+            [np.repeat(np.arange(len(stays)), self.counts)[mine], np.repeat(places, others.counts)]
+        )
+        order = np.argsort(owner, kind="stable")
+        for name in _PER_TERM:
+            parts = [getattr(self, name)[mine], getattr(others, name)]
+            arrays[name] = np.concatenate(parts)[order]
+        reasons = {k: text for k, text in self.reasons.items() if stays[k]}
+        reasons |= {int(places[k]): text for k, text in others.reasons.items()}
+        return Piece(**arrays, reasons=dict(sorted(reasons.items())))
 
 
 def pack(tables: Tables, positions: Integers, answers: Sequence[Answer]) -> Piece:

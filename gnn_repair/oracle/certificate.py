@@ -1,4 +1,8 @@
-"""Verify a solution from the exposure alone: no solver, plain NumPy."""
+"""Verify a solution from the exposure alone: no solver, plain NumPy.
+
+Each LP is judged at the scale of its own answer, the size of the numbers that its margin and its
+bound are sums of. A message that neither uses, however large, excuses nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +11,61 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle.status import FAILED
+from gnn_repair.oracle.status import FAILED, UNCERTIFIED
 from gnn_repair.oracle.tables import Floats, Integers, Tables
+from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
     from gnn_repair.oracle.solution import OracleSolution
 
 TOLERANCE = 1e-9
-"""Accepted error, relative to the LP's own scale: max(|Δβ|, m·|ℓ_c − ℓ_r|) or 1e-300."""
+"""Accepted error, relative to the LP's own answer: far above rounding (1e-16 a sum), far below
+what anybody would call a different margin."""
 GENERAL_TOLERANCE = 1e-6
 """The same for solutions of general solvers, whose own tolerances are coarser."""
+UNDERFLOW = 1e-316
+"""Absolute errors below this are forgiven: floats this small are multiples of 5e-324."""
+ROUNDING = 2e-14
+"""How far a sum of up to a hundred floats may be off, relative to what it is the sum of."""
 PORTION = 1 << 18
 """Terms looked at together."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """The largest violations found, each relative to its LP's scale (0 is perfect)."""
+    """The largest violations found, each relative to its LP's own answer (0 is perfect).
+
+    It is true (``if solution.check(exposure):``) when every certificate holds.
+    """
 
     lps: int
     """LPs that were verified; failed ones are not."""
     failed: int
     """LPs without an answer."""
+    uncertified: int
+    """LPs whose solver does not claim an optimum: margin and bound hold but need not meet."""
     mass: float
     """|Σ_{a∈g} λ_a − m_g| / m_g."""
     negative: float
-    """−min(λ, w, 0), and |Σ w − 1|."""
+    """−min(λ / m_g, w, 0)."""
+    mixture: float
+    """|Σ w − 1|, and |w| at the target."""
     margin: float
     """|margin − min_r M(c, r)|."""
     bound: float
     """|bound − (w·Δβ + Σ_g m_g max_a w·D_a)|."""
     gap: float
-    """|bound − margin|."""
+    """|bound − margin|, both recomputed, of LPs that are claimed to be optimal; the margin's
+    numbers are what it is relative to, and rounding of the bound's is forgiven."""
+    undecided: int
+    """Claimed optima whose margin and bound lie on both sides of the threshold of reach."""
+    misplaced: int
+    """LPs with λ on a term that is not the recipient's and group's, twice on a term, or under
+    another source's name."""
     oversized: int
     """LPs with more than C + B − 2 active terms, or more than C − 1 in a group."""
     tolerance: float
@@ -49,43 +73,74 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether every verified LP is proven optimal."""
-        worst = max(self.mass, self.negative, self.margin, self.bound, self.gap)
-        return bool(worst <= self.tolerance) and not self.oversized and not self.failed
+        """Whether every LP is proven optimal."""
+        errors = (self.mass, self.negative, self.mixture, self.margin, self.bound, self.gap)
+        counts = (self.failed, self.uncertified, self.undecided, self.misplaced, self.oversized)
+        return all(error <= self.tolerance for error in errors) and not any(counts)
+
+    def __bool__(self) -> bool:
+        return self.ok
 
     def __str__(self) -> str:
         verdict = "all hold" if self.ok else "NOT all hold"
+        counted = {
+            "undecided": self.undecided,
+            "with misplaced terms": self.misplaced,
+            "beyond the support bounds": self.oversized,
+            "uncertified": self.uncertified,
+            "failed": self.failed,
+        }
         return (
             f"{self.lps:,} certificates, {verdict}: mass {self.mass:.1e}, sign {self.negative:.1e}"
-            f", margin {self.margin:.1e}, bound {self.bound:.1e}, gap {self.gap:.1e}; "
-            f"{self.oversized:,} beyond the support bounds, {self.failed:,} failed"
+            f", mixture {self.mixture:.1e}, margin {self.margin:.1e}, bound {self.bound:.1e}, "
+            f"gap {self.gap:.1e}; " + ", ".join(f"{n:,} {what}" for what, n in counted.items())
         )
 
 
 def verify(solution: OracleSolution, exposure: Exposure) -> Verification:
-    """Check mass, signs, margin, bound, gap and support of every LP."""
+    """Check mass, signs, mixture, margin, bound, gap, places and support of every LP."""
     tables = Tables.of(exposure)
     _check_match(solution, tables)
     solved = np.flatnonzero(solution.status != FAILED)
-    worst, oversized = np.zeros(5), 0
+    worst, counts = np.zeros(6), np.zeros(3, np.int64)
     for portion in _portions(tables.counts(solution.recipient[solved])):
-        errors, large = _verify(solution, tables, solved[portion])
-        worst, oversized = np.maximum(worst, errors), oversized + large
-    mass, negative, margin, bound, gap = (float(value) for value in worst)
-    tolerance = TOLERANCE if solution.method == "simplex" else GENERAL_TOLERANCE
-    failed = len(solution) - len(solved)
+        errors, flags = _verify(solution, tables, solved[portion])
+        worst, counts = np.maximum(worst, errors), counts + flags
+    mass, negative, mixture, margin, bound, gap = (float(value) for value in worst)
+    undecided, misplaced, oversized = (int(count) for count in counts)
     return Verification(
-        len(solved), failed, mass, negative, margin, bound, gap, oversized, tolerance
+        lps=len(solved),
+        failed=len(solution) - len(solved),
+        uncertified=int((solution.status == UNCERTIFIED).sum()),
+        mass=mass,
+        negative=negative,
+        mixture=mixture,
+        margin=margin,
+        bound=bound,
+        gap=gap,
+        undecided=undecided,
+        misplaced=misplaced,
+        oversized=oversized,
+        tolerance=TOLERANCE if solution.method == "simplex" else GENERAL_TOLERANCE,
     )
 
 
 def _check_match(solution: OracleSolution, tables: Tables) -> None:
-    inside = len(solution) == 0 or (
-        int(solution.recipient.max()) < len(tables.nodes)
-        and solution.rival_weights.shape[1] == tables.num_classes
-        and int(solution.terms.max(initial=-1)) < len(tables.rows)
+    members, _, classes = tables.contributions.shape
+    limits = {
+        "recipient": len(tables.nodes),
+        "member": members,
+        "target": classes,
+        "terms": len(tables.rows),
+        "groups": tables.num_groups,
+    }
+    inside = all(
+        0 <= getattr(solution, name).min(initial=0) <= getattr(solution, name).max(initial=0) < size
+        for name, size in limits.items()
+        if len(getattr(solution, name))
     )
-    if not inside:
+    same = inside and solution.rival_weights.shape[1] == classes
+    if not same or (tables.nodes[solution.recipient] != solution.node).any():
         raise InputError("the solution does not belong to this exposure; check it with its own")
 
 
@@ -100,81 +155,167 @@ def _portions(counts: Integers) -> Iterator[slice]:
         low = high
 
 
-def _verify(solution: OracleSolution, tables: Tables, chosen: Integers) -> tuple[Floats, int]:
-    """The five worst relative errors of the chosen LPs, and how many are oversized."""
+@dataclass(frozen=True)
+class _Claims:
+    """Some LPs of a solution beside what their exposure says about them."""
+
+    member: Integers
+    """[L]."""
+    position: Integers
+    """[L]."""
+    target: Integers
+    """[L]."""
+    weights: Floats
+    """[L, C]: w."""
+    mass: Floats
+    """[L, G]."""
+    fixed: Floats
+    """[L, C]: Δβ."""
+    owner: Integers
+    """[k]: whose support entry it is."""
+    term: Integers
+    """[k]."""
+    group: Integers
+    """[k]."""
+    source: Integers
+    """[k]."""
+    share: Floats
+    """[k]: λ."""
+
+
+def _claims(solution: OracleSolution, tables: Tables, chosen: Integers) -> _Claims:
     member, position = solution.member[chosen], solution.recipient[chosen]
-    target, weights = solution.target[chosen], solution.rival_weights[chosen]
-    groups, index = tables.num_groups, np.arange(len(chosen))
-    mass = tables.mass[member if len(tables.mass) > 1 else 0 * member, position]
+    target = solution.target[chosen]
     beta = tables.fixed_logits[member, tables.nodes[position]]
-    fixed = beta[index, target, None] - beta
-    tops, sizes = _maxima(tables, member, position, target, weights)
-    bound = (weights * fixed).sum(1) + (mass * tops).sum(1)
-    entry, owner = _entries(solution, chosen)
-    share, term = solution.coefficients[entry], solution.terms[entry]
-    gaps = tables.contributions[member[owner], tables.rows[term]]
-    gaps = gaps[np.arange(len(term)), target[owner], None] - gaps
-    reached = fixed.copy()
-    np.add.at(reached, owner, share[:, None] * gaps)
-    reached[index, target] = np.inf
-    scale = np.maximum(np.abs(fixed).max(1), (mass * sizes).sum(1)).clip(min=1e-300)
-    slot = owner * groups + solution.groups[entry]
-    totals = np.bincount(slot, share, len(chosen) * groups).reshape(-1, groups)
-    misplaced = _misplaced(tables, position[owner], solution.groups[entry], term)
-    errors = np.array(
-        [
-            (np.abs(totals - mass) / np.where(mass > 0, mass, 1.0)).max(),
-            max(_wrong_signs(share, weights, target), float(misplaced)),
-            (np.abs(reached.min(1) - solution.margin[chosen]) / scale).max(),
-            (np.abs(bound - solution.bound[chosen]) / scale).max(),
-            (np.abs(solution.gap[chosen]) / scale).max(),
-        ]
-    )
-    active = np.bincount(slot, share > 1e-7, len(chosen) * groups).reshape(-1, groups)
-    present = (mass > 0).sum(1)
-    classes = tables.num_classes
-    large = (active.sum(1) > classes + present - 2) | (active > classes - 1).any(1)
-    return np.nan_to_num(errors, nan=np.inf), int((large & (present > 0)).sum())
-
-
-def _wrong_signs(share: Floats, weights: Floats, target: Integers) -> float:
-    """How far λ and w are from nonnegative, and w from a mixture of rivals."""
-    own = weights[np.arange(len(target)), target]
-    negative = -min(float(share.min(initial=0.0)), float(weights.min(initial=0.0)))
-    return max(negative, float(np.abs(weights.sum(1) - 1).max()), float(np.abs(own).max()))
-
-
-def _misplaced(tables: Tables, position: Integers, group: Integers, term: Integers) -> bool:
-    """Whether some λ sits on a term that is not its recipient's and group's."""
-    segment = position * tables.num_groups + group
-    inside = (tables.segments[segment] <= term) & (term < tables.segments[segment + 1])
-    return not bool(inside.all())
-
-
-def _entries(solution: OracleSolution, chosen: Integers) -> tuple[Integers, Integers]:
-    """The support entries of the chosen LPs, and whose they are."""
     counts = np.diff(solution.indptr)[chosen]
     owner = np.repeat(np.arange(len(chosen)), counts)
     shift = solution.indptr[chosen] - np.concatenate([[0], np.cumsum(counts)[:-1]])
-    return np.repeat(shift, counts) + np.arange(len(owner)), owner
+    entry = np.repeat(shift, counts) + np.arange(len(owner))
+    return _Claims(
+        member,
+        position,
+        target,
+        solution.rival_weights[chosen],
+        tables.mass[member if len(tables.mass) > 1 else 0 * member, position],
+        beta[np.arange(len(chosen)), target, None] - beta,
+        owner,
+        solution.terms[entry],
+        solution.groups[entry],
+        solution.sources[entry],
+        solution.coefficients[entry],
+    )
 
 
-def _maxima(
-    tables: Tables, member: Integers, position: Integers, target: Integers, weights: Floats
-) -> tuple[Floats, Floats]:
-    """max_a Σ_r w_r (ℓ_c − ℓ_r) and max |ℓ_c − ℓ_r| over each group, [L, G]; 0 where absent."""
+def _verify(
+    solution: OracleSolution, tables: Tables, chosen: Integers
+) -> tuple[Floats, NDArray[np.int64]]:
+    """The six worst errors of the chosen LPs, and how many are undecided, misplaced, oversized."""
+    claims = _claims(solution, tables, chosen)
+    margin, bound = solution.margin[chosen], solution.bound[chosen]
+    claimed = solution.status[chosen] != UNCERTIFIED
+    with np.errstate(all="ignore"):
+        reached, reached_size = _reached(tables, claims)
+        limit, limit_size, tied_size = _limits(tables, claims)
+        # What the bound is the sum of excuses rounding; only the margin's numbers say what matters.
+        rounding = ROUNDING if solution.method == "simplex" else GENERAL_TOLERANCE
+        gap = np.abs(limit - reached) - rounding * limit_size
+        errors = np.array(
+            [
+                *_admissible(claims),
+                _relative(reached - margin, reached_size),
+                _relative(limit - bound, tied_size + reached_size),
+                _relative(np.where(claimed, gap.clip(min=0.0), 0.0), reached_size),
+            ]
+        )
+    undecided = claimed & ((margin > REACHABLE) != (bound > REACHABLE))
+    flags = [undecided, _misplaced(tables, claims), _oversized(tables, claims)]
+    counts = np.array([int(flag.sum()) for flag in flags], np.int64)
+    return np.nan_to_num(errors, nan=np.inf), counts
+
+
+def _relative(error: Floats, size: Floats) -> float:
+    """The largest |error| / size; what only underflow can explain is no error."""
+    excess = (np.abs(error) - UNDERFLOW).clip(min=0.0)
+    ratio = np.where(excess == 0, 0.0, excess / size)
+    return float(np.nan_to_num(ratio, nan=np.inf).max(initial=0.0))
+
+
+def _admissible(claims: _Claims) -> tuple[float, float, float]:
+    """How far λ is from its masses, λ and w from nonnegative, and w from a mixture of rivals."""
+    lps, groups = claims.mass.shape
+    slot = claims.owner * groups + claims.group
+    totals = np.bincount(slot, claims.share, lps * groups).reshape(lps, groups)
+    mass = np.where(claims.mass > 0, claims.mass, 1.0)
+    lowest = float((claims.share / mass.ravel()[slot]).min(initial=0.0))
+    own = claims.weights[np.arange(lps), claims.target]
+    return (
+        float((np.abs(totals - claims.mass) / mass).max(initial=0.0)),
+        max(0.0, -lowest, -float(claims.weights.min(initial=0.0))),
+        max(float(np.abs(claims.weights.sum(1) - 1).max()), float(np.abs(own).max())),
+    )
+
+
+def _reached(tables: Tables, claims: _Claims) -> tuple[Floats, Floats]:
+    """[L]: the worst rival's margin under λ, and the size of the numbers it is the sum of (the
+    largest, where rounding cannot tell which rival is the worst)."""
+    table = tables.contributions[claims.member[claims.owner], tables.rows[claims.term]]
+    own = table[np.arange(len(table)), claims.target[claims.owner], None]
+    parts = claims.share[:, None] * (own - table)
+    margins, sizes = claims.fixed.copy(), np.abs(claims.fixed)
+    np.add.at(margins, claims.owner, parts)
+    np.add.at(sizes, claims.owner, np.abs(parts))
+    margins[np.arange(len(margins)), claims.target] = np.inf
+    worst = margins.min(1)
+    tied = margins - ROUNDING * sizes <= worst[:, None]
+    return worst, np.where(tied, sizes, 0.0).max(1)
+
+
+def _limits(tables: Tables, claims: _Claims) -> tuple[Floats, Floats, Floats]:
+    """[L]: what no reweighting exceeds, by w, the size of the numbers it is the sum of, and the
+    largest such size where rounding cannot tell which term is the best."""
     groups = tables.num_groups
-    segment = position[:, None] * groups + np.arange(groups)
+    segment = claims.position[:, None] * groups + np.arange(groups)
     low, counts = tables.segments[segment].ravel(), np.diff(tables.segments)[segment].ravel()
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    owner = np.repeat(np.arange(len(member)), counts.reshape(-1, groups).sum(1))
+    owner = np.repeat(np.arange(len(segment)), counts.reshape(-1, groups).sum(1))
     term = np.repeat(low - starts, counts) + np.arange(len(owner))
-    table = tables.contributions[member[owner], tables.rows[term]]
-    gaps = table[np.arange(len(term)), target[owner], None] - table
-    scores = (gaps * weights[owner]).sum(1)
-    tops, sizes = np.zeros(len(low)), np.zeros(len(low))
+    table = tables.contributions[claims.member[owner], tables.rows[term]]
+    parts = table[np.arange(len(term)), claims.target[owner], None] - table
+    # Zero weights are left out by name: 0 · ∞ would be no number.
+    parts = np.where(claims.weights[owner] != 0, parts * claims.weights[owner], 0.0)
+    scores, sizes = parts.sum(1), np.abs(parts).sum(1)
+    tops, widths, tied = np.zeros((3, len(low)))
     filled = counts > 0
     if filled.any():
         tops[filled] = np.maximum.reduceat(scores, starts[filled])
-        sizes[filled] = np.maximum.reduceat(np.abs(gaps).max(1), starts[filled])
-    return tops.reshape(-1, groups), sizes.reshape(-1, groups)
+        behind = np.repeat(tops, counts) - scores
+        for widest, slack in ((widths, 0.0 * sizes), (tied, ROUNDING * sizes)):
+            chosen = np.where(behind <= slack, sizes, 0.0)
+            widest[filled] = np.maximum.reduceat(chosen, starts[filled])
+    fixed = np.where(claims.weights != 0, claims.weights * claims.fixed, 0.0)
+    tops, widths, tied = (
+        (claims.mass * part.reshape(-1, groups)).sum(1) for part in (tops, widths, tied)
+    )
+    base, size = fixed.sum(1), np.abs(fixed).sum(1)
+    return base + tops, size + widths, size + tied
+
+
+def _misplaced(tables: Tables, claims: _Claims) -> NDArray[np.bool_]:
+    """[L]: whether some λ sits where it must not, or under a wrong name."""
+    segment = claims.position[claims.owner] * tables.num_groups + claims.group
+    begin, end = tables.segments[segment], tables.segments[segment + 1]
+    wrong = (claims.term < begin) | (claims.term >= end)
+    wrong |= tables.sources[tables.rows[claims.term]] != claims.source
+    wrong[1:] |= (np.diff(claims.owner) == 0) & (np.diff(claims.term) <= 0)
+    return np.bincount(claims.owner, wrong, len(claims.member)) > 0
+
+
+def _oversized(tables: Tables, claims: _Claims) -> NDArray[np.bool_]:
+    """[L]: whether a support is larger than that of a basic solution."""
+    lps, groups = claims.mass.shape
+    slot = claims.owner * groups + claims.group
+    active = np.bincount(slot, claims.share > ACTIVE, lps * groups).reshape(lps, groups)
+    present, classes = (claims.mass > 0).sum(1), tables.num_classes
+    large = (active.sum(1) > classes + present - 2) | (active > classes - 1).any(1)
+    flags: NDArray[np.bool_] = large & (present > 0)
+    return flags

@@ -110,8 +110,21 @@ def _exact_scale(problem, room, groups):
 
 
 @cold_kernel
-def _rescale(entries, count):
-    """Bring the first ``count`` columns into [−1, 1]; returns the factor, a power of two."""
+def clear_columns(room, first, last):
+    """Zeros in columns ``first : last``, and up to seven more."""
+    for r in range(room.entries.shape[0]):
+        for k in range(first, last, WIDTH):
+            put_row(room.entries, r, k, spread(0.0))
+
+
+@cold_kernel
+def _rescale(room, count):
+    """Bring the first ``count`` columns into [−1, 1]; returns the factor, a power of two.
+
+    Columns are read eight at a time, and what an earlier LP left after the last must not count.
+    """
+    entries = room.entries
+    clear_columns(room, count, count + 1)
     factor = power_of_two(largest(entries, count))
     for r in range(entries.shape[0]):
         for k in range(0, count, WIDTH):
@@ -128,8 +141,12 @@ def sample(problem, room, groups):
     for g in range(groups):
         room.state[DUAL, g] = NOTHING
     count, _ = sweep(problem, room, groups, np.int64(0), np.int64(0), 1.0)
-    scale = _rescale(room.entries, count)
-    return count, scale, add_up(room.entries, count, room.buffer)
+    scale = _rescale(room, count)
+    longest = add_up(room.entries, count, room.buffer)
+    for g in range(groups):
+        if room.places[BOUNDS, g] == room.places[BOUNDS, g + 1]:
+            longest = np.inf  # scores that overflow choose no column
+    return count, scale, longest
 
 
 @cold_kernel
@@ -196,7 +213,7 @@ def shrink(room, groups, slots, count):
     γ, slacks and rival rows are in the units of D; x and mass rows are not.
     """
     state, classes = room.state, room.entries.shape[0]
-    factor = _rescale(room.entries, count)
+    factor = _rescale(room, count)
     for r in range(classes):
         state[OFFSET, r] *= factor if state[OFFSET, r] < HUGE else 1.0
     for i in range(classes + groups):

@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.solution import REACHABLE, OracleSolution
+from gnn_repair.oracle.counting import ReachCounts, count_reach, mean_over_members
+from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.thresholds import REACHABLE
 
 if TYPE_CHECKING:
     from gnn_repair.oracle.tails.reach import TailClassReach, TailReach
@@ -56,52 +58,117 @@ class Rate:
 class MemberReach:
     """One member's figures."""
 
-    true_class: Rate
-    """Nodes whose true class some reweighting makes win."""
-    error: Rate
-    """The same among nodes the frozen model gets wrong."""
-    support: float
-    """Active terms of reachable solutions, on average; NaN when there is none."""
-    failed: int
-    """LPs without an answer; they count as not reachable."""
+    counts: ReachCounts
+
+    @property
+    def true_class(self) -> Rate:
+        """Nodes whose true class some reweighting makes win."""
+        return Rate(self.counts.reachable, self.counts.nodes)
+
+    @property
+    def error(self) -> Rate:
+        """The same among nodes the frozen model gets wrong."""
+        return Rate(self.counts.reachable_errors, self.counts.errors)
+
+    @property
+    def support(self) -> float:
+        """Active terms of reachable solutions, on average; NaN when there is none."""
+        return self.counts.support
+
+    @property
+    def undecided(self) -> int:
+        """LPs without an answer, or with one that decides nothing; they count nowhere else."""
+        return self.counts.undecided
+
+
+FIGURES = ("true_class", "error", "support")
 
 
 @dataclass(frozen=True)
 class Reach:
-    """True-class reach, error reach and support of every member, and pooled."""
+    """True-class reach, error reach and support: means over members, and each member's own."""
 
     members: tuple[MemberReach, ...]
-    total: MemberReach
-    """All members' LPs together."""
     skipped: int
     """Nodes without a label, over all members."""
+    scope: str = ""
+    """What of the model was reweighted where that is not all (``Exposure.scope``)."""
+
+    @property
+    def true_class(self) -> float:
+        """True-class reach, the mean over members, as in the paper."""
+        return self.mean("true_class")
+
+    @property
+    def error(self) -> float:
+        """Error reach, the mean over members that make errors."""
+        return self.mean("error")
+
+    @property
+    def support(self) -> float:
+        """Active terms of reachable solutions, the mean of the members' means."""
+        return self.mean("support")
+
+    @property
+    def undecided(self) -> int:
+        """LPs that count nowhere, over all members."""
+        return sum(member.undecided for member in self.members)
 
     def mean(self, name: str) -> float:
-        """The mean over members of ``true_class``, ``error`` or ``support``, as in the paper."""
-        values = [getattr(member, name) for member in self.members]
-        return float(np.mean([v.value if isinstance(v, Rate) else v for v in values]))
+        """The mean over members of ``true_class``, ``error`` or ``support``."""
+        return mean_over_members(self._values(name))
+
+    def _values(self, name: str) -> list[float]:
+        if name not in FIGURES:
+            raise InputError(f"there is no mean of {name!r}; ask for one of {', '.join(FIGURES)}")
+        found = [getattr(member, name) for member in self.members]
+        return [value.value if isinstance(value, Rate) else value for value in found]
 
     def rows(self) -> list[dict[str, Any]]:
-        """A mapping per member and one for the pooled figures, for tables."""
-        named = [*((str(i), member) for i, member in enumerate(self.members)), ("all", self.total)]
-        return [
+        """A mapping per member and one for their mean, for tables."""
+        rows = [
             {
-                "member": name,
+                "member": str(i),
                 "true-class reach": str(member.true_class),
                 "error reach": str(member.error),
                 "support": round(member.support, 3),
+                "undecided": member.undecided,
             }
-            for name, member in named
+            for i, member in enumerate(self.members)
         ]
+        mean: dict[str, Any] = {
+            "member": "mean",
+            "true-class reach": f"{100 * self.true_class:.1f} %",
+            "error reach": f"{100 * self.error:.1f} %",
+            "support": round(self.support, 3),
+            "undecided": self.undecided,
+        }
+        return [*rows, mean]
 
     def __str__(self) -> str:
-        return (
-            f"true-class reach {self.total.true_class}\n"
-            f"error reach      {self.total.error}\n"
-            f"support          {self.total.support:.2f} active terms on average"
-        )
+        lines = [
+            f"true-class reach {self._line('true_class')}",
+            f"error reach      {self._line('error')}",
+            f"support          {self.support:.2f} active terms on average",
+        ]
+        if self.undecided:
+            lines.append(f"undecided        {self.undecided:,} LPs, which are in no figure above")
+        if self.scope:
+            lines.append(f"about            the {self.scope}")
+        return "\n".join(lines)
 
     __repr__ = __str__
+
+    def _line(self, name: str) -> str:
+        """One member with its interval; several by their mean and the counts behind it."""
+        rates = [getattr(member, name) for member in self.members]
+        if len(rates) == 1:
+            return str(rates[0])
+        hits, total = sum(rate.hits for rate in rates), sum(rate.total for rate in rates)
+        kept = sum(rate.total > 0 for rate in rates)
+        members = f"{kept} members" if kept == len(rates) else f"{kept} of {len(rates)} members"
+        shown = f"{100 * self.mean(name):.1f} %" if kept else "nan %"
+        return f"{shown}, mean over {members} ({hits:,} of {total:,} in all)"
 
 
 @overload
@@ -127,6 +194,8 @@ def reach(
         mask: [N], or [N, S] with a column per member (such as ``data.test_mask``); None: all.
         threads: as for :func:`solve_oracle`.
     """
+    if isinstance(y, str):
+        raise InputError("y must hold the true classes; for every class use class_reach")
     if isinstance(exposure, TailedExposure):
         from gnn_repair.oracle.tails.reach import tail_reach
 
@@ -138,23 +207,13 @@ def summarise(exposure: Exposure, solution: OracleSolution) -> Reach:
     """The figures of a solution whose targets are the true classes."""
     predicted = exposure.frozen_logits.argmax(2).cpu().numpy()
     wrong = predicted[solution.member, solution.node] != solution.target
-    members = tuple(
-        _figures(solution, wrong, solution.member == s) for s in range(exposure.num_members)
-    )
-    return Reach(members, _figures(solution, wrong, solution.member >= 0), solution.skipped)
-
-
-def _figures(
-    solution: OracleSolution, wrong: NDArray[np.bool_], chosen: NDArray[np.bool_]
-) -> MemberReach:
-    reachable = solution.reachable & chosen
-    support = solution.support[reachable]
-    return MemberReach(
-        Rate(int(reachable.sum()), int(chosen.sum())),
-        Rate(int((reachable & wrong).sum()), int((wrong & chosen).sum())),
-        float(support.mean()) if len(support) else float("nan"),
-        int((solution.status[chosen] == FAILED).sum()),
-    )
+    decided, reachable, active = solution.decided, solution.reachable, solution.support
+    members = []
+    for s in range(exposure.num_members):
+        own = solution.member == s
+        counts = count_reach(reachable[own], wrong[own], active[own], decided[own])
+        members.append(MemberReach(counts))
+    return Reach(tuple(members), solution.skipped, exposure.scope)
 
 
 @dataclass(frozen=True, eq=False)

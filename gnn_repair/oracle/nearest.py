@@ -19,9 +19,11 @@ from torch import Tensor
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.reference_solvers import new_highs, pass_lp
 from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, instance
+from gnn_repair.oracle.status import FAILED
+from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, check_number, instance
 from gnn_repair.oracle.tails.refusal import refuse_tail
 from gnn_repair.oracle.threads import over_lps
+from gnn_repair.oracle.witness import sender
 
 ALREADY, MOVED, UNREACHABLE, UNSOLVED = "already wins", "moved", "unreachable", "failed"
 
@@ -55,7 +57,7 @@ class Nearest:
         if self.status != MOVED:
             return f"{head}: {self.status}"
         order = np.argsort(-np.abs(self.change))[:6]
-        parts = ", ".join(f"node {self.sources[i]} {self.change[i]:+.4g}" for i in order)
+        parts = ", ".join(f"{sender(self.sources[i])} {self.change[i]:+.4g}" for i in order)
         more = f" and {len(self.terms) - 6} more" if len(self.terms) > 6 else ""
         return (
             f"{head} wins when {self.moved:.4g} of mass {self.mass:.4g} moves: {parts}{more}; "
@@ -83,6 +85,7 @@ def nearest_reweighting(
         threads: worker threads, each with its own highspy.
     """
     refuse_tail(exposure, "nearest_reweighting")
+    margin = check_number(margin, "margin")
     solution = solve_oracle(exposure, target, nodes, threads=threads)
     tables = Tables.of(exposure)
     alpha = exposure.coefficients.double().cpu().numpy()
@@ -93,7 +96,9 @@ def nearest_reweighting(
         problem = instance(tables, s, v, int(solution.target[index]))
         frozen = alpha[min(s, len(alpha) - 1), problem.terms]
         reachable = bool(solution.margin[index] >= margin)
-        answer = _nearest(highs, problem, frozen, margin, reachable)
+        own = solution.terms[solution.indptr[index] : solution.indptr[index + 1]]
+        failed = solution.status[index] == FAILED
+        answer = _nearest(highs, problem, frozen, margin, None if failed else reachable, own)
         return Nearest(
             member=s,
             node=int(solution.node[index]),
@@ -107,8 +112,15 @@ def nearest_reweighting(
 
 
 def _nearest(
-    highs: Any, problem: Instance, alpha: Floats, margin: float, reachable: bool
+    highs: Any,
+    problem: Instance,
+    alpha: Floats,
+    margin: float,
+    reachable: bool | None,
+    optimum: Integers,
 ) -> dict[str, Any]:
+    """The fields of :class:`Nearest`; ``reachable`` is None where the oracle has no answer, and
+    ``optimum`` holds the terms it uses."""
     frozen = problem.fixed + alpha @ problem.gaps
     need = margin - frozen
     none = np.empty(0, np.int64)
@@ -116,9 +128,12 @@ def _nearest(
     answer = {"weights": weights, "terms": none, "change": np.empty(0), "bound": np.nan}
     if need.max() <= 0:
         return {**answer, "status": ALREADY, "moved": 0.0, "bound": 0.0}
+    if reachable is None:
+        return {**answer, "status": UNSOLVED, "moved": np.nan}
     if not reachable:
         return {**answer, "status": UNREACHABLE, "moved": np.nan}
-    _pass(highs, problem, alpha, need)
+    lengths, unit = _lengths(problem, need, optimum)
+    _pass(highs, problem, alpha, need, lengths, unit)
     highs.run()
     solution = highs.getSolution()
     status = highs.modelStatusToString(highs.getModelStatus())
@@ -126,14 +141,19 @@ def _nearest(
         return {**answer, "status": UNSOLVED, "moved": np.nan}
     count = len(alpha)
     values = np.array(solution.col_value)
-    change = values[:count] - values[count:]
-    duals = np.array(solution.row_dual)[: len(need)].clip(min=0.0) / problem.scale
+    change = (values[:count] - values[count:]) * unit / lengths
+    duals = np.array(solution.row_dual)[: len(need)].clip(min=0.0) / unit
     weights[problem.rivals] = duals
-    active = np.abs(change) > 1e-12 * problem.mass.max()
+    # highspy leaves rounding behind; against a huge gap even that may matter.
+    active = np.abs(change) * lengths > 1e-12 * problem.mass.max() * unit
+    moved = float(np.abs(change[active]).sum() / 2)
+    bound = moved_bound(problem, alpha, need, duals)
+    if not _settled(problem, alpha + np.where(active, change, 0.0), margin, moved, bound):
+        return {**answer, "weights": 0 * weights, "status": UNSOLVED, "moved": np.nan}
     return {
         "status": MOVED,
-        "moved": float(np.abs(change[active]).sum() / 2),
-        "bound": moved_bound(problem, alpha, need, duals),
+        "moved": moved,
+        "bound": bound,
         "weights": weights,
         "terms": problem.terms[active],
         "change": change[active],
@@ -148,22 +168,51 @@ def moved_bound(problem: Instance, alpha: Floats, need: Floats, duals: Floats) -
     return float(duals @ need + (alpha * np.minimum(0.0, scores - best[problem.group] + 1)).sum())
 
 
-def _pass(highs: Any, problem: Instance, alpha: Floats, need: Floats) -> None:
-    """min Σ p over λ = α + p − n: p ≥ 0, 0 ≤ n ≤ α, Σ_g p = Σ_g n, gains ≥ need."""
+def _lengths(problem: Instance, need: Floats, optimum: Integers) -> tuple[Floats, float]:
+    """What each term's change is measured by, [K], and the unit: what is needed, or the longest
+    message that the oracle uses. Longer ones are shortened to it, so that a message that nobody
+    uses sets no scale."""
+    sizes = np.abs(problem.gaps).max(1)
+    used = float(sizes[np.isin(problem.terms, optimum)].max(initial=0.0))
+    unit = max(used, float(need.max()), 1e-290)
+    return np.maximum(sizes, unit), unit
+
+
+def _settled(problem: Instance, lam: Floats, margin: float, moved: float, bound: float) -> bool:
+    """Whether λ is admissible and reaches the margin, and no less will do, up to tolerances a
+    thousand times highspy's."""
+    reached = problem.fixed + lam @ problem.gaps
+    sizes = np.abs(problem.fixed) + np.abs(lam) @ np.abs(problem.gaps)
+    sums = np.bincount(problem.group, lam, len(problem.mass))
+    mass = problem.mass
+    return bool(
+        (reached >= margin - 1e-7 * sizes).all()
+        and (lam >= -1e-7 * mass[problem.group]).all()
+        and (np.abs(sums - mass) <= 1e-7 * mass).all()
+        and moved - bound <= 1e-6 * mass.sum()
+    )
+
+
+def _pass(
+    highs: Any, problem: Instance, alpha: Floats, need: Floats, lengths: Floats, unit: float
+) -> None:
+    """min Σ p over λ = α + p − n: p ≥ 0, 0 ≤ n ≤ α, Σ_g p = Σ_g n, gains ≥ need; p and n are in
+    multiples of ``unit / lengths``."""
     count, rivals = problem.gaps.shape
     groups = len(problem.mass)
     index = np.empty((2 * count, rivals + 1), np.int64)
     index[:, :rivals] = np.arange(rivals)
     index[:, rivals] = rivals + np.tile(problem.group, 2)
-    plus = np.concatenate([problem.gaps / problem.scale, np.ones((count, 1))], axis=1)
+    share = unit / lengths
+    plus = np.concatenate([problem.gaps / lengths[:, None], share[:, None]], axis=1)
     value = np.concatenate([plus, -plus])
     infinite = np.full(count, np.inf)
     pass_lp(
         highs,
-        np.concatenate([np.ones(count), np.zeros(count)]),
+        np.concatenate([share, np.zeros(count)]),
         np.zeros(2 * count),
-        np.concatenate([infinite, alpha]),
-        np.concatenate([need / problem.scale, np.zeros(groups)]),
+        np.concatenate([infinite, alpha / share]),
+        np.concatenate([need / unit, np.zeros(groups)]),
         np.concatenate([np.full(rivals, np.inf), np.zeros(groups)]),
         (np.arange(2 * count + 1) * (rivals + 1), index.ravel(), value.ravel()),
     )

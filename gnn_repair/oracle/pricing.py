@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import numba
 from numpy import uint64
 
+from gnn_repair.kernel_cache import cached_njit
 from gnn_repair.oracle.blocks import (
     added,
     eight_from,
@@ -35,6 +36,7 @@ from gnn_repair.oracle.lanes import (
     multiply_add,
     put,
     spread,
+    where_larger,
 )
 from gnn_repair.oracle.workspace import AHEAD, DUAL, STRIDE, TIGHT
 
@@ -42,13 +44,12 @@ from gnn_repair.oracle.workspace import AHEAD, DUAL, STRIDE, TIGHT
 # solving a small LP, so what runs once per LP or pivot is inlined; what runs rarely is not.
 _ENTRY = {
     "nogil": True,
-    "cache": True,
     "_nrt": False,
     "no_cfunc_wrapper": True,
     "error_model": "numpy",
 }
-_OPTIONS = {**_ENTRY, "cache": False, "no_cpython_wrapper": True}
-entry_kernel = numba.njit(**_ENTRY)
+_OPTIONS = {**_ENTRY, "no_cpython_wrapper": True}
+entry_kernel = cached_njit(**_ENTRY)
 cold_kernel = numba.njit(**_OPTIONS)
 kernel = numba.njit(**_OPTIONS, forceinline=True)
 # What is called from one place only is compiled there and nowhere else.
@@ -74,8 +75,10 @@ def moderately_optimised() -> Iterator[None]:
 
 DISTANCE = 128
 """Terms between the one that is read and the one that is asked for, where tables are large."""
-NOTHING = -1e300
+NOTHING = -math.inf
 """A score that no column has."""
+FINITE = 1e308
+"""Squared lengths beyond this, and what is not a number, count as infinite."""
 
 
 @kernel
@@ -224,6 +227,8 @@ def add_up(columns, count, out):
             entry = get_row(columns, r, k)
             total = total + entry
             length = multiply_add(entry, entry, length)
+        # A comparison with what is not a number would drop it silently.
+        length = where_larger(spread(FINITE), length, length, spread(math.inf))
         longest = larger(longest, length)
         put(out, k, total)
     put(out, count, spread(NOTHING))

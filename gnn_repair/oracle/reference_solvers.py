@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle.status import FAILED, FIXED, OPTIMAL
+from gnn_repair.oracle.proof import weigh
+from gnn_repair.oracle.status import FAILED, FIXED, OPTIMAL, UNCERTIFIED
 from gnn_repair.oracle.tables import Floats, Instance, Integers
 
 ACCEPT = 1e-7
-"""Largest accepted gap of a general solver's answer, relative to the largest |D| (or 1)."""
-
+"""Largest accepted gap of a general solver's answer, relative to the numbers it is made of: such
+solvers stop at tolerances of 1e-10 on numbers scaled to one, and columns may be shorter."""
 TIGHT = 1e-10
 """The smallest feasibility tolerance highspy takes."""
 
@@ -56,43 +57,48 @@ def without_terms(problem: Instance) -> Answer:
     return Answer(margin, margin, weights, none, np.empty(0), FIXED)
 
 
-def finish(problem: Instance, shares: Floats, duals: Floats) -> Answer:
-    """Make x and w exactly feasible and let them prove themselves.
+def finish(problem: Instance, shares: Floats, duals: Floats, accept: float = ACCEPT) -> Answer:
+    """Make x and w exactly feasible and let them prove themselves at the scale of the answer.
 
     Args:
         problem: the LP.
-        shares: [K] x = λ / m_g, feasible up to the solver's tolerance.
+        shares: [K] x = λ / m_g, or λ, feasible up to the solver's tolerance.
         duals: [R] w, likewise.
+        accept: the largest gap between bound and margin, relative to the margin's numbers.
     """
     shares, duals = shares.clip(min=0.0), duals.clip(min=0.0)
     totals = np.bincount(problem.group, shares, len(problem.mass))
-    if not (totals > 0).all() or not duals.sum() > 0:
+    total = float(duals.sum())
+    if not ((totals > 0) & np.isfinite(totals)).all() or not 0 < total < np.inf:
         return failed(problem, "the solver's answer is not feasible")
     coefficients = shares / totals[problem.group] * problem.mass[problem.group]
-    duals = duals / duals.sum()
-    margin = float((problem.fixed + coefficients @ problem.gaps).min())
-    scores = problem.gaps @ duals
-    best = np.full(len(problem.mass), -np.inf)
-    np.maximum.at(best, problem.group, scores)
-    bound = float(duals @ problem.fixed + problem.mass @ best)
-    if not bound - margin <= ACCEPT * max(problem.scale, float(np.abs(problem.fixed).max())):
-        return failed(problem, f"bound and margin differ by {bound - margin:.1e}")
+    duals = duals / total
+    active = coefficients > 0
+    proof = weigh(problem, coefficients, duals)
+    if not np.isfinite(proof.bound - proof.margin):
+        return failed(problem, "the answer's numbers are beyond double precision")
     weights = np.zeros(len(problem.rivals) + 1)
     weights[problem.rivals] = duals
-    active = coefficients > 0
-    return Answer(margin, bound, weights, problem.terms[active], coefficients[active])
+    terms, used = problem.terms[active], coefficients[active]
+    answer = Answer(proof.margin, proof.bound, weights, terms, used)
+    reason = proof.doubt(accept)
+    return replace(answer, status=UNCERTIFIED, reason=reason) if reason else answer
 
 
-def oracle_matrix(columns: Floats, group: Integers) -> tuple[Integers, Integers, Floats]:
+def oracle_matrix(
+    columns: Floats, group: Integers, masses: Floats | None = None
+) -> tuple[Integers, Integers, Floats]:
     """The constraint matrix by columns (start, index, value): K terms, then γ.
 
-    Rows: γ − Σ_a x_a D_{a,r} for the R rivals, then Σ_{a∈g} x_a for the B groups.
+    Rows: γ − Σ_a x_a D_{a,r} for the R rivals, then Σ_{a∈g} x_a for the B groups; ``masses`` [K]
+    stand for the ones in the latter.
     """
     count, rivals = columns.shape
     index = np.empty((count, rivals + 1), np.int64)
     index[:, :rivals] = np.arange(rivals)
     index[:, rivals] = rivals + group
-    value = np.concatenate([-columns, np.ones((count, 1))], axis=1)
+    ones = np.ones(count) if masses is None else masses
+    value = np.concatenate([-columns, ones[:, None]], axis=1)
     start = np.arange(count + 1) * (rivals + 1)
     return (
         np.append(start, start[-1] + rivals),
@@ -158,11 +164,17 @@ class Highs:
     def __init__(self, tolerance: float = TIGHT) -> None:
         self._highs = new_highs(tolerance)
 
-    def load(self, problem: Instance) -> None:
-        """Build the scaled LP: min −γ over x and γ."""
-        infinity, scale = np.inf, problem.scale
+    def load(self, problem: Instance, unit: float | None = None) -> Floats:
+        """Build the scaled LP, min −γ over x and γ; returns what each x_a was divided by, [K].
+
+        Columns longer than ``unit`` (the longest one's length unless given) are shortened to it.
+        """
+        infinity, unit = np.inf, problem.scale if unit is None else unit
         count, rivals, groups = len(problem.terms), len(problem.rivals), len(problem.mass)
-        fixed = (problem.fixed - problem.fixed.min()) / scale
+        with np.errstate(over="ignore"):  # a rival infinitely far away is never tight
+            fixed = (problem.fixed - problem.fixed.min()) / unit
+        columns = problem.columns
+        lengths = np.maximum(np.abs(columns).max(1, initial=0.0), unit)
         pass_lp(
             self._highs,
             np.append(np.zeros(count), -1.0),
@@ -170,8 +182,10 @@ class Highs:
             np.full(count + 1, infinity),
             np.concatenate([np.full(rivals, -infinity), np.ones(groups)]),
             np.concatenate([fixed, np.ones(groups)]),
-            oracle_matrix(problem.columns / scale, problem.group),
+            oracle_matrix(columns / lengths[:, None], problem.group, unit / lengths),
         )
+        shorter: Floats = unit / lengths
+        return shorter
 
     def run(self) -> str:
         """Solve what was loaded; returns the model status."""
@@ -196,16 +210,22 @@ class Highs:
 
     def solve(self, problem: Instance) -> Answer:
         """See :class:`Solver`."""
+        return self.solve_in_units(problem, None, ACCEPT)
+
+    def solve_in_units(self, problem: Instance, unit: float | None, accept: float) -> Answer:
+        """The same with columns shortened to ``unit`` and a gap of one's own choice."""
         if not len(problem.terms):
             return without_terms(problem)
-        self.load(problem)
+        if not np.isfinite(problem.columns).all():
+            return failed(problem, "the LP's numbers are beyond double precision")
+        shorter = self.load(problem, unit)
         status = self.run()
         if status != "Optimal":
             status = self._run_loosely()
         if status != "Optimal":
             return failed(problem, f"highspy says {status}")
         values, duals = self.read()
-        return finish(problem, values[:-1], -duals[: len(problem.rivals)])
+        return finish(problem, values[:-1] * shorter, -duals[: len(problem.rivals)], accept)
 
 
 class Missing:

@@ -18,9 +18,11 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure, Group
+from gnn_repair.oracle.counting import count_reach, mean_over_members
 from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.tables import Floats, Integers, check_number
 from gnn_repair.oracle.tails.refusal import refuse_tail
+from gnn_repair.thresholds import REACHABLE
 
 SLACKS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
 
@@ -40,23 +42,35 @@ class RelaxedMargins:
     target: Integers
     """[L]."""
     margin: Floats
-    """[len(slack), L]: γ_ρ."""
+    """[len(slack), L]: γ_ρ; NaN where it was not decided whether the class can win."""
     bound: Floats
     """[len(slack), L]: its certified upper bound."""
 
     @property
     def reach(self) -> Floats:
-        """[len(slack)]: the share of LPs whose class can win."""
-        return (self.margin > 1e-7).mean(1)
+        """[len(slack)]: the share of decided LPs whose class can win, the mean over members."""
+        return np.array([self._reach(k) for k in range(len(self.slack))])
+
+    def _reach(self, k: int) -> float:
+        decided, reachable = ~np.isnan(self.margin[k]), self.margin[k] > REACHABLE
+        none = np.zeros(len(decided), np.int64)
+        members = [self.member == s for s in np.unique(self.member)]
+        return mean_over_members(
+            count_reach(reachable[own], reachable[own], none[own], decided[own]).true_class_reach
+            for own in members
+        )
 
     def __str__(self) -> str:
         kind = ", mass may move between groups" if self.between_groups else ""
         lines = [f"relaxed masses of {len(self.node):,} LPs{kind}:"]
-        means = self.margin.mean(1)
-        lines += [
-            f"  ρ = {rho:g}: mean γ {mean:.4g}, reach {100 * share:.1f} %"
-            for rho, mean, share in zip(self.slack, means, self.reach, strict=True)
-        ]
+        for k, rho in enumerate(self.slack):
+            known = self.margin[k][~np.isnan(self.margin[k])]
+            mean = float(known.mean()) if len(known) else float("nan")
+            missing = len(self.node) - len(known)
+            lost = f", {missing:,} undecided and left out" if missing else ""
+            lines.append(
+                f"  ρ = {rho:g}: mean γ {mean:.4g}, reach {100 * self.reach[k]:.1f} %{lost}"
+            )
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -81,28 +95,44 @@ def relaxed_margins(
         between_groups: constrain only the total mass of a node, so that groups may trade.
         threads: worker threads.
     """
+    slack = _slacks(slack)
     solutions = [
         solve_oracle(relax(exposure, rho, between_groups), target, nodes, threads=threads)
         for rho in slack
     ]
     first = solutions[0]
     return RelaxedMargins(
-        tuple(slack),
+        slack,
         between_groups,
         first.member,
         first.node,
         first.target,
-        np.stack([one.margin for one in solutions]),
+        np.stack([np.where(one.decided, one.margin, np.nan) for one in solutions]),
         np.stack([one.bound for one in solutions]),
     )
+
+
+def _slacks(slack: Sequence[float]) -> tuple[float, ...]:
+    try:
+        slacks = tuple(check_number(rho, "slack") for rho in slack)
+    except TypeError as error:
+        raise InputError(
+            f"slack must be a list of numbers between 0 and 1, not {slack!r}"
+        ) from error
+    if not slacks:
+        raise InputError("slack is an empty list; give numbers between 0 and 1")
+    return slacks
 
 
 def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exposure:
     """The exposure whose exact-mass problem is the relaxed problem of ``exposure``.
 
-    It has the same frozen logits. Its null term points at the last table row, which is zero.
+    It has the same frozen logits. Its null terms point at the last table row: a zero contribution,
+    a zero message of its own, sent by nobody (source −1). Repairs and reports, which are about
+    messages that somebody sent, refuse it.
     """
     refuse_tail(exposure, "relaxed_margins")
+    slack = check_number(slack, "slack")
     if not 0 <= slack <= 1:
         raise InputError(f"slack must lie between 0 and 1, not {slack}")
     if between_groups:
@@ -130,7 +160,8 @@ def _with_slack(exposure: Exposure, slack: float) -> Exposure:
         for group in exposure.groups
         for part in (("firm", "loose") if firm else ("loose",))
     ]
-    table = exposure.contributions
+    table, messages = exposure.contributions, exposure.messages
+    last_message = exposure.message_rows.new_full((1,), messages.shape[1])
     return replace(
         exposure,
         groups=tuple(names),
@@ -138,8 +169,9 @@ def _with_slack(exposure: Exposure, slack: float) -> Exposure:
         rows=rows[torch.where(null, total, origin)],
         coefficients=share,
         contributions=torch.cat([table, table.new_zeros(table.shape[0], 1, table.shape[2])], dim=1),
-        message_rows=torch.cat([exposure.message_rows, exposure.message_rows.new_zeros(1)]),
-        sources=torch.cat([exposure.sources, exposure.sources.new_zeros(1)]),
+        messages=torch.cat([messages, messages.new_zeros(len(messages), 1, messages.shape[2])], 1),
+        message_rows=torch.cat([exposure.message_rows, last_message]),
+        sources=torch.cat([exposure.sources, exposure.sources.new_full((1,), -1)]),
         residual=None,
     )
 

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
-from gnn_repair.files import load_tensors, save_tensors
-from gnn_repair.oracle.status import FAILED, FALLBACK, FIXED, OPTIMAL
-from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.saving import ARRAYS, read_arrays, write_arrays
+from gnn_repair.oracle.status import FAILED, UNCERTIFIED
+from gnn_repair.oracle.tables import Floats, Integers, check_exposure, check_whole
+from gnn_repair.oracle.witness import STATUS, Witness
+from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
     from gnn_repair.oracle.certificate import Verification
 
-KIND = "gnn-repair oracle solution"
-REACHABLE = 1e-7
-"""γ above this counts as a strict win, as in the paper."""
-ACTIVE = 1e-7
-"""λ above this counts as active, as in the paper."""
-STATUS = {OPTIMAL: "optimal", FALLBACK: "fallback", FIXED: "no terms", FAILED: "failed"}
-"""Optimal; optimal by highspy after our solver gave up; nothing to reweight, γ is the frozen
-margin; no answer (``reasons`` says why)."""
-
-_ARRAYS = (
-    "member", "recipient", "node", "target", "margin", "bound", "rival_weights", "indptr",
-    "terms", "coefficients", "sources", "groups", "status",
+_PER_LP = (
+    "member", "recipient", "node", "target", "margin", "bound", "rival_weights", "status",
 )  # fmt: skip
+_PER_TERM = ("terms", "coefficients", "sources", "groups")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +32,8 @@ class OracleSolution:
     """γ_v(c) for L linear programs, in flat NumPy arrays ordered by member, node and class.
 
     Every LP carries two proofs: λ, whose worst margin *is* ``margin``, and w, whose ``bound`` no
-    admissible λ can exceed. They meet: ``gap`` is rounding.
+    admissible λ can exceed. They meet: ``gap`` is rounding. It is a sequence of its LPs:
+    ``solution[i]`` is a :class:`Witness`, a slice is a solution of fewer LPs.
     """
 
     member: Integers
@@ -63,17 +57,19 @@ class OracleSolution:
     coefficients: Floats
     """[nnz]: λ > 0."""
     sources: Integers
-    """[nnz]: the node that sent the term's message."""
+    """[nnz]: the node that sent the term's message; −1: nobody, the term adds nothing."""
     groups: Integers
     """[nnz]: the term's group."""
     status: NDArray[np.int8]
     """[L]: key of ``STATUS``."""
     skipped: int = 0
-    """Selected nodes without a label (−1)."""
+    """Selected nodes without a label (−1); 0 for a part of a solution."""
     method: str = "simplex"
     """Who solved it: simplex, highs or gurobi."""
     reasons: dict[int, str] = field(default_factory=dict)
-    """Why LP i is a fallback or failed."""
+    """Why LP i is a fallback, failed or not certified."""
+    scope: str = ""
+    """What of the model was reweighted where that is not all (``Exposure.scope``)."""
 
     def __len__(self) -> int:
         return len(self.margin)
@@ -85,19 +81,35 @@ class OracleSolution:
 
     @property
     def reachable(self) -> NDArray[np.bool_]:
-        """[L]: whether some admissible reweighting makes the class win: γ > 1e-7."""
+        """[L]: whether λ makes the class win: γ > 1e-7."""
         return self.margin > REACHABLE
 
     @property
+    def decided(self) -> NDArray[np.bool_]:
+        """[L]: whether it is proven that the class can win, or that it cannot."""
+        return self.decided_at(REACHABLE)
+
+    def decided_at(self, threshold: float) -> NDArray[np.bool_]:
+        """[L]: the same for another threshold of γ."""
+        proven = (self.margin > threshold) | (self.bound <= threshold)
+        claimed = (self.status != FAILED) & (self.status != UNCERTIFIED)
+        flags: NDArray[np.bool_] = claimed | (proven & (self.status != FAILED))
+        return flags
+
+    @property
     def verdict(self) -> NDArray[np.str_]:
-        """[L]: ``can`` or ``cannot``; ``undecided`` where the numbers prove neither."""
-        proven = np.where(self.bound <= REACHABLE, "cannot", "undecided")
-        return np.where(self.status == FAILED, "undecided", np.where(self.reachable, "can", proven))
+        """[L]: ``can`` or ``cannot``; ``undecided`` where neither is proven."""
+        words = np.where(self.reachable, "can", "cannot")
+        return np.where(self.decided, words, "undecided")
 
     @property
     def support(self) -> Integers:
         """[L]: how many terms are active: λ > 1e-7."""
-        active = np.concatenate([[0], np.cumsum(self.coefficients > ACTIVE)])
+        return self.active_above(ACTIVE)
+
+    def active_above(self, threshold: float) -> Integers:
+        """[L]: the same for another threshold of λ."""
+        active = np.concatenate([[0], np.cumsum(self.coefficients > threshold)])
         return active[self.indptr[1:]] - active[self.indptr[:-1]]
 
     def dense(self, exposure: Exposure, fill: str = "frozen") -> torch.Tensor:
@@ -105,18 +117,25 @@ class OracleSolution:
 
         With several targets for a node the last one counts.
         """
+        check_exposure(exposure)
+        if fill not in ("frozen", "zero"):
+            raise InputError(f'fill must be "frozen" or "zero", not {fill!r}')
         members = exposure.num_members
         alpha = exposure.coefficients.double().expand(members, -1)
         full = alpha.clone() if fill == "frozen" else torch.zeros_like(alpha)
         ends = exposure.segments[:: exposure.num_groups].tolist()
         solved = self.status != FAILED
         pairs = np.stack([self.member[solved], self.recipient[solved]], axis=1)
-        for s, v in np.unique(pairs, axis=0):
+        # Of a node's LPs the last: unique finds the first, so the order is turned.
+        chosen, turned = np.unique(pairs[::-1], axis=0, return_index=True)
+        last = np.zeros(len(self), bool)
+        last[np.flatnonzero(solved)[len(pairs) - 1 - turned]] = True
+        for s, v in chosen:
             full[s, ends[v] : ends[v + 1]] = 0.0
-        owner = np.repeat(self.member, np.diff(self.indptr))
-        full[torch.from_numpy(owner), torch.from_numpy(self.terms)] = torch.from_numpy(
-            self.coefficients
-        )
+        kept = np.repeat(last, np.diff(self.indptr))
+        member = torch.from_numpy(np.repeat(self.member, np.diff(self.indptr))[kept])
+        place = member.to(full.device), torch.from_numpy(self.terms[kept]).to(full.device)
+        full[place] = torch.from_numpy(self.coefficients[kept]).to(full.device)
         return full
 
     def by_class(self, num_members: int, num_recipients: int) -> Floats:
@@ -127,53 +146,82 @@ class OracleSolution:
 
     def for_node(self, node: int, member: int | None = None) -> tuple[Witness, ...]:
         """The answers about one node, one per solved class and member; print them."""
-        chosen = self.node == node
+        chosen = self.node == check_whole(node, "node")
+        where = ""
         if member is not None:
-            chosen &= self.member == member
+            chosen &= self.member == check_whole(member, "member")
+            where = f" by member {member}"
         if not chosen.any():
-            raise InputError(f"node {node} was not solved; add it to nodes")
+            raise InputError(f"node {node} was not solved{where}; add it to nodes")
         return tuple(self[int(i)] for i in np.flatnonzero(chosen))
 
-    def __getitem__(self, index: int) -> Witness:
-        part = slice(self.indptr[index], self.indptr[index + 1])
+    @overload
+    def __getitem__(self, index: int) -> Witness: ...
+    @overload
+    def __getitem__(self, index: slice) -> OracleSolution: ...
+    def __getitem__(self, index: int | slice) -> Witness | OracleSolution:
+        if isinstance(index, slice):
+            return self._part(index)
+        place, count = check_whole(index, "an index of a solution"), len(self)
+        if not -count <= place < count:
+            raise IndexError(f"LP {place} does not exist; there are {count}")
+        return self._witness(place % count)
+
+    def _witness(self, place: int) -> Witness:
+        part = slice(self.indptr[place], self.indptr[place + 1])
         return Witness(
-            member=int(self.member[index]),
-            node=int(self.node[index]),
-            target=int(self.target[index]),
-            margin=float(self.margin[index]),
-            bound=float(self.bound[index]),
-            rival_weights=self.rival_weights[index],
+            member=int(self.member[place]),
+            node=int(self.node[place]),
+            target=int(self.target[place]),
+            margin=float(self.margin[place]),
+            bound=float(self.bound[place]),
+            rival_weights=self.rival_weights[place],
             terms=self.terms[part],
             coefficients=self.coefficients[part],
             sources=self.sources[part],
             groups=self.groups[part],
-            status=STATUS[int(self.status[index])],
-            reason=self.reasons.get(index, ""),
+            status=STATUS[int(self.status[place])],
+            reason=self.reasons.get(place, ""),
+            scope=self.scope,
         )
+
+    def _part(self, index: slice) -> OracleSolution:
+        """The solution of the LPs of a slice, in its order."""
+        try:
+            chosen = np.arange(len(self))[index]
+        except (TypeError, ValueError) as error:
+            raise InputError(f"a solution cannot be cut by {index}: {error}") from error
+        counts = np.diff(self.indptr)[chosen]
+        indptr = np.append(0, np.cumsum(counts))
+        entry = np.repeat(self.indptr[chosen] - indptr[:-1], counts) + np.arange(indptr[-1])
+        arrays = {name: getattr(self, name)[chosen] for name in _PER_LP}
+        arrays |= {name: getattr(self, name)[entry] for name in _PER_TERM}
+        reasons = {k: self.reasons[i] for k, i in enumerate(chosen.tolist()) if i in self.reasons}
+        skipped = self.skipped if len(chosen) == len(self) else 0
+        return replace(self, **arrays, indptr=indptr, reasons=reasons, skipped=skipped)
 
     def check(self, exposure: Exposure) -> Verification:
         """Verify every LP from the exposure alone, without any solver."""
         from gnn_repair.oracle.certificate import verify
 
+        check_exposure(exposure)
         return verify(self, exposure)
 
     def save(self, path: str | Path) -> None:
         """Write the solution as one safetensors file."""
         header = {
-            "skipped": self.skipped,
+            "skipped": int(self.skipped),
             "method": self.method,
             "reasons": {str(i): reason for i, reason in self.reasons.items()},
+            "scope": self.scope,
         }
-        tensors = {name: torch.from_numpy(getattr(self, name)) for name in _ARRAYS}
-        save_tensors(path, KIND, header, tensors)
+        arrays = {name: getattr(self, name) for name in ARRAYS}
+        write_arrays(path, arrays, header, STATUS)
 
     @classmethod
     def load(cls, path: str | Path) -> OracleSolution:
-        """Read what :meth:`save` wrote."""
-        header, tensors = load_tensors(path, KIND)
-        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
-        reasons = {int(i): reason for i, reason in header.pop("reasons").items()}
-        return cls(**arrays, **header, reasons=reasons)
+        """Read what :meth:`save` wrote; everything that can be checked without the exposure is."""
+        return cls(**read_arrays(path, STATUS))
 
     def __str__(self) -> str:
         counts = ", ".join(
@@ -183,59 +231,14 @@ class OracleSolution:
         )
         skipped = f"; {self.skipped:,} without a label skipped" if self.skipped else ""
         reachable = int(self.reachable.sum())
+        decided = int(self.decided.sum())
         mean = float(self.support[self.reachable].mean()) if reachable else float("nan")
-        share = reachable / len(self) if len(self) else float("nan")
+        share = f" ({100 * reachable / decided:.1f} %)" if decided else ""
         return (
-            f"OracleSolution of {len(self):,} LPs by {self.method}: {counts}{skipped}\n"
-            f"  reachable {reachable:,} ({100 * share:.1f} %), {mean:.2f} active terms on average"
+            f"OracleSolution of {len(self):,} LPs by {self.method}: {counts or 'none'}{skipped}\n"
+            f"  reachable {reachable:,}{share}, {mean:.2f} active terms on average"
             f", largest gap {np.nanmax(self.gap, initial=0.0):.1e}"
+            + (f"; {self.scope}" if self.scope else "")
         )
-
-    __repr__ = __str__
-
-
-@dataclass(frozen=True, eq=False)
-class Witness:
-    """One LP's answer: who can make the class win, or why nobody can."""
-
-    member: int
-    node: int
-    target: int
-    margin: float
-    bound: float
-    rival_weights: Floats
-    terms: Integers
-    coefficients: Floats
-    sources: Integers
-    groups: Integers
-    status: str
-    reason: str = ""
-
-    @property
-    def reachable(self) -> bool:
-        """Whether the class can win."""
-        return self.margin > REACHABLE
-
-    def __str__(self) -> str:
-        head = f"node {self.node}, class {self.target}"
-        if self.status == "failed":
-            return f"{head}: no answer ({self.reason})"
-        proof = ", ".join(
-            f"{100 * w:.1f} % class {r}" for r, w in enumerate(self.rival_weights) if w > 0
-        )
-        if not self.reachable:
-            return (
-                f"{head} cannot win: every reweighting loses by at least {abs(self.bound):.4g} "
-                f"to the rival mixture {proof}"
-            )
-        order = np.argsort(-self.coefficients)
-        parts = ", ".join(
-            f"node {self.sources[i]} (λ {self.coefficients[i]:.4g}"
-            + (f", group {self.groups[i]})" if self.groups.any() else ")")
-            for i in order
-        )
-        using = f" using {parts}" if parts else " as it stands"
-        limit = f"no reweighting exceeds {self.bound:.4g}"
-        return f"{head} can win by {self.margin:.4g}{using}; {limit}"
 
     __repr__ = __str__

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
@@ -15,10 +14,11 @@ from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.answers import Piece, join, pack
 from gnn_repair.oracle.pricing import moderately_optimised
 from gnn_repair.oracle.reference_solvers import Answer, Solver, gurobi_solver, highs_solver
+from gnn_repair.oracle.second_attempt import second_attempts
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve_kernel import solve_range
-from gnn_repair.oracle.status import FAILED, FALLBACK, OPTIMAL
-from gnn_repair.oracle.tables import Problems, Tables, instance, problems
+from gnn_repair.oracle.status import FAILED
+from gnn_repair.oracle.tables import Problems, Tables, check_whole, instance, problems
 from gnn_repair.oracle.threads import over_lps
 from gnn_repair.oracle.workspace import Room, new_room, rest, take_room
 from gnn_repair.startup import collection_paused
@@ -91,14 +91,14 @@ def solve_oracle(
         return solve_tails(exposure, target, nodes, method=method, effort=effort)
     asked = problems(exposure, target, nodes)
     tables = Tables.of(exposure)
-    if threads is not None and threads < 1:
+    if threads is not None and check_whole(threads, "threads") < 1:
         raise InputError(f"threads must be at least 1, not {threads}")
     if method == "simplex":
-        solved = _fall_back(tables, asked, _solve_chunks(tables, asked, threads))
-    elif method in GENERAL:
+        solved = solve_tables(tables, asked, threads)
+    elif isinstance(method, str) and method in GENERAL:
         solved = _solve_generally(tables, asked, GENERAL[method], threads)
     else:
-        raise InputError(f'method must be "simplex", "highs" or "gurobi", not "{method}"')
+        raise InputError(f'method must be "simplex", "highs" or "gurobi", not {method!r}')
     return OracleSolution(
         member=asked.member,
         recipient=asked.position,
@@ -116,10 +116,16 @@ def solve_oracle(
         skipped=asked.skipped,
         method=method,
         reasons=solved.reasons,
+        scope=exposure.scope,
     )
 
 
 def solve_tables(tables: Tables, asked: Problems, threads: int | None = None) -> Piece:
+    """Our own solver on any tables, and other ways where its answer is not certified."""
+    return _try_again(tables, asked, _solve_chunks(tables, asked, threads))
+
+
+def solve_once(tables: Tables, asked: Problems, threads: int | None = None) -> Piece:
     """Our own solver alone on any tables; where it gives up the status is FAILED."""
     return _solve_chunks(tables, asked, threads)
 
@@ -165,20 +171,18 @@ def _solve_chunk(tables: Tables, asked: Problems, first: int, last: int, room: R
     )  # fmt: skip
 
 
-def _fall_back(tables: Tables, asked: Problems, whole: Piece) -> Piece:
-    """Hand what our solver gave up on to highspy."""
+def _try_again(tables: Tables, asked: Problems, whole: Piece) -> Piece:
+    """Replace the answers that our solver could not certify."""
     stuck = np.flatnonzero(whole.status == FAILED)
     if not len(stuck):
         return whole
-    solver, pieces, done = highs_solver(), list[Piece](), 0
-    for k in map(int, stuck):
-        answer = _answer(tables, asked, k, solver)
-        status = FALLBACK if answer.status == OPTIMAL else FAILED
-        reason = answer.reason or "our simplex method did not converge"
-        answer = replace(answer, status=status, reason=reason)
-        pieces += [whole.part(done, k), pack(tables, asked.position[k : k + 1], [answer])]
-        done = k + 1
-    return join([*pieces, whole.part(done, len(asked))])
+    left = Problems(asked.member[stuck], asked.position[stuck], asked.target[stuck])
+
+    def solve_reduced(reduced: Tables, lps: Problems) -> Piece:
+        return _solve_chunks(reduced, lps, 1)
+
+    answers = second_attempts(tables, left, whole.weights[stuck], solve_reduced)
+    return whole.with_answers(stuck, pack(tables, left.position, answers))
 
 
 def _answer(tables: Tables, asked: Problems, index: int, solver: Solver) -> Answer:

@@ -1,12 +1,15 @@
 # mypy: allow-untyped-defs, disable-error-code="untyped-decorator, no-untyped-call"
 """Kernels that solve one LP after another, straight from an exposure's tables."""
 
+from typing import Any
+
 import numpy as np
 from numpy import uint64
 
 from gnn_repair.oracle.columns import (
     LARGE,
     Terms,
+    clear_columns,
     keep_basic,
     maxima,
     sample,
@@ -15,7 +18,7 @@ from gnn_repair.oracle.columns import (
     take_all,
 )
 from gnn_repair.oracle.factor import refactor
-from gnn_repair.oracle.pricing import entry_kernel, kernel_once
+from gnn_repair.oracle.pricing import cold_kernel, entry_kernel, kernel, kernel_once
 from gnn_repair.oracle.simplex import improve, start
 from gnn_repair.oracle.status import FAILED, FIXED, OPTIMAL
 from gnn_repair.oracle.workspace import (
@@ -36,9 +39,16 @@ from gnn_repair.oracle.workspace import (
     TOPS,
     VALUES,
 )
+from gnn_repair.thresholds import REACHABLE
 
 ACCEPT = 1e-11
-"""Largest accepted gap between bound and margin, relative to the scale or to the bound."""
+"""Largest accepted gap between bound and margin, relative to the numbers the answer is made of: a
+hundred thousand roundings, and a hundredth of what the check accepts."""
+BLUR = 4e-15
+"""How far sums of a few dozen numbers may be off, relative to those numbers. An answer that far
+from the threshold of reach, or nearer, has not decided it."""
+FLOOR = 1e-318
+"""Below 2e-308 products are rounded to multiples of 5e-324; an answer adds up some hundreds."""
 CACHED = 1 << 17
 """Numbers of a table that stay in the second-level cache by themselves."""
 ROUNDS = 60
@@ -142,6 +152,7 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
     else:
         count, scale, longest = take_all(problem, room, groups)
     if not longest <= LARGE:
+        clear_columns(room, np.int64(0), room.labels.shape[1])
         return FAILED, np.nan, np.nan, 0
     for r in range(room.entries.shape[0]):
         room.state[OFFSET, r] *= scale if r != problem.target else 1.0
@@ -164,13 +175,62 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
             maxima(room, groups, total)
         bound = _write_weights(problem.target, beta, room, groups, slots, scale, weights)
         support = _write_terms(room, groups, terms, shares)
-        margin = _margin(problem, beta, support, terms, shares, room.buffer)
-        if abs(bound - margin) <= ACCEPT * (1.0 / scale + abs(bound)) and not stuck:
-            return OPTIMAL, margin, bound, support
+        margin, size = _margin(problem, beta, support, terms, shares, room.buffer)
+        if not stuck:
+            # The margin's own numbers settle nearly every LP; the bound's are asked for if not.
+            if accepted(margin, bound, bound, size, 0.0):
+                return OPTIMAL, margin, bound, support
+            bound, certain, other = _bound_anew(problem, beta, room, groups, weights)
+            if accepted(margin, bound, certain, size, other):
+                return OPTIMAL, margin, bound, support
         repairs += 1
         if repairs > REPAIRS or not refactor(room, groups, slots):
             break
     return FAILED, margin, bound, support
+
+
+@kernel
+def accepted(margin, bound, certain, size, other):
+    """Whether bound and margin meet, and on the same side of the threshold of reach.
+
+    ``size`` is that of the numbers the margin is the sum of, ``other`` that of the bound's;
+    ``certain`` is the bound less what rounding may have added to it.
+    """
+    blur = BLUR * (size + other)
+    decided = margin - blur > REACHABLE or bound + blur <= REACHABLE
+    meet = certain - margin <= ACCEPT * size + FLOOR
+    return meet and margin - bound <= ACCEPT * size + BLUR * other + FLOOR and decided
+
+
+@cold_kernel
+def _bound_anew(problem, beta, room, groups, weights):
+    """w·d + Σ_g m_g max_a w·D_a from the exposure's own numbers, the same with each term less its
+    own rounding, and the size of the bound's numbers.
+
+    A huge term that w makes equal to small ones scores within its own rounding of them. That may
+    blur the bound, but must not excuse a small term that scores too high.
+    """
+    c, bound, size = problem.target, 0.0, 0.0
+    for r in range(beta.shape[0]):
+        part = weights[r] * (beta[c] - beta[r])
+        bound += part
+        size += abs(part)
+    certain = bound - BLUR * size
+    for g in range(groups):
+        best, top, parts = -np.inf, -np.inf, 0.0
+        for t in range(room.places[LOWS, g], room.places[LOWS, g + 1]):
+            row, score, total = problem.rows[t], 0.0, 0.0
+            for r in range(beta.shape[0]):
+                part = weights[r] * (problem.table[row, c] - problem.table[row, r])
+                score += part
+                total += abs(part)
+            best = max(best, score - BLUR * total)
+            if score > top:
+                top, parts = score, total
+        bound += room.state[MASS, g] * top
+        certain += room.state[MASS, g] * best
+        size += room.state[MASS, g] * parts
+    return bound, certain, size
 
 
 @kernel_once
@@ -236,7 +296,8 @@ def _write_origin(rows, senders, places, terms, start, stop, sources, groups):
 
 @kernel_once
 def _margin(problem, beta, count, terms, shares, reached):
-    """min_r M(c, r), summed anew from the exposure's own numbers; reached is scratch."""
+    """min_r M(c, r), summed anew from the exposure's own numbers, and how large the numbers are
+    that it is the sum of; reached is scratch."""
     c, classes = uint64(problem.target), uint64(beta.shape[0])
     for r in range(classes):
         reached[r] = beta[c] - beta[r]
@@ -245,8 +306,13 @@ def _margin(problem, beta, count, terms, shares, reached):
         own = problem.table[row, c]
         for r in range(classes):
             reached[r] += share * (own - problem.table[row, r])
+    worst: Any = c
     least = np.inf
     for r in range(classes):
-        if r != c:
-            least = min(least, reached[r])
-    return least
+        if r != c and not reached[r] >= least:
+            least, worst = reached[r], r
+    size = abs(beta[c] - beta[worst])
+    for k in range(count):
+        row = uint64(problem.rows[terms[k]])
+        size += shares[k] * abs(problem.table[row, c] - problem.table[row, worst])
+    return least, size

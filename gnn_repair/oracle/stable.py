@@ -18,12 +18,14 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.reference_solvers import new_highs, oracle_matrix, pass_lp
-from gnn_repair.oracle.solution import ACTIVE, OracleSolution
+from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
-from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, instance
+from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, check_number, instance
 from gnn_repair.oracle.tails.refusal import refuse_tail
 from gnn_repair.oracle.threads import over_lps
+from gnn_repair.oracle.witness import sender
+from gnn_repair.thresholds import ACTIVE
 
 NOTABLE = 0.01
 """Share of a group's mass below which a term does not matter."""
@@ -64,7 +66,7 @@ class StableEvidence:
     def __str__(self) -> str:
         needed = np.flatnonzero(self.indispensable)
         parts = ", ".join(
-            f"node {self.sources[i]} (λ {self.low[i]:.4g} to {self.high[i]:.4g})"
+            f"{sender(self.sources[i])} (λ {self.low[i]:.4g} to {self.high[i]:.4g})"
             for i in needed[np.argsort(-self.low[needed])][:6]
         )
         return (
@@ -94,6 +96,7 @@ def stable_evidence(
         threads: worker threads, each with its own highspy.
     """
     refuse_tail(exposure, "stable_evidence")
+    epsilon = check_number(epsilon, "epsilon")
     if not epsilon > 0:
         raise InputError(f"epsilon must be positive, not {epsilon}")
     solution = solve_oracle(exposure, target, nodes, threads=threads)
@@ -142,7 +145,7 @@ def _ranges(
     highs: Any, problem: Instance, optimum: Floats, weights: Floats, margin: float, epsilon: float
 ) -> tuple[Floats, Floats]:
     """λ's extremes, as one LP whose cost changes: the solver starts from its last answer."""
-    _pass(highs, problem, margin - epsilon)
+    shorter = _pass(highs, problem, margin - epsilon, optimum)
     mass = problem.mass[problem.group]
     scores = problem.gaps @ weights
     best = np.full(len(problem.mass), -np.inf)
@@ -153,9 +156,9 @@ def _ranges(
     low, high = np.zeros(len(mass)), capped.copy()
     for a in range(len(mass)):
         if optimum[a] > ACTIVE:
-            low[a] = min(_extreme(highs, a, 1.0), 1.0) * mass[a]
+            low[a] = min(_extreme(highs, a, 1.0) * shorter[a], 1.0) * mass[a]
         if capped[a] > ACTIVE:
-            high[a] = min(-_extreme(highs, a, -1.0), 1.0) * mass[a]
+            high[a] = min(-_extreme(highs, a, -1.0) * shorter[a], 1.0) * mass[a]
     return low.clip(min=0.0), np.maximum(high, optimum)
 
 
@@ -168,19 +171,28 @@ def _extreme(highs: Any, column: int, sign: float) -> float:
     return value
 
 
-def _pass(highs: Any, problem: Instance, floor: float) -> None:
-    """The near-optimal set: x on the product of simplices, γ pinned at ``floor``."""
+def _pass(highs: Any, problem: Instance, floor: float, optimum: Floats) -> Floats:
+    """The near-optimal set: x on the product of simplices, γ pinned at ``floor``.
+
+    Columns longer than those of the optimum are shortened, so that a message that nobody uses sets
+    no scale; returns what each x_a is a multiple of, [K].
+    """
     count, rivals, groups = len(problem.terms), len(problem.rivals), len(problem.mass)
-    scale = problem.scale
-    pinned = (floor - problem.fixed.min()) / scale
-    fixed = (problem.fixed - problem.fixed.min()) / scale
+    sizes = np.abs(problem.columns).max(1)
+    unit = max(float(sizes[optimum > 0].max(initial=0.0)), 1e-290)
+    lengths = np.maximum(sizes, unit)
+    shorter: Floats = unit / lengths
+    pinned = (floor - problem.fixed.min()) / unit
+    with np.errstate(over="ignore"):  # a rival infinitely far away is never tight
+        fixed = (problem.fixed - problem.fixed.min()) / unit
     highs.clearSolver()
     pass_lp(
         highs,
         np.zeros(count + 1),
         np.append(np.zeros(count), pinned),
-        np.append(np.ones(count), pinned),
+        np.append(1 / shorter, pinned),
         np.concatenate([np.full(rivals, -np.inf), np.ones(groups)]),
         np.concatenate([fixed, np.ones(groups)]),
-        oracle_matrix(problem.columns / scale, problem.group),
+        oracle_matrix(problem.columns / lengths[:, None], problem.group, shorter),
     )
+    return shorter

@@ -1,3 +1,3 @@
-"""What became of an LP; a kernel's FAILED asks for the fallback."""
+"""What became of an LP; a kernel's FAILED asks for a second attempt."""
 
-OPTIMAL, FALLBACK, FIXED, FAILED = 0, 1, 2, 3
+OPTIMAL, FALLBACK, FIXED, FAILED, UNCERTIFIED = 0, 1, 2, 3, 4

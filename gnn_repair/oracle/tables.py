@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import index as integer
 from typing import Any, Literal
 
 import numpy as np
@@ -72,6 +73,46 @@ class Tables:
         return self.sources[self.rows[terms]].astype(np.int64), groups
 
 
+def check_number(value: Any, name: str) -> float:
+    """A finite number, or InputError."""
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        number = float(value)
+        if np.isfinite(number):
+            return number
+    raise InputError(f"{name} must be a finite number, not {value!r}")
+
+
+def check_whole(value: Any, name: str) -> int:
+    """A whole number (NumPy's count, truth values do not), or InputError."""
+    if not isinstance(value, bool | np.bool_):
+        try:
+            return integer(value)
+        except TypeError:
+            pass
+    raise InputError(f"{name} must be a whole number, not {value!r}")
+
+
+def check_exposure(exposure: Any) -> None:
+    """Raise InputError unless it is an exposure."""
+    if not isinstance(exposure, Exposure):
+        kind = type(exposure).__name__
+        raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")
+
+
+def _whole_numbers(value: Any, name: str) -> Tensor:
+    """A tensor of integers or truth values, or InputError."""
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        kind = type(value).__name__
+        raise InputError(f"{name} is a {kind} that is no tensor of whole numbers") from error
+    if tensor.is_floating_point() and tensor.numel() == 0:
+        tensor = tensor.long()  # an empty list says nothing about its kind
+    if tensor.is_floating_point() or tensor.is_complex():
+        raise InputError(f"{name} holds {tensor.dtype}; give integers")
+    return tensor
+
+
 def _array(tensor: Tensor) -> NDArray[Any]:
     return np.ascontiguousarray(tensor.detach().cpu().numpy())
 
@@ -103,13 +144,12 @@ def problems(
         target: [N] a class per node of the graph, −1 where unknown; or ``"all"``.
         nodes: a mask [N] or [N, S] (member s takes column s), node numbers, or None for all.
     """
-    if exposure.num_classes < 2:
-        raise InputError(f"an oracle needs at least two classes, not {exposure.num_classes}")
+    check_exposure(exposure)
     member, position = _selection(exposure, nodes)
     classes = exposure.num_classes
     if isinstance(target, str):
         if target != "all":
-            raise InputError(f'target must be a tensor of classes or "all", not "{target}"')
+            raise InputError(f'target must be a tensor of classes or "all", not {target!r}')
         count = len(member)
         labels = np.tile(np.arange(classes), count)
         return Problems(np.repeat(member, classes), np.repeat(position, classes), labels)
@@ -124,14 +164,16 @@ def problems(
 
 
 def _labels(exposure: Exposure, target: Tensor) -> Integers:
-    target = torch.as_tensor(target)
+    if target is None:
+        raise InputError('target is missing; give a class per node of the graph, or "all"')
+    target = _whole_numbers(target, "target")
     if target.shape != (exposure.num_nodes,):
         raise InputError(
             f"target has shape {list(target.shape)} instead of [{exposure.num_nodes}], "
             "one class per node of the graph"
         )
-    if target.dtype.is_floating_point or target.dtype == torch.bool:
-        raise InputError(f"target holds {target.dtype}; give integer classes")
+    if target.dtype == torch.bool:
+        raise InputError("target holds truth values; give integer classes")
     labels: Integers = _array(target).astype(np.int64)
     if labels.min() < -1 or labels.max() >= exposure.num_classes:
         wrong = int(np.flatnonzero((labels < -1) | (labels >= exposure.num_classes))[0])
@@ -150,7 +192,7 @@ def _selection(exposure: Exposure, nodes: Tensor | None) -> tuple[Integers, Inte
         member = np.repeat(np.arange(members), count)
         position = np.tile(position, members)
     else:
-        member, position = _positions(exposure, torch.as_tensor(nodes).cpu())
+        member, position = _positions(exposure, _whole_numbers(nodes, "nodes").cpu())
     if not len(member):
         raise InputError("nodes selects no node; give a mask or numbers of at least one recipient")
     return member, position
@@ -167,8 +209,9 @@ def _positions(exposure: Exposure, nodes: Tensor) -> tuple[Integers, Integers]:
         mask = nodes.view(size, -1).expand(size, members)
         member, chosen = (_array(index) for index in mask.t().nonzero(as_tuple=True))
     else:
-        if nodes.dim() != 1 or nodes.dtype.is_floating_point:
-            raise InputError("nodes must be a boolean mask or a list of node numbers")
+        if nodes.dim() != 1:
+            shape = list(nodes.shape)
+            raise InputError(f"nodes has shape {shape}; give a mask or a list of node numbers")
         if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < size:
             raise InputError(f"nodes holds numbers outside 0..{size - 1}")
         chosen = np.tile(_array(nodes).astype(np.int64), members)
@@ -199,6 +242,11 @@ class Instance:
     rivals: Integers
     """[R]: the classes r ≠ c."""
 
+    def part(self, kept: NDArray[np.bool_]) -> Instance:
+        """The LP on some of its terms, at least one of every group."""
+        gaps, group, terms = self.gaps[kept], self.group[kept], self.terms[kept]
+        return replace(self, gaps=gaps, group=group, terms=terms)
+
     @property
     def columns(self) -> Floats:
         """[K, R]: D_{a,r} = m_g (ℓ_{a,c} − ℓ_{a,r})."""
@@ -222,9 +270,11 @@ def instance(tables: Tables, member: int, position: int, target: int) -> Instanc
     table = tables.contributions[member, tables.rows[terms]]
     beta = tables.fixed_logits[member, tables.nodes[position]]
     mass = tables.mass[min(member, len(tables.mass) - 1), position]
+    with np.errstate(over="ignore"):  # what overflows is refused by whoever solves it
+        gaps, fixed = table[:, target, None] - table[:, rivals], beta[target] - beta[rivals]
     return Instance(
-        table[:, target, None] - table[:, rivals],
-        beta[target] - beta[rivals],
+        gaps,
+        fixed,
         np.repeat(np.arange(present.sum()), lengths[present]),
         mass[present],
         terms,

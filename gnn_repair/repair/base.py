@@ -1,108 +1,29 @@
-"""What a repair is before and after it is fitted."""
+"""What a repair is before it is fitted."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ClassVar, Generic, TypeVar
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from gnn_repair.backbones.base import stack_parameters
+from gnn_repair.budget import check_real, check_whole
 from gnn_repair.devices import choose_device, out_of_memory_hint
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.files import save_tensors
-from gnn_repair.repair.fitting import RepairTrainee, Targets, find_targets
+from gnn_repair.repair.fitted import FittedRepair, about
+from gnn_repair.repair.fitting import RepairTrainee
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import Noise, Parameters
+from gnn_repair.repair.methods import METHODS, method_of
+from gnn_repair.repair.targets import Targets, check_exposure_given, find_targets
 from gnn_repair.training import Budget, Fitted, ProgressCallback, fit
-
-KIND = "gnn-repair repair"
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class FittedRepair(ABC):
-    """A repair that has learned, for S members. Nothing in it changes."""
-
-    repair: Repair[Any]
-    """The method, with its settings."""
-    width: int
-    """d of the exposure it was fitted on."""
-    num_classes: int
-    """C."""
-    parameters: Parameters
-    """[S, …] trained."""
-    constants: Parameters = field(default_factory=dict)
-    """[S, …] fixed when it was fitted, such as means."""
-    best_epoch: Tensor
-    """[S]: the epoch whose state was kept (0: the frozen prediction)."""
-    epochs_run: Tensor
-    """[S]."""
-    diverged: Tensor
-    """[S] bool: training ended because the loss was not finite."""
-
-    def __post_init__(self) -> None:
-        for name in ("parameters", "constants"):
-            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
-
-    @property
-    def num_members(self) -> int:
-        """S."""
-        return self.best_epoch.numel()
-
-    @property
-    def num_parameters(self) -> int:
-        """Trained numbers of one member."""
-        return sum(value[0].numel() for value in self.parameters.values())
-
-    @property
-    def reads(self) -> int:
-        """How wide its input is."""
-        return self.width
-
-    @abstractmethod
-    def logits(self, exposure: Exposure) -> Tensor:
-        """Repaired logits at the exposure's recipients, [S, n, C] float64."""
-
-    def predict(self, exposure: Exposure) -> Tensor:
-        """The repaired class of every recipient, [S, n]."""
-        return self.logits(exposure).argmax(2)
-
-    def save(self, path: str | Path) -> None:
-        """Write the repair as one safetensors file; :func:`load_repair` reads it back."""
-        tensors = {f"parameters/{name}": value for name, value in self.parameters.items()}
-        tensors |= {f"constants/{name}": value for name, value in self.constants.items()}
-        tensors |= {name: getattr(self, name) for name in ("best_epoch", "epochs_run", "diverged")}
-        header = {
-            "repair": type(self.repair).__name__,
-            "settings": self.repair.settings(),
-            "width": self.width,
-            "num_classes": self.num_classes,
-        }
-        save_tensors(path, KIND, header, tensors)
-
-    def _matching(self, exposure: Exposure) -> Parameters:
-        """Parameters and constants where the exposure is, once the two fit together."""
-        found = (exposure.state.shape[2], exposure.num_classes, exposure.num_members)
-        expected = (self.width, self.num_classes, self.num_members)
-        for name, here, there in zip(
-            ("state width", "classes", "members"), found, expected, strict=True
-        ):
-            if here != there:
-                raise InputError(
-                    f"the repair was fitted with {name} {there} but the exposure has {here}; "
-                    "use an exposure of the same model"
-                )
-        place, dtype = exposure.recipients.device, exposure.state.dtype
-        merged = {**self.parameters, **self.constants}
-        return {name: value.to(place, dtype) for name, value in merged.items()}
-
 
 F = TypeVar("F", bound=FittedRepair)
 
@@ -112,11 +33,19 @@ class Repair(ABC, Generic[F]):
     """A way to correct a frozen model's logits. Settings are its fields."""
 
     title: ClassVar[str]
-    """The name in tables."""
-    from_paper: ClassVar[bool] = True
-    """Whether it is one of the paper's repairs and controls."""
+    """Its name wherever people read it: that of its declaration, else of the class."""
 
-    @abstractmethod
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        declared = method_of(cls)
+        if "title" not in vars(cls):
+            cls.title = declared.title if declared else cls.__name__
+
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """The repair as a study's ``RepairProtocol`` asks for it; as it is unless overridden."""
+        return cls()
+
     def fit(
         self,
         exposure: Exposure,
@@ -128,7 +57,42 @@ class Repair(ABC, Generic[F]):
         device: str | torch.device = "auto",
         on_progress: ProgressCallback | None = None,
     ) -> F:
-        """Learn from training labels, select on validation labels."""
+        """Learn from training labels, select on validation labels.
+
+        Args:
+            exposure: the frozen model.
+            y: [N] labels; only those of nodes in a mask are read.
+            train_mask: bool [N], or [N, S] with a column per member.
+            val_mask: likewise, disjoint from it.
+            batch_size: targets an update sees, each with its complete set; all unless given.
+                Where nothing is trained it does not matter.
+            device: ``"auto"`` takes the GPU when there is one.
+            on_progress: called every few epochs.
+        """
+        check_exposure_given(exposure)
+        if batch_size is not None:
+            check_whole("fit", "batch_size", batch_size, 1)
+        place = choose_device(device)
+        with out_of_memory_hint(f"fitting {self.title} for {exposure.num_members} members"):
+            placed = on_device(exposure, place)
+            train, val = find_targets(placed, y, train_mask, val_mask)
+            return self.learn(placed, train, val, batch_size, on_progress)
+
+    @abstractmethod
+    def learn(
+        self,
+        exposure: Exposure,
+        train: Targets,
+        val: Targets,
+        batch_size: int | None,
+        on_progress: ProgressCallback | None,
+    ) -> F:
+        """Learn from targets that are known to be sound, where the exposure is."""
+
+    @property
+    def starts_frozen(self) -> bool:
+        """Whether epoch zero is a candidate, and the frozen prediction."""
+        return False
 
     def settings(self) -> dict[str, Any]:
         """The fields as JSON can hold them."""
@@ -146,6 +110,15 @@ class Repair(ABC, Generic[F]):
     def fitted(self, **values: Any) -> F:
         """The fitted value with these fields."""
 
+    def shapes(self, fitted: F) -> dict[str, tuple[int, ...]]:
+        """What one member's parameters must look like."""
+        return {}
+
+    def check_constants(self, fitted: F) -> None:
+        """Raise :class:`InputError` where constants read from a file could not have been fitted."""
+        if fitted.constants:
+            raise InputError(f"{self.title} has no constant {next(iter(fitted.constants))[:80]!r}")
+
 
 @dataclass(frozen=True)
 class TrainedRepair(Repair[F]):
@@ -154,6 +127,31 @@ class TrainedRepair(Repair[F]):
     budget: Budget
     dropout: float = 0.2
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        if not isinstance(self.budget, Budget):
+            raise InputError(f"{owner}: budget is {self.budget!r}; give a Budget")
+        check_real(owner, "dropout", self.dropout, 0, 1)
+        check_whole(owner, "seed", self.seed, 0)
+
+    @property
+    def starts_frozen(self) -> bool:
+        """As the budget says."""
+        return self.budget.epoch_zero
+
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """With the protocol's seed, and its budget, dropout and width where it has them."""
+        name = next((key for key, m in METHODS.items() if m == method_of(cls)), "")
+        own = {field.name for field in fields(cls)} & {"seed", *cls.shared_settings}
+        values = {field: getattr(settings, field) for field in own}
+        if isinstance(budget := getattr(settings, name, None), Budget):
+            values["budget"] = budget
+        return cls(**values)
+
+    shared_settings: ClassVar[tuple[str, ...]] = ("dropout", "hidden")
+    """Settings that the protocol has once for all repairs, and that this one takes from it."""
 
     @abstractmethod
     def network(self, width: int, classes: int) -> nn.Module:
@@ -177,45 +175,16 @@ class TrainedRepair(Repair[F]):
     ) -> Tensor:
         """Repaired logits of targets [S, L], [S, L, C]."""
 
-    def fit(
+    def learn(
         self,
         exposure: Exposure,
-        y: Tensor,
-        train_mask: Tensor,
-        val_mask: Tensor,
-        *,
-        batch_size: int | None = None,
-        device: str | torch.device = "auto",
-        on_progress: ProgressCallback | None = None,
-    ) -> F:
-        """Train on the masks' nodes; the best validation accuracy decides which epoch is kept.
-
-        Args:
-            exposure: the frozen model.
-            y: [N] labels; only those of nodes in a mask are read.
-            train_mask: bool [N], or [N, S] with a column per member.
-            val_mask: likewise, disjoint from it.
-            batch_size: targets an update sees, each with its complete set; all unless given.
-            device: ``"auto"`` takes the GPU when there is one.
-            on_progress: called every few epochs.
-        """
-        if batch_size is not None and batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}; it must be at least 1, or None for all")
-        place = choose_device(device)
-        with out_of_memory_hint(f"fitting {self.title} for {exposure.num_members} members"):
-            placed = on_device(exposure, place)
-            train, val = find_targets(placed, y, train_mask, val_mask)
-            inputs = repair_inputs(placed)
-            return self._train(inputs, train, val, batch_size, on_progress)
-
-    def _train(
-        self,
-        inputs: RepairInputs,
         train: Targets,
         val: Targets,
         batch_size: int | None,
         on_progress: ProgressCallback | None,
     ) -> F:
+        """Train on the training targets; validation accuracy decides which epoch is kept."""
+        inputs = repair_inputs(exposure)
         constants = self.constants(inputs, train)
         trainee = RepairTrainee(
             self.initial(inputs),
@@ -228,13 +197,13 @@ class TrainedRepair(Repair[F]):
             seed=self.seed,
         )
         devices = [inputs.device.index or 0] if inputs.device.type == "cuda" else []
+        # Ours draw nothing from PyTorch's generators; a repair of one's own may.
         with torch.random.fork_rng(devices):
             torch.manual_seed(self.seed)
             outcome = fit(trainee, self.budget, on_progress)
         self._warn_diverged(outcome)
         return self.fitted(
-            width=inputs.width,
-            num_classes=inputs.num_classes,
+            **about(exposure),
             parameters={name: value.detach() for name, value in outcome.parameters.items()},
             constants=constants,
             best_epoch=outcome.best_epoch,
@@ -247,7 +216,7 @@ class TrainedRepair(Repair[F]):
             warnings.warn(
                 f"{self.title} of member {member} diverged; "
                 f"its state of epoch {int(outcome.best_epoch[member])} was kept",
-                stacklevel=5,
+                stacklevel=4,  # whoever called fit
             )
 
     def initial(self, inputs: RepairInputs) -> dict[str, Tensor]:
@@ -260,11 +229,15 @@ class TrainedRepair(Repair[F]):
 
     def num_parameters(self, width: int, classes: int) -> int:
         """Trained numbers of one member."""
-        return sum(value.numel() for value in self.network(width, classes).parameters())
+        return sum(math.prod(shape) for shape in self._network_shapes(width, classes).values())
 
-    def shapes(self, fitted: FittedRepair) -> dict[str, tuple[int, ...]]:
+    def shapes(self, fitted: F) -> dict[str, tuple[int, ...]]:
         """What one member's parameters must look like."""
-        network = self.network(fitted.reads, fitted.num_classes)
+        return self._network_shapes(fitted.reads, fitted.num_classes)
+
+    def _network_shapes(self, width: int, classes: int) -> dict[str, tuple[int, ...]]:
+        with torch.device("meta"):  # nothing is drawn, so nobody's generator moves
+            network = self.network(width, classes)
         return {
             name: tuple(value.t().shape if value.dim() == 2 else value.shape)
             for name, value in network.named_parameters()

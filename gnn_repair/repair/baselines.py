@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch_geometric.utils import coalesce
 
-from gnn_repair.devices import choose_device
+from gnn_repair.budget import check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.repair.base import FittedRepair, Repair, on_device
+from gnn_repair.repair.base import Repair
 from gnn_repair.repair.correct_and_smooth import (
     Propagation,
     Strengths,
@@ -21,7 +21,8 @@ from gnn_repair.repair.correct_and_smooth import (
     jobs_at_once,
     normalised_adjacency,
 )
-from gnn_repair.repair.fitting import Targets, find_targets
+from gnn_repair.repair.fitted import FittedRepair, about, untrained
+from gnn_repair.repair.targets import Targets
 from gnn_repair.training import ProgressCallback
 
 ALPHAS = (0.5, 0.8, 0.95)
@@ -38,7 +39,7 @@ TINY = 1e-12
 """Smoothed scores below this count as this in logarithms."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FittedTemperature(FittedRepair):
     """z = z⁰ / τ."""
 
@@ -52,30 +53,21 @@ class FittedTemperature(FittedRepair):
 class TemperatureScaling(Repair[FittedTemperature]):
     """One temperature per member, the best in validation likelihood; predictions stay."""
 
-    title: ClassVar[str] = "Temperature scaling"
-    from_paper: ClassVar[bool] = False
-
     @torch.no_grad()
-    def fit(
+    def learn(
         self,
         exposure: Exposure,
-        y: Tensor,
-        train_mask: Tensor,
-        val_mask: Tensor,
-        *,
-        batch_size: int | None = None,
-        device: str | torch.device = "auto",
-        on_progress: ProgressCallback | None = None,
+        train: Targets,
+        val: Targets,
+        batch_size: int | None,
+        on_progress: ProgressCallback | None,
     ) -> FittedTemperature:
-        """Find τ on the validation nodes; nothing is trained, so batches do not matter."""
-        exposure = on_device(exposure, choose_device(device))
-        _, val = find_targets(exposure, y, train_mask, val_mask)
+        """Find τ on the validation nodes."""
         index = exposure.recipients[val.positions].unsqueeze(2)
         logits = exposure.frozen_logits.gather(1, index.expand(-1, -1, exposure.num_classes))
         temperature = self._search(logits, val)
-        return self.fitted(
-            **_untrained(exposure), parameters={"temperature": temperature.unsqueeze(1)}
-        )
+        parameters = {"temperature": temperature.unsqueeze(1)}
+        return self.fitted(**about(exposure), **untrained(exposure), parameters=parameters)
 
     def _search(self, logits: Tensor, val: Targets) -> Tensor:
         """Golden-section search in 1/τ, where the likelihood is concave; [S]."""
@@ -91,6 +83,13 @@ class TemperatureScaling(Repair[FittedTemperature]):
             low, high = torch.where(better, low, left), torch.where(better, right, high)
         return 2 / (low + high)
 
+    def shapes(self, fitted: FittedTemperature) -> dict[str, tuple[int, ...]]:
+        """τ, one number that is positive."""
+        temperature = fitted.parameters.get("temperature")
+        if temperature is not None and not bool((temperature > 0).all()):
+            raise InputError("a temperature must be positive")
+        return {"temperature": (1,)}
+
     def fitted(self, **values: Any) -> FittedTemperature:
         """The fitted value with these fields."""
         return FittedTemperature(repair=self, **values)
@@ -101,18 +100,7 @@ def _likelihood(logits: Tensor, val: Targets) -> Tensor:
     return (chosen * val.real).sum(1)
 
 
-def _untrained(exposure: Exposure) -> dict[str, Any]:
-    zeros = torch.zeros(exposure.num_members, dtype=torch.long, device=exposure.recipients.device)
-    return {
-        "width": exposure.state.shape[2],
-        "num_classes": exposure.num_classes,
-        "best_epoch": zeros,
-        "epochs_run": zeros.clone(),
-        "diverged": zeros.bool(),
-    }
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FittedSmoothing(FittedRepair):
     """Frozen probabilities, corrected and smoothed over the graph with the training labels."""
 
@@ -120,20 +108,16 @@ class FittedSmoothing(FittedRepair):
     def logits(self, exposure: Exposure) -> Tensor:
         """Logarithms of the smoothed scores at the recipients, [S, n, C] float64.
 
-        The training labels are part of this prediction, so it holds for the graph it was fitted
-        on only.
+        The training labels and the graph are part of this prediction, so it holds for the graph
+        it was fitted on only, whichever of its recipients are asked for.
         """
         self._matching(exposure)
-        place = exposure.recipients.device
-        labels, strengths = (self.constants[name].to(place) for name in ("labels", "strengths"))
-        if labels.shape[1] != exposure.num_nodes:
-            raise InputError(
-                f"correct-and-smooth was fitted on a graph of {labels.shape[1]} nodes, not "
-                f"{exposure.num_nodes}; fit it again on this one"
-            )
+        place, names = exposure.recipients.device, ("labels", "strengths", "entries")
+        labels, strengths, entries = (self.constants[name].to(place) for name in names)
+        _check_graph(exposure, labels.shape[1], entries[0])
         method: CorrectAndSmooth = self.repair  # type: ignore[assignment]
         scores = correct_and_smooth(
-            normalised_adjacency(sources_to_recipients(exposure), exposure.num_nodes),
+            normalised_adjacency(entries[0], exposure.num_nodes),
             exposure.frozen_logits.softmax(2),
             labels,
             Strengths(strengths[:, 0], strengths[:, 1], strengths[:, 2].bool()),
@@ -142,35 +126,57 @@ class FittedSmoothing(FittedRepair):
         return scores[:, exposure.recipients].clamp(min=TINY).log()
 
 
+def _check_graph(exposure: Exposure, nodes: int, entries: Tensor) -> None:
+    """The exposure's recipients hear whom they heard when the repair was fitted."""
+    if nodes != exposure.num_nodes:
+        raise InputError(
+            f"correct-and-smooth was fitted on a graph of {nodes} nodes, not "
+            f"{exposure.num_nodes}; fit it again on this one"
+        )
+    asked = torch.zeros(nodes, dtype=torch.bool, device=entries.device)
+    asked[exposure.recipients] = True
+    if not torch.equal(entries[:, asked[entries[1]]], sources_to_recipients(exposure)):
+        raise InputError(
+            "correct-and-smooth was fitted on another graph, or on fewer of its recipients; "
+            "fit it again on this exposure"
+        )
+
+
 @dataclass(frozen=True)
 class CorrectAndSmooth(Repair[FittedSmoothing]):
     """Correct-and-Smooth over the exposure's own sources, strengths chosen on validation."""
 
-    title: ClassVar[str] = "Correct and smooth"
-    from_paper: ClassVar[bool] = False
     layers: int = 50
     """Propagation steps of each of the two parts."""
 
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """With the protocol's number of steps."""
+        return cls(layers=settings.smoothing_layers)
+
+    def __post_init__(self) -> None:
+        check_whole("CorrectAndSmooth", "layers", self.layers, 1)
+
     @torch.no_grad()
-    def fit(
+    def learn(
         self,
         exposure: Exposure,
-        y: Tensor,
-        train_mask: Tensor,
-        val_mask: Tensor,
-        *,
-        batch_size: int | None = None,
-        device: str | torch.device = "auto",
-        on_progress: ProgressCallback | None = None,
+        train: Targets,
+        val: Targets,
+        batch_size: int | None,
+        on_progress: ProgressCallback | None,
     ) -> FittedSmoothing:
-        """Choose each member's strengths by validation accuracy; batches do not matter."""
-        exposure = on_device(exposure, choose_device(device))
-        train, val = find_targets(exposure, y, train_mask, val_mask)
+        """Choose each member's strengths by validation accuracy."""
         labels = _training_labels(exposure, train)
         best = self._hits(exposure, labels, val).argmax(1)  # the first of the best
         candidates = torch.tensor(CANDIDATES, dtype=torch.float64, device=best.device)
-        constants = {"labels": labels, "strengths": candidates[best]}
-        return self.fitted(**_untrained(exposure), parameters={}, constants=constants)
+        constants = {
+            "labels": labels,
+            "strengths": candidates[best],
+            "entries": sources_to_recipients(exposure).unsqueeze(0),
+        }
+        statistics = untrained(exposure)
+        return self.fitted(**about(exposure), **statistics, parameters={}, constants=constants)
 
     def _hits(self, exposure: Exposure, labels: Tensor, val: Targets) -> Tensor:
         """Correct validation nodes of every member and candidate, [S, candidates].
@@ -198,6 +204,22 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
         by_candidate = hits.view(members, len(ALPHAS), len(AUTOSCALE), len(ALPHAS))
         return by_candidate.transpose(2, 3).flatten(1)
 
+    def check_constants(self, fitted: FittedSmoothing) -> None:
+        """Training labels [S, N], strengths [S, 3] among the candidates, entries [1, 2, E]."""
+        if fitted.constants.keys() != {"labels", "strengths", "entries"}:
+            raise InputError("correct-and-smooth needs labels, strengths and entries, nothing else")
+        labels, strengths = fitted.constants["labels"], fitted.constants["strengths"]
+        whole = labels.dtype == torch.int64 and labels.dim() == 2
+        if not whole or not bool(((labels >= -1) & (labels < fitted.num_classes)).all()):
+            raise InputError(f"labels must lie in -1..{fitted.num_classes - 1}, one for every node")
+        known = strengths.dtype == torch.float64 and strengths.shape[1:] == (3,)
+        if not known or any(tuple(row) not in CANDIDATES for row in strengths.tolist()):
+            raise InputError("strengths must be among those that are chosen from")
+        entries = fitted.constants["entries"]
+        pairs = entries.dtype == torch.int64 and entries.dim() == 3 and entries.shape[:2] == (1, 2)
+        if not pairs or not bool(((entries >= 0) & (entries < labels.shape[1])).all()):
+            raise InputError(f"entries must be pairs of nodes in 0..{labels.shape[1] - 1}")
+
     def fitted(self, **values: Any) -> FittedSmoothing:
         """The fitted value with these fields."""
         return FittedSmoothing(repair=self, **values)
@@ -215,5 +237,7 @@ def sources_to_recipients(exposure: Exposure) -> Tensor:
     """Who sends to whom, each pair once, [2, E] in PyG's order."""
     source = exposure.sources[exposure.rows.long()].long()
     recipient = exposure.recipients[exposure.terms_by_recipient.recipients.long()]
-    entries: Tensor = coalesce(torch.stack([source, recipient]), num_nodes=exposure.num_nodes)
+    sent = source >= 0  # the others are terms without a message
+    pairs = torch.stack([source[sent], recipient[sent]])
+    entries: Tensor = coalesce(pairs, num_nodes=exposure.num_nodes)
     return entries

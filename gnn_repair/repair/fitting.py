@@ -1,134 +1,33 @@
-"""From masks to targets, and the trainee that every trained repair becomes."""
+"""The trainee that every trained repair becomes."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gnn_repair.budget import BATCH, BATCHED, BATCHES
-from gnn_repair.datasets.splits import as_splits
-from gnn_repair.errors import InputError, SplitError
-from gnn_repair.exposure import Exposure
-from gnn_repair.repair.layers import Noise, Parameters
+from gnn_repair.kernels import row_hash
+from gnn_repair.kernels.dropout import LOW
+from gnn_repair.repair.layers import SEEDS_A_STEP, Noise, Parameters
+from gnn_repair.repair.targets import Targets
 from gnn_repair.training import Trainee
 
-
-def paper_batch_size(dataset: str, backbone: str) -> int | None:
-    """How many targets an update sees in the paper; None: all of them."""
-    return BATCHES.get(dataset, BATCH) if backbone in BATCHED else None
-
-
-class Targets(NamedTuple):
-    """Each member's own recipients, padded to one length."""
-
-    positions: Tensor
-    """[S, L]: positions among the recipients; 0 where padded."""
-    labels: Tensor
-    """[S, L]; 0 where padded."""
-    sizes: Tensor
-    """[S]: how many are real; they come first."""
-
-    @property
-    def real(self) -> Tensor:
-        """[S, L] bool."""
-        place = torch.arange(self.positions.shape[1], device=self.positions.device)
-        return place < self.sizes.unsqueeze(1)
-
-
-def find_targets(
-    exposure: Exposure, y: Tensor, train_mask: Tensor, val_mask: Tensor
-) -> tuple[Targets, Targets]:
-    """Training and validation targets of every member; raises on masks that cannot be used."""
-    train = _mask(exposure, train_mask, "train_mask")
-    val = _mask(exposure, val_mask, "val_mask")
-    both = (train & val).nonzero()
-    if both.numel():
-        node, member = both[0].tolist()
-        raise SplitError(
-            f"node {node} is in train_mask and in val_mask (member {member}); "
-            "make the masks disjoint"
-        )
-    if y.shape != (exposure.num_nodes,):
-        raise InputError(
-            f"y has shape {list(y.shape)}; give it a label for each of {exposure.num_nodes} nodes"
-        )
-    y = y.to(exposure.recipients.device)
-    _check_labels(exposure, y, train | val)
-    _warn_absent(exposure, y, train)
-    return _targets(exposure, y, train), _targets(exposure, y, val)
-
-
-def _mask(exposure: Exposure, mask: Tensor, name: str) -> Tensor:
-    """The mask as bool [N, S]."""
-    chosen = as_splits(mask).to(exposure.recipients.device)
-    if chosen.dtype != torch.bool or chosen.shape[0] != exposure.num_nodes:
-        raise SplitError(
-            f"{name} is {chosen.dtype} of {chosen.shape[0]} nodes; "
-            f"give a boolean mask of the {exposure.num_nodes} nodes"
-        )
-    if chosen.shape[1] not in (1, exposure.num_members):
-        raise SplitError(
-            f"{name} has {chosen.shape[1]} splits but the exposure has {exposure.num_members} "
-            f"members; pass the members' own columns, such as {name}[:, splits]"
-        )
-    chosen = chosen.expand(-1, exposure.num_members)
-    empty = (~chosen.any(0)).nonzero()
-    if empty.numel():
-        raise SplitError(f"{name} of member {int(empty[0])} is empty; it needs at least one node")
-    known = torch.zeros(exposure.num_nodes, dtype=torch.bool, device=chosen.device)
-    known[exposure.recipients] = True
-    outside = (chosen & ~known.unsqueeze(1)).nonzero()
-    if outside.numel():
-        raise SplitError(
-            f"node {int(outside[0, 0])} of {name} is not among the exposure's recipients; "
-            "leave it out of the mask or expose it"
-        )
-    return chosen
-
-
-def _check_labels(exposure: Exposure, y: Tensor, used: Tensor) -> None:
-    wrong = used.any(1) & ((y < 0) | (y >= exposure.num_classes))
-    if bool(wrong.any()):
-        node = int(wrong.nonzero()[0])
-        raise InputError(
-            f"node {node} has label {int(y[node])} but is in a mask; labels of training and "
-            f"validation nodes must lie in 0..{exposure.num_classes - 1}"
-        )
-
-
-def _warn_absent(exposure: Exposure, y: Tensor, train: Tensor) -> None:
-    for member in range(train.shape[1]):
-        present = torch.bincount(y[train[:, member]], minlength=exposure.num_classes) > 0
-        if not bool(present.all()):
-            absent = int((~present).nonzero()[0])
-            warnings.warn(
-                f"member {member} is repaired without any training node of class {absent}",
-                stacklevel=5,
-            )
-
-
-def _targets(exposure: Exposure, y: Tensor, mask: Tensor) -> Targets:
-    chosen = mask[exposure.recipients].t()
-    sizes = chosen.sum(1)
-    # A stable sort brings each member's own targets to the front, in order.
-    order = torch.sort(chosen.int(), dim=1, descending=True, stable=True).indices
-    order = order[:, : int(sizes.max())]
-    real = torch.arange(order.shape[1], device=order.device) < sizes.unsqueeze(1)
-    index = torch.where(real, order, 0)
-    labels = torch.where(real, y[exposure.recipients][index], 0)
-    return Targets(index, labels, sizes)
-
+SEED_STRIDE, EPOCH_STRIDE = 0x9E3779B1, 0x85EBCA77
+"""Odd 32-bit numbers far apart from their multiples: seeds and epochs share no stream."""
 
 Predict = Callable[[Parameters, Any, Tensor, Noise | None], Tensor]
 """Logits [S, L, C] of targets [S, L], from parameters, tables and dropout."""
 
 
 class RepairTrainee(Trainee):
-    """A repair over its training targets, in one batch or in shuffled minibatches."""
+    """A repair over its training targets, in one batch or in shuffled minibatches.
+
+    A member's batches, their order and its dropout follow from the seed, the epoch and the step
+    alone, and it learns only in steps that hold one of its targets: who else is in the stack does
+    not matter.
+    """
 
     def __init__(
         self,
@@ -152,39 +51,55 @@ class RepairTrainee(Trainee):
         self.weights = _batch_weights(self.train, self.batch)
         self.positions, self.labels = (values.clone() for values in self.train[:2])
         place = train.positions.device
-        self.first = torch.zeros((), dtype=torch.long, device=place)
+        # On the device, where the steps of a captured CUDA graph count them on.
+        self.epoch, self.step = (torch.zeros((), dtype=torch.long, device=place) for _ in "es")
         self.offsets = torch.arange(self.batch, device=place)
-        self.seed = torch.full((), seed << 20, dtype=torch.long, device=place)
+        self.start = (seed * SEED_STRIDE) & LOW
 
     def trunk(self) -> Any:
         return self.tables(self.parameters)
 
     def begin_epoch(self) -> None:
-        """A new order of every member's real targets; padding stays behind."""
-        self.first.zero_()
+        """A new order of every member's real targets; padding stays behind.
+
+        What fits into one batch keeps its order, as it would alone.
+        """
+        self.epoch.add_(1)
+        self.step.zero_()
         if self.steps_per_epoch == 1:
             return
-        keys = torch.rand(self.train.positions.shape, device=self.train.positions.device)
-        order = (keys + 2.0 * ~self.train.real).argsort(dim=1)
+        place = torch.arange(self.train.positions.shape[1], device=self.epoch.device)
+        shuffled = row_hash(self._stream() - 1, place).expand_as(self.train.positions)
+        keys = torch.where(self.train.sizes.unsqueeze(1) > self.batch, shuffled, place)
+        order = (keys + (LOW + 1) * ~self.train.real).argsort(dim=1, stable=True)
         # Into the same memory, which the steps of a captured CUDA graph go on reading.
         torch.gather(self.train.positions, 1, order, out=self.positions)
         torch.gather(self.train.labels, 1, order, out=self.labels)
 
+    def _stream(self) -> Tensor:
+        """Where this step's random numbers begin."""
+        return self.start + self.epoch * EPOCH_STRIDE + self.step * SEEDS_A_STEP
+
     def losses(self, trunk: Any) -> Tensor:
-        self.seed.add_(2)
-        noise = Noise(self.dropout, self.seed.clone()) if self.dropout else None
+        noise = Noise(self.dropout, self._stream()) if self.dropout else None
         targets, labels, weights = self._next_batch()
         logits = self.predict(self.parameters, trunk, targets, noise)
         chosen = logits.log_softmax(2).gather(2, labels.unsqueeze(2)).squeeze(2)
         return -(chosen * weights.to(chosen.dtype)).sum(1)
+
+    def learning(self) -> Tensor | None:
+        """Whether a member had a target in the batch before: not past the end of its own."""
+        if self.steps_per_epoch == 1:
+            return None
+        return (self.step - 1) * self.batch < self.train.sizes
 
     def _next_batch(self) -> tuple[Tensor, ...]:
         """Positions, labels and weights of the batch that comes next, each [S, L]."""
         ordered = self.positions, self.labels, self.weights
         if self.steps_per_epoch == 1:
             return ordered
-        place = self.first + self.offsets
-        self.first.add_(self.batch)
+        place = self.step * self.batch + self.offsets
+        self.step.add_(1)
         return tuple(values.index_select(1, place) for values in ordered)
 
     def scores(self, trunk: Any) -> Tensor:
@@ -193,8 +108,10 @@ class RepairTrainee(Trainee):
 
 
 def _padded(targets: Targets, length: int) -> Targets:
-    extra = (0, length - targets.positions.shape[1])
-    index, labels = (torch.nn.functional.pad(values, extra) for values in targets[:2])
+    extra = length - targets.positions.shape[1]
+    index, labels = (
+        torch.cat([values, values[:, :1].expand(-1, extra)], dim=1) for values in targets[:2]
+    )
     return Targets(index, labels, targets.sizes)
 
 

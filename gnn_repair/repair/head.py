@@ -11,16 +11,17 @@ from torch import Tensor, nn
 from gnn_repair.budget import REFIT, Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.repair.base import FittedRepair, TrainedRepair
-from gnn_repair.repair.fitting import Targets
+from gnn_repair.repair.base import TrainedRepair
+from gnn_repair.repair.fitted import FittedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import Noise, Parameters, affine
+from gnn_repair.repair.targets import Targets
 
 FLAT = 1e-6
 """Coordinates with a smaller standard deviation are not divided by it."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FittedHead(FittedRepair):
     """z = W (r − mean) / scale + b."""
 
@@ -34,7 +35,8 @@ class FittedHead(FittedRepair):
         """The new head's logits at the recipients, [S, n, C] float64."""
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         _check_width(inputs, self.reads)
-        return RefitHead().corrected(p, inputs, None, inputs.everyone, None).double()
+        method: RefitHead = self.repair  # type: ignore[assignment]
+        return method.corrected(p, inputs, None, inputs.everyone, None).double()
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class RefitHead(TrainedRepair[FittedHead]):
 
     budget: Budget = REFIT
     dropout: float = 0.0
-    title: ClassVar[str] = "Refitted head"
+    shared_settings: ClassVar[tuple[str, ...]] = ()
 
     def network(self, width: int, classes: int) -> nn.Module:
         """The new classifier."""
@@ -75,6 +77,14 @@ class RefitHead(TrainedRepair[FittedHead]):
         index = inputs.nodes[targets].unsqueeze(2).expand(-1, -1, embedding.shape[2])
         rows = embedding.gather(1, index).to(inputs.dtype)
         return affine(p, "head", (rows - p["mean"].unsqueeze(1)) / p["scale"].unsqueeze(1))
+
+    def check_constants(self, fitted: FittedHead) -> None:
+        """Mean and a positive scale, each [S, k]."""
+        shapes = {name: value.shape for name, value in fitted.constants.items()}
+        if shapes.keys() != {"mean", "scale"} or shapes["mean"] != shapes["scale"]:
+            raise InputError("a refitted head needs a mean and a scale of one shape")
+        if len(shapes["mean"]) != 2 or not bool((fitted.constants["scale"] > 0).all()):
+            raise InputError("a refitted head's scale must be positive, one for every coordinate")
 
     def fitted(self, **values: Any) -> FittedHead:
         """The fitted value with these fields."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gnn_repair.backbones.graph import Features
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.kernels import mix
 from gnn_repair.kernels.products import SharedRows, picked_product, product
 from gnn_repair.kernels.sets import TermSets, compare
@@ -87,7 +87,12 @@ def _pick(table: Tensor, index: Tensor) -> Tensor:
 class RepairInputs:
     """An exposure as repairs read it, in the model's precision; S members first on every axis."""
 
-    def __init__(self, exposure: Exposure) -> None:
+    def __init__(self, exposure: Exposure | TailedExposure) -> None:
+        if bool((exposure.sources < 0).any()):
+            raise InputError(
+                "the exposure has terms that nobody sent (relaxed masses), and repairs learn from "
+                "messages and their senders; use the exposure that it was relaxed from"
+            )
         self.num_members, self.num_classes = exposure.num_members, exposure.num_classes
         self.width = exposure.state.shape[2]
         self.dtype, self.device = exposure.state.dtype, exposure.recipients.device
@@ -101,7 +106,9 @@ class RepairInputs:
         self._rows, self._segments = exposure.rows, exposure.segments
         self._message_rows, self._sources = exposure.message_rows, exposure.sources
         self._coefficients, self._mass = exposure.coefficients.to(self.dtype), exposure.mass
-        self._contributions, self._fixed = exposure.contributions, exposure.fixed_logits
+        self._tail = exposure.tail if isinstance(exposure, TailedExposure) else None
+        mixture = exposure.aggregate if isinstance(exposure, TailedExposure) else exposure
+        self._contributions, self._fixed = mixture.contributions, mixture.fixed_logits
 
     @cached_property
     def recipients(self) -> Description:
@@ -164,13 +171,21 @@ class RepairInputs:
 
     @cached_property
     def contributions(self) -> Tensor:
-        """ℓ, [S, R, C]."""
+        """ℓ, [S, R, C]; before a tail h, [1, R, D]."""
         return self._contributions.to(self.dtype)
 
     @cached_property
     def fixed_logits(self) -> Tensor:
-        """β of every recipient, [S, n, C]."""
+        """β of every recipient, [S, n, C]; before a tail o, [1, n, D]."""
         return self._fixed[:, self.nodes].to(self.dtype)
+
+    def after_tail(self, mixed: Tensor, targets: Tensor) -> Tensor:
+        """Logits [S, L, C] of targets [S, L] from what was mixed for them, [S, L, C or D]."""
+        if self._tail is None:
+            return mixed
+        nodes = self.nodes[targets].flatten()
+        logits = self._tail(mixed.flatten(0, 1).double(), nodes)
+        return logits.view(*targets.shape, -1).to(mixed.dtype)
 
     @property
     def everyone(self) -> Tensor:
@@ -195,10 +210,10 @@ class RepairInputs:
         )
 
 
-_SEEN: WeakKeyDictionary[Exposure, RepairInputs] = WeakKeyDictionary()
+_SEEN: WeakKeyDictionary[Exposure | TailedExposure, RepairInputs] = WeakKeyDictionary()
 
 
-def repair_inputs(exposure: Exposure) -> RepairInputs:
+def repair_inputs(exposure: Exposure | TailedExposure) -> RepairInputs:
     """What repairs see of an exposure; computed once as long as the exposure lives."""
     if exposure not in _SEEN:
         if not bool(torch.isfinite(exposure.state).all() & torch.isfinite(exposure.messages).all()):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gnn_repair.kernels import drop
+from gnn_repair.kernels import drop_rows
 from gnn_repair.kernels.sets import Dropout, Layer, pool
 from gnn_repair.repair.inputs import RepairInputs
 
@@ -18,11 +18,11 @@ Parameters = Mapping[str, Tensor]
 
 
 class Noise(NamedTuple):
-    """Dropout during training."""
+    """Dropout during one step of training, the same for every member."""
 
     share: float
     seed: Tensor
-    """int64 scalar; the encoder's terms use it, the scorer's the number after it."""
+    """int64 scalar: this number and the three after it are the step's, one a place."""
 
     @property
     def encoder(self) -> Dropout:
@@ -34,9 +34,17 @@ class Noise(NamedTuple):
         """Of the scorer's hidden channels."""
         return Dropout(self.share, self.seed + 1)
 
-    def __call__(self, values: Tensor) -> Tensor:
-        """Dropout of anything else."""
-        return drop(values, self.share)
+    def root(self, values: Tensor) -> Tensor:
+        """ψ's hidden channels at the root, [S, L, H], dropped."""
+        return drop_rows(values, self.share, self.seed + 2)
+
+    def head(self, values: Tensor) -> Tensor:
+        """ρ's hidden channels, [S, L, H], dropped."""
+        return drop_rows(values, self.share, self.seed + 3)
+
+
+SEEDS_A_STEP = 4
+"""How many numbers :class:`Noise` takes from its seed on."""
 
 
 def perceptron(inputs: int, hidden: int, outputs: int, *, zero: bool = False) -> nn.Sequential:
@@ -147,7 +155,7 @@ def encode(
     if inputs.root:
         cosine = inputs.root_cosine.gather(1, inputs.nodes[targets]).unsqueeze(2)
         at_root = by_recipient + own[1] + cosine * pair.cosine.unsqueeze(1)
-        summed = summed + (noise(at_root.relu()) if noise else at_root.relu())
+        summed = summed + (noise.root(at_root.relu()) if noise else at_root.relu())
     total = inputs.total.gather(1, targets).unsqueeze(2)
     known = (total > 0).to(total.dtype)
     mean = summed / (total + (1 - known))

@@ -2,73 +2,98 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from gnn_repair.errors import FileFormatError
-from gnn_repair.files import load_tensors
-from gnn_repair.repair.base import KIND, FittedRepair, Repair, TrainedRepair
-from gnn_repair.repair.baselines import CorrectAndSmooth, TemperatureScaling
-from gnn_repair.repair.head import RefitHead
-from gnn_repair.repair.reweighting import Reweighting
-from gnn_repair.repair.translation import NodeTranslation, SetTranslation
+from gnn_repair.backbones.saving import STATISTICS, below, check_names, check_statistics
+from gnn_repair.errors import InputError
+from gnn_repair.files import REAL, check_fields, contents_of, load_tensors
+from gnn_repair.files.headers import dataclass_hints
+from gnn_repair.repair.base import Repair, TrainedRepair
+from gnn_repair.repair.fitted import KIND, FittedRepair
+from gnn_repair.repair.methods import METHODS
 
 REPAIRS: dict[str, type[Repair[Any]]] = {
-    "reweighting": Reweighting,
-    "set-translation": SetTranslation,
-    "node-translation": NodeTranslation,
-    "refit-head": RefitHead,
-    "correct-and-smooth": CorrectAndSmooth,
-    "temperature-scaling": TemperatureScaling,
+    key.replace("_", "-"): method.repair_class for key, method in METHODS.items()
 }
-"""The paper's two repairs and two controls, then two baselines that are not from the paper."""
+"""The classes of all methods, by name; each is declared once, in METHODS."""
 
-STATISTICS = ("best_epoch", "epochs_run", "diverged")
+
+HEADER = {
+    "repair": str, "settings": dict, "width": int, "num_classes": int,
+    "fingerprint": list | None,
+}  # fmt: skip
+LARGEST = 2**62
+"""No setting is larger; torch counts and seeds with 63 bits."""
+_LIMITS = {"dropout": 1}
 
 
 def load_repair(path: str | Path) -> FittedRepair:
     """Read what :meth:`FittedRepair.save` wrote; nothing is unpickled."""
     header, tensors = load_tensors(path, KIND)
-    by_name = {repair.__name__: repair for repair in REPAIRS.values()}
-    name = header.get("repair")
-    if name not in by_name:
-        raise FileFormatError(f"{path} holds a repair named {name!r}, which this version lacks")
-    try:
-        repair = by_name[name].from_settings(header["settings"])
+    header.setdefault("fingerprint", [])
+    with contents_of(path):
+        check_fields(header, HEADER, "header")
+        repair = _method(header)
+        check_names(tensors, STATISTICS, "parameters/", "constants/")
         fitted: FittedRepair = repair.fitted(
-            width=int(header["width"]),
-            num_classes=int(header["num_classes"]),
-            parameters=_below(tensors, "parameters/"),
-            constants=_below(tensors, "constants/"),
+            width=header["width"],
+            num_classes=header["num_classes"],
+            parameters=below(tensors, "parameters/"),
+            constants=below(tensors, "constants/"),
+            fingerprint=_fingerprint(header["fingerprint"]),
             **{field: tensors[field] for field in STATISTICS},
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise FileFormatError(f"{path} is incomplete: {error!r}; save the repair again") from error
-    _check_parameters(fitted, path)
+        _check_fitted(fitted, tensors)
     return fitted
 
 
-def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }
+def _fingerprint(held: list[Any] | None) -> tuple[str, ...] | None:
+    """The members' models; files of earlier versions name none."""
+    if held is not None and not all(isinstance(digest, str) for digest in held):
+        raise InputError("its fingerprint is not a list of texts")
+    return None if held is None else tuple(held)
 
 
-def _check_parameters(fitted: FittedRepair, path: str | Path) -> None:
+def _method(header: dict[str, Any]) -> Repair[Any]:
+    """The method with its settings, once each of them is of its type and range."""
+    by_name = {repair.__name__: repair for repair in REPAIRS.values()}
+    name, settings = header["repair"], header["settings"]
+    if name not in by_name:
+        raise InputError(f"it holds a repair named {name[:80]!r}, which this version lacks")
+    check_fields(settings, dataclass_hints(by_name[name]), "settings")
+    numbers = {**settings, **settings.get("budget", {})}
+    for key, value in numbers.items():
+        number = isinstance(value, int | float) and key != "seed"
+        if number and not 0 <= value <= _LIMITS.get(key, LARGEST):
+            raise InputError(f"its {key} is {value}, outside 0..{_LIMITS.get(key, LARGEST)}")
+    if abs(settings.get("seed", 0)) > LARGEST:
+        raise InputError(f"its seed is {settings['seed']}, outside ±{LARGEST}")
+    if not (1 <= header["width"] <= LARGEST and 2 <= header["num_classes"] <= LARGEST):
+        raise InputError(f"it is {header['width']} wide with {header['num_classes']} classes")
+    return by_name[name].from_settings(settings)
+
+
+def _check_fitted(fitted: FittedRepair, tensors: Mapping[str, Tensor]) -> None:
+    """Members, statistics, constants and the parameters' shapes agree."""
+    repair, members = fitted.repair, fitted.num_members
+    epochs = repair.budget.epochs if isinstance(repair, TrainedRepair) else 0
+    check_statistics(tensors, members, epochs)
     for name, value in {**fitted.parameters, **fitted.constants}.items():
-        if value.shape[:1] != (fitted.num_members,):
-            raise FileFormatError(
-                f"{path} is inconsistent: {name} has {value.shape[0] if value.dim() else 0} "
-                f"members instead of {fitted.num_members}"
-            )
-    if isinstance(fitted.repair, TrainedRepair):
-        expected = fitted.repair.shapes(fitted)
-        found = {name: tuple(value.shape[1:]) for name, value in fitted.parameters.items()}
-        if found != expected:
-            raise FileFormatError(
-                f"{path} is inconsistent: its parameters have shapes {found} instead of {expected}"
-            )
+        shared = name in fitted.constants and value.shape[:1] == (1,)
+        if not members or (value.shape[:1] != (members,) and not shared):
+            raise InputError(f"{name[:80]} has shape {list(value.shape)}, not {members} members")
+    repair.check_constants(fitted)
+    held = sum(value.numel() for value in tensors.values())
+    claimed = (getattr(repair, "hidden", None) or 1, fitted.num_classes, fitted.reads)
+    if isinstance(repair, TrainedRepair) and max(claimed) > held:
+        raise InputError(f"it claims {max(claimed)} channels but holds {held} numbers")
+    expected = repair.shapes(fitted)
+    found = {name: tuple(value.shape[1:]) for name, value in fitted.parameters.items()}
+    if found != expected:
+        raise InputError(f"its parameters have shapes {found} instead of {expected}")
+    if len({value.dtype for value in fitted.parameters.values()} - {*REAL}) > 0:
+        raise InputError("its parameters are not all real numbers")

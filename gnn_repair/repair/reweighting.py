@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from gnn_repair.budget import REWEIGHTING, Budget
+from gnn_repair.budget import REWEIGHTING, Budget, check_whole
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.sets import BOUND, Layer, TermSets, tilt
-from gnn_repair.repair.base import FittedRepair, TrainedRepair
+from gnn_repair.repair.base import TrainedRepair
+from gnn_repair.repair.fitted import FittedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import (
     ContextWeights,
@@ -43,7 +44,7 @@ class ReweightingTables(NamedTuple):
     """[h_a, z_a] times the scorer's source part, [S, P, H]."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FittedReweighting(FittedRepair):
     """z = β + Σ λ ℓ."""
 
@@ -74,7 +75,10 @@ class Reweighting(TrainedRepair[FittedReweighting]):
     budget: Budget = REWEIGHTING
     hidden: int = 128
     """H, also the width of p_v."""
-    title: ClassVar[str] = "Reweighting"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("Reweighting", "hidden", self.hidden, 1)
 
     def network(self, width: int, classes: int) -> nn.Module:
         """ψ and the scorer."""
@@ -125,7 +129,7 @@ class Reweighting(TrainedRepair[FittedReweighting]):
     def corrected(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
     ) -> Tensor:
-        """β + Σ λ ℓ."""
+        """β + Σ λ ℓ, or T(o + Σ λ h)."""
         layer = self.scorer_layer(p, inputs, tables, targets, noise)
         mixed = tilt(
             inputs.sets,
@@ -140,7 +144,8 @@ class Reweighting(TrainedRepair[FittedReweighting]):
         # A group that a recipient does not have adds nothing.
         present = (totals > 0).to(totals.dtype)
         ratio = inputs.at(inputs.mass, targets).unsqueeze(3) * present / (totals + (1 - present))
-        return inputs.at(inputs.fixed_logits, targets) + (ratio * mixed[..., :-1]).sum(2)
+        total = inputs.at(inputs.fixed_logits, targets) + (ratio * mixed[..., :-1]).sum(2)
+        return inputs.after_tail(total, targets)
 
     def fitted(self, **values: Any) -> FittedReweighting:
         """The fitted value with these fields."""

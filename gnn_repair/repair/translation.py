@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from gnn_repair.budget import CONTROL, TRANSLATION, Budget
+from gnn_repair.budget import CONTROL, TRANSLATION, Budget, check_whole
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.sets import BOUND
-from gnn_repair.repair.base import FittedRepair, TrainedRepair
+from gnn_repair.repair.base import TrainedRepair
+from gnn_repair.repair.fitted import FittedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import (
     Noise,
@@ -29,7 +30,7 @@ from gnn_repair.repair.layers import (
 )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FittedTranslation(FittedRepair):
     """z = z⁰ + q."""
 
@@ -42,7 +43,8 @@ class FittedTranslation(FittedRepair):
 
     def logits(self, exposure: Exposure) -> Tensor:
         """z⁰ + q at the recipients, [S, n, C] float64."""
-        return exposure.frozen_logits[:, exposure.recipients] + self.shift(exposure)
+        shift = self.shift(exposure)
+        return exposure.frozen_logits[:, exposure.recipients] + shift
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class _Translation(TrainedRepair[FittedTranslation]):
     ) -> Tensor:
         """q = P · 4 tanh(ρ(·)) of targets [S, L], [S, L, C]."""
         hidden = self.hidden_layer(p, inputs, tables, targets, noise).relu()
-        raw = affine(p, "head.2", noise(hidden) if noise else hidden)
+        raw = affine(p, "head.2", noise.head(hidden) if noise else hidden)
         return centred(BOUND * raw.tanh())
 
     def hidden_layer(
@@ -81,7 +83,10 @@ class SetTranslation(_Translation):
     budget: Budget = TRANSLATION
     hidden: int = 128
     """H, also the width of p_v."""
-    title: ClassVar[str] = "Set translation"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("SetTranslation", "hidden", self.hidden, 1)
 
     def network(self, width: int, classes: int) -> nn.Module:
         """ψ and ρ."""
@@ -117,7 +122,19 @@ class NodeTranslation(_Translation):
     budget: Budget = CONTROL
     hidden: int | None = None
     """H_N; None: as wide as makes it match set translation's parameter count."""
-    title: ClassVar[str] = "Node translation"
+
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """As wide as matches the protocol's set translation in parameters."""
+        state, classes = exposure.state.shape[2], exposure.num_classes
+        capacity = set_translation_size(state, classes, settings.hidden)
+        width = matched_width(capacity, state, classes)
+        return replace(super().from_protocol(settings, exposure), hidden=width)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hidden is not None:
+            check_whole("NodeTranslation", "hidden", self.hidden, 1)
 
     def network(self, width: int, classes: int) -> nn.Module:
         """ρ."""

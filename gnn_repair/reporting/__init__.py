@@ -2,6 +2,15 @@
 
 from gnn_repair.reporting.evidence import Evidence, gather
 from gnn_repair.reporting.figures import write_figures
+from gnn_repair.reporting.runs import evidence_of, report_run
 from gnn_repair.reporting.writing import report, report_results
 
-__all__ = ["Evidence", "gather", "report", "report_results", "write_figures"]
+__all__ = [
+    "Evidence",
+    "evidence_of",
+    "gather",
+    "report",
+    "report_results",
+    "report_run",
+    "write_figures",
+]

@@ -12,17 +12,10 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.repair.methods import METHODS, title_of
 
-TITLES = {
-    "frozen": "Frozen",
-    "reweighting": "Reweighting",
-    "set_translation": "Set translation",
-    "node_translation": "Node translation",
-    "refit_head": "Refitted head",
-    "correct_and_smooth": "Correct and smooth",
-    "temperature_scaling": "Temperature scaling",
-}
-"""Names of methods as people read them; other names are shown as they are."""
+RESERVED = ("frozen", "oracle", "what_if", "unit")
+"""What the page calls predictions that are not repairs."""
 
 Kind = Literal["coefficients", "shift", "logits"]
 
@@ -53,7 +46,7 @@ class Correction:
     @property
     def title(self) -> str:
         """The name as people read it."""
-        return TITLES.get(self.name, self.name)
+        return title_of(self.name)
 
     @property
     def predictions(self) -> NDArray[np.int64]:
@@ -65,7 +58,7 @@ def correction_of(
     name: str, repair: RepairLike, exposure: Exposure, part: Exposure, member: int
 ) -> Correction:
     """The repair's answers at the recipients of ``part``, a cut of ``exposure``."""
-    key = name.replace("-", "_")
+    key = _key(name)
     if isinstance(repair, Tensor):
         return Correction(key, "logits", _own_logits(name, repair, part))
     asked: Any = repair
@@ -79,6 +72,14 @@ def correction_of(
     everywhere[exposure.recipients] = answers[member if answers.shape[0] > 1 else 0]
     kind: Kind = "shift" if hasattr(repair, "shift") else "logits"
     return Correction(key, kind, everywhere[part.recipients].numpy())
+
+
+def _key(name: str) -> str:
+    """The name with which the page tells repairs apart; our own may be written with dashes."""
+    key = name.replace("-", "_")
+    if key in RESERVED:
+        raise InputError(f"a repair cannot be called {name!r}, which means something else here")
+    return key if key in METHODS else name
 
 
 def _own_logits(name: str, logits: Tensor, part: Exposure) -> NDArray[np.float64]:

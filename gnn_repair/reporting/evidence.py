@@ -16,9 +16,12 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.oracle.counting import ReachCounts, count_reach
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.reporting.corrections import Correction, RepairLike, correction_of
+from gnn_repair.reporting.inputs import INTEGERS, check_gathered, check_solution
+from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -57,7 +60,7 @@ class Evidence:
     sources: Integers
     """[R]: the node that sent it."""
     margin: Floats
-    """[n]: γ of the true class; NaN where not solved."""
+    """[n]: γ of the true class; NaN where not solved or not decided."""
     rival_weights: Floats
     """[n, C]: w."""
     witness: Floats
@@ -95,9 +98,15 @@ class Evidence:
         active = np.concatenate([[0], np.cumsum(self.witness > ACTIVE)])
         return active[self.starts[1:]] - active[self.starts[:-1]]
 
+    @property
+    def reachable(self) -> NDArray[np.bool_]:
+        """[n]: whether the true class can win."""
+        return self.margin > REACHABLE
 
-REACHABLE = ACTIVE = 1e-7
-"""γ and λ count above this, as in the paper."""
+    @property
+    def reach(self) -> ReachCounts:
+        """What is counted over the chosen nodes; those without an answer are counted nowhere."""
+        return count_reach(self.reachable, ~self.right, self.support, ~np.isnan(self.margin))
 
 
 def gather(
@@ -121,10 +130,12 @@ def gather(
         repairs: by name, fitted repairs or logits [N, C] of one's own method.
         edge_index: [2, E] the graph; without it the sources of the terms stand for neighbours.
     """
-    if not 0 <= member < exposure.num_members:
-        raise InputError(f"member {member} does not exist; there are {exposure.num_members}")
-    if y.shape != (exposure.num_nodes,):
-        raise InputError(f"y has shape {list(y.shape)} instead of [{exposure.num_nodes}]")
+    check_gathered(exposure, y, member, repairs, edge_index)
+    if bool((exposure.sources < 0).any()):
+        raise InputError(
+            "the exposure has terms that nobody sent (relaxed masses), and a report shows who sent "
+            "what; report the exposure that it was relaxed from"
+        )
     exposure, y = exposure.to("cpu"), y.cpu().long()
     if bool((y >= exposure.num_classes).any()):
         raise InputError(f"y holds class {int(y.max())}; classes end at {exposure.num_classes - 1}")
@@ -136,6 +147,7 @@ def gather(
         solution = solve_oracle(exposure.member(member), y, known)
         solved = 0
     else:
+        check_solution(solution, exposure)
         solved = member
     margin, weights = _answers(solution, solved, known, y)
     predicted = exposure.frozen_logits[member].argmax(1)
@@ -177,9 +189,11 @@ def chosen_nodes(exposure: Exposure, nodes: Tensor | None, member: int) -> Tenso
     """Node numbers [n] behind a mask, numbers or None."""
     if nodes is None:
         return exposure.recipients.cpu()
+    if not isinstance(nodes, Tensor):
+        raise InputError(f"nodes is {nodes!r:.60}; give a mask [N] or node numbers as a tensor")
     nodes = nodes.cpu()
     if nodes.dtype != torch.bool:
-        return nodes.long().view(-1)
+        return _numbered(exposure, nodes)
     if nodes.dim() == 2:
         if nodes.shape[1] != exposure.num_members:
             raise InputError(
@@ -187,9 +201,25 @@ def chosen_nodes(exposure: Exposure, nodes: Tensor | None, member: int) -> Tenso
                 "give one column a member, or one mask"
             )
         nodes = nodes[:, member]
-    if nodes.shape[0] != exposure.num_nodes:
-        raise InputError(f"the mask covers {nodes.shape[0]} nodes instead of {exposure.num_nodes}")
+    if nodes.dim() != 1 or nodes.shape[0] != exposure.num_nodes:
+        raise InputError(
+            f"the mask has shape {list(nodes.shape)} instead of [{exposure.num_nodes}]"
+        )
     return nodes.nonzero().view(-1)
+
+
+def _numbered(exposure: Exposure, nodes: Tensor) -> Tensor:
+    """Node numbers that are recipients, each once."""
+    if nodes.dtype not in INTEGERS or nodes.dim() != 1:
+        raise InputError(
+            f"nodes is {nodes.dtype} of shape {list(nodes.shape)}; give a boolean mask or whole "
+            "node numbers"
+        )
+    chosen = torch.unique(nodes.long().view(-1))
+    absent = chosen[~torch.isin(chosen, exposure.recipients.cpu())]
+    if len(absent):
+        raise InputError(f"node {int(absent[0])} is no recipient of the exposure; choose others")
+    return chosen
 
 
 def _of_member(values: Tensor, member: int) -> Tensor:
@@ -201,7 +231,7 @@ def _answers(
 ) -> tuple[Floats, Floats]:
     """γ and w of the true class at ``nodes``; NaN and zero where they were not solved."""
     place = _places(solution, member, len(y), y)[nodes.numpy()]
-    found = place >= 0
+    found = (place >= 0) & solution.decided[np.where(place >= 0, place, 0)]
     margin = np.where(found, solution.margin[np.where(found, place, 0)], np.nan)
     weights = np.where(found[:, None], solution.rival_weights[np.where(found, place, 0)], 0.0)
     return margin, weights

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gnn_repair.atomic import replacing
 from gnn_repair.errors import InputError
-from gnn_repair.files import replacing
-from gnn_repair.reporting.evidence import REACHABLE, Evidence
+from gnn_repair.repair.methods import METHODS
+from gnn_repair.reporting.evidence import Evidence
+from gnn_repair.reporting.inputs import check_names
 from gnn_repair.reporting.planes import Plane, hull, plane_of, vertices
 
 if TYPE_CHECKING:
@@ -19,16 +21,14 @@ if TYPE_CHECKING:
 FORMATS = ("svg", "pdf")
 TRUE, RIVAL, RIVAL_TWO, OTHER = "#0072b2", "#d55e00", "#b4548c", "#8b929c"
 RIGHT, REACHED = "#9fb6c9", "#009e73"
-LOOKS = {
-    "frozen": ("o", "#16191d"),
-    "oracle": ("*", "#f0e442"),
-    "reweighting": ("D", "#e69f00"),
-    "set_translation": ("^", "#009e73"),
-    "node_translation": ("v", "#56b4e9"),
-    "refit_head": ("s", "#7a7f87"),
-}
-"""Marker and colour (Okabe and Ito's palette), the same as on the page."""
+LOOKS = {"frozen": ("o", "#16191d"), "oracle": ("*", "#f0e442")}
+"""Marker and colour of what is no method, the same as on the page."""
+MARKERS = {
+    "diamond": "D", "triangle": "^", "flipped": "v", "square": "s", "pentagon": "p", "circle": "o",
+}  # fmt: skip
+"""matplotlib's names of the page's markers."""
 SPARE = ("P", "#9467bd")
+"""Of a method that is not declared."""
 STATUS = (("frozen right", RIGHT), ("wrong, reachable", REACHED), ("wrong, unreachable", RIVAL))
 
 
@@ -52,7 +52,12 @@ def write_figures(
     Returns:
         The files written.
     """
-    names = list(class_names or [f"class {c}" for c in range(evidence.num_classes)])
+    if not isinstance(evidence, Evidence):
+        raise InputError(f"evidence is {evidence!r:.60}; give what gather returns")
+    _check_formats(formats)
+    own = check_names(class_names, evidence.num_classes, "class")
+    names = own or [f"class {c}" for c in range(evidence.num_classes)]
+    target = _folder(folder)
     place = _position(evidence, node)
     figures: dict[str, Callable[[Axes], None]] = {
         "accuracy": lambda axes: draw_accuracy(axes, evidence),
@@ -65,14 +70,36 @@ def write_figures(
     }
     if not evidence.corrections:
         del figures["moves"]
-    return [
-        path for name, draw in figures.items() for path in _save(draw, Path(folder) / name, formats)
-    ]
+    return [path for name, draw in figures.items() for path in _save(draw, target / name, formats)]
+
+
+def _check_formats(formats: Any) -> None:
+    from matplotlib.figure import Figure
+
+    known = Figure().canvas.get_supported_filetypes()
+    if isinstance(formats, str | bytes) or not isinstance(formats, Sequence):
+        raise InputError(f"formats is {formats!r:.60}; give a list such as ['svg', 'pdf']")
+    for kind in formats:
+        if kind not in known:
+            raise InputError(f"there is no format {kind!r:.60}; choose from {', '.join(known)}")
+
+
+def _folder(folder: Any) -> Path:
+    try:
+        target = Path(folder)
+        is_file = target.is_file()
+    except (TypeError, OSError, ValueError) as error:
+        raise InputError(f"{str(folder)[:80]!r} cannot be a folder: {error}") from error
+    if is_file or "\0" in str(folder):
+        raise InputError(f"{target} is no folder; name one for the figures")
+    return target
 
 
 def _position(evidence: Evidence, node: int | None) -> int:
     if node is None:
         return 0
+    if isinstance(node, bool) or not isinstance(node, int):
+        raise InputError(f"node is {node!r:.60}; give a node's number")
     found = np.flatnonzero(evidence.nodes == node)
     if not len(found):
         raise InputError(f"node {node} is not among the report's nodes; choose one of them")
@@ -92,7 +119,6 @@ def _save(draw: Callable[[Axes], None], stem: Path, formats: Sequence[str]) -> l
             path = stem.with_name(f"{stem.name}.{kind}")
             with replacing(path) as temporary:
                 figure.savefig(temporary, format=kind)
-                temporary.chmod(0o644)
             paths.append(path)
     return paths
 
@@ -116,7 +142,7 @@ def draw_accuracy(axes: Axes, evidence: Evidence) -> None:
     rows = [("Frozen", "frozen", evidence.right)]
     rows += [(c.title, c.name, c.predictions == truth) for c in evidence.corrections]
     for y, (_, name, right) in enumerate(rows):
-        marker, colour = LOOKS.get(name, SPARE)
+        marker, colour = _look(name)
         axes.plot(100 * right.mean(), y, marker, color=colour, markersize=8)
     axes.set_yticks(range(len(rows)), [plain(title) for title, _, _ in rows])
     axes.margins(0.15)
@@ -145,7 +171,7 @@ def draw_moves(axes: Axes, evidence: Evidence) -> None:
 
 def _status(evidence: Evidence) -> np.ndarray[Any, Any]:
     """[n]: 0 right, 1 wrong and reachable, 2 wrong and not."""
-    return np.where(evidence.right, 0, np.where(evidence.margin > REACHABLE, 1, 2))
+    return np.where(evidence.right, 0, np.where(evidence.reachable, 1, 2))
 
 
 def draw_margins(axes: Axes, evidence: Evidence) -> None:
@@ -167,6 +193,8 @@ def draw_margins(axes: Axes, evidence: Evidence) -> None:
 
 def _shares(axes: Axes, evidence: Evidence, bins: np.ndarray[Any, Any], names: list[str]) -> None:
     status = _status(evidence)
+    # An error without an answer is neither reachable nor unreachable.
+    bins = np.where(np.isnan(evidence.margin) & ~evidence.right, -1, bins)
     used = [b for b in range(len(names)) if (bins == b).any()]
     base = np.zeros(len(used))
     for s, (label, colour) in enumerate(STATUS):
@@ -198,7 +226,7 @@ def draw_homophily(axes: Axes, evidence: Evidence) -> None:
 
 def draw_support(axes: Axes, evidence: Evidence) -> None:
     """How many terms witnesses use."""
-    reachable = evidence.margin > REACHABLE
+    reachable = evidence.reachable
     counts = np.bincount(evidence.support[reachable], minlength=2)
     axes.bar(range(1, len(counts)), counts[1:], color=REACHED)
     axes.set_xticks(range(1, len(counts)))
@@ -213,14 +241,15 @@ def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) 
     axes.fill(*outline.T, facecolor=TRUE, alpha=0.16)
     axes.fill(*outline.T, facecolor="none", edgecolor=TRUE, linewidth=1.4)
     axes.plot(*plane.place(vertices(evidence, i)).T, ".", color=TRUE, markersize=4)
+    translated = {c.name for c in evidence.corrections if c.kind == "shift" and _reads_set(c.name)}
     for name, title, at in _points(evidence, i, plane):
-        if name == "set_translation":
+        if name in translated:
             axes.fill(*(outline + at - frozen).T, fill=False, edgecolor=REACHED, linestyle="--")
         if name != "frozen":
             axes.annotate(
                 "", tuple(at), tuple(frozen), arrowprops={"arrowstyle": "->", "color": "#5b636e"}
             )
-        marker, colour = LOOKS.get(name, SPARE)
+        marker, colour = _look(name)
         size = 15 if name == "oracle" else 8
         axes.plot(*at, marker, color=colour, markersize=size, markeredgecolor="#16191d",
                   markeredgewidth=0.7, label=plain(title), linestyle="none")  # fmt: skip
@@ -229,6 +258,19 @@ def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) 
     axes.set_ylabel(plain(f"margin over {names[plane.two]} (logits)"))
     axes.set_title(plain(f"node {evidence.nodes[i]}, which is {names[plane.true]}"))
     axes.legend(frameon=False, fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _reads_set(name: str) -> bool:
+    """Whether a method reads the message set; one that is not declared may."""
+    return name not in METHODS or METHODS[name].message_set
+
+
+def _look(name: str) -> tuple[str, str]:
+    """Marker and colour, as declared."""
+    if name in LOOKS or name not in METHODS:
+        return LOOKS.get(name, SPARE)
+    look = METHODS[name].look
+    return MARKERS[look.marker], look.colour
 
 
 def _points(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnn_repair.published import published
-from gnn_repair.reporting.corrections import TITLES
-from gnn_repair.reporting.evidence import REACHABLE, Evidence
+from gnn_repair.repair.methods import title_of
+from gnn_repair.reporting.evidence import Evidence
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,22 +20,27 @@ REACH = ("true_class_reach", "error_reach", "support")
 def case_of_run(evidence: Evidence, dataset: str, backbone: str) -> dict[str, Any]:
     """A run as a case of one split: accuracies and reach in percent, support in terms."""
     truth, right = evidence.true_class, evidence.right
-    reachable = evidence.margin > REACHABLE
+    counts = evidence.reach
     accuracy = {"frozen": [_percent(right)]}
     kinds = {}
     for item in evidence.corrections:
         accuracy[item.name] = [_percent(item.predictions == truth)]
         kinds[item.name] = item.kind
     reach = {
-        "true_class_reach": [_percent(reachable)],
-        "error_reach": [_percent(reachable[~right])],
-        "support": [float(evidence.support[reachable].mean()) if reachable.any() else None],
+        "true_class_reach": [_known(100 * counts.true_class_reach)],
+        "error_reach": [_known(100 * counts.error_reach)],
+        "support": [_known(counts.support)],
     }
     return _case(dataset, backbone, accuracy, reach, kinds)
 
 
 def _percent(flags: np.ndarray[Any, Any]) -> float | None:
     return float(100 * flags.mean()) if flags.size else None
+
+
+def _known(value: float) -> float | None:
+    """None where there was nothing to count."""
+    return None if np.isnan(value) else value
 
 
 def cases_of_results(results: pd.DataFrame) -> list[dict[str, Any]]:
@@ -72,7 +77,7 @@ def _case(
     methods = [
         {
             "key": name,
-            "title": TITLES.get(name, name),
+            "title": title_of(name),
             "kind": (kinds or {}).get(name),
             "values": list(values),
             "paper": published_value(name, dataset, backbone),

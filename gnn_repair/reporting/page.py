@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
+from gnn_repair.repair.methods import METHODS
 from gnn_repair.reporting.payload import script_safe
 
 SCRIPTS = (
@@ -33,12 +35,20 @@ def build_page(content: Mapping[str, Any]) -> str:
         "TITLE": html.escape(str(content["title"])),
         "STYLE": _read("style.css"),
         "SCRIPT": "\n".join(_read(name) for name in SCRIPTS),
-        "PAYLOAD": script_safe(content),
+        "PAYLOAD": script_safe({**content, "looks": _looks()}),
     }
     # Split once, so that a marker inside a title or a payload is never taken for ours.
     pieces = _read("page.html").split("@@")
     pieces[1::2] = [parts[name] for name in pieces[1::2]]
     return "".join(pieces)
+
+
+def _looks() -> dict[str, dict[str, Any]]:
+    """How every declared method is drawn, and whether it reads the message set."""
+    return {
+        name: {**asdict(method.look), "message_set": method.message_set}
+        for name, method in METHODS.items()
+    }
 
 
 def _read(name: str) -> str:

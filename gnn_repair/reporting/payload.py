@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnn_repair.errors import InputError
 from gnn_repair.reporting.evidence import Evidence
+from gnn_repair.reporting.inputs import check_names
+from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 TERM_BYTES = 16 * 2**20
 """Bytes of terms a page holds at most; base64 makes a third more of them."""
@@ -67,6 +68,7 @@ def run_payload(
         "dataset": dataset,
         "backbone": backbone,
         "unlabelled": evidence.unlabelled,
+        "thresholds": {"reachable": REACHABLE, "active": ACTIVE},
         "left_out": int((~kept).sum()),
         "repairs": [
             {"key": item.name, "title": item.title, "kind": item.kind}
@@ -77,11 +79,7 @@ def run_payload(
 
 
 def _names(names: Sequence[str] | None, size: int, kind: str) -> list[str]:
-    if names is None:
-        return [f"class {index}" for index in range(size)]
-    if len(names) != size:
-        raise InputError(f"{len(names)} {kind} names were given for {size}")
-    return [str(name) for name in names]
+    return check_names(names, size, kind) or [f"class {index}" for index in range(size)]
 
 
 def within_budget(evidence: Evidence, limit: int | None = None) -> NDArray[np.bool_]:
@@ -120,7 +118,7 @@ def _arrays(evidence: Evidence, kept: NDArray[np.bool_]) -> dict[str, Any]:
         "witness_coefficients": values,
     }
     encoded = {name: encode_array(values) for name, values in arrays.items()}
-    # γ decides at 1e-7, which float32 would blur.
+    # γ decides at a threshold that float32 would blur.
     encoded["margins"] = encode_array(evidence.margin, wide=True)
     for j, item in enumerate(evidence.corrections):
         encoded[f"repair_{j}_logits"] = encode_array(item.logits)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.files import replacing
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.reporting.corrections import RepairLike
 from gnn_repair.reporting.evidence import Evidence, gather
+from gnn_repair.reporting.inputs import check_results, check_words
 from gnn_repair.reporting.overview import case_of_run, cases_of_results
 from gnn_repair.reporting.page import build_page
 from gnn_repair.reporting.payload import run_payload
@@ -38,6 +39,7 @@ def report(
     backbone: str = "",
     title: str | None = None,
     selection: str | None = None,
+    note: str = "",
     results: pd.DataFrame | None = None,
 ) -> Path:
     """Write one self-contained HTML file that shows the evidence of every chosen node.
@@ -55,11 +57,15 @@ def report(
         dataset, backbone: name the case; the published numbers are shown where they exist.
         title: the page's heading.
         selection: what the chosen nodes are called, such as "test nodes".
+        note: which run this is, or anything else that belongs under the heading.
         results: a study's long-form results, for the spread over splits and other cases.
 
     Returns:
         The path.
     """
+    check_target(path)
+    check_words(dataset=dataset, backbone=backbone, title=title, selection=selection, note=note)
+    check_results(results)
     evidence = gather(
         exposure,
         y,
@@ -80,7 +86,7 @@ def report(
     heading = title or exposure.origin or "Evidence of a trained model"
     content = {
         "title": heading,
-        "subtitle": _subtitle(evidence, words["left_out"]),
+        "subtitle": _subtitle(evidence, words["left_out"], note),
         "run": words,
         "arrays": arrays,
         "study": _study(evidence, dataset or "this graph", backbone or "model", results),
@@ -90,6 +96,10 @@ def report(
 
 def report_results(results: pd.DataFrame, path: str | Path, *, title: str = "Study") -> Path:
     """Write the overview of a study's results alone, without any node."""
+    check_words(title=title)
+    if results is None:
+        raise InputError("there are no results to show; give those of gnn_repair.read_results")
+    check_results(results)
     cases = cases_of_results(results)
     if not cases:
         raise InputError("the results hold no test accuracy; run the study first")
@@ -100,21 +110,21 @@ def report_results(results: pd.DataFrame, path: str | Path, *, title: str = "Stu
 
 def write_page(content: Mapping[str, Any], path: str | Path) -> Path:
     """Write the page whole or not at all."""
-    path = Path(path)
+    path = check_target(path)
     with replacing(path) as temporary:
         temporary.write_text(build_page(content), encoding="utf-8")
-        temporary.chmod(0o644)
     return path
 
 
-def _subtitle(evidence: Evidence, left_out: int) -> str:
+def _subtitle(evidence: Evidence, left_out: int, note: str) -> str:
     errors = int((~evidence.right).sum())
     parts = [f"{len(evidence.nodes):,} nodes, {errors:,} of them misclassified"]
     if evidence.unlabelled:
         parts.append(f"{evidence.unlabelled:,} nodes without a label are not shown")
     if left_out:
         parts.append(f"terms of {left_out:,} nodes left out to keep the file small")
-    return "; ".join(parts)
+    sentences = ["; ".join(parts), note[:1].upper() + note[1:]]
+    return ". ".join(filter(None, sentences))
 
 
 def _study(

@@ -9,7 +9,9 @@ import importlib
 from typing import Any
 
 _HOMES = {
+    "INDEPENDENT": "protocol",
     "PAPER": "protocol",
+    "PROTOCOLS": "protocol",
     "Protocol": "protocol",
     "override": "overrides",
     "read_protocol": "overrides",

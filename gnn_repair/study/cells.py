@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gnn_repair.published import published
-from gnn_repair.study.store import Record
+from gnn_repair.study.records import Record
 
 Address = tuple[str, str]
 """(backbone, dataset): a case."""
@@ -158,13 +158,18 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def wins(winner: Cells, loser: Cells) -> Figure:
-    """In how many comparable cases the first mean is strictly larger; ties are no wins."""
+    """In how many comparable cases the first mean is strictly larger; ties are no wins.
+
+    Ours count in the digits of the published ones, which decide the published wins.
+    """
     shared = comparable(winner, [address for address in winner if address in loser])
     both = [(winner[address], loser[address]) for address in shared]
     known = all(w.published is not None and lo.published is not None for w, lo in both) and both
     return Figure(
-        value=sum(_beats(w.value, lo.value) for w, lo in both),
-        published=sum(_beats(w.published, lo.published) for w, lo in both) if known else None,
+        value=sum(_beats(w.value, lo.value, w.digits) for w, lo in both),
+        published=(
+            sum(_beats(w.published, lo.published, w.digits) for w, lo in both) if known else None
+        ),
         count=len(both),
         counted="cases",
         digits=0,
@@ -185,8 +190,8 @@ def gain(winner: Cells, loser: Cells) -> Figure:
     )
 
 
-def _beats(first: float | None, second: float | None) -> bool:
-    return first is not None and second is not None and first > second
+def _beats(first: float | None, second: float | None, digits: int) -> bool:
+    return first is not None and second is not None and round(first, digits) > round(second, digits)
 
 
 def _minus(first: float | None, second: float | None) -> float | None:

@@ -17,16 +17,18 @@ class Named:
     """Datasets by name; the last one is kept, because cases of a dataset follow each other."""
 
     root: str | Path | None = None
+    draw: str = "torch"
     _last: tuple[str, Data] | None = field(default=None, repr=False)
 
     def __call__(self, name: str) -> Data:
         if self._last is None or self._last[0] != name:
-            self._last = (name, load_dataset(name, self.root))
+            draw: Any = self.draw  # checked with the protocol
+            self._last = (name, load_dataset(name, self.root, draw=draw))
         return self._last[1]
 
     def __getstate__(self) -> dict[str, Any]:
         """A worker elsewhere loads its own."""
-        return {"root": self.root, "_last": None}
+        return {"root": self.root, "draw": self.draw, "_last": None}
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,9 @@ def attempt(work: Work[Task, Result], shared: Any, task: Task, tell: Tell) -> Re
 class Engine(ABC):
     """Runs tasks and hands back results as they come, each exactly once."""
 
+    elsewhere: bool = False
+    """Whether tasks may run on other machines, with other devices and files."""
+
     @abstractmethod
     def map(
         self,

@@ -19,7 +19,7 @@ def environment(device: torch.device) -> dict[str, str]:
     """Versions, device and source revision."""
     return {
         "gnn-repair": gnn_repair.__version__,
-        "revision": _revision(),
+        **source(),
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
         "system": f"{platform.system()} {platform.machine()}",
@@ -41,16 +41,18 @@ def _version(name: str) -> str:
 
 
 @functools.cache
-def _revision() -> str:
-    """The git revision of the package's own checkout, with + where files differ from it."""
+def source() -> dict[str, str]:
+    """The git revision of the package's own checkout, and whether its files are that revision's."""
     folder = Path(gnn_repair.__file__).parent
     if not (folder.parent / ".git").exists():
-        return "released"
+        return {"revision": "released", "source": "clean"}
     try:
         revision = _git(folder, "rev-parse", "--short=12", "HEAD")
-        return revision + ("+" if _git(folder, "status", "--porcelain", "--", ".") else "")
+        changed = _git(folder, "status", "--porcelain", "--", ".").splitlines()
     except (OSError, subprocess.SubprocessError):
-        return "unknown"
+        return {"revision": "unknown", "source": "unknown"}
+    state = f"{len(changed)} files differ from the revision" if changed else "clean"
+    return {"revision": revision, "source": state}
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -9,12 +9,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnn_repair.errors import InputError
 from gnn_repair.published import published
-from gnn_repair.study.cases import Case, Run, all_runs
+from gnn_repair.study.cases import Case, Place, Run, all_runs, check_splits
 from gnn_repair.study.engine import Engine, Failure, LocalEngine, Work
-from gnn_repair.study.methods import ORACLE, chosen_methods
+from gnn_repair.study.identity import current_methods
+from gnn_repair.study.methods import METHODS, ORACLE, chosen_methods
 from gnn_repair.study.protocol import PAPER, Protocol
-from gnn_repair.study.store import Record, Store
+from gnn_repair.study.records import Record
+from gnn_repair.study.results_source import ResultsSource
+from gnn_repair.study.store import Store
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -61,45 +65,51 @@ class Plan:
 
 
 def make_plan(
-    store: Store,
-    digest: str,
+    store: ResultsSource,
+    protocol: Protocol,
     runs: Sequence[Run],
     methods: Iterable[str] | None = None,
     stack: int | None = None,
 ) -> Plan:
     """Compare a grid with a store.
 
-    A run is done when its record holds every method asked for. One that lacks some is run anew
-    with old and new methods together, so that a record always speaks of one frozen model.
+    A run is done when its record holds a current result of every method asked for. One that lacks
+    some is run anew with old and new methods together, so that a record always speaks of one
+    frozen model.
 
     Args:
         store: where results lie.
-        digest: of the protocol.
+        protocol: all settings.
         runs: the grid, splits of a case side by side.
         methods: what must be evaluated; everything unless given.
         stack: most splits trained as one; all unless given.
     """
-    wanted = chosen_methods(methods)
+    if not isinstance(store, ResultsSource):
+        raise InputError(f"store is {store!r:.60}; give a Store")
+    if not isinstance(protocol, Protocol):
+        raise InputError(f"protocol is {protocol!r:.60}; give a Protocol")
+    if isinstance(runs, str | bytes) or not isinstance(runs, Iterable):
+        raise InputError(f"runs is {runs!r:.60}; give a list of runs")
+    if stack is not None and (type(stack) is not int or stack < 1):
+        raise InputError(f"stack is {stack!r:.60}; give a whole number from 1, or None for all")
+    wanted, digest = chosen_methods(methods), protocol.digest
     done, failed, missing, todo = [], {}, [], []
     for run in runs:
-        held = _held(store.get(digest, run))
-        if held is not None and set(wanted) <= set(held):
+        if not isinstance(run, Run):
+            raise InputError(f"{run!r:.60} is not a Run; give dataset, backbone and split")
+        record = store.get(digest, run)
+        held = () if record is None else current_methods(record, protocol)
+        if record is not None and set(wanted) <= set(held):
             done.append(run)
             continue
-        todo.append((run, chosen_methods({*wanted, *(held or ())})))
+        known = [name for name in held if name in (ORACLE, *METHODS)]
+        todo.append((run, chosen_methods({*wanted, *known})))
         error = store.failure(digest, run)
         if error is None:
             missing.append(run)
         else:
             failed[run] = error
     return Plan(tuple(done), failed, tuple(missing), tuple(_cases(todo, stack)))
-
-
-def _held(record: Record | None) -> tuple[str, ...] | None:
-    """The methods a record holds."""
-    if record is None:
-        return None
-    return ((ORACLE,) if record.get("oracle") else ()) + tuple(record["methods"])
 
 
 def _cases(todo: list[tuple[Run, tuple[str, ...]]], stack: int | None) -> Iterable[Case]:
@@ -160,17 +170,24 @@ def run_study(
         watcher: told how it goes.
         work: what a case does; for tests.
     """
+    check_objects(protocol, engine, watcher)
     watcher, held = watcher or Watcher(), Store(store)
-    datasets = datasets if isinstance(datasets, Mapping) else list(datasets)
-    backbones = backbones if isinstance(backbones, Mapping) else list(backbones)
-    runs = all_runs(datasets, backbones, list(splits))
-    plan = make_plan(held, protocol.digest, runs, methods, stack)
+    graphs, models = as_grid(datasets, "datasets"), as_grid(backbones, "backbones")
+    runs = all_runs(graphs, models, check_splits(splits))
+    plan = make_plan(held, protocol, runs, methods, stack)
     if not plan.cases:
         watcher.planned(plan)
         return Outcome(protocol.digest, len(plan.done))
     shared = None
     if work is None:
-        work, shared = _real_work(datasets, backbones, protocol, device, root)
+        from gnn_repair.study.before import real_work
+
+        remote = engine is not None and engine.elsewhere
+        place = Place(device, root, remote)
+        work, shared = real_work(graphs, models, plan.cases, protocol, place)
+    for case in plan.cases:
+        for run in case.runs:
+            held.refuse_newer(protocol.digest, run)
     held.begin(protocol)
     watcher.planned(plan)
     results = (engine or LocalEngine()).map(work, plan.cases, shared, watcher.stage)
@@ -178,6 +195,26 @@ def run_study(
     with closing(results):
         stored, failures = _collect(results, held, protocol.digest, watcher)
     return Outcome(protocol.digest, len(plan.done), stored, failures)
+
+
+def check_objects(protocol: Any, engine: Any, watcher: Any) -> None:
+    """The objects a study is handed are what they should be."""
+    for name, value, kind in (
+        ("protocol", protocol, Protocol),
+        ("engine", engine, Engine),
+        ("watcher", watcher, Watcher),
+    ):
+        if not isinstance(value, kind) and not (value is None and name != "protocol"):
+            raise InputError(f"{name} is {value!r:.60}; give a {kind.__name__}")
+
+
+def as_grid(axis: Any, name: str) -> Any:
+    """A mapping or a list of names."""
+    if isinstance(axis, Mapping):
+        return axis
+    if isinstance(axis, str) or not isinstance(axis, Iterable):
+        raise InputError(f"{name} is {axis!r:.60}; give a list of names, or a mapping from names")
+    return list(axis)
 
 
 def _collect(
@@ -200,29 +237,3 @@ def _collect(
         stored += len(result)
         watcher.finished(case, sum(r.get("seconds", {}).get("total", 0.0) for r in result))
     return stored, failures
-
-
-def _real_work(
-    datasets: Sequence[str] | Mapping[str, Data],
-    backbones: Sequence[str] | Mapping[str, type[Backbone] | Backbone],
-    protocol: Protocol,
-    device: str,
-    root: str | Path | None,
-) -> tuple[Work[Case, list[Record]], Any]:
-    """What a case does and needs; loads PyTorch, so only once there is something to do."""
-    from gnn_repair.backbones import BACKBONES, find_backbone
-    from gnn_repair.datasets import find_dataset
-    from gnn_repair.study.data import Given, Named
-    from gnn_repair.study.run_case import Settings, run_case
-
-    if isinstance(datasets, Mapping):
-        load: Any = Given(dict(datasets))
-    else:
-        for name in datasets:
-            find_dataset(name)
-        load = Named(root)
-    if isinstance(backbones, Mapping):
-        return run_case, Settings(protocol, load, dict(backbones), device)
-    for name in backbones:
-        find_backbone(name)
-    return run_case, Settings(protocol, load, BACKBONES, device)

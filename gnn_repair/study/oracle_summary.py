@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.exposure import Exposure
-from gnn_repair.oracle.solution import STATUS, OracleSolution
+from gnn_repair.oracle.counting import ReachCounts, count_reach
 from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.oracle.witness import STATUS
 from gnn_repair.study.protocol import OracleProtocol
-
-Flags = NDArray[np.bool_]
 
 
 def summarise_oracle(
@@ -23,20 +21,17 @@ def summarise_oracle(
     solution = solve_oracle(exposure, y, (val_mask | test_mask).to(exposure.recipients.device))
     wrong = (exposure.frozen_logits.argmax(2).cpu() != y.cpu()).numpy()
     error = wrong[solution.member, solution.node]
-    counted = count_active(solution, settings.active_above)
+    reachable = solution.margin > settings.reachable_above
+    decided = solution.decided_at(settings.reachable_above)
+    active = solution.active_above(settings.active_above)
     summaries: list[dict[str, Any] | None] = []
     for member in range(exposure.num_members):
         own = solution.member == member
-        summary: dict[str, Any] = {
-            part: _reach(
-                solution,
-                own & mask[:, member].cpu().numpy()[solution.node],
-                error,
-                counted,
-                settings,
-            )
-            for part, mask in (("val", val_mask), ("test", test_mask))
-        }
+        summary: dict[str, Any] = {}
+        for part, mask in (("val", val_mask), ("test", test_mask)):
+            chosen = own & mask[:, member].cpu().numpy()[solution.node]
+            counts = count_reach(reachable[chosen], error[chosen], active[chosen], decided[chosen])
+            summary[part] = _figures(counts)
         codes = solution.status[own]
         summary["status"] = {
             name: int((codes == code).sum()) for code, name in STATUS.items() if code in codes
@@ -47,35 +42,16 @@ def summarise_oracle(
     return summaries
 
 
-def count_active(solution: OracleSolution, above: float) -> NDArray[np.int64]:
-    """How many λ of each LP exceed ``above``, [L]."""
-    active = np.concatenate([[0], np.cumsum(solution.coefficients > above)])
-    return active[solution.indptr[1:]] - active[solution.indptr[:-1]]
-
-
-def _reach(
-    solution: OracleSolution,
-    chosen: Flags,
-    error: Flags,
-    active: NDArray[np.int64],
-    settings: OracleProtocol,
-) -> dict[str, Any]:
-    """True-class reach, error reach and support over the LPs that were solved."""
-    solved = chosen & ~np.isnan(solution.margin)
-    reachable = solved & (solution.margin > settings.reachable_above)
-    errors = solved & error
-    corrected = reachable & errors
-    return {
-        "nodes": int(solved.sum()),
-        "reachable": int(reachable.sum()),
-        "errors": int(errors.sum()),
-        "reachable_errors": int(corrected.sum()),
-        "true_class_reach": _ratio(reachable.sum(), solved.sum()),
-        "error_reach": _ratio(corrected.sum(), errors.sum()),
-        "support": _ratio(active[reachable].sum(), reachable.sum()),
+def _figures(counts: ReachCounts) -> dict[str, Any]:
+    """Counts and shares as a record holds them: None where there is nothing to count."""
+    shares = {
+        name: getattr(counts, name) for name in ("true_class_reach", "error_reach", "support")
     }
-
-
-def _ratio(part: Any, whole: Any) -> float | None:
-    """None where there is nothing to count."""
-    return float(part) / float(whole) if whole else None
+    return {
+        "nodes": counts.nodes,
+        "reachable": counts.reachable,
+        "errors": counts.errors,
+        "reachable_errors": counts.reachable_errors,
+        "undecided": counts.undecided,
+        **{name: None if np.isnan(value) else value for name, value in shares.items()},
+    }

@@ -11,39 +11,69 @@ from pathlib import Path
 from typing import Any
 
 from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.study.limits import check_value
 from gnn_repair.study.protocol import PAPER, Protocol
+
+LARGEST = 2**16
+"""Bytes of a file of settings: all of them take two thousand, and parsing a path of n names takes
+n² steps."""
 
 
 def read_protocol(path: str | Path, base: Protocol = PAPER) -> Protocol:
     """``base`` with the fields that a TOML file names changed."""
     try:
         with Path(path).open("rb") as file:
-            changes = tomllib.load(file)
-    except OSError as error:
-        raise InputError(f"cannot read the protocol {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"the protocol {path} is not TOML: {error}") from error
-    return _changed(base, changes, "")
+            content = file.read(LARGEST + 1)
+    except (OSError, TypeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read the protocol {str(path)[:200]}: {reason}") from error
+    if len(content) > LARGEST:
+        raise FileFormatError(f"the protocol {path} has more than {LARGEST:,} bytes; check it")
+    try:
+        changes = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise FileFormatError(
+            f"the protocol {str(path)[:200]} is not TOML: {reason!s:.300}"
+        ) from error
+    return changed(base, changes)
 
 
 def override(protocol: Protocol, assignments: Iterable[str]) -> Protocol:
     """``protocol`` with ``key.path=value`` assignments applied, in order."""
+    if not isinstance(protocol, Protocol):
+        raise InputError(f"{protocol!r} is not a Protocol; begin with gnn_repair.study.PAPER")
+    if isinstance(assignments, str) or not isinstance(assignments, Iterable):
+        raise InputError(f"{assignments!r} is not a list of settings such as backbones.hidden=64")
     for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals or not key.strip():
+        if not isinstance(assignment, str):
             raise InputError(f"{assignment!r} is not a setting such as backbones.hidden=64")
+        key, equals, text = assignment.partition("=")
+        parts = key.strip().split(".")
+        if not equals or not key.strip() or len(parts) > DEEPEST:
+            raise InputError(f"{assignment[:80]!r} is not a setting such as backbones.hidden=64")
         value: Any = _literal(text.strip())
-        for part in reversed(key.strip().split(".")):
+        for part in reversed(parts):
             value = {part: value}
-        protocol = _changed(protocol, value, "")
+        protocol = changed(protocol, value)
     return protocol
+
+
+DEEPEST = 8
+"""Names in a setting's path; the tree has three levels."""
+
+
+def changed(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
+    """``protocol`` with a tree of changes applied; None takes an entry out of a table."""
+    made: Protocol = _changed(protocol, changes, "")
+    return made
 
 
 def _literal(text: str) -> Any:
     """A value as TOML writes it; anything else is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -55,7 +85,7 @@ def _changed(node: Any, changes: Mapping[str, Any], where: str) -> Any:
         if name not in hints:
             near = difflib.get_close_matches(name, hints, n=1)
             hint = f"did you mean {where}{near[0]}?" if near else f"choose from {', '.join(hints)}"
-            raise InputError(f"the protocol has no setting {path!r}; {hint}")
+            raise InputError(f"the protocol has no setting {path[:80]!r}; {hint}")
         current = getattr(node, name)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
@@ -68,19 +98,24 @@ def _changed(node: Any, changes: Mapping[str, Any], where: str) -> Any:
 
 def _accepted(value: Any, hint: Any, current: Any, path: str) -> Any:
     """``value`` in the type the field asks for."""
-    if isinstance(current, Mapping) and isinstance(value, Mapping):
-        sizes = {key: _accepted(item, int, 0, f"{path}.{key}") for key, item in value.items()}
-        return {**current, **sizes}
+    if isinstance(current, Mapping):
+        return _table(value, current, path)
     if isinstance(current, tuple) and isinstance(value, list | str):
-        return tuple(value) if isinstance(value, list) else tuple(value.split(","))
+        value = tuple(value) if isinstance(value, list) else tuple(value.split(","))
     kinds = typing.get_args(hint) or (hint,)
     if value in ("none", "None") and type(None) in kinds:
         return None
-    if float in kinds and type(value) is int:
+    if float in kinds and type(value) is int and abs(value) < 2**53:
         value = float(value)
-    if type(value) in kinds:
-        if isinstance(value, int | float) and value < 0:
-            raise InputError(f"{path} is {value}; it must not be negative")
-        return value
-    wanted = " or ".join("none" if kind is type(None) else str(kind.__name__) for kind in kinds)
-    raise InputError(f"{path} is {value!r}; it must be of type {wanted}")
+    check_value(path.rpartition(".")[2], value, hint, path)
+    return value
+
+
+def _table(value: Any, current: Mapping[str, int], path: str) -> dict[str, int]:
+    """A table of whole numbers by name with some of its entries changed."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{path} is {value!r}; it must be a table such as {path}.cora=32")
+    for key, item in value.items():
+        if item is not None:
+            check_value(path.rpartition(".")[2], item, int, f"{path}.{key}")
+    return {k: v for k, v in {**current, **value}.items() if v is not None}

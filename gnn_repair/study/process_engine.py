@@ -24,8 +24,8 @@ class ProcessEngine(Engine):
     """Tasks in ``jobs`` processes, which share this machine's cores and GPU."""
 
     def __init__(self, jobs: int) -> None:
-        if jobs < 1:
-            raise InputError(f"{jobs} jobs cannot do anything; give at least 1")
+        if type(jobs) is not int or jobs < 1:
+            raise InputError(f"{jobs!r:.60} jobs cannot do anything; give at least 1")
         self.jobs = jobs
 
     def map(

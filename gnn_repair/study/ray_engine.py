@@ -7,15 +7,32 @@ again elsewhere; an error raised by the task itself is a :class:`Failure` and is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+import math
+import os
+from collections.abc import Callable, Generator, Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
 from gnn_repair.errors import InputError
 from gnn_repair.study.engine import Engine, Failure, Result, Task, Work, attempt
+from gnn_repair.study.ray_head import (
+    CLIENT,
+    Endpoint,
+    Head,
+    answers,
+    endpoint_of,
+    split_address,
+    within,
+)
 
 RETRIES = 3
 """How often a task lost with its worker is run again."""
+LISTEN = 2.0
+"""Seconds without a result after which the head is asked whether it is there."""
+SILENCE = 5.0
+"""Seconds an address may take to accept a connection; a reachable one takes milliseconds."""
+CONNECT = 120.0
+"""Seconds a cluster that answers may take to let us in; a busy one takes ten."""
 
 
 class RayEngine(Engine):
@@ -29,6 +46,8 @@ class RayEngine(Engine):
         retries: how often a task is run again after its worker or node was lost.
     """
 
+    elsewhere = True
+
     def __init__(
         self,
         address: str | None = None,
@@ -37,9 +56,16 @@ class RayEngine(Engine):
         gpus: float = 0,
         retries: int = RETRIES,
     ) -> None:
-        if cpus < 0 or gpus < 0 or cpus + gpus == 0:
+        for name, value in (("cpus", cpus), ("gpus", gpus)):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InputError(f"{name} is {value!r:.60}; give a number")
+        if not (0 <= cpus < math.inf and 0 <= gpus < math.inf) or cpus + gpus == 0:
             raise InputError(f"a task cannot run on {cpus} CPUs and {gpus} GPUs; ask for some")
-        self.ray = _ray()
+        if address is not None and (not isinstance(address, str) or not address.strip()):
+            raise InputError(f"the Ray address is {address!r:.60}; give one such as 'auto'")
+        if type(retries) is not int or retries < 0:
+            raise InputError(f"retries is {retries!r:.60}; give a whole number from 0")
+        self.ray = _ray(alone=address is None)
         self.address, self.needs = address, {"num_cpus": cpus, "num_gpus": gpus}
         self.retries = retries
 
@@ -51,6 +77,7 @@ class RayEngine(Engine):
         tell: Callable[[Task, str], None] | None = None,
     ) -> Generator[tuple[Task, Result | Failure], None, None]:
         own = self._connect()
+        head = Head(self._head_address())
         pending: dict[Any, Task] = {}
         try:
             self._check_needs()
@@ -58,27 +85,59 @@ class RayEngine(Engine):
             place = self.ray.put((work, shared))
             pending = {remote.remote(place, task): task for task in tasks}
             while pending:
-                for reference in self.ray.wait(list(pending), num_returns=1)[0]:
-                    yield pending.pop(reference), self._collect(reference)
+                ready = self.ray.wait(list(pending), num_returns=1, timeout=LISTEN)[0]
+                if not ready:
+                    head.check()
+                for reference in ready:
+                    outcome = self._collect(reference, head)
+                    yield pending.pop(reference), outcome
         finally:
-            for reference in pending:
-                with contextlib.suppress(Exception):
-                    self.ray.cancel(reference, force=True)
-            if own:
-                self.ray.shutdown()
+            if not head.gone:
+                self._take_back(pending)
+                if own:
+                    self.ray.shutdown()
+
+    def _take_back(self, pending: Iterable[Any]) -> None:
+        """Cancel what a cluster has not finished."""
+        for reference in pending:
+            with contextlib.suppress(Exception):
+                self.ray.cancel(reference, force=True)
 
     def _connect(self) -> bool:
         """Join or start a cluster; tells whether the connection is ours to close."""
         if self.ray.is_initialized():
             return False
+        remedy = "start one with 'ray start --head' or leave out the address"
+        endpoint = endpoint_of(self.ray, self.address)
+        if endpoint and not answers(endpoint, SILENCE):
+            raise InputError(f"no Ray cluster answers at {self._where()}; {remedy}")
         try:
-            self.ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, RuntimeError) as error:
+            within(CONNECT, self._init)
+        except TimeoutError as error:
             raise InputError(
-                f"no Ray cluster answers at {self.address!r} ({error}); "
-                "start one with 'ray start --head' or leave out the address"
+                f"what answers at {self._where()} is no Ray cluster, or a stuck one: it did not "
+                f"let us in within {CONNECT:.0f} s; {remedy}"
+            ) from error
+        except (ConnectionError, ValueError, RuntimeError, AssertionError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise InputError(
+                f"no Ray cluster answers at {self._where()} ({reason}); {remedy}"
             ) from error
         return True
+
+    def _init(self) -> None:
+        self.ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
+
+    def _where(self) -> str:
+        return repr(self.address or os.environ.get("RAY_ADDRESS"))
+
+    def _head_address(self) -> Endpoint | None:
+        """Of the process that knows the whole cluster."""
+        if (self.address or "").startswith(CLIENT):
+            return endpoint_of(self.ray, self.address)
+        with contextlib.suppress(Exception):
+            return split_address(self.ray.get_runtime_context().gcs_address)
+        return None
 
     def _check_needs(self) -> None:
         """A task that fits on no node would wait forever."""
@@ -90,11 +149,13 @@ class RayEngine(Engine):
                 "for a task; ask for less or add a node"
             )
 
-    def _collect(self, reference: Any) -> Any:
+    def _collect(self, reference: Any, head: Head) -> Any:
         """The task's outcome; a failure where it was lost more often than it may be."""
         try:
             return self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
+            # What a dying cluster says about a task is no result of the task.
+            head.check()
             return Failure.of(error)
 
 
@@ -108,7 +169,11 @@ def _silent(text: str) -> None:
     """Nobody watches a worker."""
 
 
-def _ray() -> ModuleType:
+def _ray(alone: bool) -> ModuleType:
+    """The package; a cluster of this machine ``alone`` keeps its ports to this machine."""
+    if alone and not os.environ.get("RAY_ADDRESS"):
+        # Ray's own switch for taking the loopback address; read when it is first imported.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
     except ImportError as error:

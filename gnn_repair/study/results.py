@@ -8,17 +8,19 @@ from typing import Any
 
 import pandas as pd
 
+from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
-from gnn_repair.study.store import Record, Store
+from gnn_repair.study.records import Record
+from gnn_repair.study.results_source import ResultsSource, open_results
 
 COLUMNS = ["dataset", "backbone", "split", "protocol", "method", "part", "metric", "value"]
 
 
-def read_results(store: str | Path, protocol: str | None = None) -> pd.DataFrame:
+def read_results(store: str | Path | ResultsSource, protocol: str | None = None) -> pd.DataFrame:
     """Everything a store holds, one number a row.
 
     Args:
-        store: the folder of results.
+        store: the folder of results, or a packed file of them.
         protocol: digest of the settings; all of them unless given.
 
     Returns:
@@ -26,10 +28,8 @@ def read_results(store: str | Path, protocol: str | None = None) -> pd.DataFrame
         ``oracle`` or a repair), ``part`` (train, val, test, or empty), ``metric`` and ``value``.
         Accuracies and reaches are shares, not per cent.
     """
-    held = Store(store)
-    if not held.root.is_dir():
-        raise InputError(f"there is no store at {held.root}; run a study first")
-    digests = held.digests() if protocol is None else [protocol]
+    held = store if isinstance(store, ResultsSource) else open_results(store)
+    digests = held.digests() if protocol is None else [held.resolve(protocol)]
     rows = [row for digest in digests for record in held.records(digest) for row in _rows(record)]
     frame = pd.DataFrame(rows, columns=COLUMNS)
     return frame.astype({"split": "int64", "value": "float64"})
@@ -60,9 +60,7 @@ def _number(value: Any) -> float:
 
 def export_results(store: str | Path, path: str | Path, protocol: str | None = None) -> int:
     """Write the data frame as CSV or Parquet, by the file's ending; returns the number of rows."""
-    from gnn_repair.files import replacing
-
-    target = Path(path)
+    target = check_target(path)
     if target.suffix not in (".csv", ".parquet"):
         raise InputError(f"{target.name} ends in neither .csv nor .parquet; choose one of them")
     frame = read_results(store, protocol)
@@ -79,5 +77,6 @@ def _to_parquet(frame: pd.DataFrame, path: Path) -> None:
         frame.to_parquet(path, index=False, engine="pyarrow")
     except ImportError as error:
         raise InputError(
-            "writing Parquet needs the package pyarrow; install gnn-repair[parquet] or write .csv"
+            "writing Parquet needs the package pyarrow in a version that fits NumPy's; install "
+            "gnn-repair[parquet] or write .csv"
         ) from error

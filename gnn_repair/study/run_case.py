@@ -21,10 +21,11 @@ from gnn_repair.exposure import Exposure, expose
 from gnn_repair.study.cases import Case
 from gnn_repair.study.engine import Tell
 from gnn_repair.study.environment import environment
+from gnn_repair.study.identity import FROZEN, stage_keys
 from gnn_repair.study.methods import METHODS, ORACLE
 from gnn_repair.study.oracle_summary import summarise_oracle
 from gnn_repair.study.protocol import BackboneProtocol, Protocol
-from gnn_repair.study.store import Record
+from gnn_repair.study.records import Record
 from gnn_repair.training import Progress
 
 PARTS = ("train", "val", "test")
@@ -42,11 +43,33 @@ class Settings:
     device: str = "auto"
 
 
+@dataclass(frozen=True, eq=False)
+class Worked:
+    """A case with its models at hand: splits trained as one, exposed, asked about and repaired."""
+
+    settings: Settings
+    case: Case
+    data: Data
+    masks: Mapping[str, Tensor]
+    """By part, [N, S]: a column a split of the case."""
+    frozen: Frozen
+    exposure: Exposure
+    findings: list[dict[str, Any] | None]
+    """Of the oracle, one a split."""
+    fitted: Mapping[str, Any]
+    """Repairs by method."""
+    predicted: Mapping[str, Tensor]
+    """[S, N] classes by method."""
+    seconds: Mapping[str, float]
+    """Each run's share of the time by stage."""
+    device: torch.device
+
+
 def run_case(settings: Settings, case: Case, tell: Tell) -> list[Record]:
     """Train and evaluate the splits of a case together; one record a split."""
     device = choose_device(settings.device)
     try:
-        return _run_case(settings, case, device, tell)
+        return records_of(work_case(settings, case, tell))
     finally:
         if device.type == "cuda":
             # The next case has other sizes; what this one's allocator holds would be in its way.
@@ -54,36 +77,52 @@ def run_case(settings: Settings, case: Case, tell: Tell) -> list[Record]:
             torch.cuda.empty_cache()
 
 
-def _run_case(settings: Settings, case: Case, device: torch.device, tell: Tell) -> list[Record]:
-    start = time.perf_counter()
+def work_case(settings: Settings, case: Case, tell: Tell) -> Worked:
+    """Everything that is done for a case, its models kept."""
+    start, device = time.perf_counter(), choose_device(settings.device)
     data = settings.load(case.dataset)
     clock = Clock(device)
-    with clock("frozen"):
+    with clock(FROZEN):
         frozen = _train(settings, case, data, device, tell)
     tell("exposing")
     with clock("expose"):
         exposure = expose(frozen)
     masks = {part: as_splits(data[f"{part}_mask"])[:, list(case.splits)] for part in PARTS}
     findings = _oracle(settings.protocol, case, exposure, data, masks, clock, tell)
-    results = {
-        name: _repair(name, settings, case, exposure, data, masks, clock, tell)
-        for name in case.methods
-        if name != ORACLE
-    }
+    fitted, predicted = {}, {}
+    for name in case.methods:
+        if name != ORACLE:
+            fitted[name], predicted[name] = _repair(
+                name, settings, case, exposure, data, masks, clock, tell
+            )
     clock.add("total", time.perf_counter() - start)
+    seconds = clock.shares(len(case.splits))
+    return Worked(
+        settings, case, data, masks, frozen, exposure, findings, fitted, predicted, seconds, device
+    )
+
+
+def records_of(worked: Worked) -> list[Record]:
+    """What is stored of a case, one record a split."""
+    case, protocol = worked.case, worked.settings.protocol
+    keys = stage_keys(protocol, case.dataset, case.backbone)
+    stages = [FROZEN, *(name for name in case.methods if name in keys)]
+    methods = {name: _scores(worked, name) for name in worked.fitted}
     return [
         {
-            "protocol": settings.protocol.digest,
+            "protocol": protocol.digest,
             "dataset": case.dataset,
             "backbone": case.backbone,
             "split": split,
-            "graph": _graph(data, masks, member),
-            "frozen": _frozen(frozen, exposure, data, masks, member),
-            "oracle": findings[member],
-            "methods": {name: rows[member] for name, rows in results.items()},
-            "seconds": clock.shares(len(case.splits)),
+            "stages": {name: keys[name] for name in stages},
+            "graph": _graph(worked.data, worked.masks, member),
+            "frozen": _frozen(worked, member),
+            "oracle": worked.findings[member],
+            "methods": {name: rows[member] for name, rows in methods.items()},
+            "seconds": dict(worked.seconds),
             "members": len(case.splits),
-            "environment": environment(device),
+            "stack": list(case.splits),
+            "environment": environment(worked.device),
         }
         for member, split in enumerate(case.splits)
     ]
@@ -118,7 +157,14 @@ def build_backbone(chosen: type[Backbone] | Backbone, settings: BackboneProtocol
     """A backbone in the protocol's sizes; an instance keeps its own."""
     if isinstance(chosen, Backbone):
         return chosen
-    return chosen(Shape(settings.hidden, settings.heads, settings.dropout))
+    shape = Shape(
+        settings.hidden,
+        settings.heads,
+        settings.dropout,
+        settings.self_loops,  # type: ignore[arg-type]  # checked with the protocol
+        settings.zero_stream_biases,
+    )
+    return chosen(shape)
 
 
 def _train(settings: Settings, case: Case, data: Data, device: torch.device, tell: Tell) -> Frozen:
@@ -170,8 +216,8 @@ def _repair(
     masks: Mapping[str, Tensor],
     clock: Clock,
     tell: Tell,
-) -> list[dict[str, Any]]:
-    """Fit one method for all splits and score it."""
+) -> tuple[Any, Tensor]:
+    """Fit one method for all splits; the fitted repair and its classes [S, N]."""
     method = METHODS[name]
     title = method.title.lower()
     tell(title)
@@ -184,7 +230,13 @@ def _repair(
     with clock(name):
         fitted = repair.fit(exposure, data.y, masks["train"], masks["val"], **options)
         predicted = fitted.logits(exposure).argmax(2)
-    scores = _accuracies(predicted, data, masks)
+    return fitted, predicted
+
+
+def _scores(worked: Worked, name: str) -> list[dict[str, Any]]:
+    """A method's accuracies and how it was found, one a split."""
+    fitted = worked.fitted[name]
+    scores = _accuracies(worked.predicted[name], worked.data, worked.masks)
     return [
         {
             **{part: scores[part][member] for part in PARTS},
@@ -193,7 +245,7 @@ def _repair(
             "diverged": bool(fitted.diverged[member]),
             "parameters": int(fitted.num_parameters),
         }
-        for member in range(len(case.splits))
+        for member in range(len(worked.case.splits))
     ]
 
 
@@ -211,19 +263,18 @@ def _accuracies(
     }
 
 
-def _frozen(
-    frozen: Frozen, exposure: Exposure, data: Data, masks: Mapping[str, Tensor], member: int
-) -> dict[str, Any]:
-    own = {part: mask[:, member : member + 1] for part, mask in masks.items()}
+def _frozen(worked: Worked, member: int) -> dict[str, Any]:
+    frozen = worked.frozen
+    own = {part: mask[:, member : member + 1] for part, mask in worked.masks.items()}
     predicted = frozen.logits[member : member + 1].argmax(2)
-    scores = _accuracies(predicted, data, own)
+    scores = _accuracies(predicted, worked.data, own)
     return {
         **{part: scores[part][0] for part in PARTS},
         "best_epoch": int(frozen.best_epoch[member]),
         "epochs_run": int(frozen.epochs_run[member]),
         "diverged": bool(frozen.diverged[member]),
         "parameters": sum(value[0].numel() for value in frozen.parameters.values()),
-        "terms": exposure.num_terms,
+        "terms": worked.exposure.num_terms,
     }
 
 

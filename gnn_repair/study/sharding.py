@@ -55,8 +55,7 @@ def solve_oracle_sharded(
         engine: where they are solved; this process unless given.
         threads: of every task; all cores unless given.
     """
-    if shards < 1:
-        raise InputError(f"{shards} shards cannot be made; ask for at least one")
+    _check(exposure, target, shards, engine, threads)
     mask = _as_mask(exposure, nodes)
     known, skipped = _labelled(exposure, target, mask)
     tasks = make_shards(exposure, known, shards)
@@ -70,6 +69,24 @@ def solve_oracle_sharded(
             raise GnnRepairError(f"a shard of the oracle failed: {result.error}")
         solved[shard.first] = result
     return replace(merge([solved[first] for first in sorted(solved)]), skipped=skipped)
+
+
+def _check(exposure: Any, target: Any, shards: Any, engine: Any, threads: Any) -> None:
+    if not isinstance(exposure, Exposure):
+        raise InputError(f"exposure is {exposure!r:.60}; give what gnn_repair.expose returns")
+    if type(shards) is not int or shards < 1:
+        raise InputError(f"{shards!r:.60} shards cannot be made; ask for at least one")
+    if engine is not None and not isinstance(engine, Engine):
+        raise InputError(f"engine is {engine!r:.60}; give an Engine")
+    if threads is not None and (type(threads) is not int or threads < 1):
+        raise InputError(f"threads is {threads!r:.60}; give a whole number from 1")
+    if isinstance(target, Tensor):
+        if target.is_floating_point() or target.is_complex() or target.dtype is torch.bool:
+            raise InputError(f"target is {target.dtype}; give classes as whole numbers, or 'all'")
+        if target.shape != (exposure.num_nodes,):
+            raise InputError(f"target has shape {list(target.shape)}, not [{exposure.num_nodes}]")
+    elif not isinstance(target, str) or target != "all":
+        raise InputError(f"target is {target!r:.60}; give the nodes' classes, or 'all'")
 
 
 def _labelled(exposure: Exposure, target: Target, mask: Tensor) -> tuple[Tensor, int]:
@@ -87,8 +104,11 @@ def _as_mask(exposure: Exposure, nodes: Tensor | None) -> Tensor:
         mask = torch.zeros(exposure.num_nodes, dtype=torch.bool)
         mask[exposure.recipients.cpu()] = True
         return mask
-    if nodes.dtype != torch.bool:
+    fair = isinstance(nodes, Tensor) and nodes.dtype == torch.bool and nodes.dim() in (1, 2)
+    if not fair or nodes.shape[0] != exposure.num_nodes:
         raise InputError("nodes must be a boolean mask [N] or [N, S] to be sharded")
+    if nodes.dim() == 2 and nodes.shape[1] != exposure.num_members:
+        raise InputError(f"nodes has {nodes.shape[1]} columns for {exposure.num_members} members")
     return nodes.cpu()
 
 
@@ -143,6 +163,7 @@ def merge(parts: Sequence[OracleSolution]) -> OracleSolution:
         indptr=indptr,
         method=parts[0].method,
         reasons=_reasons(parts, order),
+        scope=parts[0].scope,
     )
 
 

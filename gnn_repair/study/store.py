@@ -6,9 +6,12 @@
     STORE/<protocol digest>/<dataset>/<backbone>/split-<k>.json          a result
     STORE/<protocol digest>/<dataset>/<backbone>/split-<k>.failed.json   why there is none
 
-Stores merge by copying one folder over another. A file that is truncated, or whose content does
-not belong at its address, is renamed to ``*.damaged`` and named in a warning; it is never read as
-a result and never ends a study.
+Stores merge by copying one folder over another. Reading changes nothing: a file that is truncated,
+or whose content does not belong at its address, is named in a warning and left out. When a result
+takes its place it is kept beside it as ``*.damaged``.
+
+Folders of earlier versions are named after the whole tree of settings instead of its differences
+from the paper; they are read as what they hold.
 """
 
 from __future__ import annotations
@@ -16,182 +19,255 @@ from __future__ import annotations
 import json
 import os
 import re
-import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gnn_repair.atomic import cannot_write, replacing
 from gnn_repair.errors import InputError
-from gnn_repair.study.cases import Run, check_name
-from gnn_repair.study.protocol import Protocol, digest_of
+from gnn_repair.study.cases import NAME, Run, check_name
+from gnn_repair.study.protocol import Protocol, differences, digest_of
+from gnn_repair.study.records import (
+    FORMAT,
+    VERSION,
+    Record,
+    StoreWarning,
+    address_fault,
+    is_newer,
+    leave_out,
+    read_object,
+    record_fault,
+)
+from gnn_repair.study.results_source import ResultsSource
 
-FORMAT = "gnn-repair run"
-VERSION = 1
+__all__ = ["FORMAT", "VERSION", "Record", "Store", "StoreWarning"]
 
-Record = dict[str, Any]
-"""One run's result; see ``docs/study.md``."""
-
+PROTOCOL_FORMAT = "gnn-repair protocol"
 _DIGEST = re.compile(r"[0-9a-f]{12}")
 _RECORD = re.compile(r"split-(\d{1,6})\.json")
+_FAILED = re.compile(r"split-(\d{1,6})\.failed\.json")
 
 
-class StoreWarning(UserWarning):
-    """A file in a store was set aside."""
-
-
-class Store:
-    """A folder of results. Reading never needs write access."""
+class Store(ResultsSource):
+    """A folder of results. Reading never changes it and never needs write access."""
 
     def __init__(self, root: str | Path) -> None:
-        self.root = Path(root)
-        if self.root.exists() and not self.root.is_dir():
+        try:
+            self.root = Path(root)
+            if "\0" in str(root):
+                raise ValueError("embedded null byte")
+            is_file = self.root.exists() and not self.root.is_dir()
+        except (OSError, TypeError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{str(root)[:80]!r} cannot be a store: {reason}") from error
+        if is_file:
             raise InputError(f"the store {self.root} is a file; name a folder")
+        self._meanings: dict[str, str] | None = None
 
     # Addresses --------------------------------------------------------------------------------
 
     def path(self, digest: str, run: Run) -> Path:
-        """Where a run's result lies."""
-        dataset, backbone = check_name(run.dataset, "dataset"), check_name(run.backbone, "backbone")
-        return self.root / digest / dataset / backbone / f"split-{run.split}.json"
+        """Where a run's result lies, or is to lie."""
+        return self._place(self.root / digest, run)
 
-    def _failure_path(self, digest: str, run: Run) -> Path:
-        return self.path(digest, run).with_suffix(".failed.json")
+    @staticmethod
+    def _place(folder: Path, run: Run) -> Path:
+        dataset, backbone = check_name(run.dataset, "dataset"), check_name(run.backbone, "backbone")
+        return folder / dataset / backbone / f"split-{run.split}.json"
+
+    def _folders(self, digest: str) -> list[Path]:
+        """Folders that hold a protocol's results, its own before those of earlier versions."""
+        names = [name for name, meaning in self._meaning().items() if meaning == digest]
+        return [self.root / name for name in sorted(names, key=lambda name: name != digest)]
+
+    def _meaning(self) -> dict[str, str]:
+        """By the name of each folder, the digest of the protocol it holds."""
+        if self._meanings is None:
+            found = [name for name in _listed(self.root) if _DIGEST.fullmatch(name)]
+            self._meanings = {name: self._meaning_of(name) for name in sorted(found)}
+        return self._meanings
+
+    def _meaning_of(self, name: str) -> str:
+        settings = self._settings_in(self.root / name)
+        return name if settings is None else digest_of(differences(settings))
 
     def digests(self) -> list[str]:
         """The protocols that have a folder here."""
-        if not self.root.is_dir():
-            return []
-        return sorted(p.name for p in self.root.iterdir() if _DIGEST.fullmatch(p.name))
+        return sorted(set(self._meaning().values()))
+
+    def resolve(self, digest: str) -> str:
+        """A protocol's digest, also from the name that its folder has of earlier versions."""
+        name = self._meaning().get(digest, digest) if isinstance(digest, str) else digest
+        return super().resolve(name)
 
     # Writing ----------------------------------------------------------------------------------
 
     def begin(self, protocol: Protocol) -> None:
         """Write the protocol beside its results; shows early whether the store can be written."""
-        path = self.root / protocol.digest / "protocol.json"
-        if self.settings(protocol.digest) is None:
-            _write(path, protocol.settings())
-        elif not os.access(path.parent, os.W_OK):
+        folder = self.root / protocol.digest
+        path = folder / "protocol.json"
+        self._meanings = None
+        if self._settings_in(folder) is None:
+            with _writing(path):
+                _keep_aside(path)
+            content = {"format": PROTOCOL_FORMAT, "version": 1}
+            content |= {"differences": protocol.differences(), "settings": protocol.settings()}
+            _write(path, content)
+        elif not os.access(folder, os.W_OK):
             raise InputError(f"cannot write to the store {self.root}; choose another folder")
 
     def put(self, record: Record) -> None:
         """Store a result in the place of an earlier one or of a recorded failure."""
         run = Run(record["dataset"], record["backbone"], record["split"])
         path = self.path(record["protocol"], run)
-        _write(path, {"format": FORMAT, "version": VERSION, **record})
-        self._failure_path(record["protocol"], run).unlink(missing_ok=True)
+        self.refuse_newer(record["protocol"], run)
+        with _writing(path):
+            if os.path.lexists(path) and _checked(path, record["protocol"], run)[1]:
+                _keep_aside(path)
+            _write(path, {"format": FORMAT, "version": VERSION, **record})
+            self._failure_path(path.parent, run).unlink(missing_ok=True)
 
     def put_failure(self, digest: str, run: Run, error: str, trace: str) -> None:
         """Record why a run has no result."""
-        _write(self._failure_path(digest, run), {"error": error, "traceback": trace})
+        path = self._failure_path(self.path(digest, run).parent, run)
+        _write(path, {"error": error, "traceback": trace})
+
+    def refuse_newer(self, digest: str, run: Run) -> None:
+        """Refuse to take the place of what a later version of this package wrote."""
+        path = self.path(digest, run)
+        if is_newer(read_object(path)[0]):
+            raise InputError(
+                f"{path} was written by a later version of gnn-repair; update it or choose another "
+                "store"
+            )
+
+    @staticmethod
+    def _failure_path(folder: Path, run: Run) -> Path:
+        return folder / f"split-{run.split}.failed.json"
 
     # Reading ----------------------------------------------------------------------------------
 
     def settings(self, digest: str) -> dict[str, Any] | None:
         """The protocol's settings, None where they are not here or do not match the digest."""
-        path = self.root / digest / "protocol.json"
-        if not path.is_file():
+        for folder in self._folders(digest):
+            settings = self._settings_in(folder)
+            if settings is not None:
+                return settings
+        return None
+
+    def _settings_in(self, folder: Path) -> dict[str, Any] | None:
+        path = folder / "protocol.json"
+        if not os.path.lexists(path):
             return None
-        settings = _read(path)
-        if settings is None or digest_of(settings) != digest:
-            _set_aside(path, "it is not the protocol its folder is named after")
+        content, fault = read_object(path)
+        settings = content.get("settings") if content.get("format") == PROTOCOL_FORMAT else content
+        if not fault:
+            fair = isinstance(settings, dict) and folder.name in _names_of(content, settings)
+            fault = "" if fair else "it is not the protocol its folder is named after"
+        if fault:
+            leave_out(path, fault)
             return None
         return settings
 
     def get(self, digest: str, run: Run) -> Record | None:
         """A run's result, if it is here."""
-        path = self.path(digest, run)
-        if not path.is_file():
-            return None
-        record = _read(path)
-        fault = "it is truncated or not JSON" if record is None else _fault(record, digest, run)
-        if fault:
-            _set_aside(path, fault)
-            return None
-        return record
+        for folder in self._folders(digest) or [self.root / digest]:
+            path = self._place(folder, run)
+            if not os.path.lexists(path):
+                continue
+            record, fault = _checked(path, folder.name, run)
+            if not fault:
+                return {**record, "protocol": digest}
+            leave_out(path, fault)
+        return None
 
     def failure(self, digest: str, run: Run) -> str | None:
         """Why a run has no result, if that is recorded."""
-        path = self._failure_path(digest, run)
-        if not path.is_file():
+        path = self._failure_path(self.path(digest, run).parent, run)
+        if not os.path.lexists(path):
             return None
-        recorded = _read(path) or {}
-        return str(recorded.get("error") or f"unknown; {path} is damaged")
-
-    def records(self, digest: str) -> Iterator[Record]:
-        """All results of a protocol, in the order of their addresses."""
-        for run in self.runs(digest):
-            record = self.get(digest, run)
-            if record is not None:
-                yield record
+        recorded = read_object(path)[0]
+        return str(recorded.get("error") or f"unknown; {path} is damaged")[:2000]
 
     def runs(self, digest: str) -> list[Run]:
-        """What seems to be stored of a protocol, unread."""
-        found = []
-        for path in (self.root / digest).glob("*/*/split-*.json"):
-            match = _RECORD.fullmatch(path.name)
-            if match:
-                found.append(Run(path.parent.parent.name, path.parent.name, int(match[1])))
+        """What seems to be stored of a protocol, unread; foreign names are said and left out."""
+        found: set[Run] = set()
+        for folder in self._folders(digest):
+            for dataset in _subfolders(folder, besides=("protocol.json",)):
+                for backbone in _subfolders(folder / dataset):
+                    found.update(_runs_in(folder, dataset, backbone))
         return sorted(found)
+
+
+def _names_of(content: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a folder with this protocol may be called; earlier versions hashed the whole tree."""
+    if content.get("format") == PROTOCOL_FORMAT:
+        return (digest_of(differences(settings)),)
+    return (digest_of(settings),)
+
+
+def _listed(folder: Path) -> Iterator[str]:
+    """Names in a folder; one that cannot be read is said and counts as empty."""
+    try:
+        yield from sorted(path.name for path in folder.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        leave_out(folder, f"it cannot be read ({error.strerror})")
+
+
+def _subfolders(folder: Path, besides: tuple[str, ...] = ()) -> Iterator[str]:
+    for name in _listed(folder):
+        if name in besides or name.startswith(".") or name.endswith(".damaged"):
+            continue
+        if NAME.fullmatch(name) and (folder / name).is_dir():
+            yield name
+        else:
+            leave_out(folder / name, "it is not a folder of results")
+
+
+def _runs_in(folder: Path, dataset: str, backbone: str) -> Iterator[Run]:
+    place = folder / dataset / backbone
+    for name in _listed(place):
+        match = _RECORD.fullmatch(name)
+        if match and name == f"split-{int(match[1])}.json":
+            yield Run(dataset, backbone, int(match[1]))
+        elif match or not (_FAILED.fullmatch(name) or _passed_over(name)):
+            leave_out(place / name, "it is not the name of a result")
+
+
+def _passed_over(name: str) -> bool:
+    """Unfinished files and what was kept aside."""
+    return name.startswith(".") or name.endswith(".damaged")
+
+
+def _checked(path: Path, digest: str, run: Run) -> tuple[Record, str]:
+    """A record and what is wrong with it."""
+    record, fault = read_object(path)
+    return record, fault or record_fault(record) or address_fault(record, digest, run)
+
+
+def _keep_aside(path: Path) -> None:
+    """Rename what is in the way of something to be written."""
+    if os.path.lexists(path):
+        path.replace(path.with_name(path.name + ".damaged"))
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """What goes wrong with writing, as one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON to a temporary name, flush it to disk, and rename."""
-    # Imported here because it loads torch, which reading a store does not need.
-    from gnn_repair.files import replacing
-
     try:
-        with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1, allow_nan=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-            # Temporary files are private; results are to be shared.
-            temporary.chmod(0o644)
-    except OSError as error:
-        reason = error.strerror or error
-        raise InputError(
-            f"cannot write {path}: {reason}; make room or choose another store, then run again: "
-            "what is stored is kept"
-        ) from error
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file, None where it holds none."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        return None
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; check its permissions") from error
-    return content if isinstance(content, dict) else None
-
-
-def _fault(record: Record, digest: str, run: Run) -> str:
-    """Why a record does not belong at its address; empty where it does."""
-    if record.get("format") != FORMAT:
-        return "it is not a result of this package"
-    if record.get("version") != VERSION:
-        return f"its format version is {record.get('version')!r}, not {VERSION}"
-    expected = {
-        "protocol": digest,
-        "dataset": run.dataset,
-        "backbone": run.backbone,
-        "split": run.split,
-    }
-    for name, value in expected.items():
-        if record.get(name) != value:
-            return f"its {name} is {record.get(name)!r}, not {value!r}"
-    for part in ("frozen", "methods", "graph", "environment"):
-        if not isinstance(record.get(part), dict):
-            return f"it has no {part}"
-    return ""
-
-
-def _set_aside(path: Path, fault: str) -> None:
-    aside = path.with_name(path.name + ".damaged")
-    try:
-        path.replace(aside)
-        where = f"set aside as {aside.name}"
-    except OSError:
-        where = "ignored"
-    warnings.warn(f"{path}: {fault}; {where}", StoreWarning, stacklevel=4)
+        text = json.dumps(content, indent=1, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{path.name} cannot be written as JSON: {error}") from error
+    with replacing(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")

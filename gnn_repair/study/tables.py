@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gnn_repair.backbones.titles import TITLES as TITLES
 from gnn_repair.errors import InputError
 from gnn_repair.published import published
+from gnn_repair.repair.methods import title_of
 from gnn_repair.study.cells import (
     Cells,
     Figure,
@@ -22,21 +24,10 @@ from gnn_repair.study.cells import (
     wins,
 )
 from gnn_repair.study.methods import METHODS
-from gnn_repair.study.store import Record
+from gnn_repair.study.records import Record
 
 Entry = Figure | str
 """A figure, or words."""
-
-TITLES = {
-    "gcn": "GCN",
-    "gat": "GAT",
-    "sage": "SAGE",
-    "gatv2": "GATv2",
-    "graphconv": "GraphConv",
-    "sgc": "SGC",
-    "mixhop": "MixHop",
-    "h2gcn": "H2GCN",
-}
 
 
 @dataclass(frozen=True)
@@ -64,11 +55,18 @@ class Table:
 
 def make_tables(records: Iterable[Record], names: Iterable[str] | None = None) -> list[Table]:
     """The tables of these names, all unless given, from the records of one protocol."""
+    if not isinstance(records, Iterable):
+        raise InputError(f"records is {records!r:.60}; give those of a Store")
     held = list(records)
+    for record in held:
+        if not isinstance(record, Mapping) or not isinstance(record.get("methods"), Mapping):
+            raise InputError(f"{record!r:.60} is not a record; give those of a Store")
+    if isinstance(names, str) or not (names is None or isinstance(names, Iterable)):
+        raise InputError(f"names is {names!r:.60}; give a list, of {', '.join(TABLES)}")
     chosen = list(TABLES) if names is None else list(names)
     for name in chosen:
         if name not in TABLES:
-            raise InputError(f"there is no table {name!r}; choose from {', '.join(TABLES)}")
+            raise InputError(f"there is no table {name!r:.80}; choose from {', '.join(TABLES)}")
     return [TABLES[name](held) for name in chosen]
 
 
@@ -83,8 +81,8 @@ def _exposure_oracle(records: Sequence[Record]) -> Table:
 
 
 def _repair_accuracy(records: Sequence[Record]) -> Table:
-    panels = {"frozen": "Frozen", "reweighting": "Reweight", "set_translation": "Set translation"}
-    sheets = tuple(_panel(title, accuracy(name), records) for name, title in panels.items())
+    panels = ("frozen", "reweighting", "set_translation")
+    sheets = tuple(_panel(title_of(name), accuracy(name), records) for name in panels)
     return Table("repair-accuracy", "Test accuracy (%) of frozen models and repairs", sheets)
 
 
@@ -188,7 +186,7 @@ def _dataset_statistics(records: Sequence[Record]) -> Table:
 
 def _shares(graph: Mapping[str, Any]) -> str:
     """The sizes of the parts in per cent of the labelled nodes."""
-    sizes = [graph[part] for part in ("train", "val", "test")]
+    sizes = [int(graph.get(part) or 0) for part in ("train", "val", "test")]
     total = sum(sizes) or 1
     return "/".join(f"{100 * size / total:.0f}" for size in sizes)
 
@@ -199,6 +197,7 @@ def _time(records: Sequence[Record]) -> Table:
     sums: dict[str, dict[str, float]] = {}
     for record in records:
         for stage, seconds in record.get("seconds", {}).items():
+            seconds = seconds or 0.0
             line = sums.setdefault(stage, dict.fromkeys(datasets, 0.0))
             line[record["dataset"]] += seconds / 60
     sums["total"] = sums.pop("total", {})
@@ -212,7 +211,7 @@ def _time(records: Sequence[Record]) -> Table:
 
 
 def _stage(name: str) -> str:
-    return METHODS[name].title if name in METHODS else name
+    return name if name == "frozen" else title_of(name)
 
 
 TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -142,3 +144,32 @@ def test_a_diverging_split_is_reported(graph):
         )
     assert bool(frozen.diverged[0])
     assert bool(frozen.logits.isfinite().all())
+
+
+def test_it_says_what_it_is_in_two_lines(graph):
+    frozen = frozen_of("gcn", graph, splits=[2, 0])
+    size = sum(value.numel() for value in frozen.network(0).parameters())
+    assert repr(frozen) == (
+        f"Frozen GCN on toy: 2 members (splits 2, 0), 36 nodes, 3 classes, {size:,} parameters "
+        f"each\n  epochs kept: {int(frozen.best_epoch[0])}, {int(frozen.best_epoch[1])}"
+    )
+    wild = replace(frozen, diverged=torch.tensor([True, False]))
+    assert repr(wild).splitlines()[-1] == "  diverged: splits 2"
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_copies_are_the_same_value(name, graph, tmp_path):
+    frozen = frozen_of(name, graph, splits=[1])
+    frozen.embedding  # noqa: B018 - what is derived must not be in the way
+    torch.save(frozen, tmp_path / "frozen.pt")
+    copies = (
+        pickle.loads(pickle.dumps(frozen)),
+        copy.deepcopy(frozen),
+        torch.load(tmp_path / "frozen.pt", weights_only=False),
+    )
+    for again in copies:
+        assert torch.equal(again.logits, frozen.logits)
+        assert torch.equal(again.embedding, frozen.embedding)
+        assert again.backbone.shape == frozen.backbone.shape
+        with pytest.raises(TypeError):
+            again.parameters["classifier.bias"] = None

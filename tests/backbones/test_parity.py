@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gnn_repair.backbones import BACKBONES, Graph, find_backbone
+from gnn_repair.backbones import BACKBONES, Graph, Shape, find_backbone
 from gnn_repair.backbones.base import stack_parameters, unstack_parameters
 from gnn_repair.backbones.graph import Features
 
@@ -23,10 +23,13 @@ def random_parameters(backbone, data):
 
 
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize("loops", ["one", "listed"])
 @pytest.mark.parametrize("name", BACKBONES)
-def test_logits_and_embedding_equal_those_of_the_pyg_network(name, sparse, graph, monkeypatch):
+def test_logits_and_embedding_equal_those_of_the_pyg_network(
+    name, loops, sparse, graph, monkeypatch
+):
     monkeypatch.setattr("gnn_repair.backbones.graph.SPARSE_BELOW", 2.0 if sparse else 0.0)
-    backbone, ours = find_backbone(name), Graph(graph)
+    backbone, ours = BACKBONES[name](Shape(self_loops=loops)), Graph(graph)
     assert (ours.features.sparse is not None) is sparse
     parameters = random_parameters(backbone, graph)
     state = backbone.state(parameters, ours, backbone.trunk(parameters, ours), 0.0)
@@ -71,17 +74,39 @@ def test_every_member_starts_as_pyg_does_from_that_seed(name, graph):
             assert torch.equal(value, network.state_dict()[key])
 
 
-@pytest.mark.parametrize("name", ["normalised", "mean", "total", "mean_without_self"])
+@pytest.mark.parametrize("zero", [True, False])
+def test_h2gcn_streams_start_with_zero_biases_or_as_pytorch_starts_them(zero):
+    torch.manual_seed(3)
+    lins = BACKBONES["h2gcn"](Shape(zero_stream_biases=zero)).network(5, 2).conv.lins
+    torch.manual_seed(3)
+    for lin in lins:
+        same = torch.nn.Linear(5, 128, bias=not zero)
+        assert torch.equal(lin.weight, same.weight)
+        assert torch.equal(lin.bias, torch.zeros(128) if zero else same.bias)
+
+
+OPERATORS = {
+    "normalised": lambda graph: graph.normalised(one_loop=True),
+    "normalised, loops as listed": lambda graph: graph.normalised(one_loop=False),
+    "mean": lambda graph: graph.mean,
+    "total": lambda graph: graph.total,
+    "mean_without_self": lambda graph: graph.mean_without_self,
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("power", [0, 1, 2, 3])
 def test_operators_and_their_powers_against_dense_matrices(name, power, graph):
-    operator = getattr(Graph(graph), name)
+    operator = OPERATORS[name](Graph(graph))
     dense = torch.zeros(36, 36, dtype=torch.float64)
     for source, recipient in graph.edge_index.t().tolist():
         if name == "mean_without_self" and source == recipient:
             continue
         dense[recipient, source] += 1
-    degree = dense.sum(1).clamp(min=1)
     if name == "normalised":
+        dense.fill_diagonal_(1)
+    degree = dense.sum(1).clamp(min=1)
+    if name.startswith("normalised"):
         dense = dense / (degree.sqrt().unsqueeze(1) * degree.sqrt())
     elif name != "total":
         dense = dense / degree.unsqueeze(1)

@@ -126,6 +126,22 @@ def test_check_reports_differences(
     assert row["status"].startswith(status)
 
 
+def test_check_notices_a_damaged_cache(run: Any, graph: Path, tmp_path: Path) -> None:
+    command = ("data", "check", "squirrel-filtered", "--root", str(graph), "--format", "json")
+    assert run(*command)[0] == 0
+    (entry,) = (tmp_path / "cache").rglob("*.safetensors")
+    content = bytearray(entry.read_bytes())
+    content[-1] ^= 1  # one node moves into or out of a mask
+    entry.write_bytes(content)
+    code, out, err = run(*command)
+    (row,) = json.loads(out)
+    assert code == 1 and err == ""
+    assert row["status"].startswith("differs: the cached graph of squirrel-filtered cannot be used")
+    assert str(entry) in row["status"] and "checksum" in row["status"]
+    assert (row["nodes"], row["train"]) == (20, 10)
+    assert run(*command)[0] == 0
+
+
 def test_check_of_a_damaged_file_names_the_checksum(run: Any, tmp_path: Path) -> None:
     file = DATASETS["minesweeper"].files[0]
     (tmp_path / file.path).parent.mkdir(parents=True)

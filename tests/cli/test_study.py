@@ -18,12 +18,13 @@ from rich.console import Console
 
 from gnn_repair.cli import main
 from gnn_repair.cli.progress import StudyProgress, duration
+from gnn_repair.datasets import DATASETS
 from gnn_repair.study import PAPER, Case, Plan, Run, Store, override
 from gnn_repair.study.engine import Failure
-from gnn_repair.study.store import StoreWarning
+from gnn_repair.study.records import StoreWarning
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "study"))
-from planted import make_record
+from planted_records import make_record
 from tiny import TINY
 
 SMALL = [part for setting in TINY for part in ("--set", setting)]
@@ -110,15 +111,21 @@ def test_jobs_are_not_for_ray(run, tmp_path):
 
 
 def test_a_failed_case_is_exit_code_1_and_is_listed(tmp_path):
-    target = str(tmp_path / "store")
-    bad = [*GRID, "--splits", "0,99", "--methods", "refit_head"]
-    done = call("study", "run", "--store", target, *bad, "--stack", "1", "--backbones", "gcn")
+    """A raw file that is not what it should be fails its own case, not the study."""
+    target, root = str(tmp_path / "store"), tmp_path / "data"
+    damaged = root / DATASETS["minesweeper"].files[0].path
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"PK")
+    bad = [*GRID, "--datasets", "minesweeper,builtin", "--backbones", "gcn", "--splits", "0"]
+    bad += ["--methods", "refit_head"]
+    done = call("study", "run", "--store", target, *bad, "--root", str(root))
     assert done.returncode == 1
     assert "1 runs stored" in done.stdout
-    assert "builtin × gcn failed: split 99 does not exist" in done.stderr
-    status = call("study", "status", "--store", target, *bad, "--backbones", "gcn")
+    assert "minesweeper × gcn failed: " in done.stderr
+    assert "is truncated or altered" in done.stderr
+    status = call("study", "status", "--store", target, *bad)
     assert "1 done, 1 failed, 0 missing of 2 runs" in " ".join(status.stdout.split())
-    assert "split 99 does not exist" in " ".join(status.stdout.split())
+    assert "is truncated or altered" in " ".join(status.stdout.split())
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -209,11 +216,32 @@ def test_a_damaged_record_is_named_and_counts_as_missing(run, store):
     path = store / PAPER.digest / "cora" / "gcn" / "split-0.json"
     path.write_text(path.read_text()[:100])
     grid = ["--datasets", "cora", "--backbones", "gcn", "--splits", "0-1", "--format", "json"]
-    with pytest.warns(StoreWarning, match="truncated or not JSON; set aside as split-0.json.dam"):
+    with pytest.warns(StoreWarning, match=r"split-0\.json: it is truncated or not JSON"):
         out = run("study", "status", "--store", str(store), *grid)[1]
     (row,) = json.loads(out)
     assert (row["done"], row["missing"]) == (1, 1)
-    assert path.with_name("split-0.json.damaged").exists()
+    assert sorted(p.name for p in path.parent.iterdir()) == ["split-0.json", "split-1.json"]
+
+
+def test_pack_merge_and_read_a_packed_study(run, store, tmp_path):
+    file, back = tmp_path / "study.jsonl", tmp_path / "back"
+    assert run("study", "pack", str(file), "--store", str(store))[1].startswith("4 runs packed")
+    out = run("study", "merge", str(file), "--store", str(back))[1]
+    assert out.startswith("4 runs added")
+    assert "4 were there already" in run("study", "merge", str(store), "--store", str(back))[1]
+    shown = {
+        source: run("study", "tables", "--store", str(source), "--format", "markdown")[1]
+        for source in (store, file, back)
+    }
+    assert len(set(shown.values())) == 1
+    assert "88.1" in shown[file]
+    grid = ["--datasets", "cora", "--backbones", "gcn", "--splits", "0-1", "--format", "json"]
+    (row,) = json.loads(run("study", "status", "--store", str(file), *grid)[1])
+    assert (row["done"], row["missing"]) == (2, 0)
+    for source in (store, file):
+        target = tmp_path / f"{source.name}.csv"
+        assert run("study", "export", str(target), "--store", str(source))[0] == 0
+    assert (tmp_path / "store.csv").read_text() == (tmp_path / "study.jsonl.csv").read_text()
 
 
 @pytest.fixture
@@ -230,7 +258,10 @@ def small_demo(monkeypatch):
 def test_the_demo_goes_the_whole_way(run, tmp_path):
     page = tmp_path / "page.html"
     code, out, err = run("demo", "--report", str(page))
-    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>")
+    # One model a page: the nodes are of the very run whose accuracies the overview shows.
+    assert "the stored run, made again with the same accuracies" in text
     assert code == 0
     for part in ("The built-in graph", "Exposure of GCN on builtin", "Of its", "Set translation"):
         assert part in out

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from gnn_repair.datasets import DATASETS, load_dataset
+from gnn_repair.datasets.cache import CacheWarning
 from gnn_repair.datasets.catalog import DatasetSpec
 from gnn_repair.datasets.loading import load
 from gnn_repair.datasets.sources import Source
@@ -240,14 +241,24 @@ def test_the_second_load_comes_from_the_cache(
         torch.testing.assert_close(second[field], first[field], rtol=0, atol=0)
 
 
-def test_a_damaged_cache_is_rebuilt(
-    arrays: Arrays, place: Place, private_cache: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "damage", [lambda raw: raw[:500], lambda raw: raw[:-1] + bytes([raw[-1] ^ 1])]
+)
+def test_a_damaged_cache_is_named_and_rebuilt(
+    arrays: Arrays,
+    place: Place,
+    private_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[bytes], bytes],
 ) -> None:
     spec, root = place("roman-empire", arrays)
     first = load(spec, root)
     (entry,) = private_cache.rglob("*.safetensors")
-    entry.write_bytes(entry.read_bytes()[:500])
-    torch.testing.assert_close(load(spec, root).x, first.x)
+    entry.write_bytes(damage(entry.read_bytes()))
+    with pytest.warns(CacheWarning, match=f"{entry} is damaged.*built again"):
+        again = load(spec, root)
+    torch.testing.assert_close(again.x, first.x)
+    torch.testing.assert_close(again.val_mask, first.val_mask)
     monkeypatch.setattr(Source, "read", lambda source, folder: pytest.fail("parsed again"))
     torch.testing.assert_close(load(spec, root).x, first.x)
 

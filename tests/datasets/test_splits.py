@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from gnn_repair.datasets import as_splits, stratified_splits
 from gnn_repair.datasets.splits import part_sizes
@@ -51,22 +53,40 @@ def test_a_seed_always_draws_the_same_split() -> None:
     torch.testing.assert_close(alone[0][:, 0], train[:, 3])
     packed = torch.stack([train, val, test]).numpy().tobytes()
     assert hashlib.sha256(packed).hexdigest() == (
-        "6748ab78e8ab57690cfdfba9960854cfc916a3d01be51592f85159a885726461"
+        "c0f5d370f9355d82eb8eca0de2c7668db44960a0e345b9711e44f3bd2f968be4"
     )
 
 
-def test_classes_are_shuffled_one_after_another_by_one_generator() -> None:
+@pytest.mark.parametrize("draw", ["torch", "numpy"])
+def test_classes_are_shuffled_one_after_another_by_one_generator(draw) -> None:
     """The definition, written out for two seeds."""
     y = torch.tensor([1, 0, 1, 0, 0, 1, 1, 0, 1, 0] * 5)
-    train, val, test = stratified_splits(y, seeds=[100, 101])
+    train, val, test = stratified_splits(y, seeds=[100, 101], draw=draw)
     for split, seed in enumerate((100, 101)):
-        generator = np.random.default_rng(seed)
+        shuffle = permutations(draw, seed)
         for label in (0, 1):
-            nodes = (y == label).nonzero().view(-1)
-            drawn = torch.from_numpy(generator.permutation(nodes.numpy()))
+            drawn = shuffle((y == label).nonzero().view(-1))
             for mask, part in zip((train, val, test), drawn.split([15, 5, 5]), strict=True):
                 own = (mask[:, split] & (y == label)).nonzero().view(-1)
                 assert torch.equal(own, part.sort().values)
+
+
+def permutations(draw: str, seed: int) -> Callable[[Tensor], Tensor]:
+    """The same draws written down once more."""
+    if draw == "numpy":
+        generator = np.random.default_rng(seed)
+        return lambda nodes: torch.from_numpy(generator.permutation(nodes.numpy()))
+    stream = torch.Generator().manual_seed(seed)
+    return lambda nodes: nodes[torch.randperm(len(nodes), generator=stream)]
+
+
+def test_the_draws_differ_and_an_unknown_one_is_refused() -> None:
+    one, other = stratified_splits(LABELS), stratified_splits(LABELS, draw="numpy")
+    for mine, theirs in zip(one, other, strict=True):
+        assert torch.equal(mine.sum(0), theirs.sum(0))
+        assert not torch.equal(mine, theirs)
+    with pytest.raises(SplitError, match="no draw 'dice'"):
+        stratified_splits(LABELS, draw="dice")
 
 
 def test_seeds_draw_different_splits() -> None:

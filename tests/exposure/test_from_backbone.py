@@ -9,6 +9,8 @@ import torch
 from torch_geometric.utils import to_dense_adj
 
 from gnn_repair.backbones import BACKBONES, Readout, Shape, train_backbone
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import expose
 from gnn_repair.exposure.from_backbone import expose_frozen
 from gnn_repair.training import SHORT
 
@@ -82,8 +84,9 @@ def dense_coefficients(exposure, group, member=0):
 
 def test_coefficients_against_dense_matrices(graph):
     adjacency = to_dense_adj(graph.edge_index).squeeze(0).double().t()
-    scale = adjacency.sum(1).rsqrt()
-    normalised = scale.unsqueeze(1) * adjacency * scale
+    looped = adjacency.clone().fill_diagonal_(1)
+    scale = looped.sum(1).rsqrt()
+    normalised = scale.unsqueeze(1) * looped * scale
     others = adjacency.clone().fill_diagonal_(0)
     mean = others / others.sum(1, keepdim=True).clamp(min=1)
     identity = torch.eye(36, dtype=torch.float64)
@@ -114,6 +117,15 @@ def test_attention_coefficients_are_those_pyg_returns(name, graph):
         torch.testing.assert_close(dense_coefficients(exposure, 0, member), dense)
 
 
+@pytest.mark.parametrize(("loops", "entries"), [("one", 1), ("listed", 2)])
+def test_a_doubled_self_loop_is_one_term_or_two(loops, entries, graph):
+    backbone = BACKBONES["gcn"](Shape(hidden=16, self_loops=loops))
+    budget = replace(SHORT, epochs=1)
+    exposure = expose_frozen(train_backbone(backbone, graph, [0], device="cpu", budget=budget))
+    start, stop = exposure.segments[1:3].tolist()
+    assert exposure.sources[exposure.rows[start:stop].long()].tolist().count(1) == entries
+
+
 def test_an_isolated_node_lacks_the_groups_it_has_no_terms_in(graph):
     _, exposure = exposed("h2gcn", graph)
     lengths = exposure.segments.diff().view(36, 3)
@@ -128,3 +140,14 @@ def test_one_member_alone(name, graph):
     alone = exposure.member(1)
     assert alone.num_members == 1
     torch.testing.assert_close(alone.logits()[0], frozen.logits[1])
+
+
+def test_what_is_expected_of_a_backbone(graph):
+    frozen, whole = exposed("gcn", graph, members=1)
+    right = whole.frozen_logits[0].argmax(1)
+    assert expose(frozen, expected=right).num_members == 1
+    wrong = (right + 1) % whole.num_classes
+    with pytest.raises(InputError, match=f"a frozen backbone predicts .* at {len(right)} of"):
+        expose(frozen, expected=wrong)
+    with pytest.raises(InputError, match="the backbone has 2 members"):
+        expose(exposed("gcn", graph)[0], expected=right)

@@ -278,7 +278,7 @@ def test_arguments_are_found_by_name(data: Data) -> None:
     exposure = expose(double(Weighted()), data)
     expected = data.edge_weight[torch.argsort(data.edge_index[1], stable=True)]
     torch.testing.assert_close(exposure.coefficients[0], expected)
-    del data.edge_weight
+    del data.edge_weight, data.signed_weight
     with pytest.raises(InputError, match="forward needs `edge_weight`, which data does not have"):
         expose(double(Weighted()), data)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from convolutions import CASES, NODES, graph
 from convolutions import Net as CaseNet
+from scipy import sparse
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data, HeteroData
@@ -18,6 +20,7 @@ from torch_geometric.nn import models
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure import expose
 from gnn_repair.exposure.probes import Tail, find_tail
+from gnn_repair.exposure.rules import RULES, nodes, sizes
 
 
 class Net(nn.Module):
@@ -46,21 +49,6 @@ def data() -> Data:
     return Data(x=whole.x, edge_index=whole.edge_index[:, order])
 
 
-def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8))
-
-
-class Hetero(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        kinds = {("n", kind, "n"): pyg.SAGEConv(5, 4) for kind in "ab"}
-        self.conv = pyg.HeteroConv(kinds, aggr="max")
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        edges = {("n", "a", "n"): edge_index, ("n", "b", "n"): edge_index.flip(0)}
-        return self.conv({"n": x}, edges)["n"]
-
-
 class Pooled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -73,40 +61,13 @@ class Pooled(nn.Module):
 Build = Callable[[], nn.Module]
 
 REFUSED: dict[str, tuple[Build, str]] = {
-    "activation": (
-        lambda: Net(after=nn.ReLU()),
-        r"the ReLU `after` after the last convolution `conv2` \(GCNConv\) is not affine",
+    "pair norm": (
+        lambda: Net(after=pyg.PairNorm()),
+        r"the PairNorm `after` after.*mixes the values of different nodes",
     ),
-    "activation function": (
-        lambda: Functional(nn.functional.relu),
-        r"between the last convolution `conv2` \(GCNConv\) and the Linear `lin` is not affine",
-    ),
-    "L2 normalise": (
-        lambda: Functional(nn.functional.normalize),
-        r"F\.normalize.*between the last convolution `conv2`.*is not affine",
-    ),
-    "layer norm": (lambda: Net(after=nn.LayerNorm(8)), r"the LayerNorm `after`.*is not affine"),
-    "pair norm": (lambda: Net(after=pyg.PairNorm()), r"the PairNorm `after`.*is not affine"),
     "mean over nodes": (
         lambda: Net(end=MeanFree()),
         r"the MeanFree `end` after.*mixes the values of different nodes",
-    ),
-    "softmax": (lambda: Net(end=nn.Softmax(dim=1)), r"the Softmax `end` after.*is not affine"),
-    "normalising SAGE": (
-        lambda: Net(pyg.SAGEConv(6, 8, normalize=True)),
-        r"`conv2` \(SAGEConv\) applies to its own aggregate is not affine",
-    ),
-    "gated skip": (
-        lambda: Net(pyg.TransformerConv(6, 8, beta=True)),
-        r"`conv2` \(TransformerConv\) applies to its own aggregate is not affine",
-    ),
-    "ARMA with activation": (
-        lambda: Net(pyg.ARMAConv(6, 8, act=nn.ReLU())),
-        r"the ReLU `conv2.act` after the last convolution `conv2` \(ARMAConv\) is not affine",
-    ),
-    "GIN with an MLP": (
-        lambda: Net(pyg.GINConv(mlp())),
-        r"the ReLU `conv2.nn.1` after the last convolution `conv2` \(GINConv\) is not affine",
     ),
     "max aggregator": (
         lambda: Net(pyg.SAGEConv(6, 8, aggr="max")),
@@ -120,39 +81,134 @@ REFUSED: dict[str, tuple[Build, str]] = {
         lambda: Net(pyg.EGConv(6, 8, num_heads=2)),
         r"`conv2` \(EGConv\) aggregates in a way of its own",
     ),
-    "recurrent": (
-        lambda: Net(pyg.GatedGraphConv(8, 2)),
-        r"the GRUCell `conv2.rnn` after the last convolution",
-    ),
-    "max over relations": (Hetero, r"the HeteroConv `conv` after the last convolution"),
-    "models.GIN": (lambda: models.GIN(5, 8, 2, 4), r"the ReLU `act` after.*`convs.1`"),
     "models.EdgeCNN": (
         lambda: models.EdgeCNN(5, 8, 2, 4),
         r"`convs.1` \(EdgeConv\) aggregates by max",
     ),
-    **{
-        f"jumping knowledge {mode}": (
-            lambda mode=mode: models.GCN(5, 8, 2, 4, jk=mode),  # type: ignore[misc]
-            r"the ReLU `act` after the last convolution `convs.1` \(GCNConv\) is not affine",
-        )
-        for mode in ("cat", "max", "lstm")
-    },
-    "jumping knowledge without activation": (
-        lambda: models.GCN(5, 8, 2, 4, jk="max", act=None),
-        r"the JumpingKnowledge `jk` after the last convolution `convs.1`.*is not affine",
-    ),
     "pooling": (Pooled, rf"returns a tensor of shape \[1, 4\] for {NODES} nodes.*pool"),
-    "no messages": (lambda: models.MLP([5, 8, 4]), "MLP has no PyG MessagePassing layer"),
+    "no messages": (lambda: models.MLP([5, 8, 4]), "no aggregation happens in MLP's forward"),
     "random in evaluation": (
         lambda: Functional(nn.functional.dropout),
         "change from run to run in evaluation",
     ),
     "not connected": (lambda: Net(after=Zero()), r"do not depend on what `conv2` \(GCNConv\)"),
-    "affine near zero": (
-        lambda: Net(after=nn.Hardtanh(-5, 5)),
-        r"what follows `conv2` \(GCNConv\) is affine for small changes only",
-    ),
 }
+
+
+class Blocks(nn.Module):
+    """Two blocks of convolution and activation; the activation is one module."""
+
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Module(), nn.Module()])
+        for block, size in zip(self.blocks, (5, 8), strict=True):
+            block.conv, block.act = pyg.GCNConv(size, 8), act  # type: ignore[assignment]
+            block.forward = self.step(block)  # type: ignore[method-assign]
+        self.lin = nn.Linear(8, 4)
+
+    @staticmethod
+    def step(block: nn.Module) -> Any:
+        return lambda x, edge_index: block.act(block.conv(x, edge_index))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x, edge_index)
+        return self.lin(x)
+
+
+class Reversible(nn.Module):
+    """GroupAddRev frees the memory of its input."""
+
+    def __init__(self, after: nn.Module) -> None:
+        super().__init__()
+        self.first, self.rev = nn.Linear(5, 8), pyg.GroupAddRev(pyg.SAGEConv(4, 4), num_groups=2)
+        self.after, self.lin = after, nn.Linear(8, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.lin(self.after(self.rev(self.first(x), edge_index)))
+
+
+class MedianConv(pyg.MessagePassing):
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__(aggr="add")
+        self.lin = nn.Linear(width, out)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.propagate(edge_index, x=self.lin(x))
+
+    def aggregate(self, inputs: Tensor, index: Tensor, dim_size: int) -> Tensor:
+        rows = [inputs[index == node] for node in range(dim_size)]
+        empty = inputs.new_zeros(1, inputs.shape[1])
+        return torch.stack([(r if len(r) else empty).median(0).values for r in rows])
+
+
+class Rows(nn.Module):
+    def __init__(self, kept: Any) -> None:
+        super().__init__()
+        self.kept, self.conv, self.lin = kept, pyg.GCNConv(5, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.lin(self.conv(x, edge_index)[self.kept])
+
+
+class PooledBy(nn.Module):
+    def __init__(self, places: Tensor) -> None:
+        super().__init__()
+        self.places, self.conv = places, pyg.GCNConv(5, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return pyg.global_mean_pool(self.conv(x, edge_index), self.places)
+
+
+class Targets(nn.Module):
+    """A bipartite layer onto the first nodes, as a neighbour sampler makes them."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count, self.conv = count, pyg.SAGEConv(5, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        kept = edge_index[:, edge_index[1] < self.count]
+        return self.conv((x, x[: self.count]), kept)
+
+
+class Padded(Targets):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out = super().forward(x, edge_index)
+        return torch.cat([out, out.new_zeros(x.shape[0] - self.count, 4)])
+
+
+class Layerwise(nn.Module):
+    """Each layer runs over all nodes in batches before the next one begins."""
+
+    def __init__(self, size: int, whole: bool = False) -> None:
+        super().__init__()
+        self.size, self.whole = size, whole
+        self.conv1, self.conv2 = pyg.SAGEConv(5, 6), pyg.SAGEConv(6, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.layer(self.conv2, self.layer(self.conv1, x, edge_index).relu(), edge_index)
+
+    def layer(self, conv: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:
+        parts = []
+        for first in range(0, x.shape[0], self.size):
+            last = min(first + self.size, x.shape[0])
+            if self.whole:
+                parts.append(conv(x, edge_index)[first:last])
+                continue
+            kept = edge_index[:, (edge_index[1] >= first) & (edge_index[1] < last)]
+            shifted = torch.stack([kept[0], kept[1] - first])
+            parts.append(conv((x, x[first:last]), shifted))
+        return torch.cat(parts)
+
+
+class Times(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
 
 
 class Functional(nn.Module):
@@ -231,10 +287,40 @@ def test_several_types_of_nodes() -> None:
 
 def test_too_many_paths(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Net(pyg.APPNP(K=4, alpha=0.1), width=6)
-    monkeypatch.setattr("gnn_repair.exposure.rules.hops.LARGEST", 200)
-    with pytest.raises(ExposureRefused, match=r"could make \d+ terms; use hops='last'"):
+    count = expose(model, data).num_terms
+    monkeypatch.setattr(sizes, "available_memory", lambda: count * sizes.BYTES_PER_TERM)
+    about = rf"make about {count} terms \(0\.0 GiB while exposing, of 0\.0 GiB available\)"
+    with pytest.raises(ExposureRefused, match=rf"between 24 nodes {about}; use hops='last'"):
         expose(model, data)
     assert expose(model, data, hops="last").residual is not None
+    free = int(count * sizes.BYTES_PER_TERM / sizes.SHARE) + 2
+    monkeypatch.setattr(sizes, "available_memory", lambda: free)
+    monkeypatch.setattr(sizes, "NOTEWORTHY", count - 1)
+    with pytest.warns(UserWarning, match=rf"make about {count} terms"):
+        assert expose(model, data).num_terms == count
+    monkeypatch.setattr(sizes, "available_memory", lambda: None)
+    monkeypatch.setattr(sizes, "LARGEST", count - 1)
+    with pytest.raises(ExposureRefused, match=rf"more than {count - 1}; use hops='last'"):
+        expose(model, data)
+
+
+def test_the_size_of_a_product_is_estimated_from_few_rows() -> None:
+    """A ring: every node reaches 2K + 1 others in K hops, so any rows give the exact number."""
+    nodes, reach = 1000, 3
+    here = np.arange(nodes)
+    rows = np.concatenate([here, here, here])
+    columns = np.concatenate([here, (here + 1) % nodes, (here - 1) % nodes])
+    ring = sparse.csr_matrix((np.ones(3 * nodes), (rows, columns)), shape=(nodes, nodes))
+    seen: list[int] = []
+
+    def operators(start: Any) -> Iterator[Any]:
+        seen.append(start.shape[0])
+        yield start @ ring
+        yield start @ ring @ ring @ ring
+
+    found = sizes.estimated_terms(operators, nodes)
+    assert found == nodes * 3 + nodes * (2 * reach + 1) and seen == [sizes.MOST]
+    assert (sizes.available_memory() or 1) > 0
 
 
 def test_a_wrong_rule_falls_back_and_a_tight_tolerance_refuses(data: Data) -> None:
@@ -246,6 +332,31 @@ def test_a_wrong_rule_falls_back_and_a_tight_tolerance_refuses(data: Data) -> No
     assert "generic rule" in exposure.groups[0].rule
     with pytest.raises(ExposureRefused, match=r"differs from β \+ Σ λ ℓ by .*tolerance="):
         expose(Net(), data, tolerance=0.0)
+
+
+class Renamed(pyg.MessagePassing):
+    """Sends ``scale`` × ``h``, names that no rule knows."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__(aggr="add")
+        self.lin = nn.Linear(width, out)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        scale = torch.rand(edge_index.shape[1], generator=torch.Generator().manual_seed(2))
+        return self.propagate(edge_index, h=self.lin(x), scale=scale)
+
+    def message(self, h_j: Tensor, scale: Tensor) -> Tensor:
+        return scale.view(-1, 1) * h_j
+
+
+def test_a_rule_that_does_not_fit_gives_way(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule reads arguments that are not passed; what the convolution sends is seen instead."""
+    monkeypatch.setitem(RULES, Renamed, nodes.weighted)
+    torch.manual_seed(1)
+    exposure = expose(Net(Renamed(6, 8)), data)
+    expected = torch.rand(data.edge_index.shape[1], generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(exposure.coefficients[0], expected)
+    assert "α = scale" in exposure.groups[0].rule
 
 
 @pytest.mark.parametrize("name", ["GCNConv", "GATConv heads", "TAGConv", "MFConv", "GINEConv"])
@@ -272,11 +383,43 @@ def test_bad_input(data: Data) -> None:
         expose("gcn", data)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="hops is 'all'"):
         expose(Net(), data, hops="all")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="returns tuple instead of a tensor"):
-        expose(Net(), data, forward=lambda model, data: (model(data.x, data.edge_index), 1))  # type: ignore[arg-type,return-value]
-    with pytest.raises(InputError, match="at least two classes"):
-        expose(Net(), data, forward=lambda model, data: model(data.x, data.edge_index)[:, :1])
+    with pytest.raises(InputError, match="returns NoneType instead of a tensor"):
+        expose(Net(), data, forward=lambda model, data: None)
     with pytest.raises(InputError, match=r"computes in torch.bfloat16; convert it"):
         expose(Net(), data, forward=lambda model, data: model(data.x, data.edge_index).bfloat16())
     with pytest.raises(InputError, match="NaN or infinite"):
         expose(Net(), data, forward=lambda model, data: model(data.x, data.edge_index) / 0)
+
+
+def test_reversible_layers_are_exposed_and_leave_their_input_alone(data: Data) -> None:
+    """Without the LayerNorm the reversible model is affine; `rev` may read data.x itself."""
+    torch.manual_seed(1)
+    model = Reversible(nn.Identity()).double().eval()
+    wide = Data(x=torch.randn(NODES, 8, dtype=torch.float64), edge_index=data.edge_index)
+    model.first = nn.Identity()
+    kept = wide.x.clone()
+    exposure = expose(model, wide)
+    torch.testing.assert_close(wide.x, kept)
+    assert exposure.residual is not None and exposure.residual <= 1e-12
+    assert model.rev.disable is False
+    torch.testing.assert_close(exposure.logits()[0], model(kept.clone(), data.edge_index))
+
+
+def test_large_features_are_no_nonlinearity(data: Data) -> None:
+    torch.manual_seed(1)
+    big = Data(x=data.x * 1e30, edge_index=data.edge_index)
+    exposure = expose(Net(), big)
+    assert exposure.residual is not None and exposure.residual <= 1e-5
+    with pytest.raises(InputError, match=r"its weights and data are finite: it overflows torch"):
+        expose(Net(end=Times(1e38)), big)
+
+
+def test_broken_weights_and_data_are_named(data: Data) -> None:
+    model = Net()
+    with torch.no_grad():
+        model.conv1.lin.weight[2, 3] = torch.nan
+    with pytest.raises(InputError, match=r"NaN or infinite values, and so does its weight `conv1"):
+        expose(model, data)
+    data.x[3, 1] = torch.inf
+    with pytest.raises(InputError, match=r"NaN or infinite values, and so does data\.x"):
+        expose(Net(), data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gnn_repair.errors import InputError
 from gnn_repair.kernels import (
     Pattern,
     backend,
@@ -149,7 +150,7 @@ def test_every_device_has_the_same_operations():
 @pytest.mark.parametrize("probability", [0.2, 0.5])
 def test_dropout_drops_as_often_as_asked_and_keeps_the_mean(probability):
     torch.manual_seed(0)
-    values = torch.ones(301, 1001, dtype=torch.float64, requires_grad=True)
+    values = torch.ones(301, 1, 1001, dtype=torch.float64, requires_grad=True)
     dropped = drop(values, probability)
     share = float((dropped == 0).double().mean())
     assert abs(share - probability) < 5 * (probability * (1 - probability) / values.numel()) ** 0.5
@@ -164,3 +165,34 @@ def test_dropout_drops_as_often_as_asked_and_keeps_the_mean(probability):
     torch.manual_seed(0)
     assert torch.equal(drop(values, probability), dropped)
     assert drop(values, 0.0) is values
+
+
+def test_members_share_their_dropout_and_draw_what_they_would_alone():
+    values = torch.rand(40, 3, 17, dtype=torch.float64) + 1
+    torch.manual_seed(3)
+    together = drop(values, 0.4)
+    assert torch.equal(together[:, 0] == 0, together[:, 2] == 0)
+    for member in range(3):
+        torch.manual_seed(3)
+        assert torch.equal(drop(values[:, member : member + 1], 0.4)[:, 0], together[:, member])
+
+
+def test_sizes_that_would_be_read_past_their_end_are_refused():
+    pattern = Pattern(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 1], dtype=torch.int32), 3)
+    table, two = torch.ones(3, 4), torch.ones(2, 4)
+    with pytest.raises(InputError, match=r"coefficients has shape \[2, 1\] instead of \[3, any\]"):
+        mix(pattern, torch.ones(2), table)
+    with pytest.raises(InputError, match=r"table has shape \[2, 4\] instead of \[3, any\]"):
+        mix(pattern, torch.ones(3), two)
+    with pytest.raises(InputError, match="table has 4 channels, which 3 groups cannot share"):
+        mix(pattern, torch.ones(3, 3), table)
+    with pytest.raises(InputError, match=r"scores has shape \[4, 1\] instead of \[3, any\]"):
+        segment_softmax(pattern, torch.ones(4, 1))
+    with pytest.raises(InputError, match=r"source has shape \[2, 4\] instead of \[3, 4\]"):
+        pair_scores(pattern, torch.ones(4), two, two, 2, 0.2)
+    with pytest.raises(InputError, match=r"recipient has shape \[3, 4\] instead of \[2, 4\]"):
+        pair_scores(pattern, torch.ones(4), table, table, 2, 0.2)
+    with pytest.raises(InputError, match="attention has 4 channels, which 3 groups"):
+        pair_scores(pattern, torch.ones(4), table, two, 3, 0.2)
+    with pytest.raises(InputError, match=r"by_recipient has shape \[2, 3\] instead of \[2, 4\]"):
+        spread(pattern, table, torch.ones(2, 3))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gnn_repair.errors import InputError
+from gnn_repair.kernels.dropout import drop_rows, kept
 from gnn_repair.kernels.sets import Dropout, Layer, TermSets, compare, no_dropout, plain, pool, tilt
 
 DEVICES = [
@@ -142,21 +144,40 @@ def test_compare(device, width):
     torch.testing.assert_close(squares.cpu().double(), (left - right).square().sum(2), **tolerance)
 
 
-def test_dropout_keeps_its_share_and_differs_between_seeds_members_and_terms():
-    members, terms = torch.zeros(400, dtype=torch.long), torch.arange(400)
-    mask = plain.kept(dropping(0.2, "cpu"), members, terms, 128)
+def test_dropout_keeps_its_share_and_differs_between_seeds_and_terms():
+    seed, terms = torch.tensor(12345), torch.arange(400)
+    mask = kept(seed, 0.2, terms, 128)
     assert abs(float(mask.double().mean()) - 0.8) < 0.005
     # No channel and no term is favoured: column and row means stay within five deviations.
     assert float((mask.double().mean(0) - 0.8).abs().max()) < 5 * (0.16 / 400) ** 0.5
     assert float((mask.double().mean(1) - 0.8).abs().max()) < 5 * (0.16 / 128) ** 0.5
-    others = [
-        plain.kept(Dropout(0.2, torch.tensor(12346)), members, terms, 128),
-        plain.kept(dropping(0.2, "cpu"), members + 1, terms, 128),
-        plain.kept(dropping(0.2, "cpu"), members, terms + 1, 128),
-    ]
-    for other in others:
+    for other in (kept(seed + 1, 0.2, terms, 128), kept(seed, 0.2, terms + 1, 128)):
         both = float((mask & other).double().mean())
         assert abs(both - 0.64) < 0.01
+
+
+def test_every_member_has_the_mask_it_would_have_alone():
+    sets, layer = random_sets(3, False), Layer(*tables())
+    together = pool(sets, targets(), layer, dropping(0.3, "cpu"))
+    for s in range(S):
+        own = TermSets(
+            sets.segments, 3, sets.columns, sets.rows,
+            sets.coefficients[s : s + 1], sets.cosine[s : s + 1], sets.distance,
+        )  # fmt: skip
+        part = Layer(*(table[s : s + 1] for table in layer))
+        alone = pool(own, targets()[s : s + 1], part, dropping(0.3, "cpu"))
+        assert torch.equal(together[s], alone[0])
+
+
+def test_rows_are_dropped_alike_for_all_members_and_whatever_follows():
+    values = randn(3, 200, 64)
+    dropped = drop_rows(values, 0.3, torch.tensor(7))
+    zero = dropped == 0
+    assert torch.equal(zero[0], zero[2])
+    assert abs(float(zero.double().mean()) - 0.3) < 0.02
+    torch.testing.assert_close(dropped[~zero], values[~zero] / 0.7)
+    assert torch.equal(drop_rows(values[:, :50], 0.3, torch.tensor(7)), dropped[:, :50])
+    assert not torch.equal(drop_rows(values, 0.3, torch.tensor(8)), dropped)
 
 
 def test_threads_do_not_change_the_result():
@@ -178,3 +199,15 @@ def test_threads_do_not_change_the_result():
 def test_no_dropout_drops_nothing():
     assert no_dropout(targets()).threshold == 0
     assert no_dropout(targets()).scale == 1
+
+
+def test_sizes_that_would_be_read_past_their_end_are_refused():
+    sets, layer = random_sets(1, True), Layer(*tables())
+    with pytest.raises(InputError, match=r"layer\.recipient has shape"):
+        pool(sets, targets()[:, 1:], layer)
+    with pytest.raises(InputError, match=r"layer\.source has shape"):
+        pool(sets, targets(), layer._replace(source=layer.source[..., 1:]))
+    with pytest.raises(InputError, match="output has shape"):
+        tilt(sets, targets(), layer, randn(S, H + 1), randn(S), randn(S, R, C))
+    with pytest.raises(InputError, match="recipients has shape"):
+        compare(sets.segments, sets.columns, randn(S, N - 1, 3), randn(S, P, 3))

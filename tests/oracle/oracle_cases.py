@@ -129,3 +129,32 @@ def families(seed: int) -> dict[str, list[Node]]:
         "zero coefficients": many(20, some_zero_coefficients),
         "absent groups": many(40, absent_group),
     }
+
+
+def members_exposure(shared: bool = False) -> Exposure:
+    """Three members with coefficients, messages and fixed logits of their own."""
+    rng = np.random.default_rng(4)
+    parts = [exposure_of([random_node(rng, [3, 2], 4) for _ in range(4)]) for _ in range(3)]
+    first = parts[0]
+    alpha = [part.coefficients for part in parts][: 1 if shared else 3]
+    table = torch.cat([part.contributions for part in parts])
+    fixed = torch.cat([part.fixed_logits for part in parts])
+    return Exposure(
+        groups=first.groups,
+        recipients=first.recipients,
+        segments=first.segments,
+        rows=first.rows,
+        coefficients=torch.cat(alpha),
+        contributions=table,
+        fixed_logits=fixed,
+        frozen_logits=fixed + _mixed(torch.cat(alpha), table, first),
+        state=first.state,
+        messages=first.messages,
+        message_rows=first.message_rows,
+        sources=first.sources,
+    )
+
+
+def _mixed(alpha: torch.Tensor, table: torch.Tensor, first: Exposure) -> torch.Tensor:
+    owner = torch.repeat_interleave(torch.arange(4), first.segments[::2].diff())
+    return torch.zeros(3, 4, 4).double().index_add(1, owner, alpha[..., None] * table)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 from torch_geometric.explain import Explainer
-from torch_geometric.explain.metric import unfaithfulness
-from torch_geometric.nn import GCNConv, SAGEConv, SGConv
+from torch_geometric.explain.metric import fidelity, unfaithfulness
+from torch_geometric.nn import GATConv, GCNConv, GraphConv, SAGEConv, SGConv
+from torch_geometric.utils import add_remaining_self_loops
 
 from gnn_repair.backbones import BACKBONES, find_backbone, train_backbone
 from gnn_repair.errors import InputError
@@ -32,9 +36,10 @@ def test_every_backbone_is_certified(graph, name):
     # α is admissible, so no margin can be below the frozen one.
     assert (solution.margin >= _frozen_margins(exposure, solution) - 1e-9).all()
     report = reach(exposure, graph.y, graph.test_mask)
-    assert report.total.true_class.total == int(graph.test_mask.sum())
-    correct = 1 - report.total.error.total / report.total.true_class.total
-    assert report.total.true_class.value >= correct - 0.05
+    for s, member in enumerate(report.members):
+        assert member.true_class.total == int(graph.test_mask[:, s].sum())
+        correct = 1 - member.error.total / member.true_class.total
+        assert member.true_class.value >= correct - 0.05
 
 
 def _frozen_margins(exposure, solution):
@@ -68,39 +73,103 @@ def explainer_of(model, algorithm, **kind):
     )
 
 
-@pytest.mark.parametrize("last", [GCNConv, SAGEConv])
-def test_the_edge_mask_is_lambda(graph, last):
+LAYERS = [GCNConv, SAGEConv, GATConv, GraphConv]
+
+
+@pytest.mark.parametrize("last", LAYERS)
+def test_the_edge_mask_is_lambda_over_alpha(graph, last):
     model = TwoLayers(last, graph.num_features, 3).double()
-    # Without the doubled self-loops, so that GCN adds its own ones and SAGE has none.
-    edges = graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]]
     explainer = explainer_of(model, OracleExplainer())
-    explanation = explainer(graph.x, edges, target=graph.y, index=5)
-    solution = explanation.solution
+    explanation = explainer(graph.x, graph.edge_index, target=graph.y, index=5)
+    solution, exposure = explanation.solution, expose(model, graph)
     assert solution.node.tolist() == [5] and solution.target.tolist() == [int(graph.y[5])]
-    used = explanation.edge_mask.nonzero().view(-1)
-    assert (edges[1, used] == 5).all()
-    by_source = dict(zip(solution.sources.tolist(), solution.coefficients.tolist(), strict=True))
-    own = by_source.pop(5, 0.0)
-    assert set(edges[0, used].tolist()) == set(by_source)
-    for column in used.tolist():
-        expected = by_source[int(edges[0, column])]
-        assert float(explanation.edge_mask[column]) == pytest.approx(expected, rel=1e-6)
-    assert float(explanation.self_loops[5]) == pytest.approx(own, abs=1e-6)
-    assert explanation.get_explanation_subgraph().num_edges == len(by_source)
+    part = exposure.restrict(torch.tensor([5]))
+    sources = part.sources[part.rows.long()].tolist()
+    alpha = dict(zip(sources, part.coefficients[0].tolist(), strict=True))
+    lam = dict(zip(solution.sources.tolist(), solution.coefficients.tolist(), strict=True))
+    for column, (source, recipient) in enumerate(graph.edge_index.t().tolist()):
+        expected = lam.get(source, 0.0) / alpha[source] if recipient == 5 else 0.0
+        assert float(explanation.edge_mask[column]) == pytest.approx(expected, rel=1e-9)
+    assert explanation.get_explanation_subgraph().num_edges == len(lam)
     assert 0 <= unfaithfulness(explainer, explanation) <= 1
 
 
-def test_parallel_edges_share_and_all_nodes_add_up(graph):
+def briefly_trained(model, graph):
+    """A few steps on shuffled labels: wrong about many nodes, and not hopeless."""
+    labels = graph.y.roll(3)
+    labels[::2] = graph.y[::2].roll(1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(12):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(graph.x, graph.edge_index), labels).backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("last", LAYERS)
+def test_reachable_errors_flip_under_pygs_own_fidelity(graph, last):
+    model = briefly_trained(TwoLayers(last, graph.num_features, 3).double(), graph)
+    wrong = (model(graph.x, graph.edge_index).argmax(1) != graph.y).nonzero().view(-1)
+    explainer = explainer_of(model, OracleExplainer())
+    explanation = explainer(graph.x, graph.edge_index, target=graph.y, index=wrong)
+    solution = explanation.solution
+    assert solution.reachable.sum() > 0 and len(solution) == len(wrong) > 5
+    # fid− counts the nodes whose rightness the mask changes: all are wrong without it.
+    _, changed = fidelity(explainer, explanation)
+    assert changed == pytest.approx(solution.reachable.mean())
+    seen = explainer.get_masked_prediction(graph.x, graph.edge_index, None, explanation.edge_mask)
+    flips = (seen.argmax(1) == graph.y)[wrong].numpy()
+    np.testing.assert_array_equal(flips, solution.reachable)
+    own = seen[wrong, graph.y[wrong]]
+    rivals = seen[wrong].scatter(1, graph.y[wrong][:, None], -torch.inf).amax(1)
+    np.testing.assert_allclose((own - rivals).detach().numpy(), solution.margin, atol=1e-9)
+
+
+def test_only_the_exposed_layer_is_masked_until_released(graph):
+    model = TwoLayers(GCNConv, graph.num_features, 3).double()
+    explainer_of(model, OracleExplainer())(graph.x, graph.edge_index, target=graph.y, index=5)
+    assert model.first.explain is False and model.last.explain is None
+    pickle.loads(pickle.dumps(model))
+    OracleExplainer.release(model)
+    assert model.first.explain is None and "explain_message" not in vars(model.last)
+
+
+def test_a_loop_that_the_layer_adds_itself_has_no_place(graph):
+    edges = graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]]
+    gcn = TwoLayers(GCNConv, graph.num_features, 3).double()
+    with pytest.raises(InputError, match=r"add_remaining_self_loops\(edge_index\)"):
+        explainer_of(gcn, OracleExplainer())(graph.x, edges, target=graph.y, index=5)
+    full, _ = add_remaining_self_loops(edges, num_nodes=graph.num_nodes)
+    explainer_of(gcn, OracleExplainer())(graph.x, full, target=graph.y)
+
+
+def test_heads_have_no_place_in_one_number_an_edge(graph):
+    model = TwoLayers(partial(GATConv, heads=2, concat=False), graph.num_features, 3).double()
+    with pytest.raises(InputError, match="has 2 groups"):
+        explainer_of(model, OracleExplainer())(graph.x, graph.edge_index, target=graph.y, index=5)
+
+
+def test_a_mask_that_would_not_reweight_the_model_is_refused(graph):
+    """An exposure of another model with the same layers."""
+    model = TwoLayers(SAGEConv, graph.num_features, 3).double()
+    other = expose(model, Data(x=graph.x.flip(0), edge_index=graph.edge_index))
+    with pytest.raises(InputError, match="away from its reweighted self"):
+        explainer_of(model, OracleExplainer(other))(graph.x, graph.edge_index, target=graph.y)
+
+
+def test_parallel_edges_share_their_ratio(graph):
     model = TwoLayers(SAGEConv, graph.num_features, 3).double()
     explanation = explainer_of(model, OracleExplainer(), explanation_type="model")(
         graph.x, graph.edge_index
     )
-    solution = explanation.solution
-    total = float(explanation.edge_mask.sum() + explanation.self_loops.sum())
-    assert total == pytest.approx(solution.coefficients.sum(), rel=1e-5)
-    # Node 1 has two self-loop entries; whatever falls on them is split evenly.
+    exposure = expose(model, graph)
+    # SAGE's α is one over the degree, so Σ α · mask is the node's mass again, one.
+    degree = graph.edge_index[1].bincount()
+    total = torch.zeros(graph.num_nodes).double()
+    total.index_add_(0, graph.edge_index[1], explanation.edge_mask.double())
+    torch.testing.assert_close(total / degree, exposure.mass[0, :, 0])
+    # Node 1 has two self-loop entries; they carry one message and the same ratio.
     loops = (graph.edge_index == 1).all(0)
-    assert int(loops.sum()) == 2
     first, second = explanation.edge_mask[loops].tolist()
     assert first == second
 
@@ -116,7 +185,7 @@ def test_two_hops_have_no_place_on_edges(graph):
             return self.conv(x, edge_index)
 
     explainer = explainer_of(Filter().double(), OracleExplainer())
-    with pytest.raises(InputError, match="goes beyond one hop"):
+    with pytest.raises(InputError, match="goes beyond one hop or is another model"):
         explainer(graph.x, graph.edge_index, target=graph.y)
 
 

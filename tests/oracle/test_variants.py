@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,9 @@ from gnn_repair.oracle import (
 )
 from gnn_repair.oracle.nearest import moved_bound
 from gnn_repair.oracle.tables import Tables, instance
+from gnn_repair.repair.baselines import sources_to_recipients
+from gnn_repair.repair.inputs import RepairInputs
+from gnn_repair.reporting.evidence import gather
 
 
 def setting(family, count, seed=0):
@@ -169,6 +174,66 @@ def test_a_relaxed_exposure_is_the_same_model():
             torch.testing.assert_close(other.frozen_logits, exposure.frozen_logits)
     with pytest.raises(InputError, match="slack must lie between 0 and 1, not"):
         relax(exposure, 1.5)
+
+
+def test_the_null_term_is_nobodys_message():
+    """Zero contribution, zero message, no sender; who needs senders refuses."""
+    exposure, y = setting("three groups", 6)
+    full = replace(exposure, messages=torch.ones_like(exposure.messages))
+    other = relax(full, 0.5)
+    null = other.sources[other.rows.long()] < 0
+    # One null term a node and group, each with half of the group's mass.
+    assert int(null.sum()) == 6 * 3
+    torch.testing.assert_close(other.coefficients[0, null], 0.5 * full.mass[0].reshape(-1))
+    rows = other.rows[null].long()
+    assert float(other.contributions[:, rows].abs().sum()) == 0
+    assert float(other.messages[:, other.message_rows[rows].long()].abs().sum()) == 0
+    others = other.message_rows[other.rows[~null].long()].long()
+    assert float(other.messages[:, others].min()) == 1
+    few = relax(setting("absent groups", 12)[0], 0.5)
+    found = solve_oracle(few, "all")
+    for answer in found:
+        named = "no message (λ" in str(answer)
+        assert named == (answer.reachable and bool((answer.sources < 0).any()))
+        assert "node -1" not in str(answer)
+    assert (found.sources < 0).any() and found.check(few).ok
+    with pytest.raises(InputError, match="terms that nobody sent"):
+        RepairInputs(other)
+    with pytest.raises(InputError, match="terms that nobody sent"):
+        gather(other, y)
+    pairs = sources_to_recipients(other)
+    torch.testing.assert_close(pairs, sources_to_recipients(full))
+
+
+def test_a_nearest_change_may_give_to_nobody():
+    """All of the mass may be dropped; what is dropped goes to the null term."""
+    exposure = exposure_of([(np.array([1.0, 0]), [(np.ones(1), np.array([[0.0, 2]]))])])
+    (answer,) = nearest_reweighting(relax(exposure, 1.0), torch.tensor([0]), margin=0.5, threads=1)
+    # The frozen margin is 1 − 2·1; a margin of ½ leaves mass ¼.
+    assert answer.moved == pytest.approx(0.75)
+    assert "node 0 -0.75" in str(answer) and "no message +0.75" in str(answer)
+
+
+def test_relaxed_reach_is_the_mean_over_members():
+    """Member 0 solves one node, member 1 three; pooled it would be three of four."""
+    node = (np.array([1.0, 0]), [(np.ones(1), np.array([[0.0, 2]]))])
+    exposure, mask = exposure_of([node] * 3), torch.ones(3, 2, dtype=torch.bool)
+    pair = replace(
+        exposure,
+        contributions=torch.cat([exposure.contributions, -exposure.contributions]),
+        fixed_logits=torch.cat([exposure.fixed_logits] * 2),
+        frozen_logits=torch.cat(
+            [exposure.frozen_logits, 2 * exposure.fixed_logits - exposure.frozen_logits]
+        ),
+    )
+    mask[1:, 0] = False
+    y = torch.zeros(3, dtype=torch.long)
+    found = relaxed_margins(pair, y, mask, slack=(0.0, 0.25, 1.0))
+    assert found.reach.tolist() == [0.5, 0.5, 1.0]
+    torn = replace(found, margin=np.where(np.arange(4) == 1, np.nan, found.margin))
+    assert torn.reach.tolist() == [0.5, 0.5, 1.0]
+    assert "1 undecided and left out" in str(torn) and "undecided" not in str(found)
+    assert "mean γ 2, reach 50.0 %" in str(found).split("\n")[1]
 
 
 def test_slack_uses_only_what_it_needs():

@@ -70,6 +70,13 @@ def translated(p: dict[str, Tensor], exposure: Exposure, member: int) -> Tensor:
     return frozen + q - q.mean(1, keepdim=True)
 
 
+def node_translated(p: dict[str, Tensor], exposure: Exposure, member: int) -> Tensor:
+    """z⁰ + q from [h_v, z_v] alone, [n, C]."""
+    q = 4 * mlp(p, "head", build(exposure, member).own).tanh()
+    frozen = exposure.frozen_logits[member, exposure.recipients].to(q.dtype)
+    return frozen + q - q.mean(1, keepdim=True)
+
+
 def coefficients(p: dict[str, Tensor], exposure: Exposure, member: int) -> Tensor:
     """λ, [T], group by group."""
     literal = build(exposure, member)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
 from toy_exposures import NODES, toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
-from gnn_repair.repair import REPAIRS, CorrectAndSmooth, TemperatureScaling
+from gnn_repair.repair import METHODS, CorrectAndSmooth, TemperatureScaling
 from gnn_repair.repair.baselines import sources_to_recipients
 
 DATA = toy_graph()
@@ -79,9 +81,9 @@ def test_entries_are_those_of_the_graph():
 
 
 def test_baselines_are_marked_as_not_from_the_paper():
-    assert [name for name, repair in REPAIRS.items() if not repair.from_paper] == [
-        "correct-and-smooth",
-        "temperature-scaling",
+    assert [name for name, method in METHODS.items() if not method.from_paper] == [
+        "correct_and_smooth",
+        "temperature_scaling",
     ]
 
 
@@ -93,3 +95,18 @@ def test_smoothing_belongs_to_its_graph():
     fitted.constants["labels"] = fitted.constants["labels"][:, :-1]
     with pytest.raises(InputError, match="graph of 29 nodes"):
         fitted.logits(other)
+
+
+@pytest.mark.parametrize("right,expected", [(True, 0.05), (False, 20.0)])
+def test_the_temperature_ends_where_it_is_looked_for(right, expected):
+    """Always right: the sharper the better; always wrong: the flatter."""
+    exposure = toy_exposure("gcn")
+    logits = torch.zeros_like(exposure.frozen_logits)
+    logits[:, torch.arange(NODES), (DATA.y + (not right)) % 3] = 0.1
+    shifted = replace(
+        exposure,
+        frozen_logits=logits,
+        fixed_logits=exposure.fixed_logits + logits - exposure.frozen_logits,
+    )
+    found = TemperatureScaling().fit(shifted, *MASKS, device="cpu").parameters["temperature"]
+    torch.testing.assert_close(found, torch.full_like(found, expected), rtol=1e-9, atol=0)

@@ -7,11 +7,13 @@ from dataclasses import replace
 import literal
 import pytest
 import torch
+from contract_exposures import by_hand
 from toy_exposures import toy_exposure
 
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.exposure import Exposure
-from gnn_repair.repair import Reweighting, SetTranslation
+from gnn_repair.repair import NodeTranslation, Reweighting, SetTranslation
+from gnn_repair.repair.fitted import about
 from gnn_repair.repair.inputs import repair_inputs
 
 CASES = [
@@ -95,8 +97,7 @@ def test_reported_coefficients_are_those_of_the_literal_form(backbone):
     p = random_parameters(repair, inputs)
     statistics = torch.zeros(2, dtype=torch.long)
     fitted = repair.fitted(
-        width=inputs.width,
-        num_classes=inputs.num_classes,
+        **about(exposure),
         parameters=p,
         best_epoch=statistics,
         epochs_run=statistics,
@@ -107,3 +108,22 @@ def test_reported_coefficients_are_those_of_the_literal_form(backbone):
         one = {name: value[s] for name, value in p.items()}
         expected = literal.coefficients(one, exposure, s)
         torch.testing.assert_close(found[s], expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("backbone", list(BACKBONES))
+def test_the_node_control_is_its_literal_form(backbone):
+    check(NodeTranslation(hidden=12), literal.node_translated, toy_exposure(backbone), 1e-10)
+
+
+@pytest.mark.parametrize(
+    "repair,reference",
+    [*CASES, (NodeTranslation(hidden=12), literal.node_translated)],
+    ids=["translation", "reweighting", "node"],
+)
+@pytest.mark.parametrize("sizes", [(3, 5), (2, 40), (2, 40, 1)], ids=str)
+def test_members_that_share_nothing_agree_with_the_literal_form(repair, reference, sizes):
+    """Coefficients, masses, messages, states and logits differ by member; a root, two groups."""
+    exposure = by_hand(*sizes)
+    # The literal form has no mean over an empty set; with a root no set is empty.
+    assert exposure.root
+    check(repair, reference, exposure, 1e-10)

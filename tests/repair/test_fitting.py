@@ -11,7 +11,8 @@ from toy_exposures import toy_exposure, toy_graph
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposure, Group
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
-from gnn_repair.repair.fitting import RepairTrainee, Targets, find_targets
+from gnn_repair.repair.fitting import RepairTrainee
+from gnn_repair.repair.targets import Targets, find_targets
 
 DATA = toy_graph()
 EXPERTS = 12
@@ -88,22 +89,6 @@ def test_the_head_learns_a_planted_boundary():
     predicted = fitted.predict(replace(exposure, embedding=embedding))[0]
     assert float((predicted == y)[test].double().mean()) > 0.93
     assert fitted.num_parameters == 3 * 7
-
-
-@pytest.mark.parametrize(
-    "repair", [Reweighting(), SetTranslation(), NodeTranslation(), RefitHead()]
-)
-@pytest.mark.parametrize("backbone", ["sage", "mixhop"])
-def test_members_do_not_influence_each_other(repair, backbone):
-    exposure = toy_exposure(backbone)
-    together = brief(repair).fit(exposure, DATA.y, DATA.train_mask, DATA.val_mask, device="cpu")
-    for s in range(2):
-        one = exposure.member(s)
-        alone = brief(repair).fit(
-            one, DATA.y, DATA.train_mask[:, s], DATA.val_mask[:, s], device="cpu"
-        )
-        torch.testing.assert_close(together.logits(exposure)[s], alone.logits(one)[0])
-        assert together.best_epoch[s] == alone.best_epoch[0]
 
 
 @pytest.mark.parametrize(
@@ -244,3 +229,20 @@ def test_states_that_are_not_finite_are_refused():
         SetTranslation().fit(
             replace(exposure, state=state), DATA.y, DATA.train_mask, DATA.val_mask, device="cpu"
         )
+
+
+def test_a_flat_coordinate_is_centred_but_not_scaled():
+    exposure = toy_exposure("gcn")
+    embedding = exposure.embedding.clone()
+    place = torch.arange(30, dtype=torch.float64)
+    # Deviations over any nodes: none, about 1e-8, about 1e-4.
+    embedding[..., 0], embedding[..., 1], embedding[..., 2] = 3.0, 1e-9 * place, 1e-5 * place
+    fitted = RefitHead(budget=replace(RefitHead().budget, epochs=1)).fit(
+        replace(exposure, embedding=embedding), DATA.y, DATA.train_mask, DATA.val_mask, device="cpu"
+    )
+    for s in range(2):
+        rows = embedding[s, DATA.train_mask[:, s]]
+        torch.testing.assert_close(fitted.constants["mean"][s], rows.mean(0))
+        assert fitted.constants["scale"][s, :2].tolist() == [1.0, 1.0]
+        expected = (rows[:, 2:] - rows[:, 2:].mean(0)).square().mean(0).sqrt()
+        torch.testing.assert_close(fitted.constants["scale"][s, 2:], expected)

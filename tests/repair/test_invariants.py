@@ -18,6 +18,9 @@ from gnn_repair.repair import (
     displacement_distance,
     realizable,
 )
+from gnn_repair.repair.fitted import about
+from gnn_repair.repair.fitted import untrained as statistics
+from gnn_repair.repair.inputs import repair_inputs
 from gnn_repair.training import Budget
 
 DATA = toy_graph()
@@ -26,6 +29,15 @@ EVERY = pytest.mark.parametrize("backbone", list(BACKBONES))
 
 def fit(repair, exposure: Exposure, epochs: int):
     return run(repair, exposure, replace(repair.budget, epochs=epochs, learning_rate=0.02))
+
+
+def untrained(repair, exposure: Exposure):
+    """The state that training starts from."""
+    return repair.fitted(
+        **about(exposure),
+        **statistics(exposure),
+        parameters=repair.initial(repair_inputs(exposure)),
+    )
 
 
 def train(repair, exposure: Exposure):
@@ -49,7 +61,7 @@ def accuracy(logits: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 @EVERY
 def test_untrained_reweighting_is_the_frozen_rule(backbone):
     exposure = toy_exposure(backbone)
-    fitted = fit(Reweighting(), exposure, 0)
+    fitted = untrained(Reweighting(), exposure)
     alpha = exposure.coefficients.double().expand(2, -1)
     torch.testing.assert_close(fitted.coefficients(exposure), alpha, rtol=1e-14, atol=0)
     torch.testing.assert_close(fitted.logits(exposure), exposure.frozen_logits)
@@ -59,7 +71,7 @@ def test_untrained_reweighting_is_the_frozen_rule(backbone):
 @pytest.mark.parametrize("repair", [SetTranslation(), NodeTranslation()])
 def test_untrained_translation_is_an_exact_no_op(backbone, repair):
     exposure = toy_exposure(backbone)
-    fitted = fit(repair, exposure, 0)
+    fitted = untrained(repair, exposure)
     assert torch.equal(fitted.logits(exposure), exposure.frozen_logits)
     assert fitted.best_epoch.tolist() == [0, 0]
 

@@ -64,6 +64,7 @@ def test_inconsistent_parameters_are_refused(tmp_path):
     fitted("set-translation").save(path)
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
+    del metadata["checksum"]  # as files of earlier versions were written
     tensors = load_file(path)
     key = "parameters/head.0.weight"
     save_file({**tensors, key: tensors[key][:, 1:].contiguous()}, path, metadata)
@@ -86,7 +87,7 @@ def test_a_fitted_repair_cannot_be_changed():
 
 
 def test_a_repair_of_float64_serves_a_float32_exposure():
-    repair = fitted("set-translation")
+    repair = fitted("set-translation").unbound()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         logits = repair.logits(toy_exposure("sage", torch.float32))

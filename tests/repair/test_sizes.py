@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
-from gnn_repair.repair.fitting import paper_batch_size
+from gnn_repair.repair import (
+    NodeTranslation,
+    RefitHead,
+    Reweighting,
+    SetTranslation,
+    paper_batch_size,
+)
 from gnn_repair.repair.translation import matched_width, set_translation_size
 
 DATASETS = {

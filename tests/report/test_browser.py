@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ import torch
 from browser import DESKTOP, PHONE, Browser, missing, open_browser
 from report_worlds import Moved, Tilted, make_exposure
 
-from gnn_repair.reporting import gather, report, report_results
+from gnn_repair.errors import InputError
+from gnn_repair.reporting import evidence_of, gather, report, report_results, report_run
 from gnn_repair.reporting.planes import hull, plane_of
-from gnn_repair.reporting.rerun import rerun
 from gnn_repair.study.overrides import override
 from gnn_repair.study.protocol import PAPER
+from gnn_repair.study.rerun import rerun
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
@@ -46,8 +48,8 @@ def demo(tmp_path_factory):
         methods=["reweighting", "set_translation"],
         device="cpu",
     )
-    path = run.report(tmp_path_factory.mktemp("demo") / "report.html")
-    return path, run.evidence()
+    path = report_run(run, tmp_path_factory.mktemp("demo") / "report.html")
+    return path, evidence_of(run)
 
 
 @pytest.fixture(scope="module")
@@ -277,6 +279,62 @@ def test_names_are_text_and_never_markup(browser, small):
     )
     assert options == ["any", *NASTY]
     assert "<i>mine</i>" in browser.text("#readout")
+
+
+INHERITED = ["constructor", "toString", "__proto__", "hasOwnProperty", "alpha", "label", "over 1"]
+"""Names that every object of the page's language has, or that the page itself uses."""
+
+
+def test_names_are_never_keys(browser, tmp_path):
+    """A page with such names shows what the same page shows with plain ones."""
+    exposure, y = make_exposure(groups=2, classes=4)
+    groups = [replace(g, name=name) for g, name in zip(exposure.groups, INHERITED, strict=False)]
+    exposure = replace(exposure, groups=tuple(groups))
+    generator = torch.Generator().manual_seed(4)
+    logits = {name: torch.rand(40, 4, generator=generator) for name in INHERITED[1:]}
+    seen = {}
+    for kind in ("plain", "nasty"):
+        names = INHERITED if kind == "nasty" else [f"method {j}" for j in range(7)]
+        values = [Tilted(), *logits.values()]
+        path = report(
+            exposure, y, tmp_path / f"{kind}.html",
+            repairs=dict(zip(names, values, strict=True)),
+            class_names=names[:4], node_names=[names[v % 7] for v in range(40)],
+        )  # fmt: skip
+        browser.open(path)
+        charts = browser.run(
+            "return [...document.querySelectorAll('.chart')].map(c => [c.querySelector('h2')"
+            ".textContent, c.querySelectorAll('svg *').length > 5])"
+        )
+        browser.open(path, "#node=3")
+        browser.run("document.querySelectorAll('#readout input')[2].click()")
+        browser.run("document.querySelectorAll('#what-if-buttons button')[2].click()")
+        for j in range(4, 7):
+            browser.run(f"document.querySelectorAll('#terms th button')[{j}].click()")
+        rows = browser.run(
+            "return [...document.querySelectorAll('#readout tr')].map(r => r.lastChild.textContent)"
+        )
+        order = browser.run(
+            "return [...document.querySelectorAll('#terms tr[data-term]')].map(r => r.dataset.term)"
+        )
+        totals = browser.run(
+            "return [...document.querySelectorAll('#terms .total td')].map(c => c.textContent)"
+        )
+        assert browser.messages() == []
+        seen[kind] = (charts, rows, order, totals)
+        titles = browser.run(
+            "return [...document.querySelectorAll('#readout label')].map(c => c.textContent)"
+        )
+        assert titles[2:9] == names
+    assert len(seen["plain"][0]) >= 5 and all(drawn for _, drawn in seen["plain"][0])
+    assert seen["nasty"] == seen["plain"]
+
+
+@pytest.mark.parametrize("name", ["frozen", "oracle", "what-if", "unit"])
+def test_a_repair_cannot_take_the_name_of_something_else(name, tmp_path):
+    exposure, y = make_exposure()
+    with pytest.raises(InputError, match=f"cannot be called {name!r}"):
+        report(exposure, y, tmp_path / "r.html", repairs={name: Moved()})
 
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])

@@ -89,7 +89,7 @@ def test_repairs_of_every_kind():
     evidence = gather(exposure, y, torch.arange(10, 30), repairs=repairs)
     tilted, moved, mine = evidence.corrections
     assert [c.kind for c in evidence.corrections] == ["coefficients", "shift", "logits"]
-    assert [c.title for c in evidence.corrections] == ["Reweighting", "Set translation", "mine"]
+    assert [c.title for c in evidence.corrections] == ["Reweight", "Set translation", "mine"]
     nodes = torch.from_numpy(evidence.nodes)
     for correction, full in ((tilted, Tilted()), (moved, Moved())):
         expected = full.logits(exposure)[0, nodes].numpy()
@@ -120,7 +120,7 @@ def test_degree_and_homophily_come_from_the_graph():
         ({"y": torch.zeros(3, dtype=torch.long)}, r"y has shape \[3\] instead of \[40\]"),
         ({"y": torch.full((40,), 9)}, "y holds class 9; classes end at 3"),
         ({"nodes": torch.ones(40, 5, dtype=torch.bool)}, "5 columns for 1 members"),
-        ({"nodes": torch.ones(7, dtype=torch.bool)}, "covers 7 nodes instead of 40"),
+        ({"nodes": torch.ones(7, dtype=torch.bool)}, r"mask has shape \[7\] instead of \[40\]"),
         ({"repairs": {"mine": torch.zeros(3, 4)}}, "logits of 'mine' have shape"),
     ],
 )

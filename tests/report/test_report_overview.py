@@ -15,9 +15,9 @@ from gnn_repair.cli import app
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather
 from gnn_repair.reporting.overview import case_of_run, cases_of_results
-from gnn_repair.reporting.rerun import stored_protocol
 from gnn_repair.study.overrides import override
 from gnn_repair.study.protocol import PAPER
+from gnn_repair.study.rerun import stored_protocol
 from gnn_repair.study.store import Store
 
 TINY = override(
@@ -97,11 +97,11 @@ def test_results_become_cases_in_percent():
 
 
 def test_the_stored_protocol_is_read_back(store, tmp_path):
-    assert stored_protocol(store) == TINY
+    assert stored_protocol(Store(store)) == TINY
     with pytest.raises(InputError, match="holds no result of protocol"):
-        stored_protocol(store, "0" * 12)
+        stored_protocol(Store(store), "0" * 12)
     with pytest.raises(InputError, match="holds no result of protocol"):
-        stored_protocol(tmp_path / "nowhere")
+        stored_protocol(Store(tmp_path / "nowhere"))
 
 
 def test_a_store_of_several_cases_gives_the_overview(store, tmp_path):

@@ -10,14 +10,15 @@ import time
 from pathlib import Path
 
 import pytest
-from planted import fake_case, make_record
+from planted_records import fake_case, make_record
 
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.study import PAPER, Case, Run, Store, Watcher, make_plan, override, run_study
 from gnn_repair.study.cases import all_runs
 from gnn_repair.study.methods import METHODS, chosen_methods
 
 GRID = {"datasets": ["cora", "pubmed"], "backbones": ["gcn", "gat"], "splits": range(3)}
+ODD = override(PAPER, ["backbones.hidden=100"])
 HERE = str(Path(__file__).parent)
 
 
@@ -54,7 +55,7 @@ def test_only_what_is_missing_is_run(tmp_path):
     store = Store(tmp_path)
     store.begin(PAPER)
     store.put(make_record("cora", "gcn", 1))
-    plan = make_plan(store, PAPER.digest, all_runs(["cora"], ["gcn", "gat"], [0, 1, 2]))
+    plan = make_plan(store, PAPER, all_runs(["cora"], ["gcn", "gat"], [0, 1, 2]))
     assert plan.done == (Run("cora", "gcn", 1),)
     assert [(case.backbone, case.splits) for case in plan.cases] == [
         ("gcn", (0, 2)),
@@ -66,7 +67,7 @@ def test_only_what_is_missing_is_run(tmp_path):
 def test_a_changed_protocol_starts_anew(tmp_path):
     run_study(["cora"], ["gcn"], [0], store=tmp_path, work=fake_case)
     other = override(PAPER, ["backbones.hidden=64"])
-    plan = make_plan(Store(tmp_path), other.digest, [Run("cora", "gcn", 0)])
+    plan = make_plan(Store(tmp_path), other, [Run("cora", "gcn", 0)])
     assert plan.missing == (Run("cora", "gcn", 0),)
 
 
@@ -77,15 +78,15 @@ def test_a_record_without_a_wanted_method_is_run_with_all_of_them(tmp_path):
     partial = {**full, "methods": {"refit_head": full["methods"]["refit_head"]}, "oracle": None}
     store.put(partial)
     runs = [Run("cora", "gcn", 0)]
-    assert make_plan(store, PAPER.digest, runs, ["refit_head"]).cases == ()
-    (case,) = make_plan(store, PAPER.digest, runs, ["reweighting"]).cases
+    assert make_plan(store, PAPER, runs, ["refit_head"]).cases == ()
+    (case,) = make_plan(store, PAPER, runs, ["reweighting"]).cases
     assert case == Case("cora", "gcn", (0,), ("refit_head", "reweighting"))
-    (case,) = make_plan(store, PAPER.digest, runs).cases
+    (case,) = make_plan(store, PAPER, runs).cases
     assert case.methods == ("oracle", *METHODS)
 
 
 def test_a_large_case_is_cut_into_stacks(tmp_path):
-    plan = make_plan(Store(tmp_path), PAPER.digest, all_runs(["cora"], ["gcn"], range(5)), stack=2)
+    plan = make_plan(Store(tmp_path), PAPER, all_runs(["cora"], ["gcn"], range(5)), stack=2)
     assert [case.splits for case in plan.cases] == [(0, 1), (2, 3), (4,)]
 
 
@@ -100,13 +101,13 @@ def test_a_failing_case_is_recorded_and_the_study_goes_on(tmp_path):
     assert (outcome.stored, outcome.failures) == (9, {"cora × gcn": "ValueError: a planted fault"})
     assert "planted fault" in log.errors[0][1].traceback
     store = Store(tmp_path)
-    plan = make_plan(store, PAPER.digest, all_runs(**GRID))
+    plan = make_plan(store, PAPER, all_runs(**GRID))
     assert set(plan.failed) == {Run("cora", "gcn", split) for split in range(3)}
     assert set(plan.failed.values()) == {"ValueError: a planted fault"}
     assert plan.missing == ()
     again = run_study(**GRID, store=tmp_path, work=fake_case)
     assert (again.stored, again.already, again.failures) == (3, 9, {})
-    assert make_plan(store, PAPER.digest, all_runs(**GRID)).failed == {}
+    assert make_plan(store, PAPER, all_runs(**GRID)).failed == {}
 
 
 def test_an_interrupt_keeps_what_is_stored(tmp_path):
@@ -127,7 +128,7 @@ def test_a_full_disk_ends_the_study_with_one_sentence(tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.begin(PAPER)
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(InputError, match="No space left on device; make room"):
+    with pytest.raises(ResourceError, match="No space left on device; make room"):
         run_study(**GRID, store=tmp_path, work=fake_case)
 
 
@@ -137,7 +138,24 @@ def test_a_full_disk_ends_the_study_with_one_sentence(tmp_path, monkeypatch):
         ({"datasets": ["../cora"]}, "cannot be stored"),
         ({"backbones": ["g c n"]}, "cannot be stored"),
         ({"splits": [-1]}, "split -1 does not exist"),
+        ({"splits": [99]}, "split 99 does not exist; cora has splits 0 to 9"),
+        ({"splits": []}, "no split was named"),
+        ({"splits": ["0"]}, "split '0' is not a whole number"),
+        ({"splits": 3}, "give whole numbers such as"),
+        ({"splits": range(10**9)}, "at most 10,000 splits"),
+        ({"datasets": []}, "the grid is empty"),
+        ({"datasets": "cora"}, "give a list of names"),
+        ({"datasets": [None]}, "cannot be stored"),
         ({"methods": ["magic"]}, "unknown method 'magic'"),
+        ({"methods": "oracle"}, "give a list of names"),
+        ({"device": "tpu"}, "unknown device 'tpu'"),
+        ({"device": "meta"}, "device 'meta' is not supported"),
+        ({"device": 3}, "unknown device 3"),
+        ({"root": __file__}, "is a file; name a folder"),
+        ({"stack": 0}, "stack is 0"),
+        ({"protocol": None}, "protocol is None; give a Protocol"),
+        ({"engine": 3}, "engine is 3; give a Engine"),
+        ({"backbones": ["gat"], "protocol": ODD}, "hidden is 100, which 8 heads do not divide"),
         ({"datasets": ["corra"]}, "did you mean 'cora'"),
         ({"backbones": ["gaat"]}, "did you mean 'gat'"),
     ],
@@ -145,6 +163,7 @@ def test_a_full_disk_ends_the_study_with_one_sentence(tmp_path, monkeypatch):
 def test_bad_grids_are_refused_before_anything_runs(tmp_path, grid, message):
     with pytest.raises(InputError, match=message):
         run_study(**{**GRID, **grid}, store=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_methods_come_in_the_order_of_the_tables():
@@ -155,7 +174,7 @@ def test_methods_come_in_the_order_of_the_tables():
 SLOW = """
 import sys, time
 sys.path.insert(0, {here!r})
-from planted import fake_case
+from planted_records import fake_case
 from gnn_repair.study import run_study
 
 def work(shared, case, tell):

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from planted import fake_case
+from planted_records import fake_case
 
 from gnn_repair.errors import InputError
 from gnn_repair.study import PAPER, ProcessEngine, Store, run_study

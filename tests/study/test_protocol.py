@@ -10,10 +10,15 @@ import pytest
 
 from gnn_repair.backbones import BACKBONES, Shape
 from gnn_repair.errors import InputError
-from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
-from gnn_repair.repair.fitting import paper_batch_size
+from gnn_repair.repair import (
+    NodeTranslation,
+    RefitHead,
+    Reweighting,
+    SetTranslation,
+    paper_batch_size,
+)
 from gnn_repair.study import PAPER, Protocol, override, read_protocol
-from gnn_repair.study.protocol import digest_of
+from gnn_repair.study.protocol import BackboneProtocol, differences, digest_of
 
 
 def test_the_paper_is_what_backbones_and_repairs_do_by_themselves():
@@ -51,7 +56,7 @@ def test_the_digest_depends_on_every_value_and_on_nothing_else():
         seen.add(override(PAPER, [change]).digest)
     assert len(seen) == 8
     shuffled = dict(reversed(PAPER.settings().items()))
-    assert digest_of(shuffled) == PAPER.digest
+    assert digest_of(differences(shuffled)) == PAPER.digest
 
 
 def test_assignments_change_what_they_name():
@@ -77,7 +82,27 @@ def test_a_toml_file_changes_what_it_names(tmp_path):
         ("backbones=3", "is a group of settings"),
         ("backbones.hidden=wide", "must be of type int"),
         ("backbones.hidden=1.5", "must be of type int"),
-        ("backbones.hidden=-1", "must not be negative"),
+        ("backbones.hidden=-1", "backbones.hidden is -1; it must be from 1 to 65,536"),
+        ("backbones.hidden=0", "backbones.hidden is 0; it must be from 1"),
+        ("repairs.hidden=0", "repairs.hidden is 0; it must be from 1"),
+        ("backbones.heads=0", "backbones.heads is 0"),
+        ("repairs.dropout=2", "repairs.dropout is 2.0; it must be at least 0 and less than 1"),
+        ("repairs.dropout=1", "repairs.dropout is 1.0"),
+        ("repairs.dropout=-1", "repairs.dropout is -1.0"),
+        ("backbones.dropout=nan", "backbones.dropout is nan"),
+        ("repairs.reweighting.learning_rate=inf", "a positive finite number"),
+        ("repairs.reweighting.learning_rate=0", "a positive finite number"),
+        ("repairs.reweighting.weight_decay=-inf", "0 or a positive finite number"),
+        ("backbones.short.epochs=0", "backbones.short.epochs is 0"),
+        ("backbones.short.patience=0", "backbones.short.patience is 0"),
+        ("backbones.short.clip=0", "a positive finite number"),
+        ("backbones.seed=-1", "backbones.seed is -1"),
+        ("oracle.reachable_above=nan", "0 or a positive finite number"),
+        ("batches.size=0", "batches.size is 0"),
+        ("batches.sizes.cora=0", "batches.sizes.cora is 0"),
+        ("batches.sizes=3", "must be a table such as"),
+        ("batches.backbones=3", "it must be a list of names"),
+        ("version=0", "version is 0"),
         ("backbones.short.decoupled=1", "must be of type bool"),
         ("batches.sizes.cora=many", "batches.sizes.cora is 'many'"),
     ],
@@ -93,6 +118,36 @@ def test_a_bad_file_is_named(tmp_path):
     (tmp_path / "broken.toml").write_text("[[")
     with pytest.raises(InputError, match="is not TOML"):
         read_protocol(tmp_path / "broken.toml")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a = " + "[" * 20_000, "is not TOML"),
+        ("a." * 5_000 + "b = 1", r"has no setting|is not TOML"),
+        ("# " + "x" * 2**16, "more than 65,536 bytes"),
+        ("repairs = nan", "is a group of settings"),
+        ("[repairs]\ndropout = nan", "repairs.dropout is nan"),
+        ("[repairs]\nhidden = 1" + "0" * 5000, r"is not TOML|repairs\.hidden"),
+    ],
+)
+def test_a_hostile_file_is_one_sentence(tmp_path, content, message):
+    (tmp_path / "hostile.toml").write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_protocol(tmp_path / "hostile.toml")
+
+
+def test_a_protocol_built_by_hand_is_checked_too():
+    with pytest.raises(InputError, match=r"backbones\.hidden is 0"):
+        Protocol(backbones=BackboneProtocol(hidden=0))
+    with pytest.raises(InputError, match="the setting backbones is None"):
+        Protocol(backbones=None)
+    with pytest.raises(InputError, match="of type int"):
+        dataclasses.replace(PAPER, version="2")
+    with pytest.raises(InputError, match="is not a Protocol"):
+        override(None, [])
+    with pytest.raises(InputError, match="is not a list of settings"):
+        override(PAPER, "backbones.hidden=64")
 
 
 def test_looking_into_a_store_loads_nothing_heavy():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted import make_record
+from planted_records import make_record
 from tiny import TINY, tiny_graph
 
 from gnn_repair.backbones import train_backbone
@@ -28,6 +28,8 @@ from gnn_repair.study import (
 )
 from gnn_repair.study.engine import Failure
 
+# Ray reads this when it is first imported: its ports stay on the loopback address.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 ray = pytest.importorskip("ray")
 
 
@@ -131,6 +133,11 @@ def test_a_worker_that_keeps_dying_is_a_failure(cluster):
     assert isinstance(results[1], Failure)
 
 
+def test_the_cluster_of_the_tests_listens_on_this_machine_alone(cluster):
+    assert {node["NodeManagerAddress"] for node in ray.nodes()} == {"127.0.0.1"}
+    assert cluster.address.startswith("127.0.0.1:")
+
+
 def test_needs_that_no_node_meets_are_refused(cluster):
     with pytest.raises(InputError, match="no node of the cluster has 64 CPUs"):
         list(RayEngine(cpus=64).map(located, [1]))
@@ -199,3 +206,22 @@ def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"install gnn-repair\[ray\]"):
         RayEngine()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"cpus": float("nan")},
+        {"cpus": float("inf")},
+        {"cpus": "2"},
+        {"gpus": -1},
+        {"gpus": None},
+        {"address": ""},
+        {"address": 3},
+        {"retries": -1},
+        {"retries": 1.5},
+    ],
+)
+def test_bad_engines_are_refused(arguments):
+    with pytest.raises(InputError, match=r"give|ask for some"):
+        RayEngine(**arguments)

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from tiny import TINY, tiny_graph
+from torch_geometric.data import Data
 
-from gnn_repair.backbones import BACKBONES, Shape, train_backbone
+from gnn_repair.backbones import BACKBONES, Backbone, Shape, train_backbone
 from gnn_repair.backbones.convolutional import GCN
+from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.repair import Reweighting
@@ -147,27 +149,41 @@ def test_a_backbone_of_one_s_own_and_data_of_one_s_own(tmp_path, data):
     }
 
 
-def test_bad_data_fails_its_own_case_only(tmp_path, data):
+@pytest.mark.parametrize(
+    ("datasets", "backbones", "message"),
+    [
+        (lambda d: {"broken": with_nan(d), "mine": d}, ["gcn"], "dataset 'broken' cannot be used"),
+        (lambda d: {"mine": None}, ["gcn"], "dataset 'mine' is a NoneType; give a torch_geometric"),
+        (lambda d: {"mine": d.x}, ["gcn"], "dataset 'mine' is a Tensor"),
+        (lambda d: {"mine": Data(x=d.x)}, ["gcn"], "no tensor edge_index"),
+        (
+            lambda d: {"mine": d},
+            {"mlp": torch.nn.Linear(6, 3)},
+            "'mlp' is Linear, which is no Back",
+        ),
+        (lambda d: {"mine": d}, {"mlp": torch.nn.Linear}, "is the class Linear, which is no Backb"),
+        (lambda d: {"mine": d}, {"mine": None}, "give a Backbone class or instance"),
+        (lambda d: {"mine": d}, {"mine": Backbone}, "cannot be built"),
+    ],
+)
+def test_bad_objects_are_refused_before_the_first_case(
+    tmp_path, data, datasets, backbones, message
+):
+    with pytest.raises(InputError, match=message):
+        run_study(datasets(data), backbones, [0], store=tmp_path, device="cpu")
+    assert list(tmp_path.iterdir()) == []
+
+
+def with_nan(data):
     broken = data.clone()
     broken.x = torch.full_like(data.x, float("nan"))
-    outcome = run_study(
-        {"broken": broken, "mine": data},
-        ["gcn"],
-        [0],
-        store=tmp_path,
-        methods=["refit_head"],
-        protocol=PROTOCOL,
-        device="cpu",
-    )
-    assert outcome.stored == 1
-    assert list(outcome.failures) == ["broken × gcn"]
+    return broken
 
 
-def test_a_split_that_does_not_exist_is_recorded(tmp_path, data):
-    outcome = run_study(
-        {"mine": data}, ["gcn"], [7], store=tmp_path, protocol=PROTOCOL, device="cpu"
-    )
-    assert "split 7 does not exist" in outcome.failures["mine × gcn"]
+def test_a_split_that_does_not_exist_is_refused_before_the_first_case(tmp_path, data):
+    with pytest.raises(InputError, match="split 7 does not exist; mine has splits 0 to 2"):
+        run_study({"mine": data}, ["gcn"], [0, 7], store=tmp_path, device="cpu")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_protocol_sizes_a_class_and_leaves_an_instance():

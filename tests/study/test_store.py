@@ -9,11 +9,20 @@ import shutil
 from pathlib import Path
 
 import pytest
-from planted import make_record
+from planted_records import fake_case, make_record
 
-from gnn_repair.errors import InputError
-from gnn_repair.study import PAPER, Run, Store, override
-from gnn_repair.study.store import StoreWarning
+from gnn_repair.errors import InputError, ResourceError
+from gnn_repair.study import (
+    PAPER,
+    Run,
+    Store,
+    export_results,
+    make_plan,
+    override,
+    read_results,
+    run_study,
+)
+from gnn_repair.study.records import StoreWarning
 
 RUN = Run("cora", "gcn", 0)
 
@@ -50,42 +59,127 @@ def test_another_protocol_never_mixes(store):
     assert store.digests() == sorted([PAPER.digest, other.digest])
 
 
-@pytest.mark.parametrize(
-    ("damage", "fault"),
-    [
-        (lambda text: text[: len(text) // 2], "truncated or not JSON"),
-        (lambda text: "", "truncated or not JSON"),
-        (lambda text: "[1, 2]", "truncated or not JSON"),
-        (lambda text: "\x00\xff", "truncated or not JSON"),
-        (lambda text: "[" * 100_000, "truncated or not JSON"),
-        (lambda text: '{"hello": 1}', "not a result of this package"),
-        (lambda text: text.replace('"split": 0', '"split": 1'), "its split is 1, not 0"),
-        (lambda text: text.replace('"cora"', '"citeseer"'), "its dataset is 'citeseer'"),
-        (lambda text: text.replace(PAPER.digest, "0" * 12), "its protocol is '000000000000'"),
-        (lambda text: text.replace('"version": 1', '"version": 9'), "format version is 9"),
-        (lambda text: text.replace('"methods"', '"other"'), "it has no methods"),
-    ],
-)
-def test_a_damaged_or_foreign_file_is_set_aside(store, damage, fault):
+DAMAGE = [
+    (lambda text: text[: len(text) // 2], "truncated or not JSON"),
+    (lambda text: "", "truncated or not JSON"),
+    (lambda text: "[1, 2]", "truncated or not JSON"),
+    (lambda text: b"\x00\xff", "truncated or not JSON"),
+    (lambda text: text.encode("utf-16"), "truncated or not JSON"),
+    (lambda text: "[" * 100_000, "truncated or not JSON"),
+    (lambda text: text + " " * 2**20, "more than 1,048,576 bytes"),
+    (lambda text: '{"hello": 1}', "not a result of this package"),
+    (lambda text: text.replace('"split": 0', '"split": 1'), "its split is 1, not 0"),
+    (lambda text: text.replace('"split": 0', '"split": 0.0'), r"its split is 0\.0, not 0"),
+    (lambda text: text.replace('"split": 0', '"split": false'), "its split is False, not 0"),
+    (lambda text: text.replace('"cora"', '"citeseer"'), "its dataset is 'citeseer'"),
+    (lambda text: text.replace(PAPER.digest, "0" * 12), "its protocol is '000000000000'"),
+    (lambda text: text.replace('"version": 1', '"version": 9'), "version is 9, newer than 1"),
+    (lambda text: text.replace('"version": 1', '"version": "1"'), "format version is '1', not 1"),
+    (lambda text: text.replace('"version": 1', '"version": true'), "format version is True"),
+    (lambda text: text.replace('"methods"', '"other"'), "it has no methods"),
+    (lambda text: text.replace('"test": 0.8,', '"test": NaN,'), "NaN or infinity"),
+    (lambda text: text.replace('"test": 0.8,', '"test": -Infinity,'), "NaN or infinity"),
+    (lambda text: text.replace('"test": 0.8,', '"test": 1e999,'), "test of frozen is inf"),
+    (lambda text: text.replace('"test": 0.8,', '"test": 1.2,'), "accuracy of frozen is 1.2"),
+    (lambda text: text.replace('"test": 0.8,', '"test": "0.8",'), "test of frozen is '0.8'"),
+    (lambda text: text.replace('"test": 0.8,', '"test": [],'), r"test of frozen is \[\]"),
+    (lambda text: text.replace('"test": 0.8,', '"test": true,'), "accuracy of frozen is True"),
+    (lambda text: text.replace('"nodes": 20', '"nodes": {}'), r"nodes of graph is \{\}"),
+    (lambda text: text.replace('"nodes": 10', '"nodes": "10"'), "nodes of oracle val is '10'"),
+    (lambda text: text.replace('"total": 0.5', '"total": "long"'), "total of seconds is 'long'"),
+    (lambda text: text.replace('"refit_head": {', '"\\u001b[31m": {'), "it names a method"),
+    (lambda text: text.replace('"python": "3"', '"python": 3'), "environment is not a table of te"),
+    (lambda text: text.replace('"members": 1', '"members": -1'), "its members are -1"),
+]
+
+
+def snapshot(folder):
+    """Every name below a folder with what lies there."""
+    return {
+        path.relative_to(folder).as_posix(): (path.lstat().st_mtime_ns, path.lstat().st_size)
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize(("damage", "fault"), DAMAGE)
+def test_a_damaged_or_foreign_file_is_left_out_and_left_alone(store, damage, fault):
     path = store.path(PAPER.digest, RUN)
     broken = damage(path.read_text())
-    path.write_text(broken)
-    with pytest.warns(StoreWarning, match=fault):
+    path.write_bytes(broken if isinstance(broken, bytes) else broken.encode())
+    before, content = snapshot(store.root), path.read_bytes()
+    with pytest.warns(StoreWarning, match=f"split-0.json: .*{fault}.*; it is left out"):
         assert store.get(PAPER.digest, RUN) is None
-    aside = path.with_name("split-0.json.damaged")
-    assert not path.exists()
-    assert aside.read_text() == broken
-    assert list(store.records(PAPER.digest)) == []
+    with pytest.warns(StoreWarning, match=fault):
+        assert list(store.records(PAPER.digest)) == []
+    with pytest.warns(StoreWarning, match=fault):
+        assert read_results(store.root).empty
+    assert snapshot(store.root) == before
+    if "newer" in fault:
+        with pytest.raises(InputError, match="written by a later version of gnn-repair"):
+            store.put(make_record("cora", "gcn", 0))
+        with pytest.raises(InputError, match="written by a later version"):
+            run_study(["cora"], ["gcn"], [0], store=store.root, work=fake_case)
+        assert snapshot(store.root) == before
+        return
     store.put(make_record("cora", "gcn", 0))
     assert store.get(PAPER.digest, RUN) is not None
+    assert path.with_name("split-0.json.damaged").read_bytes() == content
 
 
-def test_a_protocol_file_that_lies_is_set_aside(store):
+def plant_hostile(folder):
+    """Everything that may lie in a folder of results without being one."""
+    (folder / "loop").symlink_to("loop")
+    (folder / "split-1.json").symlink_to("split-1.json")
+    (folder / "split-2.json").mkdir()
+    os.mkfifo(folder / "split-3.json")
+    with (folder / "split-4.json").open("wb") as file:
+        file.truncate(30 * 2**30)
+    (folder / "split-00.json").write_text((folder / "split-0.json").read_text())
+    (folder / "split-5.json").write_bytes(b"\xff\xfe")
+    (folder / "notes.txt").write_text("mine")
+    (folder / ".split-6.json.abc").write_text("{")
+    (folder / "split-7.json").symlink_to(folder.parent / "absent")
+    (folder.parent / "not a backbone!").mkdir()
+    (folder.parent.parent / "é").mkdir()
+    (folder.parent.parent / "file").write_text("")
+    (folder.parents[2] / "ffffffffffff").mkdir()
+    (folder.parents[2] / "elsewhere").mkdir()
+
+
+def test_a_hostile_store_is_read_without_changing_it(store, tmp_path):
+    plant_hostile(store.path(PAPER.digest, RUN).parent)
+    before = snapshot(store.root)
+    with pytest.warns(StoreWarning) as said:
+        (record,) = store.records(PAPER.digest)
+    assert record["split"] == 0
+    text = "\n".join(str(warning.message) for warning in said)
+    for name in ("split-00", "split-1", "split-2", "split-3", "split-4", "split-5", "split-7"):
+        assert f"{name}.json: it " in text, name
+    for name in ("notes.txt", "not a backbone!", "é", "file", "loop"):
+        assert f"{name}: it is not" in text
+    with pytest.warns(StoreWarning):
+        frame = read_results(store.root, PAPER.digest)
+    assert frame["split"].unique().tolist() == [0]
+    with pytest.warns(StoreWarning):
+        plan = make_plan(store, PAPER, [Run("cora", "gcn", k) for k in range(8)])
+    assert (len(plan.done), len(plan.missing)) == (1, 7)
+    with pytest.warns(StoreWarning):
+        assert export_results(store.root, tmp_path / "all.csv") == len(frame)
+    assert snapshot(store.root) == before
+
+
+def test_a_protocol_file_that_lies_is_left_out_and_kept_aside_when_replaced(store):
     path = store.root / PAPER.digest / "protocol.json"
-    path.write_text(json.dumps(override(PAPER, ["backbones.hidden=64"]).settings()))
+    lie = json.dumps(override(PAPER, ["backbones.hidden=64"]).settings())
+    path.write_text(lie)
+    fresh = Store(store.root)
     with pytest.warns(StoreWarning, match="not the protocol its folder is named after"):
-        store.begin(PAPER)
-    assert store.settings(PAPER.digest) == PAPER.settings()
+        assert fresh.settings(PAPER.digest) is None
+    assert path.read_text() == lie
+    with pytest.warns(StoreWarning, match="not the protocol its folder is named after"):
+        fresh.begin(PAPER)
+    assert fresh.settings(PAPER.digest) == PAPER.settings()
+    assert path.with_name("protocol.json.damaged").read_text() == lie
 
 
 def test_stores_merge_by_copying(store, tmp_path):
@@ -108,7 +202,7 @@ def test_a_read_only_store_can_be_read(store):
     try:
         if os.access(path.parent, os.W_OK):
             pytest.skip("this user may write anywhere")
-        with pytest.warns(StoreWarning, match="ignored"):
+        with pytest.warns(StoreWarning, match="left out"):
             assert len(list(store.records(PAPER.digest))) == 1
         with pytest.raises(InputError, match="choose another"):
             store.put(make_record("cora", "gcn", 2))
@@ -120,19 +214,6 @@ def test_a_read_only_store_can_be_read(store):
     assert damaged.exists()
 
 
-def test_a_file_that_cannot_be_set_aside_is_ignored(store, monkeypatch):
-    path = store.path(PAPER.digest, RUN)
-    path.write_text("{")
-
-    def refuse(self, target):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(Path, "replace", refuse)
-    with pytest.warns(StoreWarning, match="ignored"):
-        assert store.get(PAPER.digest, RUN) is None
-    assert path.exists()
-
-
 def test_a_full_disk_leaves_the_old_record_and_no_rubbish(store, monkeypatch):
     before = files(store)
 
@@ -141,9 +222,9 @@ def test_a_full_disk_leaves_the_old_record_and_no_rubbish(store, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", full)
-        with pytest.raises(InputError, match="No space left on device; make room"):
+        with pytest.raises(ResourceError, match="No space left on device; make room"):
             store.put(make_record("cora", "gcn", 0, test=0.1))
-        with pytest.raises(InputError, match="No space left"):
+        with pytest.raises(ResourceError, match="No space left"):
             store.put(make_record("cora", "gcn", 1))
     assert files(store) == before
     assert [p for p in store.root.rglob(".*") if p.is_file()] == []

@@ -9,7 +9,7 @@ import statistics
 
 import pandas as pd
 import pytest
-from planted import make_record
+from planted_records import make_record
 
 from gnn_repair.errors import InputError
 from gnn_repair.published import published
@@ -161,6 +161,20 @@ def test_the_published_wins_follow_from_the_published_cells():
     assert advantage.value == pytest.approx(0.63, abs=0.05)
 
 
+def test_wins_count_in_the_digits_of_the_published_values():
+    """88.04 against 88.00 is a tie once both are written as the paper writes them."""
+    close = {("gcn", "cora"): Figure(88.04, 88.1), ("sgc", "cora"): Figure(88.06, 88.1)}
+    frozen = {("gcn", "cora"): Figure(88.00, 88.1), ("sgc", "cora"): Figure(88.04, 88.0)}
+    found = wins(close, frozen)
+    assert (found.value, found.published, found.count) == (1, 1, 2)
+    made = [make_record("cora", "gcn", 0, 0.8801), make_record("pubmed", "gcn", 0, 0.8801)]
+    for record, shift in zip(made, (0.0002, 0.0010), strict=True):
+        record["methods"]["set_translation"]["test"] = record["frozen"]["test"] + shift
+    tables = make_tables(made, ["controls"])
+    won = entry(tables, "controls", "Macro means", "Set translation", "wins over Frozen")
+    assert (won["value"], won["count"]) == (1, 2)
+
+
 def test_reach_and_support_come_from_the_test_nodes():
     tables = make_tables(records())
     reach = entry(tables, "exposure-oracle", "True-class reach (%)", "gcn", "cora")
@@ -249,7 +263,8 @@ def test_results_are_long(store):
     assert statistics.fmean(reach["value"]) == 0.5
     assert len(reach) == len(records())
     assert frame.query("metric == 'status: optimal'")["value"].unique().tolist() == [20.0]
-    assert read_results(store.root, "0" * 12).empty
+    with pytest.raises(InputError, match=f"no result of protocol 0+; it has {PAPER.digest}"):
+        read_results(store.root, "0" * 12)
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

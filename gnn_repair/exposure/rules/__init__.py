@@ -2,7 +2,8 @@
 
 A rule reads one recorded propagate and returns a :class:`~gnn_repair.exposure.mixtures.Split`; a
 filter describes a convolution that propagates several times. A tenth convolution is one line
-here. Convolutions without a line are exposed by their whole messages (``whole_message``).
+here. Convolutions without a line are seen to send weight × source, or else exposed by their whole
+messages (``whole_message``).
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import Any
 from torch_geometric import nn as pyg
 
 from gnn_repair.exposure.mixtures import Split
+from gnn_repair.exposure.products import MatrixProduct
 from gnn_repair.exposure.rules import entries, hops, nodes
 from gnn_repair.exposure.sites import Call
 
 Rule = Callable[[Call], Split]
 
 RULES: dict[type, Rule] = {
+    MatrixProduct: nodes.matrix,
     pyg.AGNNConv: nodes.cosine_attention,
     pyg.APPNP: nodes.weighted,
     pyg.ARMAConv: nodes.weighted,
@@ -60,11 +63,23 @@ FILTERS: dict[type, hops.Filter] = {
 """Filters of convolutions that propagate several times, used unless the last hop is asked for."""
 
 
-def rule_for(conv: Any) -> Rule:
-    """The rule of the convolution's class or of its nearest ancestor that has one."""
-    return next(
-        (RULES[kind] for kind in type(conv).__mro__ if kind in RULES), entries.whole_message
-    )
+def rules_for(call: Call) -> tuple[Rule, ...]:
+    """What to try on a propagate: its class's rule or its nearest ancestor's, then no rule."""
+    of_class = next((RULES[kind] for kind in type(call.conv).__mro__ if kind in RULES), unruled)
+    return tuple(dict.fromkeys((of_class, unruled, entries.whole_message)))
+
+
+def split_by(rule: Rule, call: Call) -> Split | None:
+    """What a rule says of a propagate; None where the propagate is not what the rule expects."""
+    try:
+        return rule(call)
+    except (KeyError, AttributeError, AssertionError, IndexError, TypeError):
+        return None  # a subclass that propagates in its own way
+
+
+def unruled(call: Call) -> Split:
+    """The rule of convolutions that have none: weight × source where that is what they send."""
+    return nodes.found_weight(call) or entries.whole_message(call)
 
 
 def filter_for(conv: Any) -> hops.Filter | None:

@@ -16,9 +16,16 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure.mixtures import Context, Mixture, Terms, mixtures_of
+from gnn_repair.exposure.mixtures import (
+    Context,
+    Mixture,
+    Split,
+    Terms,
+    aggregator_factor,
+    mixtures_of,
+)
 from gnn_repair.exposure.rules.nodes import weighted
+from gnn_repair.exposure.rules.sizes import estimated_terms, refuse_too_large
 from gnn_repair.exposure.sites import Call, Site
 from gnn_repair.exposure.value import Group
 
@@ -27,10 +34,6 @@ Matrix = Any
 
 NOISE = 1e-15
 """Entries this small beside the largest are rounding left over by cancelling paths."""
-
-
-LARGEST = 1 << 29
-"""Entries of an operator (twelve bytes each, and more on the way) beyond which to refuse."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,10 @@ class Stream:
     operator: Matrix
 
 
-Filter = Callable[[Any, Matrix, str, int], Iterator[Stream]]
-"""(convolution, Â, its name, its invocation) → streams."""
+Filter = Callable[[Any, Matrix, Matrix, str, int], Iterator[Stream]]
+"""(convolution, Â, S, its name, its invocation) → streams of S P(Â).
+
+S is the identity, or some of its rows to see how large the polynomials get."""
 
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -53,78 +58,67 @@ def _part(name: str, part: str) -> str:
     return f"{name}.{part}" if name else part
 
 
-def product(left: Matrix, right: Matrix) -> Matrix:
-    """Sparse matrix product, unless it could fill the memory."""
-    degrees = np.diff(right.indptr)
-    bound = min(int(degrees[left.indices].sum()), left.shape[0] * right.shape[1])
-    if bound > LARGEST:
-        raise ExposureRefused(
-            f"the paths of several hops between {left.shape[0]:,} nodes could make "
-            f"{bound:,} terms; use hops='last' to expose the last hop alone"
-        )
-    return left @ right
-
-
 def _power_label(power: int) -> str:
     return {0: "I", 1: "Â"}.get(power, "Â" + str(power).translate(SUPERSCRIPT))
 
 
-def _powers(hop: Matrix, count: int) -> Iterator[Matrix]:
-    """I, Â, …, Â^count."""
-    power = sparse.identity(hop.shape[0], format="csr")
+def _powers(hop: Matrix, start: Matrix, count: int) -> Iterator[Matrix]:
+    """S, S Â, …, S Â^count."""
+    power = start
     yield power
     for _ in range(count):
-        power = product(hop, power)
+        power = power @ hop
         yield power
 
 
-def simple(conv: Any, hop: Matrix, name: str, order: int) -> Iterator[Stream]:
+def simple(conv: Any, hop: Matrix, start: Matrix, name: str, order: int) -> Iterator[Stream]:
     """SGConv: Â^K."""
-    *_, last = _powers(hop, conv.K)
+    *_, last = _powers(hop, start, conv.K)
     yield Stream(Site("input", _part(name, "lin"), order), _power_label(conv.K), last)
 
 
-def simple_spectral(conv: Any, hop: Matrix, name: str, order: int) -> Iterator[Stream]:
+def simple_spectral(
+    conv: Any, hop: Matrix, start: Matrix, name: str, order: int
+) -> Iterator[Stream]:
     """SSGConv: α I + (1 − α)/K Σ_k Â^k, one operator and so one group."""
-    identity, *powers = _powers(hop, conv.K)
+    identity, *powers = _powers(hop, start, conv.K)
     total = conv.alpha * identity + (1 - conv.alpha) / conv.K * sum(powers)
     label = f"αI + (1−α)/K Σ Âᵏ, K = {conv.K}"
     yield Stream(Site("input", _part(name, "lin"), order), label, total.tocsr())
 
 
-def personalised(conv: Any, hop: Matrix, name: str, order: int) -> Iterator[Stream]:
+def personalised(conv: Any, hop: Matrix, start: Matrix, name: str, order: int) -> Iterator[Stream]:
     """APPNP: Σ_{k<K} α (1−α)^k Â^k + (1−α)^K Â^K."""
-    total = sparse.identity(hop.shape[0], format="csr")
-    start = total
+    total = start
     for _ in range(conv.K):
-        total = (1 - conv.alpha) * product(hop, total) + conv.alpha * start
+        total = (1 - conv.alpha) * (total @ hop) + conv.alpha * start
     yield Stream(Site("output", name, order), f"Σ α(1−α)ᵏ Âᵏ, K = {conv.K}", total.tocsr())
 
 
-def adaptive(conv: Any, hop: Matrix, name: str, order: int) -> Iterator[Stream]:
+def adaptive(conv: Any, hop: Matrix, start: Matrix, name: str, order: int) -> Iterator[Stream]:
     """TAGConv: I, Â, …, Â^K, each with its own linear map."""
-    for power, operator in enumerate(_powers(hop, len(conv.lins) - 1)):
+    for power, operator in enumerate(_powers(hop, start, len(conv.lins) - 1)):
         yield Stream(
             Site("input", _part(name, f"lins.{power}"), order), _power_label(power), operator
         )
 
 
-def mixed(conv: Any, hop: Matrix, name: str, order: int) -> Iterator[Stream]:
+def mixed(conv: Any, hop: Matrix, start: Matrix, name: str, order: int) -> Iterator[Stream]:
     """MixHopConv: Â^p for each of its powers."""
-    for power, operator in enumerate(_powers(hop, max(conv.powers))):
+    for power, operator in enumerate(_powers(hop, start, max(conv.powers))):
         if power in conv.powers:
             site = Site("input", _part(name, f"lins.{power}"), order)
             yield Stream(site, _power_label(power), operator)
 
 
-def chebyshev(conv: Any, hop: Matrix, name: str, order: int) -> Iterator[Stream]:
+def chebyshev(conv: Any, hop: Matrix, start: Matrix, name: str, order: int) -> Iterator[Stream]:
     """ChebConv: T_0 = I, T_1 = L̂, T_k = 2 L̂ T_{k−1} − T_{k−2}; signed."""
-    before = operator = sparse.identity(hop.shape[0], format="csr")
+    before = operator = start
     for degree in range(len(conv.lins)):
         if degree == 1:
-            operator = hop
+            operator = start @ hop
         elif degree > 1:
-            before, operator = operator, (2 * product(hop, operator) - before).tocsr()
+            before, operator = operator, (2 * (operator @ hop) - before).tocsr()
         label = f"T{str(degree).translate(str.maketrans('0123456789', '₀₁₂₃₄₅₆₇₈₉'))}(L̂)"
         yield Stream(Site("input", _part(name, f"lins.{degree}"), order), label, operator)
 
@@ -133,24 +127,34 @@ def mixtures_of_filter(rule: Filter, first: Call) -> list[Mixture]:
     """The groups of one run of a multi-hop convolution, from its first propagate."""
     split = weighted(first)
     states: Tensor = split.states[:, 0].contiguous()
-    hop, context = _one_hop(first, split.coefficients), Context(states, states)
+    hop, context = one_hop(first, split), Context(states, states)
     found: list[Mixture] = []
-    for stream in rule(first.conv, hop, first.site.name, first.invocation):
+    nodes, about = first.num_nodes, (first.site.name, first.invocation)
+    terms = estimated_terms(
+        lambda start: (s.operator for s in rule(first.conv, hop, start, *about)), nodes
+    )
+    refuse_too_large(terms, nodes)
+    for stream in rule(first.conv, hop, sparse.identity(nodes, format="csr"), *about):
         name = f"{first.site.name} {stream.label}".strip()
         text = f"{type(first.conv).__name__}: α = entries of {stream.label}, h = its input"
-        terms = Terms(*_entries(stream.operator, states), states, context)
-        found += mixtures_of(stream.site, 0, Group(name, text, "sparse product of Â"), terms)
+        group = Group(name, text, "sparse product of Â")
+        entries = Terms(*matrix_entries(stream.operator, states), states, context)
+        found += mixtures_of(stream.site, 0, group, entries)
     return found
 
 
-def _one_hop(call: Call, coefficients: Tensor) -> Matrix:
+def one_hop(call: Call, split: Split) -> Matrix:
+    """A propagate's operator, its aggregator's own factor included."""
     sources, recipients, _ = call.entries
+    factor, _ = aggregator_factor(call, recipients)
+    coefficients = split.coefficients if factor is None else split.coefficients * factor
     place = (recipients.cpu().numpy(), sources.cpu().numpy())
     values = coefficients.double().cpu().numpy()
     return sparse.coo_matrix((values, place), shape=(call.num_nodes,) * 2).tocsr()
 
 
-def _entries(operator: Matrix, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def matrix_entries(operator: Matrix, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Recipients, sources and values of an operator, in the precision of ``like``."""
     operator.sort_indices()
     values = operator.data.copy()
     values[np.abs(values) <= NOISE * np.abs(values).max(initial=0)] = 0

@@ -27,7 +27,8 @@ def unit(call: Call) -> Split:
     sources, _, _ = call.entries
     states = _states(call)
     ones = torch.ones(sources.numel(), dtype=states.dtype, device=states.device)
-    return Split(ones, states, "α = 1 per entry, h = the source's vector", "the aggregator: 1")
+    rule = "α = 1 per entry, h = the source's vector"
+    return Split(ones, states, rule, "the aggregator: 1", argument="x")
 
 
 def weighted(call: Call) -> Split:
@@ -39,7 +40,55 @@ def weighted(call: Call) -> Split:
     if weight is None:
         return unit(call)
     rule = f"α = {name} of propagate, h = the source's vector"
-    return Split(weight.view(-1), _states(call), rule, f"{name} (normalised adjacency or given)")
+    origin = f"{name} (normalised adjacency or given)"
+    return Split(weight.view(-1), _states(call), rule, origin, argument="x")
+
+
+def matrix(call: Call) -> Split:
+    """A product A h: α = the entry of A, h = the row of the other operand."""
+    values = call.entries[2]
+    assert values is not None
+    rule = "α = the matrix's entry, h = the source's row"
+    return Split(values, _states(call), rule, "the matrix itself", argument="x")
+
+
+def found_weight(call: Call) -> Split | None:
+    """For convolutions without a rule: α = the argument that messages are, times the source."""
+    messages, (sources, _, stored) = call.messages(), call.entries
+    if messages.shape[1] != 1:
+        return None
+    sides = [(name, sender(value)) for name, value in call.arguments.items() if _is_side(value)]
+    flat = {n: v for n, v in call.arguments.items() if _by_entry(v, sources.numel())}
+    weights: dict[str, Any] = {**flat, "the graph's own values": stored, "": None}
+    limit = 8 * torch.finfo(messages.dtype).eps * float(messages.abs().max())
+    for name, states in sides:
+        if states.shape != (call.num_nodes, messages.shape[2]):
+            continue
+        for origin, weight in weights.items():
+            if weight is None and origin:
+                continue
+            made = states[sources] if weight is None else weight.view(-1, 1) * states[sources]
+            if bool(((made - messages[:, 0]).abs() <= limit).all()):
+                return _found(weight, states, name, origin, sources.numel())
+    return None
+
+
+def _is_side(value: Any) -> bool:
+    side = value[0] if isinstance(value, tuple | list) and value else value
+    return isinstance(side, Tensor) and side.dim() == 2 and side.is_floating_point()
+
+
+def _by_entry(value: Any, entries: int) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.numel() == entries
+
+
+def _found(weight: Tensor | None, states: Tensor, name: str, origin: str, entries: int) -> Split:
+    blocks, source = states.unsqueeze(1), "the source's vector (seen in its messages)"
+    if weight is None:
+        ones = torch.ones(entries, dtype=states.dtype, device=states.device)
+        return Split(ones, blocks, f"α = 1 per entry, h = {source}", "1", argument=name)
+    rule = f"α = {origin}, h = {source}"
+    return Split(weight.view(-1), blocks, rule, origin, argument=name)
 
 
 def attention(call: Call) -> Split:

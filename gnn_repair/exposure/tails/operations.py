@@ -10,9 +10,9 @@ rows of those belong to the values at hand. All numbers are float64.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +39,18 @@ class Operation(ABC):
     def title(self) -> str:
         """What the operation is called in sentences."""
         return type(self).__name__.lower()
+
+    def constants(self) -> Iterator[tuple[str, Tensor]]:
+        """The tensors it holds, by name."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                yield field.name, value
+
+    def to(self, device: str | torch.device) -> Operation:
+        """The operation with its constants on another device."""
+        moved: dict[str, Any] = {name: value.to(device) for name, value in self.constants()}
+        return replace(self, **moved)
 
 
 def _at(constant: Tensor, nodes: Tensor, shared: int) -> Tensor:
@@ -177,6 +189,10 @@ class LayerNorm(Operation):
         normal = functional.layer_norm(parts, (self.size,), eps=self.eps)
         return normal.flatten(1) * self.weight + self.bias
 
+    @property
+    def title(self) -> str:
+        return "layer_norm"
+
 
 @dataclass(frozen=True, eq=False)
 class Normalize(Operation):
@@ -233,3 +249,7 @@ class TailGraph:
     def __call__(self, aggregate: Tensor, nodes: Tensor) -> Tensor:
         """The logits [n, C] that follow from aggregates [n, D] at these nodes."""
         return self.values(aggregate, nodes)[-1]
+
+    def to(self, device: str | torch.device) -> TailGraph:
+        """The tail with its constants on another device."""
+        return TailGraph(self.width, tuple(operation.to(device) for operation in self.operations))

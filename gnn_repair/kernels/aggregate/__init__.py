@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from gnn_repair.kernels.pattern import Pattern
+from gnn_repair.kernels.sizes import check_groups, check_sizes
 from gnn_repair.startup import collection_paused
 
 
@@ -48,12 +49,16 @@ def mix(pattern: Pattern, coefficients: Tensor, table: Tensor) -> Tensor:
     """
     if coefficients.dim() == 1:
         coefficients = coefficients.unsqueeze(1)
+    check_sizes("coefficients", coefficients, pattern.indices.numel(), None)
+    check_sizes("table", table, pattern.num_columns, None)
+    check_groups("table", table.shape[1], coefficients.shape[1])
     out: Tensor = _Mix.apply(pattern, coefficients, table)  # type: ignore[no-untyped-call]
     return out
 
 
 def segment_softmax(pattern: Pattern, scores: Tensor) -> Tensor:
     """Softmax of ``scores`` [T, G] over the entries of each row."""
+    check_sizes("scores", scores, pattern.indices.numel(), None)
     out: Tensor = _SegmentSoftmax.apply(pattern, scores)  # type: ignore[no-untyped-call]
     return out
 
@@ -76,6 +81,10 @@ def pair_scores(
         groups: G.
         slope: of the leaky ReLU.
     """
+    check_sizes("attention", attention, None)
+    check_groups("attention", attention.numel(), groups)
+    check_sizes("source", source, pattern.num_columns, attention.numel())
+    check_sizes("recipient", recipient, pattern.num_rows, attention.numel())
     out: Tensor = _PairScores.apply(  # type: ignore[no-untyped-call]
         pattern, attention, source, recipient, groups, slope
     )
@@ -84,6 +93,8 @@ def pair_scores(
 
 def spread(pattern: Pattern, by_source: Tensor, by_recipient: Tensor) -> Tensor:
     """by_source[source] + by_recipient[recipient] for every entry, [T, G]."""
+    check_sizes("by_source", by_source, pattern.num_columns, None)
+    check_sizes("by_recipient", by_recipient, pattern.num_rows, by_source.shape[1])
     out: Tensor = _Spread.apply(pattern, by_source, by_recipient)  # type: ignore[no-untyped-call]
     return out
 

@@ -145,12 +145,16 @@ def adam(
     moments: tuple[Tensor, Tensor],
     steps: Tensor,
     scale: Tensor,
+    learning: Tensor,
     budget: Budget,
 ) -> None:
-    """Update ``matrix`` [S, Q] by its gradient times ``scale`` [S]; ``steps`` counts this one."""
+    """Update rows of ``matrix`` [S, Q] by their gradient times ``scale`` [S].
+
+    ``learning`` [S] says which; ``steps`` [S] counts this update too.
+    """
     members, count = matrix.shape
     block = TILE // 2
     kernels.adam[triton.cdiv(count, block), members](
-        matrix, gradient.contiguous(), *moments, steps, scale, count, budget.learning_rate,
-        budget.weight_decay, DECOUPLED=budget.decoupled, BLOCK=block,
+        matrix, gradient.contiguous(), *moments, steps, scale, learning.view(torch.uint8), count,
+        budget.learning_rate, budget.weight_decay, DECOUPLED=budget.decoupled, BLOCK=block,
     )  # fmt: skip

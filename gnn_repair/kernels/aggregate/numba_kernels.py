@@ -11,8 +11,7 @@ a coefficient (K = G·D). Operations and bytes (float32) per call:
     pair_gradient  6·T·K operations,  4·T·K bytes gathered + 4·N·K written
 """
 
-import numba
-
+from gnn_repair.kernel_cache import cached_njit
 from gnn_repair.startup import load_numba
 
 load_numba()
@@ -20,7 +19,7 @@ load_numba()
 _REDUCE = {"reassoc", "contract", "nsz"}
 
 
-@numba.njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def mix(start, stop, indptr, indices, order, coefficients, table, out):
     """out[v, g·D+d] = Σ_t coefficients[order[t], g] · table[indices[t], g·D+d]."""
     groups = coefficients.shape[1]
@@ -38,7 +37,7 @@ def mix(start, stop, indptr, indices, order, coefficients, table, out):
                     row[low + d] += weight * message[low + d]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_REDUCE)
+@cached_njit(nogil=True, fastmath=_REDUCE)
 def dot(start, stop, indptr, indices, gradient, table, out):
     """out[t, g] = Σ_d gradient[v, g·D+d] · table[indices[t], g·D+d] for the entries t of row v."""
     groups = out.shape[1]
@@ -55,7 +54,7 @@ def dot(start, stop, indptr, indices, gradient, table, out):
                 out[t, g] = total
 
 
-@numba.njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def segment_max(start, stop, indptr, scores, out):
     """out[v, g] = max over the entries t of row v of scores[t, g]; 0 for an empty row."""
     for v in range(start, stop):
@@ -68,7 +67,7 @@ def segment_max(start, stop, indptr, scores, out):
                 out[v, g] = max(out[v, g], scores[t, g])
 
 
-@numba.njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def segment_sum(start, stop, indptr, order, values, out):
     """out[v, g] = Σ over the entries t of row v of values[order[t], g]."""
     for v in range(start, stop):
@@ -79,7 +78,7 @@ def segment_sum(start, stop, indptr, order, values, out):
                 out[v, g] += row[g]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_REDUCE)
+@cached_njit(nogil=True, fastmath=_REDUCE)
 def pair_scores(start, stop, indptr, indices, attention, source, recipient, slope, out):
     """out[t, g] = Σ_d a[g·D+d] · leaky(source[indices[t], g·D+d] + recipient[v, g·D+d])."""
     groups = out.shape[1]
@@ -97,7 +96,7 @@ def pair_scores(start, stop, indptr, indices, attention, source, recipient, slop
                 out[t, g] = total
 
 
-@numba.njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def pair_gradient(
     start, stop, indptr, indices, order, attention, here, there, slope, grad, out, grad_attention
 ):

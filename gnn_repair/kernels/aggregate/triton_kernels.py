@@ -197,13 +197,16 @@ def pair_gradient_rows(
 
 @triton.jit(do_not_specialize=["Q"])
 def adam(
-    matrix, gradient, first, second, steps, scale, Q, rate, decay,
+    matrix, gradient, first, second, steps, scale, learning, Q, rate, decay,
     DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One update of Adam (or AdamW) on row s of the matrix, its gradient times scale[s]."""
+    """One update of Adam (or AdamW) on row s of the matrix, its gradient times scale[s].
+
+    Row s stays as it is where learning[s] is 0.
+    """
     s = tl.program_id(1).to(tl.int64)
     q = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = q < Q
+    inside = (q < Q) & (tl.load(learning + s) != 0)
     at = s * Q + q
     value = tl.load(matrix + at, mask=inside, other=0.0)
     g = tl.load(gradient + at, mask=inside, other=0.0) * tl.load(scale + s)
@@ -217,7 +220,7 @@ def adam(
     v += 0.001 * (g * g - v)
     # Bias corrections in double precision: 1 − 0.999 would lose half its digits. Natural
     # logarithms of 0.9 and 0.999.
-    t = tl.load(steps).to(tl.float64)
+    t = tl.load(steps + s).to(tl.float64)
     unbias_m = (1.0 - tl.exp(t * -0.10536051565782628)).to(tl.float32)
     unbias_v = (1.0 - tl.exp(t * -0.0010005003335835335)).to(tl.float32)
     size = tl.sqrt(v) / tl.sqrt(unbias_v) + 1e-8

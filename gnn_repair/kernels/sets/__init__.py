@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gnn_repair.kernels.aggregate import backend
+from gnn_repair.kernels.sizes import check_sizes
 
 BOUND = 4.0
 """Scores and shifts are BOUND · tanh(·)."""
@@ -70,7 +71,7 @@ class Layer(NamedTuple):
 
 
 class Dropout(NamedTuple):
-    """Which hidden channels are dropped: a hash of (seed, member, term, channel) decides."""
+    """Which hidden channels are dropped: a hash of (seed, term, channel) decides."""
 
     share: float
     seed: Tensor
@@ -124,6 +125,7 @@ def pool(sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout | None 
         layer: the tables; gradients flow to all four.
         dropout: none unless given.
     """
+    _check_layer(sets, targets, layer)
     out: Tensor = _Pool.apply(sets, targets, dropout or no_dropout(targets), *layer)  # type: ignore[no-untyped-call]
     return out
 
@@ -151,10 +153,27 @@ def tilt(
     Returns:
         [S, L, G, C + 1]: the mixture, then the total α e^s; zero where a group is absent.
     """
+    _check_layer(sets, targets, layer)
+    check_sizes("output", output, *layer.cosine.shape)
+    check_sizes("bias", bias, targets.shape[0])
+    check_sizes("contributions", contributions, targets.shape[0], None, None)
     out: Tensor = _Tilt.apply(  # type: ignore[no-untyped-call]
         sets, targets, contributions, dropout or no_dropout(targets), output, bias, *layer
     )
     return out
+
+
+def _check_layer(sets: TermSets, targets: Tensor, layer: Layer) -> None:
+    check_sizes("targets", targets, None, None)
+    members, count = targets.shape
+    channels = layer.recipient.shape[-1]
+    check_sizes("layer.recipient", layer.recipient, members, count, channels)
+    check_sizes("layer.source", layer.source, members, None, channels)
+    check_sizes("layer.cosine", layer.cosine, members, channels)
+    check_sizes("layer.distance", layer.distance, members, channels)
+    check_sizes("sets.rows", sets.rows, sets.columns.numel())
+    for name in ("coefficients", "cosine", "distance"):
+        check_sizes(f"sets.{name}", getattr(sets, name), None, sets.columns.numel())
 
 
 def compare(
@@ -168,6 +187,8 @@ def compare(
         recipients: h_v, [S, n, d].
         sources: h_a, [S, P, d].
     """
+    check_sizes("recipients", recipients, None, segments.numel() - 1, None)
+    check_sizes("sources", sources, recipients.shape[0], None, recipients.shape[2])
     products, squares = _kernels(recipients).compare(segments, columns, recipients, sources)
     return products, squares
 

@@ -70,7 +70,7 @@ class _Member:
         self.coefficients = _of(sets.coefficients, member)
         self.geometry = (_of(sets.cosine, member), _of(sets.distance, member))
         self.layer = tuple(_array(table[member]) for table in layer)
-        key = kernels.member_key(int(dropout.seed) & 0xFFFFFFFF, member)
+        key = kernels.stream_key(int(dropout.seed) & 0xFFFFFFFF)
         scale = torch.tensor(dropout.scale, dtype=layer.source.dtype).numpy()[()]
         self.dropout = (key, dropout.threshold, scale)
 

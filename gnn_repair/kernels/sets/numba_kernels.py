@@ -16,6 +16,7 @@ import math
 import numba
 import numpy as np
 
+from gnn_repair.kernel_cache import cached_njit
 from gnn_repair.startup import load_numba
 
 load_numba()
@@ -25,7 +26,6 @@ _GOLD = np.uint32(0x9E3779B1)
 _STEP = np.uint32(0x9E3779B9)
 _FIRST = np.uint32(0x21F0AAAD)
 _SECOND = np.uint32(0xD35A2D97)
-_MEMBER = np.uint32(0x85EBCA77)
 _S15 = np.uint32(15)
 _S16 = np.uint32(16)
 
@@ -40,10 +40,10 @@ def mixed_hash(x):
     return np.uint32(x ^ (x >> _S15))
 
 
-@numba.njit(cache=True)
-def member_key(seed, member):
-    """What distinguishes one member's masks from another's."""
-    return mixed_hash(np.uint32(np.uint32(seed) ^ np.uint32(np.uint32(member) * _MEMBER)))
+@cached_njit()
+def stream_key(seed):
+    """What distinguishes one step's masks from another's."""
+    return mixed_hash(np.uint32(seed))
 
 
 @numba.njit(inline="always")
@@ -67,7 +67,7 @@ def _hidden(own, message, c, d, by_c, by_d, row, threshold, out):
             out[i] = x if (x > zero) & (h >= threshold) else zero
 
 
-@numba.njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def pool(
     low, high, segments, groups, columns, targets, base, weights, cosine, distance,
     recipient, source, by_cosine, by_distance, key, threshold, scale, out,
@@ -89,7 +89,7 @@ def pool(
                 total[i] += w * hidden[i]
 
 
-@numba.njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def pool_gradient(
     low, high, segments, groups, columns, targets, base, weights, cosine, distance,
     recipient, source, by_cosine, by_distance, key, threshold, scale, upstream,
@@ -132,7 +132,7 @@ def pool_gradient(
                 sum_up[i] += w * hidden[i]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_REDUCE)
+@cached_njit(nogil=True, fastmath=_REDUCE)
 def _score(own, message, c, d, by_cosine, by_distance, output, row, threshold, hidden):
     _hidden(own, message, c, d, by_cosine, by_distance, row, threshold, hidden)
     total = hidden.dtype.type(0)
@@ -141,7 +141,7 @@ def _score(own, message, c, d, by_cosine, by_distance, output, row, threshold, h
     return total
 
 
-@numba.njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def score_tilt(
     first, last, segments, groups, columns, rows, targets, base, coefficients, cosine, distance,
     recipient, source, by_cosine, by_distance, key, threshold, scale, output, bias,
@@ -169,7 +169,7 @@ def score_tilt(
                 total[classes] += e
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_REDUCE)
+@cached_njit(nogil=True, fastmath=_REDUCE)
 def tilt_weights(
     first, last, segments, groups, rows, targets, base, coefficients, contributions, bound, raw,
     gradient, out,
@@ -192,7 +192,7 @@ def tilt_weights(
                 out[place] = coefficients[t] * math.exp(bound * share) * inner * slope
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_REDUCE)
+@cached_njit(nogil=True, fastmath=_REDUCE)
 def compare(first, last, segments, columns, recipient, source, products, squares):
     """products[t] = h_v · h_a and squares[t] = ‖h_a − h_v‖² for the terms of rows first:last."""
     for v in range(first, last):

@@ -10,10 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gnn_repair.kernels.dropout import kept
 from gnn_repair.kernels.sets import BOUND, Dropout, Layer, TermSets
 
-LOW = 0xFFFFFFFF
-"""32 bits."""
 CHUNK = 1 << 26
 """Elements of one gathered block when states are compared."""
 
@@ -40,24 +39,6 @@ def unroll(sets: TermSets, targets: Tensor) -> Unrolled:
     return Unrolled(segment // per_member, segment, sets.segments[index][segment] + place)
 
 
-def mixed_hash(value: Tensor) -> Tensor:
-    """A 32-bit mixing function on int64 tensors that hold 32-bit values."""
-    value = value ^ (value >> 16)
-    value = (value * 0x21F0AAAD) & LOW
-    value = value ^ (value >> 15)
-    value = (value * 0xD35A2D97) & LOW
-    return value ^ (value >> 15)
-
-
-def kept(dropout: Dropout, member: Tensor, term: Tensor, channels: int) -> Tensor:
-    """Which channels survive, bool [Z, H]."""
-    base = mixed_hash((dropout.seed & LOW) ^ ((member * 0x85EBCA77) & LOW))
-    key = mixed_hash(base ^ ((term * 0x9E3779B1) & LOW))
-    channel = torch.arange(channels, device=term.device)
-    value = mixed_hash((key.unsqueeze(1) + channel * 0x9E3779B9) & LOW)
-    return value >= dropout.threshold
-
-
 def hidden(sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout, at: Unrolled) -> Tensor:
     """drop(relu(first layer)) of every entry, [Z, H]."""
     # index_select rather than [...]: where many entries share a row, its gradient is added up
@@ -70,7 +51,7 @@ def hidden(sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout, at: 
     active = (recipient + source + cosine + distance).relu()
     if dropout.threshold == 0:
         return active
-    mask = kept(dropout, at.member, at.term, active.shape[1])
+    mask = kept(dropout.seed, dropout.share, at.term, active.shape[1])
     return active * mask * dropout.scale
 
 

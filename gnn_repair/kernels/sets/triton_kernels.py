@@ -31,10 +31,9 @@ def mixed_hash(x):
 
 
 @triton.jit
-def member_key(seed, member):
-    """What distinguishes one member's masks from another's."""
-    low = tl.load(seed).to(tl.uint32)
-    return mixed_hash(low ^ (member.to(tl.uint32) * tl.full([], 0x85EBCA77, tl.uint32)))
+def stream_key(seed):
+    """What distinguishes one step's masks from another's."""
+    return mixed_hash(tl.load(seed).to(tl.uint32))
 
 
 @triton.jit
@@ -90,7 +89,7 @@ def pool(
     own = tl.load(recipient + row * H + h, mask=inside, other=0.0)
     g = tl.load(by_cosine + s * H + h, mask=inside, other=0.0)
     k = tl.load(by_distance + s * H + h, mask=inside, other=0.0)
-    key = member_key(seed, s)
+    key = stream_key(seed)
     total = tl.zeros((BLOCK_H,), dtype=tl.float32)
     first, last = piece(start, stop, part, BLOCK_T)
     for at in range(first, last, BLOCK_T):
@@ -124,7 +123,7 @@ def pool_gradient(
     g = tl.load(by_cosine + s * H + h, mask=inside, other=0.0)
     k = tl.load(by_distance + s * H + h, mask=inside, other=0.0)
     above = tl.load(upstream + row * H + h, mask=inside, other=0.0) * scale
-    key = member_key(seed, s)
+    key = stream_key(seed)
     by_own = tl.zeros((BLOCK_H,), dtype=tl.float32)
     by_c = tl.zeros((BLOCK_H,), dtype=tl.float32)
     by_d = tl.zeros((BLOCK_H,), dtype=tl.float32)
@@ -178,7 +177,7 @@ def tilt(
     g_d = tl.load(by_distance + s * H + h, mask=inside, other=0.0)
     w_out = tl.load(output + s * H + h, mask=inside, other=0.0) * scale
     b_out = tl.load(bias + s)
-    key = member_key(seed, s)
+    key = stream_key(seed)
     all_rows = tl.num_programs(0).to(tl.int64)
     for group in range(G):
         start = tl.load(segments + v * G + group)
@@ -225,7 +224,7 @@ def tilt_gradient(
     g_d = tl.load(by_distance + s * H + h, mask=inside, other=0.0)
     w_out = tl.load(output + s * H + h, mask=inside, other=0.0) * scale
     b_out = tl.load(bias + s)
-    key = member_key(seed, s)
+    key = stream_key(seed)
     by_own = tl.zeros((BLOCK_H,), dtype=tl.float32)
     by_c = tl.zeros((BLOCK_H,), dtype=tl.float32)
     by_d = tl.zeros((BLOCK_H,), dtype=tl.float32)

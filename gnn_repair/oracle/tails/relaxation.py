@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.oracle.answers import Piece, join
-from gnn_repair.oracle.solve import solve_tables
+from gnn_repair.oracle.solve import solve_once
 from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Integers, Problems, Tables
 from gnn_repair.oracle.tails.backward import Linear, Relaxed, relaxed
@@ -85,7 +85,7 @@ def play(region: Region, game: Game, threads: int | None = None) -> Piece:
         region.mass[None], beta,
     )  # fmt: skip
     zero = np.zeros(count, np.int64)
-    piece = solve_tables(tables, Problems(zero, np.arange(count), zero), threads)
+    piece = solve_once(tables, Problems(zero, np.arange(count), zero), threads)
     return _with_substitutes(region, piece)
 
 
@@ -94,11 +94,8 @@ def _with_substitutes(region: Region, piece: Piece) -> Piece:
     stuck = np.flatnonzero(piece.status == FAILED)
     if not len(stuck):
         return piece
-    parts, done = list[Piece](), 0
-    for k in map(int, stuck):
-        parts += [piece.part(done, k), _substitute(region, k, piece.weights.shape[1])]
-        done = k + 1
-    return join([*parts, piece.part(done, len(region))])
+    width = piece.weights.shape[1]
+    return piece.with_answers(stuck, join([_substitute(region, int(k), width) for k in stuck]))
 
 
 def _substitute(region: Region, row: int, width: int) -> Piece:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnn_repair.oracle.solution import ACTIVE, REACHABLE
 from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 CAN, CANNOT, UNDECIDED = "can", "cannot", "undecided"
 STAGES = {

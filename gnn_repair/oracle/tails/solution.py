@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.files import load_tensors, save_tensors
-from gnn_repair.oracle.solution import ACTIVE
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.proofs import Proofs
 from gnn_repair.oracle.tails.sentence import CAN, CANNOT, STAGES, UNDECIDED, TailWitness
+from gnn_repair.thresholds import ACTIVE
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.tails.tailed import TailedExposure

@@ -12,7 +12,6 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.solution import REACHABLE
 from gnn_repair.oracle.tables import Floats, Integers, problems
 from gnn_repair.oracle.tails.base import Base, base_of
 from gnn_repair.oracle.tails.effort import Budget, Effort, budget_of
@@ -31,6 +30,7 @@ from gnn_repair.oracle.tails.stages import (
     split_all,
     unsplittable,
 )
+from gnn_repair.thresholds import REACHABLE
 
 DROPPED = 1e-12
 """λ below this share of its node's mass is left out of a support: rounding of sums of steps."""

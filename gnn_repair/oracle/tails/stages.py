@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gnn_repair.oracle.solution import REACHABLE
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.base import Base
 from gnn_repair.oracle.tails.branching import BATCH, grow
@@ -19,6 +18,7 @@ from gnn_repair.oracle.tails.region import Region, bare_region, region_of
 from gnn_repair.oracle.tails.relaxation import first_relaxation
 from gnn_repair.oracle.tails.rounds import dense_shares, mixed_at
 from gnn_repair.oracle.tails.witness import Search
+from gnn_repair.thresholds import REACHABLE
 
 CHUNK = 512
 """Questions relaxed together: their numbers stay in the second-level cache."""

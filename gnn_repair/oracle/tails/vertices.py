@@ -8,17 +8,14 @@ terms of a batch of nodes have *places* one after another, node b's from ``begin
 multiply-adds.
 """
 
-import numba
 import numpy as np
 
-from gnn_repair.startup import load_numba
-
-load_numba()
+from gnn_repair.kernel_cache import cached_njit
 
 _REDUCE = {"reassoc", "contract", "nsz"}
 
 
-@numba.njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def extremes(ends, mass, rows, table, low, high, size):
     """Smallest, largest and largest absolute Σ_g m_g h over the vertices, channel by channel."""
     width = table.shape[1]
@@ -44,7 +41,7 @@ def extremes(ends, mass, rows, table, low, high, size):
                 size[b, d] += m * max(abs(least[d]), abs(most[d]))
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_REDUCE)
+@cached_njit(nogil=True, fastmath=_REDUCE)
 def scores(ends, begins, rows, table, lifts, functions, lifted, out):
     """out[k, r] = functions[b, r] · h + lifted[b, r] · lifts[k] for the term at place k of b."""
     width, extra = table.shape[1], lifts.shape[1]
@@ -60,7 +57,7 @@ def scores(ends, begins, rows, table, lifts, functions, lifted, out):
                 out[k, r] = total
 
 
-@numba.njit(nogil=True, cache=True, fastmath=_REDUCE)
+@cached_njit(nogil=True, fastmath=_REDUCE)
 def maxima(ends, begins, mass, rows, table, lifts, functions, lifted, out):
     """out[b, r] = Σ_g m_g max_a of what :func:`scores` gives each term."""
     width, extra = table.shape[1], lifts.shape[1]
@@ -82,7 +79,7 @@ def maxima(ends, begins, mass, rows, table, lifts, functions, lifted, out):
             out[b, r] = sums
 
 
-@numba.njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def mixtures(indptr, terms, shares, rows, table, out):
     """out[i] += Σ λ h over the sparse λ of each i."""
     for i in range(len(out)):

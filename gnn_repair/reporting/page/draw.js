@@ -85,22 +85,34 @@ function shorten(text, room) {
 
 // Markers ------------------------------------------------------------------------------------
 
-const LOOKS = {
-  frozen: ["circle", "--frozen"],
-  oracle: ["star", "--oracle"],
-  reweighting: ["diamond", "--reweighted"],
-  set_translation: ["triangle", "--shifted"],
-  node_translation: ["flipped", "--node-shifted"],
-  refit_head: ["square", "--refit"],
-  correct_and_smooth: ["pentagon", "--extra"],
-  temperature_scaling: ["pentagon", "--other"],
-  what_if: ["ring", "--what-if"],
-};
+// A map, not an object: names are the user's, and every object has a "constructor".
+const LOOKS = new Map([
+  ["frozen", ["circle", "--frozen"]],
+  ["oracle", ["star", "--oracle"]],
+  ["what_if", ["ring", "--what-if"]],
+]);
 const SPARE_LOOKS = [["diamond", "--reweighted"], ["triangle", "--shifted"], ["square", "--extra"], ["pentagon", "--node-shifted"], ["square", "--refit"]];
+
+// Declared methods that do not read the message set.
+const NODE_ONLY = new Set();
+
+// Every declared method brings its marker and its two colours along, which become variables.
+function takeLooks(looks) {
+  const rules = { light: [], dark: [] };
+  Object.entries(looks).forEach(([key, look], j) => {
+    LOOKS.set(key, [look.marker, `--method-${j}`]);
+    if (!look.message_set) NODE_ONLY.add(key);
+    rules.light.push(`--method-${j}: ${look.colour};`);
+    rules.dark.push(`--method-${j}: ${look.dark};`);
+  });
+  const style = document.createElement("style");
+  style.textContent = `:root { ${rules.light.join(" ")} } :root[data-theme="dark"] { ${rules.dark.join(" ")} }`;
+  document.head.append(style);
+}
 
 // A repair of one's own takes a spare look, by its kind and place.
 function lookOf(key, kind, place = 0) {
-  if (LOOKS[key]) return LOOKS[key];
+  if (LOOKS.has(key)) return LOOKS.get(key);
   if (kind === "coefficients") return SPARE_LOOKS[0];
   if (kind === "shift" && place === 0) return SPARE_LOOKS[1];
   return SPARE_LOOKS[2 + (place % 3)];

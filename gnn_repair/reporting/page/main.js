@@ -29,6 +29,7 @@ function show(name) {
 
 function startPage() {
   const payload = readPayload();
+  takeLooks(payload.looks);
   byId("title").textContent = payload.title;
   byId("subtitle").textContent = payload.subtitle;
   startThemes();

@@ -72,7 +72,7 @@ function sourceMark(node, entry, x, y, role, goTo, crowd) {
     "data-source": entry.id, style: listed ? "cursor:pointer" : null, onclick: listed ? () => goTo(run.position.get(entry.id)) : null,
     tip: () => [...entry.terms.slice(0, 3).flatMap((k) => termLines(node, k)), ...(listed ? ["click to open"] : [])],
   });
-  if (entry.used) group.append(marker(LOOKS.oracle, x, y, radius + 7));
+  if (entry.used) group.append(marker(LOOKS.get("oracle"), x, y, radius + 7));
   group.append(shape("circle", { cx: x, cy: y, r: radius, style: `fill:var(--${role});stroke:var(--panel);stroke-width:1.5` }));
   if (crowd <= 30 || entry.used) group.append(words(x, y + radius + 14, shorten(nodeName(run, entry.id), 70), { class: "small halo", "text-anchor": "middle" }));
   return group;
@@ -80,7 +80,7 @@ function sourceMark(node, entry, x, y, role, goTo, crowd) {
 
 function centreMark(node, own, { x, y }, role) {
   const made = [];
-  if (own && own.used) made.push(marker(LOOKS.oracle, x, y, 25));
+  if (own && own.used) made.push(marker(LOOKS.get("oracle"), x, y, 25));
   if (own) made.push(shape("circle", { cx: x, cy: y, r: 17 + 5 * own.share, style: "fill:none;stroke:var(--other);stroke-dasharray:3 3", tip: () => termLines(node, own.terms[0]) }));
   made.push(shape("circle", { cx: x, cy: y, r: 14, style: `fill:var(--${role});stroke:var(--ink);stroke-width:2.5`, tip: () => (own ? termLines(node, own.terms[0]) : [`node ${nodeName(node.run, node.id)}`]) }));
   made.push(words(x, y + 34, shorten(nodeName(node.run, node.id), 90), { class: "bold halo", "text-anchor": "middle" }));

@@ -28,9 +28,10 @@ function layOut(run, cases, index) {
 }
 
 function tally(run) {
-  const sums = { right: 0, reachable: 0, unreachable: 0, unknown: 0, reach: 0, support: 0 };
+  const sums = { right: 0, reachable: 0, unreachable: 0, unknown: 0, reach: 0, support: 0, solved: 0 };
   for (let i = 0; i < run.count; i++) {
     sums[statusOf(run, i)]++;
+    if (!Number.isNaN(run.margins[i])) sums.solved++;
     if (isReachable(run, i)) { sums.reach++; sums.support += run.support[i]; }
   }
   return sums;
@@ -44,12 +45,13 @@ function keyFigure(value, text, tip) {
 }
 
 function drawFigures(run, shown) {
-  const sums = tally(run), wrong = run.count - sums.right;
+  // A node without an answer counts neither as reachable nor as unreachable.
+  const sums = tally(run), wrong = sums.reachable + sums.unreachable;
   const best = bestRepair(shown);
   byId("key-figures").replaceChildren(
     keyFigure(count(run.count), `${run.selection}, ${run.classCount} classes`),
     keyFigure(percent(sums.right / run.count), "frozen model right", [`${count(sums.right)} of ${count(run.count)} nodes`]),
-    keyFigure(percent(sums.reach / run.count), "true class reachable", ["Some reweighting of the frozen messages makes the true class win", `${count(sums.reach)} of ${count(run.count)} nodes`]),
+    keyFigure(percent(sums.reach / sums.solved), "true class reachable", ["Some reweighting of the frozen messages makes the true class win", `${count(sums.reach)} of ${count(sums.solved)} nodes`]),
     keyFigure(percent(sums.reachable / wrong), "of errors reachable", [`${count(sums.reachable)} of ${count(wrong)} errors could be mended by reweighting alone`]),
     keyFigure(figure(sums.support / sums.reach, 2), "terms in a witness, on average"),
     ...(best ? [keyFigure(`${best.mean.toFixed(1)} %`, `best repair: ${best.title}`)] : []),
@@ -128,6 +130,7 @@ function caseDot(entry, shown) {
 function classDots(run) {
   const sums = run.classes.map(() => [0, 0, 0]);
   for (let i = 0; i < run.count; i++) {
+    if (Number.isNaN(run.margins[i])) continue;
     const entry = sums[run.labels[run.nodes[i]]];
     entry[0]++;
     entry[1] += isRight(run, i);
@@ -145,7 +148,7 @@ const STATUS_SERIES = [
   { colour: "--shifted", text: "wrong, reachable" },
   { colour: "--rival", text: "wrong, unreachable" },
 ];
-function statusPart(run, i) { return { right: 0, reachable: 1, unreachable: 2, unknown: 2 }[statusOf(run, i)]; }
+function statusPart(run, i) { return { right: 0, reachable: 1, unreachable: 2 }[statusOf(run, i)]; }
 
 function marginCard(run) {
   const values = Array.from(run.margins).filter((v) => !Number.isNaN(v)).sort((a, b) => a - b);
@@ -174,6 +177,7 @@ function degreeCard(run) {
     return { label, tip: `degree ${label}`, parts: [0, 0, 0] };
   });
   for (let i = 0; i < run.count; i++) {
+    if (statusOf(run, i) === "unknown") continue;
     bins[edges.findIndex((edge) => run.degree[i] < edge) - 1].parts[statusPart(run, i)]++;
   }
   const used = bins.filter((bin) => bin.parts.some((n) => n));
@@ -187,7 +191,7 @@ function homophilyCard(run) {
   });
   for (let i = 0; i < run.count; i++) {
     const h = run.homophily[i];
-    if (!Number.isNaN(h)) bins[h === 0 ? 0 : Math.min(5, 1 + Math.floor(h * 5 - 1e-9))].parts[statusPart(run, i)]++;
+    if (!Number.isNaN(h) && statusOf(run, i) !== "unknown") bins[h === 0 ? 0 : Math.min(5, 1 + Math.floor(h * 5 - 1e-9))].parts[statusPart(run, i)]++;
   }
   if (bins.some((bin) => bin.parts.some((n) => n))) {
     chartCard("Reach by local homophily", "Share of nodes, by how many of a node's neighbours have its class", (width) => stackedColumns(width, bins, STATUS_SERIES, "neighbours of the same class (%)", true));

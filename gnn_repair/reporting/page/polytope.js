@@ -12,7 +12,7 @@ function drawPolytope(width, height, node, view, whatIf, hidden, zoom) {
   const svg = canvas(width, height, `Evidence polytope of node ${nodeName(node.run, node.id)}`);
   const hull = polytopeHull(node, view);
   const points = node.points.map((point, j) => ({ ...point, at: place(view, point.logits), look: lookOf(point.key, point.kind, j - 2) })).filter((point) => !hidden.has(point.key) || point.key === "frozen");
-  const shifts = points.filter((point) => point.kind === "shift" && point.key !== "node_translation").slice(0, 1);
+  const shifts = points.filter((point) => point.kind === "shift" && !NODE_ONLY.has(point.key)).slice(0, 1);
   const frame = zoomed(frameOf(hull, points, shifts, node, view, width, height), zoom, points[0].at);
   const inside = shape("g", { "clip-path": "url(#plane-clip)" });
   svg.append(shape("clipPath", { id: "plane-clip" }, shape("rect", { x: frame.box.left, y: frame.box.top, width: frame.box.right - frame.box.left, height: frame.box.bottom - frame.box.top })));
@@ -29,7 +29,7 @@ function drawPolytope(width, height, node, view, whatIf, hidden, zoom) {
     moving.replaceChildren();
     if (!shown) return;
     const at = place(view, logits);
-    moving.append(marker(LOOKS.what_if, frame.x(at[0]), frame.y(at[1]), 8, { tip: ["What if", "the mixture set with the sliders"] }));
+    moving.append(marker(LOOKS.get("what_if"), frame.x(at[0]), frame.y(at[1]), 8, { tip: ["What if", "the mixture set with the sliders"] }));
     moving.append(words(frame.x(at[0]) + 13, frame.y(at[1]) + 4, "what if", { class: "bold halo", style: "fill:var(--what-if)" }));
   };
   move(whatIf.logits, whatIf.touched);

@@ -46,7 +46,7 @@ function certificateWords(node) {
   if (!node.count) {
     const held = run.lengths.length && run.kept[i] === 0;
     return held
-      ? [`${name} ${margin > REACHABLE ? "can win by" : "cannot win; its best margin is"} ${figure(margin)}.`, "Its terms were left out to keep this file small."]
+      ? [`${name} ${margin > REACHABLE ? "can win by" : margin < -REACHABLE ? "cannot win; its best margin is" : "ties at best; its margin is"} ${figure(margin)}.`, "Its terms were left out to keep this file small."]
       : [`Nothing can be reweighted here: the margin of ${name} stays ${figure(margin)}.`, ""];
   }
   const oracle = node.points.find((point) => point.key === "oracle");
@@ -56,7 +56,8 @@ function certificateWords(node) {
     const lead = now > 0 ? `${name} wins by ${figure(now, 2)} and could win by ${figure(margin, 2)}` : `${name} can win by ${figure(margin, 2)}`;
     return [`${lead} using ${supportWords(node)}.`, proof];
   }
-  return [`${name} cannot win: ${rivalClause(node)}, no mixture scores above ${figure(boundOf(node), 2)}.`,
+  const verdict = margin < -REACHABLE ? "cannot win" : "ties at best";
+  return [`${name} ${verdict}: ${rivalClause(node)}, no mixture scores above ${figure(boundOf(node), 2)}.`,
     `Checked in this page: the best mixture, ${supportWords(node)}, still has margin ${figure(oracle.margin, 4)} (against ${className(run, oracle.rival)}), and the bound from the rival weights is ${figure(boundOf(node), 4)}.`];
 }
 
@@ -86,7 +87,7 @@ function drawReadout(node, hidden, onToggle) {
   let row = place;
   return (logits) => {
     const point = { key: "what_if", title: "What if", ...verdictOf(logits, node.label) };
-    const next = readoutRow(node, point, LOOKS.what_if);
+    const next = readoutRow(node, point, LOOKS.get("what_if"));
     next.id = "what-if-row";
     row.replaceWith(next);
     row = next;
@@ -134,7 +135,7 @@ function drawLogits(box, width, node, whatIf, hidden) {
   svg.append(moving);
   const move = (logits, shown) => {
     const line = centred(logits);
-    moving.replaceChildren(...(shown ? order.map((c) => marker(LOOKS.what_if, Math.min(width - 4, Math.max(left, x(line[c]))), heights.get(c), 5.5)) : []));
+    moving.replaceChildren(...(shown ? order.map((c) => marker(LOOKS.get("what_if"), Math.min(width - 4, Math.max(left, x(line[c]))), heights.get(c), 5.5)) : []));
   };
   move(whatIf.logits, whatIf.touched);
   box.replaceChildren(svg);

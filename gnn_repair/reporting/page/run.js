@@ -1,11 +1,13 @@
 // The run behind the page, and the little linear algebra everything is computed with:
 // z(λ) = β + Σ λ ℓ, margins, masses and bounds.
 
-const REACHABLE = 1e-7;
-const ACTIVE = 1e-7;
+// When γ counts as a win and λ as active; the payload says, so that page and package agree.
+let REACHABLE = NaN;
+let ACTIVE = NaN;
 
 // All numbers of the run. Node i is the i-th of the list; `nodes[i]` is its number in the graph.
 function openRun(payload) {
+  ({ reachable: REACHABLE, active: ACTIVE } = payload.run.thresholds);
   const arrays = {};
   for (const [name, entry] of Object.entries(payload.arrays)) arrays[name] = decodeArray(entry);
   const run = { ...payload.run, ...arrays, count: arrays.nodes.length };

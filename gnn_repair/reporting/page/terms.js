@@ -2,10 +2,10 @@
 
 const FIRST_ROWS = 25;
 
-// Columns of the table: {key, title, value(k), text(k), sort}.
+// Columns of the table: {key, title, value(k), text(k), kind, rival}; keys of repairs begin with λ.
 function termColumns(node, weights) {
   const { run } = node, columns = [];
-  const add = (key, title, value, text, kind = "") => columns.push({ key, title, value, text, kind });
+  const add = (key, title, value, text, kind = "", rival = -1) => columns.push({ key, title, value, text, kind, rival });
   const source = (k) => sourceOf(node, k);
   add("source", "Source", source, (k) => (source(k) === node.id ? `${nodeName(run, source(k))} (itself)` : nodeName(run, source(k))), "text");
   if (run.groupCount > 1) add("group", "Group", (k) => node.group[k], (k) => run.groups[node.group[k]], "text");
@@ -14,12 +14,12 @@ function termColumns(node, weights) {
   for (const point of node.points) {
     if (!point.coefficients || point.key === "frozen") continue;
     const lambda = point.coefficients;
-    add(point.key, `λ ${point.title.toLowerCase()}`, (k) => lambda[k], (k) => (lambda[k] > ACTIVE ? figure(lambda[k], 4) : "·"));
+    add(`λ ${point.key}`, `λ ${point.title.toLowerCase()}`, (k) => lambda[k], (k) => (lambda[k] > ACTIVE ? figure(lambda[k], 4) : "·"));
   }
   const c = node.label;
   for (const r of rivalOrder(node)) {
     const value = (k) => weights(k) * (contribution(node, k, c) - contribution(node, k, r));
-    add(`rival-${r}`, `over ${className(run, r)}`, value, (k) => signed(value(k), 3), "margin");
+    add(`over ${r}`, `over ${className(run, r)}`, value, (k) => signed(value(k), 3), "margin", r);
   }
   return columns;
 }
@@ -123,8 +123,7 @@ function summaryRows(node, columns, live) {
     });
     return element("tr", { class: "total" }, ...cells);
   };
-  const rivalOf = (column) => Number(column.key.slice(6));
-  const fixed = (column) => node.beta[c] - node.beta[rivalOf(column)];
+  const fixed = (column) => node.beta[c] - node.beta[column.rival];
   const total = (column) => { let sum = fixed(column); for (let k = 0; k < node.count; k++) sum += column.value(k); return sum; };
   return [line("fixed part β", fixed), line("margin", total)];
 }

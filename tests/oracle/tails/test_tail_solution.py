@@ -18,7 +18,6 @@ from gnn_repair.oracle import (
     solve_oracle,
     stable_evidence,
 )
-from gnn_repair.oracle.explainer import spread_over_edges
 from gnn_repair.oracle.tails.check import covers
 from gnn_repair.oracle.tails.solution import TailSolution
 
@@ -200,15 +199,6 @@ def test_classes_within_reach(exposure, solution):
     np.testing.assert_array_equal(found.reachable.ravel(), solution.reachable)
     np.testing.assert_array_equal(found.count, found.possible)
     assert str(found).endswith("all decided")
-
-
-def test_an_explanation_spreads_the_weights_over_edges(exposure):
-    found = solve_oracle(exposure, torch.arange(NODES) % CLASSES, torch.tensor([5, 6]))
-    owner = np.repeat(found.node, np.diff(found.indptr))
-    edges = torch.from_numpy(np.stack([found.sources, owner]))
-    mask, loops = spread_over_edges(found, edges, NODES)
-    total = exposure.aggregate.mass[0, [5, 6]].sum()
-    torch.testing.assert_close(mask.double().sum() + loops.double().sum(), total, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("question", [nearest_reweighting, stable_evidence, relaxed_margins])

@@ -1,0 +1,79 @@
+"""``gnn-repair selftest``: search for faults on this machine for as long as one likes."""
+
+from __future__ import annotations
+
+import importlib
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gnn_repair.cli.output import Format, FormatOption, emit
+from gnn_repair.cli.parsing import names
+
+if TYPE_CHECKING:
+    from gnn_repair.selftest import CampaignResult
+
+CAMPAIGNS = {
+    "lps": "gnn_repair.selftest.lps",
+    "files": "gnn_repair.selftest.file_mutations",
+    "store": "gnn_repair.selftest.store_kills",
+}
+"""Modules with a ``campaign``, by the name one types."""
+
+SHOWN = 10
+"""Faults printed of a campaign; a fault that comes once comes often."""
+
+
+def selftest(
+    minutes: Annotated[float, typer.Option(help="How long all campaigns take together.")] = 3.0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of everything random; drawn unless given.")
+    ] = None,
+    only: Annotated[
+        str, typer.Option(help=f"Comma-separated, of {', '.join(CAMPAIGNS)}; or all.")
+    ] = "all",
+    format: FormatOption = Format.table,
+) -> None:
+    """Search for faults: random linear programs, mutated files, writers killed at any moment.
+
+    Exit code 1 if one is found; the seed that is printed finds it again.
+    """
+    from gnn_repair.errors import InputError
+
+    if not 0 < minutes <= 10_000:
+        raise InputError(f"--minutes is {minutes}; give a positive number up to 10,000")
+    chosen = names(only, CAMPAIGNS, "campaign")
+    drawn = secrets.randbelow(2**31) if seed is None else seed
+    typer.echo(f"seed {drawn}", err=format is Format.json)
+    results = [_run(name, drawn, 60 * minutes / len(chosen)) for name in chosen]
+    for result in results:
+        for fault in result.faults[:SHOWN]:
+            typer.echo(f"{result.name}: {fault}", err=True)
+    emit([_row(result, drawn, format) for result in results], format, title="Self-test")
+    if any(result.faults for result in results):
+        raise typer.Exit(1)
+
+
+def _run(name: str, seed: int, seconds: float) -> CampaignResult:
+    from gnn_repair.errors import InputError
+
+    try:
+        module = importlib.import_module(CAMPAIGNS[name])
+    except ModuleNotFoundError as error:
+        raise InputError(f"the campaign {name} is not part of this installation") from error
+    campaign: Callable[..., CampaignResult] = module.campaign
+    return campaign(seed, seconds, lambda text: typer.echo(f"{name}: {text}", err=True))
+
+
+def _row(result: CampaignResult, seed: int, format: Format) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "campaign": result.name,
+        "tried": result.tried,
+        "faults": len(result.faults),
+    }
+    if format is Format.json:
+        return {**row, "seed": seed, "details": result.details, "sentences": list(result.faults)}
+    seen = ", ".join(f"{name} {count:,}" for name, count in result.details.items())
+    return {**row, "seen": seen}

@@ -1,0 +1,150 @@
+"""Reading one row of logits per node out of whatever a model returns."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gnn_repair.errors import ExposureRefused, InputError
+from gnn_repair.exposure.model_arguments import field, field_names
+
+NAMED = "pass forward=lambda model, data: ... that returns the logits"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where in a model's output the logits are, and in which form."""
+
+    place: Any = None
+    """The key of the output in a tuple or dict; None: the output itself."""
+    binary: bool = False
+    """Whether one logit z a node stands for the two classes (0, z)."""
+    text: str = ""
+    """What was read, in words that follow the call."""
+
+    def __call__(self, output: Any) -> Tensor:
+        """The logits [N, C]."""
+        tensor: Tensor = output if self.place is None else output[self.place]
+        return two_classes(tensor) if self.binary else tensor
+
+
+def two_classes(logit: Tensor) -> Tensor:
+    """(0, z) from z [N] or [N, 1]: softmax of it gives the sigmoid of z."""
+    column = logit.reshape(-1, 1)
+    return torch.cat([torch.zeros_like(column), column], dim=1)
+
+
+def count_nodes(data: Any) -> int | None:
+    """How many nodes data has; None where it does not say."""
+    known = {"num_nodes", "x"} & set(field_names(data)) or field(data, "node_types")
+    if not known:
+        return None
+    with warnings.catch_warnings():  # PyG warns where it has to infer the number
+        warnings.simplefilter("ignore")
+        number = field(data, "num_nodes")
+    features = field(data, "x")
+    if number is None and isinstance(features, Tensor):
+        number = features.shape[0]
+    return None if number is None else int(number)
+
+
+def refuse_node_types(data: Any) -> None:
+    """Several node sets have no single aggregation."""
+    if len(kinds := field(data, "node_types") or ()) > 1:
+        raise ExposureRefused(
+            f"data has {len(kinds)} types of nodes; only messages within one node set "
+            "can be exposed"
+        )
+
+
+def read_output(output: Any, nodes: int | None, why_rows: Callable[[Tensor, int], str]) -> Reading:
+    """Find the logits in a model's output.
+
+    Args:
+        output: what the model returned.
+        nodes: how many nodes there are, if known.
+        why_rows: says in words why a tensor may have another number of rows.
+    """
+    found = [(key, value) for key, value in _tensors(output) if value.is_floating_point()]
+    if not found:
+        raise InputError(
+            f"the model returns {_kind(output)} instead of a tensor of logits; {NAMED}"
+        )
+    nodes = nodes or (found[0][1].shape[0] if found[0][1].dim() else 0)
+    rows = [(k, v) for k, v in found if v.dim() in (1, 2) and v.shape[0] == nodes]
+    if not rows:
+        shape = list(found[0][1].shape)
+        raise ExposureRefused(
+            f"the model returns a tensor of shape {shape} for {nodes} nodes; "
+            + why_rows(found[0][1], nodes)
+        )
+    wide = [(k, v) for k, v in rows if v.dim() == 2 and v.shape[1] > 1]
+    chosen = wide or rows
+    if len(chosen) > 1:
+        listed = ", ".join(f"{_named(k)} {list(v.shape)}" for k, v in chosen)
+        raise InputError(
+            f"the model returns several tensors with a row per node: {listed}; "
+            "pass forward=lambda model, data: ... that returns the logits among them"
+        )
+    key = chosen[0][0]
+    return Reading(key, not wide, _words(output, key, binary=not wide))
+
+
+def _tensors(output: Any) -> Iterator[tuple[Any, Tensor]]:
+    """The tensors at the top of an output and their keys."""
+    if isinstance(output, Tensor):
+        yield None, output
+    elif isinstance(output, tuple | list):
+        yield from ((k, v) for k, v in enumerate(output) if isinstance(v, Tensor))
+    elif isinstance(output, dict):
+        yield from ((k, v) for k, v in output.items() if isinstance(v, Tensor))
+
+
+def _kind(output: Any) -> str:
+    if isinstance(output, Tensor):
+        return f"{output.dtype} (predictions have no margins)"
+    return type(output).__name__
+
+
+def _named(key: Any) -> str:
+    return f"output {key!r}"
+
+
+def _words(output: Any, key: Any, binary: bool) -> str:
+    text = "" if key is None else f"; logits are {_named(key)} of its {len(output)}"
+    return text + ("; its one logit z a node as the two classes (0, z)" if binary else "")
+
+
+def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:
+    """Raise unless the logits are finite and precise; the message names what is not."""
+    if logits.dtype not in (torch.float32, torch.float64):
+        raise InputError(f"the model computes in {logits.dtype}; convert it with model.float()")
+    if bool(torch.isfinite(logits).all()):
+        return
+    what = "the model's logits hold NaN or infinite values"
+    weights = [*model.named_parameters(), *model.named_buffers()]
+    for name, tensor in weights:
+        if _broken(tensor):
+            raise InputError(f"{what}, and so does its weight `{name}`; train or load it again")
+    for name in field_names(data):
+        value = field(data, name)
+        if isinstance(value, Tensor) and _broken(value):
+            raise InputError(f"{what}, and so does data.{name}; mend the data")
+    raise InputError(
+        f"{what} though its weights and data are finite: it overflows {logits.dtype}; "
+        "try model.double() on double data, or scale the features"
+    )
+
+
+def _broken(tensor: Tensor) -> bool:
+    values = tensor if tensor.layout == torch.strided else None
+    if values is None and tensor.layout == torch.sparse_coo:
+        values = tensor.coalesce().values()
+    elif values is None:
+        values = tensor.values()
+    return values.is_floating_point() and not bool(torch.isfinite(values).all())

@@ -1,0 +1,100 @@
+"""The state a model is exposed in: at rest, undisturbed, and given back as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch_geometric.nn import MessagePassing
+from torch_geometric.nn.models.rev_gnn import InvertibleModule
+
+from gnn_repair.errors import ExposureRefused
+
+
+def refuse_compiled(model: nn.Module) -> None:
+    """A compiled model runs fused code in which no message can be watched."""
+    for name, module in model.named_modules():
+        title = f"`{name}`" if name else "the model"
+        if hasattr(module, "_orig_mod"):
+            raise ExposureRefused(
+                f"{title} is compiled by torch.compile and its messages cannot be watched; "
+                "pass the module it was made from (model._orig_mod)"
+            )
+        if getattr(module, "_compiled_call_impl", None) is not None:
+            raise ExposureRefused(
+                f"{title} was compiled in place by .compile() and its messages cannot be watched; "
+                "pass a model that was not compiled"
+            )
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ExposureRefused(
+                f"{title} is a TorchScript module and its messages cannot be watched; "
+                "pass the Python module it was made from"
+            )
+
+
+@contextmanager
+def resting(model: nn.Module) -> Iterator[None]:
+    """While open the model is in evaluation mode and its parameters want no gradients.
+
+    Afterwards every module is as it was, caches included, also when something was raised.
+    """
+    modules = list(model.modules())
+    training = [module.training for module in modules]
+    wanted = [parameter.requires_grad for parameter in model.parameters()]
+    reversible = [m for m in modules if isinstance(m, InvertibleModule)]
+    disabled = [module.disable for module in reversible]
+    try:
+        with preserved(model):
+            model.eval().requires_grad_(False)
+            for module in reversible:
+                # They free the memory of their input, which is still read here (or is data's own).
+                module.disable = True
+            yield
+    finally:
+        for module, mode in zip(modules, training, strict=True):
+            module.training = mode
+        for parameter, want in zip(model.parameters(), wanted, strict=True):
+            parameter.requires_grad_(want)
+        for module, was in zip(reversible, disabled, strict=True):
+            module.disable = was
+
+
+@contextmanager
+def preserved(model: nn.Module) -> Iterator[None]:
+    """Afterwards the convolutions' caches are what they were before."""
+    modules = list(model.modules())
+    kept = [(m, k, v) for m in modules for k, v in vars(m).items() if _is_transient(m, k)]
+    try:
+        yield
+    finally:
+        for module, name, value in kept:
+            vars(module)[name] = value
+
+
+def _is_transient(module: nn.Module, name: str) -> bool:
+    changing = name.startswith("_cached") or name in ("cached", "_alpha", "_decomposed_layers")
+    return isinstance(module, MessagePassing) and changing
+
+
+PROPAGATED = ("_cached_x", "_cached_h")
+"""Where convolutions keep a whole propagation, so that their next run would send no message."""
+
+
+def forget_propagations(model: nn.Module) -> bool:
+    """Make every convolution propagate in every run (undone by :func:`resting`).
+
+    Returns whether one had kept its propagation from an earlier run.
+    """
+    kept = False
+    for module in model.modules():
+        if not isinstance(module, MessagePassing):
+            continue
+        module._decomposed_layers = 1
+        for name in PROPAGATED:
+            if hasattr(module, name):
+                kept = kept or getattr(module, name) is not None
+                setattr(module, name, None)
+                module.cached = False
+    return kept

@@ -1,0 +1,119 @@
+"""Sums, means, maxima and norms over parts of a node's vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnn_repair.exposure.tails.aten.activations import extreme as pairwise
+from gnn_repair.exposure.tails.aten.activations import largest
+from gnn_repair.exposure.tails.aten.registry import Result, Translation
+from gnn_repair.exposure.tails.builder import Builder, Norm, Unfollowed
+from gnn_repair.exposure.tails.layout import Frame, Lost, Traced
+from gnn_repair.exposure.tails.opaque import Opaque, Slot
+from gnn_repair.exposure.tails.operations import Affine
+
+MIXED = "mixes the values of different nodes"
+
+
+def parts_of(
+    builder: Builder, source: Traced, dims: Sequence[int] | None
+) -> tuple[int, Frame, int]:
+    """The value with the reduced axes last in every part, the kept frame and a part's size."""
+    count = len(source.shape)
+    reduced = sorted(d % count for d in dims) if dims else list(range(count))
+    kept = [axis for axis in range(count) if axis not in reduced]
+    size = int(torch.tensor([source.shape[axis] for axis in reduced]).prod())
+    shape = [source.shape[axis] for axis in kept]
+    turned = source.viewed(lambda t: t.permute(*kept, *reduced).reshape(*shape, size))
+    value, frame = builder.flat(turned)
+    if frame.shape != frame.outer or frame.axis == len(kept):
+        raise Unfollowed(MIXED)
+    return value, Frame(tuple(shape), frame.axis, tuple(shape)), size
+
+
+def _placed(made: Traced, out: Tensor) -> Traced:
+    """With the reduced axes put back as ones where the operation keeps them."""
+    return made.viewed(lambda t: t.reshape(out.shape))
+
+
+def _sum(builder: Builder, out: Tensor, source: Traced, dims: Any, factor: float | None) -> Result:
+    value, frame, size = parts_of(builder, source, dims)
+    factor = 1 / size if factor is None else factor
+    row = torch.full((1, size), factor, dtype=torch.float64, device=builder.device)
+    eye = torch.eye(frame.width, dtype=torch.float64, device=builder.device)
+    weight = torch.kron(eye, row)
+    made = builder.emit(Affine((value,), weight, weight.new_zeros(frame.width)), frame.width)
+    return _placed(builder.shown(made, frame), out)
+
+
+def summed(
+    builder: Builder, out: Tensor, source: Traced, dims: Any = None, *_: Any, **__: Any
+) -> Result:
+    """Σ over axes that are not the nodes'."""
+    return _sum(builder, out, source, dims, 1.0)
+
+
+def mean(
+    builder: Builder, out: Tensor, source: Traced, dims: Any = None, *_: Any, **__: Any
+) -> Result:
+    """The mean over axes that are not the nodes'."""
+    return _sum(builder, out, source, dims, None)
+
+
+def extreme(sign: float) -> Translation:
+    """amax (sign 1) and amin (sign −1); also the values of max and min over one axis."""
+
+    def translate(
+        builder: Builder, out: Any, source: Traced, dims: Any = None, *_: Any, **__: Any
+    ) -> Result:
+        first = out if isinstance(out, Tensor) else out[0]
+        if isinstance(dims, Traced | Tensor):  # of two tensors, not over an axis
+            return pairwise(sign)(builder, out, source, dims)
+        dims = [dims] if isinstance(dims, int) else dims
+        value, frame, size = parts_of(builder, source, dims)
+        starts = torch.arange(frame.width, device=builder.device) * size
+        chosen = [builder.select(value, starts + place) for place in range(size)]
+        made = _placed(builder.shown(largest(builder, chosen, sign), frame), first)
+        return made if isinstance(out, Tensor) else (made, Lost("it reads where a maximum stands"))
+
+    return translate
+
+
+def vector_norm(
+    builder: Builder,
+    out: Tensor,
+    source: Traced,
+    order: float | None = 2,
+    dims: Any = None,
+    *_: Any,
+    **__: Any,
+) -> Result:
+    """The Euclidean norm of parts; what divides by it becomes a normalisation."""
+    if order not in (2, None):
+        raise Unfollowed
+    value, frame, size = parts_of(builder, source, dims)
+    slot = Slot(0, (frame.width, size), 0, torch.float64)
+    made = builder.emit(
+        Opaque(
+            (value,), torch.ops.aten.linalg_vector_norm.default, (slot, 2, [2]), {}, (), None, 0
+        ),
+        frame.width,
+    )
+    builder.norms[made] = Norm(value, size, 0.0)
+    return _placed(builder.shown(made, frame), out)
+
+
+TRANSLATIONS: dict[str, Translation] = {
+    "sum": summed,
+    "mean": mean,
+    "amax": extreme(1.0),
+    "amin": extreme(-1.0),
+    "max": extreme(1.0),
+    "min": extreme(-1.0),
+    "linalg_vector_norm": vector_norm,
+    "norm": vector_norm,
+}

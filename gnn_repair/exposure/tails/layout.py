@@ -1,0 +1,136 @@
+"""Where the elements of a model's tensors sit among the tail's flat values.
+
+A tensor of the run holds, element by element, some channel of some node. Both are kept as index
+tensors of the tensor's own shape, stored without repetition (stride 0), so every view, slice or
+permutation of the tensor is the same view of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """A tensor of the run that messages reach: which value of the tail it shows, and how."""
+
+    value: int
+    """Number of the value among the tail's."""
+    nodes: Tensor
+    """int64, the tensor's shape: the node every element belongs to."""
+    channels: Tensor
+    """int64, the tensor's shape: the channel of the value every element shows."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """The tensor's shape."""
+        return self.nodes.shape
+
+    def viewed(self, view: Callable[[Tensor], Tensor]) -> Traced:
+        """The tensor after an operation that only moves or repeats elements."""
+        return Traced(self.value, view(self.nodes), view(self.channels))
+
+
+@dataclass(frozen=True, eq=False)
+class Lost:
+    """A tensor that messages reach in a way that cannot be followed node by node."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A shape with one axis over the N nodes; everything else is a node's own channels."""
+
+    shape: tuple[int, ...]
+    axis: int
+    outer: tuple[int, ...]
+    """The tensor's own shape, in which nodes and heads may be one axis."""
+
+    @property
+    def rest(self) -> tuple[int, ...]:
+        """The shape of one node's part."""
+        return self.shape[: self.axis] + self.shape[self.axis + 1 :]
+
+    @property
+    def width(self) -> int:
+        """Channels of one node."""
+        return prod(self.rest)
+
+    def traced(self, value: int, device: torch.device) -> Traced:
+        """A tensor of this shape that shows a value's channels in order."""
+        sizes = [1] * len(self.shape)
+        sizes[self.axis] = self.shape[self.axis]
+        nodes = torch.arange(self.shape[self.axis], device=device).view(sizes).expand(self.shape)
+        channels = torch.arange(self.width, device=device).view(self.rest)
+        channels = channels.unsqueeze(self.axis).expand(self.shape)
+        whole = Traced(value, nodes, channels)
+        return whole if self.shape == self.outer else whole.viewed(lambda t: t.reshape(self.outer))
+
+    def last(self, size: int, outer: tuple[int, ...]) -> Frame:
+        """The frame with another last axis."""
+        return Frame((*self.shape[:-1], size), self.axis, outer)
+
+
+def frame_of(traced: Traced, num_nodes: int) -> tuple[Frame, Tensor] | None:
+    """The frame of a tensor and the channel at every place of a node's part, flat.
+
+    None where no axis runs over the nodes in order, so that nodes were mixed or left out.
+    """
+    outer = tuple(traced.shape)
+    for shape in _candidates(outer, num_nodes):
+        nodes, channels = traced.nodes, traced.channels
+        if shape != outer:
+            nodes, channels = nodes.reshape(shape), channels.reshape(shape)
+        for axis, size in enumerate(shape):
+            if size == num_nodes and _runs_along(nodes, axis) and _constant_along(channels, axis):
+                return Frame(shape, axis, outer), channels.select(axis, 0).reshape(-1)
+    return None
+
+
+def _candidates(outer: tuple[int, ...], num_nodes: int) -> Iterator[tuple[int, ...]]:
+    """The shape itself, then shapes in which an axis is split into nodes and heads."""
+    yield outer
+    for axis, size in enumerate(outer):
+        if size > num_nodes and size % num_nodes == 0:
+            parts = size // num_nodes
+            yield (*outer[:axis], num_nodes, parts, *outer[axis + 1 :])
+            yield (*outer[:axis], parts, num_nodes, *outer[axis + 1 :])
+
+
+def _runs_along(nodes: Tensor, axis: int) -> bool:
+    """Whether the axis counts the nodes and the others repeat them."""
+    moved = _without_repetition(nodes, keep=axis).movedim(axis, 0)
+    expected = torch.arange(nodes.shape[axis], device=nodes.device)
+    return bool((moved == expected.view(-1, *[1] * (moved.dim() - 1))).all())
+
+
+def _constant_along(channels: Tensor, axis: int) -> bool:
+    shown = _without_repetition(channels)
+    return shown.shape[axis] == 1 or bool((shown == shown.narrow(axis, 0, 1)).all())
+
+
+def _without_repetition(index: Tensor, keep: int | None = None) -> Tensor:
+    """The index with every repeated axis (stride 0) cut to one, an axis to keep excepted."""
+    for axis in range(index.dim()):
+        if index.stride(axis) == 0 and axis != keep and index.shape[axis] > 1:
+            index = index.narrow(axis, 0, 1)
+    return index
+
+
+def constant_in(constant: Tensor, frame: Frame) -> Tensor:
+    """A constant broadcast to a frame's outer shape as [width], or [N, width] by node; float64."""
+    shown = constant.detach().to(torch.float64, copy=True).expand(frame.outer)
+    shown = shown if frame.shape == frame.outer else shown.reshape(frame.shape)
+    if shown.stride(frame.axis) == 0 or shown.shape[frame.axis] == 1:
+        return shown.select(frame.axis, 0).reshape(-1).contiguous()
+    by_node = shown.movedim(frame.axis, 0)
+    # One channel axis stays a view, so that a gate [N, 1] is not stored once a channel.
+    by_node = by_node if by_node.dim() == 2 else by_node.reshape(by_node.shape[0], -1)
+    same = bool((by_node == by_node[:1]).all())
+    return by_node[0].clone() if same else by_node

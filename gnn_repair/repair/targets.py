@@ -1,0 +1,141 @@
+"""From labels and masks to each member's targets; what cannot be used is named."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gnn_repair.datasets.splits import as_splits
+from gnn_repair.errors import InputError, SplitError
+from gnn_repair.exposure import Exposure
+
+
+class Targets(NamedTuple):
+    """Each member's own recipients, padded to one length."""
+
+    positions: Tensor
+    """[S, L]: positions among the recipients; where padded, the member's first once more."""
+    labels: Tensor
+    """[S, L], likewise."""
+    sizes: Tensor
+    """[S]: how many are real; they come first."""
+
+    @property
+    def real(self) -> Tensor:
+        """[S, L] bool."""
+        place = torch.arange(self.positions.shape[1], device=self.positions.device)
+        return place < self.sizes.unsqueeze(1)
+
+
+def check_exposure_given(exposure: Any) -> None:
+    """Raise unless this is an exposure."""
+    if not isinstance(exposure, Exposure):
+        raise InputError(
+            f"exposure is {type(exposure).__name__}; give what expose(model, data) returns"
+        )
+
+
+def find_targets(
+    exposure: Exposure, y: Tensor, train_mask: Tensor, val_mask: Tensor
+) -> tuple[Targets, Targets]:
+    """Training and validation targets of every member; raises on masks that cannot be used."""
+    train = _mask(exposure, train_mask, "train_mask")
+    val = _mask(exposure, val_mask, "val_mask")
+    both = (train & val).nonzero()
+    if both.numel():
+        node, member = both[0].tolist()
+        raise SplitError(
+            f"node {node} is in train_mask and in val_mask (member {member}); "
+            "make the masks disjoint"
+        )
+    y = _labels(exposure, y, (train | val).any(1))
+    _warn_absent(exposure, y, train)
+    return _targets(exposure, y, train), _targets(exposure, y, val)
+
+
+def _mask(exposure: Exposure, mask: Any, name: str) -> Tensor:
+    """The mask as bool [N, S]."""
+    chosen = _boolean(mask, exposure.num_nodes, name).to(exposure.recipients.device)
+    if chosen.shape[1] not in (1, exposure.num_members):
+        raise SplitError(
+            f"{name} has {chosen.shape[1]} splits but the exposure has {exposure.num_members} "
+            f"members; pass the members' own columns, such as {name}[:, splits]"
+        )
+    chosen = chosen.expand(-1, exposure.num_members)
+    empty = (~chosen.any(0)).nonzero()
+    if empty.numel():
+        raise SplitError(f"{name} of member {int(empty[0])} is empty; it needs at least one node")
+    known = torch.zeros(exposure.num_nodes, dtype=torch.bool, device=chosen.device)
+    known[exposure.recipients] = True
+    outside = (chosen & ~known.unsqueeze(1)).nonzero()
+    if outside.numel():
+        raise SplitError(
+            f"node {int(outside[0, 0])} of {name} is not among the exposure's recipients; "
+            "leave it out of the mask or expose it"
+        )
+    return chosen
+
+
+def _boolean(mask: Any, nodes: int, name: str) -> Tensor:
+    """The mask as bool [N, columns], or a sentence that says what was given instead."""
+    wanted = f"give a boolean mask of the {nodes} nodes"
+    if not isinstance(mask, Tensor):
+        given = "None" if mask is None else type(mask).__name__
+        raise SplitError(f"{name} is {given}; {wanted}, [N] or [N, members]")
+    if mask.dim() not in (1, 2):
+        raise SplitError(f"{name} has shape {list(mask.shape)}; {wanted}, [N] or [N, members]")
+    if mask.dtype != torch.bool:
+        numbers = not mask.is_floating_point() and mask.numel() > 0 and int(mask.max()) > 1
+        advice = f"all zeros with mask[{name}] = True" if numbers else f"such as {name} > 0"
+        held = "holds node numbers" if numbers else f"is {mask.dtype} of {mask.shape[0]} nodes"
+        raise SplitError(f"{name} {held}; {wanted}, {advice}")
+    if mask.shape[0] != nodes:
+        raise SplitError(f"{name} is {mask.dtype} of {mask.shape[0]} nodes; {wanted}")
+    return as_splits(mask)
+
+
+def _labels(exposure: Exposure, y: Any, used: Tensor) -> Tensor:
+    """Labels [N] int64, in range wherever a mask is."""
+    if not isinstance(y, Tensor):
+        raise InputError(f"y is {type(y).__name__}; give a tensor with a label for each node")
+    if y.shape != (exposure.num_nodes,):
+        raise InputError(
+            f"y has shape {list(y.shape)}; give it a label for each of {exposure.num_nodes} nodes"
+        )
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise InputError(f"y is {y.dtype}; give whole numbers, such as y.long()")
+    y = y.to(exposure.recipients.device).long()
+    wrong = used & ((y < 0) | (y >= exposure.num_classes))
+    if bool(wrong.any()):
+        node = int(wrong.nonzero()[0])
+        raise InputError(
+            f"node {node} has label {int(y[node])} but is in a mask; labels of training and "
+            f"validation nodes must lie in 0..{exposure.num_classes - 1}"
+        )
+    return y
+
+
+def _warn_absent(exposure: Exposure, y: Tensor, train: Tensor) -> None:
+    for member in range(train.shape[1]):
+        present = torch.bincount(y[train[:, member]], minlength=exposure.num_classes) > 0
+        if not bool(present.all()):
+            absent = int((~present).nonzero()[0])
+            warnings.warn(
+                f"member {member} is repaired without any training node of class {absent}",
+                stacklevel=4,  # whoever called fit
+            )
+
+
+def _targets(exposure: Exposure, y: Tensor, mask: Tensor) -> Targets:
+    chosen = mask[exposure.recipients].t()
+    sizes = chosen.sum(1)
+    # A stable sort brings each member's own targets to the front, in order.
+    order = torch.sort(chosen.int(), dim=1, descending=True, stable=True).indices
+    order = order[:, : int(sizes.max())]
+    real = torch.arange(order.shape[1], device=order.device) < sizes.unsqueeze(1)
+    # Padding repeats the member's own target: another's might not even be computable for it.
+    index = torch.where(real, order, order[:, :1])
+    return Targets(index, y[exposure.recipients][index], sizes)

@@ -1,0 +1,208 @@
+"""Small values of the four kinds that are saved, and judges of what is loaded in their place.
+
+A judge recomputes with plain NumPy or PyG what the package's own checks promise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from gnn_repair.backbones import BACKBONES, Backbone, Frozen, Shape, load_frozen, train_backbone
+from gnn_repair.budget import SHORT
+from gnn_repair.exposure import Exposure, expose
+from gnn_repair.oracle import OracleSolution, solve_oracle
+from gnn_repair.repair import REPAIRS, load_repair
+from gnn_repair.repair.base import TrainedRepair
+from gnn_repair.repair.fitted import FittedRepair
+
+NODES, CLASSES, SPLITS = 20, 3, 2
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One kind of file."""
+
+    name: str
+    files: tuple[bytes, ...]
+    """Sound files of this kind."""
+    load: Callable[[Path], Any]
+    judge: Callable[[Any], str]
+    """What is wrong with a loaded value; empty where nothing is."""
+    use: Callable[[Any], object]
+    """What a user would do with it next."""
+
+
+def make_subjects(folder: Path) -> list[Subject]:
+    """The four kinds, trained and solved on a small random graph."""
+    data, budget = _graph(), replace(SHORT, epochs=2)
+    backbone = BACKBONES["sage"](Shape(hidden=4, heads=2))
+    frozen = train_backbone(backbone, data, device="cpu", budget=budget)
+    exposure = expose(frozen)
+    solution = solve_oracle(exposure, "all", torch.arange(4))
+    fitted = [_fit(name, exposure, data) for name in REPAIRS]
+
+    def saved(*values: Any) -> tuple[bytes, ...]:
+        contents = []
+        for value in values:
+            value.save(folder / "sound")
+            contents.append((folder / "sound").read_bytes())
+        return tuple(contents)
+
+    def read_frozen(path: Path) -> Frozen:
+        return load_frozen(path, data, backbone, budget, 0)
+
+    return [
+        Subject("exposure", saved(exposure), Exposure.load, judge_exposure, _use_exposure),
+        Subject("frozen", saved(frozen), read_frozen, judge_frozen, expose),
+        Subject("repair", saved(*fitted), load_repair, judge_repair, _use_repair(exposure)),
+        Subject(
+            "solution", saved(solution), OracleSolution.load, judge_solution,
+            lambda value: (str(value), [str(value[i]) for i in range(len(value))],
+                           value.check(exposure)),
+        ),
+    ]  # fmt: skip
+
+
+def _graph() -> Data:
+    generator = torch.Generator().manual_seed(0)
+    masks = torch.zeros(3, NODES, SPLITS, dtype=torch.bool)
+    for split in range(SPLITS):
+        for part, chosen in enumerate(torch.randperm(NODES, generator=generator).split([8, 6, 6])):
+            masks[part, chosen, split] = True
+    ends = torch.randint(NODES, (2, 30), generator=generator)
+    loops = torch.arange(NODES).expand(2, -1)
+    return Data(
+        x=torch.randn(NODES, 5, generator=generator, dtype=torch.float64),
+        edge_index=torch.cat([ends, ends.flip(0), loops], 1).unique(dim=1),
+        y=torch.arange(NODES) % CLASSES,
+        train_mask=masks[0], val_mask=masks[1], test_mask=masks[2],
+    )  # fmt: skip
+
+
+def _fit(name: str, exposure: Exposure, data: Data) -> FittedRepair:
+    repair = REPAIRS[name]()
+    if isinstance(repair, TrainedRepair):
+        repair = replace(repair, budget=replace(repair.budget, epochs=2))
+        if getattr(repair, "hidden", 0):
+            repair = replace(repair, hidden=4)  # type: ignore[call-arg]
+    fitted: FittedRepair = repair.fit(
+        exposure, data.y, data.train_mask, data.val_mask, device="cpu"
+    )
+    return fitted
+
+
+def _use_exposure(exposure: Exposure) -> object:
+    return str(exposure), exposure.member(0), exposure.restrict(exposure.recipients[:2])
+
+
+def _use_repair(exposure: Exposure) -> Callable[[FittedRepair], object]:
+    def use(fitted: FittedRepair) -> object:
+        # A number of steps is anybody's choice; a large one would only take long.
+        if getattr(fitted.repair, "layers", 0) > 1000:
+            return None
+        return fitted.predict(exposure)
+
+    return use
+
+
+# What a value is ----------------------------------------------------------------------------------
+
+
+def fingerprint(value: Any) -> str:
+    """A digest of everything a value holds, whatever its kind."""
+    digest = hashlib.sha256()
+    for part in fields(value):
+        held = getattr(value, part.name)
+        if not isinstance(held, Data):
+            digest.update(f"{part.name}: {_told(held)}".encode())
+    return digest.hexdigest()
+
+
+def _told(held: Any) -> str:
+    if isinstance(held, Tensor):
+        held = held.detach().numpy()
+    if isinstance(held, np.ndarray):
+        return f"{held.dtype}{held.shape}{hashlib.sha256(held.tobytes()).hexdigest()}"
+    if hasattr(held, "items"):
+        return str([(key, _told(held[key])) for key in sorted(held)])
+    if isinstance(held, Backbone):
+        return f"{type(held).__name__} {held.shape}"
+    return f"{type(held).__name__} {held!r}"
+
+
+# Judges -------------------------------------------------------------------------------------------
+
+
+def judge_exposure(value: Exposure) -> str:
+    """z(α) rebuilt term by term must be the frozen logits."""
+    arrays = {name: tensor.double().numpy() for name, tensor in value._tensors().items()}
+    if not all(np.isfinite(array).all() for array in arrays.values()):
+        return "a number is not finite"
+    groups, ends = len(value.groups), value.segments.tolist()
+    worst = 0.0
+    for s in range(len(arrays["contributions"])):
+        alpha = arrays["coefficients"][min(s, len(arrays["coefficients"]) - 1)]
+        for i, node in enumerate(value.recipients.tolist()):
+            z = arrays["fixed_logits"][s, node].copy()
+            for a in range(ends[i * groups], ends[(i + 1) * groups]):
+                if alpha[a] < 0:
+                    return "a coefficient is negative"
+                z += alpha[a] * arrays["contributions"][s, int(arrays["rows"][a])]
+            frozen = arrays["frozen_logits"][s, node]
+            worst = max(worst, float((np.abs(z - frozen) / np.maximum(1, np.abs(frozen))).max()))
+    return "" if worst < 1e-4 else f"its pieces miss its logits by {worst:.1e}"
+
+
+def judge_frozen(value: Frozen) -> str:
+    """Every member as a plain PyG network must give the logits."""
+    for member in range(value.num_members):
+        with torch.no_grad():
+            again = value.network(member)(value.data.x, value.data.edge_index)
+        gap = float(((again - value.logits[member]).abs() / again.abs().clamp(min=1)).max())
+        if not gap < 2e-3:
+            return f"member {member} misses its logits by {gap:.1e}"
+    fair = value.splits and all(split in range(SPLITS) for split in value.splits)
+    return "" if fair and bool((value.best_epoch <= value.epochs_run).all()) else "bad statistics"
+
+
+def judge_repair(value: FittedRepair) -> str:
+    """Parameters are finite, one set a member, and the network accepts them."""
+    for name, tensor in {**value.parameters, **value.constants}.items():
+        shared = name in value.constants and len(tensor) == 1
+        own = shared or len(tensor) == value.num_members
+        if not own or not bool(torch.isfinite(tensor.double()).all()):
+            return f"{name} is not finite or not one a member"
+    if isinstance(value.repair, TrainedRepair):
+        network = value.repair.network(value.reads, value.num_classes)
+        held = {name: tuple(part.shape) for name, part in network.state_dict().items()}
+        given = {name: tuple(part.shape[:0:-1]) for name, part in value.parameters.items()}
+        return "" if held == given else "its parameters do not fit its network"
+    return ""
+
+
+def judge_solution(value: OracleSolution) -> str:
+    """Every LP's support lies in the arrays and its rival weights are a mixture."""
+    ends = value.indptr.tolist()
+    for i in range(len(value)):
+        terms = value.terms[ends[i] : ends[i + 1]].tolist()
+        weights, target = value.rival_weights[i].tolist(), int(value.target[i])
+        if not 0 <= ends[i] <= ends[i + 1] <= len(value.coefficients) or terms != sorted(
+            set(terms)
+        ):
+            return f"LP {i} has no proper support"
+        if int(value.status[i]) == 3:
+            continue
+        if min(weights) < 0 or abs(sum(weights) - 1) > 1e-5 or weights[target] != 0:
+            return f"LP {i} has no mixture of rivals"
+        if not np.isfinite([value.margin[i], value.bound[i]]).all():
+            return f"LP {i} has no margin"
+    return "" if (value.coefficients > 0).all() and min(value.node, default=0) >= 0 else "bad signs"

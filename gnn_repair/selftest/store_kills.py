@@ -1,0 +1,198 @@
+"""Writers of a store killed at any moment: what was reported as written is there, whole, once.
+
+A process writes records, replaces some and records failures, and says each time *after* a write
+that it is done. It is killed with SIGKILL at a random moment. Everything it said must then be in
+the store; whatever else is there must be whole; nothing may be damaged, doubled or in the way of
+the next writer, who goes on in the same store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from gnn_repair.errors import ResourceError
+from gnn_repair.selftest import CampaignResult
+from gnn_repair.study.cases import Run
+from gnn_repair.study.methods import METHODS
+from gnn_repair.study.protocol import PAPER
+from gnn_repair.study.store import Store
+
+SPLITS = 40
+"""Addresses a writer goes round; small enough that it replaces its own records all the time."""
+STARTS = 60.0
+"""Seconds a writer may take until its first word, on a machine that does other things too."""
+EVERY = 5.0
+"""Seconds between two words about the progress."""
+
+Report = Callable[[str], None]
+
+
+def campaign(seed: int, seconds: float, on_progress: Report | None = None) -> CampaignResult:
+    """Start and kill writers for ``seconds``; at least one."""
+    draw, seen = random.Random(seed), Counter[str]()
+    faults: list[str] = []
+    end, spoke = time.monotonic() + seconds, time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="gnn-repair-kills-") as scratch:
+        kept: dict[Run, int] = {}
+        while not seen["kills"] or time.monotonic() < end:
+            faults += _one_kill(Path(scratch), draw, kept, seen)
+            if on_progress is not None and time.monotonic() - spoke > EVERY:
+                spoke = time.monotonic()
+                on_progress(f"{seen['kills']} kills, {len(faults)} faults")
+    return CampaignResult("store", seen["kills"], tuple(faults), dict(seen))
+
+
+def _one_kill(
+    root: Path, draw: random.Random, kept: dict[Run, int], seen: Counter[str]
+) -> list[str]:
+    """One writer's life; ``kept`` holds the newest value that was reported of every run."""
+    number = draw.randrange(2**31)
+    writer = _start(root, number)
+    assert writer.stdout is not None
+    try:
+        said = [_first_line(writer.stdout)]
+        time.sleep(draw.expovariate(1 / 0.05))
+        os.kill(writer.pid, signal.SIGKILL)
+        said += writer.stdout.read().splitlines()
+    finally:
+        writer.kill()
+        writer.wait()
+    begun: dict[Run, int] = {}
+    for line in said:
+        _hear(line, kept, begun, seen)
+    seen["kills"] += 1
+    return _check(root, kept, begun, seen, number)
+
+
+def _start(root: Path, number: int) -> subprocess.Popen[str]:
+    code = "from gnn_repair.selftest.store_kills import write; write()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(root), str(number)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def _first_line(stream: IO[str]) -> str:
+    if not select.select([stream], [], [], STARTS)[0]:
+        raise ResourceError(f"a writer said nothing for {STARTS:.0f} s; give it a quieter machine")
+    return stream.readline().rstrip("\n")
+
+
+def _hear(line: str, kept: dict[Run, int], begun: dict[Run, int], seen: Counter[str]) -> None:
+    """A word of the writer: about to write, or written. The last one may be cut off."""
+    parts = line.split()
+    if len(parts) != 4 or parts[3] != ".":
+        return
+    word, split, value, _ = parts
+    run = Run("kills", "writer", int(split))
+    if word == "begin":
+        begun[run] = int(value)
+    elif word == "written":
+        kept[run] = int(value)
+        begun.pop(run, None)
+        seen["written"] += 1
+    elif word == "failed":
+        seen["failures written"] += 1
+
+
+def _check(
+    root: Path, kept: dict[Run, int], begun: dict[Run, int], seen: Counter[str], number: int
+) -> list[str]:
+    """Compare the store with what was said, by reading every file anew."""
+    faults = []
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        store = Store(root)
+        found = {_run(record): record for record in store.records(PAPER.digest)}
+    faults += [f"writer {number}: {warning.message}" for warning in said]
+    for run, value in kept.items():
+        if run not in found:
+            faults.append(f"writer {number}: {run} was written and is not there")
+        elif (there := found[run]["members"]) not in (value, begun.get(run)):
+            faults.append(f"writer {number}: {run} holds {there} where {value} was written")
+    for run, record in found.items():
+        if record != make_record(run.split, record["members"]):
+            faults.append(f"writer {number}: {run} is not whole")
+        # One that was put in place before its writer could say so is a record like any other.
+        kept[run] = record["members"]
+    faults += _strays(root, number, seen)
+    return faults
+
+
+def _strays(root: Path, number: int, seen: Counter[str]) -> list[str]:
+    """Unfinished files are hidden and harmless; nothing else may be there."""
+    faults = []
+    for path in root.rglob("*"):
+        if path.is_file() and path.name.startswith("."):
+            seen["unfinished files"] += 1
+            path.unlink()
+        elif path.is_file() and not path.name.endswith(".json"):
+            faults.append(f"writer {number}: {path.name} was left behind")
+        elif path.name.endswith(".failed.json") and not _whole(path):
+            faults.append(f"writer {number}: {path.name} is torn")
+    return faults
+
+
+def _whole(path: Path) -> bool:
+    try:
+        return isinstance(json.loads(path.read_text()), dict)
+    except ValueError:
+        return False
+
+
+def _run(record: dict[str, Any]) -> Run:
+    return Run(record["dataset"], record["backbone"], record["split"])
+
+
+def make_record(split: int, value: int) -> dict[str, Any]:
+    """A record that says ``value`` in many places, so that a mixture of two would show."""
+    share = value % 1000 / 1000
+    scores = {"train": share, "val": share, "test": share, "best_epoch": value}
+    return {
+        "format": "gnn-repair run",
+        "version": 1,
+        "protocol": PAPER.digest,
+        "dataset": "kills",
+        "backbone": "writer",
+        "split": split,
+        "graph": {"nodes": value},
+        "frozen": dict(scores),
+        "oracle": None,
+        "methods": {name: dict(scores) for name in METHODS},
+        "seconds": {"total": value},
+        "members": value,
+        "environment": {"note": f"{value} " * 200},
+    }
+
+
+def write() -> None:
+    """The writer: never ends by itself."""
+    root, draw = sys.argv[1], random.Random(int(sys.argv[2]))
+    store = Store(root)
+    store.begin(PAPER)
+    while True:
+        split, value = draw.randrange(SPLITS), draw.randrange(1, 10**6)
+        if draw.random() < 0.1:
+            store.put_failure(PAPER.digest, Run("kills", "writer", SPLITS + split), "planted", "")
+            _say("failed", split, value)
+            continue
+        _say("begin", split, value)
+        store.put(make_record(split, value))
+        _say("written", split, value)
+
+
+def _say(word: str, split: int, value: int) -> None:
+    """One write to the pipe, so that a kill cannot cut it."""
+    os.write(1, f"{word} {split} {value} .\n".encode())

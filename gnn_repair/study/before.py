@@ -1,0 +1,99 @@
+"""What can be known before the first case, and is refused then instead of failing every case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+from torch_geometric.data import Data
+
+from gnn_repair.backbones import BACKBONES, Backbone, find_backbone
+from gnn_repair.datasets import as_splits, check_data, find_dataset
+from gnn_repair.datasets.files import data_root
+from gnn_repair.datasets.preprocessing import SPLITS
+from gnn_repair.devices import choose_device, parse_device
+from gnn_repair.errors import InputError, SplitError
+from gnn_repair.study.cases import Case, Place
+from gnn_repair.study.data import Given, Named
+from gnn_repair.study.engine import Work
+from gnn_repair.study.protocol import Protocol
+from gnn_repair.study.records import Record
+from gnn_repair.study.run_case import Settings, build_backbone, run_case
+
+Grid = Sequence[str] | Mapping[str, Any]
+
+
+def real_work(
+    datasets: Grid, backbones: Grid, cases: Sequence[Case], protocol: Protocol, place: Place
+) -> tuple[Work[Case, list[Record]], Settings]:
+    """What a case does and what all of them share, after everything known has been checked."""
+    if place.elsewhere:
+        if place.device != "auto":
+            parse_device(place.device)
+    else:
+        choose_device(place.device)
+    load, splits = _loader(datasets, place, protocol.data.draw)
+    for case in cases:
+        for split in case.splits:
+            if split >= splits[case.dataset]:
+                raise SplitError(
+                    f"split {split} does not exist; {case.dataset} has splits 0 to "
+                    f"{splits[case.dataset] - 1}"
+                )
+    return run_case, Settings(protocol, load, _architectures(backbones, protocol), place.device)
+
+
+def _loader(datasets: Grid, place: Place, draw: str) -> tuple[Any, dict[str, int]]:
+    """What loads a dataset, and how many splits each has."""
+    if isinstance(datasets, Mapping):
+        return Given(dict(datasets)), {name: _given(name, data) for name, data in datasets.items()}
+    named = [find_dataset(name) for name in datasets]
+    if not place.elsewhere and any(spec.source is not None for spec in named):
+        data_root(place.root)
+    return Named(place.root, draw), dict.fromkeys(datasets, SPLITS)
+
+
+def _given(name: str, data: Any) -> int:
+    """Check a graph of the user's own; how many splits it has."""
+    if not isinstance(data, Data):
+        raise InputError(
+            f"dataset {name!r} is a {type(data).__name__}; give a torch_geometric Data with x, "
+            "edge_index, y, train_mask, val_mask and test_mask"
+        )
+    try:
+        check_data(data)
+    except InputError as error:
+        raise type(error)(f"dataset {name!r} cannot be used: {error}") from error
+    return int(as_splits(data.train_mask).shape[1])
+
+
+def _architectures(backbones: Grid, protocol: Protocol) -> Mapping[str, type[Backbone] | Backbone]:
+    if isinstance(backbones, Mapping):
+        chosen = {name: _architecture(name, given) for name, given in backbones.items()}
+    else:
+        for name in backbones:
+            find_backbone(name)
+        chosen = {name: BACKBONES[name] for name in backbones}
+    for name, given in chosen.items():
+        try:
+            build_backbone(given, protocol.backbones)
+        except TypeError as error:
+            raise InputError(f"backbone {name!r} cannot be built: {error}") from error
+    return chosen
+
+
+def _architecture(name: str, given: Any) -> type[Backbone] | Backbone:
+    if isinstance(given, Backbone) or (isinstance(given, type) and issubclass(given, Backbone)):
+        return given
+    found = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+    plain = isinstance(given, nn.Module) or (
+        isinstance(given, type) and issubclass(given, nn.Module)
+    )
+    remedy = (
+        "a study trains its models itself; write a Backbone (docs/backbones.md), or look at a "
+        "trained model with gnn_repair.expose"
+        if plain
+        else "give a Backbone class or instance"
+    )
+    raise InputError(f"backbone {name!r} is {found}, which is no Backbone; {remedy}")

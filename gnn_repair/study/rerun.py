@@ -1,0 +1,186 @@
+"""A run of a study once more, to look at its nodes.
+
+A store holds a run's numbers, not its model. Splits trained together share their dropout's stream,
+so the run is made again as it was made: by the study's own function, in the same stack, with the
+protocol's seeds. On the same device it is then the same model, and where it is not, it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch_geometric.data import Data
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposure
+from gnn_repair.study.before import real_work
+from gnn_repair.study.cases import Case, Place, all_runs
+from gnn_repair.study.methods import METHODS, ORACLE, chosen_methods
+from gnn_repair.study.packed import protocol_of
+from gnn_repair.study.protocol import PAPER, Protocol
+from gnn_repair.study.records import Record
+from gnn_repair.study.results_source import ResultsSource
+from gnn_repair.study.run_case import Worked, records_of, work_case
+
+
+@dataclass(frozen=True, eq=False)
+class Rerun:
+    """A run with its model at hand: one split of a worked case."""
+
+    worked: Worked
+    split: int
+    stored: Record | None = None
+    """The record it repeats, if there is one."""
+
+    @property
+    def case(self) -> Case:
+        """Dataset, backbone and the splits trained together."""
+        return self.worked.case
+
+    @property
+    def member(self) -> int:
+        """The split's place among those trained together."""
+        return self.case.splits.index(self.split)
+
+    @property
+    def data(self) -> Data:
+        """The graph."""
+        return self.worked.data
+
+    @property
+    def exposure(self) -> Exposure:
+        """Of all splits trained together."""
+        return self.worked.exposure
+
+    @property
+    def repairs(self) -> Mapping[str, Any]:
+        """Fitted repairs by method."""
+        return self.worked.fitted
+
+    @property
+    def test_mask(self) -> Tensor:
+        """[N]: the split's test nodes."""
+        return self.worked.masks["test"][:, self.member].cpu()
+
+    @property
+    def record(self) -> Record:
+        """What the study would store of it."""
+        return records_of(self.worked)[self.member]
+
+    def provenance(self) -> str:
+        """Which run this is, in a sentence for readers."""
+        alone = "trained alone" if len(self.case.splits) == 1 else _stack(self.case.splits)
+        what = f"split {self.split}, {alone}"
+        if self.stored is None:
+            return f"{what}; made for this page"
+        changed = _changed(self.stored, self.record)
+        if not changed:
+            return f"{what}; the stored run, made again with the same accuracies"
+        return f"{what}; made again for this page, where {changed}: the nodes are of this model"
+
+
+def _stack(splits: Sequence[int]) -> str:
+    return (
+        f"trained with splits {splits[0]} to {splits[-1]}"
+        if _whole(splits)
+        else ("trained with splits " + ", ".join(map(str, splits)))
+    )
+
+
+def _whole(splits: Sequence[int]) -> bool:
+    return list(splits) == list(range(splits[0], splits[-1] + 1))
+
+
+def _changed(stored: Record, made: Record) -> str:
+    """How the first test accuracy that differs does; empty where none does."""
+    pairs = [("the frozen model", stored["frozen"], made["frozen"])]
+    pairs += [
+        (METHODS[name].title.lower(), stored["methods"][name], scores)
+        for name, scores in made["methods"].items()
+        if name in stored["methods"]
+    ]
+    for name, before, now in pairs:
+        old, new = before.get("test"), now.get("test")
+        if old != new and None not in (old, new):
+            share = f"{100 * new:.1f} % of the test nodes"
+            return f"{name} is right about {share} (stored {100 * old:.1f} %)"
+    return ""
+
+
+def rerun(
+    dataset: str,
+    backbone: str,
+    split: int = 0,
+    *,
+    source: ResultsSource | None = None,
+    protocol: Protocol = PAPER,
+    methods: Sequence[str] | None = None,
+    device: str = "auto",
+    root: str | Path | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Rerun:
+    """Make one run again, with the splits it was trained with, and keep its models.
+
+    Args:
+        dataset: its name.
+        backbone: its name.
+        split: which split.
+        source: where the run is stored; without it the split is trained alone.
+        protocol: all settings.
+        methods: repairs to fit; the paper's four unless named.
+        device: ``"auto"`` takes the GPU when there is one.
+        root: folder of the raw datasets.
+        tell: told what is being done.
+    """
+    (run,) = all_runs([dataset], [backbone], [split])
+    paper = [name for name, method in METHODS.items() if method.from_paper]
+    chosen = chosen_methods(paper if methods is None else methods)
+    stored = None if source is None else source.get(protocol.digest, run)
+    splits = (split,) if stored is None else stack_of(source, protocol.digest, stored)
+    case = Case(dataset, backbone, splits, tuple(name for name in chosen if name != ORACLE))
+    _, settings = real_work([dataset], [backbone], [case], protocol, Place(device, root))
+    return Rerun(work_case(settings, case, _stages(tell)), split, stored)
+
+
+def _stages(tell: Callable[[str], None]) -> Callable[[str], None]:
+    """Each stage once, not every epoch."""
+    last = ""
+
+    def say(text: str) -> None:
+        nonlocal last
+        stage = text.partition(", epoch")[0]
+        if stage != last:
+            last = stage
+            tell(stage)
+
+    return say
+
+
+def stack_of(source: ResultsSource | None, digest: str, record: Record) -> tuple[int, ...]:
+    """The splits that were trained with a stored run.
+
+    Earlier records say only how many; where that is all of the stored ones, these it must be.
+    """
+    split, members = int(record["split"]), int(record.get("members", 1))
+    stack = record.get("stack") or []
+    if split in stack:
+        return tuple(sorted(stack))
+    if source is None or members == 1:
+        return (split,)
+    case = (record["dataset"], record["backbone"])
+    others = [run.split for run in source.runs(digest) if (run.dataset, run.backbone) == case]
+    return tuple(sorted(others)) if len(others) == members else (split,)
+
+
+def stored_protocol(source: ResultsSource, digest: str | None = None) -> Protocol:
+    """The protocol whose results a store holds; ``digest`` chooses among several."""
+    found = source.digests()
+    if digest is not None:
+        return protocol_of(source, source.resolve(digest))
+    if len(found) > 1 and PAPER.digest not in found:
+        raise InputError(f"{source.root} holds the protocols {', '.join(found)}; choose --digest")
+    return protocol_of(source, source.resolve(found[0] if len(found) == 1 else PAPER.digest))

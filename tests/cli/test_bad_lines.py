@@ -1,0 +1,376 @@
+"""Bad command lines: one sentence and exit code 2, or 1 where the world is at fault.
+
+Most run in this process, a few as processes of their own. Nothing may be left behind by any.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from gnn_repair.cli import main
+from gnn_repair.study import PAPER, Store
+from gnn_repair.study.packed import pack
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "study"))
+from planted_records import make_record
+
+LONG = "x" * 5000
+DEEP = "[" * 5000 + "]" * 5000
+SETTINGS = [
+    "backbones.hidden=0", "backbones.hidden=-3", "backbones.hidden=nan", "backbones.hidden=inf",
+    "backbones.hidden=1e3", "backbones.hidden=99999999999999999999", "backbones.hidden=",
+    "backbones.hidden=none", "backbones.hidden=true", "backbones.heads=0", "backbones.heads=-1",
+    "backbones.dropout=2", "backbones.dropout=1", "backbones.dropout=-0.1",
+    "backbones.dropout=nan", "backbones.dropout=inf", "backbones.dropout=-inf",
+    "backbones.dropout='x'", "backbones.seed=-1", "backbones.seed=1.5", "backbones.short=3",
+    "backbones.short.epochs=0", "backbones.short.epochs=-5", "backbones.short.patience=0",
+    "backbones.short.learning_rate=nan", "backbones.short.learning_rate=0",
+    "backbones.short.learning_rate=-1", "backbones.short.weight_decay=-1",
+    "backbones.short.weight_decay=inf", "backbones.short.clip=0", "backbones.short.clip=nan",
+    "backbones.short.decoupled=maybe", "backbones.short.nothing=1", "repairs.dropout=2",
+    "repairs.dropout=-1", "repairs.dropout=nan", "repairs.hidden=0", "repairs.hidden=-1",
+    "repairs.seed=-1", "repairs.reweighting.epochs=0", "repairs.reweighting.learning_rate=inf",
+    "repairs.smoothing_layers=-1", "repairs.smoothing_layers=nan", "repairs.=3", "repairs",
+    "=3", "", ".=1", "a.b.c.d.e.f.g.h.i.j=1", "batches.size=0", "batches.sizes=4",
+    "batches.sizes.cora=0", "batches.sizes.cora=nan", "batches.backbones=3",
+    "batches.backbones=[1,2]", "oracle.reachable_above=nan", "oracle.reachable_above=-1",
+    "oracle.active_above=inf", "version=0", "version=x", f"backbones.hidden={DEEP}",
+    f"{LONG}=1", f"backbones.hidden={LONG}", "backbones.hidden=1\n2", "é=1",
+]  # fmt: skip
+SPLITS = [
+    "", ",", "x", "-1", "0-", "-", "5-2", "0-99999999999", "0-9999999", "99", "0,99", "1.5", "1e3",
+    "nan", "٣", "0;1", "0-1-2", " ", "0x1", "1_0", LONG, "9" * 400,
+]  # fmt: skip
+NAMES = ["", ",", "../x", "/etc", "corra", "é", "a b", "cora,,gcn", "NaN", LONG, "-", ".", "cora\0"]
+DIGESTS = ["zzz", "0" * 12, "", "../..", LONG, "44136FA355B3"]
+DEVICES = ["tpu", "", "meta", "cuda:99", "cpu:x", "mps", LONG, "cuda:-1"]
+
+
+def study(name, *rest):
+    return ["study", name, "--store", "{store}", *rest]
+
+
+SMALL = ["--datasets", "builtin", "--backbones", "gcn", "--splits", "0"]
+LINES: list[list[str]] = [
+    *(study("run", *SMALL, "--set", one) for one in SETTINGS),
+    *(study("status", "--set", one) for one in SETTINGS[::4]),
+    *(study("tables", "--set", one) for one in SETTINGS[1::4]),
+    *(study("run", "--datasets", "builtin", "--splits", one) for one in SPLITS),
+    *(study("status", "--splits", one) for one in SPLITS if "99" not in one[:4]),
+    *(study("run", "--datasets", one, "--backbones", "gcn") for one in NAMES),
+    *(study("run", "--datasets", "builtin", "--backbones", one) for one in NAMES),
+    *(study("run", *SMALL, "--methods", one) for one in NAMES),
+    *(study("run", *SMALL, "--device", one) for one in DEVICES),
+    *(study("tables", "--digest", one) for one in DIGESTS if one),
+    *(study("export", "{new}.csv", "--digest", one) for one in DIGESTS),
+    *(study("pack", "{new}.jsonl", "--digest", one) for one in DIGESTS),
+    *(["report", "--store", "{store}", "--out", "{new}.html", "--digest", d] for d in DIGESTS),
+    *(study("tables", one) for one in ["nonsense", "", LONG, "controls\0"]),
+    study("tables", "--format", "pdf"),
+    study("status", "--format", "xml"),
+    study("run", *SMALL, "--stack", "0"),
+    study("run", *SMALL, "--stack", "x"),
+    study("run", *SMALL, "--jobs", "0"),
+    study("run", *SMALL, "--jobs", "2", "--engine", "ray"),
+    study("run", *SMALL, "--engine", "slurm"),
+    study("run", *SMALL, "--engine", "ray", "--cpus", "nan"),
+    study("run", *SMALL, "--engine", "ray", "--cpus", "inf"),
+    study("run", *SMALL, "--engine", "ray", "--cpus", "-1"),
+    study("run", *SMALL, "--engine", "ray", "--cpus", "0"),
+    study("run", *SMALL, "--engine", "ray", "--gpus", "nan"),
+    study("run", *SMALL, "--engine", "ray", "--address", ""),
+    study("run", *SMALL, "--engine", "ray", "--address", "127.0.0.1:1"),
+    study("run", *SMALL, "--engine", "ray", "--address", "ray://127.0.0.1:1"),
+    study("run", *SMALL, "--nonsense"),
+    study("run", *SMALL, "--protocol", "{absent}"),
+    study("run", *SMALL, "--protocol", "{folder}"),
+    study("run", *SMALL, "--protocol", "{deep}"),
+    study("run", *SMALL, "--protocol", "{binary}"),
+    study("run", *SMALL, "--protocol", "{big}"),
+    study("run", *SMALL, "--protocol", LONG),
+    study("run", *SMALL, "--protocol", "nul\0"),
+    study("run", "--datasets", "cora", "--root", "{file}"),
+    study("run", "--datasets", "cora", "--root", ""),
+    study("run", "--datasets", "cora", "--root", "~nosuchuser/data"),
+    study("run", "--datasets", "cora", "--root", LONG),
+    study("run", "--datasets", "cora", "--root", "nul\0"),
+    *(["study", "run", *SMALL, "--store", s] for s in ["{file}", LONG, "nul\0", "{file}/below"]),
+    *(["study", "tables", "--store", s] for s in ["{file}", "{absent}", LONG, "{folder}", "nul\0"]),
+    *(["study", "tables", "--store", s] for s in ["{sparse}", "{binary}", "{deep}", "{newer}"]),
+    *(["study", "status", "--store", s] for s in ["{file}", LONG, "{sparse}", "{newer}"]),
+    *(["study", "export", "{new}.csv", "--store", s] for s in ["{absent}", LONG, "{file}"]),
+    *(["study", "pack", "{new}.jsonl", "--store", s] for s in ["{absent}", "{folder}", "{file}"]),
+    *(["study", "merge", s, "--store", "{new}"] for s in ["{absent}", "{file}", LONG, "{sparse}"]),
+    ["study", "merge", "--store", "{new}"],
+    ["study", "merge", "{packed}", "--store", "{file}"],
+    *(study("export", f) for f in ["{folder}.csv", "x.xls", "", LONG + ".csv", "nul\0.csv", "x"]),
+    study("export", "{file}/below/x.csv"),
+    study("export", "/dev/null"),
+    study("pack", "{folder}"),
+    study("pack", "/dev/null"),
+    study("pack", "{file}/below/x.jsonl"),
+    study("export"),
+    ["report", "--out", "{folder}"],
+    ["report", "--out", "/dev/null"],
+    ["report", "--out", LONG],
+    ["report", "--out", "nul\0"],
+    ["report", "--split", "-1"],
+    ["report", "--split", "99", "--out", "{new}.html"],
+    ["report", "--split", "x"],
+    ["report", "--device", "tpu", "--out", "{new}.html"],
+    ["report", "--methods", "magic", "--out", "{new}.html"],
+    ["report", "--methods", "", "--out", "{new}.html"],
+    ["report", "--dataset", "corra", "--out", "{new}.html"],
+    ["report", "--dataset", "../x", "--out", "{new}.html"],
+    ["report", "--backbone", "gaat", "--out", "{new}.html"],
+    ["report", "--dataset", "cora", "--root", "{file}", "--out", "{new}.html"],
+    ["report", "--figures", "{file}", "--out", "{new}.html"],
+    ["report", "--store", "{absent}", "--out", "{new}.html"],
+    ["report", "--store", "{folder}", "--out", "{new}.html"],
+    ["report", "--store", "{file}", "--out", "{new}.html"],
+    ["report", "--store", "{sparse}", "--out", "{new}.html"],
+    ["report", "--store", "{store}", "--dataset", "nothing", "--out", "{new}.html"],
+    ["report", "--store", "{store}", "--figures", "{new}", "--out", "{new}.html"],
+    ["demo", "--report", "{folder}"],
+    ["demo", "--store", "{file}", "--report", "{new}.html"],
+    ["demo", "--format", "xml"],
+    ["data", "list", "--root", "{file}"],
+    ["data", "list", "--root", "~nosuchuser"],
+    ["data", "list", "--root", LONG],
+    ["data", "list", "--root", ""],
+    ["data", "list", "--format", "yaml"],
+    ["data", "check", "corra"],
+    ["data", "check", ""],
+    ["data", "check", LONG],
+    ["data", "check", "cora", "--root", "{file}"],
+    ["data", "nonsense"],
+    ["bench", "training", "--dataset", "corra"],
+    ["bench", "training", "--backbones", "gaat"],
+    ["bench", "training", "--backbones", ""],
+    ["bench", "training", "--members", "0"],
+    ["bench", "training", "--epochs", "0"],
+    ["bench", "training", "--device", "tpu", "--backbones", "gcn"],
+    ["bench", "accuracy", "--datasets", "corra"],
+    ["bench", "accuracy", "--splits", "5-2"],
+    ["bench", "accuracy", "--splits", "0-99999999999"],
+    ["bench", "accuracy", "--splits", "99", "--backbones", "gcn"],
+    ["bench", "accuracy", "--device", "tpu", "--backbones", "gcn", "--splits", "0"],
+    ["bench", "scale", "--nodes", "1"],
+    ["bench", "scale", "--hidden", "0"],
+    ["bench", "repair", "--cases", "nonsense"],
+    ["bench", "repair", "--repairs", "magic"],
+    ["bench", "repair", "--epochs", "1"],
+    ["bench", "oracle", "--shapes", "1:2"],
+    ["bench", "oracle", "--shapes", "x:y:z", "--cases", ""],
+    ["bench", "oracle", "--cases", "nonsense", "--shapes", ""],
+    ["bench", "oracle", "--repeats", "0"],
+    ["selftest", "--minutes", "0"],
+    ["selftest", "--minutes", "nan"],
+    ["selftest", "--minutes", "-1"],
+    ["selftest", "--minutes", "inf"],
+    ["selftest", "--only", "nonsense"],
+    ["selftest", "--only", ""],
+    ["selftest", "--seed", "-1"],
+    ["selftest", "--seed", "x"],
+    ["nonsense"],
+    ["--nonsense"],
+    ["study", "nonsense"],
+]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """What the lines name: files and folders of every awkward kind."""
+    home = tmp_path_factory.mktemp("places")
+    held = Store(home / "store")
+    held.begin(PAPER)
+    for dataset in ("cora", "pubmed"):
+        held.put(make_record(dataset, "gcn", 0))
+    pack(held.root, home / "packed.jsonl")
+    (home / "folder").mkdir()
+    (home / "folder.csv").mkdir()
+    (home / "file").write_text("some text\n")
+    (home / "deep.toml").write_text("a = " + DEEP)
+    (home / "binary").write_bytes(bytes(range(256)))
+    (home / "big.toml").write_text("#" * (2**20 + 1))
+    (home / "newer").write_text('{"format": "gnn-repair study", "version": 9}\n')
+    with (home / "sparse").open("wb") as file:
+        file.truncate(30 * 2**30)
+    names = {name: home / name for name in ("store", "folder", "file", "binary", "sparse", "newer")}
+    names |= {"deep": home / "deep.toml", "big": home / "big.toml", "packed": home / "packed.jsonl"}
+    return {**names, "absent": home / "absent", "new": home / "new"}
+
+
+def filled(line, places):
+    return [part.format(**places) if "{" in part[:1] else part for part in line]
+
+
+def snapshot(places):
+    home = places["store"].parent
+    return sorted(path.relative_to(home).as_posix() for path in home.rglob("*"))
+
+
+def judge(code, out, err, line):
+    shown = " ".join(line)[:200]
+    assert code in (1, 2), f"{shown}: exit code {code}\n{out[-500:]}{err[-500:]}"
+    assert "Traceback" not in err + out, f"{shown}: {err[-2000:]}"
+    assert "unexpected" not in err, f"{shown}: {err}"
+    assert err.strip(), f"{shown}: silent"
+    assert len(err) < 3000, f"{shown}: {len(err)} characters"
+    said = [text for text in err.splitlines() if text.startswith("gnn-repair: ")]
+    assert len(said) == 1 or "Usage: " in err, f"{shown}: {err}"
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: " ".join(line)[:60].replace("\0", "0"))
+def test_a_bad_line_is_one_sentence(line, places, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before = snapshot(places)
+    monkeypatch.setattr(sys, "argv", ["gnn-repair", *filled(line, places)])
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    with warnings.catch_warnings(), pytest.raises(SystemExit) as caught:
+        warnings.simplefilter("ignore")
+        main()
+    output = capsys.readouterr()
+    judge(int(caught.value.code or 0), output.out, output.err, line)
+    assert snapshot(places) == before, "something was written"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_there_are_more_than_two_hundred():
+    assert len(LINES) > 250
+    assert len({tuple(line) for line in LINES}) == len(LINES)
+
+
+def call(*arguments, **options):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **options.pop("env", {})}
+    return subprocess.run(
+        [sys.executable, "-m", "gnn_repair", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        study("run", *SMALL, "--set", "repairs.dropout=nan"),
+        study("status", "--splits", "5-2"),
+        study("export", "{new}.csv", "--digest", "zzz"),
+        ["study", "tables", "--store", "{sparse}"],
+    ],
+)
+def test_as_a_process(line, places, tmp_path):
+    done = call(*filled(line, places), cwd=tmp_path)
+    judge(done.returncode, done.stdout, done.stderr, line)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_full_disk_is_exit_code_1(places, tmp_path):
+    """A limit on the size of files stands for a full disk."""
+
+    def little():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+    line = study("export", "all.csv")
+    done = call(*filled(line, places), cwd=tmp_path, preexec_fn=little)
+    judge(done.returncode, done.stdout, done.stderr, line)
+    assert done.returncode == 1
+    assert "make room, then run again" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize(
+    "line",
+    [
+        study("export", "{new}.csv"),
+        study("pack", "{new}.jsonl"),
+        ["report", "--store", "{store}", "--out", "{new}.html"],
+    ],
+)
+def test_a_disk_that_fills_at_the_last_moment(places, monkeypatch, capsys, line, number):
+    def full(self, target):
+        raise OSError(number, os.strerror(number))
+
+    before = snapshot(places)
+    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(sys, "argv", ["gnn-repair", *filled(line, places)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 1
+    assert "then run again" in capsys.readouterr().err
+    assert snapshot(places) == before
+
+
+def test_without_a_home(monkeypatch, capsys):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "GNN_REPAIR_DATA", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr(sys, "argv", ["gnn-repair", "data", "list"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    assert "This user has no home folder; set GNN_REPAIR_DATA" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_read(places, monkeypatch, capsys):
+    """This user may read anything, so the system's refusal is planted."""
+    held, refused = Path.iterdir, places["store"] / PAPER.digest / "cora"
+
+    def refuse(self):
+        if self == refused:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return held(self)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    monkeypatch.setattr(sys, "argv", ["gnn-repair", *filled(study("tables", "controls"), places)])
+    with pytest.warns(UserWarning, match="cora: it cannot be read"), pytest.raises(SystemExit) as c:
+        main()
+    assert not c.value.code
+    assert "Frozen" in capsys.readouterr().out
+
+
+def test_a_terminal_without_letters_still_shows_tables(places):
+    done = call(
+        "study",
+        "tables",
+        "controls",
+        "--store",
+        str(places["store"]),
+        env={"PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Frozen" in done.stdout
+
+
+def test_an_unexpected_fault_is_one_sentence_and_a_traceback_on_demand(monkeypatch, capsys):
+    def fail(*arguments, **options):
+        raise KeyError("a planted fault")
+
+    monkeypatch.setattr("gnn_repair.datasets.files.data_root", fail)
+    monkeypatch.setattr(sys, "argv", ["gnn-repair", "data", "list"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 1
+    err = capsys.readouterr().err
+    assert "unexpected KeyError: 'a planted fault'; this is a fault of gnn-repair" in err
+    assert err.count("\n") == 1
+    monkeypatch.setattr(sys, "argv", ["gnn-repair", "--debug", "data", "list"])
+    with pytest.raises(KeyError):
+        main()

@@ -1,0 +1,311 @@
+"""What every model of the gallery is expected to give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import gallery_models as g
+import torch
+from gallery_models import CLASSES, FEATURES, RELATIONS, WIDTH, Head
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from torch_geometric import nn as pyg
+from torch_geometric.data import Data
+from torch_geometric.nn import models
+
+NODES = 26
+
+
+def graph(dtype: torch.dtype = torch.float64) -> Data:
+    """Random and directed, no parallel entries, no self-loops; the last node is isolated."""
+    generator = torch.Generator().manual_seed(17)
+    chance = torch.rand(NODES, NODES, generator=generator)
+    chance.fill_diagonal_(1)
+    chance[-1], chance[:, -1] = 1, 1
+    index = (chance < 0.14).nonzero().t().contiguous()
+    index = index[:, torch.randperm(index.shape[1], generator=generator)]
+    return Data(
+        x=torch.randn(NODES, FEATURES, generator=generator, dtype=dtype),
+        edge_index=index,
+        edge_type=torch.randint(RELATIONS, (index.shape[1],), generator=generator),
+    )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model that gives a tailed exposure."""
+
+    build: Callable[[], nn.Module]
+    tail: str
+    """The tail's operations in a line; empty: not worth fixing."""
+    final: tuple[str, ...] = ("conv2",)
+    """The convolutions whose last run is reweighted, in the order of their groups."""
+    kind: str = "bounded"
+    by_hand: Callable[[Any, Data, list[Tensor]], Tensor] | None = field(default=None)
+    """For filters of several hops: the logits from dense operators, one a group."""
+
+
+def head(after: Any, tail: str, kind: str = "bounded", **keys: Any) -> Entry:
+    # Copied, since a model is moved to another precision where it stands.
+    return Entry(lambda: Head(*deepcopy([after]), **deepcopy(keys)), tail, kind=kind)
+
+
+linear = "piecewise linear"
+
+ACTIVATIONS = {
+    "ReLU": head(nn.ReLU(), "relu, affine", linear),
+    "F.relu in place": head(partial(F.relu, inplace=True), "relu, affine", linear),
+    "leaky ReLU": head(nn.LeakyReLU(0.1), "leaky_relu, affine", linear),
+    "PReLU": Entry(lambda: Head(nn.PReLU(WIDTH)), "leaky_relu, affine", kind=linear),
+    "ELU": head(F.elu, "elu, affine"),
+    "SELU": head(F.selu, "elu, affine"),
+    "CELU": head(nn.CELU(0.7), "elu, affine"),
+    "GELU": head(nn.GELU(), "gelu, affine"),
+    "GELU by tanh": head(nn.GELU(approximate="tanh"), "gelu_tanh, affine"),
+    "SiLU": head(nn.SiLU(), "silu, affine"),
+    "tanh": head(torch.tanh, "tanh, affine"),
+    "sigmoid": head(torch.sigmoid, "sigmoid, affine"),
+    "ReLU6": head(nn.ReLU6(), "relu, scale, relu, affine", linear),
+    "hardtanh": head(nn.Hardtanh(-3, 3), "relu, scale, relu, affine", linear),
+    "threshold": head(nn.Threshold(0.1, 0.1), "relu, affine", linear),
+    "absolute value": head(torch.abs, "relu, scale, relu, add, affine", linear),
+    "hardswish": head(nn.Hardswish(), ""),
+    "GLU": head(nn.GLU(), "sigmoid, multiply, affine", width=WIDTH // 2),
+    "softplus": head(nn.Softplus(), "softplus, affine", "opaque"),
+    "mish": head(nn.Mish(), "mish, affine", "opaque"),
+    "where": head(lambda h: torch.where(h > 0, h, 0.1 * h), "", "opaque"),
+    "MLP head": head(
+        g.mlp(WIDTH, 12, 12, WIDTH, norm=True), "affine, relu, affine, relu, affine", linear
+    ),
+    "ReLU, log_softmax": head(
+        nn.ReLU(), "relu, affine, log_softmax", linear, end=nn.LogSoftmax(-1)
+    ),
+    "softmax": head(nn.Identity(), "softmax", linear, end=nn.Softmax(-1)),
+    "sigmoid output": head(nn.Identity(), "sigmoid", end=nn.Sigmoid()),
+    "maxout": head(
+        lambda h: h.view(-1, 2, WIDTH // 2).amax(1), "maximum, affine", linear, width=WIDTH // 2
+    ),
+    "square": head(torch.square, "multiply, affine"),
+}
+
+NORMS = {
+    "LayerNorm": head(nn.LayerNorm(WIDTH), "layer_norm, affine"),
+    "LayerNorm of PyG by node": head(pyg.LayerNorm(WIDTH, mode="node"), "layer_norm, affine"),
+    "GroupNorm, ReLU": head(
+        nn.Sequential(nn.GroupNorm(2, WIDTH), nn.ReLU()), "layer_norm, relu, affine"
+    ),
+    "BatchNorm, ReLU": Entry(
+        lambda: Head(nn.Sequential(nn.BatchNorm1d(WIDTH), nn.ReLU())), "relu, affine", kind=linear
+    ),
+    "L2 normalise": head(F.normalize, "normalize, affine"),
+    "own norm without a floor": head(
+        lambda h: h / h.norm(dim=1, keepdim=True), "normalize, affine"
+    ),
+    "L2 by head": head(
+        lambda h: F.normalize(h.view(-1, 2, WIDTH // 2), dim=-1).flatten(1), "normalize, affine"
+    ),
+    "cosine to prototypes": Entry(g.Cosine, "affine, normalize, affine", ("conv",)),
+    "root mean square by hand": Entry(partial(g.ByHand, True), "", ("conv",), "opaque"),
+    "standardised by hand": Entry(partial(g.ByHand, False), "", ("conv",), "opaque"),
+}
+
+TUNED = {
+    f"{title}, jumping {jump or 'none'}": Entry(
+        partial(g.Tuned, norm, jump),
+        f"{steps}relu{', maximum' * (jump == 'max')}, affine",
+        ("convs.2",),
+        kind,
+    )
+    for title, norm, steps, kind in (
+        ("BatchNorm", nn.BatchNorm1d, "", linear),
+        ("LayerNorm", nn.LayerNorm, "layer_norm, ", "bounded"),
+    )
+    for jump in ("", "sum", "cat", "max", "mean")
+}
+
+CONVOLUTIONS = {
+    "GIN": Entry(
+        partial(g.GIN, False), "relu, affine, relu, affine, relu, affine", ("convs.1",), linear
+    ),
+    "GIN with BatchNorm": Entry(partial(g.GIN, True), "", ("convs.1",), linear),
+    "GINE-like sum, one layer": Entry(
+        lambda: Head(nn.ReLU(), pyg.GINConv(g.mlp(WIDTH, WIDTH, WIDTH))),
+        "relu, affine, relu, affine", kind=linear,
+    ),
+    "GCNII": Entry(g.GCNII, "relu, affine", ("convs.2",), linear),
+    "gates of hops": Entry(g.HopGates, "", ("hops.2",)),
+    "attention over layers": Entry(g.HopAttention, "", ("conv2",)),
+    "UniMP": Entry(g.UniMP, "", ("conv2",)),
+    "DeeperGCN": Entry(g.Deeper, "layer_norm, relu, affine", ("layers.1.conv",)),
+    "DeeperGCN plain": Entry(partial(g.Deeper, "plain"), "", ("layers.1.conv",)),
+    "GAT, ELU": Entry(g.Attended, "elu, affine"),
+    "GATv2 averaged, ELU": Entry(partial(g.Attended, pyg.GATv2Conv, False), "elu, affine"),
+    "SAGE, ReLU": head(nn.ReLU(), "relu, affine", linear, conv=pyg.SAGEConv(WIDTH, WIDTH)),
+    "SAGE normalised": head(
+        nn.Identity(), "normalize, affine", conv=pyg.SAGEConv(WIDTH, WIDTH, normalize=True)
+    ),
+    "TransformerConv with beta": head(
+        nn.Identity(), "", conv=pyg.TransformerConv(WIDTH, WIDTH, beta=True)
+    ),
+    "ResGated, ReLU": head(
+        nn.ReLU(), "relu, affine", linear, conv=pyg.ResGatedGraphConv(WIDTH, WIDTH)
+    ),
+    "ARMA with ReLU": head(
+        nn.Identity(), "relu, affine", linear, conv=pyg.ARMAConv(WIDTH, WIDTH, 2, act=nn.ReLU())
+    ),
+    "GPS beside attention over its input": Entry(
+        lambda: Head(nn.ReLU(), pyg.GPSConv(
+            WIDTH, pyg.GCNConv(WIDTH, WIDTH), heads=2, norm="layer_norm",
+            norm_kwargs={"mode": "node"},
+        )),
+        "", ("conv2.conv",),
+    ),
+    "GRU over steps": head(nn.Identity(), "", conv=pyg.GatedGraphConv(WIDTH, 2)),
+    "relations, ReLU": Entry(g.Relational, "relu, affine", ("conv",) * RELATIONS, linear),
+    "directions, ReLU": Entry(
+        g.Directed, "relu, affine", ("conv.conv_in", "conv.conv_out"), linear
+    ),
+    "larger of two directions": Entry(
+        g.OverRelations, "maximum",
+        ("conv.convs.<n___a___n>", "conv.convs.<n___b___n>"), linear,
+    ),
+    "in parallel": Entry(g.Parallel, "", ("left", "right")),
+    "a max branch beside": Entry(g.HalfMax, "relu, affine", ("left",), linear),
+    "gate of both": Entry(partial(g.Gated, True), "", ("conv",)),
+    "gate of the input": Entry(partial(g.Gated, False), "scale, relu, affine", ("conv",), linear),
+    "in place": Entry(g.InPlace, "", ("conv",), linear),
+    "by heads": Entry(g.HeadWise, "relu, affine", ("conv",), linear),
+    "tied": Entry(g.Tied, "relu, affine", ("conv",), linear),
+}  # fmt: skip
+
+LIBRARY = {
+    "models.GIN": Entry(
+        partial(models.GIN, FEATURES, WIDTH, 2, CLASSES), "", ("convs.1",), linear
+    ),
+    "models.GraphSAGE cat": Entry(
+        partial(models.GraphSAGE, FEATURES, WIDTH, 2, CLASSES, jk="cat", norm="batch_norm"),
+        "relu, affine", ("convs.1",), linear,
+    ),
+    "models.GAT max": Entry(
+        partial(models.GAT, FEATURES, WIDTH, 2, CLASSES, heads=2, jk="max", act="elu"),
+        "elu, maximum, affine", ("convs.1",),
+    ),
+    "models.GCN lstm": Entry(
+        partial(models.GCN, FEATURES, WIDTH, 2, CLASSES, jk="lstm"), "", ("convs.1",)
+    ),
+    "models.GCN max without activation": Entry(
+        partial(models.GCN, FEATURES, WIDTH, 2, CLASSES, jk="max", act=None),
+        "maximum, affine", ("convs.1",), linear,
+    ),
+    "models.GCN gelu": Entry(
+        partial(
+            models.GCN, FEATURES, WIDTH, 2, CLASSES, jk="last", act="gelu", act_first=True,
+            norm="layer_norm", norm_kwargs={"mode": "node"},
+        ),
+        "gelu, layer_norm, affine", ("convs.1",),
+    ),
+}  # fmt: skip
+
+
+def _hidden(net: Any, data: Data) -> Tensor:
+    hidden: Tensor = net.conv1(data.x, data.edge_index).relu()
+    return hidden
+
+
+FILTERS = {
+    "SGConv, ReLU": Entry(
+        lambda: Head(nn.ReLU(), pyg.SGConv(WIDTH, WIDTH, K=2)), "relu, affine", kind=linear,
+        by_hand=lambda net, data, ops: net.lin(net.conv2.lin(ops[0] @ _hidden(net, data)).relu()),
+    ),
+    "APPNP, MLP": Entry(
+        lambda: Head(g.mlp(WIDTH, WIDTH, WIDTH), pyg.APPNP(3, 0.2)), "relu, affine", kind=linear,
+        by_hand=lambda net, data, ops: net.lin(net.after(ops[0] @ _hidden(net, data))),
+    ),
+    "TAGConv, tanh": Entry(
+        lambda: Head(torch.tanh, pyg.TAGConv(WIDTH, WIDTH, K=2)), "tanh, affine",
+        by_hand=lambda net, data, ops: net.lin(
+            (sum(lin(op @ _hidden(net, data)) for lin, op in zip(net.conv2.lins, ops, strict=True))
+             + net.conv2.bias).tanh()
+        ),
+    ),
+    "MixHopConv, ReLU": Entry(
+        lambda: Head(nn.ReLU(), pyg.MixHopConv(WIDTH, WIDTH), width=3 * WIDTH), "relu, affine",
+        kind=linear,
+        by_hand=lambda net, data, ops: net.lin(
+            (torch.cat([lin(op @ _hidden(net, data))
+                        for lin, op in zip(net.conv2.lins, ops, strict=True)], 1)
+             + net.conv2.bias).relu()
+        ),
+    ),
+}  # fmt: skip
+
+
+def matrix(data: Data) -> Tensor:
+    """Rows that sum to one, self-loops included."""
+    adj = torch.eye(NODES, dtype=data.x.dtype)
+    adj[data.edge_index[1], data.edge_index[0]] = 1
+    return adj / adj.sum(1, keepdim=True)
+
+
+def by_matrix(product: Any, after: Any, tail: str, kind: str = "bounded") -> Entry:
+    return Entry(
+        lambda: g.ByMatrix(product, deepcopy(after)), tail, (), kind,
+        by_hand=lambda net, data, ops: net.by_hand(data.x, matrix(data), ops[0]),
+    )  # fmt: skip
+
+
+MATRICES = {
+    "torch.spmm, ReLU": by_matrix(torch.spmm, nn.ReLU(), "relu, affine, log_softmax", linear),
+    "torch.sparse.mm, LayerNorm": by_matrix(
+        torch.sparse.mm, nn.LayerNorm(WIDTH), "layer_norm, affine, log_softmax"
+    ),
+    "matmul, GELU": by_matrix(torch.matmul, nn.GELU(), "gelu, affine, log_softmax"),
+    "@, ELU": by_matrix(lambda a, b: a @ b, nn.ELU(), "elu, affine, log_softmax"),
+}
+
+TAILED: dict[str, Entry] = {
+    **ACTIVATIONS, **NORMS, **TUNED, **CONVOLUTIONS, **LIBRARY, **FILTERS, **MATRICES,
+}  # fmt: skip
+
+AFFINE: dict[str, Callable[[], nn.Module]] = {
+    "GCN": lambda: Head(nn.Identity()),
+    "GCN, BatchNorm": lambda: Head(nn.BatchNorm1d(WIDTH)),
+    "GCN, log_softmax": lambda: Head(nn.Identity(), end=nn.LogSoftmax(-1)),
+    "SAGE": lambda: Head(nn.Identity(), pyg.SAGEConv(WIDTH, WIDTH)),
+    "GIN with a linear layer": lambda: Head(nn.Identity(), pyg.GINConv(nn.Linear(WIDTH, WIDTH))),
+    "GAT": lambda: Head(nn.Dropout(0.5), pyg.GATConv(WIDTH, WIDTH // 2, heads=2)),
+    "models.GCN": lambda: models.GCN(FEATURES, WIDTH, 2, CLASSES),
+}
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "max aggregator, ReLU": (
+        lambda: Head(nn.ReLU(), pyg.SAGEConv(WIDTH, WIDTH, aggr="max")), "aggregates by max",
+    ),
+    "several aggregators": (
+        lambda: Head(nn.ReLU(), pyg.SAGEConv(WIDTH, WIDTH, aggr=["mean", "std"])),
+        "is not a weighted sum of messages",
+    ),
+    "softmax aggregator": (
+        lambda: Head(nn.ReLU(), pyg.GENConv(WIDTH, WIDTH)), "is not a weighted sum of messages",
+    ),
+    "PairNorm after ReLU": (
+        lambda: Head(nn.Sequential(nn.ReLU(), pyg.PairNorm())),
+        "mixes the values of different nodes",
+    ),
+    "GraphNorm": (lambda: Head(pyg.GraphNorm(WIDTH)), "mixes the values of different nodes"),
+    "LayerNorm over the graph": (
+        lambda: Head(pyg.LayerNorm(WIDTH)), "mixes the values of different nodes",
+    ),
+    "BatchNorm of the batch": (
+        lambda: Head(nn.BatchNorm1d(WIDTH, track_running_stats=False)),
+        "mixes the values of different nodes",
+    ),
+    "mean over all nodes beside": (
+        lambda: Head(lambda h: h.relu() + h.mean(0)), "mixes the values of different nodes",
+    ),
+    "numpy": (g.Detour, "leaves PyTorch"),
+}  # fmt: skip

@@ -1,0 +1,67 @@
+"""Every convolution with a rule, followed by tanh and a linear layer, against dense algebra."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from gnn_repair.errors import ExposureRefused
+from gnn_repair.exposure import TailedExposure, expose
+from gnn_repair.exposure.certification import random_admissible
+
+
+def _convolutions() -> ModuleType:
+    path = Path(__file__).parent.parent / "convolutions.py"
+    spec = importlib.util.spec_from_file_location("convolutions_before_tails", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+C = _convolutions()
+REFUSED = {"MFConv": "index_select picks some of the nodes"}
+"""Node-wise, but written degree by degree over the nodes that have it."""
+
+
+class Net(C.Net):  # type: ignore[misc,name-defined]
+    def forward(self, data):  # type: ignore[no-untyped-def]
+        return self.lin(self.call(self.conv2, self.hidden(data), data).tanh())
+
+
+def dense(exposure: TailedExposure, coefficients: Tensor) -> list[Tensor]:
+    groups, nodes = exposure.num_groups, exposure.num_nodes
+    places = torch.repeat_interleave(torch.arange(nodes * groups), exposure.segments.diff())
+    sources = exposure.sources[exposure.rows].long()
+    out = torch.zeros(groups, nodes, nodes, dtype=torch.float64)
+    out.index_put_((places % groups, places // groups, sources), coefficients, accumulate=True)
+    return list(out)
+
+
+@pytest.mark.parametrize("name", C.CASES)
+@torch.no_grad()
+def test_a_tail_after_every_convolution(name: str) -> None:
+    case = C.CASES[name]
+    torch.manual_seed(5)
+    net, data = Net(case).double().eval(), C.graph()
+    for parameter in net.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.1)
+    if name in REFUSED:
+        with pytest.raises(ExposureRefused, match=REFUSED[name]):
+            expose(net, data, hops=case.hops)
+        return
+    exposure = expose(net, data, hops=case.hops)
+    assert isinstance(exposure, TailedExposure)
+    for seed in (8, 9):
+        coefficients = random_admissible(exposure.aggregate, seed=seed)
+        mixed = case.by_hand(net.conv2, net.hidden(data), data, dense(exposure, coefficients))
+        expected = net.lin(mixed.tanh())
+        found = exposure.logits(coefficients)[0]
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)

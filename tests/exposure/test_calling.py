@@ -1,0 +1,373 @@
+"""How a model is called: an exposure must be of the model as its user runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from convolutions import NODES, graph
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+from torch_geometric.data import Data, InMemoryDataset
+from torch_geometric.nn import models
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposure, expose
+
+
+def bare(**more: Any) -> Data:
+    whole = graph()
+    return Data(x=whole.x, edge_index=whole.edge_index, **more)
+
+
+def weights(seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    count = graph().edge_index.shape[1]
+    return torch.rand(count, generator=generator, dtype=torch.float64) + 0.2
+
+
+def built(forward: Any, conv: nn.Module | None = None) -> nn.Module:
+    """A model of one convolution and a head, with this forward(self, …)."""
+    torch.manual_seed(0)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = conv or pyg.GraphConv(5, 6)
+            self.lin = nn.Linear(6, 4)
+
+    Model.forward = forward  # type: ignore[method-assign]
+    return Model().double().eval()
+
+
+def by_default(self: Any, x: Tensor, edge_index: Tensor, edge_weight: Any = None) -> Tensor:
+    return self.lin(self.conv(x, edge_index, edge_weight))
+
+
+def agrees(exposure: Exposure, logits: Tensor) -> None:
+    torch.testing.assert_close(exposure.logits()[0], logits.double(), rtol=1e-10, atol=1e-10)
+
+
+def in_order(exposure: Exposure, data: Data, values: Tensor) -> None:
+    """The coefficients are these weights, entry by entry."""
+    order = torch.argsort(data.edge_index[1], stable=True)
+    torch.testing.assert_close(exposure.coefficients[0], values[order])
+
+
+@pytest.mark.parametrize("key", ["edge_attr", "edge_weight", "weight", "w", "my_edge_norm"])
+def test_the_only_candidate_fills_a_defaulted_weight(key: str) -> None:
+    data, model = bare(**{key: weights()}), built(by_default)
+    exposure = expose(model, data)
+    agrees(exposure, model(data.x, data.edge_index, weights()))
+    in_order(exposure, data, weights())
+    filled = "edge_weight" if key == "edge_weight" else f"edge_weight=data.{key}"
+    assert exposure.called == f"forward(x, edge_index, {filled})"
+    assert f"  called as forward(x, edge_index, {filled})\n" in str(exposure)
+
+
+def test_a_column_is_passed_as_a_vector() -> None:
+    data, model = bare(edge_attr=weights().view(-1, 1)), built(by_default, pyg.GCNConv(5, 6))
+    exposure = expose(model, data)
+    agrees(exposure, model(data.x, data.edge_index, weights()))
+    assert "edge_weight=data.edge_attr.squeeze(1)" in exposure.called
+
+
+@pytest.mark.parametrize("name", ["edge_attr", "edge_attrs", "edge_features", "weight", "w"])
+def test_weights_under_other_names(name: str) -> None:
+    scope: dict[str, Any] = {}
+    source = f"def forward(self, x, edge_index, {name}=None):\n    return by(self, x, edge_index, "
+    exec(source + f"{name})", {"by": by_default}, scope)  # the parameter's name is the test
+    data, model = bare(edge_weight=weights()), built(scope["forward"])
+    agrees(expose(model, data), model(data.x, data.edge_index, weights()))
+
+
+def test_two_candidates_are_a_question() -> None:
+    data = bare(edge_attr=weights(), my_edge_norm=weights(2))
+    with pytest.raises(
+        InputError, match=r"takes `edge_weight`, which data.edge_attr or data.my_edge_norm could"
+    ):
+        expose(built(by_default), data)
+    said = expose(
+        built(by_default),
+        data,
+        forward=lambda net, data: net(data.x, data.edge_index, data.my_edge_norm),
+    )
+    in_order(said, data, weights(2))
+    assert said.called == "given by forward="
+
+    def needed(self: Any, x: Tensor, edge_index: Tensor, w: Tensor) -> Tensor:
+        return by_default(self, x, edge_index, w)
+
+    with pytest.raises(InputError, match=r"needs `w`, which data.edge_attr or data.my_edge_norm"):
+        expose(built(needed), data)
+
+    # Where neither makes a difference there is nothing to ask.
+    def ignoring(self: Any, x: Tensor, edge_index: Tensor, edge_weight: Any = None) -> Tensor:
+        return by_default(self, x, edge_index)
+
+    assert "edge_weight left at default" in expose(built(ignoring), data).called
+
+
+def test_its_own_name_comes_first() -> None:
+    data = bare(edge_attr=weights(), edge_weight=weights(2))
+    in_order(expose(built(by_default), data), data, weights(2))
+
+
+def test_a_library_model_that_ignores_the_argument_of_that_name() -> None:
+    """models.GCN takes edge_weight and edge_attr, and reads the former alone."""
+    torch.manual_seed(0)
+    model = models.GCN(5, 8, 2, 4).double().eval()
+    data = bare(edge_attr=weights())
+    exposure = expose(model, data)
+    agrees(exposure, model(data.x, data.edge_index, edge_weight=weights()))
+    assert "edge_weight=data.edge_attr" in exposure.called
+
+
+def test_vectors_are_no_weights_and_types_no_vectors() -> None:
+    count = graph().edge_index.shape[1]
+    data = bare(edge_attr=torch.randn(count, 3, dtype=torch.float64))
+    exposure = expose(built(by_default), data)
+    agrees(exposure, built(by_default)(data.x, data.edge_index))
+    assert exposure.called == "forward(x, edge_index); edge_weight left at default"
+    kinds = torch.arange(count) % 3
+
+    def typed(self: Any, x: Tensor, edge_index: Tensor, edge_type: Any = None) -> Tensor:
+        kind = torch.zeros(count, dtype=torch.long) if edge_type is None else edge_type
+        return self.lin(self.conv(x, edge_index, kind))
+
+    data = bare(edge_weight=weights(), rel=kinds)
+    model = built(typed, pyg.RGCNConv(5, 6, 3))
+    agrees(expose(model, data), model(data.x, data.edge_index, kinds))
+    assert "edge_type=data.rel" in expose(model, data).called
+
+
+def test_what_data_holds_under_a_parameters_name_is_passed() -> None:
+    def placed(self: Any, x: Tensor, edge_index: Tensor, pos: Any = None, n_id: Any = None) -> Any:
+        shift = 0 if pos is None else pos.sum(1, keepdim=True)
+        return self.lin(self.conv(x + shift, edge_index)) * (1 if n_id is None else 2)
+
+    places = torch.randn(NODES, 2, dtype=torch.float64)
+    data = bare(pos=places, n_id=torch.arange(NODES))
+    model = built(placed)
+    agrees(expose(model, data), model(data.x, data.edge_index, places, data.n_id))
+
+
+def test_labels_are_passed_only_when_said() -> None:
+    def shown(self: Any, x: Tensor, edge_index: Tensor, y: Any = None) -> Tensor:
+        return self.lin(self.conv(x if y is None else x + y.view(-1, 1), edge_index))
+
+    labels = torch.arange(NODES) % 4
+    with pytest.raises(InputError, match="takes `y`, which data has and which changes the logits"):
+        expose(built(shown), bare(y=labels))
+
+    def losing(self: Any, x: Tensor, edge_index: Tensor, y: Any = None) -> Tensor:
+        logits = self.lin(self.conv(x, edge_index))
+        return logits if y is None else nn.functional.cross_entropy(logits, y)
+
+    assert expose(built(losing), bare(y=labels)).called == "forward(x, edge_index)"
+
+
+def test_a_cache_does_not_hide_what_the_weights_do() -> None:
+    """models.GCN with cached convolutions: every trial starts from the cache as it was."""
+    model = models.GCN(5, 8, 2, 4, cached=True).double().eval()
+    data = bare(edge_attr=weights())
+    exposure = expose(model, data)
+    assert all(conv._cached_edge_index is None for conv in model.convs)
+    agrees(exposure, model(data.x, data.edge_index, edge_weight=weights()))
+
+
+def test_two_graphs_are_a_question() -> None:
+    def plainly(self: Any, x: Tensor, edges: Tensor) -> Tensor:
+        return self.lin(self.conv(x, edges))
+
+    other = torch.sparse_coo_tensor(
+        graph().edge_index.flip(0), weights(), (NODES, NODES)
+    ).coalesce()
+    data = bare(adj_t=other)
+    with pytest.raises(InputError, match=r"takes `edges`, which data.edge_index or data.adj_t"):
+        expose(built(plainly), data)
+
+    def transposed(self: Any, x: Tensor, adj_t: Tensor) -> Tensor:
+        return self.lin(self.conv(x, adj_t))
+
+    model = built(transposed)
+    agrees(expose(model, data), model(data.x, other))
+
+
+# Whose data ------------------------------------------------------------------------------------
+
+
+def test_a_model_that_holds_its_data() -> None:
+    data = bare()
+
+    def alone(self: Any) -> Tensor:
+        return self.lin(self.conv(data.x, data.edge_index))
+
+    model = built(alone)
+    for exposure in (expose(model), expose(model, data)):
+        agrees(exposure, model())
+        assert exposure.called == "forward()"
+
+
+def test_data_of_other_kinds() -> None:
+    data, model = bare(edge_attr=weights()), built(by_default)
+    expected = model(data.x, data.edge_index, weights())
+    fields = {"x": data.x, "edge_index": data.edge_index, "edge_attr": weights()}
+    agrees(expose(model, fields), expected)
+    agrees(expose(model, SimpleNamespace(**fields)), expected)
+    pair = (data.x, data.edge_index)
+    agrees(expose(model, pair, forward=lambda net, pair: net(*pair, weights())), expected)
+    agrees(expose(model, forward=lambda net, _: net(*pair, weights())), expected)
+    with pytest.raises(InputError, match=r"data is a tuple; pass a PyG Data"):
+        expose(model, pair)
+
+
+class Few(InMemoryDataset):
+    def __init__(self, graphs: list[Data]) -> None:
+        super().__init__()
+        self.data, self.slices = self.collate(graphs)
+
+
+def test_a_dataset_of_one_graph() -> None:
+    data, model = bare(), built(by_default)
+    agrees(expose(model, Few([data])), model(data.x, data.edge_index))
+    with pytest.raises(InputError, match=r"a dataset of 2 graphs; .* such as dataset\[0\]"):
+        expose(model, Few([data, data]))
+
+
+def test_layers_of_a_sampler() -> None:
+    torch.manual_seed(0)
+
+    class Sampled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convs = nn.ModuleList([pyg.SAGEConv(5, 6), pyg.SAGEConv(6, 4)])
+
+        def forward(self, x: Tensor, adjs: Any) -> Tensor:
+            for i, (edge_index, _, size) in enumerate(adjs):
+                x = self.convs[i]((x, x[: size[1]]), edge_index)
+                x = x.relu() if i == 0 else x
+            return x
+
+    data, model = bare(), Sampled().double().eval()
+    exposure = expose(model, data)
+    hidden = model.convs[0](data.x, data.edge_index).relu()
+    agrees(exposure, model.convs[1](hidden, data.edge_index))
+    assert "adjs=the whole graph at each of 2 layers" in exposure.called
+
+
+def test_a_sequential_of_pyg_names_its_inputs() -> None:
+    torch.manual_seed(0)
+    layers = [(pyg.GraphConv(5, 6), "x, edge_index, w -> h"), (nn.Linear(6, 4), "h -> z")]
+    model = pyg.Sequential("x, edge_index, w", layers).double().eval()
+    data = bare(edge_weight=weights())
+    agrees(expose(model, data), model(data.x, data.edge_index, weights()))
+
+
+def test_calls_that_cannot_be_made() -> None:
+    def anything(self: Any, *args: Tensor) -> Tensor:
+        return by_default(self, *args)
+
+    with pytest.raises(InputError, match=r"takes \*args, which says not what to pass"):
+        expose(built(anything), bare())
+
+    def failing(self: Any, x: Tensor, edge_index: Tensor) -> Tensor:
+        return x.nonsense
+
+    with pytest.raises(InputError, match=r"called as forward\(x, edge_index\), raised Attribute"):
+        expose(built(failing), bare())
+    with pytest.raises(InputError, match=r"called as given by forward=, raised KeyError: 'no'"):
+        expose(built(by_default), bare(), forward=lambda net, data: {}["no"])
+
+
+# What the user expects -------------------------------------------------------------------------
+
+
+def test_expected_logits_and_predictions() -> None:
+    data, model = bare(my=weights()), built(by_default)
+    plain = model(data.x, data.edge_index)
+    weighted = model(data.x, data.edge_index, weights())
+    other = int((plain.argmax(1) != weighted.argmax(1)).sum())
+    assert 0 < other < NODES
+    for expected in (plain, plain.float(), plain.detach().numpy(), plain.argmax(1),
+                     plain.argmax(1).tolist()):  # fmt: skip
+        agrees(expose(model, data, expected=expected), plain)
+    called = r"called as forward\(x, edge_index\)"
+    with pytest.raises(InputError, match=rf"{called} predicts otherwise .* at {other} of {NODES}"):
+        expose(model, data, expected=weighted.argmax(1))
+    moved = int(((plain - weighted).abs().amax(1) > 0).sum())
+    with pytest.raises(InputError, match=rf"gives other logits .* at {moved} of {NODES} nodes"):
+        expose(model, data, expected=weighted)
+    slight = plain.clone()
+    slight[7, 2] += 1e-9 * max(1, float(plain[7].abs().max()))
+    with pytest.raises(InputError, match=rf"at 1 of {NODES} nodes \(the first is node 7\)"):
+        expose(model, data, expected=slight)
+    with pytest.raises(InputError, match=r"expected has shape \[3\] and holds torch.int64; pass"):
+        expose(model, data, expected=[1, 2, 3])
+    with pytest.raises(InputError, match="expected is a str"):
+        expose(model, data, expected="mine")
+
+
+# What the model returns ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["squeezed", "column"])
+def test_one_logit_a_node_is_two_classes(form: str) -> None:
+    def binary(self: Any, x: Tensor, edge_index: Tensor) -> Tensor:
+        z = self.lin(self.conv(x, edge_index))
+        return z.squeeze(-1) if form == "squeezed" else z
+
+    model = built(binary)
+    model.lin = nn.Linear(6, 1).double()
+    data = bare()
+    exposure = expose(model, data)
+    z = model(data.x, data.edge_index).view(-1)
+    agrees(exposure, torch.stack([torch.zeros_like(z), z], 1))
+    table = model.conv.lin_rel.weight.t() @ model.lin.weight.t()
+    expected = torch.cat([torch.zeros(NODES, 1), data.x @ table], 1)
+    torch.testing.assert_close(exposure.contributions[0], expected.double())
+    torch.testing.assert_close(exposure.embedding[0], model.conv(data.x, data.edge_index))
+    assert "; its one logit z a node as the two classes (0, z)" in str(exposure)
+    assert expose(model, data, expected=z > 0).num_classes == 2
+    assert expose(model, data, expected=z).num_classes == 2
+    with pytest.raises(InputError, match="other logits"):
+        expose(model, data, expected=-z)
+
+
+def test_logits_among_other_outputs() -> None:
+    def pair(self: Any, x: Tensor, edge_index: Tensor) -> Any:
+        return 3, self.lin(self.conv(x, edge_index)), x.sum()
+
+    model, data = built(pair), bare()
+    exposure = expose(model, data)
+    agrees(exposure, model(data.x, data.edge_index)[1])
+    assert exposure.called == "forward(x, edge_index); logits are output 1 of its 3"
+
+    def named(self: Any, x: Tensor, edge_index: Tensor) -> Any:
+        return {"loss": x.sum(), "logits": self.lin(self.conv(x, edge_index))}
+
+    assert "logits are output 'logits' of its 2" in expose(built(named), data).called
+
+    def several(self: Any, x: Tensor, edge_index: Tensor) -> Any:
+        h = self.conv(x, edge_index)
+        return h, self.lin(h)
+
+    with pytest.raises(InputError, match=r"output 0 \[24, 6\], output 1 \[24, 4\]; pass forward="):
+        expose(built(several), data)
+
+    def decided(self: Any, x: Tensor, edge_index: Tensor) -> Any:
+        return self.lin(self.conv(x, edge_index)).argmax(1)
+
+    with pytest.raises(InputError, match=r"returns torch.int64 \(predictions have no margins\)"):
+        expose(built(decided), data)
+
+
+def test_the_call_is_kept_in_files(tmp_path: Path) -> None:
+    path = tmp_path / "exposure.safetensors"
+    expose(built(by_default), bare(edge_attr=weights())).save(path)
+    loaded = Exposure.load(path)
+    assert loaded.called == "forward(x, edge_index, edge_weight=data.edge_attr)"
+    assert loaded.restrict([1]).member(-1).called == loaded.called

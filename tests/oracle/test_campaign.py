@@ -1,0 +1,132 @@
+"""The campaign of hostile LPs: a short sample, and a judge that notices what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from gnn_repair.oracle import solve_oracle
+from gnn_repair.selftest import lps
+from gnn_repair.selftest.lp_catalogue import FAMILIES, draw, exposure_of
+from gnn_repair.selftest.lp_families import Numbers
+from gnn_repair.selftest.lp_judge import exact_interval, intervals, judge, judge_exactly
+
+
+def test_every_family_in_turn_without_a_fault(monkeypatch):
+    monkeypatch.setattr(lps, "BATCH", 60)
+    monkeypatch.setattr(lps, "TERMS", 9_000)
+    told = []
+    result = lps.campaign(11, 0.0, told.append)
+    assert result.ok, result.faults
+    assert len(FAMILIES) >= 54 and FAMILIES.keys() <= result.details.keys()
+    assert result.tried == sum(result.details[name] for name in FAMILIES) > 3000
+    answered = [n for name, n in result.details.items() if name.startswith("status: ")]
+    assert sum(answered) == result.tried and result.details["status: fallback"] > 0
+    assert told == [f"{result.tried:,} LPs, 0 faults"]
+
+
+def test_the_same_seed_draws_the_same_lps():
+    (one, first), (two, second) = (draw("gaussian", 4, 50) for _ in range(2))
+    np.testing.assert_array_equal(first.table, second.table)
+    assert one.num_terms == two.num_terms
+    assert not np.array_equal(first.fixed, draw("gaussian", 5, 50)[1].fixed)
+
+
+@pytest.fixture(scope="module")
+def solved():
+    exposure, numbers = draw("three groups", 3, 40)
+    return numbers, solve_oracle(exposure, "all")
+
+
+def changed(solution, name, place, value):
+    array = getattr(solution, name).copy()
+    array[place] = value(array[place])
+    return replace(solution, **{name: array})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("margin", lambda x: x + 1e-6, "a margin that is not that of λ"),
+        ("bound", lambda x: x - 1e-6, "a bound that is not that of w"),
+        ("rival_weights", lambda x: 1.5 * x, "λ or w are not admissible"),
+        ("rival_weights", lambda x: np.full_like(x, 1 / len(x)), "λ or w are not admissible"),
+        ("margin", lambda x: 1.0 if x < 0 else -1.0, "shows that it is not"),
+    ],
+)
+def test_the_judge_notices_a_changed_answer(solved, name, value, text):
+    numbers, solution = solved
+    assert not list(judge(numbers, solution))
+    place = int(np.flatnonzero(np.abs(solution.margin) > 0.1)[0])
+    found = list(judge(numbers, changed(solution, name, place, value)))
+    assert {i for i, _ in found} == {place} and any(text in words for _, words in found)
+
+
+@pytest.mark.parametrize("change", [lambda x: 1.01 * x, lambda x: -x])
+def test_the_judge_notices_changed_coefficients(solved, change):
+    numbers, solution = solved
+    found = list(judge(numbers, changed(solution, "coefficients", 0, change)))
+    assert (0, "λ or w are not admissible") in found
+
+
+def test_the_judge_notices_an_optimum_that_is_none(solved):
+    """Another admissible w: margin and bound both hold, but they do not meet."""
+    numbers, solution = solved
+    weights = solution.rival_weights.copy()
+    rival = int(np.flatnonzero(weights[0] < 0.5)[-1])
+    weights[0] = 0.0
+    weights[0, rival if rival != solution.target[0] else rival - 1] = 1.0
+    worse = replace(solution, rival_weights=weights)
+    bound = solution.bound.copy()
+    bound[0] = float(intervals(numbers, worse).high[0])
+    worse = replace(worse, bound=bound)
+    texts = [text for i, text in judge(numbers, worse) if i == 0]
+    assert texts == ["an optimum whose bound and margin do not meet"]
+    assert judge_exactly(numbers, worse, 0).startswith("an optimum whose bound")
+
+
+def test_fractions_and_extended_precision_agree(solved):
+    numbers, solution = solved
+    found = intervals(numbers, solution)
+    for i in range(0, len(solution), 7):
+        low, high, *_ = exact_interval(numbers, solution, i)
+        assert low <= high
+        assert float(low) == pytest.approx(float(found.low[i]), abs=1e-14)
+        assert float(high) == pytest.approx(float(found.high[i]), abs=1e-14)
+        assert judge_exactly(numbers, solution, i) == ""
+
+
+def test_fractions_by_hand():
+    """One recipient, messages (2, 0, 3) and (2, 3, 0), half and half: every margin is ½."""
+    table = np.array([[2.0, 0, 3], [2, 3, 0]])
+    numbers = Numbers(np.array([[2]]), np.array([0.25, 0.75]), table, np.zeros((1, 3)))
+    solution = solve_oracle(exposure_of(numbers), "all")
+    low, high, low_size, high_size = exact_interval(numbers, solution, 0)
+    assert low == high == Fraction(1, 2)
+    assert low_size == Fraction(3, 2) and high_size == Fraction(3, 2)
+
+
+def test_planted_optima_are_what_they_claim():
+    for name, gamma in (("planted wins", 0.25), ("planted losses", -2.0), ("planted ties", 0.0)):
+        exposure, numbers = draw(name, 1, 60)
+        found = solve_oracle(exposure, "all")
+        first = found.target == 0
+        np.testing.assert_allclose(found.margin[first], gamma, atol=1e-10)
+        wrong = replace(numbers, known=numbers.known + 1e-3)
+        assert {text for _, text in judge(wrong, found)} == {"not the planted optimum"}
+    exposure, numbers = draw("champions", 1, 60)
+    found = solve_oracle(exposure, "all")
+    first = found.target == 0
+    np.testing.assert_array_equal(found.margin[first], numbers.known[found.recipient[first]])
+
+
+def test_a_solver_that_raises_is_a_fault(monkeypatch):
+    def broken(exposure, target):
+        raise RuntimeError("out of pivots")
+
+    monkeypatch.setattr(lps, "solve_oracle", broken)
+    tried, faults, _ = lps.try_family("gaussian", 0, 30)
+    assert tried == 1 and "raised RuntimeError: out of pivots" in faults[0]

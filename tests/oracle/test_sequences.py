@@ -1,0 +1,288 @@
+"""A solution as a sequence, its sentences, its dense form, and input that is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from oracle_cases import exposure_of, families, random_node
+
+from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.files import load_tensors, save_tensors
+from gnn_repair.oracle import (
+    OracleSolution,
+    class_reach,
+    nearest_reweighting,
+    reach,
+    relax,
+    relaxed_margins,
+    solve_oracle,
+    stable_evidence,
+)
+from gnn_repair.oracle.saving import KIND
+
+
+@pytest.fixture(scope="module")
+def exposure():
+    return exposure_of(families(9)["three groups"][:6])
+
+
+@pytest.fixture(scope="module")
+def solution(exposure):
+    found = solve_oracle(exposure, "all")
+    return replace(found, reasons={3: "three", 30: "thirty"}, skipped=4)
+
+
+def same(one, two):
+    assert (one.node, one.target, one.margin, one.bound, one.reason) == (
+        two.node, two.target, two.margin, two.bound, two.reason,
+    )  # fmt: skip
+    for name in ("terms", "coefficients", "sources", "groups", "rival_weights"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+
+
+def test_indexes_count_from_both_ends(solution):
+    count = len(solution)
+    for i in range(count):
+        same(solution[i], solution[i - count])
+        same(solution[i], solution[np.int64(i)])
+    # An LP's own margin is that of its own terms.
+    last = solution[-1]
+    part = slice(int(solution.indptr[-2]), None)
+    np.testing.assert_array_equal(last.terms, solution.terms[part])
+    assert last.margin == solution.margin[-1]
+    assert len(list(solution)) == count and len(list(reversed(solution))) == count
+    for wrong in (count, -count - 1, 10**30):
+        with pytest.raises(IndexError, match="does not exist"):
+            solution[wrong]
+
+
+@pytest.mark.parametrize("wrong", [True, np.bool_(False), 1.5, "1", None, [0], np.array([0, 1])])
+def test_what_is_no_index_is_refused(solution, wrong):
+    with pytest.raises(InputError, match="must be a whole number"):
+        solution[wrong]
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        slice(None), slice(2, 9), slice(3, 31, 9), slice(None, None, -1), slice(-5, None),
+        slice(4, 4), slice(100, 200), slice(20, 2, -3),
+    ],
+)  # fmt: skip
+def test_a_slice_is_a_solution_of_those_lps(exposure, solution, cut):
+    part, chosen = solution[cut], range(len(solution))[cut]
+    assert len(part) == len(chosen) == len(part.indptr) - 1
+    for k, i in enumerate(chosen):
+        same(part[k], solution[i])
+    assert part.indptr[0] == 0 and part.indptr[-1] == len(part.terms)
+    assert part.skipped == (4 if len(part) == len(solution) else 0)
+    assert part.check(exposure).ok and part.check(exposure).lps == len(chosen)
+    str(part)
+
+
+def test_a_strange_slice_is_refused(solution):
+    with pytest.raises(InputError, match="cannot be cut"):
+        solution["a":]
+    with pytest.raises(InputError, match="cannot be cut"):
+        solution[::0]
+
+
+def test_a_verification_is_true_when_it_holds(exposure, solution):
+    assert solution.check(exposure)
+    assert not replace(solution, margin=solution.margin + 1).check(exposure)
+
+
+def test_for_node_looks_at_its_input(solution):
+    assert len(solution.for_node(np.int64(2))) == 6
+    for wrong in (True, 1.0, "2"):
+        with pytest.raises(InputError, match="node must be a whole number"):
+            solution.for_node(wrong)
+    with pytest.raises(InputError, match="member must be a whole number"):
+        solution.for_node(2, member=0.5)
+    with pytest.raises(InputError, match="node 2 was not solved by member 3"):
+        solution.for_node(2, member=3)
+
+
+def test_dense_is_admissible_and_the_last_target_counts(exposure, solution):
+    lam = solution.dense(exposure)
+    torch.testing.assert_close(exposure.masses(lam), exposure.mass)
+    last = torch.full((6,), 5)
+    torch.testing.assert_close(lam, solve_oracle(exposure, last).dense(exposure))
+    few = solve_oracle(exposure, last, torch.tensor([2]))
+    zero, frozen = few.dense(exposure, "zero"), few.dense(exposure)
+    ends = exposure.segments[::3]
+    assert float(zero[:, : ends[2]].abs().sum() + zero[:, ends[3] :].abs().sum()) == 0
+    torch.testing.assert_close(frozen[:, : ends[2]], exposure.coefficients[:, : ends[2]])
+    with pytest.raises(InputError, match='fill must be "frozen" or "zero"'):
+        few.dense(exposure, "nothing")
+
+
+def witness(solution, **changes):
+    return str(replace(solution[0], **changes))
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Class 0 against 1 and 2: γ is 4, or −4."""
+    table = np.array([[3.0, 0, 1], [0.0, 5, 5]])
+    worse = np.array([[0.0, 1, 3], [0, 1, 2]])
+    nodes = [(np.zeros(3), [(np.ones(2), table)]), (np.zeros(3), [(np.ones(2), worse)])]
+    return solve_oracle(exposure_of(nodes), torch.zeros(2, dtype=torch.long))
+
+
+def test_sentences_say_what_is_proven(pair):
+    good, bad = pair[0], pair[1]
+    assert str(good) == "node 0, class 0 can win by 4 using node 0 (λ 2); no reweighting exceeds 4"
+    assert str(bad) == (
+        "node 1, class 0 cannot win: every reweighting loses by at least 4 to the rival mixture "
+        "100.0 % class 2"
+    )
+    for margin in (5e-8, 0.0, -5e-8, 1e-7, -1e-7):
+        text = str(replace(good, margin=margin, bound=margin))
+        assert text.startswith("node 0, class 0 ties at best: using node 0 (λ 2) its margin is")
+        assert "cannot" not in text and "loses" not in text and "can win" not in text
+    assert "can win by 1.1e-07" in str(replace(good, margin=1.1e-7, bound=1.1e-7))
+    assert "loses by at least 1.1e-07" in str(replace(bad, margin=-1.1e-7, bound=-1.1e-7))
+
+
+def test_sentences_of_answers_that_are_not_certified(pair):
+    doubtful = {"status": "not certified", "reason": "why"}
+    open_ = str(replace(pair[0], margin=-1.0, bound=2.0, **doubtful))
+    assert open_ == (
+        "node 0, class 0 may or may not win: its best margin lies between -1 and 2, "
+        "not certified (why)"
+    )
+    wins = str(replace(pair[0], margin=1.0, bound=2.0, **doubtful))
+    assert "can win by 1 using" in wins and "exceeds 2, not certified (why)" in wins
+    loses = str(replace(pair[1], margin=-9.0, bound=-4.0, **doubtful))
+    assert "loses by at least 4" in loses and "not certified" in loses
+    below = str(replace(pair[1], margin=-9.0, bound=0.0, **doubtful))
+    assert "cannot win: its best margin lies between -9 and 0" in below
+    failed = str(replace(pair[0], status="failed", margin=np.nan, bound=np.nan, reason="why"))
+    assert failed == "node 0, class 0: no answer (why)"
+
+
+def test_sentences_of_nodes_without_terms():
+    empty = [(np.empty(0), np.empty((0, 3)))]
+    nodes = [(np.array(beta), empty) for beta in ([1.0, 3, 2.5], [3.0, 3, 0], [4.0, 3, 0])]
+    nodes.append(random_node(np.random.default_rng(0), [2], 3))
+    found = solve_oracle(exposure_of(nodes), torch.zeros(4, dtype=torch.long))
+    assert [str(answer) for answer in found][:3] == [
+        "node 0, class 0 loses as it stands, by 2 to class 1; no message can be reweighted",
+        "node 1, class 0 ties with class 1 as it stands; no message can be reweighted",
+        "node 2, class 0 wins as it stands, by 1; no message can be reweighted",
+    ]
+
+
+def test_weights_that_rounding_left_are_not_named(pair):
+    text = str(replace(pair[1], rival_weights=np.array([0.0, 1e-12, 1 - 1e-12])))
+    assert "class 1" not in text and "100.0 % class 2" in text
+
+
+def test_damaged_files_are_one_sentence(tmp_path, solution):
+    path = tmp_path / "solution.safetensors"
+    solution.save(path)
+    header, tensors = load_tensors(path, KIND)
+
+    def write(changes, **words):
+        kept = {name: t for name, t in (tensors | changes).items() if t is not None}
+        save_tensors(path, KIND, {**header, **words}, kept)
+
+    for changes, text in (
+        ({"margin": None}, "margin is missing"),
+        ({"extra": torch.zeros(1)}, "extra is missing or no array"),
+        ({"margin": tensors["margin"][1:]}, "margin has"),
+        ({"terms": tensors["terms"][1:]}, "indptr must rise"),
+        ({"indptr": tensors["indptr"].flip(0)}, "indptr must rise"),
+        ({"status": tensors["status"] + 9}, "status holds numbers"),
+    ):
+        write(changes)
+        with pytest.raises(FileFormatError, match=text):
+            OracleSolution.load(path)
+    write({}, reasons=["x"])
+    with pytest.raises(FileFormatError, match="not a set of named values"):
+        OracleSolution.load(path)
+    write({})
+    assert OracleSolution.load(path).reasons == {3: "three", 30: "thirty"}
+
+
+Y = torch.arange(6)
+
+
+@pytest.mark.parametrize(
+    ("target", "nodes", "message"),
+    [
+        (None, None, "target is missing"),
+        (object(), None, "target is a object"),
+        ("classes", None, "tensor of classes or \"all\", not 'classes'"),
+        ([0, "one"], None, "target is a list"),
+        (torch.zeros(5, dtype=torch.long), None, r"shape \[5\] instead of \[6\]"),
+        (torch.zeros(6, 1, dtype=torch.long), None, r"shape \[6, 1\] instead of \[6\]"),
+        (torch.zeros(6, dtype=torch.bool), None, "truth values; give integer classes"),
+        (torch.zeros(6), None, "target holds torch.float32; give integers"),
+        (torch.zeros(6, dtype=torch.complex64), None, "target holds torch.complex64"),
+        (torch.tensor([0, 1, 2, 3, 4, 6]), None, "target 6 of node 5 is not a class 0..5"),
+        (torch.tensor([0, -2, 2, 3, 4, 5]), None, "target -2 of node 1"),
+        (Y, ["a"], "nodes is a list"),
+        (Y, [1.5], "nodes holds torch.float32"),
+        (Y, 1.5, "nodes holds torch.float32"),
+        (Y, 1, r"nodes has shape \[\]"),
+        (Y, [[0, 1]], r"nodes has shape \[1, 2\]"),
+        (Y, torch.ones(6, 2, dtype=torch.bool), r"mask nodes has shape \[6, 2\] instead of \[6\]"),
+        (Y, torch.ones(5, dtype=torch.bool), "the mask nodes has shape"),
+        (Y, [6], "outside 0..5"),
+        (Y, [-1], "outside 0..5"),
+        (Y, [], "nodes selects no node"),
+        (Y, {}, "nodes is a dict"),
+    ],
+)
+def test_bad_targets_and_nodes(exposure, target, nodes, message):
+    calls = [solve_oracle, relaxed_margins, nearest_reweighting, stable_evidence, reach]
+    for call in calls[:4] if isinstance(target, str) else calls:
+        with pytest.raises(InputError, match=message):
+            call(exposure, target, nodes)
+    if target is Y:
+        with pytest.raises(InputError, match=message):
+            class_reach(exposure, nodes)
+
+
+def test_lists_and_arrays_are_accepted(exposure):
+    plain = solve_oracle(exposure, Y, torch.tensor([1, 4]))
+    for target in (Y.tolist(), Y.numpy(), Y.int(), Y.to(torch.uint8)):
+        for nodes in ([1, 4], np.array([1, 4]), (1, 4)):
+            np.testing.assert_array_equal(
+                solve_oracle(exposure, target, nodes).margin, plain.margin
+            )
+
+
+def test_other_arguments(exposure, solution):
+    for wrong in (0, -1, True, 1.5, "2"):
+        with pytest.raises(InputError, match="threads must be"):
+            solve_oracle(exposure, "all", threads=wrong)
+    for wrong in ("magic", None, ["simplex"]):
+        with pytest.raises(InputError, match='"simplex", "highs" or "gurobi"'):
+            solve_oracle(exposure, "all", method=wrong)
+    for wrong in (None, "x", 3):
+        with pytest.raises(InputError, match="exposure is a"):
+            solve_oracle(wrong, "all")
+        with pytest.raises(InputError, match="exposure is a"):
+            solution.check(wrong)
+    for wrong in (0, -1.0, float("nan"), "1", None):
+        with pytest.raises(InputError, match="epsilon must be"):
+            stable_evidence(exposure, Y, [0], epsilon=wrong)
+    for wrong in (float("inf"), "1", None):
+        with pytest.raises(InputError, match="margin must be a finite number"):
+            nearest_reweighting(exposure, Y, [0], margin=wrong)
+    for wrong in (-0.1, 1.1, float("nan"), "half", True):
+        with pytest.raises(InputError, match="slack must"):
+            relax(exposure, wrong)
+    for wrong in (0.5, ["half"], [], [2.0]):
+        with pytest.raises(InputError, match="slack"):
+            relaxed_margins(exposure, Y, slack=wrong)
+    with pytest.raises(InputError, match="for every class use class_reach"):
+        reach(exposure, "all")
+    with pytest.raises(InputError, match="there is no mean of 'speed'"):
+        reach(exposure, Y).mean("speed")

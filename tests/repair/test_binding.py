@@ -1,0 +1,134 @@
+"""A repair belongs to the model it was fitted on, whatever graph that model sees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
+from toy_exposures import CLASSES, FEATURES, toy_exposure, toy_frozen, toy_graph
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposure, expose
+from gnn_repair.repair import NodeTranslation, load_repair
+
+DATA = toy_graph()
+BUDGET = replace(NodeTranslation().budget, epochs=2, epoch_zero=False)
+METHOD = NodeTranslation(hidden=4, budget=BUDGET)
+
+
+class Net(nn.Module):
+    """A user's model with a buffer."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first, self.last = GCNConv(FEATURES, 8), GCNConv(8, CLASSES)
+        self.register_buffer("offset", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x, edge_index).relu() + self.offset, edge_index)
+
+
+def net(seed: int = 0) -> Net:
+    return Net(seed).double().eval()
+
+
+def exposed(model: nn.Module, data: Data = DATA) -> Exposure:
+    return expose(model, data)
+
+
+def fitted(exposure: Exposure):
+    masks = DATA.train_mask[:, : exposure.num_members], DATA.val_mask[:, : exposure.num_members]
+    return METHOD.fit(exposure, DATA.y, *masks, device="cpu")
+
+
+def test_another_model_of_equal_width_is_refused():
+    repair = fitted(exposed(net(0)))
+    with pytest.raises(InputError, match=r"other weights .* or \.unbound\(\)"):
+        repair.logits(exposed(net(1)))
+    with pytest.raises(InputError, match="other weights"):
+        repair.shift(exposed(net(1)))
+    with pytest.raises(InputError, match="other weights"):
+        repair.predict(exposed(net(1)))
+
+
+def test_whoever_knows_may():
+    repair, other = fitted(exposed(net(0))), exposed(net(1))
+    assert bool(repair.unbound().logits(other).isfinite().all())
+    own = exposed(net(0))
+    assert torch.equal(repair.unbound().logits(own), repair.logits(own))
+
+
+def test_the_same_model_on_another_graph_is_accepted():
+    model = net(0)
+    other = Data(x=DATA.x.flip(0)[:20], edge_index=torch.arange(20).repeat(2, 1), y=DATA.y[:20])
+    assert exposed(model, other).fingerprint == exposed(model).fingerprint
+    assert fitted(exposed(model)).logits(exposed(model, other)).shape == (1, 20, CLASSES)
+
+
+@pytest.mark.parametrize("change", ["first", "last", "buffer"])
+def test_every_weight_counts(change):
+    model, other = net(0), net(0)
+    with torch.no_grad():
+        if change == "buffer":
+            other.offset[3] += 1e-9
+        else:
+            getattr(other, change).bias[0] += 1e-9
+    assert exposed(model).fingerprint != exposed(other).fingerprint
+
+
+def test_neither_device_nor_a_wider_type_counts():
+    model = Net(0).eval()
+    single = Data(x=DATA.x.float(), edge_index=DATA.edge_index, y=DATA.y)
+    assert expose(model, single).fingerprint == expose(Net(0).double().eval(), DATA).fingerprint
+
+
+def test_members_have_fingerprints_of_their_own():
+    exposure = toy_exposure("gcn")
+    assert len(set(exposure.fingerprint)) == 2
+    assert exposure.member(1).fingerprint == exposure.fingerprint[1:]
+    repair = fitted(exposure)
+    assert repair.member(1).logits(exposure.member(1)).shape == (1, 30, CLASSES)
+    with pytest.raises(InputError, match="other weights"):
+        repair.member(1).logits(exposure.member(0))
+    swapped = replace(exposure, fingerprint=exposure.fingerprint[::-1])
+    with pytest.raises(InputError, match="member 0"):
+        repair.logits(swapped)
+
+
+def test_a_backbone_and_its_network_are_exposed_differently():
+    """Both are 8 wide, but h is not the same: a repair of one must not serve the other."""
+    exposure = toy_exposure("gcn")
+    network = expose(toy_frozen("gcn").network(0), DATA)
+    with pytest.raises(InputError):
+        fitted(exposure).member(0).logits(network)
+
+
+def test_cuts_of_an_exposure_stay_the_same_model(tmp_path):
+    exposure = toy_exposure("sage")
+    repair = fitted(exposure)
+    part = exposure.restrict(torch.tensor([5, 2]))
+    assert torch.equal(repair.logits(part), repair.logits(exposure)[:, [5, 2]])
+    exposure.save(tmp_path / "exposure")
+    again = Exposure.load(tmp_path / "exposure")
+    assert again.fingerprint == exposure.fingerprint
+    repair.save(tmp_path / "repair")
+    assert torch.equal(load_repair(tmp_path / "repair").logits(again), repair.logits(exposure))
+    repair.unbound().save(tmp_path / "repair")
+    assert load_repair(tmp_path / "repair").fingerprint is None
+
+
+def test_an_exposure_made_by_hand_names_no_model():
+    exposure = replace(toy_exposure("sage"), fingerprint=())
+    repair = fitted(exposure)
+    repair.logits(exposure)
+    with pytest.raises(InputError, match="the repair does not say which model"):
+        repair.logits(toy_exposure("sage"))
+    with pytest.raises(InputError, match="the exposure does not say which model"):
+        fitted(toy_exposure("sage")).logits(exposure)
+    with pytest.raises(InputError, match="fingerprint has 1 entries for 2 members"):
+        replace(exposure, fingerprint=("a",))

@@ -1,0 +1,105 @@
+"""What a fit cannot use is named in one sentence, whichever repair is asked."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from toy_exposures import toy_exposure, toy_frozen, toy_graph
+
+from gnn_repair.errors import InputError, SplitError
+from gnn_repair.repair import REPAIRS, RefitHead, SetTranslation
+from gnn_repair.training import Budget
+
+DATA = toy_graph()
+TRAIN, VAL, Y = DATA.train_mask, DATA.val_mask, DATA.y
+BAD = {
+    "none": ({"val": None}, "val_mask is None; give a boolean mask of the 30 nodes"),
+    "list": ({"train": [1, 2]}, "train_mask is list; give a boolean mask"),
+    "array": ({"train": TRAIN.numpy()}, "train_mask is ndarray; give a boolean mask"),
+    "floats": ({"train": TRAIN.float()}, "train_mask is torch.float32 .* such as train_mask > 0"),
+    "zeros and ones": ({"val": VAL.long()}, "val_mask is torch.int64 .* such as val_mask > 0"),
+    "numbers": ({"train": TRAIN[:, 0].nonzero().view(-1)}, "train_mask holds node numbers"),
+    "short": ({"train": TRAIN[:10]}, "of 10 nodes; give a boolean mask of the 30 nodes"),
+    "cube": ({"train": TRAIN.unsqueeze(2)}, r"train_mask has shape \[30, 2, 1\]"),
+    "wide": ({"val": VAL[:, [0, 1, 0]]}, "val_mask has 3 splits but the exposure has 2"),
+    "overlap": ({"val": VAL | TRAIN}, "in train_mask and in val_mask"),
+    "empty": ({"train": TRAIN & torch.tensor([True, False])}, "train_mask of member 1 is empty"),
+    "beyond": ({"y": Y + 1}, r"node \d+ has label 3 but is in a mask"),
+    "unlabelled": ({"y": torch.where(TRAIN[:, 1], -1, Y)}, r"node \d+ has label -1 but is in"),
+    "float labels": ({"y": Y.float()}, "y is torch.float32; give whole numbers"),
+    "bool labels": ({"y": Y > 0}, "y is torch.bool; give whole numbers"),
+    "column": ({"y": Y.unsqueeze(1)}, r"y has shape \[30, 1\]"),
+    "label list": ({"y": Y.tolist()}, "y is list; give a tensor"),
+    "no labels": ({"y": None}, "y is NoneType; give a tensor"),
+    "frozen": ({"exposure": toy_frozen("gcn")}, "exposure is Frozen; give what expose"),
+    "batch 0": ({"batch_size": 0}, "batch_size is 0; give a whole number of at least 1"),
+    "batch 2.5": ({"batch_size": 2.5}, "batch_size is 2.5; give a whole number"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("name", REPAIRS)
+def test_what_cannot_be_used_is_named(name, case):
+    change, message = BAD[case]
+    given = SimpleNamespace(
+        **{"exposure": toy_exposure("gcn"), "y": Y, "train": TRAIN, "val": VAL, "batch_size": None}
+        | change
+    )
+    with pytest.raises(InputError, match=message) as caught:
+        REPAIRS[name]().fit(
+            given.exposure,
+            given.y,
+            given.train,
+            given.val,
+            batch_size=given.batch_size,
+            device="cpu",
+        )
+    if case in ("none", "floats", "numbers", "overlap", "empty", "wide"):
+        assert isinstance(caught.value, SplitError)
+
+
+def brief(**settings):
+    return SetTranslation(hidden=4, budget=Budget(2, None, 0.01, 0.0), **settings)
+
+
+def test_labels_of_any_whole_type_will_do():
+    exposure = toy_exposure("gcn")
+    expected = brief().fit(exposure, Y, TRAIN, VAL, device="cpu").logits(exposure)
+    for dtype in (torch.int32, torch.uint8, torch.int16):
+        found = brief().fit(exposure, Y.to(dtype), TRAIN, VAL, device="cpu")
+        assert torch.equal(found.logits(exposure), expected)
+    found = brief().fit(exposure, Y, TRAIN, VAL, device="cpu", batch_size=np.int64(100))
+    assert torch.equal(found.logits(exposure), expected)
+
+
+@pytest.mark.parametrize("name", REPAIRS)
+def test_a_fitted_repair_asks_for_an_exposure(name):
+    repair = REPAIRS[name]()
+    if hasattr(repair, "budget"):
+        repair = type(repair)(budget=Budget(1, None, 0.01, 0.0))
+    fitted = repair.fit(toy_exposure("gcn"), Y, TRAIN, VAL, device="cpu")
+    with pytest.raises(InputError, match="exposure is Frozen; give what expose"):
+        fitted.logits(toy_frozen("gcn"))
+
+
+def test_warnings_point_at_the_caller():
+    train = TRAIN & (Y != 2).unsqueeze(1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        brief().fit(toy_exposure("gcn"), Y, train, VAL, device="cpu")
+        wild = RefitHead(budget=Budget(4, None, 1e300, 0.0))
+        fitted = wild.fit(toy_exposure("gcn"), Y, TRAIN, VAL, device="cpu")
+    texts = {str(item.message): item.filename for item in caught}
+    epochs = fitted.best_epoch.tolist()
+    assert fitted.diverged.tolist() == [True, True]
+    assert set(texts) == {
+        "member 0 is repaired without any training node of class 2",
+        "member 1 is repaired without any training node of class 2",
+        f"Refit head of member 0 diverged; its state of epoch {epochs[0]} was kept",
+        f"Refit head of member 1 diverged; its state of epoch {epochs[1]} was kept",
+    }
+    assert set(texts.values()) == {__file__}

@@ -1,0 +1,106 @@
+"""One model a page: the run that is shown is the stored one, or the page says that it is not."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import torch
+from report_worlds import make_exposure
+
+from gnn_repair.errors import InputError
+from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.reporting import evidence_of, gather, report, report_run
+from gnn_repair.study import PAPER, Store, override, read_results, run_study
+from gnn_repair.study.rerun import rerun, stack_of
+
+SMALL = override(
+    PAPER,
+    [
+        "backbones.hidden=8",
+        "backbones.short.epochs=8",
+        "repairs.hidden=8",
+        "repairs.reweighting.epochs=3",
+        "repairs.reweighting.learning_rate=0.05",
+        "repairs.set_translation.epochs=3",
+        "repairs.set_translation.learning_rate=0.05",
+    ],
+)
+METHODS = ["reweighting", "set_translation"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    root = tmp_path_factory.mktemp("study") / "store"
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    options = {"store": root, "methods": METHODS, "protocol": SMALL, "device": "cpu"}
+    assert run_study(["builtin"], ["gcn"], [0, 1, 3], **options).stored == 3
+    yield Store(root)
+    torch.set_num_threads(before)
+
+
+def payload(path):
+    text = path.read_text(encoding="utf-8")
+    return json.loads(re.search(r'id="payload">(.*?)</script>', text, re.S)[1])
+
+
+def test_the_run_is_made_again_in_its_stack_and_comes_out_the_same(store, tmp_path):
+    run = rerun("builtin", "gcn", 1, source=store, protocol=SMALL, methods=METHODS, device="cpu")
+    assert run.case.splits == (0, 1, 3)
+    stored = store.get(SMALL.digest, run.case.runs[1])
+    for part in ("graph", "frozen", "methods", "stages", "stack", "members"):
+        assert run.record[part] == stored[part], part
+    assert run.provenance() == (
+        "split 1, trained with splits 0, 1, 3; the stored run, made again with the same accuracies"
+    )
+    evidence = evidence_of(run)
+    assert evidence.right.mean() == pytest.approx(stored["frozen"]["test"])
+    for item in evidence.corrections:
+        share = (item.predictions == evidence.true_class).mean()
+        assert share == pytest.approx(stored["methods"][item.name]["test"])
+    page = payload(report_run(run, tmp_path / "a.html", read_results(store.root, SMALL.digest)))
+    assert "Split 1, trained with splits 0, 1, 3; the stored run" in page["subtitle"]
+    shown = page["study"]["cases"][page["study"]["shown"]]["methods"][0]["values"]
+    assert shown[1] == pytest.approx(100 * evidence.right.mean())
+
+
+def test_a_run_that_comes_out_differently_says_so(store, tmp_path):
+    copy = Store(tmp_path / "store")
+    copy.begin(SMALL)
+    for record in store.records(SMALL.digest):
+        record["frozen"]["test"] = 0.125
+        copy.put(record)
+    run = rerun("builtin", "gcn", 0, source=copy, protocol=SMALL, methods=[], device="cpu")
+    said = run.provenance()
+    assert "made again for this page, where the frozen model is right about" in said
+    assert "(stored 12.5 %): the nodes are of this model" in said
+
+
+def test_without_a_store_it_is_made_for_the_page(store):
+    run = rerun("builtin", "gcn", 2, source=store, protocol=SMALL, methods=[], device="cpu")
+    assert run.case.splits == (2,)
+    assert run.provenance() == "split 2, trained alone; made for this page"
+
+
+def test_the_stack_of_earlier_records_is_found_where_it_can_be(store):
+    (first, *_) = store.records(SMALL.digest)
+    earlier = {name: value for name, value in first.items() if name != "stack"}
+    assert stack_of(store, SMALL.digest, earlier) == (0, 1, 3)
+    assert stack_of(store, SMALL.digest, {**earlier, "members": 2}) == (0,)
+    assert stack_of(store, SMALL.digest, {**earlier, "members": 1}) == (0,)
+
+
+def test_another_model_s_solution_is_refused(tmp_path):
+    exposure, y = make_exposure(seed=3)
+    other, _ = make_exposure(seed=4)
+    smaller, labels = make_exposure(nodes=20, seed=5)
+    own = solve_oracle(exposure, y)
+    assert gather(exposure, y, solution=own).margin.size == 40
+    for foreign in (solve_oracle(other, y), solve_oracle(smaller, labels)):
+        with pytest.raises(InputError, match="the solution is not of this exposure"):
+            report(exposure, y, tmp_path / "page.html", solution=foreign)
+    with pytest.raises(InputError, match=r"give what gnn_repair\.solve_oracle returns"):
+        report(exposure, y, tmp_path / "page.html", solution=3)
+    assert not (tmp_path / "page.html").exists()

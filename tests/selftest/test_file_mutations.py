@@ -1,0 +1,77 @@
+"""A short run of the campaign of altered files, and whether it would notice faults."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gnn_repair.errors import FileFormatError
+from gnn_repair.files import layout, tensors
+from gnn_repair.oracle import saving
+from gnn_repair.repair import load_repair
+from gnn_repair.selftest.file_edits import Parts
+from gnn_repair.selftest.file_mutations import _Memory, campaign
+from gnn_repair.selftest.file_subjects import make_subjects
+
+LONG = 1e9
+
+
+def test_altered_files_are_refused_or_load_as_sound_values():
+    told: list[str] = []
+    found = campaign(1, LONG, told.append, most=100)
+    assert found.faults == ()
+    assert found.tried == 400
+    # Refusals alone would prove nothing: some altered files are sound and must load.
+    for kind in ("exposure", "frozen", "repair", "solution"):
+        assert found.details[f"{kind}: refused"] > 50
+        assert found.details[f"{kind}: unchanged"] > 0
+    assert found.details["solution: other sound values"] > 0
+
+
+def test_the_same_seed_tries_the_same_files():
+    assert campaign(5, LONG, most=8) == campaign(5, LONG, most=8)
+    assert campaign(5, 0.0).tried == 0
+
+
+def test_a_checksum_that_is_not_compared_is_noticed(monkeypatch):
+    def believing(parts: layout.Layout, *_: object) -> dict[str, object]:
+        return tensors.parse_json(parts.metadata["header"])
+
+    monkeypatch.setattr(tensors, "_opened", believing)
+    found = campaign(1, LONG, most=60)
+    assert any("another content" in fault for fault in found.faults)
+    assert any("KeyError" in fault or "Attribute" in fault for fault in found.faults)
+
+
+def test_missing_checks_of_values_are_noticed(monkeypatch):
+    for name in ("_check_shapes", "_check_numbers", "_check_answers"):
+        monkeypatch.setattr(saving, name, lambda arrays: None)
+    found = campaign(1, LONG, most=60)
+    assert found.faults
+    assert all(fault.startswith("solution") for fault in found.faults)
+
+
+def test_sizes_that_only_a_header_claims_take_no_memory(tmp_path):
+    (repair,) = [subject for subject in make_subjects(tmp_path) if subject.name == "repair"]
+    parts = Parts.of(repair.files[0])
+    header = json.loads(parts.metadata["header"])
+    header["settings"]["hidden"] = 20_000_000
+    metadata = {**parts.metadata, "header": json.dumps(header)}
+    content = replace(parts, metadata=metadata).sealed().whole()
+    (tmp_path / "huge").write_bytes(content)
+    memory = _Memory()
+    with pytest.raises(FileFormatError, match="claims 20000000 channels but holds"):
+        load_repair(tmp_path / "huge")
+    assert memory.fault() == ""
+    assert len(content) < 10_000
+
+
+def test_memory_is_noticed():
+    memory = _Memory()
+    if memory.before is None:
+        pytest.skip("this system does not tell a process's peak")
+    torch.ones(40 << 20, dtype=torch.float32)
+    assert memory.fault() == "took 160 MiB" or memory.fault().startswith("took 1")

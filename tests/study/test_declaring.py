@@ -1,0 +1,196 @@
+"""A method is declared once: whoever adds one sees it in records, tables, figures and pages."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from tiny import TINY, tiny_graph
+
+from gnn_repair.backbones import BACKBONES
+from gnn_repair.backbones.titles import TITLES
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import expose
+from gnn_repair.repair import METHODS, REPAIRS, FittedRepair, Look, Method, Repair
+from gnn_repair.repair.fitted import about, untrained
+from gnn_repair.repair.methods import MARKERS, method_of, title_of
+from gnn_repair.reporting.figures import _look
+from gnn_repair.reporting.writing import report
+from gnn_repair.study import PAPER, Case, make_tables, override
+from gnn_repair.study.methods import chosen_methods
+from gnn_repair.study.run_case import Settings, run_case
+
+PROTOCOL = override(PAPER, TINY)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class FittedMajority(FittedRepair):
+    """Everybody gets the commonest training class."""
+
+    def logits(self, exposure: Any) -> torch.Tensor:
+        classes = self._matching(exposure)["counts"].double()
+        return classes.unsqueeze(1).expand(-1, exposure.num_recipients, -1)
+
+
+@dataclass(frozen=True)
+class Majority(Repair[FittedMajority]):
+    """The whole file of a further repair."""
+
+    def learn(self, exposure, train, val, batch_size, on_progress):
+        counts = torch.zeros(exposure.num_members, exposure.num_classes)
+        counts.scatter_add_(1, train.labels, train.real.float())
+        values = {"parameters": {}, "constants": {"counts": counts}}
+        return self.fitted(**about(exposure), **untrained(exposure), **values)
+
+    def fitted(self, **values: Any) -> FittedMajority:
+        return FittedMajority(repair=self, **values)
+
+
+@pytest.fixture
+def declared(monkeypatch):
+    """The one line."""
+    method = Method(
+        title="Majority vote",
+        output="one class",
+        message_set=False,
+        repair=Majority,
+        look=Look("circle", "#123456", "#abcdef"),
+        trained=False,
+        batched=False,
+        from_paper=False,
+    )
+    monkeypatch.setitem(METHODS, "majority", method)
+    return method
+
+
+@pytest.fixture
+def data():
+    return tiny_graph()
+
+
+def test_a_further_method_is_in_records_and_tables(declared, data):
+    case = Case("mine", "gcn", (0, 1), chosen_methods(["reweighting", "majority"]))
+    settings = Settings(PROTOCOL, lambda name: data, BACKBONES, "cpu")
+    records = run_case(settings, case, lambda text: None)
+    for split, record in enumerate(records):
+        labels = data.y[data.train_mask[:, split]]
+        commonest = int(torch.bincount(labels).argmax())
+        test = data.y[data.test_mask[:, split]]
+        expected = float((test == commonest).double().mean())
+        assert record["methods"]["majority"]["test"] == pytest.approx(expected)
+    controls, full = make_tables(records, ["controls", "full-controls"])
+    assert controls.sheets[0].rows["Majority vote (not in the paper)"][0] == "one class"
+    assert "Majority vote (not in the paper)" in [sheet.title for sheet in full.sheets]
+
+
+def test_a_further_method_is_on_the_page_and_in_the_figures(declared, data, tmp_path):
+    from gnn_repair.backbones import Shape, train_backbone
+
+    backbone = BACKBONES["gcn"](Shape(hidden=8))
+    budget = PROTOCOL.backbones.short
+    frozen = train_backbone(backbone, data, (0,), device="cpu", budget=budget)
+    exposure = expose(frozen)
+    masks = data.train_mask[:, :1], data.val_mask[:, :1]
+    fitted = declared.build(PROTOCOL.repairs, exposure).fit(exposure, data.y, *masks, device="cpu")
+    path = report(
+        exposure, data.y, tmp_path / "page.html", repairs={"majority": fitted, "mine": fitted}
+    )
+    block = re.search(r'id="payload"[^>]*>(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
+    payload = json.loads(block.group(1))
+    titles = {repair["key"]: repair["title"] for repair in payload["run"]["repairs"]}
+    assert titles == {"majority": "Majority vote", "mine": "mine"}
+    look = payload["looks"]["majority"]
+    assert look == {
+        "marker": "circle",
+        "colour": "#123456",
+        "dark": "#abcdef",
+        "message_set": False,
+    }
+    assert set(payload["looks"]) == set(METHODS)
+    assert _look("majority") == ("o", "#123456")
+    assert _look("nobody's") == ("P", "#9467bd")
+
+
+def test_classes_take_their_titles_from_the_declaration():
+    assert list(REPAIRS) == [key.replace("_", "-") for key in METHODS]
+    for key, method in METHODS.items():
+        repair = REPAIRS[key.replace("_", "-")]
+        assert method.repair_class is repair
+        assert method_of(repair) is method
+        assert repair.title == method.title == title_of(key)
+    assert len({method.title for method in METHODS.values()}) == len(METHODS)
+    assert Majority.title == "Majority"
+    assert (title_of("frozen"), title_of("mine")) == ("Frozen", "mine")
+
+
+def test_every_method_is_built_as_the_protocol_says(data):
+    from gnn_repair.backbones import train_backbone
+
+    frozen = train_backbone("sgc", data, (0,), budget=PROTOCOL.backbones.short)
+    exposure = expose(frozen)
+    changed = override(PROTOCOL, ["repairs.seed=3", "repairs.dropout=0.4"]).repairs
+    built = {name: method.build(changed, exposure) for name, method in METHODS.items()}
+    for name in ("reweighting", "set_translation", "node_translation", "refit_head"):
+        assert built[name].budget == getattr(changed, name)
+        assert built[name].seed == 3
+    assert (built["reweighting"].hidden, built["set_translation"].hidden) == (8, 8)
+    assert [built[n].dropout for n in ("reweighting", "node_translation")] == [0.4, 0.4]
+    assert built["refit_head"].dropout == 0.0
+    goal = built["set_translation"].num_parameters(6, 3)
+    count = built["node_translation"].num_parameters(6, 3)
+    assert abs(count - goal) <= (6 + 2 * 3 + 1) / 2 + 1
+    assert built["correct_and_smooth"].layers == 2
+    # The paper fits the linear head on all targets at once; the others follow the batches.
+    assert [name for name, method in METHODS.items() if method.batched] == [
+        "node_translation",
+        "reweighting",
+        "set_translation",
+    ]
+
+
+def test_looks_that_nobody_can_draw_are_refused():
+    with pytest.raises(InputError, match="marker is 'blob'; choose from diamond"):
+        Look("blob", "#000000", "#000000")
+    with pytest.raises(InputError, match="dark is 'red'; write it as"):
+        Look("circle", "#000000", "red")
+    drawn = {(m.look.marker, m.look.colour) for m in METHODS.values()}
+    assert len(drawn) == len(METHODS)
+    assert {marker for marker, _ in drawn} <= set(MARKERS)
+
+
+def test_every_backbone_has_one_title():
+    assert list(TITLES) == list(BACKBONES)
+    for name, backbone in BACKBONES.items():
+        assert backbone.title == TITLES[name]
+
+
+@pytest.mark.parametrize("package", ["repair", "backbones"])
+def test_no_public_name_is_hidden_by_a_module_of_that_name(package):
+    """A package that loads its names late would hand out the module once that is loaded."""
+    module = importlib.import_module(f"gnn_repair.{package}")
+    files = {path.stem for path in Path(module.__file__).parent.glob("*.py")}
+    assert not files & set(module.__all__)
+    for name in module.__all__:
+        assert not isinstance(getattr(module, name), ModuleType)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        module.nonsense  # noqa: B018
+
+
+def test_declarations_and_tables_load_nothing_heavy():
+    code = (
+        "import sys\n"
+        "from gnn_repair.repair import METHODS\n"
+        "import gnn_repair.study.tables\n"
+        "print([m for m in ('torch', 'pandas', 'numba') if m in sys.modules], len(METHODS))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == f"[] {len(METHODS)}"

@@ -1,0 +1,202 @@
+"""What a stored result depends on: stage by stage, and on differences from the paper alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from planted_records import make_record
+
+import gnn_repair.study.identity as identity
+from gnn_repair.backbones import BACKBONES
+from gnn_repair.budget import LONG, SHORT
+from gnn_repair.study import INDEPENDENT, METHODS, PAPER, Protocol, Run, Store, make_plan, override
+from gnn_repair.study.identity import VERSIONS, current_methods, stage_keys
+from gnn_repair.study.overrides import changed
+from gnn_repair.study.protocol import BackboneProtocol, differences, digest_of
+
+LEGACY = "f5ac0ef9f0b2"
+"""What the folder of the independent protocol was called when the whole tree was hashed."""
+
+
+def legacy_tree(protocol=INDEPENDENT):
+    """Settings as they were written before the choices of the data and the start had names."""
+    tree = protocol.settings()
+    del tree["data"], tree["backbones"]["self_loops"], tree["backbones"]["zero_stream_biases"]
+    return tree
+
+
+@dataclasses.dataclass(frozen=True)
+class LaterBackbones(BackboneProtocol):
+    """The tree of a later version, with a field of its own on every level."""
+
+    residual: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Later(Protocol):
+    backbones: LaterBackbones = LaterBackbones()
+    extra: int = 3
+
+
+def moved(assignment, dataset="cora", backbone="sgc"):
+    """Stages whose key a setting changes."""
+    before = stage_keys(PAPER, dataset, backbone)
+    after = stage_keys(override(PAPER, [assignment]), dataset, backbone)
+    return {stage for stage in before if before[stage] != after[stage]}
+
+
+EVERYTHING = {"frozen", "oracle", *METHODS}
+LEARNED = {"reweighting", "set_translation", "node_translation"}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "stages"),
+    [
+        ("backbones.hidden=64", EVERYTHING),
+        ("backbones.long.epochs=7", EVERYTHING),
+        ("backbones.long.patience=none", EVERYTHING),
+        ("backbones.short.epochs=7", set()),
+        ("oracle.reachable_above=1e-6", {"oracle"}),
+        ("repairs.reweighting.epochs=7", {"reweighting"}),
+        ("repairs.seed=1", LEARNED | {"refit_head"}),
+        ("repairs.dropout=0.1", LEARNED),
+        ("repairs.smoothing_layers=3", {"correct_and_smooth"}),
+        ("batches.size=32", LEARNED),
+        ("batches.sizes.pubmed=32", set()),
+        ("batches.sizes.cora=32", LEARNED),
+        ("batches.sizes.cora=64", set()),
+        ("batches.backbones=mixhop", LEARNED),
+    ],
+)
+def test_a_setting_moves_the_stages_that_read_it(assignment, stages):
+    assert moved(assignment) == stages
+
+
+def test_a_backbone_depends_on_the_budget_it_is_trained_on():
+    for name, backbone in BACKBONES.items():
+        short = moved("backbones.short.epochs=7", backbone=name) == EVERYTHING
+        long = moved("backbones.long.epochs=7", backbone=name) == EVERYTHING
+        assert (short, long) == (backbone.budget == SHORT, backbone.budget == LONG), name
+    assert moved("backbones.short.epochs=7", backbone="mine") == EVERYTHING
+    assert moved("backbones.long.epochs=7", backbone="mine") == EVERYTHING
+
+
+def test_every_method_reads_settings_that_exist():
+    tree = PAPER.settings()
+    for method in METHODS.values():
+        for path in method.reads:
+            node = tree
+            for part in path.split("."):
+                node = node[part]
+
+
+def test_a_further_setting_with_its_default_changes_no_address():
+    later = Later().settings()
+    assert later != PAPER.settings()
+    assert differences(PAPER.settings(), later) == {}
+    assert differences(later, later) == {}
+    changes = override(PAPER, ["backbones.hidden=64"])
+    assert differences(changes.settings(), later) == changes.differences()
+
+
+def test_differences_give_the_protocol_back():
+    for assignments in (
+        [],
+        ["backbones.hidden=64", "backbones.long.patience=none"],
+        ["batches.sizes.cora=4", "batches.backbones=sgc,gcn"],
+    ):
+        protocol = override(PAPER, assignments)
+        assert changed(PAPER, protocol.differences()) == protocol
+    fewer = dataclasses.replace(PAPER, batches=dataclasses.replace(PAPER.batches, sizes={}))
+    assert fewer.differences() == {"batches": {"sizes": {"squirrel": None, "amazon-ratings": None}}}
+    assert changed(PAPER, fewer.differences()) == fewer
+    assert fewer.digest != PAPER.digest
+
+
+def test_the_paper_s_values_are_what_they_were():
+    """Records name differences from these, so one that changes needs its stage's version raised.
+
+    A further setting changes the first digest, too; then check that it is all that changed.
+    """
+    assert digest_of(PAPER.settings()) == "9f7d3058b53c"
+    assert digest_of(legacy_tree()) == LEGACY
+
+
+def test_a_stage_of_another_version_is_made_anew_and_no_other(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    store.begin(PAPER)
+    store.put(make_record("cora", "gcn", 0, stages=stage_keys(PAPER, "cora", "gcn")))
+    store.put(make_record("cora", "gcn", 1))
+    runs = [Run("cora", "gcn", 0), Run("cora", "gcn", 1)]
+    assert len(make_plan(store, PAPER, runs).done) == 2
+    monkeypatch.setitem(identity.VERSIONS, "reweighting", 2)
+    for record in store.records(PAPER.digest):
+        assert set(current_methods(record, PAPER)) == {"oracle", *METHODS} - {"reweighting"}
+    assert make_plan(store, PAPER, runs, ["oracle", "set_translation"]).cases == ()
+    assert make_plan(store, PAPER, runs, ["reweighting"]).done == ()
+    monkeypatch.setitem(identity.VERSIONS, "frozen", 2)
+    for record in store.records(PAPER.digest):
+        assert current_methods(record, PAPER) == ()
+
+
+def test_a_further_method_leaves_stored_results_valid(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    store.begin(PAPER)
+    store.put(make_record("cora", "gcn", 0, stages=stage_keys(PAPER, "cora", "gcn")))
+    monkeypatch.setitem(METHODS, "ours", METHODS["reweighting"])
+    monkeypatch.setitem(VERSIONS, "ours", 1)
+    (record,) = store.records(PAPER.digest)
+    assert set(current_methods(record, PAPER)) == {"oracle", *METHODS} - {"ours"}
+    assert make_plan(store, PAPER, [Run("cora", "gcn", 0)], ["reweighting"]).cases == ()
+
+
+@pytest.fixture
+def legacy(tmp_path):
+    """A store as earlier versions wrote it: the whole tree hashed, no keys in the records."""
+    folder = tmp_path / "store" / LEGACY
+    place = folder / "cora" / "gcn"
+    place.mkdir(parents=True)
+    (folder / "protocol.json").write_text(json.dumps(legacy_tree(), indent=1))
+    for split in range(3):
+        record = make_record("cora", "gcn", split, 0.8 + split / 100, protocol=LEGACY)
+        record = {"format": "gnn-repair run", "version": 1, **record}
+        (place / f"split-{split}.json").write_text(json.dumps(record))
+    return Store(tmp_path / "store")
+
+
+def test_a_store_of_earlier_versions_is_read_as_what_it_holds(legacy):
+    names = sorted(path.as_posix() for path in Path(legacy.root).rglob("*"))
+    assert legacy.digests() == [INDEPENDENT.digest]
+    assert legacy.settings(INDEPENDENT.digest) == legacy_tree()
+    found = list(legacy.records(INDEPENDENT.digest))
+    assert [record["frozen"]["test"] for record in found] == pytest.approx([0.80, 0.81, 0.82])
+    assert {record["protocol"] for record in found} == {INDEPENDENT.digest}
+    runs = [Run("cora", "gcn", split) for split in range(4)]
+    plan = make_plan(legacy, INDEPENDENT, runs)
+    assert (len(plan.done), len(plan.missing)) == (3, 1)
+    assert legacy.resolve(LEGACY) == INDEPENDENT.digest
+    assert sorted(path.as_posix() for path in Path(legacy.root).rglob("*")) == names
+
+
+def test_what_is_written_now_goes_before_what_was_written_then(legacy):
+    legacy.begin(INDEPENDENT)
+    legacy.put(make_record("cora", "gcn", 1, 0.5, protocol=INDEPENDENT.digest))
+    legacy.put(make_record("cora", "gcn", 3, 0.6, protocol=INDEPENDENT.digest))
+    found = {r["split"]: r["frozen"]["test"] for r in legacy.records(INDEPENDENT.digest)}
+    assert found == pytest.approx({0: 0.80, 1: 0.5, 2: 0.82, 3: 0.6})
+    assert sorted(path.name for path in legacy.root.iterdir()) == sorted(
+        [LEGACY, INDEPENDENT.digest]
+    )
+
+
+def test_another_protocol_of_earlier_versions_keeps_its_own_address(tmp_path):
+    other = override(INDEPENDENT, ["backbones.hidden=64"])
+    name = digest_of(legacy_tree(other))
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "protocol.json").write_text(json.dumps(legacy_tree(other)))
+    assert Store(tmp_path).digests() == [other.digest]
+    assert other.digest not in (name, PAPER.digest, INDEPENDENT.digest)

@@ -1,0 +1,172 @@
+"""Every small change that could be made to a module, one at a time."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+CALLED = {
+    "min": "max", "max": "min", "any": "all", "all": "any", "amin": "amax", "amax": "amin",
+    "argmin": "argmax", "argmax": "argmin", "sum": "mean", "mean": "sum", "maximum": "minimum",
+    "minimum": "maximum", "nanmax": "nanmin", "nanmin": "nanmax", "floor": "ceil", "ceil": "floor",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A module with one change."""
+
+    path: Path
+    line: int
+    change: str
+    """Such as ``< becomes <=``, with the statement it stands in."""
+    tree: ast.Module
+
+    @property
+    def key(self) -> str:
+        """Names the mutant in lists; independent of the line it happens to stand on."""
+        return f"{self.path.as_posix()}: {self.change}"
+
+
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """All mutants of one file, in the order of its lines."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    seen: dict[str, int] = {}
+    for number, (node, statement) in enumerate(_places(tree)):
+        for variant, name in enumerate(_changes(node)):
+            text = f"{name} in `{ast.unparse(statement).splitlines()[0][:90]}`"
+            seen[text] = seen.get(text, 0) + 1
+            text += f" ({seen[text]})" if seen[text] > 1 else ""
+            yield Mutant(path, node.lineno, text, _with_change(tree, number, variant))
+
+
+def _with_change(tree: ast.Module, number: int, variant: int) -> ast.Module:
+    changed = copy.deepcopy(tree)
+    node, _ = list(_places(changed))[number]
+    _apply(node, variant)
+    return ast.fix_missing_locations(changed)
+
+
+def _places(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, ast.stmt]]:
+    """Nodes that may be changed, each with its statement; types, docstrings and words are not."""
+    yield from _inside(tree.body, None)
+
+
+def _inside(
+    body: list[ast.stmt], owner: ast.stmt | None
+) -> Iterator[tuple[ast.expr | ast.stmt, ast.stmt]]:
+    for statement in body:
+        if _is_words(statement):
+            continue
+        yield statement, statement
+        for child in ast.iter_child_nodes(statement):
+            if not isinstance(child, ast.stmt) and not _is_hint(statement, child):
+                yield from _expressions(child, statement)
+        for field in ("body", "orelse", "finalbody"):
+            if isinstance(inner := getattr(statement, field, None), list):
+                yield from _inside(inner, statement)
+
+
+def _expressions(node: ast.AST, statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.stmt]]:
+    if isinstance(node, ast.JoinedStr):
+        return
+    if isinstance(node, ast.arg):
+        return
+    if isinstance(node, ast.expr):
+        yield node, statement
+    for child in ast.iter_child_nodes(node):
+        yield from _expressions(child, statement)
+
+
+def _is_words(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Import | ast.ImportFrom | ast.Raise):
+        return True
+    if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
+        return True
+    if isinstance(statement, ast.FunctionDef) and statement.name in ("__str__", "__repr__"):
+        return True
+    docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return docstring or (isinstance(statement, ast.Assign) and _names(statement) == ["__all__"])
+
+
+def _names(statement: ast.Assign) -> list[str]:
+    return [target.id for target in statement.targets if isinstance(target, ast.Name)]
+
+
+def _is_hint(statement: ast.stmt, child: ast.AST) -> bool:
+    """Annotations, decorators and base classes."""
+    hints = [getattr(statement, "annotation", None), getattr(statement, "returns", None)]
+    lists = [*getattr(statement, "decorator_list", []), *getattr(statement, "bases", [])]
+    return any(child is hint for hint in (*hints, *lists))
+
+
+def _changes(node: ast.expr | ast.stmt) -> list[str]:
+    """What can be done to a node, in words; :func:`_apply` does the variant of that number."""
+    match node:
+        case ast.Compare(ops=ops):
+            return [f"{_name(o)} becomes {_name(COMPARED[type(o)]())}" for o in ops]
+        case ast.BinOp(op=op) | ast.AugAssign(op=op) if type(op) in COMPUTED:
+            return [f"{_name(op)} becomes {_name(COMPUTED[type(op)]())}"]
+        case ast.BoolOp(op=op):
+            return ["and becomes or" if isinstance(op, ast.And) else "or becomes and"]
+        case ast.UnaryOp(op=ast.USub() | ast.Not() | ast.Invert()):
+            return [f"{_name(node.op)} is dropped"]
+        case ast.Constant(value=bool() | int() | float() as value):
+            return [f"{value} becomes {_other(value)}"]
+        case ast.Call(func=ast.Attribute(attr=name)) if name in CALLED:
+            return [f"{name} becomes {CALLED[name]}"]
+        case ast.Call(func=ast.Name(id="min" | "max" | "any" | "all" as name)):
+            return [f"{name} becomes {CALLED[name]}"]
+        case ast.If() | ast.IfExp() | ast.While():
+            return ["condition is negated"]
+        case ast.Expr(value=ast.Call()):
+            return ["call is left out"]
+    return []
+
+
+def _apply(node: ast.expr | ast.stmt, variant: int) -> None:
+    match node:
+        case ast.Compare(ops=ops):
+            ops[variant] = COMPARED[type(ops[variant])]()
+        case ast.BinOp(op=op) | ast.AugAssign(op=op):
+            node.op = COMPUTED[type(op)]()
+        case ast.BoolOp(op=op):
+            node.op = ast.Or() if isinstance(op, ast.And) else ast.And()
+        case ast.UnaryOp(op=op):
+            node.op = ast.UAdd() if not isinstance(op, ast.Not) else ast.Not()
+            if isinstance(op, ast.Not):
+                node.operand = ast.UnaryOp(ast.Not(), node.operand)
+        case ast.Constant(value=bool() | int() | float() as value):
+            node.value = _other(value)
+        case ast.Call(func=ast.Attribute() as function):
+            function.attr = CALLED[function.attr]
+        case ast.Call(func=ast.Name() as function):
+            function.id = CALLED[function.id]
+        case ast.If() | ast.IfExp() | ast.While():
+            node.test = ast.UnaryOp(ast.Not(), node.test)
+        case ast.Expr():
+            node.value = ast.Constant(None)
+
+
+def _other(value: bool | int | float) -> bool | int | float:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    return value * 2 if value else 1.0
+
+
+def _name(operator: ast.AST) -> str:
+    return type(operator).__name__
