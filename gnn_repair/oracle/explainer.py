@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MethodType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +22,6 @@ from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tails.solution import TailSolution
 
-AnyExposure = Exposure | TailedExposure
-AnySolution = OracleSolution | TailSolution
 FAITHFUL = 1e-3
 """Largest difference between the masked model and β + Σ λ ℓ, relative to the logits: far above
 float32's rounding, far below what another model would give."""
@@ -56,7 +54,10 @@ class OracleExplainer(ExplainerAlgorithm):
     """
 
     def __init__(
-        self, exposure: AnyExposure | None = None, member: int = 0, threads: int | None = None
+        self,
+        exposure: Exposure | TailedExposure | None = None,
+        member: int = 0,
+        threads: int | None = None,
     ) -> None:
         super().__init__()
         self.exposure = exposure
@@ -108,7 +109,7 @@ class OracleExplainer(ExplainerAlgorithm):
                 _forget_columns(module)
 
 
-def exposed_layer(model: nn.Module, exposure: AnyExposure) -> MessagePassing:
+def exposed_layer(model: nn.Module, exposure: Exposure | TailedExposure) -> MessagePassing:
     """The layer whose messages the exposure reweights; InputError unless it has one group."""
     if exposure.num_groups > 1:
         raise InputError(
@@ -125,7 +126,9 @@ def exposed_layer(model: nn.Module, exposure: AnyExposure) -> MessagePassing:
     return layer
 
 
-def mask_of(solution: AnySolution, exposure: AnyExposure, edge_index: Tensor) -> Tensor:
+def mask_of(
+    solution: OracleSolution | TailSolution, exposure: Exposure | TailedExposure, edge_index: Tensor
+) -> Tensor:
     """λ/α on the columns of ``edge_index`` [E] that lead to solved nodes, 0 elsewhere.
 
     Columns are matched by (source, recipient); parallel ones carry the same message and share the
@@ -241,15 +244,15 @@ def _forget_columns(layer: MessagePassing) -> None:
 
 def _check_faithful(
     model: nn.Module,
-    exposure: AnyExposure,
-    solution: AnySolution,
+    exposure: Exposure | TailedExposure,
+    solution: OracleSolution | TailSolution,
     graph: tuple[Tensor, Tensor],
     mask: Tensor,
     kwargs: dict[str, Any],
 ) -> None:
     """Raise InputError unless the masked model is the reweighted one at the solved nodes."""
-    reweighted = cast(Any, solution).dense(exposure)  # of the exposure that was solved
-    expected = exposure.logits(reweighted)[0, solution.recipient].cpu()
+    weights = solution.dense(exposure)  # type: ignore[arg-type]  # each is its own solution's
+    expected = exposure.logits(weights)[0, solution.recipient].cpu()
     try:
         set_masks(model, mask, graph[1], apply_sigmoid=False)
         with torch.no_grad():

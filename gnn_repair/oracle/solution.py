@@ -98,9 +98,9 @@ class OracleSolution:
 
     @property
     def verdict(self) -> NDArray[np.str_]:
-        """[L]: ``can`` or ``cannot``; ``undecided`` where neither is proven."""
-        words = np.where(self.reachable, "can", "cannot")
-        return np.where(self.decided, words, "undecided")
+        """[L]: ``can`` or ``cannot``; ``undecided`` where the numbers prove neither."""
+        known = np.where(self.reachable, "can", "cannot")
+        return np.where(self.decided, known, "undecided")
 
     @property
     def support(self) -> Integers:

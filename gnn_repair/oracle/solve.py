@@ -18,7 +18,14 @@ from gnn_repair.oracle.second_attempt import second_attempts
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve_kernel import solve_range
 from gnn_repair.oracle.status import FAILED
-from gnn_repair.oracle.tables import Problems, Tables, check_whole, instance, problems
+from gnn_repair.oracle.tables import (
+    Problems,
+    Tables,
+    check_exposure,
+    check_whole,
+    instance,
+    problems,
+)
 from gnn_repair.oracle.threads import over_lps
 from gnn_repair.oracle.workspace import Room, new_room, rest, take_room
 from gnn_repair.startup import collection_paused
@@ -89,12 +96,13 @@ def solve_oracle(
         from gnn_repair.oracle.tails.solve import solve_tails
 
         return solve_tails(exposure, target, nodes, method=method, effort=effort)
+    check_exposure(exposure)
     asked = problems(exposure, target, nodes)
     tables = Tables.of(exposure)
     if threads is not None and check_whole(threads, "threads") < 1:
         raise InputError(f"threads must be at least 1, not {threads}")
     if method == "simplex":
-        solved = solve_tables(tables, asked, threads)
+        solved = _try_again(tables, asked, _solve_chunks(tables, asked, threads))
     elif isinstance(method, str) and method in GENERAL:
         solved = _solve_generally(tables, asked, GENERAL[method], threads)
     else:
@@ -121,11 +129,6 @@ def solve_oracle(
 
 
 def solve_tables(tables: Tables, asked: Problems, threads: int | None = None) -> Piece:
-    """Our own solver on any tables, and other ways where its answer is not certified."""
-    return _try_again(tables, asked, _solve_chunks(tables, asked, threads))
-
-
-def solve_once(tables: Tables, asked: Problems, threads: int | None = None) -> Piece:
     """Our own solver alone on any tables; where it gives up the status is FAILED."""
     return _solve_chunks(tables, asked, threads)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gnn_repair.datasets.splits import as_splits
 from gnn_repair.errors import InputError, SplitError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposure, TailedExposure
 
 
 class Targets(NamedTuple):
@@ -32,7 +32,7 @@ class Targets(NamedTuple):
 
 def check_exposure_given(exposure: Any) -> None:
     """Raise unless this is an exposure."""
-    if not isinstance(exposure, Exposure):
+    if not isinstance(exposure, Exposure | TailedExposure):
         raise InputError(
             f"exposure is {type(exposure).__name__}; give what expose(model, data) returns"
         )

@@ -18,10 +18,13 @@ from gnn_repair.exposure.tails.opaque import Opaque, Slot
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-12}
 """Run on half of the nodes, an operation may round differently by this much of its size."""
 MIXES = "mixes the values of different nodes"
-TRUSTING = ("batch_norm", "group_norm", "instance_norm")
+TRUSTING = ("batch_norm", "group_norm", "instance_norm", "native_", "mkldnn", "cudnn", "miopen")
 """Operations whose kernels read past the end of statistics that are too short instead of raising,
 so they are not tried on half of the nodes. In evaluation mode they have translations of their own;
 what is left normalises over nodes."""
+CUT = ("gather", "index_select", "take_along_dim", "bmm", "baddbmm", "where", "scatter")
+"""Beside elementwise operations, those that check the sizes of what they are given, so that their
+constants may be tried by node."""
 
 
 @dataclass(eq=False)
@@ -64,7 +67,8 @@ def keep(
         raise Unfollowed(MIXES)
     call = _Call(target, leaves, spec)
     results = [out] if isinstance(out, Tensor) else list(out)
-    for axes in _assignments(leaves, flats, builder.num_nodes):
+    cut = torch.Tag.pointwise in target.tags or target._schema.name.partition("::")[2] in CUT
+    for axes in _assignments(leaves, flats, builder.num_nodes, cut):
         call.axes = axes
         found = _node_axes(call, results, builder)
         if found is not None:
@@ -77,15 +81,15 @@ def keep(
 
 
 def _assignments(
-    leaves: Sequence[Any], flats: Sequence[Any], num_nodes: int
+    leaves: Sequence[Any], flats: Sequence[Any], num_nodes: int, cut: bool
 ) -> Iterator[list[int | None]]:
-    """Every way to say which axis of which argument runs over the nodes."""
+    """Every way to say which axis of which argument runs over the nodes; constants if ``cut``."""
     choices: list[list[int | None]] = []
     for leaf, flat in zip(leaves, flats, strict=True):
         if flat is not None:
             choices.append([flat[1].axis])
         elif isinstance(leaf, Tensor):
-            axes = [axis for axis, size in enumerate(leaf.shape) if size == num_nodes]
+            axes = [axis for axis, size in enumerate(leaf.shape) if size == num_nodes and cut]
             choices.append([*axes, None])
         else:
             choices.append([None])

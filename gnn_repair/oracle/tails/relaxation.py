@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.oracle.answers import Piece, join
-from gnn_repair.oracle.solve import solve_once
+from gnn_repair.oracle.solve import solve_tables
 from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Integers, Problems, Tables
 from gnn_repair.oracle.tails.backward import Linear, Relaxed, relaxed
@@ -85,7 +85,7 @@ def play(region: Region, game: Game, threads: int | None = None) -> Piece:
         region.mass[None], beta,
     )  # fmt: skip
     zero = np.zeros(count, np.int64)
-    piece = solve_once(tables, Problems(zero, np.arange(count), zero), threads)
+    piece = solve_tables(tables, Problems(zero, np.arange(count), zero), threads)
     return _with_substitutes(region, piece)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.tailed import TailedExposure
-from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.tables import Floats, Integers, problems
 from gnn_repair.oracle.tails.base import Base, base_of
 from gnn_repair.oracle.tails.effort import Budget, Effort, budget_of
@@ -36,17 +34,6 @@ DROPPED = 1e-12
 """λ below this share of its node's mass is left out of a support: rounding of sums of steps."""
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What the selection of questions reads of an exposure."""
-
-    num_classes: int
-    num_members: int
-    num_recipients: int
-    num_nodes: int
-    recipients: Tensor
-
-
 def solve_tails(
     exposure: TailedExposure,
     target: Tensor | Literal["all"],
@@ -68,12 +55,7 @@ def solve_tails(
         raise InputError(f'a model with a tail is solved by method "simplex", not "{method}"')
     budget = budget_of(effort)
     exposure = on_cpu(exposure)
-    aggregate = exposure.aggregate
-    selection = _Asked(
-        exposure.frozen_logits.shape[2], 1, aggregate.num_recipients, aggregate.num_nodes,
-        aggregate.recipients,
-    )  # fmt: skip
-    asked = problems(cast(Exposure, selection), target, nodes)
+    asked = problems(exposure, target, nodes)
     base = base_of(exposure, asked.position)
     questions = Questions(base, asked.position, asked.target)
     margin, shares = _decide(exposure, questions, budget)

@@ -123,6 +123,8 @@ class Model:
 
     def _largest(self, entry) -> float:
         """By the LP of what was written so far: the tightest an LP can say."""
+        if not self.low:  # a node without messages has nothing to choose
+            return entry[1]
         cost = np.zeros(len(self.low))
         for k, value in entry[0].items():
             cost[k] = -value

@@ -158,14 +158,14 @@ def test_a_node_without_messages_is_judged_as_it_stands():
 def test_a_solver_that_gives_up_costs_tightness_only(monkeypatch):
     exposure = tailed("relu", 5)
     wanted = solve_oracle(exposure, "all")
-    original = relaxation.solve_once
+    original = relaxation.solve_tables
 
     def failing(*args):
         piece = original(*args)
         piece.status[::3] = 3
         return piece
 
-    monkeypatch.setattr(relaxation, "solve_once", failing)
+    monkeypatch.setattr(relaxation, "solve_tables", failing)
     found = solve_oracle(exposure, "all", effort="full")
     assert found.check(exposure).ok
     both = found.decided & wanted.decided
