@@ -14,6 +14,7 @@ from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.lowering import Lowered, lower
 from gnn_repair.oracle.tails.proofs import Proofs
 from gnn_repair.oracle.tails.recomputation import Case, Node, Recomputation
+from gnn_repair.oracle.tails.replaying import on_cpu
 from gnn_repair.oracle.tails.solution import TailSolution
 
 WINS = 1e-7
@@ -74,6 +75,7 @@ class TailVerification:
 
 def verify(solution: TailSolution, exposure: TailedExposure) -> TailVerification:
     """Check every λ and every bound of a solution against its exposure."""
+    exposure = on_cpu(exposure)
     _check_match(solution, exposure)
     judge = _Judge(solution, exposure)
     mass, negative = judge.admissible()

@@ -83,6 +83,8 @@ def constant_below(
 
 def _touch(operation: Operation, slope: Tensor, box: Interval) -> tuple[Tensor, Tensor]:
     """The smallest and the largest f(y) − s y over the interval, rounded outwards."""
+    if isinstance(operation, Activation) and operation.name == "relu":
+        return _touch_relu(slope, box)
     f, parameter = function_of(operation)
     low, high = torch.full_like(slope, torch.inf), torch.full_like(slope, -torch.inf)
     for point in (box.low, box.high, *f.touching(slope, parameter)):
@@ -92,6 +94,18 @@ def _touch(operation: Operation, slope: Tensor, box: Interval) -> tuple[Tensor, 
         low = torch.minimum(low, value - line - slack)
         high = torch.maximum(high, value - line + slack)
     return low, high
+
+
+def _touch_relu(slope: Tensor, box: Interval) -> tuple[Tensor, Tensor]:
+    """The same for a ReLU: at the ends and, where the interval holds it, at the kink."""
+    first, last = (
+        box.low.clamp(min=0.0) - slope * box.low,
+        box.high.clamp(min=0.0) - slope * box.high,
+    )
+    slack = SAFETY * (first.abs() + last.abs() + slope.abs() * (box.high - box.low))
+    kink = torch.where((box.low < 0) & (box.high > 0), 0.0, first)
+    low = torch.minimum(torch.minimum(first, last), kink) - slack
+    return low, torch.maximum(torch.maximum(first, last), kink) + slack
 
 
 def _corners(slopes: Sequence[Tensor], box: Sequence[Interval]) -> Tensor:

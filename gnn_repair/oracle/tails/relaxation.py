@@ -94,11 +94,8 @@ def _with_substitutes(region: Region, piece: Piece) -> Piece:
     stuck = np.flatnonzero(piece.status == FAILED)
     if not len(stuck):
         return piece
-    parts, done = list[Piece](), 0
-    for k in map(int, stuck):
-        parts += [piece.part(done, k), _substitute(region, k, piece.weights.shape[1])]
-        done = k + 1
-    return join([*parts, piece.part(done, len(region))])
+    width = piece.weights.shape[1]
+    return piece.with_answers(stuck, join([_substitute(region, int(k), width) for k in stuck]))
 
 
 def _substitute(region: Region, row: int, width: int) -> Piece:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -49,6 +50,14 @@ def model_logits(exposure: TailedExposure, coefficients: Tensor) -> Tensor:
             "expose the model again"
         )
     return logits[exposure.aggregate.recipients.cpu()]
+
+
+def on_cpu(exposure: TailedExposure) -> TailedExposure:
+    """The exposure where its bounds are computed; its replay runs wherever the model is."""
+    if exposure.aggregate.recipients.device.type == "cpu":
+        return exposure
+    moved: TailedExposure = cast(Any, exposure).to("cpu")
+    return moved
 
 
 def _occurrences(position: Integers) -> list[Integers]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +10,12 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.tailed import TailedExposure
-from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.tables import Floats, Integers, problems
 from gnn_repair.oracle.tails.base import Base, base_of
 from gnn_repair.oracle.tails.effort import Budget, Effort, budget_of
 from gnn_repair.oracle.tails.lines import NONLINEAR
 from gnn_repair.oracle.tails.proofs import Proofs
-from gnn_repair.oracle.tails.replaying import replay_margins
+from gnn_repair.oracle.tails.replaying import on_cpu, replay_margins
 from gnn_repair.oracle.tails.sentence import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.tails.solution import TailSolution
 from gnn_repair.oracle.tails.stages import (
@@ -34,17 +32,6 @@ from gnn_repair.thresholds import REACHABLE
 
 DROPPED = 1e-12
 """λ below this share of its node's mass is left out of a support: rounding of sums of steps."""
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What the selection of questions reads of an exposure."""
-
-    num_classes: int
-    num_members: int
-    num_recipients: int
-    num_nodes: int
-    recipients: Tensor
 
 
 def solve_tails(
@@ -67,12 +54,8 @@ def solve_tails(
     if method != "simplex":
         raise InputError(f'a model with a tail is solved by method "simplex", not "{method}"')
     budget = budget_of(effort)
-    aggregate = exposure.aggregate
-    selection = _Asked(
-        exposure.frozen_logits.shape[2], 1, aggregate.num_recipients, aggregate.num_nodes,
-        aggregate.recipients,
-    )  # fmt: skip
-    asked = problems(cast(Exposure, selection), target, nodes)
+    exposure = on_cpu(exposure)
+    asked = problems(exposure, target, nodes)
     base = base_of(exposure, asked.position)
     questions = Questions(base, asked.position, asked.target)
     margin, shares = _decide(exposure, questions, budget)

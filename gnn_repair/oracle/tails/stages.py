@@ -24,6 +24,8 @@ CHUNK = 512
 """Questions relaxed together: their numbers stay in the second-level cache."""
 ASCENT = 8
 """Steps of the search for a λ; most wins are found in the first three."""
+FIRST_STEPS = 2
+"""Of these, steps that stage 1 takes already: they cost less than a general solver's one LP."""
 LONGER = 30
 """Steps where the model did not confirm a win that its tail has: a larger margin is looked for."""
 ROUNDS = 4
@@ -95,7 +97,7 @@ class Questions:
 
 
 def relax_all(questions: Questions, frozen: Floats) -> None:
-    """Stage 1; frozen λ, the relaxation's and the vertices are the first witnesses."""
+    """Stage 1; frozen λ, the relaxation's, the vertices and two steps are the first witnesses."""
     for first in range(0, len(questions), CHUNK):
         chosen = np.arange(first, min(first + CHUNK, len(questions)))
         position, target = questions.position[chosen], questions.target[chosen]
@@ -126,7 +128,7 @@ def _relax_chunk(questions: Questions, chosen: Integers, region: Region, frozen:
     questions.take_search(chosen, search)
     left = chosen[questions.open()[chosen]]
     if len(left):
-        _search(questions, left, frozen, 0)
+        _search(questions, left, frozen, FIRST_STEPS)
 
 
 def search_all(questions: Questions, chosen: Integers, frozen: Floats, steps: int) -> None:
