@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.oracle import reach as reach
     from gnn_repair.oracle import solve_oracle as solve_oracle
     from gnn_repair.oracle import stable_evidence as stable_evidence
+    from gnn_repair.repair import CrossFitted as CrossFitted
+    from gnn_repair.repair import EvidenceLadder as EvidenceLadder
     from gnn_repair.repair import NodeTranslation as NodeTranslation
     from gnn_repair.repair import RefitHead as RefitHead
     from gnn_repair.repair import Reweighting as Reweighting
@@ -63,6 +65,8 @@ _HOMES = {
     "reach": "oracle",
     "solve_oracle": "oracle",
     "stable_evidence": "oracle",
+    "CrossFitted": "repair",
+    "EvidenceLadder": "repair",
     "NodeTranslation": "repair",
     "RefitHead": "repair",
     "Reweighting": "repair",

@@ -164,3 +164,30 @@ def oracle(
         *bench.bench_real(real, root, splits, epochs, repeats),
     ]
     emit(bench.rows_for_print(measured), format, title="Microseconds per LP, one thread")
+
+
+@app.command()
+def tails(
+    datasets: Annotated[str, typer.Option(help="Comma-separated datasets.")] = "builtin",
+    tails: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "all",
+    hidden: Annotated[str, typer.Option(help="Hidden units, comma-separated.")] = "64",
+    epochs: Annotated[int, typer.Option(min=1, help="Training epochs.")] = 150,
+    sample: Annotated[int, typer.Option(min=0, help="Questions general solvers get.")] = 40,
+    root: RootOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Models with tails: time and share decided by stage, beside highspy's LP and MILP."""
+    from gnn_repair.bench import tails as bench
+    from gnn_repair.bench.tail_models import TAILS
+    from gnn_repair.datasets import DATASETS
+
+    measured = bench.bench_tails(
+        names(datasets, DATASETS, "dataset"),
+        names(tails, TAILS, "tail"),
+        bench.parse_widths(hidden),
+        root=root,
+        epochs=epochs,
+        sample=sample,
+    )
+    rows = bench.rows_for_print(list(measured))
+    emit(rows, format, title="Errors of two-layer models with a tail, one thread")

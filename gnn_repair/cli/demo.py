@@ -167,6 +167,8 @@ def _repair_rows(records: list[Record]) -> list[dict[str, Any]]:
     frozen = 100 * fmean(record["frozen"]["test"] for record in records)
     rows = [_row("Frozen", frozen, frozen, records[0]["frozen"]["parameters"], "–")]
     for name, method in METHODS.items():
+        if not method.by_default:
+            continue
         accuracy = 100 * fmean(record["methods"][name]["test"] for record in records)
         size = records[0]["methods"][name]["parameters"]
         origin = "the paper" if method.from_paper else "a baseline not in the paper"

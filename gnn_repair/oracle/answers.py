@@ -31,6 +31,15 @@ class Piece:
     groups: Integers
     reasons: dict[int, str] = field(default_factory=dict)
 
+    def part(self, first: int, last: int) -> Piece:
+        """Answers ``first : last``."""
+        low = int(self.counts[:first].sum())
+        high = low + int(self.counts[first:last].sum())
+        arrays = {name: getattr(self, name)[first:last] for name in _PER_LP}
+        arrays |= {name: getattr(self, name)[low:high] for name in _PER_TERM}
+        reasons = {k - first: text for k, text in self.reasons.items() if first <= k < last}
+        return Piece(**arrays, reasons=reasons)
+
     def with_answers(self, places: Integers, others: Piece) -> Piece:
         """The same with the answers at ``places`` (ascending) replaced."""
         arrays = {name: getattr(self, name).copy() for name in _PER_LP}

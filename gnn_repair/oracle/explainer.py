@@ -16,9 +16,11 @@ from torch_geometric.nn import MessagePassing
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.from_model import expose
+from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.oracle.tails.solution import TailSolution
 
 FAITHFUL = 1e-3
 """Largest difference between the masked model and β + Σ λ ℓ, relative to the logits: far above
@@ -52,7 +54,10 @@ class OracleExplainer(ExplainerAlgorithm):
     """
 
     def __init__(
-        self, exposure: Exposure | None = None, member: int = 0, threads: int | None = None
+        self,
+        exposure: Exposure | TailedExposure | None = None,
+        member: int = 0,
+        threads: int | None = None,
     ) -> None:
         super().__init__()
         self.exposure = exposure
@@ -74,10 +79,7 @@ class OracleExplainer(ExplainerAlgorithm):
             raise InputError("OracleExplainer explains homogeneous graphs; convert the graph first")
         exposure = self.exposure
         if exposure is None:
-            found = expose(model, Data(x=x, edge_index=edge_index, **kwargs))
-            if not isinstance(found, Exposure):
-                raise InputError("OracleExplainer explains models that end affinely; see expose")
-            exposure = found
+            exposure = expose(model, Data(x=x, edge_index=edge_index, **kwargs))
         exposure = exposure.member(self.member)
         nodes = None if index is None else torch.as_tensor(index).reshape(-1)
         if nodes is not None and nodes.dtype == torch.bool:
@@ -107,7 +109,7 @@ class OracleExplainer(ExplainerAlgorithm):
                 _forget_columns(module)
 
 
-def exposed_layer(model: nn.Module, exposure: Exposure) -> MessagePassing:
+def exposed_layer(model: nn.Module, exposure: Exposure | TailedExposure) -> MessagePassing:
     """The layer whose messages the exposure reweights; InputError unless it has one group."""
     if exposure.num_groups > 1:
         raise InputError(
@@ -124,7 +126,9 @@ def exposed_layer(model: nn.Module, exposure: Exposure) -> MessagePassing:
     return layer
 
 
-def mask_of(solution: OracleSolution, exposure: Exposure, edge_index: Tensor) -> Tensor:
+def mask_of(
+    solution: OracleSolution | TailSolution, exposure: Exposure | TailedExposure, edge_index: Tensor
+) -> Tensor:
     """λ/α on the columns of ``edge_index`` [E] that lead to solved nodes, 0 elsewhere.
 
     Columns are matched by (source, recipient); parallel ones carry the same message and share the
@@ -240,14 +244,15 @@ def _forget_columns(layer: MessagePassing) -> None:
 
 def _check_faithful(
     model: nn.Module,
-    exposure: Exposure,
-    solution: OracleSolution,
+    exposure: Exposure | TailedExposure,
+    solution: OracleSolution | TailSolution,
     graph: tuple[Tensor, Tensor],
     mask: Tensor,
     kwargs: dict[str, Any],
 ) -> None:
     """Raise InputError unless the masked model is the reweighted one at the solved nodes."""
-    expected = exposure.logits(solution.dense(exposure))[0, solution.recipient].cpu()
+    weights = solution.dense(exposure)  # type: ignore[arg-type]  # each is its own solution's
+    expected = exposure.logits(weights)[0, solution.recipient].cpu()
     try:
         set_masks(model, mask, graph[1], apply_sigmoid=False)
         with torch.no_grad():

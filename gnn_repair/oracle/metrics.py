@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.counting import ReachCounts, count_reach, mean_over_members
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.thresholds import REACHABLE
+
+if TYPE_CHECKING:
+    from gnn_repair.oracle.tails.reach import TailClassReach, TailReach
 
 QUANTILE = 1.959963984540054
 """Of the normal distribution, for 95 % intervals."""
@@ -167,9 +171,21 @@ class Reach:
         return f"{shown}, mean over {members} ({hits:,} of {total:,} in all)"
 
 
+@overload
 def reach(
     exposure: Exposure, y: Tensor, mask: Tensor | None = None, *, threads: int | None = None
-) -> Reach:
+) -> Reach: ...
+@overload
+def reach(
+    exposure: TailedExposure, y: Tensor, mask: Tensor | None = None, *, threads: int | None = None
+) -> TailReach: ...
+def reach(
+    exposure: Exposure | TailedExposure,
+    y: Tensor,
+    mask: Tensor | None = None,
+    *,
+    threads: int | None = None,
+) -> Reach | TailReach:
     """How often an admissible reweighting makes the true class win.
 
     Args:
@@ -180,6 +196,10 @@ def reach(
     """
     if isinstance(y, str):
         raise InputError("y must hold the true classes; for every class use class_reach")
+    if isinstance(exposure, TailedExposure):
+        from gnn_repair.oracle.tails.reach import tail_reach
+
+        return tail_reach(exposure, y, mask)
     return summarise(exposure, solve_oracle(exposure, y, mask, threads=threads))
 
 
@@ -225,10 +245,25 @@ class ClassReach:
     __repr__ = __str__
 
 
+@overload
 def class_reach(
     exposure: Exposure, nodes: Tensor | None = None, *, threads: int | None = None
-) -> ClassReach:
+) -> ClassReach: ...
+@overload
+def class_reach(
+    exposure: TailedExposure, nodes: Tensor | None = None, *, threads: int | None = None
+) -> TailClassReach: ...
+def class_reach(
+    exposure: Exposure | TailedExposure,
+    nodes: Tensor | None = None,
+    *,
+    threads: int | None = None,
+) -> ClassReach | TailClassReach:
     """The classes that reweighting could give each node: label-free, every class tried."""
+    if isinstance(exposure, TailedExposure):
+        from gnn_repair.oracle.tails.reach import tail_class_reach
+
+        return tail_class_reach(exposure, nodes)
     solution = solve_oracle(exposure, "all", nodes, threads=threads)
     classes = exposure.num_classes
     return ClassReach(

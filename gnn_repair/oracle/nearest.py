@@ -21,6 +21,7 @@ from gnn_repair.oracle.reference_solvers import new_highs, pass_lp
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, check_number, instance
+from gnn_repair.oracle.tails.refusal import refuse_tail
 from gnn_repair.oracle.threads import over_lps
 from gnn_repair.oracle.witness import sender
 
@@ -83,6 +84,7 @@ def nearest_reweighting(
         margin: the worst-rival margin to reach.
         threads: worker threads, each with its own highspy.
     """
+    refuse_tail(exposure, "nearest_reweighting")
     margin = check_number(margin, "margin")
     solution = solve_oracle(exposure, target, nodes, threads=threads)
     tables = Tables.of(exposure)

@@ -21,6 +21,7 @@ from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.oracle.counting import count_reach, mean_over_members
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tables import Floats, Integers, check_number
+from gnn_repair.oracle.tails.refusal import refuse_tail
 from gnn_repair.thresholds import REACHABLE
 
 SLACKS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -130,6 +131,7 @@ def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exp
     a zero message of its own, sent by nobody (source −1). Repairs and reports, which are about
     messages that somebody sent, refuse it.
     """
+    refuse_tail(exposure, "relaxed_margins")
     slack = check_number(slack, "slack")
     if not 0 <= slack <= 1:
         raise InputError(f"slack must lie between 0 and 1, not {slack}")

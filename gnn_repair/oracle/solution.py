@@ -97,6 +97,12 @@ class OracleSolution:
         return flags
 
     @property
+    def verdict(self) -> NDArray[np.str_]:
+        """[L]: ``can`` or ``cannot``; ``undecided`` where the numbers prove neither."""
+        known = np.where(self.reachable, "can", "cannot")
+        return np.where(self.decided, known, "undecided")
+
+    @property
     def support(self) -> Integers:
         """[L]: how many terms are active: λ > 1e-7."""
         return self.active_above(ACTIVE)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.answers import Piece, join, pack
 from gnn_repair.oracle.pricing import moderately_optimised
@@ -17,10 +18,20 @@ from gnn_repair.oracle.second_attempt import second_attempts
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve_kernel import solve_range
 from gnn_repair.oracle.status import FAILED
-from gnn_repair.oracle.tables import Problems, Tables, check_whole, instance, problems
+from gnn_repair.oracle.tables import (
+    Problems,
+    Tables,
+    check_exposure,
+    check_whole,
+    instance,
+    problems,
+)
 from gnn_repair.oracle.threads import over_lps
 from gnn_repair.oracle.workspace import Room, new_room, rest, take_room
 from gnn_repair.startup import collection_paused
+
+if TYPE_CHECKING:
+    from gnn_repair.oracle.tails.solution import TailSolution
 
 CHUNK = 1024
 """LPs a thread takes at a time."""
@@ -28,14 +39,39 @@ CHUNK = 1024
 GENERAL: dict[str, Callable[[], Solver]] = {"highs": highs_solver, "gurobi": gurobi_solver}
 
 
+Method = Literal["simplex", "highs", "gurobi"]
+Target = Tensor | Literal["all"]
+
+
+@overload
 def solve_oracle(
     exposure: Exposure,
-    target: Tensor | Literal["all"],
+    target: Target,
     nodes: Tensor | None = None,
     *,
-    method: Literal["simplex", "highs", "gurobi"] = "simplex",
+    method: Method = "simplex",
     threads: int | None = None,
-) -> OracleSolution:
+    effort: str | float = "normal",
+) -> OracleSolution: ...
+@overload
+def solve_oracle(
+    exposure: TailedExposure,
+    target: Target,
+    nodes: Tensor | None = None,
+    *,
+    method: Method = "simplex",
+    threads: int | None = None,
+    effort: str | float = "normal",
+) -> TailSolution: ...
+def solve_oracle(
+    exposure: Exposure | TailedExposure,
+    target: Target,
+    nodes: Tensor | None = None,
+    *,
+    method: Method = "simplex",
+    threads: int | None = None,
+    effort: str | float = "normal",
+) -> OracleSolution | TailSolution:
     """Maximise a class's worst-rival margin over all admissible reweightings of the messages.
 
         γ_v(c) = max { min_{r≠c} z_c(λ) − z_r(λ) :  λ ≥ 0,  Σ_{a∈g} λ_a = m_g for every group g }
@@ -48,16 +84,25 @@ def solve_oracle(
         method: ``simplex`` is ours; ``highs`` (highspy) and ``gurobi`` (gurobipy, with the
             paper's settings) are slower references that return the same kind of solution.
         threads: worker threads; all cores unless given. Results do not depend on it.
+        effort: for models with a tail only: ``fast``, ``normal``, ``full``, or processor seconds
+            for each question that is split into cases.
 
     Returns:
         One answer per member, node and class. A solve that fails is a status, never an exception.
+        For a model with a tail a :class:`~gnn_repair.oracle.tails.solution.TailSolution`: can win,
+        cannot win, or undecided.
     """
+    if isinstance(exposure, TailedExposure):
+        from gnn_repair.oracle.tails.solve import solve_tails
+
+        return solve_tails(exposure, target, nodes, method=method, effort=effort)
+    check_exposure(exposure)
     asked = problems(exposure, target, nodes)
     tables = Tables.of(exposure)
     if threads is not None and check_whole(threads, "threads") < 1:
         raise InputError(f"threads must be at least 1, not {threads}")
     if method == "simplex":
-        solved = solve_tables(tables, asked, threads)
+        solved = _try_again(tables, asked, _solve_chunks(tables, asked, threads))
     elif isinstance(method, str) and method in GENERAL:
         solved = _solve_generally(tables, asked, GENERAL[method], threads)
     else:
@@ -84,8 +129,8 @@ def solve_oracle(
 
 
 def solve_tables(tables: Tables, asked: Problems, threads: int | None = None) -> Piece:
-    """Our own solver on any tables, and other ways where its answer is not certified."""
-    return _try_again(tables, asked, _solve_chunks(tables, asked, threads))
+    """Our own solver alone on any tables; where it gives up the status is FAILED."""
+    return _solve_chunks(tables, asked, threads)
 
 
 def _solve_chunks(tables: Tables, asked: Problems, threads: int | None) -> Piece:

@@ -22,6 +22,7 @@ from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, check_number, instance
+from gnn_repair.oracle.tails.refusal import refuse_tail
 from gnn_repair.oracle.threads import over_lps
 from gnn_repair.oracle.witness import sender
 from gnn_repair.thresholds import ACTIVE
@@ -94,6 +95,7 @@ def stable_evidence(
         epsilon: how far below γ, in logits.
         threads: worker threads, each with its own highspy.
     """
+    refuse_tail(exposure, "stable_evidence")
     epsilon = check_number(epsilon, "epsilon")
     if not epsilon > 0:
         raise InputError(f"epsilon must be positive, not {epsilon}")

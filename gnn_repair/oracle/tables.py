@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 
 Floats = NDArray[np.float64]
@@ -135,7 +136,9 @@ class Problems:
 
 
 def problems(
-    exposure: Exposure, target: Tensor | Literal["all"], nodes: Tensor | None = None
+    exposure: Exposure | TailedExposure,
+    target: Tensor | Literal["all"],
+    nodes: Tensor | None = None,
 ) -> Problems:
     """The LPs that ``target`` and ``nodes`` ask for, ordered by member, node and class.
 
@@ -144,7 +147,6 @@ def problems(
         target: [N] a class per node of the graph, −1 where unknown; or ``"all"``.
         nodes: a mask [N] or [N, S] (member s takes column s), node numbers, or None for all.
     """
-    check_exposure(exposure)
     member, position = _selection(exposure, nodes)
     classes = exposure.num_classes
     if isinstance(target, str):
@@ -163,7 +165,7 @@ def problems(
     return Problems(member, position, labels, skipped)
 
 
-def _labels(exposure: Exposure, target: Tensor) -> Integers:
+def _labels(exposure: Exposure | TailedExposure, target: Tensor) -> Integers:
     if target is None:
         raise InputError('target is missing; give a class per node of the graph, or "all"')
     target = _whole_numbers(target, "target")
@@ -184,7 +186,9 @@ def _labels(exposure: Exposure, target: Tensor) -> Integers:
     return labels
 
 
-def _selection(exposure: Exposure, nodes: Tensor | None) -> tuple[Integers, Integers]:
+def _selection(
+    exposure: Exposure | TailedExposure, nodes: Tensor | None
+) -> tuple[Integers, Integers]:
     """Members and recipient positions asked for, member by member."""
     members, count = exposure.num_members, exposure.num_recipients
     if nodes is None:
@@ -198,7 +202,7 @@ def _selection(exposure: Exposure, nodes: Tensor | None) -> tuple[Integers, Inte
     return member, position
 
 
-def _positions(exposure: Exposure, nodes: Tensor) -> tuple[Integers, Integers]:
+def _positions(exposure: Exposure | TailedExposure, nodes: Tensor) -> tuple[Integers, Integers]:
     size, members = exposure.num_nodes, exposure.num_members
     if nodes.dtype == torch.bool:
         if nodes.shape not in ((size,), (size, members)):

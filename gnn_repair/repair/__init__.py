@@ -1,4 +1,4 @@
-"""Repairs on top of a frozen model: two from the paper, its two controls, two baselines.
+"""Repairs on top of a frozen model: two from the paper, its controls, baselines, the ladder.
 
 Names load when first used: reading what methods there are needs no PyTorch.
 """
@@ -13,8 +13,10 @@ from gnn_repair.budget import paper_batch_size
 if TYPE_CHECKING:
     from gnn_repair.repair.base import Repair
     from gnn_repair.repair.baselines import CorrectAndSmooth, TemperatureScaling
+    from gnn_repair.repair.cross_fitting import CrossFitted
     from gnn_repair.repair.fitted import FittedRepair
     from gnn_repair.repair.head import RefitHead
+    from gnn_repair.repair.ladder import EvidenceLadder
     from gnn_repair.repair.methods import METHODS, Look, Method
     from gnn_repair.repair.realizability import displacement_distance, realizable
     from gnn_repair.repair.registry import REPAIRS, load_repair
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "CorrectAndSmooth": "baselines",
+    "CrossFitted": "cross_fitting",
+    "EvidenceLadder": "ladder",
     "FittedRepair": "fitted",
     "Look": "methods",
     "METHODS": "methods",
@@ -43,6 +47,8 @@ __all__ = [
     "METHODS",
     "REPAIRS",
     "CorrectAndSmooth",
+    "CrossFitted",
+    "EvidenceLadder",
     "FittedRepair",
     "Look",
     "Method",

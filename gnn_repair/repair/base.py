@@ -17,6 +17,7 @@ from gnn_repair.budget import check_real, check_whole
 from gnn_repair.devices import choose_device, out_of_memory_hint
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.files.headers import dataclass_hints
 from gnn_repair.repair.fitted import FittedRepair, about
 from gnn_repair.repair.fitting import RepairTrainee
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
@@ -106,6 +107,16 @@ class Repair(ABC, Generic[F]):
             values["budget"] = Budget(**values["budget"])
         return cls(**values)
 
+    @classmethod
+    def setting_hints(cls) -> dict[str, Any]:
+        """The types that :meth:`settings` has in a file."""
+        return dataclass_hints(cls)
+
+    @property
+    def most_epochs(self) -> int:
+        """How many epochs a member can run; 0 where nothing is trained."""
+        return 0
+
     @abstractmethod
     def fitted(self, **values: Any) -> F:
         """The fitted value with these fields."""
@@ -113,6 +124,10 @@ class Repair(ABC, Generic[F]):
     def shapes(self, fitted: F) -> dict[str, tuple[int, ...]]:
         """What one member's parameters must look like."""
         return {}
+
+    def claims(self, fitted: F) -> int:
+        """How many channels its widest layer claims; what is read must hold as many numbers."""
+        return 0
 
     def check_constants(self, fitted: F) -> None:
         """Raise :class:`InputError` where constants read from a file could not have been fitted."""
@@ -139,6 +154,11 @@ class TrainedRepair(Repair[F]):
     def starts_frozen(self) -> bool:
         """As the budget says."""
         return self.budget.epoch_zero
+
+    @property
+    def most_epochs(self) -> int:
+        """As the budget says."""
+        return self.budget.epochs
 
     @classmethod
     def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
@@ -230,6 +250,10 @@ class TrainedRepair(Repair[F]):
     def num_parameters(self, width: int, classes: int) -> int:
         """Trained numbers of one member."""
         return sum(math.prod(shape) for shape in self._network_shapes(width, classes).values())
+
+    def claims(self, fitted: F) -> int:
+        """The widest of what is read, hidden and told."""
+        return max(getattr(self, "hidden", None) or 1, fitted.num_classes, fitted.reads)
 
     def shapes(self, fitted: F) -> dict[str, tuple[int, ...]]:
         """What one member's parameters must look like."""

@@ -236,7 +236,8 @@ def _training_labels(exposure: Exposure, train: Targets) -> Tensor:
 def sources_to_recipients(exposure: Exposure) -> Tensor:
     """Who sends to whom, each pair once, [2, E] in PyG's order."""
     source = exposure.sources[exposure.rows.long()].long()
-    recipient = exposure.recipients[exposure.terms_by_recipient.recipients.long()]
+    mixture = getattr(exposure, "aggregate", exposure)  # before a tail the terms are its mixture's
+    recipient = exposure.recipients[mixture.terms_by_recipient.recipients.long()]
     sent = source >= 0  # the others are terms without a message
     pairs = torch.stack([source[sent], recipient[sent]])
     entries: Tensor = coalesce(pairs, num_nodes=exposure.num_nodes)

@@ -66,6 +66,12 @@ class Method:
     batched: bool = True
     """Whether it is trained on minibatches where the protocol asks for them."""
     from_paper: bool = True
+    needs: tuple[str, ...] = ()
+    """What its fit is given beside the exposure: ``data`` (the graph) or ``frozen``."""
+    folded: bool = False
+    """Whether the class is fitted in folds of the validation nodes, as ``CrossFitted(…)``."""
+    by_default: bool = True
+    """Whether it is evaluated where no methods are named."""
 
     @property
     def repair_class(self) -> type[Repair[Any]]:
@@ -80,10 +86,23 @@ class Method:
 
     def build(self, settings: Any, exposure: Exposure) -> Repair[Any]:
         """The unfitted repair that a study's ``RepairProtocol`` asks for on this exposure."""
-        return self.repair_class.from_protocol(settings, exposure)
+        repair = self.repair_class.from_protocol(settings, exposure)
+        if not self.folded:
+            return repair
+        # Loaded here: declarations are plain text.
+        from gnn_repair.repair.cross_fitting import CrossFitted
+
+        return CrossFitted(repair, seed=settings.seed)
 
 
 _SHARED = ("repairs.hidden", "repairs.dropout", "repairs.seed")
+
+
+def _beyond(*, message_set: bool = False, **values: Any) -> Method:
+    """The ladder or one of its controls: not from the paper, full batches, asked for by name."""
+    values |= {"batched": False, "from_paper": False, "by_default": False}
+    return Method(message_set=message_set, **values)
+
 
 METHODS: dict[str, Method] = {
     "refit_head": Method(
@@ -139,6 +158,57 @@ METHODS: dict[str, Method] = {
         trained=False,
         batched=False,
         from_paper=False,
+    ),
+    "evidence_ladder": _beyond(
+        title="Evidence ladder",
+        output="weighed rungs",
+        message_set=True,
+        repair="ladder.ladder:EvidenceLadder",
+        reads=(*_SHARED, "repairs.set_translation"),
+        look=Look("circle", "#d55e00", "#f08040"),
+        needs=("data",),
+    ),
+    "cross_fitted": _beyond(
+        title="Set translation, cross-fitted",
+        output="centred shift",
+        message_set=True,
+        repair="translation:SetTranslation",
+        reads=(*_SHARED, "repairs.set_translation"),
+        look=Look("triangle", "#0072b2", "#4aa3df"),
+        folded=True,
+    ),
+    "retrained_backbone": _beyond(
+        title="Retrained backbone",
+        output="everything",
+        repair="controls.retrained:RetrainedBackbone",
+        reads=("repairs.seed",),
+        look=Look("square", "#cc79a7", "#e09cc2"),
+        needs=("frozen",),
+    ),
+    "cross_fitted_smoothing": _beyond(
+        title="Correct and smooth, cross-fitted",
+        output="smoothed labels",
+        repair="baselines:CorrectAndSmooth",
+        reads=("repairs.seed", "repairs.smoothing_layers"),
+        look=Look("pentagon", "#cc79a7", "#e09cc2"),
+        folded=True,
+    ),
+    "label_propagation": _beyond(
+        title="Label propagation",
+        output="spread labels",
+        repair="controls.label_propagation:LabelPropagation",
+        reads=("repairs.smoothing_layers",),
+        look=Look("flipped", "#cc79a7", "#e09cc2"),
+        needs=("data",),
+    ),
+    "feature_perceptron": _beyond(
+        title="Perceptron on features",
+        output="everything",
+        repair="controls.perceptron:FeaturePerceptron",
+        reads=("repairs.hidden", "repairs.seed"),
+        look=Look("diamond", "#cc79a7", "#e09cc2"),
+        needs=("data",),
+        folded=True,
     ),
 }
 """By name, in the order of the tables (colours: Okabe and Ito's palette)."""

@@ -11,16 +11,18 @@ from torch import Tensor
 from gnn_repair.backbones.saving import STATISTICS, below, check_names, check_statistics
 from gnn_repair.errors import InputError
 from gnn_repair.files import REAL, check_fields, contents_of, load_tensors
-from gnn_repair.files.headers import dataclass_hints
-from gnn_repair.repair.base import Repair, TrainedRepair
+from gnn_repair.repair.base import Repair
+from gnn_repair.repair.cross_fitting import CrossFitted
 from gnn_repair.repair.fitted import KIND, FittedRepair
+from gnn_repair.repair.ladder import RUNGS
 from gnn_repair.repair.methods import METHODS
 
 REPAIRS: dict[str, type[Repair[Any]]] = {
-    key.replace("_", "-"): method.repair_class for key, method in METHODS.items()
+    key.replace("_", "-"): method.repair_class
+    for key, method in METHODS.items()
+    if method.by_default
 }
-"""The classes of all methods, by name; each is declared once, in METHODS."""
-
+"""The classes of the methods that run by default, by name; each is declared once, in METHODS."""
 
 HEADER = {
     "repair": str, "settings": dict, "width": int, "num_classes": int,
@@ -37,7 +39,8 @@ def load_repair(path: str | Path) -> FittedRepair:
     header.setdefault("fingerprint", [])
     with contents_of(path):
         check_fields(header, HEADER, "header")
-        repair = _method(header)
+        repair = repair_of(header["repair"], header["settings"])
+        _check_sizes(header)
         check_names(tensors, STATISTICS, "parameters/", "constants/")
         fitted: FittedRepair = repair.fitted(
             width=header["width"],
@@ -58,13 +61,19 @@ def _fingerprint(held: list[Any] | None) -> tuple[str, ...] | None:
     return None if held is None else tuple(held)
 
 
-def _method(header: dict[str, Any]) -> Repair[Any]:
+def known_repairs() -> dict[str, type[Repair[Any]]]:
+    """Every class that a file may name: declared methods, rungs, and what is fitted in folds."""
+    known: list[type[Repair[Any]]] = [method.repair_class for method in METHODS.values()]
+    known += [*RUNGS.values(), CrossFitted]
+    return {kind.__name__: kind for kind in known}
+
+
+def repair_of(name: str, settings: dict[str, Any]) -> Repair[Any]:
     """The method with its settings, once each of them is of its type and range."""
-    by_name = {repair.__name__: repair for repair in REPAIRS.values()}
-    name, settings = header["repair"], header["settings"]
-    if name not in by_name:
+    known = known_repairs()
+    if name not in known:
         raise InputError(f"it holds a repair named {name[:80]!r}, which this version lacks")
-    check_fields(settings, dataclass_hints(by_name[name]), "settings")
+    check_fields(settings, known[name].setting_hints(), "settings")
     numbers = {**settings, **settings.get("budget", {})}
     for key, value in numbers.items():
         number = isinstance(value, int | float) and key != "seed"
@@ -72,25 +81,26 @@ def _method(header: dict[str, Any]) -> Repair[Any]:
             raise InputError(f"its {key} is {value}, outside 0..{_LIMITS.get(key, LARGEST)}")
     if abs(settings.get("seed", 0)) > LARGEST:
         raise InputError(f"its seed is {settings['seed']}, outside ±{LARGEST}")
+    return known[name].from_settings(settings)
+
+
+def _check_sizes(header: dict[str, Any]) -> None:
     if not (1 <= header["width"] <= LARGEST and 2 <= header["num_classes"] <= LARGEST):
         raise InputError(f"it is {header['width']} wide with {header['num_classes']} classes")
-    return by_name[name].from_settings(settings)
 
 
 def _check_fitted(fitted: FittedRepair, tensors: Mapping[str, Tensor]) -> None:
     """Members, statistics, constants and the parameters' shapes agree."""
     repair, members = fitted.repair, fitted.num_members
-    epochs = repair.budget.epochs if isinstance(repair, TrainedRepair) else 0
-    check_statistics(tensors, members, epochs)
+    check_statistics(tensors, members, repair.most_epochs)
     for name, value in {**fitted.parameters, **fitted.constants}.items():
         shared = name in fitted.constants and value.shape[:1] == (1,)
         if not members or (value.shape[:1] != (members,) and not shared):
             raise InputError(f"{name[:80]} has shape {list(value.shape)}, not {members} members")
     repair.check_constants(fitted)
     held = sum(value.numel() for value in tensors.values())
-    claimed = (getattr(repair, "hidden", None) or 1, fitted.num_classes, fitted.reads)
-    if isinstance(repair, TrainedRepair) and max(claimed) > held:
-        raise InputError(f"it claims {max(claimed)} channels but holds {held} numbers")
+    if (claimed := repair.claims(fitted)) > held:
+        raise InputError(f"it claims {claimed} channels but holds {held} numbers")
     expected = repair.shapes(fitted)
     found = {name: tuple(value.shape[1:]) for name, value in fitted.parameters.items()}
     if found != expected:

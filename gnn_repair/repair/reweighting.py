@@ -131,25 +131,32 @@ class Reweighting(TrainedRepair[FittedReweighting]):
     ) -> Tensor:
         """β + Σ λ ℓ, or T(o + Σ λ h)."""
         layer = self.scorer_layer(p, inputs, tables, targets, noise)
-        mixed = tilt(
-            inputs.sets,
-            targets,
-            layer,
-            p["scorer.2.weight"].squeeze(2),
-            p["scorer.2.bias"].squeeze(1),
-            inputs.contributions,
-            noise.scorer if noise else None,
-        )
-        totals = mixed[..., -1:]
-        # A group that a recipient does not have adds nothing.
-        present = (totals > 0).to(totals.dtype)
-        ratio = inputs.at(inputs.mass, targets).unsqueeze(3) * present / (totals + (1 - present))
-        total = inputs.at(inputs.fixed_logits, targets) + (ratio * mixed[..., :-1]).sum(2)
-        return inputs.after_tail(total, targets)
+        return reweighted(p, inputs, layer, targets, noise)
 
     def fitted(self, **values: Any) -> FittedReweighting:
         """The fitted value with these fields."""
         return FittedReweighting(repair=self, **values)
+
+
+def reweighted(
+    p: Parameters, inputs: RepairInputs, layer: Layer, targets: Tensor, noise: Noise | None
+) -> Tensor:
+    """β + Σ λ ℓ of targets [S, L], or T(o + Σ λ h), from the scorer's first layer; [S, L, C]."""
+    mixed = tilt(
+        inputs.sets,
+        targets,
+        layer,
+        p["scorer.2.weight"].squeeze(2),
+        p["scorer.2.bias"].squeeze(1),
+        inputs.contributions,
+        noise.scorer if noise else None,
+    )
+    totals = mixed[..., -1:]
+    # A group that a recipient does not have adds nothing.
+    present = (totals > 0).to(totals.dtype)
+    ratio = inputs.at(inputs.mass, targets).unsqueeze(3) * present / (totals + (1 - present))
+    total = inputs.at(inputs.fixed_logits, targets) + (ratio * mixed[..., :-1]).sum(2)
+    return inputs.after_tail(total, targets)
 
 
 def term_scores(sets: TermSets, layer: Layer, output: Tensor, bias: Tensor) -> Tensor:

@@ -17,11 +17,16 @@ ORACLE = "oracle"
 
 
 def chosen_methods(names: Iterable[str] | None = None) -> tuple[str, ...]:
-    """Known names in the order of the tables, the oracle first; all unless given."""
+    """Known names in the order of the tables, the oracle first.
+
+    Unless given, those that run by default: not the ladder and its controls, which cost more than
+    all others together.
+    """
     known = (ORACLE, *METHODS)
     if isinstance(names, str) or not (names is None or isinstance(names, Iterable)):
         raise InputError(f"methods is {names!r:.80}; give a list of names, of {', '.join(known)}")
-    wanted = known if names is None else tuple(names)
+    usual = (ORACLE, *(name for name, method in METHODS.items() if method.by_default))
+    wanted = usual if names is None else tuple(names)
     for name in wanted:
         if name not in known:
             raise InputError(f"unknown method {name!r:.80}; choose from {', '.join(known)}")

@@ -21,6 +21,7 @@ from gnn_repair.exposure import Exposure, expose
 from gnn_repair.study.cases import Case
 from gnn_repair.study.engine import Tell
 from gnn_repair.study.environment import environment
+from gnn_repair.study.further_scores import further_scores
 from gnn_repair.study.identity import FROZEN, stage_keys
 from gnn_repair.study.methods import METHODS, ORACLE
 from gnn_repair.study.oracle_summary import summarise_oracle
@@ -93,7 +94,7 @@ def work_case(settings: Settings, case: Case, tell: Tell) -> Worked:
     for name in case.methods:
         if name != ORACLE:
             fitted[name], predicted[name] = _repair(
-                name, settings, case, exposure, data, masks, clock, tell
+                name, settings, case, frozen, exposure, masks, clock, tell
             )
     clock.add("total", time.perf_counter() - start)
     seconds = clock.shares(len(case.splits))
@@ -211,14 +212,14 @@ def _repair(
     name: str,
     settings: Settings,
     case: Case,
+    frozen: Frozen,
     exposure: Exposure,
-    data: Data,
     masks: Mapping[str, Tensor],
     clock: Clock,
     tell: Tell,
 ) -> tuple[Any, Tensor]:
     """Fit one method for all splits; the fitted repair and its classes [S, N]."""
-    method = METHODS[name]
+    method, data = METHODS[name], frozen.data
     title = method.title.lower()
     tell(title)
     repair = method.build(settings.protocol.repairs, exposure)
@@ -227,6 +228,8 @@ def _repair(
         options = {"device": exposure.recipients.device, "on_progress": _teller(tell, title)}
     if method.batched:
         options["batch_size"] = settings.protocol.batches.of(case.dataset, case.backbone)
+    given = {"data": data, "frozen": frozen}
+    options |= {need: given[need] for need in method.needs}
     with clock(name):
         fitted = repair.fit(exposure, data.y, masks["train"], masks["val"], **options)
         predicted = fitted.logits(exposure).argmax(2)
@@ -237,9 +240,11 @@ def _scores(worked: Worked, name: str) -> list[dict[str, Any]]:
     """A method's accuracies and how it was found, one a split."""
     fitted = worked.fitted[name]
     scores = _accuracies(worked.predicted[name], worked.data, worked.masks)
+    more = further_scores(fitted, worked.exposure, worked.data.y, worked.masks["test"])
     return [
         {
             **{part: scores[part][member] for part in PARTS},
+            **more[member],
             "best_epoch": int(fitted.best_epoch[member]),
             "epochs_run": int(fitted.epochs_run[member]),
             "diverged": bool(fitted.diverged[member]),

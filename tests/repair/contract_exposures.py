@@ -105,7 +105,6 @@ KINDS: dict[str, Callable[[], Exposure]] = {
     "wide": lambda: by_hand(2, 40),
     "wide-shared": lambda: by_hand(2, 40, states=1),
     "message-per-edge": message_per_edge,
-    "relaxed": lambda: relax(toy_exposure("h2gcn"), 0.3),
     "merged-groups": lambda: relax(toy_exposure("mixhop"), 0.0, between_groups=True),
     "restricted": lambda: toy_exposure("sage").restrict(torch.arange(30).flip(0)[4:]),
     "users-model": users_model,

@@ -81,10 +81,9 @@ def test_entries_are_those_of_the_graph():
 
 
 def test_baselines_are_marked_as_not_from_the_paper():
-    assert [name for name, method in METHODS.items() if not method.from_paper] == [
-        "correct_and_smooth",
-        "temperature_scaling",
-    ]
+    ours = [name for name, method in METHODS.items() if not method.from_paper]
+    assert ours[:2] == ["correct_and_smooth", "temperature_scaling"]
+    assert [METHODS[name].by_default for name in ours] == [True] * 2 + [False] * (len(ours) - 2)
 
 
 def test_smoothing_belongs_to_its_graph():

@@ -49,7 +49,7 @@ def test_members_of_different_size_learn_what_they_would_alone(repair, backbone,
 @pytest.mark.filterwarnings("ignore:member . is repaired without")
 @pytest.mark.parametrize("repair", TRAINED[:3], ids=lambda r: type(r).__name__)
 def test_one_member_stopping_early_leaves_the_other_alone(repair):
-    method, exposure = brief(repair, 0.3, patience=3), toy_exposure("gcn")
+    method, exposure = brief(repair, 0.3, patience=3), toy_exposure("graphconv")
     method = replace(method, budget=replace(method.budget, epochs=25))
     together = method.fit(exposure, DATA.y, TRAIN, VAL, device="cpu", batch_size=4)
     for s in range(2):

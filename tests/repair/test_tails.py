@@ -11,7 +11,14 @@ from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 
 from gnn_repair.exposure import TailedExposure, expose
-from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation, load_repair
+from gnn_repair.repair import (
+    EvidenceLadder,
+    NodeTranslation,
+    RefitHead,
+    Reweighting,
+    SetTranslation,
+    load_repair,
+)
 from gnn_repair.repair.inputs import repair_inputs
 from gnn_repair.training import Budget
 
@@ -88,6 +95,23 @@ def test_untrained_repairs_change_nothing(method) -> None:
     )
     assert int(fitted.best_epoch[0]) == 0  # the frozen prediction is perfect here
     torch.testing.assert_close(fitted.logits(exposure), exposure.frozen_logits, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_the_ladder_is_climbed_before_a_tail(given, tmp_path) -> None:
+    _, data, exposure = world()
+    y = labels(exposure)
+    ladder = short(EvidenceLadder(hidden=8, folds=2, clearly=0.0))
+    fitted = ladder.fit(exposure, y, *masks(), data=data if given else None, device="cpu")
+    assert len(fitted.candidates) == (7 if given else 5)
+    logits = fitted.logits(exposure)
+    fitted.save(tmp_path / "ladder")
+    torch.testing.assert_close(load_repair(tmp_path / "ladder").logits(exposure), logits)
+    # Joint reweighting starts as the frozen model, tail and all.
+    at_once = short(EvidenceLadder(("labels-reweighting",), hidden=8, folds=2), 1, zero=True)
+    right = exposure.frozen_logits[0].argmax(1)
+    told = at_once.fit(exposure, right, *masks(), device="cpu").rung_log_probs(exposure)
+    torch.testing.assert_close(told["labels-reweighting"], told["frozen"], rtol=1e-5, atol=1e-5)
 
 
 def test_reweighting_is_what_the_model_does_with_these_coefficients() -> None:

@@ -56,7 +56,8 @@ def test_missing_checks_of_values_are_noticed(monkeypatch):
 
 def test_sizes_that_only_a_header_claims_take_no_memory(tmp_path):
     (repair,) = [subject for subject in make_subjects(tmp_path) if subject.name == "repair"]
-    parts = Parts.of(repair.files[0])
+    wide = [file for file in repair.files if b"hidden" in file[:2000]]
+    parts = Parts.of(min(wide, key=len))
     header = json.loads(parts.metadata["header"])
     header["settings"]["hidden"] = 20_000_000
     metadata = {**parts.metadata, "header": json.dumps(header)}

@@ -20,7 +20,8 @@ from gnn_repair.backbones import BACKBONES
 from gnn_repair.backbones.titles import TITLES
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
-from gnn_repair.repair import METHODS, REPAIRS, FittedRepair, Look, Method, Repair
+from gnn_repair.repair import METHODS, REPAIRS, CrossFitted, FittedRepair, Look, Method, Repair
+from gnn_repair.repair.controls import FeaturePerceptron
 from gnn_repair.repair.fitted import about, untrained
 from gnn_repair.repair.methods import MARKERS, method_of, title_of
 from gnn_repair.reporting.figures import _look
@@ -121,12 +122,16 @@ def test_a_further_method_is_on_the_page_and_in_the_figures(declared, data, tmp_
 
 
 def test_classes_take_their_titles_from_the_declaration():
-    assert list(REPAIRS) == [key.replace("_", "-") for key in METHODS]
+    usual = {key: method for key, method in METHODS.items() if method.by_default}
+    assert list(REPAIRS) == [key.replace("_", "-") for key in usual]
     for key, method in METHODS.items():
-        repair = REPAIRS[key.replace("_", "-")]
-        assert method.repair_class is repair
-        assert method_of(repair) is method
-        assert repair.title == method.title == title_of(key)
+        repair = method.repair_class
+        assert title_of(key) == method.title
+        if method.by_default:
+            assert REPAIRS[key.replace("_", "-")] is repair
+        if method.by_default or not method.folded:
+            assert method_of(repair) is method
+            assert repair.title == method.title
     assert len({method.title for method in METHODS.values()}) == len(METHODS)
     assert Majority.title == "Majority"
     assert (title_of("frozen"), title_of("mine")) == ("Frozen", "mine")
@@ -149,6 +154,14 @@ def test_every_method_is_built_as_the_protocol_says(data):
     count = built["node_translation"].num_parameters(6, 3)
     assert abs(count - goal) <= (6 + 2 * 3 + 1) / 2 + 1
     assert built["correct_and_smooth"].layers == 2
+    ladder = built["evidence_ladder"]
+    assert ladder.budget == changed.set_translation
+    assert (ladder.hidden, ladder.dropout, ladder.seed) == (8, 0.4, 3)
+    assert built["cross_fitted"] == CrossFitted(built["set_translation"], seed=3)
+    assert built["cross_fitted_smoothing"] == CrossFitted(built["correct_and_smooth"], seed=3)
+    assert built["feature_perceptron"] == CrossFitted(FeaturePerceptron(hidden=8, seed=3), seed=3)
+    assert built["label_propagation"].layers == 2
+    assert built["retrained_backbone"].seed == 3
     # The paper fits the linear head on all targets at once; the others follow the batches.
     assert [name for name, method in METHODS.items() if method.batched] == [
         "node_translation",

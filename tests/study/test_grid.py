@@ -21,6 +21,8 @@ GRID = {"datasets": ["cora", "pubmed"], "backbones": ["gcn", "gat"], "splits": r
 ODD = override(PAPER, ["backbones.hidden=100"])
 HERE = str(Path(__file__).parent)
 
+USUAL = tuple(name for name, method in METHODS.items() if method.by_default)
+
 
 class Log(Watcher):
     def __init__(self):
@@ -82,7 +84,7 @@ def test_a_record_without_a_wanted_method_is_run_with_all_of_them(tmp_path):
     (case,) = make_plan(store, PAPER, runs, ["reweighting"]).cases
     assert case == Case("cora", "gcn", (0,), ("refit_head", "reweighting"))
     (case,) = make_plan(store, PAPER, runs).cases
-    assert case.methods == ("oracle", *METHODS)
+    assert case.methods == ("oracle", *USUAL)
 
 
 def test_a_large_case_is_cut_into_stacks(tmp_path):
@@ -168,7 +170,8 @@ def test_bad_grids_are_refused_before_anything_runs(tmp_path, grid, message):
 
 def test_methods_come_in_the_order_of_the_tables():
     assert chosen_methods(["set_translation", "oracle"]) == ("oracle", "set_translation")
-    assert chosen_methods() == ("oracle", *METHODS)
+    assert chosen_methods() == ("oracle", *USUAL)
+    assert "evidence_ladder" not in USUAL
 
 
 SLOW = """

@@ -50,6 +50,10 @@ def moved(assignment, dataset="cora", backbone="sgc"):
 
 EVERYTHING = {"frozen", "oracle", *METHODS}
 LEARNED = {"reweighting", "set_translation", "node_translation"}
+FOLDED = {"evidence_ladder", "cross_fitted"}
+"""In full batches."""
+SPREAD = {"correct_and_smooth", "cross_fitted_smoothing", "label_propagation"}
+UNSEEDED = {"correct_and_smooth", "temperature_scaling", "label_propagation"}
 
 
 @pytest.mark.parametrize(
@@ -61,9 +65,11 @@ LEARNED = {"reweighting", "set_translation", "node_translation"}
         ("backbones.short.epochs=7", set()),
         ("oracle.reachable_above=1e-6", {"oracle"}),
         ("repairs.reweighting.epochs=7", {"reweighting"}),
-        ("repairs.seed=1", LEARNED | {"refit_head"}),
-        ("repairs.dropout=0.1", LEARNED),
-        ("repairs.smoothing_layers=3", {"correct_and_smooth"}),
+        ("repairs.set_translation.epochs=7", {"set_translation"} | FOLDED),
+        ("repairs.seed=1", EVERYTHING - {"frozen", "oracle"} - UNSEEDED),
+        ("repairs.dropout=0.1", LEARNED | FOLDED),
+        ("repairs.hidden=7", LEARNED | FOLDED | {"feature_perceptron"}),
+        ("repairs.smoothing_layers=3", SPREAD),
         ("batches.size=32", LEARNED),
         ("batches.sizes.pubmed=32", set()),
         ("batches.sizes.cora=32", LEARNED),

@@ -13,7 +13,7 @@ from gnn_repair.backbones.convolutional import GCN
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.repair import Reweighting
+from gnn_repair.repair import EvidenceLadder, Reweighting
 from gnn_repair.study import METHODS, PAPER, Case, Store, override, run_study
 from gnn_repair.study.methods import chosen_methods
 from gnn_repair.study.oracle_summary import summarise_oracle
@@ -29,7 +29,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def records(data):
-    case = Case("mine", "gcn", (0, 2), chosen_methods())
+    case = Case("mine", "gcn", (0, 2), chosen_methods(("oracle", *METHODS)))
     stages: list[str] = []
     settings = Settings(PROTOCOL, lambda name: data, BACKBONES, "cpu")
     made = run_case(settings, case, stages.append)
@@ -89,6 +89,27 @@ def test_the_control_matches_the_capacity_of_set_translation(records):
     sizes = {name: records[0]["methods"][name]["parameters"] for name in METHODS}
     per_unit = 8 + 2 * 3 + 1
     assert abs(sizes["node_translation"] - sizes["set_translation"]) <= per_unit / 2
+
+
+def test_the_ladder_s_record_holds_every_rung(records, frozen, data):
+    exposure, columns = expose(frozen), [0, 2]
+    settings = PROTOCOL.repairs
+    ladder = EvidenceLadder(budget=settings.set_translation, hidden=settings.hidden)
+    masks = data.train_mask[:, columns], data.val_mask[:, columns]
+    fitted = ladder.fit(exposure, data.y, *masks, data=data, device="cpu")
+    for member, record in enumerate(records):
+        found, test = record["methods"]["evidence_ladder"], data.test_mask[:, columns[member]]
+        for place, (name, told) in enumerate(fitted.rung_log_probs(exposure).items()):
+            right = (told[member].argmax(1) == data.y)[test].double().mean()
+            assert found[f"test {name}"] == pytest.approx(float(right))
+            assert found[f"out-of-fold {name}"] == pytest.approx(
+                float(fitted.out_of_fold[name][member])
+            )
+            assert found[f"weight {name}"] == pytest.approx(float(fitted.weights[member, place]))
+            assert found[f"chosen {name}"] == (fitted.chosen[member] == name)
+        assert found["test frozen"] == pytest.approx(record["frozen"]["test"])
+        assert 0 <= found["calibration error"] <= 1
+        assert 0 <= record["methods"]["retrained_backbone"]["test single"] <= 1
 
 
 def test_the_oracle_counts_what_it_should(records, frozen, data):

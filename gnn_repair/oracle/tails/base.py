@@ -30,6 +30,8 @@ class Base:
     """
 
     lowered: Lowered
+    num_classes: int
+    """C."""
     folded: tuple[Operation, ...]
     """What was folded, in order."""
     nodes: Integers
@@ -70,8 +72,8 @@ class Base:
         return torch.from_numpy(out)
 
 
-def base_of(exposure: TailedExposure) -> Base:
-    """The base of all recipients of an exposure."""
+def base_of(exposure: TailedExposure, position: Integers | None = None) -> Base:
+    """The base of an exposure, with the extremes of the recipients at ``position`` (or all)."""
     aggregate = exposure.aggregate
     lowered, folded = _fold(lower(exposure.tail))
     recipients = aggregate.recipients.cpu()
@@ -89,17 +91,41 @@ def base_of(exposure: TailedExposure) -> Base:
     mass = aggregate.mass[0].cpu().numpy()
     rows, messages = aggregate.rows.cpu().numpy(), np.ascontiguousarray(table.numpy())
     offset = np.ascontiguousarray(fixed.numpy())
-    low, high, size = (np.empty((count, messages.shape[1])) for _ in range(3))
-    extremes(ends, mass, rows, messages, low, high, size)
-    if folded:  # what was summed may be far larger than the sums
-        least, most = np.empty_like(low), np.empty_like(low)
-        extremes(ends, mass, rows, np.ascontiguousarray(gross.numpy()), least, most, size)
+    chosen = np.arange(count) if position is None else np.unique(position)
+    low, high, size = (np.zeros((count, messages.shape[1])) for _ in range(3))
+    sums = np.ascontiguousarray(gross.numpy()) if folded else messages
+    low[chosen], high[chosen], size[chosen] = _extremes(
+        ends[chosen], mass[chosen], rows, messages, sums
+    )
     size += weight.numpy()
     slack = ROUNDING * messages.shape[1] * size
     return Base(
-        lowered, folded, recipients.numpy(), ends, mass, rows, aggregate.sources.cpu().numpy(),
-        messages, offset, low + offset - slack, high + offset + slack, size,
-    )  # fmt: skip
+        lowered=lowered,
+        num_classes=exposure.frozen_logits.shape[2],
+        folded=folded,
+        nodes=recipients.numpy(),
+        ends=ends,
+        mass=mass,
+        rows=rows,
+        sources=aggregate.sources.cpu().numpy(),
+        table=messages,
+        fixed=offset,
+        low=low + offset - slack,
+        high=high + offset + slack,
+        size=size,
+    )
+
+
+def _extremes(
+    ends: Integers, mass: Floats, rows: NDArray[np.int32], table: Floats, gross: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Smallest and largest Σ λ h, and what the sums behind them come to at most."""
+    shape = (len(ends), table.shape[1])
+    low, high, size = np.empty(shape), np.empty(shape), np.empty(shape)
+    extremes(ends, mass, rows, table, low, high, size)
+    if gross is not table:  # what was summed may be far larger than the sums
+        extremes(ends, mass, rows, gross, np.empty(shape), np.empty(shape), size)
+    return low, high, size
 
 
 def _absolute(operation: Operation) -> Operation:

@@ -8,49 +8,54 @@ everything else, and an LP is decided when all its leaves are closed or one λ m
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from gnn_repair.oracle.tails.base import Base
 from gnn_repair.oracle.tails.leaves import Leaf, Tree, bounded
 
 ROUNDS = 2
 """Rounds of lines a leaf: a half inherits its parent's weights, and splitting does the rest."""
+LAST_ROUNDS, LAST_PUSH = 8, 1e5
+"""For leaves that cannot be split any more: what is left is a linear program, to be solved well."""
 BATCH = 512
 """Leaves bounded together, so that their numbers stay in the cache."""
 
 
-def grow(
-    base: Base, trees: list[Tree], threshold: float, leaves: int, deadline: float | None = None
-) -> None:
+def grow(base: Base, trees: list[Tree], leaves: int, deadline: float | None = None) -> None:
     """Split leaves above the threshold until all are closed, a λ wins, or the budget is spent.
 
     Args:
         base: of the exposure.
         trees: one an LP; changed in place.
-        threshold: a leaf at or below it is closed, a margin above it wins.
         leaves: how many leaves a tree may have.
         deadline: process time at which to stop.
     """
     while True:
-        alive = [tree for tree in trees if _alive(tree, threshold, leaves)]
+        alive = [tree for tree in trees if _alive(tree, leaves)]
         if not alive or (deadline is not None and time.process_time() > deadline):
             return
-        _level(base, alive[: BATCH // 2], threshold)
+        _level(base, alive[: BATCH // 2])
 
 
-def _alive(tree: Tree, threshold: float, leaves: int) -> bool:
-    if not tree.leaves or tree.margin > threshold or tree.size >= leaves:
+def _alive(tree: Tree, leaves: int) -> bool:
+    if not tree.leaves or tree.margin > tree.win or tree.size >= leaves:
         return False
-    return all(leaf.split is not None for leaf in tree.leaves)
+    return not any(leaf.last for leaf in tree.leaves)
 
 
-def _level(base: Base, trees: list[Tree], threshold: float) -> None:
+def _level(base: Base, trees: list[Tree]) -> None:
     """Split the worst leaves of every tree, as many as make a batch."""
     share = max(1, BATCH // (2 * len(trees)))
-    by_depth: dict[int, list[tuple[Tree, Leaf]]] = {}
+    by_depth: dict[tuple[int, bool], list[tuple[Tree, Leaf]]] = {}
     for tree in trees:
         tree.leaves.sort(key=lambda leaf: leaf.bound)
         for _ in range(min(share, len(tree.leaves))):
-            for half in tree.leaves.pop().halves():
-                by_depth.setdefault(len(half.units), []).append((tree, half))
-    for cases in by_depth.values():
-        bounded(base, cases, threshold, ROUNDS)
+            leaf = tree.leaves.pop()
+            last = leaf.split is None
+            for case in (replace(leaf, last=True),) if last else leaf.halves():
+                by_depth.setdefault((len(case.units), last), []).append((tree, case))
+    for (_, last), cases in by_depth.items():
+        if last:
+            bounded(base, cases, LAST_ROUNDS, LAST_PUSH)
+        else:
+            bounded(base, cases, ROUNDS)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gnn_repair.exposure.tails.operations import Activation
 from gnn_repair.oracle.answers import Piece
-from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.tables import Floats
 from gnn_repair.oracle.tails.backward import Relaxed, width_of
 from gnn_repair.oracle.tails.base import Base
 from gnn_repair.oracle.tails.lowering import Smooth
@@ -26,8 +26,9 @@ from gnn_repair.oracle.tails.relaxation import Certificate, Slopes, certify, par
 from gnn_repair.oracle.tails.rounds import Cuts, dense_shares, mixed_at, rows_and_mixture
 from gnn_repair.oracle.tails.witness import worst
 
-PUSH = 8.0
-"""How much larger than any unit's coefficient the multiple of its input may be, at first sight."""
+PUSH = 100.0
+"""How much larger than any unit's coefficient the multiple of its input may be: a case that hardly
+any λ falls into needs a large one."""
 
 Unit = tuple[int, int]
 """An elementwise operation's number and a channel of it."""
@@ -48,7 +49,9 @@ class Leaf:
     multipliers: Floats = field(default_factory=lambda: np.empty(0))
     """[units]: β ≥ 0, what multiple of ± the input was added."""
     split: Unit | None = None
-    """The unit whose line is farthest off where the bound is attained."""
+    """The unit whose line is farthest off where the bound is attained; None: there is none left."""
+    last: bool = False
+    """Whether all was tried that there is."""
 
     def halves(self) -> tuple[Leaf, Leaf]:
         """The two cases that ``split`` decides."""
@@ -64,7 +67,11 @@ class Tree:
 
     position: int
     target: int
-    leaves: list[Leaf]
+    threshold: float
+    """A case with a bound at or below it is closed (of the lowered tail's margin)."""
+    win: float
+    """A λ with a margin above it wins."""
+    leaves: list[Leaf] = field(default_factory=list)
     """Those with a bound above the threshold, still to be split."""
     closed: list[Leaf] = field(default_factory=list)
     margin: float = -np.inf
@@ -103,8 +110,8 @@ def flat_slopes(region: Region, slopes: Slopes) -> Floats:
 class LeafBatch:
     """Leaves of one depth as one region."""
 
-    def __init__(self, base: Base, cases: list[tuple[Tree, Leaf]]) -> None:
-        self.base, self.cases = base, cases
+    def __init__(self, base: Base, cases: list[tuple[Tree, Leaf]], push: float = PUSH) -> None:
+        self.base, self.cases, self.push = base, cases, push
         self.depth = len(cases[0][1].units)
         self.position = np.array([tree.position for tree, _ in cases])
         self.target = np.array([tree.target for tree, _ in cases])
@@ -131,36 +138,45 @@ class LeafBatch:
         weights = self._parents_weights() if self.depth else None
         for turn in range(rounds):
             if weights is not None:
-                self._add_pushed(cuts, weights, parts)
+                self._add_mixed(cuts, weights, parts)
             piece = cuts.solve()
             x = mixed_at(region, piece)
             values = self.base.graph.values(x, region.nodes)
             self._offer(values[-1], piece)
             mixed, slopes = cuts.combine(piece)
-            weights = mixed if self.depth else None
+            weights = mixed
             self._keep(mixed, slopes, cuts.combine_pushes(piece), values)
-            if turn + 1 < rounds:
-                parts = region.relax(values)
-                cuts.add(rows, mixture, parts)
+            if turn + 1 == rounds or self._settled():
+                break
+            parts = region.relax(values)
+            cuts.add(rows, mixture, parts)
         return [leaf for leaf in self.best if leaf is not None]
+
+    def _settled(self) -> bool:
+        """Whether every leaf is closed, or its tree has won."""
+        return all(
+            tree.margin > tree.win or (leaf is not None and leaf.bound <= tree.threshold)
+            for (tree, _), leaf in zip(self.cases, self.best, strict=True)
+        )
 
     def _parents_weights(self) -> Tensor:
         return torch.from_numpy(np.stack([leaf.weights for _, leaf in self.cases]))
 
-    def _add_pushed(self, cuts: Cuts, weights: Tensor, parts: dict[int, Relaxed]) -> None:
-        """One bound a sign on the way to the leaf, with a large multiple of that input."""
+    def _add_mixed(self, cuts: Cuts, weights: Tensor, parts: dict[int, Relaxed]) -> None:
+        """A bound of the rivals' mixture, where units that rivals disagree about cancel, and one
+        more for each sign on the way to the leaf, with a large multiple of that input."""
         rows = (-weights).scatter(1, torch.from_numpy(self.target)[:, None], 1.0)
         sizes = {n: seen[0][0].abs().amax((1, 2)) for n, seen in cuts.weighted.items()}
         pushes = {
-            number: torch.zeros(len(self.cases), self.depth, signs.shape[1], dtype=torch.float64)
+            number: torch.zeros(len(self.cases), self.depth + 1, signs.shape[1]).double()
             for number, signs in self.signs.items()
         }
         for row, (_, leaf) in enumerate(self.cases):
             for level, ((number, unit), sign) in enumerate(
                 zip(leaf.units, leaf.signs, strict=True)
             ):
-                pushes[number][row, level, unit] = PUSH * sign * float(sizes[number][row])
-        many = (-1, self.depth, -1)
+                pushes[number][row, level, unit] = self.push * sign * float(sizes[number][row])
+        many = (-1, self.depth + 1, -1)
         cuts.add(rows.unsqueeze(1).expand(many), weights.unsqueeze(1).expand(many), parts, pushes)
 
     def _offer(self, outputs: Tensor, piece: Piece) -> None:
@@ -189,7 +205,7 @@ class LeafBatch:
             sizes = np.array([float(betas[n][row, unit]) for n, unit in leaf.units])
             self.best[row] = Leaf(
                 leaf.units, leaf.signs, bounds[row], weights[row].numpy(), flat[row], sizes,
-                splits[row],
+                splits[row], leaf.last,
             )  # fmt: skip
 
     def _splits(
@@ -226,12 +242,7 @@ def _gaps(
     return torch.where(splittable, gap + 1e-3 * spread, -1.0)
 
 
-def bounded(base: Base, cases: list[tuple[Tree, Leaf]], threshold: float, rounds: int) -> None:
+def bounded(base: Base, cases: list[tuple[Tree, Leaf]], rounds: int, push: float = PUSH) -> None:
     """Bound leaves of one depth and hand them back to their trees."""
-    for (tree, _), leaf in zip(cases, LeafBatch(base, cases).bound(rounds), strict=True):
-        (tree.closed if leaf.bound <= threshold else tree.leaves).append(leaf)
-
-
-def roots(position: Integers, target: Integers) -> list[tuple[Tree, Leaf]]:
-    """A tree with one case, nothing assumed, for each LP."""
-    return [(Tree(int(p), int(c), []), Leaf()) for p, c in zip(position, target, strict=True)]
+    for (tree, _), leaf in zip(cases, LeafBatch(base, cases, push).bound(rounds), strict=True):
+        (tree.closed if leaf.bound <= tree.threshold else tree.leaves).append(leaf)

@@ -14,13 +14,17 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.tails.operations import Activation, Multiply, Operation
-from gnn_repair.oracle.tails.functions import Function, function_of
+from gnn_repair.oracle.tails.functions import function_of
 from gnn_repair.oracle.tails.lowering import Root, Smooth
 
 NONLINEAR = (Activation, Smooth, Multiply, Root)
 SAFETY = 1e-13
 """Relative widening of a line's constant: values of f and of the touching point are good to a few
 units in the last place, and the touching point enters in second order."""
+ABSOLUTE = 4e-16
+"""Of 1 + |y|: what sums like 1 + erf are good to where they nearly cancel."""
+TIE = 1e-9
+"""Planes closer than this, relative to their values, count as equally tight."""
 POINT = 1e-9
 """An interval shorter than this has no chord that float64 could tell; its slope is f′."""
 
@@ -63,8 +67,7 @@ def constant_above(
     """The smallest b with Σ s x + b ≥ f(x) on the box, rounded up, [B, k]."""
     if isinstance(operation, Multiply):
         return _corners(slopes, box).amax(0)
-    f, parameter = function_of(operation)
-    return _touch(f, parameter, slopes[0], box[0], 1.0)
+    return _touch(operation, slopes[0], box[0])[1]
 
 
 def constant_below(
@@ -75,19 +78,34 @@ def constant_below(
         return _corners(slopes, box).amin(0)
     if isinstance(operation, Root):
         return _root_constant(operation, slopes[0])
+    return _touch(operation, slopes[0], box[0])[0]
+
+
+def _touch(operation: Operation, slope: Tensor, box: Interval) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest f(y) − s y over the interval, rounded outwards."""
+    if isinstance(operation, Activation) and operation.name == "relu":
+        return _touch_relu(slope, box)
     f, parameter = function_of(operation)
-    return -_touch(f, parameter, slopes[0], box[0], -1.0)
-
-
-def _touch(f: Function, parameter: Tensor, slope: Tensor, box: Interval, sign: float) -> Tensor:
-    """max sign · (f(y) − s y) over the interval, rounded up."""
-    best = torch.full_like(slope, -torch.inf)
+    low, high = torch.full_like(slope, torch.inf), torch.full_like(slope, -torch.inf)
     for point in (box.low, box.high, *f.touching(slope, parameter)):
         y = torch.minimum(torch.maximum(point, box.low), box.high)
         value, line = f.value(y, parameter), slope * y
-        gap = sign * (value - line) + SAFETY * (value.abs() + line.abs())
-        best = torch.maximum(best, gap)
-    return best
+        slack = SAFETY * (value.abs() + line.abs()) + ABSOLUTE * (1 + y.abs())
+        low = torch.minimum(low, value - line - slack)
+        high = torch.maximum(high, value - line + slack)
+    return low, high
+
+
+def _touch_relu(slope: Tensor, box: Interval) -> tuple[Tensor, Tensor]:
+    """The same for a ReLU: at the ends and, where the interval holds it, at the kink."""
+    first, last = (
+        box.low.clamp(min=0.0) - slope * box.low,
+        box.high.clamp(min=0.0) - slope * box.high,
+    )
+    slack = SAFETY * (first.abs() + last.abs() + slope.abs() * (box.high - box.low))
+    kink = torch.where((box.low < 0) & (box.high > 0), 0.0, first)
+    low = torch.minimum(torch.minimum(first, last), kink) - slack
+    return low, torch.maximum(torch.maximum(first, last), kink) + slack
 
 
 def _corners(slopes: Sequence[Tensor], box: Sequence[Interval]) -> Tensor:
@@ -143,8 +161,9 @@ def _smooth_lines(operation: Operation, box: Interval, at: Tensor) -> Lines:
     tangents = [f.slope(point, parameter) for point in (at, box.low, box.high)]
     chord = torch.where(width > POINT, rise / width.clamp(min=POINT), tangents[0])
     slopes = torch.stack([chord, *tangents])
-    ups = torch.stack([s * at + constant_above(operation, [s], [box]) for s in slopes])
-    lows = torch.stack([s * at + constant_below(operation, [s], [box]) for s in slopes])
+    reach = [_touch(operation, s, box) for s in slopes]
+    lows = torch.stack([s * at + ends[0] for s, ends in zip(slopes, reach, strict=True)])
+    ups = torch.stack([s * at + ends[1] for s, ends in zip(slopes, reach, strict=True)])
     above = slopes.gather(0, ups.argmin(0, keepdim=True))[0]
     below = slopes.gather(0, lows.argmax(0, keepdim=True))[0]
     return Lines((above,), (below,))
@@ -160,7 +179,9 @@ def _product_lines(box: Sequence[Interval], at: Sequence[Tensor]) -> Lines:
             gaps = _corners((s, t), box)
             limit = gaps.amax(0) if sign > 0 else gaps.amin(0)
             values.append(sign * (s * p + t * q + limit))
-        first = values[0] <= values[1]
+        # At the middle of a box both are the same: the first then, whatever rounding says.
+        size = values[0].abs() + values[1].abs() + 1.0
+        first = values[0] <= values[1] + TIE * size
         (s0, t0), (s1, t1) = options
         return torch.where(first, s0, s1), torch.where(first, t0, t1)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.exposure.tails.operations import TailGraph
@@ -111,10 +112,22 @@ class Region:
     ) -> Linear:
         """Bound coefficients [B or 1, R, k] · value above by linear functions."""
         sizes = self.sizes if weigh else None
-        return backward(
+        linear = backward(
             self.base.graph, value, coefficients, parts, self.nodes, self.lifts.shape[1], sizes,
             pushes,
         )  # fmt: skip
+        empty = np.diff(self.begins) == 0
+        return self._without_terms(linear, empty) if self.lift_of and empty.any() else linear
+
+    def _without_terms(self, linear: Linear, empty: NDArray[np.bool_]) -> Linear:
+        """Where there are no terms to lift, a Root's coefficient meets its one value."""
+        high = torch.zeros(len(self), self.lifts.shape[1], dtype=torch.float64)
+        for number, first in self.lift_of.items():
+            top = self.tops[number].high
+            high[:, first : first + top.shape[1]] = top
+        alone = (linear.lifted @ high.unsqueeze(2)).squeeze(2)
+        constant = linear.constant + alone * torch.from_numpy(empty).unsqueeze(1)
+        return replace(linear, constant=constant)
 
     def largest(self, linear: Linear) -> Tensor:
         """[B, R]: the largest value of linear functions over the admissible aggregates."""
@@ -127,6 +140,14 @@ class Region:
         return torch.from_numpy(out) + offset + linear.constant
 
 
+def bare_region(base: Base, position: Integers) -> Region:
+    """The region without any interval: enough to search for witnesses."""
+    counts = base.ends[position, -1] - base.ends[position, 0]
+    begins = np.append(0, np.cumsum(counts))
+    sizes = (torch.from_numpy(base.size[position]),)
+    return Region(base, position, begins, np.empty((int(begins[-1]), 0)), {}, {}, {}, sizes)
+
+
 def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = None) -> Region:
     """The region of the recipients at ``position``: intervals of everything, value by value.
 
@@ -136,22 +157,16 @@ def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = 
         signs: by number of an elementwise operation, [B, k] of −1, 0, 1: the sign its input is
             taken to have, which halves its interval.
     """
-    counts = base.ends[position, -1] - base.ends[position, 0]
-    begins = np.append(0, np.cumsum(counts))
     start = Interval(torch.from_numpy(base.low[position]), torch.from_numpy(base.high[position]))
-    region = Region(
-        base, position, begins, np.empty((int(begins[-1]), 0)), {}, {}, {},
-        (torch.from_numpy(base.size[position]),),
-    )  # fmt: skip
-    intervals, exact = [start], [True]
+    region = bare_region(base, position)
+    intervals, exact = [start], [True]  # exact: nothing better is to be had by linear bounds
     for number, operation in enumerate(base.graph.operations):
         inputs = [intervals[i] for i in operation.inputs]
-        plain = all(exact[i] for i in operation.inputs)
         if isinstance(operation, NONLINEAR):
-            inputs = [
-                interval if exact[i] else _tightened(region, i, interval)
-                for i, interval in zip(operation.inputs, inputs, strict=True)
-            ]
+            for i in operation.inputs:
+                if not exact[i]:
+                    intervals[i], exact[i] = _tightened(region, i, intervals[i]), True
+            inputs = [intervals[i] for i in operation.inputs]
             if signs is not None and number in signs:
                 inputs[0] = clipped(inputs[0], signs[number])
             region = replace(region, boxes={**region.boxes, number: tuple(inputs)})
@@ -165,7 +180,7 @@ def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = 
         sizes = [region.sizes[i] for i in operation.inputs]
         size = SIZES[type(operation)](operation, sizes, inputs, region.nodes)
         region = replace(region, sizes=(*region.sizes, size))
-        exact.append(plain and keeps_channels(operation))
+        exact.append(all(exact[i] for i in operation.inputs) and keeps_channels(operation))
     return region
 
 

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_repair.oracle.answers import Piece
+from gnn_repair.oracle.answers import Piece, join
 from gnn_repair.oracle.solve import solve_tables
+from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Integers, Problems, Tables
 from gnn_repair.oracle.tails.backward import Linear, Relaxed, relaxed
 from gnn_repair.oracle.tails.base import ROUNDING
@@ -84,7 +85,27 @@ def play(region: Region, game: Game, threads: int | None = None) -> Piece:
         region.mass[None], beta,
     )  # fmt: skip
     zero = np.zeros(count, np.int64)
-    return solve_tables(tables, Problems(zero, np.arange(count), zero), threads)
+    piece = solve_tables(tables, Problems(zero, np.arange(count), zero), threads)
+    return _with_substitutes(region, piece)
+
+
+def _with_substitutes(region: Region, piece: Piece) -> Piece:
+    """A vertex and equal weights where the solver gave up: worse, but admissible."""
+    stuck = np.flatnonzero(piece.status == FAILED)
+    if not len(stuck):
+        return piece
+    width = piece.weights.shape[1]
+    return piece.with_answers(stuck, join([_substitute(region, int(k), width) for k in stuck]))
+
+
+def _substitute(region: Region, row: int, width: int) -> Piece:
+    ends, mass = region.ends[row], region.mass[row]
+    present = np.flatnonzero(np.diff(ends) > 0)
+    terms = ends[present] - ends[0] + region.begins[row]
+    weights = np.full((1, width), 1.0 / (width - 1))
+    nan, counts = np.full(1, np.nan), np.array([len(terms)])
+    failed = np.full(1, FAILED, np.int8)
+    return Piece(nan, nan, failed, weights, counts, terms, mass[present], terms, present)
 
 
 def certify(

@@ -62,6 +62,10 @@ class Search:
         owner = np.repeat(take.numpy(), np.diff(self.region.begins))
         self.shares = np.where(owner, shares, self.shares)
 
+    def offer_shares(self, shares: Floats) -> None:
+        """The same for λ [places] alone."""
+        self.offer(mix_dense(self.region, shares), shares)
+
     def vertices(self) -> None:
         """Try every vertex; with several groups, every term of each against the present rest."""
         region = self.region

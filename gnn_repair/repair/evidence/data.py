@@ -1,0 +1,32 @@
+"""Whether a graph that is given is the one that was exposed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposure
+
+
+def check_data(exposure: Exposure, data: Any) -> None:
+    """Raise unless ``data`` has the exposed graph's entries and, if any, finite features."""
+    entries, x = getattr(data, "edge_index", None), getattr(data, "x", None)
+    whole = isinstance(entries, Tensor) and entries.dtype in (torch.int32, torch.int64)
+    if not whole or entries.dim() != 2 or entries.shape[0] != 2:  # type: ignore[union-attr]
+        raise InputError("data has no edge_index [2, E]; pass the graph that was exposed")
+    least, most = (int(entries.min()), int(entries.max())) if entries.numel() else (0, -1)  # type: ignore[union-attr]
+    if least < 0:
+        raise InputError(f"data.edge_index holds {least}; nodes are counted from 0")
+    if x is not None and (not isinstance(x, Tensor) or x.dim() != 2):
+        raise InputError("data.x is not a table [N, F]; pass the graph that was exposed")
+    nodes = most + 1 if x is None else x.shape[0]
+    if most >= exposure.num_nodes or (x is not None and nodes != exposure.num_nodes):
+        raise InputError(
+            f"data has {nodes} nodes but the exposure has {exposure.num_nodes}; "
+            "pass the graph that was exposed"
+        )
+    if x is not None and not bool(torch.isfinite(x).all()):
+        raise InputError("data.x holds NaN or infinite values; no repair can read them")

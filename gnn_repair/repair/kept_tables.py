@@ -1,0 +1,56 @@
+"""Tables by node that are kept with a fitted repair, and the graph that they belong to."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposure
+from gnn_repair.repair.fitted import FittedRepair
+
+
+def signature(exposure: Exposure) -> Tensor:
+    """One number a node and member that another graph or model would not share, [S, N]."""
+    weights = torch.linspace(1, 2, exposure.num_classes, dtype=torch.float64)
+    return (exposure.frozen_logits @ weights.to(exposure.frozen_logits.device)).float()
+
+
+def same_graph(expected: Tensor, exposure: Exposure) -> bool:
+    """Whether the exposure is of the graph and model that gave this signature."""
+    found = signature(exposure).to(expected.device)
+    # Frozen logits of one model repeat to rounding, also on another device.
+    return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def check_graph(expected: Tensor, exposure: Exposure, title: str) -> None:
+    """Refuse another graph than the one whose labels were read."""
+    if not same_graph(expected, exposure):
+        raise InputError(
+            f"{title} reads known labels of the graph it was fitted on and this is another one; "
+            "fit it again here, or use a repair that reads no labels"
+        )
+
+
+def check_table(
+    fitted: FittedRepair, name: str, dtype: torch.dtype, *shape: int | None
+) -> tuple[int, ...]:
+    """The shape a member of a constant read from a file, once it is as asked for.
+
+    Args:
+        fitted: what was read.
+        name: of the constant, which must be there.
+        dtype: its type.
+        shape: its axes after the members; None: any length.
+    """
+    if name not in fitted.constants:
+        raise InputError(f"it is incomplete: it lacks {name}")
+    value = fitted.constants[name]
+    found = tuple(value.shape[1:])
+    fits = len(found) == len(shape) and all(
+        wanted in (None, size) for wanted, size in zip(shape, found, strict=True)
+    )
+    if not fits or value.dtype != dtype or len(value) != fitted.num_members:
+        wanted = tuple("any" if size is None else size for size in shape)
+        raise InputError(f"{name} has shape {found} and type {value.dtype}, not {wanted}, {dtype}")
+    return found

@@ -1,0 +1,125 @@
+"""Lines stay on their side of every operation, whatever their slopes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tail_cases import KINDS, NODES, draw, tail_of
+
+from gnn_repair.exposure.tails.operations import Activation, Multiply
+from gnn_repair.oracle.tails.intervals import INTERVALS
+from gnn_repair.oracle.tails.lines import Interval, constant_above, constant_below, lines_at
+from gnn_repair.oracle.tails.lowering import Root, Smooth, lower
+
+NAMES = ["relu", "elu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"]
+UNITS = 400
+
+
+def intervals(seed: int, positive: bool = False) -> Interval:
+    rng = np.random.default_rng(seed)
+    middle = rng.normal(size=(1, UNITS)) * rng.choice([0.1, 1, 5, 30], (1, UNITS))
+    half = np.abs(rng.normal(size=(1, UNITS))) * rng.choice([0, 1e-12, 1e-3, 1, 4], (1, UNITS))
+    if positive:
+        middle = np.abs(middle) + half + 1e-3
+    return Interval(torch.tensor(middle - half), torch.tensor(middle + half))
+
+
+def operation_of(name: str):
+    if name in ("exp", "log", "reciprocal"):
+        return Smooth((0,), name)
+    return Activation((0,), name, torch.tensor(0.7 if name == "elu" else 0.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", [*NAMES, "log", "reciprocal", "exp"])
+def test_lines_of_any_slope_stay_above_and_below(name):
+    box = intervals(3, name in ("log", "reciprocal"))
+    operation, nodes = operation_of(name), torch.zeros(1, dtype=torch.int64)
+    grid = torch.linspace(0, 1, 801, dtype=torch.float64)[:, None]
+    y = box.low + grid * (box.high - box.low)
+    f = operation.evaluate([y], nodes)
+    at = box.low + 0.3 * (box.high - box.low)
+    lines = lines_at(operation, [box], [at], False)
+    slopes = [
+        lines.above[0],
+        lines.below[0],
+        0.8 * draw(5)(1, UNITS),
+        torch.zeros(1, UNITS).double(),
+    ]
+    for slope in slopes:
+        up = slope * y + constant_above(operation, [slope], [box])
+        low = slope * y + constant_below(operation, [slope], [box])
+        rounding = 1e-15 * ((slope * y).abs().amax(0) + f.abs().amax(0))  # of this comparison
+        assert float((f - rounding - up).max()) <= 0 and float((low - f - rounding).max()) <= 0
+        # And they touch: nowhere is the constant larger than it must be.
+        size = f.abs().amax(0) + (slope * y).abs().amax(0) + 1
+        if name in NAMES:  # the grid misses a kink by half a step, a smooth touch by its square
+            step = (box.high - box.low) / 800
+            miss = 2 * step if name in ("relu", "elu") else step.square() / 4
+            assert bool(((up - f).amin(0) <= 1e-9 * size + miss).all())
+            assert bool(((f - low).amin(0) <= 1e-9 * size + miss).all())
+    found = INTERVALS[type(operation)](operation, [box], nodes)
+    assert bool((found.low <= f.amin(0)).all()) and bool((found.high >= f.amax(0)).all())
+
+
+def test_a_relu_has_its_chord_above_and_the_nearer_side_below():
+    box = Interval(
+        torch.tensor([[-1.0, -3.0, 1.0, -2.0]]).double(),
+        torch.tensor([[3.0, 1.0, 2.0, -1.0]]).double(),
+    )
+    lines = lines_at(operation_of("relu"), [box], [box.middle], False)
+    torch.testing.assert_close(lines.above[0], torch.tensor([[0.75, 0.25, 1.0, 0.0]]).double())
+    torch.testing.assert_close(lines.below[0], torch.tensor([[1.0, 0.0, 1.0, 0.0]]).double())
+
+
+def test_products_lie_between_their_planes():
+    first, second = intervals(7), intervals(8)
+    operation = Multiply((0, 1))
+    lines = lines_at(operation, [first, second], [first.middle, second.middle], False)
+    rng = np.random.default_rng(1)
+    for slopes in ((lines.above), (lines.below), (draw(2)(1, UNITS), draw(3)(1, UNITS))):
+        above = constant_above(operation, slopes, [first, second])
+        below = constant_below(operation, slopes, [first, second])
+        for _ in range(40):
+            u, v = (torch.tensor(rng.random((1, UNITS)).round(1)) for _ in range(2))
+            x = first.low + u * (first.high - first.low)
+            y = second.low + v * (second.high - second.low)
+            plane, size = slopes[0] * x + slopes[1] * y, 1e-12 * (1 + (x * y).abs())
+            size = size + 1e-12 * (slopes[0] * x).abs() + 1e-12 * (slopes[1] * y).abs()
+            assert bool((plane + above >= x * y - size).all())
+            assert bool((plane + below <= x * y + size).all())
+
+
+def test_a_length_lies_above_its_tangents():
+    root, normal = Root((0,), 5, 1e-5, 0.0), draw(11)
+    at = normal(60, 10) * torch.logspace(-4, 2, 60, dtype=torch.float64)[:, None]
+    box = Interval(at - 1, at + 1)
+    lines = lines_at(root, [box], [at], True)
+    constant = constant_below(root, lines.below, [box])
+    for scale in (1e-3, 1.0, 10.0):
+        x = at + scale * normal(60, 10)
+        tangent = (lines.below[0] * x).unflatten(1, (2, 5)).sum(2) + constant
+        assert bool((tangent <= root.evaluate([x], torch.arange(60))).all())
+    touch = (lines.below[0] * at).unflatten(1, (2, 5)).sum(2) + constant
+    torch.testing.assert_close(touch, root.evaluate([at], torch.arange(60)), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rewritten_tail_is_the_tail(kind):
+    tail, nodes = tail_of(kind, 4), torch.arange(NODES)
+    lowered = lower(tail)
+    assert not lowered.reason
+    x = 2 * draw(9)(NODES, tail.width)
+    values = lowered.graph.values(x, nodes)
+    found = values[-1] if lowered.scale is None else values[-1] / values[lowered.scale]
+    wanted = tail(x, nodes)
+    if kind == "softmax":
+        found = found.softmax(1)
+    if kind == "log_softmax":
+        found = found.log_softmax(1)
+    torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-11)
+    assert (lowered.scale is not None) == (kind in ("layer_norm", "layer_norm_jk", "normalize"))
+
+
+def test_what_cannot_be_bounded_is_named():
+    assert lower(tail_of("opaque")).reason == "no bound is known for the operation softplus"

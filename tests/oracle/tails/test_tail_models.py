@@ -1,0 +1,100 @@
+"""Ordinary PyG models with tails: exposed, judged, replayed and checked."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tail_graph import small_graph
+from torch import nn
+from torch_geometric.explain import Explainer, ModelConfig
+from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
+
+from gnn_repair.exposure import TailedExposure, expose
+from gnn_repair.oracle import OracleExplainer, reach, solve_oracle
+
+HIDDEN, CLASSES = 8, 3
+
+
+class Model(nn.Module):
+    """Two layers, then what ``tail`` says."""
+
+    def __init__(self, convolution, tail, head=HIDDEN):
+        super().__init__()
+        self.first, self.last = GCNConv(5, HIDDEN), convolution()
+        self.tail = tail
+        self.norm, self.batch = nn.LayerNorm(HIDDEN), nn.BatchNorm1d(HIDDEN)
+        self.head = nn.Linear(head, CLASSES)
+
+    def forward(self, x, edge_index):
+        h = self.first(x, edge_index).relu()
+        return self.head(self.tail(self, self.last(h, edge_index), h))
+
+
+def gcn():
+    return GCNConv(HIDDEN, HIDDEN)
+
+
+def gin():
+    return GINConv(nn.Sequential(nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN)))
+
+
+def gat():
+    return GATConv(HIDDEN, HIDDEN // 2, heads=2)
+
+
+MODELS = {
+    "relu": (gcn, lambda m, a, h: a.relu()),
+    "residual": (gcn, lambda m, a, h: (m.batch(a) + h).relu()),
+    "layer norm": (gcn, lambda m, a, h: m.norm(a + h).relu()),
+    "jk max": (gcn, lambda m, a, h: torch.maximum(a.relu(), h)),
+    "gin": (gin, lambda m, a, h: a.relu()),
+    "sage": (lambda: SAGEConv(HIDDEN, HIDDEN, normalize=True), lambda m, a, h: a.relu()),
+    "gat": (gat, lambda m, a, h: nn.functional.elu(a)),
+    "gate": (gcn, lambda m, a, h: h.sigmoid() * a.tanh()),
+    "softplus": (gcn, lambda m, a, h: nn.functional.softplus(a)),
+}
+
+
+def model_of(name: str) -> Model:
+    torch.manual_seed(3)
+    return Model(*MODELS[name]).eval()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_with_a_tail_is_judged_and_the_verdicts_hold(name):
+    data = small_graph()
+    exposure = expose(model_of(name), data)
+    assert isinstance(exposure, TailedExposure)
+    solution = solve_oracle(exposure, "all")
+    assert solution.replayed and solution.reachable.any()
+    verification = solution.check(exposure)
+    assert verification.ok, verification
+    if name == "softplus":
+        assert "softplus" in next(iter(solution.reasons.values()))
+    else:
+        assert solution.excluded.any() and solution.decided.mean() > 0.85
+    part = exposure.restrict(torch.tensor([4, 9]))
+    assert solve_oracle(part, "all").check(part).ok
+    assert solution.excluded.sum() == 0 or "%" in str(reach(exposure, data.y))
+
+
+def test_an_explanation_makes_the_model_say_so():
+    data, model = small_graph(), model_of("relu")
+    exposure = expose(model, data)
+    solution = solve_oracle(exposure, "all")
+    wrong = solution.reachable & (
+        model(data.x, data.edge_index).argmax(1).numpy()[solution.node] != solution.target
+    )
+    i = int(wrong.nonzero()[0][0])
+    node, target = int(solution.node[i]), int(solution.target[i])
+    explainer = Explainer(
+        model, OracleExplainer(exposure), explanation_type="phenomenon", edge_mask_type="object",
+        model_config=ModelConfig("multiclass_classification", "node", "raw"),
+    )  # fmt: skip
+    labels = torch.full((data.num_nodes,), target)
+    explanation = explainer(data.x, data.edge_index, target=labels, index=node)
+    masked = explainer.get_masked_prediction(
+        data.x, data.edge_index, edge_mask=explanation.edge_mask
+    )
+    assert int(masked[node].argmax()) == target
+    assert explanation.solution.verdict[0] == "can"

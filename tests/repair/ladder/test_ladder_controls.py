@@ -1,0 +1,112 @@
+"""The controls: against independent implementations, and without a glance at test labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from planted_graphs import CLASSES, planted, planted_exposure, test_accuracy
+from torch_geometric.nn import LabelPropagation as Reference
+
+from gnn_repair.backbones import train_backbone
+from gnn_repair.errors import InputError
+from gnn_repair.repair import CorrectAndSmooth, CrossFitted, load_repair
+from gnn_repair.repair.controls import FeaturePerceptron, LabelPropagation, RetrainedBackbone
+from gnn_repair.repair.controls.label_propagation import ALPHAS
+from gnn_repair.repair.fold_task import Folding, prepare
+
+
+def fit(repair, told_by: str, y: torch.Tensor | None = None, **options):
+    data, exposure = planted(told_by)[1], planted_exposure(told_by)
+    labels = data.y if y is None else y
+    return repair.fit(exposure, labels, data.train_mask, data.val_mask, device="cpu", **options)
+
+
+def misled(told_by: str) -> torch.Tensor:
+    data = planted(told_by)[1]
+    return torch.where(data.test_mask[:, 0], (data.y + 1) % CLASSES, data.y)
+
+
+def test_label_propagation_is_pyg_s_at_its_best_strength():
+    data, exposure = planted("labels")[1], planted_exposure("labels")
+    found = fit(LabelPropagation(layers=12), "labels", data=data)
+    plain = data.edge_index[:, data.edge_index[0] != data.edge_index[1]]
+    train, val = data.train_mask[:, 0], data.val_mask[:, 0]
+
+    def spread(alpha: float, known: torch.Tensor) -> torch.Tensor:
+        return Reference(12, alpha)(data.y, plain, known, post_step=lambda out: out)
+
+    hits = [int((spread(a, train).argmax(1) == data.y)[val].sum()) for a in ALPHAS]
+    best = ALPHAS[hits.index(max(hits))]
+    expected = spread(best, train | val)
+    # PyG starts from y and mixes the same way; ours are shares of it.
+    shares = expected / expected.sum(1, keepdim=True)
+    torch.testing.assert_close(
+        found.logits(exposure)[0].exp().float(), shares, rtol=1e-3, atol=1e-5
+    )
+    assert test_accuracy(found.logits(exposure), data) > 0.95
+
+
+def test_the_perceptron_reads_features_and_no_graph():
+    data, exposure = planted("features")[1], planted_exposure("features")
+    method = FeaturePerceptron(hidden=16)
+    method = CrossFitted(replace(method, budget=replace(method.budget, epochs=40)), folds=3)
+    found = fit(method, "features", data=data)
+    assert test_accuracy(found.logits(exposure), data) > 0.9
+    alone = data.clone()
+    alone.edge_index = data.edge_index[:, :1]
+    again = fit(method, "features", data=alone)
+    assert torch.equal(again.logits(exposure), found.logits(exposure))
+
+
+def test_the_backbone_is_trained_anew_on_the_same_folds():
+    """Against three models trained one by one, without dropout, which a stack draws together."""
+    frozen, exposure = planted("labels")[0], planted_exposure("labels")
+    calm = type(frozen.backbone)(replace(frozen.backbone.shape, dropout=0.0))
+    found = fit(RetrainedBackbone(folds=3), "labels", frozen=replace(frozen, backbone=calm))
+    masks = frozen.data.train_mask, frozen.data.val_mask
+    task = prepare(exposure, frozen.data.y, *masks, None, "cpu")
+    folds = Folding(folds=3).deal(task)[0][0]
+    told = []
+    for k in range(3):
+        data = frozen.data.clone()
+        data.train_mask = masks[0][:, 0] | ((folds >= 0) & (folds != k))
+        data.val_mask, data.test_mask = folds == k, None
+        one = train_backbone(calm, data, device="cpu", budget=frozen.budget)
+        told.append(one.logits[0].double().log_softmax(1))
+    expected = torch.stack(told).mean(0).log_softmax(1)
+    torch.testing.assert_close(found.logits(exposure)[0], expected, rtol=1e-3, atol=1e-3)
+    assert torch.equal(found.single[0], torch.stack(told).argmax(2))
+
+
+@pytest.mark.parametrize(
+    ("repair", "needs"),
+    [
+        (LabelPropagation(), ("data",)),
+        (RetrainedBackbone(folds=3), ("frozen",)),
+        (CrossFitted(FeaturePerceptron(hidden=4), folds=3), ("data",)),
+        (CrossFitted(CorrectAndSmooth(layers=3), folds=3), ()),
+    ],
+    ids=["propagation", "retrained", "perceptron", "smoothing"],
+)
+def test_no_control_reads_a_test_label(repair, needs, tmp_path):
+    frozen, data = planted("labels")
+    given = {"data": data, "frozen": frozen}
+    options = {name: given[name] for name in needs}
+    exposure = planted_exposure("labels")
+    usual = fit(repair, "labels", **options)
+    other = fit(repair, "labels", misled("labels"), **options)
+    assert torch.equal(usual.logits(exposure), other.logits(exposure))
+    usual.save(tmp_path / "control.safetensors")
+    again = load_repair(tmp_path / "control.safetensors")
+    assert torch.equal(again.logits(exposure), usual.logits(exposure))
+    with pytest.raises(InputError, match="fitted on a model with other weights"):
+        again.logits(planted_exposure("nothing"))
+    with pytest.raises(InputError, match=r"this is another one|fitted on another graph"):
+        usual.unbound().logits(planted_exposure("nothing"))
+
+
+def test_a_backbone_to_train_anew_is_asked_for():
+    with pytest.raises(InputError, match="needs frozen="):
+        fit(RetrainedBackbone(), "labels")
