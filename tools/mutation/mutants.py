@@ -33,6 +33,22 @@ class Mutant:
     change: str
     """Such as ``< becomes <=``, with the statement it stands in."""
     tree: ast.Module
+    scope: tuple[ast.stmt, ...]
+    """The functions and classes of ``tree`` around the change, from the outermost."""
+    statement: ast.stmt
+    """The statement of ``tree`` that was changed."""
+
+    @property
+    def lines(self) -> range:
+        """The lines whose execution reaches the change; empty where importing the module does."""
+        inner = self.statement
+        if isinstance(inner, ast.FunctionDef):
+            return range(inner.lineno, (inner.end_lineno or inner.lineno) + 1)
+        if not any(isinstance(owner, ast.FunctionDef) for owner in self.scope):
+            return range(0)
+        body: list[ast.stmt] = getattr(inner, "body", [])
+        end = body[0].lineno if body else (inner.end_lineno or inner.lineno) + 1
+        return range(inner.lineno, max(end, inner.lineno + 1))
 
     @property
     def key(self) -> str:
@@ -40,54 +56,62 @@ class Mutant:
         return f"{self.path.as_posix()}: {self.change}"
 
 
+Place = tuple[ast.expr | ast.stmt, ast.stmt, tuple[ast.stmt, ...]]
+"""What may be changed, its statement, and the functions and classes around that."""
+
+
 def mutants_of(path: Path) -> Iterator[Mutant]:
     """All mutants of one file, in the order of its lines."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     seen: dict[str, int] = {}
-    for number, (node, statement) in enumerate(_places(tree)):
+    for number, (node, statement, _) in enumerate(_inside(tree.body, ())):
         for variant, name in enumerate(_changes(node)):
             text = f"{name} in `{ast.unparse(statement).splitlines()[0][:90]}`"
             seen[text] = seen.get(text, 0) + 1
             text += f" ({seen[text]})" if seen[text] > 1 else ""
-            yield Mutant(path, node.lineno, text, _with_change(tree, number, variant))
+            changed, (_, place, scope) = _with_change(tree, number, variant)
+            yield Mutant(path, node.lineno, text, changed, scope, place)
 
 
-def _with_change(tree: ast.Module, number: int, variant: int) -> ast.Module:
+def _with_change(tree: ast.Module, number: int, variant: int) -> tuple[ast.Module, Place]:
     changed = copy.deepcopy(tree)
-    node, _ = list(_places(changed))[number]
-    _apply(node, variant)
-    return ast.fix_missing_locations(changed)
+    place = list(_inside(changed.body, ()))[number]
+    _apply(place[0], variant)
+    return ast.fix_missing_locations(changed), place
 
 
-def _places(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, ast.stmt]]:
-    """Nodes that may be changed, each with its statement; types, docstrings and words are not."""
-    yield from _inside(tree.body, None)
-
-
-def _inside(
-    body: list[ast.stmt], owner: ast.stmt | None
-) -> Iterator[tuple[ast.expr | ast.stmt, ast.stmt]]:
+def _inside(body: list[ast.stmt], scope: tuple[ast.stmt, ...]) -> Iterator[Place]:
+    """Nodes that may be changed; types, docstrings and words are not."""
     for statement in body:
         if _is_words(statement):
             continue
-        yield statement, statement
+        yield statement, statement, scope
         for child in ast.iter_child_nodes(statement):
-            if not isinstance(child, ast.stmt) and not _is_hint(statement, child):
-                yield from _expressions(child, statement)
-        for field in ("body", "orelse", "finalbody"):
-            if isinstance(inner := getattr(statement, field, None), list):
-                yield from _inside(inner, statement)
+            if not _is_body(child) and not _is_hint(statement, child):
+                yield from ((node, statement, scope) for node in _expressions(child))
+        owns = isinstance(statement, ast.FunctionDef | ast.ClassDef)
+        for inner in _bodies(statement):
+            yield from _inside(inner, (*scope, statement) if owns else scope)
 
 
-def _expressions(node: ast.AST, statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.stmt]]:
-    if isinstance(node, ast.JoinedStr):
-        return
-    if isinstance(node, ast.arg):
+def _is_body(node: ast.AST) -> bool:
+    return isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case)
+
+
+def _bodies(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    for field in ("body", "orelse", "finalbody"):
+        yield getattr(statement, field, [])
+    for field in ("handlers", "cases"):
+        yield from (branch.body for branch in getattr(statement, field, []))
+
+
+def _expressions(node: ast.AST) -> Iterator[ast.expr]:
+    if isinstance(node, ast.JoinedStr | ast.arg):
         return
     if isinstance(node, ast.expr):
-        yield node, statement
+        yield node
     for child in ast.iter_child_nodes(node):
-        yield from _expressions(child, statement)
+        yield from _expressions(child)
 
 
 def _is_words(statement: ast.stmt) -> bool:
