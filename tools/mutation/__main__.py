@@ -16,9 +16,12 @@ from tools.mutation.trials import Trial, Trials, run_tests
 
 ORACLE = [
     f"tests/oracle/test_{name}.py"
-    for name in ("certificate", "reach", "solution", "sequences", "own_scale", "solver", "variants")
+    for name in (
+        *("certificate", "clauses", "reach", "solution", "sequences"),
+        *("own_scale", "solver", "variants"),
+    )
 ]
-EXPOSURE = ["tests/exposure/test_value.py", "tests/exposure/test_from_backbone.py", *ORACLE[:4]]
+EXPOSURE = ["tests/exposure/test_value.py", "tests/exposure/test_from_backbone.py", *ORACLE[:5]]
 REPAIR = ["tests/repair"]
 STUDY = ["tests/study/test_tables.py", "tests/study/test_rendering.py"]
 TESTS = {
