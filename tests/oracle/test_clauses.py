@@ -10,7 +10,7 @@ import torch
 from oracle_cases import members_exposure
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle import certificate
+from gnn_repair.oracle import certificate, solve_oracle
 from gnn_repair.oracle.certificate import UNDERFLOW, _Claims
 from gnn_repair.oracle.counting import ReachCounts
 from gnn_repair.oracle.metrics import ClassReach, MemberReach, Rate, Reach
@@ -278,3 +278,19 @@ def test_numbers_that_are_none():
     for value in (True, np.True_, 1.0, "1", None):
         with pytest.raises(InputError, match="x must be a whole number"):
             check_whole(value, "x")
+
+
+def test_margins_by_class():
+    exposure = members_exposure()
+    y = torch.tensor([2, -1, 3, 0])
+    solution = solve_oracle(exposure, y)
+    full = solution.by_class(3, 4)
+    assert full.shape == (3, 4, 4) and solution.skipped == 3 and solution[1:3].skipped == 0
+    for i in range(len(solution)):
+        where = solution.member[i], solution.recipient[i], solution.target[i]
+        assert full[where] == solution.margin[i]
+    assert np.isnan(full).sum() == 3 * (16 - 3)
+    with pytest.raises(InputError, match="exposure is a str"):
+        solution.dense("exposure")
+    with pytest.raises(InputError, match='fill must be "frozen" or "zero"'):
+        solution.dense(exposure, "one")

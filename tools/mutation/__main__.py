@@ -21,7 +21,12 @@ ORACLE = [
         *("own_scale", "solver", "variants"),
     )
 ]
-EXPOSURE = ["tests/exposure/test_value.py", "tests/exposure/test_from_backbone.py", *ORACLE[:5]]
+EXPOSURE = [
+    "tests/exposure/test_mixtures.py",
+    "tests/exposure/test_value.py",
+    "tests/exposure/test_from_backbone.py",
+    *ORACLE[:5],
+]
 REPAIR = ["tests/repair"]
 STUDY = ["tests/study/test_tables.py", "tests/study/test_rendering.py"]
 TESTS = {
