@@ -123,6 +123,9 @@ def test_controls_beyond_the_paper_are_shown_only_where_there_are_results():
         "Refit head", "Node translation", "Correct and smooth (not in the paper)",
     ]  # fmt: skip
     assert remark(table.sheets[2]) == "Mean ± standard deviation over 3 splits."
+    some = records()
+    del some[0]["methods"]["correct_and_smooth"]
+    assert len(make_tables(some, ["full-controls"])[0].sheets) == 3
     one = [record for record in records() if record["split"] == 0]
     one[0]["methods"] = {"node_translation": one[0]["methods"]["node_translation"]}
     (table,) = make_tables(one, ["controls"])
@@ -148,6 +151,11 @@ def test_the_tables_of_graphs_and_minutes():
         "| Reweight | 0.00 | 0.00 | 0.00 |",
         "| total | 1.80 | 0.60 | 2.40 |",
     ]
+
+
+def test_json_is_written_as_it_is_read():
+    text = printed("dataset-statistics", "json")
+    assert "–" in text and "\\u" not in text
 
 
 def test_parts_without_nodes_and_counts_that_are_off_by_one():
@@ -180,16 +188,18 @@ average & 88.0 (88.1, $-$0.1; 1 case) & 50.0 (1 case) & 88.0 (88.1, $-$0.1; 1 ca
     assert printed("repair-accuracy", "latex").startswith(expected)
 
 
-@pytest.mark.parametrize(
-    ("kind", "case", "macro", "digits"),
-    [
-        (accuracy("frozen"), 1.5, 0.5, 1),
-        (reach("error_reach"), 2.5, 2.0, 1),
-        (support(), 0.15, 0.15, 2),
-    ],
-)
-def test_tolerances_and_digits(kind, case, macro, digits):
+KINDS = {
+    "accuracy": (lambda: accuracy("frozen"), 1.5, 0.5, 1),
+    "reach": (lambda: reach("error_reach"), 2.5, 2.0, 1),
+    "support": (support, 0.15, 0.15, 2),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_tolerances_and_digits(name):
     """What the documentation calls close to the paper: points for a case, and for the average."""
+    make, case, macro, digits = KINDS[name]
+    kind = make()
     assert (kind.tolerance, kind.macro_tolerance, kind.digits) == (case, macro, digits)
     for more, outside in ((0.0, False), (0.01, True)):
         cells = {("gcn", "cora"): Figure(50.0 + macro + more, 50.0)}
@@ -203,6 +213,9 @@ def test_figures_without_a_partner_are_not_compared():
     assert (wins(ours, theirs).value, wins(ours, theirs).published) == (1, None)
     assert (wins(theirs, ours).value, wins(theirs, ours).published) == (0, None)
     assert wins({}, {}).published is None
+    pubmed = ("gcn", "pubmed")
+    more = {**ours, pubmed: Figure(1.0, 1.0)}, {**theirs, pubmed: Figure(2.0, 0.5)}
+    assert (wins(*more).value, wins(*more).published, wins(*more).count) == (1, None, 2)
     assert gain(ours, theirs).published is None
     assert (gain(ours, theirs).digits, gain(ours, theirs).signed) == (2, True)
     half = average({cora: Figure(2.0, 2.0), mine: Figure(None)}, [mine])
@@ -210,6 +223,10 @@ def test_figures_without_a_partner_are_not_compared():
     assert average({}, []).value is None
     assert Figure(None, 3.0).difference is None and Figure(3.0).difference is None
     assert Figure(3.0, 1.0).outside is False
+    assert (Figure(3.0).count, Figure(3.0).digits, Figure(3.0).signed) == (0, 1, False)
+    # A billionth is forgiven, as rounding; more is not.
+    assert Figure(51.5 + 5e-10, 50.0, tolerance=1.5).outside is False
+    assert Figure(51.5 + 1.5e-9, 50.0, tolerance=1.5).outside is True
 
 
 def test_remarks():
