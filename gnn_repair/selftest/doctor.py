@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from gnn_repair import __version__
 
@@ -93,8 +94,6 @@ def _ordered(version: str) -> tuple[int, ...]:
 
 
 def _devices() -> Finding:
-    import torch
-
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     parts = [f"{cores} CPU cores, {torch.get_num_threads()} PyTorch threads"]
     for index in range(torch.cuda.device_count()):
@@ -135,7 +134,7 @@ def _one_lp() -> Finding:
     from gnn_repair.oracle import solve_oracle
 
     exposure = _known_exposure()
-    solution = solve_oracle(exposure, [0])
+    solution = solve_oracle(exposure, torch.tensor([0]))
     answer, known = float(solution.margin[0]), 0.5
     wrong = (
         None if abs(answer - known) <= ROUNDING else "the oracle is wrong here; report this line"
@@ -148,7 +147,7 @@ def _one_certificate() -> Finding:
     from gnn_repair.oracle import solve_oracle
 
     exposure = _known_exposure()
-    solution = solve_oracle(exposure, [0])
+    solution = solve_oracle(exposure, torch.tensor([0]))
     changed = replace(solution, rival_weights=solution.rival_weights[:, [0, 2, 1]] * [1, 0.9, 1.1])
     accepted, refused = bool(solution.check(exposure)), not changed.check(exposure)
     found = f"right one {'accepted' if accepted else 'refused'}, "
