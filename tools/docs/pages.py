@@ -6,6 +6,7 @@ mkdocs calls these hooks (``mkdocs.yml``); nothing generated lies in the reposit
 from __future__ import annotations
 
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ COPIED = {
     "security.md": "SECURITY.md",
 }
 """Pages of the site that are files of the repository's root."""
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 
 
@@ -30,6 +32,19 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, page, content=_relinked(text)))
     files.append(File.generated(config, "reference/commands.md", content=commands()))
     return files
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Formulas as MathML, which browsers draw themselves: the site fetches nothing."""
+    return _FORMULA.sub(_mathml, html)
+
+
+def _mathml(match: re.Match[str]) -> str:
+    from latex2mathml.converter import convert
+
+    text = unescape(match[2].strip())
+    block = text.startswith(r"\[")
+    return convert(text[2:-2].strip(), display="block" if block else "inline")
 
 
 def _relinked(text: str) -> str:
