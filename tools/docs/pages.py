@@ -44,7 +44,7 @@ def _mathml(match: re.Match[str]) -> str:
 
     text = unescape(match[2].strip())
     block = text.startswith(r"\[")
-    return convert(text[2:-2].strip(), display="block" if block else "inline")
+    return str(convert(text[2:-2].strip(), display="block" if block else "inline"))
 
 
 def _relinked(text: str) -> str:
