@@ -99,7 +99,7 @@ def test_a_mutant_is_killed_by_the_tests_that_reach_it_and_by_nothing_else(tmp_p
         "from tools.mutation.trials import Trials, run_tests\n"
         "def tell(t): print(t.fate, t.tests, t.mutant.change.split(' in ')[0], flush=True)\n"
         "mutants = list(mutants_of(Path('pair.py')))\n"
-        "run_tests(Trials(mutants, tell, Path('cache')), ['test_pair.py'])\n"
+        "run_tests(Trials(mutants, [Path('pair.py')], tell, Path('cache')), ['test_pair.py'])\n"
     )
     run = subprocess.run(
         [sys.executable, "-c", code],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -18,7 +19,7 @@ ORACLE = [
     f"tests/oracle/test_{name}.py"
     for name in (
         *("certificate", "clauses", "reach", "solution", "sequences"),
-        *("own_scale", "solver", "variants"),
+        *("own_scale", "solver", "variants", "frames"),
     )
 ]
 EXPOSURE = [
@@ -61,9 +62,11 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         output = options.output or Path(folder) / "trials"
+        every = _groups(None)
         for tests, modules in _groups(options.module).items():
             mutants = [m for path in modules for m in _sample(path, options.sample, options.seed)]
-            _in_a_process(mutants, list(tests), output, options.cache)
+            show = functools.partial(_show, output=output)
+            _in_a_process(Trials(mutants, every[tests], show, options.cache), list(tests))
         _summarise(output)
 
 
@@ -89,7 +92,7 @@ def _sample(path: Path, count: int, seed: int) -> list[Mutant]:
     return mutants
 
 
-def _in_a_process(mutants: list[Mutant], tests: list[str], output: Path, cache: Path) -> None:
+def _in_a_process(trials: Trials, tests: list[str]) -> None:
     """Each group starts from a process that has loaded nothing of the package."""
     child = os.fork()
     if child:
@@ -99,7 +102,6 @@ def _in_a_process(mutants: list[Mutant], tests: list[str], output: Path, cache: 
     code = 1
     try:
         left_out = [f"--ignore={path}" for path in SLOW]
-        trials = Trials(mutants, lambda trial: _show(trial, output), cache)
         run_tests(trials, [*tests, *left_out])
         code = 0
     except SystemExit as reason:

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 Line = tuple[str, int]
+SOMEWHERE = 0
+"""Stands for every line of a file."""
 
 
 class Recorder:
@@ -53,16 +55,32 @@ class Recorder:
         self.tests[item.nodeid] = time.process_time() - start, self.lines.union(*used)
 
     def write(self, path: Path) -> None:
+        """Keep it, with digests that say which of the files are still what they were."""
         tests = {name: [s, sorted(lines)] for name, (s, lines) in self.tests.items()}
-        path.write_text(json.dumps(tests), encoding="utf-8")
+        files = {name: digest([Path(name)]) for name in self.files.values()}
+        path.write_text(json.dumps({"files": files, "tests": tests}), encoding="utf-8")
 
 
 def read(path: Path) -> dict[str, tuple[float, set[Line]]]:
-    """What :meth:`Recorder.write` wrote; nothing where there is no file."""
-    tests = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return {name: (s, {(file, line) for file, line in lines}) for name, (s, lines) in tests.items()}
+    """What :meth:`Recorder.write` wrote; of files that changed since only that they were run."""
+    held = json.loads(path.read_text(encoding="utf-8"))
+    same = {name: digest([Path(name)]) == value for name, value in held["files"].items()}
+    return {
+        name: (s, {(file, line if same[file] else SOMEWHERE) for file, line in lines})
+        for name, (s, lines) in held["tests"].items()
+    }
+
+
+def knows(path: Path, files: Iterable[Path]) -> bool:
+    """Whether these files were watched when it was written."""
+    if not path.exists():
+        return False
+    return {file.as_posix() for file in files} <= json.loads(path.read_text("utf-8"))[
+        "files"
+    ].keys()
 
 
 def digest(files: Iterable[Path]) -> str:
-    """Names the contents of the files: what was recorded holds as long as it is the same."""
-    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    """Names the contents of the files."""
+    held = (file.read_bytes() if file.exists() else b"" for file in files)
+    return hashlib.sha256(b"\0".join(held)).hexdigest()[:16]

@@ -15,7 +15,7 @@ from typing import Literal
 
 import pytest
 
-from tools.mutation.lines import Line, Recorder, digest, read
+from tools.mutation.lines import SOMEWHERE, Line, Recorder, digest, knows, read
 from tools.mutation.mutants import Mutant
 from tools.mutation.transplant import module_of, transplant
 
@@ -42,16 +42,17 @@ class Trials:
     """A pytest plugin that runs the collected tests once for every mutant that they reach."""
 
     mutants: Sequence[Mutant]
+    watched: Sequence[Path]
+    """The mutants' files, and others of which one wants to know which tests run them."""
     on_trial: Callable[[Trial], None]
     cache: Path
     """A folder for what is known about tests that did not change."""
     kills: Counter[str] = field(default_factory=Counter)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        files = sorted({mutant.path for mutant in self.mutants})
-        for file in files:
+        for file in self.watched:
             module_of(file)
-        known = self._known(session.items, files)
+        known = self._known(session.items, self.watched)
         for mutant in self.mutants:
             self.on_trial(self._try(mutant, self._tests(mutant, session.items, known)))
         return True
@@ -65,8 +66,8 @@ class Trials:
             by_file[item.path].append(item)
         known: dict[str, tuple[float, set[Line]]] = {}
         for path, own in by_file.items():
-            place = self.cache / f"{path.stem}-{digest([path, *files])}.json"
-            if not place.exists():
+            place = self.cache / f"{path.stem}-{digest([path])}.json"
+            if not knows(place, files):
                 code, _ = forked(lambda own=own, to=place: _record(own, files, to), 3600)  # type: ignore[misc]
                 if code != 0:
                     raise SystemExit(f"the tests of {path} fail without any mutant")
@@ -85,7 +86,8 @@ class Trials:
         for number, item in enumerate(items):
             seconds, lines = known.get(item.nodeid, (0.0, set()))
             own = {line for file, line in lines if file == name}
-            if not own.isdisjoint(wanted) or (not wanted and (own or seconds < CHEAP)):
+            near = not own.isdisjoint((SOMEWHERE, *wanted))
+            if near or (not wanted and (own or seconds < CHEAP)):
                 cost = max(seconds, 0.01) / (1 + self.kills[item.nodeid])
                 reached.append((cost, number, seconds, item))
         reached.sort(key=lambda entry: entry[:2])
