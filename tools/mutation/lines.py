@@ -75,9 +75,8 @@ def knows(path: Path, files: Iterable[Path]) -> bool:
     """Whether these files were watched when it was written."""
     if not path.exists():
         return False
-    return {file.as_posix() for file in files} <= json.loads(path.read_text("utf-8"))[
-        "files"
-    ].keys()
+    known = set(json.loads(path.read_text(encoding="utf-8"))["files"])
+    return known.issuperset(file.as_posix() for file in files)
 
 
 def digest(files: Iterable[Path]) -> str:
