@@ -57,6 +57,9 @@ def main() -> None:
     parser.add_argument("--module", action="append", help="only these (default: all listed)")
     parser.add_argument("--sample", type=int, default=0, help="mutants a module (0: all)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--most", type=float, default=float("inf"), help="seconds of tests spent on a mutant"
+    )
     parser.add_argument("--output", type=Path, help="write every trial as a JSON line")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "mutation")
     options = parser.parse_args()
@@ -66,7 +69,9 @@ def main() -> None:
         for tests, modules in _groups(options.module).items():
             mutants = [m for path in modules for m in _sample(path, options.sample, options.seed)]
             show = functools.partial(_show, output=output)
-            _in_a_process(Trials(mutants, every[tests], show, options.cache), list(tests))
+            _in_a_process(
+                Trials(mutants, every[tests], show, options.cache, options.most), list(tests)
+            )
         _summarise(output)
 
 

@@ -71,12 +71,10 @@ def read(path: Path) -> dict[str, tuple[float, set[Line]]]:
     }
 
 
-def knows(path: Path, files: Iterable[Path]) -> bool:
-    """Whether these files were watched when it was written."""
-    if not path.exists():
-        return False
-    known = set(json.loads(path.read_text(encoding="utf-8"))["files"])
-    return known.issuperset(file.as_posix() for file in files)
+def named(files: Iterable[Path]) -> str:
+    """A digest of the files' names."""
+    text = "\n".join(sorted(file.as_posix() for file in files))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def digest(files: Iterable[Path]) -> str:

@@ -10,12 +10,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from tools.mutation.lines import SOMEWHERE, Line, Recorder, digest, knows, read
+from tools.mutation.lines import SOMEWHERE, Line, Recorder, digest, named, read
 from tools.mutation.mutants import Mutant
 from tools.mutation.transplant import module_of, transplant
 
@@ -47,6 +48,8 @@ class Trials:
     on_trial: Callable[[Trial], None]
     cache: Path
     """A folder for what is known about tests that did not change."""
+    most: float = float("inf")
+    """Seconds of tests that are spent on a mutant; what they do not notice counts as alive."""
     kills: Counter[str] = field(default_factory=Counter)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -66,8 +69,8 @@ class Trials:
             by_file[item.path].append(item)
         known: dict[str, tuple[float, set[Line]]] = {}
         for path, own in by_file.items():
-            place = self.cache / f"{path.stem}-{digest([path])}.json"
-            if not knows(place, files):
+            place = self.cache / f"{path.stem}-{digest([path])}-{named(files)}.json"
+            if not place.exists():
                 code, _ = forked(lambda own=own, to=place: _record(own, files, to), 3600)  # type: ignore[misc]
                 if code != 0:
                     raise SystemExit(f"the tests of {path} fail without any mutant")
@@ -91,7 +94,12 @@ class Trials:
                 cost = max(seconds, 0.01) / (1 + self.kills[item.nodeid])
                 reached.append((cost, number, seconds, item))
         reached.sort(key=lambda entry: entry[:2])
-        return [(seconds, item) for _, _, seconds, item in reached]
+        spent = accumulate(seconds for _, _, seconds, _ in reached)
+        return [
+            (seconds, item)
+            for total, (_, _, seconds, item) in zip(spent, reached, strict=True)
+            if total <= self.most
+        ]
 
     def _try(self, mutant: Mutant, tests: list[tuple[float, pytest.Item]]) -> Trial:
         start = time.monotonic()
