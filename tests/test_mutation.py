@@ -35,7 +35,7 @@ def test_every_change_is_made_once_and_words_are_left_alone(tmp_path):
         "max becomes min", "USub is dropped", "Add becomes Sub",
     }  # fmt: skip
     original = ast.unparse(ast.parse(MODULE))
-    versions = [ast.unparse(mutant.tree) for mutant in mutants_of(path)]
+    versions = [ast.unparse(mutant.changed[0]) for mutant in mutants_of(path)]
     assert len(set(versions)) == len(versions) == 12
     assert original not in versions
 

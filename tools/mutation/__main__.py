@@ -28,7 +28,12 @@ EXPOSURE = [
     "tests/exposure/test_from_backbone.py",
     *ORACLE[:5],
 ]
-REPAIR = ["tests/repair"]
+REPAIR = [
+    "tests/repair",
+    "tests/test_paper_numbers.py",
+    "tests/test_settings.py",
+    "tests/study/test_declaring.py",
+]
 STUDY = ["tests/study/test_tables.py", "tests/study/test_rendering.py"]
 TESTS = {
     "gnn_repair/oracle/certificate.py": ORACLE,

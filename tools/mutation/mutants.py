@@ -6,6 +6,7 @@ import ast
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -24,6 +25,10 @@ CALLED = {
 }  # fmt: skip
 
 
+Place = tuple[ast.expr | ast.stmt, ast.stmt, tuple[ast.stmt, ...]]
+"""What may be changed, its statement, and the functions and classes around that."""
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A module with one change."""
@@ -32,52 +37,49 @@ class Mutant:
     line: int
     change: str
     """Such as ``< becomes <=``, with the statement it stands in."""
-    tree: ast.Module
-    scope: tuple[ast.stmt, ...]
-    """The functions and classes of ``tree`` around the change, from the outermost."""
-    statement: ast.stmt
-    """The statement of ``tree`` that was changed."""
-
-    @property
-    def lines(self) -> range:
-        """The lines whose execution reaches the change; empty where importing the module does."""
-        inner = self.statement
-        if isinstance(inner, ast.FunctionDef):
-            return range(inner.lineno, (inner.end_lineno or inner.lineno) + 1)
-        if not any(isinstance(owner, ast.FunctionDef) for owner in self.scope):
-            return range(0)
-        body: list[ast.stmt] = getattr(inner, "body", [])
-        end = body[0].lineno if body else (inner.end_lineno or inner.lineno) + 1
-        return range(inner.lineno, max(end, inner.lineno + 1))
+    original: ast.Module
+    number: int
+    """Which of the places that may be changed."""
+    variant: int
+    """Which of the changes that can be made there."""
+    lines: range
+    """The lines whose execution reaches the change; empty where importing the module does."""
 
     @property
     def key(self) -> str:
         """Names the mutant in lists; independent of the line it happens to stand on."""
         return f"{self.path.as_posix()}: {self.change}"
 
-
-Place = tuple[ast.expr | ast.stmt, ast.stmt, tuple[ast.stmt, ...]]
-"""What may be changed, its statement, and the functions and classes around that."""
+    @cached_property
+    def changed(self) -> tuple[ast.Module, ast.stmt, tuple[ast.stmt, ...]]:
+        """The module with the change, the changed statement and what is around that."""
+        tree = copy.deepcopy(self.original)
+        node, statement, scope = list(_inside(tree.body, ()))[self.number]
+        _apply(node, self.variant)
+        return ast.fix_missing_locations(tree), statement, scope
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
     """All mutants of one file, in the order of its lines."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     seen: dict[str, int] = {}
-    for number, (node, statement, _) in enumerate(_inside(tree.body, ())):
+    for number, (node, statement, scope) in enumerate(_inside(tree.body, ())):
         for variant, name in enumerate(_changes(node)):
             text = f"{name} in `{ast.unparse(statement).splitlines()[0][:90]}`"
             seen[text] = seen.get(text, 0) + 1
             text += f" ({seen[text]})" if seen[text] > 1 else ""
-            changed, (_, place, scope) = _with_change(tree, number, variant)
-            yield Mutant(path, node.lineno, text, changed, scope, place)
+            lines = _lines(statement, scope)
+            yield Mutant(path, node.lineno, text, tree, number, variant, lines)
 
 
-def _with_change(tree: ast.Module, number: int, variant: int) -> tuple[ast.Module, Place]:
-    changed = copy.deepcopy(tree)
-    place = list(_inside(changed.body, ()))[number]
-    _apply(place[0], variant)
-    return ast.fix_missing_locations(changed), place
+def _lines(statement: ast.stmt, scope: tuple[ast.stmt, ...]) -> range:
+    if isinstance(statement, ast.FunctionDef):
+        return range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+    if not any(isinstance(owner, ast.FunctionDef) for owner in scope):
+        return range(0)
+    body: list[ast.stmt] = getattr(statement, "body", [])
+    end = body[0].lineno if body else (statement.end_lineno or statement.lineno) + 1
+    return range(statement.lineno, max(end, statement.lineno + 1))
 
 
 def _inside(body: list[ast.stmt], scope: tuple[ast.stmt, ...]) -> Iterator[Place]:

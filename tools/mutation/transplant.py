@@ -24,19 +24,22 @@ def module_of(path: Path) -> ModuleType:
 def transplant(mutant: Mutant) -> None:
     """Change the running module as the mutant has it; whoever imported from it sees the change."""
     module = module_of(mutant.path)
-    if any(isinstance(owner, ast.FunctionDef) for owner in mutant.scope):
-        _swap_code(mutant, str(module.__file__))
-    elif isinstance(mutant.statement, ast.FunctionDef):
-        _swap_defaults(mutant, module)
-    elif mutant.scope:
-        _set_attribute(mutant, module)
+    tree, statement, scope = mutant.changed
+    if any(isinstance(owner, ast.FunctionDef) for owner in scope):
+        _swap_code(tree, str(module.__file__))
+        return
+    owner = _owner(scope, module)
+    if isinstance(statement, ast.FunctionDef):
+        _swap_defaults(statement, owner, module)
+    elif owner is not None:
+        _set_attribute(statement, owner, module)
     else:
-        _set_names(mutant, module)
+        _set_names(statement, module)
 
 
-def _swap_code(mutant: Mutant, file: str) -> None:
+def _swap_code(tree: ast.Module, file: str) -> None:
     """Every living function of the file gets the code that the mutant has for it."""
-    new = {_place(code): code for code in _codes(compile(mutant.tree, file, "exec"))}
+    new = {_place(code): code for code in _codes(compile(tree, file, "exec"))}
     for function in gc.get_objects():
         if type(function) is FunctionType and function.__code__.co_filename == file:
             code = new.get(_place(function.__code__))
@@ -64,17 +67,15 @@ def _run(statement: ast.stmt, module: ModuleType, owner: type | None = None) -> 
     return {name: v for name, v in names.items() if name in before and v is not before[name]}
 
 
-def _owner(mutant: Mutant, module: ModuleType) -> type | None:
+def _owner(scope: tuple[ast.stmt, ...], module: ModuleType) -> type | None:
     owner: Any = module
-    for scope in mutant.scope:
-        owner = getattr(owner, cast(ast.ClassDef, scope).name)
+    for inner in scope:
+        owner = getattr(owner, cast(ast.ClassDef, inner).name)
     return None if owner is module else owner
 
 
-def _swap_defaults(mutant: Mutant, module: ModuleType) -> None:
-    statement = cast(ast.FunctionDef, mutant.statement)
+def _swap_defaults(statement: ast.FunctionDef, owner: type | None, module: ModuleType) -> None:
     statement.decorator_list = []
-    owner = _owner(mutant, module)
     new = _run(statement, module, owner)[statement.name]
     old = inspect.unwrap(_plain(vars(owner or module)[statement.name]))
     old.__defaults__, old.__kwdefaults__ = new.__defaults__, new.__kwdefaults__
@@ -86,20 +87,18 @@ def _plain(function: Any) -> Callable[..., Any]:
     return cast(Callable[..., Any], function)
 
 
-def _set_names(mutant: Mutant, module: ModuleType) -> None:
+def _set_names(statement: ast.stmt, module: ModuleType) -> None:
     """A value of the module, in it and in all modules that imported it by that name."""
     before = dict(vars(module))
-    for name, value in _run(mutant.statement, module).items():
+    for name, value in _run(statement, module).items():
         for other in list(sys.modules.values()):
             if getattr(other, "__dict__", {}).get(name, MISSING) is before[name]:
                 setattr(other, name, value)
 
 
-def _set_attribute(mutant: Mutant, module: ModuleType) -> None:
+def _set_attribute(statement: ast.stmt, owner: type, module: ModuleType) -> None:
     """A value of a class, and the default of the argument that a dataclass makes of it."""
-    owner = _owner(mutant, module)
-    assert owner is not None
-    for name, value in _run(mutant.statement, module, owner).items():
+    for name, value in _run(statement, module, owner).items():
         value = value.default if isinstance(value, Field) else value
         if value is MISSING:
             continue
