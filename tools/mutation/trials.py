@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import gc
+import inspect
 import os
 import shutil
 import signal
@@ -13,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -56,6 +60,8 @@ class Trials:
         for file in self.watched:
             module_of(file)
         known = self._known(session.items, self.watched)
+        cheap = [item for item in session.items if known.get(item.nodeid, (9.0,))[0] < CHEAP]
+        _warm(cheap, self.watched)
         for mutant in self.mutants:
             self.on_trial(self._try(mutant, self._tests(mutant, session.items, known)))
         return True
@@ -133,6 +139,7 @@ def forked(work: Callable[[], str], limit: float) -> tuple[int | None, str]:
 
 def _be_quiet(folder: Path) -> None:
     os.setsid()
+    gc.disable()  # it would write to all memory that this process shares with its parent
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
@@ -152,6 +159,31 @@ def _wait(child: int, limit: float) -> int | None:
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return None
+
+
+def _warm(items: Sequence[pytest.Item], watched: Sequence[Path]) -> None:
+    """Run cheap tests here once: what they train, load and keep, no mutant's process has to.
+
+    What the mutants' modules keep is forgotten again: a mutant may make something else of it.
+    """
+    shown = [os.dup(place) for place in (1, 2)]
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    for place in (1, 2):
+        os.dup2(quiet, place)
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    for place, before in zip((1, 2), shown, strict=True):
+        os.dup2(before, place)
+    for value in [value for file in watched for value in vars(module_of(file)).values()]:
+        if isinstance(value, WeakKeyDictionary):
+            value.clear()
+    for value in [it for it in gc.get_objects() if isinstance(it, functools._lru_cache_wrapper)]:
+        code = getattr(inspect.unwrap(value), "__code__", None)
+        own = code is not None and Path(code.co_filename) in {f.resolve() for f in watched}
+        # Tests keep graphs and models, which are wanted, and what was fitted to them.
+        if own or (code is not None and "fit" in code.co_names):
+            value.cache_clear()
+    gc.collect()
 
 
 class _Failed(BaseException):
