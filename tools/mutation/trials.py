@@ -177,7 +177,7 @@ def _warm(items: Sequence[pytest.Item], watched: Sequence[Path]) -> None:
     for value in [value for file in watched for value in vars(module_of(file)).values()]:
         if isinstance(value, WeakKeyDictionary):
             value.clear()
-    for value in [it for it in gc.get_objects() if isinstance(it, functools._lru_cache_wrapper)]:
+    for value in [it for it in gc.get_objects() if type(it) is functools._lru_cache_wrapper]:
         code = getattr(inspect.unwrap(value), "__code__", None)
         own = code is not None and Path(code.co_filename) in {f.resolve() for f in watched}
         # Tests keep graphs and models, which are wanted, and what was fitted to them.
