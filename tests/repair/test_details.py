@@ -212,3 +212,65 @@ def test_targets_that_cannot_be_used_are_named():
     )
     assert "such as train_mask > 0" in refused(exposure, DATA.y, train.float(), val)
     assert refused(exposure, DATA.y, train[1:], val).startswith("train_mask is torch.bool of 29")
+
+
+def brief(**changes):
+    method = replace(NodeTranslation(hidden=2), budget=replace(NodeTranslation().budget, epochs=1))
+    fitted = method.fit(toy_exposure("gcn"), DATA.y, *masks(), device="cpu")
+    return replace(fitted, **changes)
+
+
+def test_unchanged_members():
+    held = brief(best_epoch=torch.tensor([0, 3]))
+    assert held.unchanged.tolist() == [True, False]
+    never = replace(held.repair, budget=replace(held.repair.budget, epoch_zero=False))
+    assert replace(held, repair=never).unchanged.tolist() == [False, False]
+
+
+def test_repairs_of_other_models_are_told_apart():
+    exposure = toy_exposure("gcn")
+    held = brief(fingerprint=exposure.fingerprint)
+    own = held.logits(exposure)
+    torch.testing.assert_close(held.unbound().logits(exposure), own)
+    first, second = exposure.fingerprint
+    for prints, words in [
+        ((first, "other"), r"other weights \(member 1: other, not"),
+        (("other", second), r"other weights \(member 0: other, not"),
+        ((), "the repair does not say which model"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            replace(held, fingerprint=prints).logits(exposure)
+    with pytest.raises(InputError, match="the exposure does not say which model"):
+        held.logits(replace(exposure, fingerprint=()))
+    alone = held.member(1)
+    torch.testing.assert_close(alone.logits(exposure.member(1))[0], own[1])
+    assert alone.fingerprint == (second,)
+    for index in (-1, 2):
+        with pytest.raises(InputError, match=f"member {index} does not exist; there are 0..1"):
+            held.member(index)
+
+
+def test_more_members_than_nodes_are_smoothed_alike(monkeypatch):
+    generator = torch.Generator().manual_seed(2)
+    soft = torch.rand(3, 2, 4, dtype=torch.float64, generator=generator).softmax(2)
+    labels = torch.tensor([[0, -1], [-1, 2], [3, 1]])
+    operator = torch.tensor([[0.5, 0.25], [0.25, 0.5]], dtype=torch.float64)
+    strengths = smoothing.Strengths(
+        torch.tensor([0.5, 0.8, 0.95], dtype=torch.float64),
+        torch.tensor([0.8, 0.5, 0.8], dtype=torch.float64),
+        torch.tensor([True, False, True]),
+    )
+    alone = [
+        smoothing.correct_and_smooth(
+            operator,
+            soft[[s]],
+            labels[[s]],
+            smoothing.Strengths(*(value[[s]] for value in strengths)),
+            3,
+        )
+        for s in range(3)
+    ]
+    for limit in (1, 2 * 2 * 4 * 8, 1 << 20):
+        monkeypatch.setitem(smoothing.TABLE_BYTES, "cpu", limit)
+        found = smoothing.correct_and_smooth(operator, soft, labels, strengths, 3)
+        torch.testing.assert_close(found, torch.cat(alone))
