@@ -274,3 +274,14 @@ def test_more_members_than_nodes_are_smoothed_alike(monkeypatch):
         monkeypatch.setitem(smoothing.TABLE_BYTES, "cpu", limit)
         found = smoothing.correct_and_smooth(operator, soft, labels, strengths, 3)
         torch.testing.assert_close(found, torch.cat(alone))
+
+
+def test_a_repair_is_called_as_it_says_or_as_its_class():
+    class Mine(TemperatureScaling):
+        pass
+
+    class Named(TemperatureScaling):
+        title = "My own"
+
+    assert (Mine.title, Named.title) == ("Mine", "My own")
+    assert TemperatureScaling.title == "Temperature scaling"
