@@ -15,7 +15,7 @@ from gnn_repair.exposure import Exposure
 from gnn_repair.repair.base import F, Repair
 from gnn_repair.repair.fold_task import Task, prepare, task_of
 from gnn_repair.repair.targets import Targets, check_exposure_given
-from gnn_repair.training import ProgressCallback
+from gnn_repair.training import ProgressCallback, check_progress
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class GraphRepair(Repair[F]):
         check_exposure_given(exposure)
         if batch_size is not None:
             check_whole("fit", "batch_size", batch_size, 1)
+        check_progress(on_progress)
         with out_of_memory_hint(f"fitting {self.title} for {exposure.num_members} members"):
             task = prepare(exposure, y, train_mask, val_mask, data, device)
             return self.learn_task(task, batch_size, on_progress)

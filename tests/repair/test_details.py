@@ -9,6 +9,7 @@ import torch
 from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError, SplitError
+from gnn_repair.kernels import drop_rows
 from gnn_repair.repair import (
     CorrectAndSmooth,
     NodeTranslation,
@@ -18,6 +19,9 @@ from gnn_repair.repair import (
     TemperatureScaling,
 )
 from gnn_repair.repair import correct_and_smooth as smoothing
+from gnn_repair.repair.fitting import EPOCH_STRIDE, SEED_STRIDE
+from gnn_repair.repair.layers import Noise
+from gnn_repair.repair.methods import METHODS, Method
 from gnn_repair.repair.registry import LARGEST, _check_sizes, _fingerprint, repair_of
 from gnn_repair.repair.targets import find_targets
 
@@ -285,3 +289,30 @@ def test_a_repair_is_called_as_it_says_or_as_its_class():
 
     assert (Mine.title, Named.title) == ("Mine", "My own")
     assert TemperatureScaling.title == "Temperature scaling"
+
+
+def test_constants_that_members_share_stay_whole():
+    exposure = toy_exposure("gcn")
+    held = CorrectAndSmooth(layers=2).fit(exposure, DATA.y, *masks(), device="cpu")
+    alone = held.member(1)
+    assert alone.constants["labels"].shape == (1, 30)
+    assert torch.equal(alone.constants["entries"], held.constants["entries"])
+    torch.testing.assert_close(alone.logits(exposure.member(1))[0], held.logits(exposure)[1])
+
+
+def test_random_streams_are_apart():
+    assert all(stride % 2 == 1 and 2**31 < stride < 2**32 for stride in (SEED_STRIDE, EPOCH_STRIDE))
+    noise, values = Noise(0.5, torch.tensor(40)), torch.ones(2, 5, 6, dtype=torch.float64)
+    assert (int(noise.encoder.seed), int(noise.scorer.seed)) == (40, 41)
+    assert noise.encoder.share == noise.scorer.share == 0.5
+    for found, seed in ((noise.root(values), 42), (noise.head(values), 43)):
+        torch.testing.assert_close(found, drop_rows(values, 0.5, torch.tensor(seed)))
+
+
+def test_what_a_declared_method_is_unless_it_says_so():
+    method = Method("Mine", "shift", False, "mine:Mine")
+    assert (method.trained, method.batched, method.from_paper, method.by_default) == (True,) * 4
+    assert (method.folded, method.reads, method.needs) == (False, (), ())
+    assert {name for name, held in METHODS.items() if not held.trained} == {
+        "correct_and_smooth", "temperature_scaling",
+    }  # fmt: skip

@@ -199,3 +199,24 @@ def test_signatures_tell_graphs_apart():
     moved[1, 7] += 0.1
     assert not same_graph(moved, exposure)
     assert not same_graph(signature(exposure)[:1], exposure)
+    # A thousandth of the value and of one: at the largest value, and where it is small.
+    size = signature(exposure).abs()
+    for place in (size.argmax(), size.argmin()):
+        own = float(size.view(-1)[place])
+        for slack, same in ((0.5e-3, True), (1.6e-3, False)):
+            moved = signature(exposure)
+            moved.view(-1)[place] += slack * (1 + own)
+            assert same_graph(moved, exposure) is same
+
+
+def test_what_a_cross_fit_is_given():
+    assert (Folding().folds, Folding().repeats, Folding().fold_share) == (5, 1, 0.8)
+    masks = DATA.train_mask[:, :2], DATA.val_mask[:, :2]
+    method = CrossFitted(TemperatureScaling(), folds=3)
+    assert method.fit(toy_exposure("gcn"), DATA.y, *masks, device="cpu", batch_size=1).copies == 3
+    with pytest.raises(InputError, match="batch_size is 0"):
+        method.fit(toy_exposure("gcn"), DATA.y, *masks, device="cpu", batch_size=0)
+    with pytest.raises(InputError, match="exposure is str"):
+        method.fit("exposure", DATA.y, *masks, device="cpu")
+    with pytest.raises(InputError, match="on_progress is 3"):
+        method.fit(toy_exposure("gcn"), DATA.y, *masks, device="cpu", on_progress=3)
