@@ -117,15 +117,34 @@ def synthetic(terms: int, classes: int, groups: int, count: int, seed: int = 0) 
     )
 
 
+Subject = tuple[str, Exposure, torch.Tensor, torch.Tensor | None]
+"""Name, exposure, target and nodes."""
+
+
+def synthetic_case(terms: int, classes: int, groups: int) -> Subject:
+    """A synthetic exposure of about six million numbers."""
+    count = int(np.clip(6_000_000 // (terms * classes), 64, 4096))
+    exposure = synthetic(terms, classes, groups, count)
+    return f"K={terms} C={classes} B={groups}", exposure, torch.arange(count) % classes, None
+
+
+def trained_case(
+    dataset: str, backbone: str, root: str | None = None, splits: int = 1, epochs: int = 50
+) -> Subject:
+    """The validation and test nodes of a briefly trained model."""
+    data = load_dataset(dataset, root)
+    budget = replace(find_backbone(backbone).budget, epochs=epochs)
+    frozen = train_backbone(backbone, data, range(splits), device="cpu", budget=budget)
+    nodes = (data.val_mask | data.test_mask)[:, :splits]
+    return f"{dataset} {backbone}", expose(frozen), data.y, nodes
+
+
 def bench_synthetic(
     shapes: Sequence[tuple[int, int, int]] = SHAPES, repeats: int = 5
 ) -> Iterator[OracleRow]:
     """A row per shape."""
-    for terms, classes, groups in shapes:
-        count = int(np.clip(6_000_000 // (terms * classes), 64, 4096))
-        exposure = synthetic(terms, classes, groups, count)
-        target = torch.arange(count) % classes
-        yield bench_exposure(f"K={terms} C={classes} B={groups}", exposure, target, None, repeats)
+    for shape in shapes:
+        yield bench_exposure(*synthetic_case(*shape), repeats)
 
 
 def bench_real(
@@ -135,13 +154,9 @@ def bench_real(
     epochs: int = 50,
     repeats: int = 5,
 ) -> Iterator[OracleRow]:
-    """A row per (dataset, backbone): the validation and test nodes of briefly trained models."""
-    for dataset, name in cases:
-        data = load_dataset(dataset, root)
-        budget = replace(find_backbone(name).budget, epochs=epochs)
-        frozen = train_backbone(name, data, range(splits), device="cpu", budget=budget)
-        nodes = (data.val_mask | data.test_mask)[:, :splits]
-        yield bench_exposure(f"{dataset} {name}", expose(frozen), data.y, nodes, repeats)
+    """A row per (dataset, backbone)."""
+    for dataset, backbone in cases:
+        yield bench_exposure(*trained_case(dataset, backbone, root, splits, epochs), repeats)
 
 
 def bench_exposure(

@@ -18,28 +18,21 @@ from typing import Any
 import numpy as np
 from numpy import uint64
 
-from gnn_repair.oracle.lanes import (
-    WIDTH,
-    get,
-    get_part,
-    get_row,
-    larger,
-    largest_lane,
-    multiply_add,
-    put,
-    put_row,
-    smaller,
-    spread,
-    where_larger,
-)
-from gnn_repair.oracle.pricing import (
-    NOTHING,
+from gnn_repair.oracle.compiling import kernel, kernel_once
+from gnn_repair.oracle.vectors.lanes import WIDTH
+from gnn_repair.oracle.vectors.rows import (
+    add_multiple,
+    add_scores,
     close_and_top,
+    copy_row,
+    fill,
+    fill_row,
     find,
-    kernel,
-    kernel_once,
-    look_ahead,
+    set_multiple,
+    shortest_step,
+    steepest_within,
 )
+from gnn_repair.oracle.vectors.terms import look_ahead, set_step
 from gnn_repair.oracle.workspace import (
     BOUNDS,
     DUAL,
@@ -49,12 +42,9 @@ from gnn_repair.oracle.workspace import (
     HUGE,
     INVERSE,
     LOOSE,
-    MASS,
     OFFSET,
     SLACK,
     STEP,
-    STRIDE,
-    TERM,
     TIGHT,
     VALUES,
 )
@@ -81,6 +71,7 @@ def start(room, groups, c):
     """
     entries, state, places = room.entries, room.state, room.places
     classes = entries.shape[0]
+    # The lanes behind the last position too: what an earlier LP left there must not block a step.
     for i in range(classes, classes + groups + WIDTH):
         state[VALUES, i] = 0.0
     for r in range(classes):
@@ -111,8 +102,7 @@ def start(room, groups, c):
 def _invert_start(entries, state, places, groups, classes, lead):
     """The inverse of the first basis: γ, slacks of all rivals but ``lead``, a column a group."""
     for s in range(INVERSE, INVERSE + groups + 1):
-        for i in range(0, classes + groups, WIDTH):
-            put_row(state, s, i, spread(0.0))
+        fill_row(state, s, 0, classes + groups, 0.0)
     for r in range(classes):
         state[INVERSE + groups, r] = -1.0
     state[INVERSE + groups, lead] = 1.0
@@ -143,7 +133,10 @@ def improve(problem, room, groups, count, lead, slots, scale):
         enter, rate = _entering(rate, room, groups, slots, careful)
         if rate <= RATE:
             return slots, lead
-        _set_step(problem, room, groups, enter, slots, scale)
+        if enter < 0:  # a slack: its slot of the inverse
+            copy_row(state, STEP, INVERSE + SLACK - enter, size)
+        else:
+            set_step(problem, room, groups, enter, slots, scale)
         leave = _leaving(room, size, careful)
         if leave < 0:
             return -slots, lead
@@ -163,31 +156,12 @@ def _price(room, groups, count, slots):
 
     Columns up to the last bound are ordered by group, those beyond are not.
     """
-    entries, state, places, rates = room.entries, room.state, room.places, room.buffer
+    state, places, rates = room.state, room.places, room.buffer
     for g in range(groups):
-        threshold = spread(-state[DUAL, g])
-        for k in range(places[BOUNDS, g], places[BOUNDS, g + 1], WIDTH):
-            put(rates, k, threshold)
+        fill(rates, places[BOUNDS, g], places[BOUNDS, g + 1], -state[DUAL, g])
     for k in range(places[BOUNDS, groups], count):
         rates[k] = -state[DUAL, room.labels[GROUP, k]]
-    for k in range(count, count + STRIDE, WIDTH):
-        put(rates, k, spread(NOTHING))
-    best = spread(NOTHING)
-    for k in range(0, count, STRIDE):
-        x, y, z = k + WIDTH, k + 2 * WIDTH, k + 3 * WIDTH
-        p, q, s, t = get(rates, k), get(rates, x), get(rates, y), get(rates, z)
-        for slot in range(uint64(groups), uint64(slots)):
-            w, r = spread(state[DUAL, slot]), places[TIGHT, slot]
-            p = multiply_add(w, get_row(entries, r, k), p)
-            q = multiply_add(w, get_row(entries, r, x), q)
-            s = multiply_add(w, get_row(entries, r, y), s)
-            t = multiply_add(w, get_row(entries, r, z), t)
-        put(rates, k, p)
-        put(rates, x, q)
-        put(rates, y, s)
-        put(rates, z, t)
-        best = larger(best, larger(larger(p, q), larger(s, t)))
-    return largest_lane(best)
+    return add_scores(room, groups, count, slots)
 
 
 @kernel_once
@@ -216,35 +190,10 @@ def _entering(rate, room, groups, slots, careful):
 
 
 @kernel_once
-def _set_step(problem, room, groups, enter, slots, scale):
-    """step = B⁻¹ (−D_j; e_g) for column j, or a slot of the inverse for its slack."""
-    entries, state, places = room.entries, room.state, room.places
-    classes = entries.shape[0]
-    if enter < 0:
-        for i in range(0, classes + groups, WIDTH):
-            put_row(state, STEP, i, get_row(state, INVERSE + SLACK - enter, i))
-        return
-    g, row = room.labels[GROUP, enter], problem.rows[room.labels[TERM, enter]]
-    own, factor = spread(problem.table[row, problem.target]), spread(state[MASS, g] * scale)
-    for i in range(0, classes + groups, WIDTH):
-        fall = get_row(state, INVERSE + g, i)
-        for s in range(uint64(groups), uint64(slots)):
-            entry = spread(-entries[uint64(places[TIGHT, s]), uint64(enter)])
-            fall = multiply_add(entry, get_row(state, INVERSE + s, i), fall)
-        gap = factor * (own - get_part(problem.table, row, i, classes - i))
-        put_row(state, STEP, i, fall - get_row(state, LOOSE, i) * gap)
-
-
-@kernel_once
 def _leaving(room, size, careful):
     """The position that blocks the step: Harris' two passes, or Bland's rule; −1 if none does."""
     state, places = room.state, room.places
-    slack, limit = spread(0.0 if careful else FEASIBLE), spread(HUGE)
-    for i in range(0, size, WIDTH):
-        fall = get_row(state, STEP, i)
-        ratio = (get_row(state, VALUES, i) + slack) / fall
-        limit = smaller(limit, where_larger(fall, spread(PIVOT), ratio, spread(HUGE)))
-    shortest = -largest_lane(spread(0.0) - limit)
+    shortest = shortest_step(state, size, 0.0 if careful else FEASIBLE, PIVOT)
     leave: Any = -1
     if careful:
         for i in range(size):
@@ -253,13 +202,7 @@ def _leaving(room, size, careful):
             if fall > PIVOT and value / fall <= shortest and first and value < HUGE:
                 leave = i
         return leave
-    limit, pivot = spread(shortest), spread(0.0)
-    for i in range(0, size, WIDTH):
-        fall = get_row(state, STEP, i)
-        near = where_larger(get_row(state, VALUES, i), limit * fall, spread(0.0), fall)
-        put(room.buffer, i, near)
-        pivot = larger(pivot, near)
-    steepest = largest_lane(pivot)
+    steepest = steepest_within(state, size, shortest, room.buffer)
     if steepest > PIVOT and shortest < 1e-100 * HUGE:
         leave = find(room.buffer, np.int64(0), steepest)
     return leave
@@ -275,21 +218,16 @@ def _order(variable):
 def _pivot(state, places, size, enter, leave, length, inverse, slots):
     """Exchange the variable at ``leave`` for ``enter``; returns the new number of slots."""
     out, at = places[HEAD, leave], uint64(leave)
-    for i in range(0, size, WIDTH):
-        fall = get_row(state, STEP, i)
-        put_row(state, VALUES, i, multiply_add(spread(-length), fall, get_row(state, VALUES, i)))
+    add_multiple(state, VALUES, -length, STEP, size)
     state[VALUES, at] = length
     for s in range(uint64(INVERSE), uint64(INVERSE + slots)):
         factor = state[s, at] * inverse
-        for i in range(0, size, WIDTH):
-            fall = get_row(state, STEP, i)
-            put_row(state, s, i, multiply_add(spread(-factor), fall, get_row(state, s, i)))
+        add_multiple(state, s, -factor, STEP, size)
         state[s, at] = factor
     if out <= SLACK:
         # The leaving slack's column of the inverse was a unit vector and becomes a slot.
         places[TIGHT, slots], state[LOOSE, at] = leave, 0.0
-        for i in range(0, size, WIDTH):
-            put_row(state, INVERSE + slots, i, spread(-inverse) * get_row(state, STEP, i))
+        set_multiple(state, INVERSE + slots, -inverse, STEP, size)
         state[INVERSE + slots, at] = inverse
         slots += 1
     places[HEAD, at] = enter
@@ -303,8 +241,7 @@ def _go_home(state, places, enter, leave, slots):
     slot, last = SLACK - enter, slots - 1
     home = places[TIGHT, slot]
     places[TIGHT, slot] = places[TIGHT, last]
-    for i in range(0, state.shape[1], WIDTH):
-        put_row(state, INVERSE + slot, i, get_row(state, INVERSE + last, i))
+    copy_row(state, INVERSE + slot, INVERSE + last, state.shape[1])
     for s in range(INVERSE, INVERSE + last):
         state[s, leave], state[s, home] = state[s, home], state[s, leave]
     state[VALUES, leave], state[VALUES, home] = state[VALUES, home], state[VALUES, leave]

@@ -12,7 +12,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.answers import Piece, join, pack
-from gnn_repair.oracle.pricing import moderately_optimised
+from gnn_repair.oracle.compiling import moderately_optimised
 from gnn_repair.oracle.reference_solvers import Answer, Solver, gurobi_solver, highs_solver
 from gnn_repair.oracle.second_attempt import second_attempts
 from gnn_repair.oracle.solution import OracleSolution

@@ -17,8 +17,8 @@ from gnn_repair.oracle.columns import (
     sweep,
     take_all,
 )
+from gnn_repair.oracle.compiling import cold_kernel, entry_kernel, kernel, kernel_once
 from gnn_repair.oracle.factor import refactor
-from gnn_repair.oracle.pricing import cold_kernel, entry_kernel, kernel, kernel_once
 from gnn_repair.oracle.simplex import improve, start
 from gnn_repair.oracle.status import FAILED, FIXED, OPTIMAL
 from gnn_repair.oracle.workspace import (

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gnn_repair.oracle.lanes import WIDTH, aligned
+from gnn_repair.oracle.vectors.lanes import WIDTH, aligned
 
 SMALL = 128
 """Up to so many terms the simplex method sees every column."""

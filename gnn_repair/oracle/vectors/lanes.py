@@ -136,7 +136,7 @@ def put_row(typing, array, row, k, lanes):
 
 
 @intrinsic
-def spread(typing, number):
+def broadcast(typing, number):
     """The same number eight times."""
 
     def code(context, builder, signature, args):
