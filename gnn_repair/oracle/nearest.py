@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.reference_solvers import new_highs, pass_lp
+from gnn_repair.highs import new_highs, pass_lp, status_of
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, check_number, instance
@@ -136,8 +136,7 @@ def _nearest(
     _pass(highs, problem, alpha, need, lengths, unit)
     highs.run()
     solution = highs.getSolution()
-    status = highs.modelStatusToString(highs.getModelStatus())
-    if status != "Optimal":
+    if status_of(highs) != "Optimal":
         return {**answer, "status": UNSOLVED, "moved": np.nan}
     count = len(alpha)
     values = np.array(solution.col_value)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
+from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM, picked
 from gnn_repair.oracle.saving import ARRAYS, read_arrays, write_arrays
 from gnn_repair.oracle.status import FAILED, UNCERTIFIED
 from gnn_repair.oracle.tables import Floats, Integers, check_exposure, check_whole
@@ -20,11 +21,6 @@ from gnn_repair.thresholds import ACTIVE, REACHABLE
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
     from gnn_repair.oracle.certificate import Verification
-
-_PER_LP = (
-    "member", "recipient", "node", "target", "margin", "bound", "rival_weights", "status",
-)  # fmt: skip
-_PER_TERM = ("terms", "coefficients", "sources", "groups")
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,14 +187,16 @@ class OracleSolution:
             chosen = np.arange(len(self))[index]
         except (TypeError, ValueError) as error:
             raise InputError(f"a solution cannot be cut by {index}: {error}") from error
-        counts = np.diff(self.indptr)[chosen]
-        indptr = np.append(0, np.cumsum(counts))
-        entry = np.repeat(self.indptr[chosen] - indptr[:-1], counts) + np.arange(indptr[-1])
-        arrays = {name: getattr(self, name)[chosen] for name in _PER_LP}
-        arrays |= {name: getattr(self, name)[entry] for name in _PER_TERM}
-        reasons = {k: self.reasons[i] for k, i in enumerate(chosen.tolist()) if i in self.reasons}
         skipped = self.skipped if len(chosen) == len(self) else 0
-        return replace(self, **arrays, indptr=indptr, reasons=reasons, skipped=skipped)
+        return replace(self.taken(chosen), skipped=skipped)
+
+    def taken(self, chosen: Integers) -> OracleSolution:
+        """The LPs with the given numbers, in that order."""
+        indptr, entries = picked(self.indptr, chosen)
+        arrays = {name: getattr(self, name)[chosen] for name in PER_LP}
+        arrays |= {name: getattr(self, name)[entries] for name in PER_TERM}
+        reasons = {k: self.reasons[i] for k, i in enumerate(chosen.tolist()) if i in self.reasons}
+        return replace(self, **arrays, indptr=indptr, reasons=reasons)
 
     def check(self, exposure: Exposure) -> Verification:
         """Verify every LP from the exposure alone, without any solver."""

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.reference_solvers import new_highs, oracle_matrix, pass_lp
+from gnn_repair.highs import new_highs, pass_lp
+from gnn_repair.oracle.reference_solvers import oracle_matrix
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
