@@ -13,8 +13,8 @@ from torch.nn.functional import pad
 from gnn_repair.exposure.mixtures import Context, Mixture
 from gnn_repair.exposure.probes import Tail
 from gnn_repair.exposure.sites import Site
-from gnn_repair.exposure.value import Exposure
-from gnn_repair.kernels import Pattern, mix
+from gnn_repair.exposure.value import Exposure, mixture_of
+from gnn_repair.kernels import Pattern
 
 CHUNK = 1 << 18
 """Terms whose contributions are formed at once where W differs by node."""
@@ -81,20 +81,20 @@ def assemble(
     tables = [table_of(mixture, tails[mixture.site]) for mixture in mixtures]
     messages, state, starts = _contexts([mixture.context for mixture in mixtures])
     segments, order = _layout(mixtures)
-    rows, coefficients = _terms(mixtures, tables, order)
-    contributions = torch.cat([table.contributions for table in tables])
-    pattern = Pattern(segments[:: len(mixtures)], rows, contributions.shape[0])
-    frozen = logits.double()
-    fixed = frozen - mix(pattern, coefficients.double(), contributions)
+    rows, alpha = _terms(mixtures, tables, order)
+    coefficients = alpha.unsqueeze(0)
+    contributions = torch.cat([table.contributions for table in tables]).unsqueeze(0)
+    pattern = Pattern(segments[:: len(mixtures)], rows, contributions.shape[1])
+    frozen = logits.double().unsqueeze(0)
     exposure = Exposure(
         groups=tuple(mixture.group for mixture in mixtures),
         recipients=torch.arange(logits.shape[0], device=logits.device),
         segments=segments,
         rows=rows,
-        coefficients=coefficients.unsqueeze(0),
-        contributions=contributions.unsqueeze(0),
-        fixed_logits=fixed.unsqueeze(0),
-        frozen_logits=frozen.unsqueeze(0),
+        coefficients=coefficients,
+        contributions=contributions,
+        fixed_logits=frozen - mixture_of(pattern, coefficients, contributions),
+        frozen_logits=frozen,
         state=state.unsqueeze(0),
         messages=messages.unsqueeze(0),
         message_rows=torch.cat([t.message_rows + s for t, s in zip(tables, starts, strict=True)]),
