@@ -19,6 +19,7 @@ from gnn_repair.oracle.columns import (
 )
 from gnn_repair.oracle.compiling import cold_kernel, entry_kernel, kernel, kernel_once
 from gnn_repair.oracle.factor import refactor
+from gnn_repair.oracle.proof import BLUR
 from gnn_repair.oracle.simplex import improve, start
 from gnn_repair.oracle.status import FAILED, FIXED, OPTIMAL
 from gnn_repair.oracle.workspace import (
@@ -44,9 +45,6 @@ from gnn_repair.thresholds import REACHABLE
 ACCEPT = 1e-11
 """Largest accepted gap between bound and margin, relative to the numbers the answer is made of: a
 hundred thousand roundings, and a hundredth of what the check accepts."""
-BLUR = 4e-15
-"""How far sums of a few dozen numbers may be off, relative to those numbers. An answer that far
-from the threshold of reach, or nearer, has not decided it."""
 FLOOR = 1e-318
 """Below 2e-308 products are rounded to multiples of 5e-324; an answer adds up some hundreds."""
 CACHED = 1 << 17

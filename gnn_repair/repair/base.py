@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gnn_repair.backbones.base import stack_parameters
 from gnn_repair.budget import check_real, check_whole
-from gnn_repair.devices import choose_device, out_of_memory_hint
+from gnn_repair.devices import choose_device, out_of_memory_hint, seeded
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.files.headers import dataclass_hints
@@ -216,10 +216,8 @@ class TrainedRepair(Repair[F]):
             batch_size=batch_size,
             seed=self.seed,
         )
-        devices = [inputs.device.index or 0] if inputs.device.type == "cuda" else []
         # Ours draw nothing from PyTorch's generators; a repair of one's own may.
-        with torch.random.fork_rng(devices):
-            torch.manual_seed(self.seed)
+        with seeded(self.seed, inputs.device):
             outcome = fit(trainee, self.budget, on_progress)
         self._warn_diverged(outcome)
         return self.fitted(
@@ -241,8 +239,7 @@ class TrainedRepair(Repair[F]):
 
     def initial(self, inputs: RepairInputs) -> dict[str, Tensor]:
         """The untrained parameters, the same for every member, [S, …]."""
-        with torch.random.fork_rng([]):
-            torch.manual_seed(self.seed)
+        with seeded(self.seed):
             network = self.network(self.reads(inputs), inputs.num_classes)
         stacked = stack_parameters(network.to(inputs.dtype), inputs.num_members)
         return {name: value.to(inputs.device) for name, value in stacked.items()}

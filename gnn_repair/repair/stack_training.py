@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gnn_repair.devices import seeded
 from gnn_repair.repair.base import TrainedRepair
 from gnn_repair.repair.evidence import Evidence, EvidenceInputs
 from gnn_repair.repair.fitting import Predict, RepairTrainee
@@ -122,9 +123,7 @@ def train_stack(
         batch_size=batch_size,
         seed=repair.seed,
     )
-    devices = [own.device.index or 0] if own.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(repair.seed)
+    with seeded(repair.seed, own.device):
         outcome = fit(trainee, repair.budget, on_progress)
     _warn_diverged(repair, outcome)
     trained = {name: value.detach() for name, value in outcome.parameters.items()}

@@ -106,15 +106,13 @@ function frameOf(hull, points, shifts, node, view, width, height) {
     bottom -= addY;
     top += addY;
   }
-  return {
-    box,
-    left,
-    right,
-    bottom,
-    top,
-    x: scale(left, right, box.left, box.right),
-    y: scale(bottom, top, box.bottom, box.top),
-  };
+  return frameWith(box, left, right, bottom, top);
+}
+
+function frameWith(box, left, right, bottom, top) {
+  const x = scale(left, right, box.left, box.right);
+  const y = scale(bottom, top, box.bottom, box.top);
+  return { box, left, right, bottom, top, x, y };
 }
 
 // The frame around the frozen point, `zoom.by` times closer and moved by `zoom.across`, `zoom.up`
@@ -126,17 +124,7 @@ function zoomed(frame, zoom, centre) {
   const t = 1 - 1 / zoom.by;
   const x = ((1 - t) * (frame.left + frame.right)) / 2 + t * centre[0] + zoom.across * wide;
   const y = ((1 - t) * (frame.bottom + frame.top)) / 2 + t * centre[1] + zoom.up * high;
-  const [left, right, bottom, top] = [x - wide / 2, x + wide / 2, y - high / 2, y + high / 2],
-    { box } = frame;
-  return {
-    box,
-    left,
-    right,
-    bottom,
-    top,
-    x: scale(left, right, box.left, box.right),
-    y: scale(bottom, top, box.bottom, box.top),
-  };
+  return frameWith(frame.box, x - wide / 2, x + wide / 2, y - high / 2, y + high / 2);
 }
 
 function padded(values) {
