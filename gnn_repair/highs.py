@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Matrix = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+SparseColumns = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 """By columns: where each begins, [columns + 1], the row and the value of each entry."""
 
 TIGHT = 1e-10
@@ -47,7 +47,7 @@ def pass_lp(
     upper: Floats,
     row_lower: Floats,
     row_upper: Floats,
-    matrix: Matrix,
+    matrix: SparseColumns,
     whole: NDArray[np.int32] | None = None,
 ) -> None:
     """Give ``highs`` the LP min cost·x, row_lower ≤ A x ≤ row_upper, lower ≤ x ≤ upper at once.
@@ -76,7 +76,7 @@ def pass_lp(
     )
 
 
-def by_columns(dense: Floats) -> Matrix:
+def by_columns(dense: Floats) -> SparseColumns:
     """The entries of a dense matrix [rows, columns] that are not zero."""
     column, row = np.nonzero(dense.T)
     start = np.append(0, np.cumsum(np.bincount(column, minlength=dense.shape[1])))

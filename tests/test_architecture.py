@@ -87,3 +87,18 @@ def test_highspy_is_spoken_to_in_one_place():
         if re.search(r"import highspy|passModel|HighsLp", path.read_text(encoding="utf-8"))
     }
     assert speakers == {"highs.py"}
+
+
+SHARED = {"Budget", "Case", "Outcome"}
+"""Classes that still share a name: a tail's solver has budgets and cases of its own, and folds an
+outcome."""
+
+
+def test_no_two_classes_share_a_name():
+    found: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
+    shared = {name: places for name, places in found.items() if len(places) > 1}
+    assert set(shared) <= SHARED, shared

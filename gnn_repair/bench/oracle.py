@@ -117,11 +117,11 @@ def synthetic(terms: int, classes: int, groups: int, count: int, seed: int = 0) 
     )
 
 
-Subject = tuple[str, Exposure, torch.Tensor, torch.Tensor | None]
+OracleCase = tuple[str, Exposure, torch.Tensor, torch.Tensor | None]
 """Name, exposure, target and nodes."""
 
 
-def synthetic_case(terms: int, classes: int, groups: int) -> Subject:
+def synthetic_case(terms: int, classes: int, groups: int) -> OracleCase:
     """A synthetic exposure of about six million numbers."""
     count = int(np.clip(6_000_000 // (terms * classes), 64, 4096))
     exposure = synthetic(terms, classes, groups, count)
@@ -130,7 +130,7 @@ def synthetic_case(terms: int, classes: int, groups: int) -> Subject:
 
 def trained_case(
     dataset: str, backbone: str, root: str | None = None, splits: int = 1, epochs: int = 50
-) -> Subject:
+) -> OracleCase:
     """The validation and test nodes of a briefly trained model."""
     data = load_dataset(dataset, root)
     budget = replace(find_backbone(backbone).budget, epochs=epochs)

@@ -21,7 +21,7 @@ CHUNK = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class GroupTable:
     """One group's rows of contributions."""
 
     contributions: Tensor
@@ -34,17 +34,17 @@ class Table:
     """[T] the row of each of the group's terms."""
 
 
-def table_of(mixture: Mixture, tail: Tail) -> Table:
+def table_of(mixture: Mixture, tail: Tail) -> GroupTable:
     """ℓ = ± W h, one row per state; one per term where W differs by recipient."""
     device, states = mixture.rows.device, mixture.states
     if tail.by_node:
         contributions = _by_term(mixture, tail.weight[:, :, mixture.block])
         rows = torch.arange(mixture.rows.numel(), dtype=torch.int32, device=device)
-        return Table(contributions * mixture.sign, mixture.rows, mixture.sources, rows)
+        return GroupTable(contributions * mixture.sign, mixture.rows, mixture.sources, rows)
     contributions = states.double() @ tail.weight[:, mixture.block].t() * mixture.sign
     numbers = torch.arange(states.shape[0], dtype=torch.int32, device=device)
     sources = numbers if mixture.state_sources is None else mixture.state_sources
-    return Table(contributions, numbers, sources, mixture.rows)
+    return GroupTable(contributions, numbers, sources, mixture.rows)
 
 
 def _by_term(mixture: Mixture, weight: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ def assemble(
 
 
 def _terms(
-    mixtures: Sequence[Mixture], tables: Sequence[Table], order: Tensor | None
+    mixtures: Sequence[Mixture], tables: Sequence[GroupTable], order: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Table rows and coefficients of all terms, in the exposure's order."""
     offsets = [0, *accumulate(table.contributions.shape[0] for table in tables)]

@@ -14,7 +14,7 @@ from gnn_repair.exposure.mixtures import Mixture, mixtures_of_split
 from gnn_repair.exposure.probes import (
     AFFINE_SLACK,
     EXACT,
-    Answer,
+    ProbeResult,
     Tail,
     find_tail,
     probe,
@@ -28,7 +28,7 @@ from gnn_repair.exposure.value import LAST_HOP
 
 
 @dataclass
-class Finding:
+class FinalAggregation:
     """The groups of the final aggregation and the affine maps that follow them."""
 
     mixtures: list[Mixture] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Finding:
         )
 
 
-def find_final(watch: Watch, trace: Trace, mode: str) -> Finding:
+def find_final(watch: Watch, trace: Trace, mode: str) -> FinalAggregation:
     """Probe every convolution's aggregates, the last first, and split those that are final."""
     return _Finder(watch, trace, mode).find()
 
@@ -72,12 +72,12 @@ def find_final(watch: Watch, trace: Trace, mode: str) -> Finding:
 class _Finder:
     def __init__(self, watch: Watch, trace: Trace, mode: str) -> None:
         self.watch, self.trace, self.mode = watch, trace, mode
-        self.finding = Finding()
+        self.finding = FinalAggregation()
         self._nonlinear: set[Site] = set()
         self.chain: set[Site] = set()
         self.limit = AFFINE_SLACK * EXACT[trace.output.dtype]
 
-    def find(self) -> Finding:
+    def find(self) -> FinalAggregation:
         found: list[list[Mixture]] = []
         hops = chained(self.watch, self.trace, self.limit)
         self.chain = {hop.site for hop in hops} if len(hops) > 1 else set()
@@ -122,10 +122,10 @@ class _Finder:
                 raise _no_powers(calls[0])
         return mixtures
 
-    def _probe(self, site: Site, call: Call) -> Answer:
+    def _probe(self, site: Site, call: Call) -> ProbeResult:
         value, logits = self.trace.values[site], self.trace.output
         if value.shape[0] != logits.shape[0]:
-            return Answer(local=False, affine=False)
+            return ProbeResult(local=False, affine=False)
         answer = probe(self.watch, site, value, logits)
         if answer.local and not answer.affine:
             self.finding.nonlinear.append(call.title)
@@ -145,7 +145,7 @@ class _Finder:
         ]
 
     def _one_propagate(
-        self, calls: Sequence[Call], call: Call, answer: Answer, several: bool
+        self, calls: Sequence[Call], call: Call, answer: ProbeResult, several: bool
     ) -> list[Mixture]:
         mixtures = self._split(calls, call, several)
         if not self._find_tail(call.site, call, answer, mixtures):
@@ -178,7 +178,7 @@ class _Finder:
         return self._reaching_logits(mixtures, call)
 
     def _find_tail(
-        self, site: Site, call: Call, answer: Answer, mixtures: Sequence[Mixture]
+        self, site: Site, call: Call, answer: ProbeResult, mixtures: Sequence[Mixture]
     ) -> bool:
         """Find the affine map from a site to the logits; False where it bends further out."""
         value, logits = self.trace.values[site], self.trace.output

@@ -27,7 +27,7 @@ class Runs(Protocol):
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProbeResult:
     """What a probe found."""
 
     local: bool
@@ -82,7 +82,7 @@ def perturbation(value: Tensor, seed: int, size: float | None = None) -> Tensor:
     return noise.to(value).mul_(size)
 
 
-def probe(watch: Runs, site: Site, value: Tensor, logits: Tensor) -> Answer:
+def probe(watch: Runs, site: Site, value: Tensor, logits: Tensor) -> ProbeResult:
     """Perturb half of the nodes at a site, up and down, and see which logits move and how."""
     limit = EXACT[logits.dtype] * AFFINE_SLACK
     moved = torch.arange(value.shape[0], device=value.device) % 2 == 0
@@ -93,15 +93,15 @@ def probe(watch: Runs, site: Site, value: Tensor, logits: Tensor) -> Answer:
     if up.shape != logits.shape or bool(
         (deviation(centre(up), centre(logits)) > limit)[~moved].any()
     ):
-        return Answer(local=False, affine=False)
+        return ProbeResult(local=False, affine=False)
     down = watch.run({site: value - change})
     _refuse_overflow(down, value, site)
     for centred in (False, True):
         three = [centre(z) if centred else z for z in (up, down, logits)]
         middle = three[0] / 2 + three[1] / 2
         if bool((deviation(middle, three[2], three[0], three[1]) <= limit).all()):
-            return Answer(local=True, affine=True, centred=centred)
-    return Answer(local=True, affine=False)
+            return ProbeResult(local=True, affine=True, centred=centred)
+    return ProbeResult(local=True, affine=False)
 
 
 def _refuse_overflow(logits: Tensor, value: Tensor, site: Site) -> None:

@@ -25,7 +25,7 @@ from gnn_repair.oracle.vectors.rows import (
     set_multiple,
     top,
 )
-from gnn_repair.oracle.vectors.terms import copy_terms, load, weigh
+from gnn_repair.oracle.vectors.terms import copy_terms, load_columns, score_terms
 from gnn_repair.oracle.workspace import (
     BOUNDS,
     CANDIDATES,
@@ -48,7 +48,7 @@ LARGE = 4096.0
 inverse."""
 
 
-class Terms(NamedTuple):
+class LpTerms(NamedTuple):
     """Where an LP's terms are."""
 
     rows: Any
@@ -80,7 +80,7 @@ def take_all(problem, room, groups):
         for g in range(groups):
             fill(room.buffer, places[BOUNDS, g], places[BOUNDS, g + 1], state[MASS, g] * scale)
         fill(room.buffer, count, count + 1, 0.0)
-        load(problem, low, count, room.buffer, room.entries)
+        load_columns(problem, low, count, room.buffer, room.entries)
         longest = add_up(room.entries, count, room.buffer)
         if 1.0 / LARGE <= longest <= LARGE:
             break
@@ -167,7 +167,7 @@ def sweep(problem, room, groups, slots, count, scale):
             if slots == 0 or n >= spare:
                 copy_terms(problem, low, high - low, room, base)
             if slots > 0:
-                weigh(room, base, problem.target, high - low, groups, slots)
+                score_terms(room, base, problem.target, high - low, groups, slots)
             best = top(room.buffer, np.int64(0), high - low)
             peak, n = max(peak, best), n + 1
             if best > threshold:

@@ -16,7 +16,7 @@ PER_TERM = ("terms", "coefficients", "sources", "groups")
 """Arrays with an entry for every term of a support, one support after another."""
 
 
-def picked(indptr: Integers, chosen: Integers) -> tuple[Integers, Integers]:
+def support_entries(indptr: Integers, chosen: Integers) -> tuple[Integers, Integers]:
     """The entries of the chosen LPs' supports in their new order, with the new ``indptr``."""
     counts = np.diff(indptr)[chosen]
     ends = np.append(0, np.cumsum(counts))

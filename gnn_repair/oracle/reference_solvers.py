@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gnn_repair.errors import InputError
-from gnn_repair.highs import TIGHT, Matrix, new_highs, pass_lp, status_of
+from gnn_repair.highs import TIGHT, SparseColumns, new_highs, pass_lp, status_of
 from gnn_repair.oracle.proof import weigh
 from gnn_repair.oracle.status import FAILED, FIXED, OPTIMAL, UNCERTIFIED
 from gnn_repair.oracle.tables import Floats, Instance, Integers
@@ -85,7 +85,7 @@ def finish(problem: Instance, shares: Floats, duals: Floats, accept: float = ACC
     return replace(answer, status=UNCERTIFIED, reason=reason) if reason else answer
 
 
-def oracle_matrix(columns: Floats, group: Integers, masses: Floats | None = None) -> Matrix:
+def oracle_matrix(columns: Floats, group: Integers, masses: Floats | None = None) -> SparseColumns:
     """The constraint matrix: K terms, then γ.
 
     Rows: γ − Σ_a x_a D_{a,r} for the R rivals, then Σ_{a∈g} x_a for the B groups; ``masses`` [K]

@@ -21,10 +21,10 @@ from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import (
     Problems,
     Tables,
-    check_exposure,
-    check_whole,
+    as_whole,
     instance,
     problems,
+    require_exposure,
 )
 from gnn_repair.oracle.threads import over_lps
 from gnn_repair.oracle.workspace import Room, new_room, rest, take_room
@@ -39,7 +39,7 @@ CHUNK = 1024
 GENERAL: dict[str, Callable[[], Solver]] = {"highs": highs_solver, "gurobi": gurobi_solver}
 
 
-Method = Literal["simplex", "highs", "gurobi"]
+SolverName = Literal["simplex", "highs", "gurobi"]
 Target = Tensor | Literal["all"]
 
 
@@ -49,7 +49,7 @@ def solve_oracle(
     target: Target,
     nodes: Tensor | None = None,
     *,
-    method: Method = "simplex",
+    method: SolverName = "simplex",
     threads: int | None = None,
     effort: str | float = "normal",
 ) -> OracleSolution: ...
@@ -59,7 +59,7 @@ def solve_oracle(
     target: Target,
     nodes: Tensor | None = None,
     *,
-    method: Method = "simplex",
+    method: SolverName = "simplex",
     threads: int | None = None,
     effort: str | float = "normal",
 ) -> TailSolution: ...
@@ -68,7 +68,7 @@ def solve_oracle(
     target: Target,
     nodes: Tensor | None = None,
     *,
-    method: Method = "simplex",
+    method: SolverName = "simplex",
     threads: int | None = None,
     effort: str | float = "normal",
 ) -> OracleSolution | TailSolution:
@@ -96,10 +96,10 @@ def solve_oracle(
         from gnn_repair.oracle.tails.solve import solve_tails
 
         return solve_tails(exposure, target, nodes, method=method, effort=effort)
-    check_exposure(exposure)
+    require_exposure(exposure)
     asked = problems(exposure, target, nodes)
     tables = Tables.of(exposure)
-    if threads is not None and check_whole(threads, "threads") < 1:
+    if threads is not None and as_whole(threads, "threads") < 1:
         raise InputError(f"threads must be at least 1, not {threads}")
     if method == "simplex":
         solved = _try_again(tables, asked, _solve_chunks(tables, asked, threads))

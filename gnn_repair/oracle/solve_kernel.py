@@ -8,7 +8,7 @@ from numpy import uint64
 
 from gnn_repair.oracle.columns import (
     LARGE,
-    Terms,
+    LpTerms,
     clear_columns,
     keep_basic,
     maxima,
@@ -80,7 +80,7 @@ def solve_range(
             continue
         _set_ahead(segments, masses.shape[2], members, positions, i, ahead, room.places)
         status[k], margin[k], bound[k], counts[k] = _solve(
-            Terms(rows, tables[s], c),
+            LpTerms(rows, tables[s], c),
             present,
             beta,
             room,

@@ -14,7 +14,7 @@ from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.repair.base import TrainedRepair, on_device
-from gnn_repair.repair.evidence import Evidence, check_data, gather_evidence
+from gnn_repair.repair.evidence import KnownEvidence, check_graph_data, gather_evidence
 from gnn_repair.repair.folds import Roles, cross_roles, deal_folds
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.stack_training import Stack, stack_logits, stacked, train_stack
@@ -47,7 +47,7 @@ class Task:
         """[n], of the recipients."""
         return self.y[self.exposure.recipients]
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> KnownEvidence:
         """What there is beside the exposure: labels of training and validation nodes alone."""
         shape = self.exposure.num_members, self.exposure.num_nodes
         known = torch.zeros(shape, dtype=torch.bool, device=self.val.device)
@@ -72,7 +72,7 @@ def prepare(
 def task_of(exposure: Exposure, train: Targets, val: Targets, data: Data | None = None) -> Task:
     """What the members' targets say; no other label is in it."""
     if data is not None:
-        check_data(exposure, data)
+        check_graph_data(exposure, data)
     y = torch.zeros(exposure.num_nodes, dtype=torch.long, device=train.labels.device)
     for targets in (train, val):
         y[exposure.recipients[targets.positions]] = targets.labels
@@ -140,7 +140,7 @@ def fit_stack(
     repair: TrainedRepair[Any],
     task: Task,
     roles: Roles,
-    evidence: Evidence | None = None,
+    evidence: KnownEvidence | None = None,
     batch_size: int | None = None,
     on_progress: ProgressCallback | None = None,
 ) -> Outcome:

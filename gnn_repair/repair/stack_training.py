@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnn_repair.devices import seeded
 from gnn_repair.repair.base import TrainedRepair
-from gnn_repair.repair.evidence import Evidence, EvidenceInputs
+from gnn_repair.repair.evidence import EvidenceInputs, KnownEvidence
 from gnn_repair.repair.fitting import Predict, RepairTrainee
 from gnn_repair.repair.folds import Roles, as_targets
 from gnn_repair.repair.inputs import RepairInputs
@@ -85,7 +85,7 @@ def train_stack(
     roles: Roles,
     labels: Tensor,
     *,
-    evidence: Evidence | None = None,
+    evidence: KnownEvidence | None = None,
     batch_size: int | None = None,
     on_progress: ProgressCallback | None = None,
 ) -> Stack:
@@ -136,7 +136,7 @@ def train_stack(
     )
 
 
-def stacked(own: RepairInputs, copies: int, evidence: Evidence | None) -> StackedInputs:
+def stacked(own: RepairInputs, copies: int, evidence: KnownEvidence | None) -> StackedInputs:
     """What K copies see once they have learned."""
     return StackedInputs(own, copies) if evidence is None else EvidenceInputs(own, copies, evidence)
 

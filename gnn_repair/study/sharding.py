@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +15,8 @@ from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM
 from gnn_repair.oracle.solution import OracleSolution
-from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.oracle.solve import Target, solve_oracle
 from gnn_repair.study.engine import Engine, Failure, LocalEngine, Tell
-
-Target = Tensor | Literal["all"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from tools.plain_simplex.rows import add_multiple, copy_row, fill
 
 
 @kernel
-def load(problem, start, count, masses, columns):
+def load_columns(problem, start, count, masses, columns):
     table, target = problem.table, uint64(problem.target)
     for k in range(uint64(count)):
         row = table[uint64(problem.rows[uint64(start) + k])]
@@ -42,7 +42,7 @@ def copy_terms(problem, start, count, room, base):
 
 
 @kernel
-def weigh(room, base, c, count, groups, slots):
+def score_terms(room, base, c, count, groups, slots):
     copies, out = room.copies, room.buffer
     own = copies[uint64(base + c)]
     fill(out, 0, count, 0.0)

@@ -51,7 +51,7 @@ DISTANCE = 128
 
 
 @kernel
-def load(problem, start, count, masses, columns):
+def load_columns(problem, start, count, masses, columns):
     """columns[r, k] = masses[k] · (ℓ_c − ℓ_r) for terms start + k.
 
     Eight terms by eight classes are turned at a time; up to seven more masses are read.
@@ -88,7 +88,7 @@ def copy_terms(problem, start, count, room, base):
 
 
 @kernel
-def weigh(room, base, c, count, groups, slots):
+def score_terms(room, base, c, count, groups, slots):
     """buffer[k] = w·(ℓ_c − ℓ) of the first ``count`` copies from row ``base`` on, w the dual."""
     state, places, copies, out = room.state, room.places, room.copies, room.buffer
     for k in range(0, count, 2 * WIDTH):

@@ -11,7 +11,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 
 
-def check_data(exposure: Exposure, data: Any) -> None:
+def check_graph_data(exposure: Exposure, data: Any) -> None:
     """Raise unless ``data`` has the exposed graph's entries and, if any, finite features."""
     entries, x = getattr(data, "edge_index", None), getattr(data, "x", None)
     whole = isinstance(entries, Tensor) and entries.dtype in (torch.int32, torch.int64)
