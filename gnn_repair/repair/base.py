@@ -16,7 +16,7 @@ from gnn_repair.backbones.base import stack_parameters
 from gnn_repair.budget import check_real, check_whole
 from gnn_repair.devices import choose_device, out_of_memory_hint, seeded
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.files.headers import dataclass_hints
 from gnn_repair.repair.fitted import FittedRepair, about
 from gnn_repair.repair.fitting import RepairTrainee
@@ -43,13 +43,13 @@ class Repair(ABC, Generic[F]):
             cls.title = declared.title if declared else cls.__name__
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
         """The repair as a study's ``RepairProtocol`` asks for it; as it is unless overridden."""
         return cls()
 
     def fit(
         self,
-        exposure: Exposure,
+        exposure: Exposed,
         y: Tensor,
         train_mask: Tensor,
         val_mask: Tensor,
@@ -82,7 +82,7 @@ class Repair(ABC, Generic[F]):
     @abstractmethod
     def learn(
         self,
-        exposure: Exposure,
+        exposure: Exposed,
         train: Targets,
         val: Targets,
         batch_size: int | None,
@@ -161,7 +161,7 @@ class TrainedRepair(Repair[F]):
         return self.budget.epochs
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
         """With the protocol's seed, and its budget, dropout and width where it has them."""
         name = next((key for key, m in METHODS.items() if m == method_of(cls)), "")
         own = {field.name for field in fields(cls)} & {"seed", *cls.shared_settings}
@@ -197,7 +197,7 @@ class TrainedRepair(Repair[F]):
 
     def learn(
         self,
-        exposure: Exposure,
+        exposure: Exposed,
         train: Targets,
         val: Targets,
         batch_size: int | None,
@@ -265,7 +265,7 @@ class TrainedRepair(Repair[F]):
         }
 
 
-def on_device(exposure: Exposure, device: torch.device) -> Exposure:
+def on_device(exposure: Exposed, device: torch.device) -> Exposed:
     """The exposure on that device; itself where it is there already."""
     here = exposure.recipients.device
     same = here.type == device.type and (device.index is None or here.index == device.index)

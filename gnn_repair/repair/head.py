@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gnn_repair.budget import REFIT, Budget
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.repair.base import TrainedRepair
 from gnn_repair.repair.fitted import FittedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
@@ -31,7 +31,7 @@ class FittedHead(FittedRepair):
         return self.constants["mean"].shape[1]
 
     @torch.no_grad()
-    def logits(self, exposure: Exposure) -> Tensor:
+    def logits(self, exposure: Exposed) -> Tensor:
         """The new head's logits at the recipients, [S, n, C] float64."""
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         _check_width(inputs, self.reads)

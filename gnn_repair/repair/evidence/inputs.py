@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.repair.baselines import sources_to_recipients
 from gnn_repair.repair.evidence.data import check_graph_data
 from gnn_repair.repair.evidence.features import FeatureEvidence
@@ -29,7 +29,7 @@ class KnownEvidence:
 
 
 def gather_evidence(
-    exposure: Exposure, y: Tensor, known: Tensor, data: Data | None = None
+    exposure: Exposed, y: Tensor, known: Tensor, data: Data | None = None
 ) -> KnownEvidence:
     """What there is beside the exposure.
 
