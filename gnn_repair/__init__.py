@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.study import read_results as read_results
     from gnn_repair.study import run_study as run_study
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "DATASETS": "datasets",

@@ -16,7 +16,8 @@ PACKAGE = Path(gnn_repair.__file__).parent
 LAYERS = [
     {"errors"},
     {"atomic"},
-    {"published", "files", "devices", "budget", "startup", "immutable", "thresholds", "highs"},
+    {"published", "files", "devices", "budget", "startup", "immutable", "thresholds"},
+    {"notebook", "highs"},
     {"kernel_cache"},
     {"kernels"},
     {"datasets", "adam"},

@@ -20,8 +20,8 @@ from gnn_repair.exposure.model_arguments import (
     TYPES,
     VECTORS,
     WEIGHTS,
+    ArgumentFinder,
     CallPlan,
-    Finder,
     Given,
     field,
     field_names,
@@ -47,7 +47,7 @@ def choose_arguments(model: nn.Module, data: Any) -> tuple[CallPlan, str]:
 class _Choice:
     def __init__(self, model: nn.Module, data: Any) -> None:
         self.model, self.data = model, data
-        self.finder = Finder(model, data)
+        self.finder = ArgumentFinder(model, data)
         self.plan = self.finder.plan()
 
     def settle(self) -> None:

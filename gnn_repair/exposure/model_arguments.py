@@ -106,7 +106,7 @@ def is_adjacency(value: Any) -> bool:
     return value.layout != torch.strided or (value.is_floating_point() and value.dim() == 2)
 
 
-class Finder:
+class ArgumentFinder:
     """Looks for a model's arguments in data."""
 
     def __init__(self, model: nn.Module, data: Any) -> None:

@@ -1,6 +1,6 @@
 """The exact-mass oracle: can reweighting the final messages make a class win?"""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnn_repair.oracle.certificate import Verification
 from gnn_repair.oracle.metrics import ClassReach, Rate, Reach, class_reach, reach, summarise
@@ -10,6 +10,9 @@ from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.stable import StableEvidence, stable_evidence
 from gnn_repair.oracle.witness import Witness
+
+if TYPE_CHECKING:
+    from gnn_repair.oracle.explainer import OracleExplainer
 
 __all__ = [
     "ClassReach",

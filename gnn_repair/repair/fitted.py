@@ -15,10 +15,13 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
 from gnn_repair.files import save_tensors
 from gnn_repair.immutable import FrozenDict
+from gnn_repair.notebook import shown
 from gnn_repair.repair.layers import Parameters
 from gnn_repair.repair.targets import check_exposure_given
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from gnn_repair.repair.base import Repair
 
 KIND = "gnn-repair repair"
@@ -164,6 +167,16 @@ class FittedRepair(ABC):
         )
 
     # In words ---------------------------------------------------------------------------------
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a member: the epoch that was kept, epochs run, whether anything was learned."""
+        import pandas as pd
+
+        columns = {name: getattr(self, name).tolist() for name in (*STATISTICS, "unchanged")}
+        return pd.DataFrame({"member": range(self.num_members), **columns})
+
+    def _repr_html_(self) -> str:
+        return shown(self, self.to_frame())
 
     def __repr__(self) -> str:
         members = "1 member" if self.num_members == 1 else f"{self.num_members} members"
