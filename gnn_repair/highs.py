@@ -16,7 +16,7 @@ SparseColumns = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 
 TIGHT = 1e-10
 """The smallest feasibility tolerance highspy takes."""
-SMALLEST = 1e-12
+LEFT_OUT = 1e-12
 """Entries below are left out by highspy. LPs are scaled to numbers about one, and this is the
 smallest that it takes."""
 
@@ -34,7 +34,7 @@ def new_highs(tolerance: float = TIGHT) -> Any:
         ("threads", 1),
         ("primal_feasibility_tolerance", tolerance),
         ("dual_feasibility_tolerance", tolerance),
-        ("small_matrix_value", SMALLEST),
+        ("small_matrix_value", LEFT_OUT),
     ):
         highs.setOptionValue(option, value)
     return highs

@@ -123,6 +123,7 @@ OracleCase = tuple[str, Exposure, torch.Tensor, torch.Tensor | None]
 
 def synthetic_case(terms: int, classes: int, groups: int) -> OracleCase:
     """A synthetic exposure of about six million numbers."""
+    # Enough to time and to spill the caches; few enough to wait for.
     count = int(np.clip(6_000_000 // (terms * classes), 64, 4096))
     exposure = synthetic(terms, classes, groups, count)
     return f"K={terms} C={classes} B={groups}", exposure, torch.arange(count) % classes, None
@@ -228,7 +229,7 @@ def _best(work: Callable[[], Any], repeats: int) -> float:
 def _read_time(tables: Tables, asked: Problems, repeats: int) -> float:
     """Seconds to read an LP's K·C doubles once: the sum over a contiguous array of all of them."""
     counts = tables.counts(asked.position)
-    width = min(int(counts.sum()), 1 << 21)
+    width = min(int(counts.sum()), 1 << 21)  # beyond any cache, and no more memory than needed
     numbers = np.ones(width * tables.num_classes)
     return _best(numbers.sum, repeats) * float(counts.mean()) / width
 
@@ -257,7 +258,7 @@ def _highs(
     tables: Tables, asked: Problems, repeats: int
 ) -> tuple[float, float] | tuple[None, None]:
     try:
-        highs = Highs(tolerance=1e-7)
+        highs = Highs(tolerance=1e-7)  # highspy's own: the fastest it offers
     except ImportError:
         return None, None
 

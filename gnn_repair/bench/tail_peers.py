@@ -139,7 +139,7 @@ def _highs(
     base: Base, pairs: list[tuple[int, int]], number: int, exact: bool = False
 ) -> tuple[float, float]:
     """Milliseconds a question with highspy, model included, and the share with γ ≤ 0."""
-    highs = new_highs(1e-7)
+    highs = new_highs(1e-7)  # highspy's own tolerance: the fastest it offers
     if exact:
         highs.setOptionValue("presolve", "on")
         highs.setOptionValue("solver", "choose")

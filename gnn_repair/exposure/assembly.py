@@ -17,7 +17,8 @@ from gnn_repair.exposure.value import Exposure, mixture_of
 from gnn_repair.kernels import Pattern
 
 CHUNK = 1 << 18
-"""Terms whose contributions are formed at once where W differs by node."""
+"""Terms whose contributions are formed at once where W differs by node: 40 MB for twenty classes,
+where all terms of a large graph would fill the memory."""
 
 
 @dataclass(frozen=True, eq=False)

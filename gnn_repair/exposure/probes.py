@@ -13,7 +13,8 @@ from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.sites import Site
 
 EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}
-"""Largest relative deviation of an exposure from its model, by the model's precision."""
+"""Largest relative deviation of an exposure from its model, by the model's precision: a hundred
+(float32) or some thousand (float64) roundings, as sums over a node's terms add up."""
 
 AFFINE_SLACK = 10.0
 """Probes move the logits further than any mixture does, so they may round this much more."""

@@ -45,7 +45,8 @@ from gnn_repair.oracle.workspace import (
 
 LARGE = 4096.0
 """The scale changes when the longest column's squared length is above this, or below the
-inverse."""
+inverse: lengths from 1/64 to 64 leave the tolerances, which are meant for lengths about one, two
+decimals either way."""
 
 
 class LpTerms(NamedTuple):
@@ -276,4 +277,5 @@ def power_of_two(size):
     mantissa, exponent = math.frexp(size)
     if mantissa == 0.5:
         exponent -= 1
+    # The inverse of a subnormal number would be infinite: powers of two end at 2^1023.
     return math.ldexp(1.0, -max(exponent, -1000))

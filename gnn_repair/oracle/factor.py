@@ -15,6 +15,9 @@ from gnn_repair.oracle.workspace import (
     VALUES,
 )
 
+SINGULAR = 1e-14
+"""Columns are about one long, so a pivot of a hundred roundings is made of nothing else."""
+
 
 @cold_kernel
 def refactor(room, groups, slots):
@@ -56,7 +59,7 @@ def _eliminate(full, size):
             if abs(full[k, i]) > abs(full[best, i]):
                 best = k
         pivot = full[best, i]
-        if abs(pivot) < 1e-14:
+        if abs(pivot) < SINGULAR:
             return False
         exchange_and_divide(full, i, best, 2 * size, pivot)
         for j in range(size):

@@ -50,15 +50,24 @@ from gnn_repair.oracle.workspace import (
 )
 
 RATE = 1e-12
-"""A column enters when it improves γ faster than this."""
+"""A column enters when it improves γ faster than this: some thousand roundings of a sum of numbers
+about one, and a tenth of the gap that an answer may have."""
 PIVOT = 1e-11
-"""Smallest pivot element."""
+"""Smallest pivot element: dividing by less would blow rounding up beyond the gap that an answer may
+have."""
 FEASIBLE = 1e-13
-"""How far below zero the ratio test lets a basic variable go in exchange for a larger pivot."""
+"""How far below zero the ratio test lets a basic variable go in exchange for a larger pivot: x ≥ 0
+is restored when the answer is written, and it costs γ no more than this."""
 PROGRESS = 1e-14
-"""A step that raises γ by less counts as a stall."""
+"""A step that raises γ by less counts as a stall: it is within rounding of none."""
 EARLY = 24
-"""Terms of the next LP fetched in a step."""
+"""Terms of the next LP fetched in a step: in the few steps of a small LP, all of another small
+one."""
+UNBOUNDED = 1e-100 * HUGE
+"""A shortest step beyond this comes from HUGE alone: nothing blocks. Steps are ratios of numbers
+about one to pivots of at least PIVOT."""
+BLAND_FIRST_SLACK = 1_000_000_000
+"""Slacks come after every column in Bland's order, and no LP has so many columns."""
 
 
 @kernel
@@ -124,7 +133,10 @@ def improve(problem, room, groups, count, lead, slots, scale):
     state, places = room.state, room.places
     size = room.entries.shape[0] + groups
     stalled = 0
+    # Of 44,433 hostile LPs (gnn_repair.selftest.lps, seed 0) none took more than two pivots a row
+    # of its basis: beyond fifty it goes in circles, and the fallback is quicker.
     for _ in range(50 * size + 200):
+        # Twice round the basis without progress is a cycle or near to one: Bland's rule ends it.
         careful = stalled > 2 * size
         look_ahead(problem, places, EARLY)
         for s in range(uint64(slots)):
@@ -203,7 +215,7 @@ def _leaving(room, size, careful):
                 leave = i
         return leave
     steepest = steepest_within(state, size, shortest, room.buffer)
-    if steepest > PIVOT and shortest < 1e-100 * HUGE:
+    if steepest > PIVOT and shortest < UNBOUNDED:
         leave = find(room.buffer, np.int64(0), steepest)
     return leave
 
@@ -211,7 +223,7 @@ def _leaving(room, size, careful):
 @kernel_once
 def _order(variable):
     """Bland's order: columns first, then slacks by rival."""
-    return variable if variable >= 0 else 1_000_000_000 - variable
+    return variable if variable >= 0 else BLAND_FIRST_SLACK - variable
 
 
 @kernel_once

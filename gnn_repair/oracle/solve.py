@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from gnn_repair.oracle.tails.solution import TailSolution
 
 CHUNK = 1024
-"""LPs a thread takes at a time."""
+"""LPs a thread takes at a time: a millisecond of work, long beside the call into compiled code and
+short beside a user's patience."""
 
 GENERAL: dict[str, Callable[[], Solver]] = {"highs": highs_solver, "gurobi": gurobi_solver}
 

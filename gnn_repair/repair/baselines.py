@@ -36,7 +36,8 @@ CANDIDATES = tuple(product(ALPHAS, ALPHAS, AUTOSCALE))
 TEMPERATURES = (0.05, 20.0)
 """Where τ is looked for."""
 TINY = 1e-12
-"""Smoothed scores below this count as this in logarithms."""
+"""Smoothed scores below this count as this in logarithms: scores are shares of one, and a zero
+would be an infinite loss."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

@@ -18,7 +18,8 @@ from gnn_repair.repair.layers import Noise, Parameters, affine
 from gnn_repair.repair.targets import Targets
 
 FLAT = 1e-6
-"""Coordinates with a smaller standard deviation are not divided by it."""
+"""Coordinates with a smaller standard deviation are not divided by it: they are constant up to
+rounding."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

@@ -166,6 +166,7 @@ def _astray(
 ) -> NDArray[np.bool_]:
     """[L]: λ negative, off its masses or on foreign terms; w negative, not of sum one, or on the
     target."""
+    # Sums of a few dozen floats are off by 1e-14 at most: 1e-12 excuses no wrong mass or mixture.
     groups, lps = numbers.lengths.shape[1], len(solution)
     goal = masses[solution.recipient]
     wrong: NDArray[np.bool_] = (

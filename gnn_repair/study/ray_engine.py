@@ -26,7 +26,8 @@ from gnn_repair.study.ray_head import (
 )
 
 RETRIES = 3
-"""How often a task lost with its worker is run again."""
+"""How often a task lost with its worker is run again: a machine that dies takes its task along
+once; a task that loses three workers is what kills them."""
 LISTEN = 2.0
 """Seconds without a result after which the head is asked whether it is there."""
 SILENCE = 5.0

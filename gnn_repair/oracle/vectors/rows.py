@@ -30,7 +30,8 @@ from gnn_repair.oracle.workspace import DUAL, HUGE, STEP, STRIDE, TIGHT, VALUES
 NOTHING = -math.inf
 """A score that no column has."""
 FINITE = 1e308
-"""Squared lengths beyond this, and what is not a number, count as infinite."""
+"""Squared lengths beyond this, and what is not a number, count as infinite: the next sum might
+overflow."""
 
 # Filling and combining ----------------------------------------------------------------------------
 

@@ -47,7 +47,8 @@ from gnn_repair.oracle.workspace import (
 # instead of stream.
 
 DISTANCE = 128
-"""Terms between the one that is read and the one that is asked for, where tables are large."""
+"""Terms between the one that is read and the one that is asked for, where tables are large: memory
+answers about as late as so many terms take to copy."""
 
 
 @kernel
