@@ -1,5 +1,6 @@
 """The exact-mass oracle: can reweighting the final messages make a class win?"""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from gnn_repair.oracle.certificate import Verification
@@ -12,7 +13,9 @@ from gnn_repair.oracle.stable import StableEvidence, stable_evidence
 from gnn_repair.oracle.witness import Witness
 
 if TYPE_CHECKING:
+    from gnn_repair.oracle.baseline import compare, save_baseline
     from gnn_repair.oracle.explainer import OracleExplainer
+    from gnn_repair.oracle.frames import confusion_by_reach, source_ranking
 
 __all__ = [
     "ClassReach",
@@ -26,20 +29,31 @@ __all__ = [
     "Verification",
     "Witness",
     "class_reach",
+    "compare",
+    "confusion_by_reach",
     "nearest_reweighting",
     "reach",
     "relax",
     "relaxed_margins",
+    "save_baseline",
     "solve_oracle",
+    "source_ranking",
     "stable_evidence",
     "summarise",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # PyG's explainers load slowly, and few callers want them.
-    if name == "OracleExplainer":
-        from gnn_repair.oracle.explainer import OracleExplainer
+_LATER = {
+    "OracleExplainer": "explainer",
+    "compare": "baseline",
+    "confusion_by_reach": "frames",
+    "save_baseline": "baseline",
+    "source_ranking": "frames",
+}
+"""PyG's explainers and pandas load slowly, and few callers want them."""
 
-        return OracleExplainer
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(importlib.import_module(f"gnn_repair.oracle.{_LATER[name]}"), name)
     raise AttributeError(f"module 'gnn_repair.oracle' has no attribute {name!r}")

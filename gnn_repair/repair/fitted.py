@@ -111,17 +111,23 @@ class FittedRepair(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write the repair as one safetensors file; :func:`load_repair` reads it back."""
+        save_tensors(path, KIND, self.header(), self.tensors())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything in it that is a tensor, by the names of its file."""
         tensors = {f"parameters/{name}": value for name, value in self.parameters.items()}
         tensors |= {f"constants/{name}": value for name, value in self.constants.items()}
-        tensors |= {name: getattr(self, name) for name in STATISTICS}
-        header = {
+        return tensors | {name: getattr(self, name) for name in STATISTICS}
+
+    def header(self) -> dict[str, Any]:
+        """Everything else."""
+        return {
             "repair": type(self.repair).__name__,
             "settings": self.repair.settings(),
             "width": self.width,
             "num_classes": self.num_classes,
             "fingerprint": self.fingerprint,
         }
-        save_tensors(path, KIND, header, tensors)
 
     # Does it fit? -----------------------------------------------------------------------------
 
