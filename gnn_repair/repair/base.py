@@ -24,7 +24,7 @@ from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import Noise, Parameters
 from gnn_repair.repair.methods import METHODS, method_of
 from gnn_repair.repair.targets import Targets, check_exposure_given, find_targets
-from gnn_repair.training import Budget, Fitted, ProgressCallback, fit
+from gnn_repair.training import Budget, Fitted, ProgressCallback, check_progress, fit
 
 F = TypeVar("F", bound=FittedRepair)
 
@@ -73,6 +73,7 @@ class Repair(ABC, Generic[F]):
         check_exposure_given(exposure)
         if batch_size is not None:
             check_whole("fit", "batch_size", batch_size, 1)
+        check_progress(on_progress)
         place = choose_device(device)
         with out_of_memory_hint(f"fitting {self.title} for {exposure.num_members} members"):
             placed = on_device(exposure, place)

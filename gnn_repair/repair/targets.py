@@ -88,7 +88,8 @@ def _boolean(mask: Any, nodes: int, name: str) -> Tensor:
     if mask.dim() not in (1, 2):
         raise SplitError(f"{name} has shape {list(mask.shape)}; {wanted}, [N] or [N, members]")
     if mask.dtype != torch.bool:
-        numbers = not mask.is_floating_point() and mask.numel() > 0 and int(mask.max()) > 1
+        whole = not (mask.is_floating_point() or mask.is_complex()) and mask.numel() > 0
+        numbers = whole and int(mask.max()) > 1
         advice = f"all zeros with mask[{name}] = True" if numbers else f"such as {name} > 0"
         held = "holds node numbers" if numbers else f"is {mask.dtype} of {mask.shape[0]} nodes"
         raise SplitError(f"{name} {held}; {wanted}, {advice}")

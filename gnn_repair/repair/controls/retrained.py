@@ -17,7 +17,7 @@ from gnn_repair.repair.base import Repair
 from gnn_repair.repair.controls.kept import KeptPrediction, check_kept, keep
 from gnn_repair.repair.fold_task import FOLDS, Folding, Task, averaged, by_node, prepare
 from gnn_repair.repair.targets import Targets
-from gnn_repair.training import ProgressCallback
+from gnn_repair.training import ProgressCallback, check_progress
 
 MANY = 2**31
 """No budget has more epochs."""
@@ -61,6 +61,7 @@ class RetrainedBackbone(Repair[KeptPrediction]):
         """Train ``frozen``'s architecture within its budget; batches do not matter."""
         if not isinstance(frozen, Frozen):
             raise InputError("a retrained backbone needs frozen=…, the model that is trained anew")
+        check_progress(on_progress)
         task = prepare(exposure, y, train_mask, val_mask, None, device)
         if frozen.data.num_nodes != task.exposure.num_nodes:
             raise InputError(
