@@ -32,7 +32,7 @@ _HOMES = {
     "export_results": "results",
     "TABLES": "tables",
     "make_tables": "tables",
-    "RENDERERS": "rendering",
+    "RENDERERS": "formats",
     "solve_oracle_sharded": "sharding",
 }
 
