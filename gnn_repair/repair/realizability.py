@@ -8,9 +8,7 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-
-TOLERANCE = 1e-6
-"""Largest distance to D_v, relative to the size of the node's contributions."""
+from gnn_repair.thresholds import REALIZABLE as TOLERANCE
 
 
 def realizable(exposure: Exposure, shift: Tensor, *, tolerance: float = TOLERANCE) -> Tensor:
