@@ -42,6 +42,12 @@ class Description:
             return None
         return SharedRows(self.shared.dense) if self.rows.device.type == "cuda" else None
 
+    @property
+    def picks_cheaply(self) -> bool:
+        """Whether some rows cost their share of all: not where rows are multiplied as sparse."""
+        sparse = self.shared is not None and self.shared.sparse is not None
+        return self.rows.device.type == "cpu" and not sparse
+
     def times(self, weight: Tensor) -> Tensor:
         """[h, z⁰] W of every row: weight [S, d + C, k] gives [S, M, k]."""
         if self.shared is None or self.pieces is not None:
