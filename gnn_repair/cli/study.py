@@ -169,8 +169,9 @@ def merge(
 
     merged = put(sources, store)
     typer.echo(
-        f"{merged.added} runs added to {store}, {merged.same} were there already, "
-        f"{len(merged.kept)} differ from what was there and were left out"
+        f"{merged.added} runs added to {store}, {merged.united} got further methods, "
+        f"{merged.same} were there already, {len(merged.kept)} differ from what was there and "
+        "were left out"
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gnn_repair.cli import completion
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,14 +18,29 @@ StoreOption = Annotated[
     Path, typer.Option("--store", help="Folder of results; where only read, also a packed file.")
 ]
 DatasetsOption = Annotated[
-    str, typer.Option("--datasets", help="Comma-separated; 'paper' is the paper's eight.")
+    str,
+    typer.Option(
+        "--datasets",
+        help="Comma-separated; 'paper' is the paper's eight.",
+        autocompletion=completion.datasets,
+    ),
 ]
 BackbonesOption = Annotated[
-    str, typer.Option("--backbones", help="Comma-separated; 'paper' is the paper's eight.")
+    str,
+    typer.Option(
+        "--backbones",
+        help="Comma-separated; 'paper' is the paper's eight.",
+        autocompletion=completion.backbones,
+    ),
 ]
 SplitsOption = Annotated[str, typer.Option("--splits", help="Such as 0-9 or 0,3.")]
 MethodsOption = Annotated[
-    str, typer.Option("--methods", help="Comma-separated, of oracle and the repairs; or all.")
+    str,
+    typer.Option(
+        "--methods",
+        help="Comma-separated, of oracle and the repairs; or all.",
+        autocompletion=completion.methods,
+    ),
 ]
 ProtocolOption = Annotated[
     str | None,
