@@ -147,7 +147,7 @@ def problems(
         target: [N] a class per node of the graph, −1 where unknown; or ``"all"``.
         nodes: a mask [N] or [N, S] (member s takes column s), node numbers, or None for all.
     """
-    member, position = _selection(exposure, nodes)
+    member, position = selection(exposure, nodes)
     classes = exposure.num_classes
     if isinstance(target, str):
         if target != "all":
@@ -186,7 +186,7 @@ def _labels(exposure: Exposure | TailedExposure, target: Tensor) -> Integers:
     return labels
 
 
-def _selection(
+def selection(
     exposure: Exposure | TailedExposure, nodes: Tensor | None
 ) -> tuple[Integers, Integers]:
     """Members and recipient positions asked for, member by member."""
