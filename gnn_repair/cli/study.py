@@ -16,6 +16,7 @@ from gnn_repair.cli.parsing import numbers
 from gnn_repair.cli.study_options import (
     BackbonesOption,
     DatasetsOption,
+    DigestOption,
     MethodsOption,
     ProtocolOption,
     SetOption,
@@ -136,7 +137,7 @@ app.command()(tables)
 def export(
     file: Annotated[Path, typer.Argument(help="A name that ends in .csv or .parquet.")],
     store: StoreOption = Path("results"),
-    digest: Annotated[str | None, typer.Option(help="Digest of one protocol; else all.")] = None,
+    digest: DigestOption = None,
 ) -> None:
     """Write every number in the store as one long table."""
     from gnn_repair.study.results import export_results
@@ -148,7 +149,7 @@ def export(
 def pack(
     file: Annotated[Path, typer.Argument(help="The file to write, such as study.jsonl.")],
     store: StoreOption = Path("results"),
-    digest: Annotated[str | None, typer.Option(help="Digest of one protocol; else all.")] = None,
+    digest: DigestOption = None,
 ) -> None:
     """Write a store's results as one file (JSON Lines) that every command reads like a store."""
     from gnn_repair.study.packed import pack as write

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 StoreOption = Annotated[
     Path, typer.Option("--store", help="Folder of results; where only read, also a packed file.")
 ]
+DigestOption = Annotated[str | None, typer.Option(help="Digest of one protocol; else all.")]
 DatasetsOption = Annotated[
     str,
     typer.Option(

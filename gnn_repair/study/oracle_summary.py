@@ -15,7 +15,7 @@ from gnn_repair.oracle.witness import STATUS
 from gnn_repair.study.protocol import OracleProtocol
 
 
-class Findings(NamedTuple):
+class OracleFindings(NamedTuple):
     """What the oracle says of a case."""
 
     summaries: list[dict[str, Any] | None]
@@ -26,7 +26,7 @@ class Findings(NamedTuple):
 
 def summarise_oracle(
     exposure: Exposure, y: Tensor, val_mask: Tensor, test_mask: Tensor, settings: OracleProtocol
-) -> Findings:
+) -> OracleFindings:
     """Solve the true class of every node in the masks [N, S]; one summary a member."""
     solution = solve_oracle(exposure, y, (val_mask | test_mask).to(exposure.recipients.device))
     wrong = (exposure.frozen_logits.argmax(2).cpu() != y.cpu()).numpy()
@@ -51,7 +51,7 @@ def summarise_oracle(
         summaries.append(summary)
     found = torch.zeros(wrong.shape, dtype=torch.bool)
     found[solution.member, solution.node] = torch.from_numpy(reachable & decided & error)
-    return Findings(summaries, found)
+    return OracleFindings(summaries, found)
 
 
 def _figures(counts: ReachCounts) -> dict[str, Any]:

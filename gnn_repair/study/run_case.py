@@ -31,7 +31,7 @@ from gnn_repair.study.evidence_use import (
 from gnn_repair.study.further_scores import further_scores
 from gnn_repair.study.identity import FROZEN, stage_keys
 from gnn_repair.study.methods import METHODS, ORACLE
-from gnn_repair.study.oracle_summary import Findings, summarise_oracle
+from gnn_repair.study.oracle_summary import OracleFindings, summarise_oracle
 from gnn_repair.study.protocol import BackboneProtocol, Protocol
 from gnn_repair.study.records import Record
 from gnn_repair.training import Progress
@@ -62,7 +62,7 @@ class Worked:
     """By part, [N, S]: a column a split of the case."""
     frozen: Frozen
     exposure: Exposure
-    findings: Findings
+    findings: OracleFindings
     """Of the oracle."""
     fitted: Mapping[str, Any]
     """Repairs by method."""
@@ -234,9 +234,9 @@ def _oracle(
     masks: Mapping[str, Tensor],
     clock: Clock,
     tell: Tell,
-) -> Findings:
+) -> OracleFindings:
     if ORACLE not in case.methods:
-        return Findings([None] * len(case.splits), None)
+        return OracleFindings([None] * len(case.splits), None)
     tell("oracle")
     with clock(ORACLE):
         return summarise_oracle(exposure, data.y, masks["val"], masks["test"], protocol.oracle)
