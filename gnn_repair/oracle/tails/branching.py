@@ -12,6 +12,8 @@ from dataclasses import replace
 
 from gnn_repair.oracle.tails.base import Base
 from gnn_repair.oracle.tails.leaves import Leaf, Tree, bounded
+from gnn_repair.oracle.tails.lines import NONLINEAR
+from gnn_repair.oracle.tails.lowering import Root
 
 ROUNDS = 2
 """Rounds of lines a leaf: a half inherits its parent's weights, and splitting does the rest."""
@@ -43,15 +45,24 @@ def _alive(tree: Tree, leaves: int) -> bool:
     return not any(leaf.last for leaf in tree.leaves)
 
 
+def _is_exact(base: Base) -> bool:
+    """Whether a leaf without anything to split is a linear program (or one with lengths)."""
+    curved = [op for op in base.graph.operations if isinstance(op, NONLINEAR)]
+    return all(isinstance(op, Root) or op.title == "relu" for op in curved)
+
+
 def _level(base: Base, trees: list[Tree]) -> None:
     """Split the worst leaves of every tree, as many as make a batch."""
-    share = max(1, BATCH // (2 * len(trees)))
+    share, exact = max(1, BATCH // (2 * len(trees))), _is_exact(base)
     by_depth: dict[tuple[int, bool], list[tuple[Tree, Leaf]]] = {}
     for tree in trees:
         tree.leaves.sort(key=lambda leaf: leaf.bound)
         for _ in range(min(share, len(tree.leaves))):
             leaf = tree.leaves.pop()
             last = leaf.split is None
+            if last and not exact:  # its gap is that of the lines, which no rounds close
+                tree.leaves.append(replace(leaf, last=True))
+                break
             for case in (replace(leaf, last=True),) if last else leaf.halves():
                 by_depth.setdefault((len(case.units), last), []).append((tree, case))
     for (_, last), cases in by_depth.items():
