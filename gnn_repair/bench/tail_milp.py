@@ -107,7 +107,10 @@ class Program:
             return matrix[index], offset[index]
         if isinstance(op, Add):
             pairs = list(zip(op.factors, padded, strict=True))
-            return sum(f * m for f, (m, _) in pairs), sum(f * o for f, (_, o) in pairs)
+            return (
+                np.sum([f * m for f, (m, _) in pairs], axis=0),
+                np.sum([f * o for f, (_, o) in pairs], axis=0),
+            )
         if isinstance(op, Concatenate):
             return np.concatenate([m for m, _ in padded]), np.concatenate([o for _, o in padded])
         if isinstance(op, Root):

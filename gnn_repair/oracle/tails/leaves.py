@@ -184,14 +184,23 @@ class LeafBatch:
             x = mixed_at(region, piece)
             values = self.base.graph.values(x, region.nodes)
             self._offer(values[-1], piece)
-            mixed, slopes = cuts.combine(piece)
-            weights = mixed
-            self._keep(mixed, slopes, cuts.combine_pushes(piece), values)
-            if turn + 1 == rounds or self._settled():
+            weights, slopes = cuts.combine(piece)
+            final = turn + 1 == rounds
+            # Bounds only fall from round to round: a certificate is worth its price at the end.
+            if final or self._closing(piece):
+                self._keep(weights, slopes, cuts.combine_pushes(piece), values)
+            if final or self._settled():
                 break
             parts = region.relax(values)
             cuts.add(rows, mixture, parts)
         return [leaf for leaf in self.best if leaf is not None]
+
+    def _closing(self, piece: Piece) -> bool:
+        """Whether the LP of a round says that some leaf can be closed, or its tree has won."""
+        return any(
+            tree.margin > tree.win or float(value) <= tree.threshold
+            for (tree, _), value in zip(self.cases, piece.margin, strict=True)
+        )
 
     def _settled(self) -> bool:
         """Whether every leaf is closed, or its tree has won."""
