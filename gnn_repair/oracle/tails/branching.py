@@ -17,14 +17,12 @@ from gnn_repair.oracle.tails.base import Base
 from gnn_repair.oracle.tails.leaves import Leaf, Tree, bounded
 from gnn_repair.oracle.tails.lines import NONLINEAR
 from gnn_repair.oracle.tails.lowering import Root
+from gnn_repair.oracle.tails.subdivision import FEW
 
 ROUNDS = 2
 """Rounds of lines a leaf: a half inherits its parent's weights, and splitting does the rest."""
 LAST_ROUNDS, LAST_PUSH = 8, 1e5
 """For leaves that cannot be split any more: what is left is a linear program, to be solved well."""
-FEW = 8
-"""Terms up to which a polytope is halved at edges rather than by signs of units: a hundred times
-fewer cases with 4 terms after two layers of units, as many as by signs with 10 after one."""
 FEW_UNITS = 6
 """Units whose signs are tried at once when no more are open: at most so many cases are then linear
 programs, where halves would only come closer and closer."""

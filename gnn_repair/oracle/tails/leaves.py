@@ -25,6 +25,7 @@ from gnn_repair.oracle.tails.region import Region, region_of
 from gnn_repair.oracle.tails.relaxation import Certificate, Slopes, certify, parts_with
 from gnn_repair.oracle.tails.rounds import Cuts, dense_shares, mixed_at, rows_and_mixture
 from gnn_repair.oracle.tails.subdivision import (
+    FEW,
     Halving,
     corner_points,
     longest_edges,
@@ -260,11 +261,20 @@ class LeafBatch:
             )  # fmt: skip
 
     def _edges(self, found: Certificate, parts: dict[int, Relaxed]) -> list[tuple[int, int] | None]:
-        """For each leaf the two corners between which its lines are loosest."""
-        points, nodes = corner_points(self.region)
-        values = self.base.graph.values(points, nodes)
-        edges = longest_edges(self.region, parts, found.seen, values).tolist()
-        return [None if i < 0 else (i, j) for i, j in edges]
+        """For each leaf of few terms the two corners between which its lines are loosest."""
+        edges: list[tuple[int, int] | None] = [None] * len(self.cases)
+        few = np.flatnonzero(np.diff(self.region.begins) <= FEW)
+        if not len(few):
+            return edges
+        at, region = torch.from_numpy(few), self.region.take(few)
+        seen = {n: c.expand(len(edges), -1, -1)[at] for n, c in found.seen.items()}
+        values = self.base.graph.values(*corner_points(region))
+        chosen = longest_edges(
+            region, {n: part.take(at) for n, part in parts.items()}, seen, values
+        )
+        for row, (i, j) in zip(few.tolist(), chosen.tolist(), strict=True):
+            edges[row] = None if i < 0 else (i, j)
+        return edges
 
     def _splits(
         self, found: Certificate, parts: dict[int, Relaxed], values: list[Tensor]
