@@ -19,7 +19,7 @@ from gnn_repair.atomic import as_path, replacing
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.files.headers import parse_json
 from gnn_repair.oracle.old_proofs import broken_proofs
-from gnn_repair.oracle.tables import check_exposure, check_solution
+from gnn_repair.oracle.tables import check_solution, require_exposure
 
 if TYPE_CHECKING:
     from gnn_repair.exposure import Exposure
@@ -171,7 +171,7 @@ def compare(
     """
     after = _answers(solution)
     if exposure is not None:
-        check_exposure(exposure)
+        require_exposure(exposure)
     if isinstance(baseline, str | Path):
         before = load_baseline(baseline)
     else:
