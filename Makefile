@@ -16,6 +16,7 @@ test: lint types tests
 lint: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tools.lint_page
 
 types: .venv/.installed-dev
 	$(BIN)/mypy

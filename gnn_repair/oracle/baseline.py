@@ -19,7 +19,7 @@ from gnn_repair.atomic import as_path, replacing
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.files.headers import parse_json
 from gnn_repair.oracle.old_proofs import broken_proofs
-from gnn_repair.oracle.tables import check_exposure, check_solution
+from gnn_repair.oracle.tables import check_solution, require_exposure
 
 if TYPE_CHECKING:
     from gnn_repair.exposure import Exposure
@@ -35,7 +35,7 @@ LARGEST = 1 << 30
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class BaselineComparison:
     """What changed between a baseline and a solution, answer by answer."""
 
     changes: pd.DataFrame
@@ -161,7 +161,7 @@ def compare(
     solution: OracleSolution | TailSolution,
     baseline: str | Path | pd.DataFrame | OracleSolution | TailSolution,
     exposure: Exposure | None = None,
-) -> Comparison:
+) -> BaselineComparison:
     """Which answers changed since a baseline.
 
     Args:
@@ -171,7 +171,7 @@ def compare(
     """
     after = _answers(solution)
     if exposure is not None:
-        check_exposure(exposure)
+        require_exposure(exposure)
     if isinstance(baseline, str | Path):
         before = load_baseline(baseline)
     else:
@@ -183,7 +183,7 @@ def compare(
     earlier, later = (float((both[n] == "can").mean()) if len(both) else 0.0 for n in SIDES)
     missing, new = len(before) - len(both), len(after) - len(both)
     broken = None if exposure is None else broken_proofs(before, exposure)
-    return Comparison(changed, len(both), missing, new, earlier, later, broken)
+    return BaselineComparison(changed, len(both), missing, new, earlier, later, broken)
 
 
 def _answers(solution: OracleSolution | TailSolution) -> pd.DataFrame:
