@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,7 @@ from gnn_repair.exposure.mixtures import (
     mixtures_of_split,
 )
 from gnn_repair.exposure.sites import Site
-from gnn_repair.exposure.value import Group
+from gnn_repair.exposure.value import Exposure, Group
 
 NODES, WIDTH = 4, 3
 SITE = Site("aggregate", "conv", 0)
@@ -188,3 +189,11 @@ def test_messages_of_other_nodes_are_refused() -> None:
         mixtures_of_split(call(), many, ["a"])
     by_entry = Split(WEIGHTS, states(6, 1, WIDTH), "rule", "weights", by_entry=True)
     assert mixtures_of_split(call(), by_entry, ["a"])
+
+
+def test_what_an_exposure_is_unless_it_says_so() -> None:
+    defaults = {f.name: f.default for f in fields(Exposure) if f.default is not MISSING}
+    assert defaults == {
+        "root": False, "origin": "", "fixed": "biases", "embedding": None, "residual": None,
+        "fingerprint": (), "called": "",
+    }  # fmt: skip
