@@ -14,7 +14,7 @@ from gnn_repair.oracle import certificate, solve_oracle
 from gnn_repair.oracle.certificate import UNDERFLOW, _Claims
 from gnn_repair.oracle.counting import ReachCounts
 from gnn_repair.oracle.metrics import ClassReach, MemberReach, Rate, Reach
-from gnn_repair.oracle.tables import Tables, check_number, check_whole, problems
+from gnn_repair.oracle.tables import Tables, as_whole, check_number, problems
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 CLASSES, GROUPS = 3, 2
@@ -271,13 +271,13 @@ def test_refusals_name_the_node_at_fault():
 
 def test_numbers_that_are_none():
     assert check_number(3, "x") == 3.0 and check_number(np.float32(0.5), "x") == 0.5
-    assert check_whole(np.int64(3), "x") == 3
+    assert as_whole(np.int64(3), "x") == 3
     for value in (True, "1", math.nan, math.inf, None):
         with pytest.raises(InputError, match="x must be a finite number"):
             check_number(value, "x")
     for value in (True, np.True_, 1.0, "1", None):
         with pytest.raises(InputError, match="x must be a whole number"):
-            check_whole(value, "x")
+            as_whole(value, "x")
 
 
 def test_margins_by_class():
