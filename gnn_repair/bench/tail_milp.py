@@ -25,7 +25,7 @@ from gnn_repair.exposure.tails.operations import (
     Select,
 )
 from gnn_repair.exposure.tails.tailed import TailedExposure
-from gnn_repair.oracle.reference_solvers import new_highs
+from gnn_repair.highs import new_highs
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.lowering import Lowered, Root, lower
 from gnn_repair.oracle.tails.solution import TailSolution
