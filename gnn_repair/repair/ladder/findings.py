@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gnn_repair.repair.ladder.catalogue import RUNGS
 from gnn_repair.repair.ladder.combination import likelihoods
-from gnn_repair.repair.ladder.rungs import RUNGS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,6 +1,7 @@
 """The rungs: set translation whose head reads one kind of evidence more.
 
-A further rung is one class that says what it reads, and one line in ``RUNGS``.
+These learn an encoder of the message set in every copy. A further rung is one class that says
+what it reads, and one line in ``RUNGS`` (:mod:`gnn_repair.repair.ladder.catalogue`).
 """
 
 from __future__ import annotations
@@ -187,14 +188,3 @@ class LabelsFeaturesReweighting(LabelsReweighting):
     advice: ClassVar[str] = "add a skip connection and change the aggregator"
     reads_features: ClassVar[bool] = True
     title: ClassVar[str] = "… with all of it"
-
-
-RUNGS: dict[str, type[Rung]] = {
-    "paper": PaperFit,
-    "set": Rung,
-    "labels": Labels,
-    "labels-features": LabelsFeatures,
-    "labels-reweighting": LabelsReweighting,
-    "labels-features-reweighting": LabelsFeaturesReweighting,
-}
-"""From the least that is read to the most; Frozen stands below them all."""
