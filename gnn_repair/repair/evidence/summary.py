@@ -67,13 +67,10 @@ def statistics(inputs: RepairInputs) -> dict[str, Tensor]:
     }
 
 
-def summary_times(
-    inputs: RepairInputs, targets: Tensor, weight: Tensor, mean: Tensor, scale: Tensor
-) -> Tensor:
-    """The standardised summary times W [S·K, D, H] of targets [S·K, L]: [S·K, L, H].
+def summary_times(inputs: RepairInputs, weight: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """The standardised summary of every recipient times W [S·K, D, H]: [S·K, n, H].
 
-    All recipients are multiplied, once for all copies of a member: no copy has wide rows of its
-    own.
+    Multiplied once for all copies of a member: no copy has wide rows of its own.
     """
     copies = getattr(inputs, "copies", 1)
     table = set_summary(inputs)
@@ -83,8 +80,7 @@ def summary_times(
     wide = weight.view(members, copies, width, channels).transpose(1, 2)
     out = product(rows, wide.reshape(members, width, -1))
     out = out.view(members, -1, copies, channels).transpose(1, 2)
-    index = targets.unsqueeze(2).expand(-1, -1, channels)
-    return out.reshape(members * copies, -1, channels).gather(1, index)
+    return out.reshape(members * copies, -1, channels)
 
 
 def _of_member(inputs: RepairInputs, member: int) -> Tensor:

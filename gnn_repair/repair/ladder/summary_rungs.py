@@ -48,14 +48,15 @@ class Summary(Rung):
         return statistics(inputs)
 
     def tables(self, p: Parameters, inputs: RepairInputs) -> Any:
-        """Nothing that training changes is shared by targets."""
-        return None
+        """The summary's part of the hidden layer, which learning and judging share, [S, n, H]."""
+        return summary_times(inputs, p["head.0.weight"], p["mean"], p["scale"])
 
     def hidden_layer(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
     ) -> Tensor:
         """Standardised summary times W, and what the evidence adds to it."""
-        hidden = summary_times(inputs, targets, p["head.0.weight"], p["mean"], p["scale"])
+        index = targets.unsqueeze(2).expand(-1, -1, tables.shape[2])
+        hidden = tables.gather(1, index)
         hidden = self.with_evidence(hidden + p["head.0.bias"].unsqueeze(1), p, inputs, targets)
         if self.reads_kin:
             shown = need_evidence(inputs).kin_at(targets)
