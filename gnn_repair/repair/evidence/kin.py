@@ -12,10 +12,6 @@ from gnn_repair.kernels import Pattern, mix
 
 KIN = 30
 """Nodes that are asked, of thousands: enough for a histogram of a handful of classes."""
-MOST = 4 * KIN
-"""Leaves of one hub are all alike: who is as near as the last is asked too, up to so many."""
-TIE = 1e-6
-"""Cosines this close are the same up to rounding."""
 POWER = 4
 """Weights are cos⁴: a node of the same neighbours counts 16 times one that shares half."""
 TINY = 1e-30
@@ -55,18 +51,16 @@ def alike_by_features(x: Tensor) -> Operator:
 
 
 def _nearest(nodes: int, device: torch.device, cosines: Callable[[Tensor], Tensor]) -> Operator:
-    """Each node's KIN nearest and who is as near as the last of them; ``cosines`` [N, B]."""
-    kept = []
+    """Each node's KIN nearest with weights cos⁴, itself left out; ``cosines`` [N, B] of a block."""
+    weights, chosen = [], []
     for part in torch.arange(nodes, device=device).split(max(1, BLOCK // nodes)):
         alike = cosines(part)
         alike[part, torch.arange(part.numel(), device=device)] = 0
-        best = alike.topk(min(MOST, nodes), dim=0)
-        last = best.values[min(KIN, nodes) - 1]
-        near = (best.values >= last - TIE) & (best.values > 0)
-        place, column = near.nonzero(as_tuple=True)
-        weight = best.values[place, column] ** POWER
-        kept.append((best.indices[place, column], part[column], weight))
-    source, recipient, weight = (torch.cat(values) for values in zip(*kept, strict=True))
-    pattern, order = Pattern.from_entries(torch.stack([source, recipient]), nodes)
-    totals = weight.new_zeros(nodes).index_add(0, recipient, weight)
-    return Operator(pattern, (weight / totals[recipient])[order].contiguous())
+        best = alike.topk(min(KIN, nodes), dim=0)
+        weights.append(best.values.clamp(min=0).t() ** POWER)
+        chosen.append(best.indices.t())
+    weight, column = torch.cat(weights), torch.cat(chosen)
+    share = weight / weight.sum(1, keepdim=True).clamp(min=TINY)
+    ends = torch.arange(nodes + 1, device=device) * column.shape[1]
+    pattern = Pattern(ends, column.int().flatten(), nodes)
+    return Operator(pattern, share.flatten().contiguous())
