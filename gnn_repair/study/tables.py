@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gnn_repair.backbones.titles import TITLES as TITLES
 from gnn_repair.errors import InputError
 from gnn_repair.published import published
 from gnn_repair.repair.methods import title_of
+from gnn_repair.study.beyond import BEYOND
 from gnn_repair.study.cells import (
     Cells,
     Figure,
@@ -25,36 +25,13 @@ from gnn_repair.study.cells import (
 )
 from gnn_repair.study.methods import METHODS
 from gnn_repair.study.records import Record
-
-Entry = Figure | str
-"""A figure, or words."""
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """Rows and columns of figures under one title."""
-
-    title: str
-    corner: str
-    """What the rows are."""
-    columns: tuple[str, ...]
-    rows: Mapping[str, tuple[Entry, ...]]
-    """By name; one entry a column."""
-    summary: str = ""
-    """How much of it is within the tolerance."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table of the paper."""
-
-    name: str
-    title: str
-    sheets: tuple[Sheet, ...]
+from gnn_repair.study.sheets import Entry as Entry
+from gnn_repair.study.sheets import Sheet as Sheet
+from gnn_repair.study.sheets import Table as Table
 
 
 def make_tables(records: Iterable[Record], names: Iterable[str] | None = None) -> list[Table]:
-    """The tables of these names, all unless given, from the records of one protocol."""
+    """The tables of these names from the records of one protocol; the paper's unless given."""
     if not isinstance(records, Iterable):
         raise InputError(f"records is {records!r:.60}; give those of a Store")
     held = list(records)
@@ -63,7 +40,7 @@ def make_tables(records: Iterable[Record], names: Iterable[str] | None = None) -
             raise InputError(f"{record!r:.60} is not a record; give those of a Store")
     if isinstance(names, str) or not (names is None or isinstance(names, Iterable)):
         raise InputError(f"names is {names!r:.60}; give a list, of {', '.join(TABLES)}")
-    chosen = list(TABLES) if names is None else list(names)
+    chosen = list(_USUAL) if names is None else list(names)
     for name in chosen:
         if name not in TABLES:
             raise InputError(f"there is no table {name!r:.80}; choose from {', '.join(TABLES)}")
@@ -214,7 +191,7 @@ def _stage(name: str) -> str:
     return name if name == "frozen" else title_of(name)
 
 
-TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
+_USUAL: dict[str, Callable[[Sequence[Record]], Table]] = {
     "exposure-oracle": _exposure_oracle,
     "repair-accuracy": _repair_accuracy,
     "controls": _controls,
@@ -223,3 +200,5 @@ TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "time": _time,
 }
 """The paper's five tables by name, and what they cost."""
+TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {**_USUAL, **BEYOND}
+"""Those, and what goes beyond the paper, which must be asked for."""

@@ -86,9 +86,6 @@ class SummaryLabels(Summary):
     """… and the labels that a node's neighbours are known to have."""
 
     name: ClassVar[str] = "summary-labels"
-    above: ClassVar[str] = "summary"
-    evidence: ClassVar[str] = "the labels of neighbours, which the network never saw,"
-    advice: ClassVar[str] = "feed known labels of neighbours as input"
     reads_labels: ClassVar[bool] = True
     title: ClassVar[str] = "… with neighbours' labels"
 
@@ -98,9 +95,6 @@ class SummaryFeatures(SummaryLabels):
     """… and the node's raw features."""
 
     name: ClassVar[str] = "summary-features"
-    above: ClassVar[str] = "summary-labels"
-    evidence: ClassVar[str] = "the raw features, which the network no longer shows,"
-    advice: ClassVar[str] = "add a skip connection from the features to the classifier"
     reads_features: ClassVar[bool] = True
     title: ClassVar[str] = "… with neighbours' labels and raw features"
 
@@ -110,9 +104,6 @@ class SummaryKin(SummaryLabels):
     """… and the labels of the nodes most alike, near or far."""
 
     name: ClassVar[str] = "summary-kin"
-    above: ClassVar[str] = "summary-labels"
-    evidence: ClassVar[str] = "the labels of the most similar nodes, wherever they are,"
-    advice: ClassVar[str] = "change the aggregator: let nodes attend to similar ones"
     reads_kin: ClassVar[bool] = True
     title: ClassVar[str] = "… with labels of neighbours and of similar nodes"
 
@@ -122,8 +113,5 @@ class SummaryAll(SummaryFeatures):
     """… everything at once."""
 
     name: ClassVar[str] = "summary-all"
-    above: ClassVar[str] = "summary-kin"
-    evidence: ClassVar[str] = "the raw features, beside labels of similar nodes,"
-    advice: ClassVar[str] = "add a skip connection and attend to similar nodes"
     reads_kin: ClassVar[bool] = True
     title: ClassVar[str] = "… with all of it"
