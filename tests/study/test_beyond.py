@@ -10,14 +10,13 @@ from planted_records import make_record
 
 from gnn_repair.repair.ladder.catalogue import RUNGS
 from gnn_repair.repair.rung_words import NOTHING, WORDS
-from gnn_repair.study import PAPER, make_tables
-from gnn_repair.study.packed import Packed
+from gnn_repair.study import PAPER, Store, make_tables
+from gnn_repair.study.packed import pack
 from gnn_repair.study.rendering import RENDERERS, facts
+from tools.beyond import LINE, TABLES, gathered, written
 
 ROOT = Path(__file__).parents[2]
 RECORDS, PAGE = ROOT / "results" / "ladder.jsonl", ROOT / "docs" / "beyond.md"
-LINE = "<!-- below this line: make beyond -->\n\n"
-TABLES = ("beyond", "evidence", "evidence-by-class")
 
 
 def ladder(test: float, gains: dict[str, float], classes: int = 2) -> dict[str, float]:
@@ -130,5 +129,29 @@ def test_every_rung_has_words_and_stands_above_one_that_there_is():
 @pytest.mark.skipif(not RECORDS.exists(), reason="the records are not in this checkout")
 def test_the_page_prints_the_committed_records():
     text = PAGE.read_text(encoding="utf-8")
-    tables = make_tables(Packed(RECORDS).records(PAPER.digest), TABLES)
-    assert text[text.index(LINE) + len(LINE) :] == RENDERERS["markdown"](tables)
+    assert written(text) == text
+
+
+def test_files_are_gathered_and_each_method_of_a_run_is_taken_once(tmp_path):
+    first = [record("cora", "gcn", 0, 0.02)]
+    second = [record("cora", "gcn", split, 0.1, 0.03) for split in range(2)]
+    for name, records in (("ladder", first), ("retrained", second)):
+        store = Store(tmp_path / name)
+        store.begin(PAPER)
+        for one in records:
+            store.put(one)
+        pack(tmp_path / name, tmp_path / f"{name}.jsonl")
+    gained = {
+        (r["split"], key): round(value["test"] - 0.8, 9)
+        for r in gathered(tmp_path)
+        for key, value in r["methods"].items()
+    }
+    assert gained == {
+        (0, "evidence_ladder"): 0.02,
+        (0, "retrained_backbone"): 0.03,
+        (1, "evidence_ladder"): 0.1,
+        (1, "retrained_backbone"): 0.03,
+    }
+    page = written(f"# A page\n\n{LINE}old tables", tmp_path)
+    assert page.startswith(f"# A page\n\n{LINE}## The ladder beside its controls")
+    assert "It covers 1 of the paper's cases" in page
