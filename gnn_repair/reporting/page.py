@@ -16,6 +16,7 @@ SCRIPTS = (
     "run.js",
     "draw.js",
     "charts.js",
+    "lost.js",
     "overview.js",
     "plane.js",
     "polytope.js",
