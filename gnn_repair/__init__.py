@@ -49,6 +49,9 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.repair.model import RepairedModel as RepairedModel
     from gnn_repair.repair.model import repaired as repaired
     from gnn_repair.reporting import report as report
+    from gnn_repair.reporting.plots import plot_node as plot_node
+    from gnn_repair.reporting.plots import plot_reach as plot_reach
+    from gnn_repair.reporting.plots import plot_rungs as plot_rungs
     from gnn_repair.study import read_results as read_results
     from gnn_repair.study import run_study as run_study
 
@@ -86,6 +89,9 @@ _HOMES = {
     "repaired": "repair.model",
     "run_study": "study",
     "read_results": "study",
+    "plot_node": "reporting.plots",
+    "plot_reach": "reporting.plots",
+    "plot_rungs": "reporting.plots",
     "report": "reporting",
     "GnnRepairError": "errors",
 }
