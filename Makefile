@@ -16,6 +16,7 @@ test: lint types tests
 lint: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tools.lint_page
 
 types: .venv/.installed-dev
 	$(BIN)/mypy
@@ -58,6 +59,9 @@ beyond: .venv/.installed
 	$(BIN)/python -m tools.beyond
 
 # The tests on the lowest versions that pyproject.toml allows, and on the newest there are.
+# The newest torch for Linux brings gigabytes of CUDA; without a GPU name a CPU build instead, such
+# as TORCH=torch==2.13.0+cpu, with pip's own settings pointing to where such builds lie.
+TORCH ?= torch
 test-minimum: .venv-minimum/.installed
 	OMP_NUM_THREADS=1 .venv-minimum/bin/pytest -n 2 $(ARGS)
 
@@ -73,7 +77,7 @@ test-latest: .venv-latest/.installed
 
 .venv-latest/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-latest
-	.venv-latest/bin/pip install --quiet --upgrade torch
+	.venv-latest/bin/pip install --quiet --upgrade '$(TORCH)'
 	.venv-latest/bin/pip install --quiet --upgrade --editable '.[dev]'
 	@touch $@
 

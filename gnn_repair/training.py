@@ -22,6 +22,7 @@ from gnn_repair.adam import FlatParameters, MemberAdam
 from gnn_repair.budget import LONG as LONG
 from gnn_repair.budget import SHORT as SHORT
 from gnn_repair.budget import Budget as Budget
+from gnn_repair.errors import InputError
 
 CHECK_EVERY = 10
 """Steps, at least, between two looks of the host, which come at the end of an epoch. Later epochs
@@ -92,8 +93,17 @@ class Fitted:
     """[S] bool: stopped because its loss was not finite."""
 
 
+def check_progress(on_progress: object) -> None:
+    """Raise InputError unless it can be called, or is None."""
+    if not (on_progress is None or callable(on_progress)):
+        raise InputError(
+            f"on_progress is {on_progress!r:.60}; give a function of one Progress, or None"
+        )
+
+
 def fit(trainee: Trainee, budget: Budget, on_progress: ProgressCallback | None = None) -> Fitted:
     """Train every member of ``trainee`` within ``budget`` and keep its best state."""
+    check_progress(on_progress)
     run = _Run(trainee, budget)
     first_step, later_step = _Replayed(run, first=True), _Replayed(run, first=False)
     every = max(1, CHECK_EVERY // trainee.steps_per_epoch)

@@ -13,7 +13,7 @@ from gnn_repair.cli.output import Format, FormatOption, emit
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
-    from gnn_repair.oracle.baseline import Comparison
+    from gnn_repair.oracle.baseline import BaselineComparison
 
 SHOWN = 20
 """Changed answers printed; --format json has them all."""
@@ -90,7 +90,7 @@ def _answers(model: Any, data: Any, nodes: Any) -> tuple[Any, Any]:
     return exposure, solve_oracle(exposure, target, nodes)
 
 
-def _show(found: Comparison, format: Format) -> None:
+def _show(found: BaselineComparison, format: Format) -> None:
     rows = found.changes.to_dict("records")
     if format is Format.json:
         emit([{"reach before": found.reach_before, "reach after": found.reach_after,

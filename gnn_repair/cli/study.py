@@ -47,6 +47,7 @@ class TableFormat(enum.StrEnum):
 StoreOption = Annotated[
     Path, typer.Option("--store", help="Folder of results; where only read, also a packed file.")
 ]
+DigestOption = Annotated[str | None, typer.Option(help="Digest of one protocol; else all.")]
 DatasetsOption = Annotated[
     str,
     typer.Option(
@@ -208,7 +209,7 @@ def tables(
 def export(
     file: Annotated[Path, typer.Argument(help="A name that ends in .csv or .parquet.")],
     store: StoreOption = Path("results"),
-    digest: Annotated[str | None, typer.Option(help="Digest of one protocol; else all.")] = None,
+    digest: DigestOption = None,
 ) -> None:
     """Write every number in the store as one long table."""
     from gnn_repair.study.results import export_results
@@ -220,7 +221,7 @@ def export(
 def pack(
     file: Annotated[Path, typer.Argument(help="The file to write, such as study.jsonl.")],
     store: StoreOption = Path("results"),
-    digest: Annotated[str | None, typer.Option(help="Digest of one protocol; else all.")] = None,
+    digest: DigestOption = None,
 ) -> None:
     """Write a store's results as one file (JSON Lines) that every command reads like a store."""
     from gnn_repair.study.packed import pack as write

@@ -16,7 +16,7 @@ from gnn_repair.exposure.assembly import Words, assemble
 from gnn_repair.exposure.certification import certify
 from gnn_repair.exposure.diagnosis import reason, why_rows
 from gnn_repair.exposure.embedding import last_linear
-from gnn_repair.exposure.final_aggregation import Finding, find_final
+from gnn_repair.exposure.final_aggregation import FinalAggregation, find_final
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
 from gnn_repair.exposure.model_arguments import field, field_names
 from gnn_repair.exposure.model_call import (
@@ -121,7 +121,7 @@ def expose_probing(
     forward: Forward | None = None,
     tolerance: float | None = None,
     expected: Any = None,
-) -> tuple[Exposure | TailedExposure, Finding]:
+) -> tuple[Exposure | TailedExposure, FinalAggregation]:
     """The certified exposure, and what was found on the way."""
     refuse_node_types(data)
     call = invocation(model, data, forward)
@@ -157,7 +157,7 @@ def expose_probing(
 
 def words_of(
     model: nn.Module,
-    finding: Finding,
+    finding: FinalAggregation,
     embedding: Tensor | None,
     called: str,
     fingerprint: tuple[str, ...],
@@ -175,7 +175,7 @@ def watch_of(model: nn.Module, data: Any, run: Callable[[], Tensor], nodes: int)
     return Watch(model, run, tuple(FILTERS), nodes, lambda it: is_feature_map(it, features, others))
 
 
-def _why_not(watch: Watch, trace: Trace, finding: Finding) -> str:
+def _why_not(watch: Watch, trace: Trace, finding: FinalAggregation) -> str:
     if finding.left_out:
         return finding.left_out[0]
     if finding.idle:
@@ -205,7 +205,7 @@ def _check_repeatable(model: nn.Module, logits: Tensor, trace: Trace, cached: bo
 
 
 def _check_residual(
-    residual: float, tolerance: float | None, logits: Tensor, finding: Finding
+    residual: float, tolerance: float | None, logits: Tensor, finding: FinalAggregation
 ) -> None:
     limit = EXACT[logits.dtype] if tolerance is None else tolerance
     if not residual <= limit:

@@ -25,6 +25,7 @@ from gnn_repair.oracle.tails.refusal import refuse_tail
 from gnn_repair.thresholds import REACHABLE
 
 SLACKS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
+"""From exact masses to masses that may vanish or double; denser where reach changes fastest."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -83,7 +83,7 @@ def check_number(value: Any, name: str) -> float:
     raise InputError(f"{name} must be a finite number, not {value!r}")
 
 
-def check_whole(value: Any, name: str) -> int:
+def as_whole(value: Any, name: str) -> int:
     """A whole number (NumPy's count, truth values do not), or InputError."""
     if not isinstance(value, bool | np.bool_):
         try:
@@ -93,7 +93,7 @@ def check_whole(value: Any, name: str) -> int:
     raise InputError(f"{name} must be a whole number, not {value!r}")
 
 
-def check_exposure(exposure: Any) -> None:
+def require_exposure(exposure: Any) -> None:
     """Raise InputError unless it is an exposure."""
     if not isinstance(exposure, Exposure):
         kind = type(exposure).__name__

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gnn_repair.backbones.graph import Features
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.exposure import Exposed, TailedExposure
 from gnn_repair.kernels import mix
 from gnn_repair.kernels.products import SharedRows, picked_product, product
 from gnn_repair.kernels.sets import TermSets, compare
@@ -87,7 +87,7 @@ def _pick(table: Tensor, index: Tensor) -> Tensor:
 class RepairInputs:
     """An exposure as repairs read it, in the model's precision; S members first on every axis."""
 
-    def __init__(self, exposure: Exposure | TailedExposure) -> None:
+    def __init__(self, exposure: Exposed) -> None:
         if bool((exposure.sources < 0).any()):
             raise InputError(
                 "the exposure has terms that nobody sent (relaxed masses), and repairs learn from "
@@ -210,10 +210,10 @@ class RepairInputs:
         )
 
 
-_SEEN: WeakKeyDictionary[Exposure | TailedExposure, RepairInputs] = WeakKeyDictionary()
+_SEEN: WeakKeyDictionary[Exposed, RepairInputs] = WeakKeyDictionary()
 
 
-def repair_inputs(exposure: Exposure | TailedExposure) -> RepairInputs:
+def repair_inputs(exposure: Exposed) -> RepairInputs:
     """What repairs see of an exposure; computed once as long as the exposure lives."""
     if exposure not in _SEEN:
         if not bool(torch.isfinite(exposure.state).all() & torch.isfinite(exposure.messages).all()):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.budget import REWEIGHTING, Budget, check_whole
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.kernels.sets import BOUND, Layer, TermSets, tilt
 from gnn_repair.repair.base import TrainedRepair
 from gnn_repair.repair.fitted import FittedRepair
@@ -49,7 +49,7 @@ class FittedReweighting(FittedRepair):
     """z = β + Σ λ ℓ."""
 
     @torch.no_grad()
-    def coefficients(self, exposure: Exposure) -> Tensor:
+    def coefficients(self, exposure: Exposed) -> Tensor:
         """λ = m_g α e^s / Σ α e^s, [S, T] float64: nonnegative, same support, same masses."""
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         method: Reweighting = self.repair  # type: ignore[assignment]
@@ -63,7 +63,7 @@ class FittedReweighting(FittedRepair):
         lengths = exposure.segments.diff()
         return tilted * torch.repeat_interleave(ratio.flatten(1), lengths, dim=1)
 
-    def logits(self, exposure: Exposure) -> Tensor:
+    def logits(self, exposure: Exposed) -> Tensor:
         """β + Σ λ ℓ at the recipients, [S, n, C] float64; z⁰ where nothing is adjustable."""
         return exposure.logits(self.coefficients(exposure))
 

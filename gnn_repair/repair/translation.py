@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.budget import CONTROL, TRANSLATION, Budget, check_whole
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.kernels.sets import BOUND
 from gnn_repair.repair.base import TrainedRepair
 from gnn_repair.repair.fitted import FittedRepair
@@ -35,13 +35,13 @@ class FittedTranslation(FittedRepair):
     """z = z⁰ + q."""
 
     @torch.no_grad()
-    def shift(self, exposure: Exposure) -> Tensor:
+    def shift(self, exposure: Exposed) -> Tensor:
         """q, [S, n, C] in the model's precision; sums to zero over classes."""
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         method: _Translation = self.repair  # type: ignore[assignment]
         return method.shift(p, inputs, method.tables(p, inputs), inputs.everyone, None)
 
-    def logits(self, exposure: Exposure) -> Tensor:
+    def logits(self, exposure: Exposed) -> Tensor:
         """z⁰ + q at the recipients, [S, n, C] float64."""
         shift = self.shift(exposure)
         return exposure.frozen_logits[:, exposure.recipients] + shift
@@ -124,7 +124,7 @@ class NodeTranslation(_Translation):
     """H_N; None: as wide as makes it match set translation's parameter count."""
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
         """As wide as matches the protocol's set translation in parameters."""
         state, classes = exposure.state.shape[2], exposure.num_classes
         capacity = set_translation_size(state, classes, settings.hidden)

@@ -34,7 +34,7 @@ def own_text(figure: Figure, usual: int) -> str:
     if figure.deviation is not None:
         text += f" ± {number(figure.deviation, figure.digits)}"
     if figure.counted == "splits" and figure.value is not None and figure.count != usual:
-        text += f" [{figure.count} splits]"
+        text += f" [{figure.count} split{'s' * (figure.count != 1)}]"
     return text
 
 

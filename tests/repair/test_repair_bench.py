@@ -31,7 +31,7 @@ def test_the_literal_peer_gives_the_same_logits(method, backbone):
 
 
 def test_every_form_is_measured(monkeypatch):
-    monkeypatch.setattr(bench, "generated_graph", lambda: toy_graph(torch.float32))
+    monkeypatch.setattr(bench, "citeseer_sized_graph", lambda: toy_graph(torch.float32))
     measured = bench.bench_repair(["generated:sgc"], device="cpu", members=2, epochs=10)
     rows = bench.with_ratios(measured)
     assert [(row["form"], row["members"]) for row in rows] == 2 * [
@@ -45,7 +45,7 @@ def test_every_form_is_measured(monkeypatch):
 
 
 def test_the_generated_graph_has_citeseers_numbers():
-    data = bench.generated_graph()
+    data = bench.citeseer_sized_graph()
     assert data.x.shape == (3327, 3703)
     assert data.edge_index.shape[1] == 12_431
     assert int(data.y.max()) == 5
