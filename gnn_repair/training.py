@@ -137,6 +137,7 @@ class _Run:
         self.diverged = torch.zeros_like(self.active)
         self.now = torch.zeros((), dtype=torch.long, device=self.device)
         self.tally = torch.zeros(members, device=self.device)
+        self.ones = torch.ones(members, device=self.device, dtype=self.matrix.dtype)
 
     def step(self, first: bool) -> None:
         """Train on the next batch; an epoch's first step evaluates the present state before."""
@@ -152,7 +153,8 @@ class _Run:
             self.now.add_(1)
             self.epochs_run.add_(self.active)
         self.optimizer.forget()
-        losses.sum().backward()
+        # The gradient of their sum, without a sum to be formed.
+        losses.backward(self.ones.to(losses.dtype))
         self.optimizer.step(self.trainee.learning())
         # A graph that is still referred to would tie the next step to this one's CUDA stream.
         self.trainee.parameters = self.parameters.views(self.matrix.detach())

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from gnn_repair.atomic import replacing
 from gnn_repair.study import PAPER, make_tables
+from gnn_repair.study.formats import RENDERERS
 from gnn_repair.study.packed import Packed
 from gnn_repair.study.records import Record
-from gnn_repair.study.rendering import RENDERERS
 
 ROOT = Path(__file__).parents[1]
 PAGE, RESULTS = ROOT / "docs" / "beyond.md", ROOT / "results"
 FILES = ("ladder.jsonl", "retrained.jsonl", "paper.jsonl")
 """In this order: what an earlier file holds of a run is not taken from a later one."""
 LINE = "<!-- below this line: make beyond -->\n\n"
-TABLES = ("beyond", "evidence", "evidence-by-class")
+TABLES = ("beyond", "lost-evidence", "lost-evidence-by-class")
 
 
 def gathered(folder: Path = RESULTS) -> list[Record]:

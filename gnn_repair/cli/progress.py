@@ -103,6 +103,10 @@ class StudyProgress(Watcher):
         self._advance(case)
         self._say(f"{case} failed: {failure.error}{self._outlook()}")
 
+    def noted(self, text: str) -> None:
+        """Always a line."""
+        self._say(text)
+
     def _advance(self, case: Case) -> None:
         self.done += len(case.splits)
         self.bar.update(self.task, completed=self.done)

@@ -103,7 +103,7 @@ def solve_oracle(
     if threads is not None and as_whole(threads, "threads") < 1:
         raise InputError(f"threads must be at least 1, not {threads}")
     if method == "simplex":
-        solved = _try_again(tables, asked, _solve_chunks(tables, asked, threads))
+        solved = solve_with_second_attempts(tables, asked, threads)
     elif isinstance(method, str) and method in GENERAL:
         solved = _solve_generally(tables, asked, GENERAL[method], threads)
     else:
@@ -132,6 +132,13 @@ def solve_oracle(
 def solve_tables(tables: Tables, asked: Problems, threads: int | None = None) -> Piece:
     """Our own solver alone on any tables; where it gives up the status is FAILED."""
     return _solve_chunks(tables, asked, threads)
+
+
+def solve_with_second_attempts(
+    tables: Tables, asked: Problems, threads: int | None = None
+) -> Piece:
+    """Our own solver on any tables, and what helps where it gives up."""
+    return _try_again(tables, asked, _solve_chunks(tables, asked, threads))
 
 
 def _solve_chunks(tables: Tables, asked: Problems, threads: int | None) -> Piece:

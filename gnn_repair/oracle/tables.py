@@ -100,6 +100,13 @@ def require_exposure(exposure: Any) -> None:
         raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")
 
 
+def check_solution(solution: Any) -> None:
+    """Raise InputError unless it holds answers, of LPs or about tails."""
+    if not all(hasattr(solution, name) for name in ("member", "node", "target", "verdict")):
+        kind = type(solution).__name__
+        raise InputError(f"solution is a {kind}; give what solve_oracle returns")
+
+
 def _whole_numbers(value: Any, name: str) -> Tensor:
     """A tensor of integers or truth values, or InputError."""
     try:
@@ -147,7 +154,7 @@ def problems(
         target: [N] a class per node of the graph, −1 where unknown; or ``"all"``.
         nodes: a mask [N] or [N, S] (member s takes column s), node numbers, or None for all.
     """
-    member, position = _selection(exposure, nodes)
+    member, position = selection(exposure, nodes)
     classes = exposure.num_classes
     if isinstance(target, str):
         if target != "all":
@@ -186,7 +193,7 @@ def _labels(exposure: Exposure | TailedExposure, target: Tensor) -> Integers:
     return labels
 
 
-def _selection(
+def selection(
     exposure: Exposure | TailedExposure, nodes: Tensor | None
 ) -> tuple[Integers, Integers]:
     """Members and recipient positions asked for, member by member."""

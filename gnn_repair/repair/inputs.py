@@ -42,6 +42,12 @@ class Description:
             return None
         return SharedRows(self.shared.dense) if self.rows.device.type == "cuda" else None
 
+    @property
+    def picks_cheaply(self) -> bool:
+        """Whether some rows cost their share of all: not where rows are multiplied as sparse."""
+        sparse = self.shared is not None and self.shared.sparse is not None
+        return self.rows.device.type == "cpu" and not sparse
+
     def times(self, weight: Tensor) -> Tensor:
         """[h, z⁰] W of every row: weight [S, d + C, k] gives [S, M, k]."""
         if self.shared is None or self.pieces is not None:
@@ -99,6 +105,9 @@ class RepairInputs:
         self.root, self.groups = exposure.root, exposure.num_groups
         self.nodes = exposure.recipients
         """[n]: the graph node behind each recipient."""
+        everyone = torch.arange(exposure.num_nodes, device=self.device)
+        self.in_order = torch.equal(self.nodes, everyone)
+        """Whether recipient i is node i, which spares looking it up."""
         self.frozen_logits = exposure.frozen_logits.to(self.dtype)
         """z⁰ of every node, [S, N, C]."""
         self.embedding = exposure.embedding
@@ -183,7 +192,7 @@ class RepairInputs:
         """Logits [S, L, C] of targets [S, L] from what was mixed for them, [S, L, C or D]."""
         if self._tail is None:
             return mixed
-        nodes = self.nodes[targets].flatten()
+        nodes = self.node_of(targets).flatten()
         logits = self._tail(mixed.flatten(0, 1).double(), nodes)
         return logits.view(*targets.shape, -1).to(mixed.dtype)
 
@@ -193,13 +202,17 @@ class RepairInputs:
         index = torch.arange(self.nodes.numel(), device=self.device)
         return index.expand(self.num_members, -1).contiguous()
 
+    def node_of(self, targets: Tensor) -> Tensor:
+        """The graph nodes behind recipients."""
+        return targets if self.in_order else self.nodes[targets]
+
     def frozen_at(self, targets: Tensor) -> Tensor:
         """z⁰ of targets [S, L], [S, L, C]."""
-        return _pick(self.frozen_logits, self.nodes[targets])
+        return _pick(self.frozen_logits, self.node_of(targets))
 
     def times_at(self, targets: Tensor, *weights: Tensor) -> list[Tensor]:
         """[h_v, z⁰_v] W of targets [S, L], for every W [S, d + C, k]: [S, L, k] each."""
-        return self.recipients.times_at(self.nodes[targets], *weights)
+        return self.recipients.times_at(self.node_of(targets), *weights)
 
     def at(self, values: Tensor, targets: Tensor) -> Tensor:
         """Per-recipient values [S, n, …] of targets [S, L], [S, L, …]."""

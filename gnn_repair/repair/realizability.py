@@ -11,10 +11,8 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.highs import by_columns, new_highs, pass_lp, status_of
+from gnn_repair.thresholds import REALIZABLE as TOLERANCE
 
-TOLERANCE = 1e-6
-"""Largest distance to D_v, relative to the size of the node's contributions: logits are mostly
-computed in float32, and the sum of a few terms is right to six digits."""
 FEASIBLE = 1e-9
 """The linear programs' own tolerance: a thousandth of the distance that is judged."""
 

@@ -28,6 +28,7 @@ from gnn_repair.repair.layers import (
     split_context,
     split_pair,
 )
+from gnn_repair.repair.message_table import MessageTable
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -98,10 +99,10 @@ class SetTranslation(_Translation):
             }
         )
 
-    def tables(self, p: Parameters, inputs: RepairInputs) -> tuple[PairWeights, Tensor]:
+    def tables(self, p: Parameters, inputs: RepairInputs) -> tuple[PairWeights, MessageTable]:
         """ψ's first weight taken apart, and [h_a, z_a] times its source part, [S, P, H]."""
         pair = split_pair(p["encoder.0.weight"], inputs.width, inputs.num_classes)
-        return pair, inputs.messages.times(pair.source)
+        return pair, MessageTable(inputs, pair.source)
 
     def hidden_layer(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
@@ -110,7 +111,7 @@ class SetTranslation(_Translation):
         pair, messages = tables
         head = split_context(p["head.0.weight"], inputs.width + inputs.num_classes)
         own, *by_pair = inputs.times_at(targets, head.own, *encoder_reads(inputs, pair))
-        pooled = encode(p, inputs, targets, pair, by_pair, messages, noise)
+        pooled = encode(p, inputs, targets, pair, by_pair, messages.read_by(targets), noise)
         total = inputs.total.gather(1, targets)
         return head.times(own + p["head.0.bias"].unsqueeze(1), pooled, total)
 

@@ -217,7 +217,7 @@ def _evidence(records: Sequence[Record]) -> Table:
     lost = _lost(records)
     sheet = _lost_sheet({_named(a): worth for a, worth in lost.items()}, "case", advise=True)
     title = "Where the evidence was lost"
-    return Table("evidence", title, (sheet,) if lost else ())
+    return Table("lost-evidence", title, (sheet,) if lost else ())
 
 
 def _evidence_by_class(records: Sequence[Record]) -> Table:
@@ -230,7 +230,7 @@ def _evidence_by_class(records: Sequence[Record]) -> Table:
                 rows[f"{_named(address)}, class {label}"] = lost[address]
     sheet = _lost_sheet(rows, "case and class", advise=False)
     title = "Where the evidence was lost, by class"
-    return Table("evidence-by-class", title, (sheet,) if rows else ())
+    return Table("lost-evidence-by-class", title, (sheet,) if rows else ())
 
 
 def _lost_sheet(lost: Mapping[str, Mapping[str, Figure]], corner: str, advise: bool) -> Sheet:
@@ -248,7 +248,7 @@ def _lost_sheet(lost: Mapping[str, Mapping[str, Figure]], corner: str, advise: b
 
 BEYOND: dict[str, Callable[[Sequence[Record]], Table]] = {
     "beyond": _beyond,
-    "evidence": _evidence,
-    "evidence-by-class": _evidence_by_class,
+    "lost-evidence": _evidence,
+    "lost-evidence-by-class": _evidence_by_class,
 }
 """By name."""

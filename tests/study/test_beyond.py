@@ -11,8 +11,9 @@ from planted_records import make_record
 from gnn_repair.repair.ladder.catalogue import RUNGS
 from gnn_repair.repair.rung_words import NOTHING, WORDS
 from gnn_repair.study import PAPER, Store, make_tables
+from gnn_repair.study.formats import RENDERERS
 from gnn_repair.study.packed import pack
-from gnn_repair.study.rendering import RENDERERS, facts
+from gnn_repair.study.rendering import facts
 from tools.beyond import LINE, TABLES, gathered, written
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +114,7 @@ def test_by_class_the_gains_are_those_of_its_nodes(found):
 
 
 def test_what_no_split_confirms_is_no_advice():
-    alone = make_tables([record("cora", "gcn", 0, 0.1)], ["evidence"])
+    alone = make_tables([record("cora", "gcn", 0, 0.1)], ["lost-evidence"])
     assert next(f["text"] for f in facts(alone) if f["column"] == "advice") == NOTHING
     assert make_tables([make_record("cora", "gcn", 0, methods={})], TABLES)[1].sheets == ()
     assert [table.name for table in make_tables(GRID)][-1] == "time"
