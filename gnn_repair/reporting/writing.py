@@ -15,6 +15,7 @@ from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.reporting.corrections import RepairLike
 from gnn_repair.reporting.evidence import Evidence, gather
 from gnn_repair.reporting.inputs import check_results, check_words
+from gnn_repair.reporting.lost import lost_evidence
 from gnn_repair.reporting.overview import case_of_run, cases_of_results
 from gnn_repair.reporting.page import build_page
 from gnn_repair.reporting.payload import run_payload
@@ -83,6 +84,7 @@ def report(
         dataset=dataset,
         backbone=backbone,
     )
+    words["lost"] = lost_evidence(repairs, member, exposure.num_classes)
     heading = title or exposure.origin or "Evidence of a trained model"
     content = {
         "title": heading,

@@ -21,6 +21,7 @@ function layOut(run, cases, index) {
   accuracyCard(shown);
   if (cases.length > 1) gainCard(cases);
   if (run) movesCard(run);
+  if (run) lostCard(run);
   reachCard(run, cases, index);
   if (run) {
     marginCard(run);
