@@ -1,7 +1,7 @@
 // The node explorer: one node at a time, all its views in step.
 
 function openExplorer(run) {
-  const state = { i: -1, view: "margins", one: null, two: null, weighting: "frozen", colouring: "label", sort: "", descending: true, all: false, hidden: hiddenAtFirst(run), zoom: { by: 1, across: 0, up: 0 } };
+  const state = { i: -1, view: "margins", one: null, two: null, weighting: "frozen", colouring: "label", sort: "", descending: true, all: false, hidden: hiddenAtFirst(run), fixed: Boolean(run.tail), zoom: { by: 1, across: 0, up: 0 } };
   const explorer = { state };
   let node = null, whatIf = null, movers = [];
   // Widths are noted when they change: asking for them while drawing would lay the page out again.
@@ -33,7 +33,10 @@ function openExplorer(run) {
     byId("plane").replaceChildren(svg);
     movers[0] = move;
     const hidden = node.count > MOST_VERTICES ? ` ${count(MOST_VERTICES)} of ${count(node.count)} terms drawn.` : "";
-    byId("plane-caption").textContent = `${view.note} Filled: all mixtures the frozen messages allow. Dots: terms, sized by α, coloured by their source's class; a rim marks the oracle's.${hidden}`;
+    const what = run.tail
+      ? "Every mark is a prediction of the whole model; the dots by its tail as certified. Dots: all of a group's mass on one message, sized by α, coloured by its source's class; a rim marks the oracle's. What other mixtures give is not drawn: behind a nonlinear tail it is no polygon."
+      : "Filled: all mixtures the frozen messages allow. Dots: terms, sized by α, coloured by their source's class; a rim marks the oracle's.";
+    byId("plane-caption").textContent = `${view.note} ${what}${hidden}`;
     const needed = state.view !== "spread" && run.classCount > 2;
     byId("rival-one-label").hidden = !needed;
     byId("rival-two-label").hidden = !needed;
@@ -62,6 +65,7 @@ function openExplorer(run) {
   }
 
   function fillButtons() {
+    if (run.tail) return;
     const made = node.points.filter((point) => point.coefficients && node.count).map((point) => {
       const button = element("button", { type: "button", "data-set": point.key, onclick: () => { resetWhatIf(point.coefficients, point.key !== "frozen"); moved(); } });
       button.textContent = point.title;
@@ -113,6 +117,11 @@ function openExplorer(run) {
       state.zoom = by ? { ...state.zoom, by: Math.min(512, Math.max(0.5, state.zoom.by * by)) } : { by: 1, across: 0, up: 0 };
       drawPlane();
     });
+  }
+  if (run.tail) {
+    byId("plane-panel").querySelector("h2").textContent = "Predictions in logit space";
+    byId("terms-panel").querySelector("h2").textContent = "Terms, each alone";
+    byId("weighting").parentElement.hidden = true;
   }
   dragPlane(state, drawPlane);
   linkTerms();

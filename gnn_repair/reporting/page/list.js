@@ -41,7 +41,7 @@ function openList(run, onChoose) {
 
 function fillFilters(run) {
   const classes = run.classes.map((name, c) => [c, name]);
-  fill(byId("filter-status"), [["", "any"], ["wrong", "wrong"], ["reachable", "wrong, reachable"], ["unreachable", "wrong, unreachable"], ["right", "right"]], "");
+  fill(byId("filter-status"), [["", "any"], ["wrong", "wrong"], ["reachable", "wrong, reachable"], ["unreachable", "wrong, unreachable"], ...(run.tail ? [["undecided", "wrong, undecided"]] : []), ["right", "right"]], "");
   fill(byId("filter-label"), [["", "any"], ...classes], "");
   fill(byId("filter-prediction"), [["", "any"], ...classes], "");
   fill(byId("filter-repair"), [["", "any"], ...run.repairs.flatMap((repair, j) => [[`${j} corrected`, `${repair.title} corrects`], [`${j} broken`, `${repair.title} breaks`], [`${j} missed`, `${repair.title} leaves wrong`]])], "");
@@ -94,6 +94,6 @@ function listRow(run, i, at, chosen, onChoose) {
   return element("div", {
     class: "row", role: "option", "aria-selected": String(chosen), "data-node": node, style: `top:${at * ROW_HEIGHT}px`,
     onclick: () => onChoose(i),
-    tip: [`Node ${nodeName(run, node)}: ${meaning}`, `true class ${label}, predicted ${says}`, `γ ${figure(run.margins[i], 3)}, degree ${run.degree[i]}`],
+    tip: [`Node ${nodeName(run, node)}: ${meaning}`, `true class ${label}, predicted ${says}`, `${run.tail ? "best margin found" : "γ"} ${figure(run.tail ? run.tail_margin[i] : run.margins[i], 3)}, degree ${run.degree[i]}`],
   }, part(`mark ${status}`, sign), part("who", nodeName(run, node)), part("what", status === "right" ? brief : `says ${briefly}, is ${brief}`), part("much", signed(run.margins[i], 2)));
 }

@@ -28,9 +28,10 @@ function layOut(run, cases, index) {
 }
 
 function tally(run) {
-  const sums = { right: 0, reachable: 0, unreachable: 0, unknown: 0, reach: 0, support: 0, solved: 0 };
+  const sums = { right: 0, reachable: 0, unreachable: 0, undecided: 0, unknown: 0, reach: 0, support: 0, solved: 0, open: 0 };
   for (let i = 0; i < run.count; i++) {
     sums[statusOf(run, i)]++;
+    if (tailVerdict(run, i) === "undecided") sums.open++;
     if (!Number.isNaN(run.margins[i])) sums.solved++;
     if (isReachable(run, i)) { sums.reach++; sums.support += run.support[i]; }
   }
@@ -44,6 +45,13 @@ function keyFigure(value, text, tip) {
   return element("div", { class: "figure", tip }, big, small);
 }
 
+// A share that is known up to the undecided: from what is proved to what is not excluded.
+function reachFigure(proved, open, total, text, tip) {
+  if (!open) return keyFigure(percent(proved / total), text, tip);
+  const low = (100 * proved) / total, high = (100 * (proved + open)) / total;
+  return keyFigure(`${low.toFixed(1)}–${high.toFixed(1)} %`, text, [...tip, `${count(open)} more are undecided: proved to not excluded`]);
+}
+
 function drawFigures(run, shown) {
   // A node without an answer counts neither as reachable nor as unreachable.
   const sums = tally(run), wrong = sums.reachable + sums.unreachable;
@@ -51,8 +59,8 @@ function drawFigures(run, shown) {
   byId("key-figures").replaceChildren(
     keyFigure(count(run.count), `${run.selection}, ${run.classCount} classes`),
     keyFigure(percent(sums.right / run.count), "frozen model right", [`${count(sums.right)} of ${count(run.count)} nodes`]),
-    keyFigure(percent(sums.reach / sums.solved), "true class reachable", ["Some reweighting of the frozen messages makes the true class win", `${count(sums.reach)} of ${count(sums.solved)} nodes`]),
-    keyFigure(percent(sums.reachable / wrong), "of errors reachable", [`${count(sums.reachable)} of ${count(wrong)} errors could be mended by reweighting alone`]),
+    reachFigure(sums.reach, sums.open, sums.solved + sums.open, "true class reachable", ["Some reweighting of the frozen messages makes the true class win", `${count(sums.reach)} of ${count(sums.solved + sums.open)} nodes`]),
+    reachFigure(sums.reachable, sums.undecided, wrong + sums.undecided, "of errors reachable", [`${count(sums.reachable)} of ${count(wrong + sums.undecided)} errors could be mended by reweighting alone`]),
     keyFigure(figure(sums.support / sums.reach, 2), "terms in a witness, on average"),
     ...(best ? [keyFigure(`${best.mean.toFixed(1)} %`, `best repair: ${best.title}`)] : []),
   );
@@ -128,27 +136,29 @@ function caseDot(entry, shown) {
 }
 
 function classDots(run) {
-  const sums = run.classes.map(() => [0, 0, 0]);
+  const sums = run.classes.map(() => [0, 0, 0, 0]);
   for (let i = 0; i < run.count; i++) {
-    if (Number.isNaN(run.margins[i])) continue;
+    if (Number.isNaN(run.margins[i]) && tailVerdict(run, i) !== "undecided") continue;
     const entry = sums[run.labels[run.nodes[i]]];
     entry[0]++;
+    entry[3] += tailVerdict(run, i) === "undecided";
     entry[1] += isRight(run, i);
     entry[2] += isReachable(run, i);
   }
   const most = Math.max(...sums.map((entry) => entry[0]));
-  return sums.flatMap(([n, right, reach], c) => n ? [{
+  return sums.flatMap(([n, right, reach, open], c) => n ? [{
     x: (100 * right) / n, y: (100 * reach) / n, text: run.shortClasses[c], size: 4 + 9 * Math.sqrt(n / most),
-    tip: [run.classes[c], `${count(n)} nodes`, `frozen accuracy ${percent(right / n)}`, `true-class reach ${percent(reach / n)}`],
+    tip: [run.classes[c], `${count(n)} nodes`, `frozen accuracy ${percent(right / n)}`, `true-class reach ${percent(reach / n)}${open ? ` proved, ${percent((reach + open) / n)} not excluded` : ""}`],
   }] : []);
 }
 
+function seriesOf(run) { return run.tail ? [...STATUS_SERIES, { colour: "--other", text: "wrong, undecided" }] : STATUS_SERIES; }
 const STATUS_SERIES = [
   { colour: "--right", text: "frozen right" },
   { colour: "--shifted", text: "wrong, reachable" },
   { colour: "--rival", text: "wrong, unreachable" },
 ];
-function statusPart(run, i) { return { right: 0, reachable: 1, unreachable: 2 }[statusOf(run, i)]; }
+function statusPart(run, i) { return { right: 0, reachable: 1, unreachable: 2, undecided: 3 }[statusOf(run, i)]; }
 
 function marginCard(run) {
   const values = Array.from(run.margins).filter((v) => !Number.isNaN(v)).sort((a, b) => a - b);
@@ -166,7 +176,8 @@ function marginCard(run) {
     const b = margin > REACHABLE ? Math.max(-first, Math.floor(margin / step) - first) : Math.floor(Math.min(margin, -1e-12) / step) - first;
     bins[Math.min(bins.length - 1, Math.max(0, b))].parts[statusPart(run, i)]++;
   }
-  chartCard("Best margin γ of the true class", "The largest worst-rival margin that any admissible reweighting reaches, in logits; right of the threshold the true class can win", (width) => stackedColumns(width, bins, STATUS_SERIES, "γ (logits)", false, [{ place: -first, text: "γ = 0" }]));
+  const title = run.tail ? "Best margin found of the true class" : "Best margin γ of the true class";
+  chartCard(title, run.tail ? "The largest worst-rival margin that was found; right of the threshold the true class can win, left of it that is excluded by bounds. Undecided nodes are left out" : "The largest worst-rival margin that any admissible reweighting reaches, in logits; right of the threshold the true class can win", (width) => stackedColumns(width, bins, STATUS_SERIES, "γ (logits)", false, [{ place: -first, text: "γ = 0" }]));
 }
 
 function degreeCard(run) {
@@ -174,39 +185,40 @@ function degreeCard(run) {
   const bins = edges.slice(0, -1).map((low, j) => {
     const high = edges[j + 1] - 1;
     const label = high === Infinity ? `${low}+` : low === high ? String(low) : `${low}–${high}`;
-    return { label, tip: `degree ${label}`, parts: [0, 0, 0] };
+    return { label, tip: `degree ${label}`, parts: seriesOf(run).map(() => 0) };
   });
   for (let i = 0; i < run.count; i++) {
     if (statusOf(run, i) === "unknown") continue;
     bins[edges.findIndex((edge) => run.degree[i] < edge) - 1].parts[statusPart(run, i)]++;
   }
   const used = bins.filter((bin) => bin.parts.some((n) => n));
-  chartCard("Reach by degree", "Share of nodes; the number of nodes stands above each column", (width) => stackedColumns(width, used, STATUS_SERIES, "neighbours", true));
+  chartCard("Reach by degree", "Share of nodes; the number of nodes stands above each column", (width) => stackedColumns(width, used, seriesOf(run), "neighbours", true));
 }
 
 function homophilyCard(run) {
   const bins = Array.from({ length: 6 }, (_, j) => {
     const label = j === 0 ? "0" : `${20 * (j - 1) || ">0"}–${20 * j}`;
-    return { label, tip: j === 0 ? "no neighbour shares the class" : `${label} % of the neighbours share the class`, parts: [0, 0, 0] };
+    return { label, tip: j === 0 ? "no neighbour shares the class" : `${label} % of the neighbours share the class`, parts: seriesOf(run).map(() => 0) };
   });
   for (let i = 0; i < run.count; i++) {
     const h = run.homophily[i];
     if (!Number.isNaN(h) && statusOf(run, i) !== "unknown") bins[h === 0 ? 0 : Math.min(5, 1 + Math.floor(h * 5 - 1e-9))].parts[statusPart(run, i)]++;
   }
   if (bins.some((bin) => bin.parts.some((n) => n))) {
-    chartCard("Reach by local homophily", "Share of nodes, by how many of a node's neighbours have its class", (width) => stackedColumns(width, bins, STATUS_SERIES, "neighbours of the same class (%)", true));
+    chartCard("Reach by local homophily", "Share of nodes, by how many of a node's neighbours have its class", (width) => stackedColumns(width, bins, seriesOf(run), "neighbours of the same class (%)", true));
   }
 }
 
 function supportCard(run) {
-  const bound = run.classCount + run.groupCount - 2;
+  // How few terms suffice is known of linear programs only.
+  const bound = run.tail ? Infinity : run.classCount + run.groupCount - 2;
   let most = 1;
   for (let i = 0; i < run.count; i++) if (isReachable(run, i)) most = Math.max(most, run.support[i]);
   const bins = Array.from({ length: Math.min(bound, most + 1) }, (_, j) => ({ label: String(j + 1), tip: `${j + 1} active term${j ? "s" : ""}`, parts: [0, 0] }));
   for (let i = 0; i < run.count; i++) {
     if (isReachable(run, i) && run.support[i]) bins[run.support[i] - 1].parts[isRight(run, i) ? 0 : 1]++;
   }
-  chartCard("Size of the witness", `Active terms in the best mixture of reachable nodes; no witness needs more than ${bound} here`, (width) => stackedColumns(width, bins, STATUS_SERIES.slice(0, 2), "active terms", false));
+  chartCard("Size of the witness", `Active terms in the ${run.tail ? "mixture that lets the true class win, of nodes where one was found" : `best mixture of reachable nodes; no witness needs more than ${bound} here`}`, (width) => stackedColumns(width, bins, STATUS_SERIES.slice(0, 2), "active terms", false));
 }
 
 const PAPER_ROWS = [["true_class_reach", "True-class reach (%)"], ["error_reach", "Error reach (%)"], ["support", "Active terms"]];

@@ -9,17 +9,17 @@ function viewOf(node, kind, one, two) {
 }
 
 function drawPolytope(width, height, node, view, whatIf, hidden, zoom) {
-  const svg = canvas(width, height, `Evidence polytope of node ${nodeName(node.run, node.id)}`);
+  const svg = canvas(width, height, `${node.run.tail ? "Predictions" : "Evidence polytope"} of node ${nodeName(node.run, node.id)}`);
   const hull = polytopeHull(node, view);
   const points = node.points.map((point, j) => ({ ...point, at: place(view, point.logits), look: lookOf(point.key, point.kind, j - 2) })).filter((point) => !hidden.has(point.key) || point.key === "frozen");
-  const shifts = points.filter((point) => point.kind === "shift" && !NODE_ONLY.has(point.key)).slice(0, 1);
+  const shifts = points.filter((point) => hull.length && point.kind === "shift" && !NODE_ONLY.has(point.key)).slice(0, 1);
   const frame = zoomed(frameOf(hull, points, shifts, node, view, width, height), zoom, points[0].at);
   const inside = shape("g", { "clip-path": "url(#plane-clip)" });
   svg.append(shape("clipPath", { id: "plane-clip" }, shape("rect", { x: frame.box.left, y: frame.box.top, width: frame.box.right - frame.box.left, height: frame.box.bottom - frame.box.top })));
   drawRegions(svg, view, frame, node);
   drawAxes(svg, view, frame);
   svg.append(inside);
-  inside.append(shape("polygon", { points: path(hull, frame), class: "hull", style: "fill:var(--true);fill-opacity:var(--hull);stroke:var(--true);stroke-width:1.8;stroke-linejoin:round" }));
+  if (hull.length) inside.append(shape("polygon", { points: path(hull, frame), class: "hull", style: "fill:var(--true);fill-opacity:var(--hull);stroke:var(--true);stroke-width:1.8;stroke-linejoin:round" }));
   for (const point of shifts) drawShiftedHull(inside, hull, point, node, view, frame);
   drawVertices(inside, node, view, frame);
   drawPoints(inside, points, frame, node);
@@ -42,6 +42,7 @@ function path(points, frame) { return points.map((p) => `${frame.x(p[0]).toFixed
 // What must be in the picture: the hull, every point, the shifted hull and the boundary.
 function frameOf(hull, points, shifts, node, view, width, height) {
   const seen = [...hull, ...points.map((point) => point.at)];
+  if (!hull.length) for (const k of shownTerms(node, MOST_VERTICES)) seen.push(place(view, vertexLogits(node, k)));
   const frozen = points[0].at;
   for (const { at } of shifts) for (const p of hull) seen.push([p[0] + at[0] - frozen[0], p[1] + at[1] - frozen[1]]);
   if (view.regions.length === 3) seen.push([0, 0]);
@@ -137,8 +138,8 @@ function drawVertices(svg, node, view, frame) {
   const roleOf = rolesOf(node), shown = shownTerms(node, MOST_VERTICES), C = node.run.classCount, table = node.run.contributions;
   const home = place(view, node.frozen), centres = node.bounds.map((_, g) => place(view, groupMixture(node, g)));
   for (const k of shown) {
-    const g = node.group[k], at = [home[0] - centres[g][0], home[1] - centres[g][1]];
-    for (let c = 0, row = node.rows[k] * C; c < C; c++) {
+    const g = node.group[k], at = node.alone ? place(view, vertexLogits(node, k)) : [home[0] - centres[g][0], home[1] - centres[g][1]];
+    for (let c = 0, row = node.rows[k] * C; c < C && !node.alone; c++) {
       at[0] += node.mass[g] * view.x[c] * table[row + c];
       at[1] += node.mass[g] * view.y[c] * table[row + c];
     }

@@ -17,8 +17,13 @@ function termColumns(node, weights) {
     add(`λ ${point.key}`, `λ ${point.title.toLowerCase()}`, (k) => lambda[k], (k) => (lambda[k] > ACTIVE ? figure(lambda[k], 4) : "·"));
   }
   const c = node.label;
+  if (run.tail) add("alone", "alone it predicts", (k) => argmax(vertexLogits(node, k)), (k) => className(run, argmax(vertexLogits(node, k))), "text");
   for (const r of rivalOrder(node)) {
-    const value = (k) => weights(k) * (contribution(node, k, c) - contribution(node, k, r));
+    const value = (k) => {
+      if (!run.tail) return weights(k) * (contribution(node, k, c) - contribution(node, k, r));
+      const logits = vertexLogits(node, k);
+      return logits[c] - logits[r];
+    };
     add(`over ${r}`, `over ${className(run, r)}`, value, (k) => signed(value(k), 3), "margin", r);
   }
   return columns;
@@ -53,7 +58,7 @@ function drawTerms(node, state, whatIf, onMove) {
   const table = element("table");
   const body = element("tbody"), sliders = new Map(), live = [];
   for (const k of shown) body.append(termRow(node, k, columns, whatIf, sliders, live, onMove));
-  body.append(...summaryRows(node, columns, live));
+  if (!node.run.tail) body.append(...summaryRows(node, columns, live));
   table.append(termHead(columns, state, sorted), body);
   byId("terms").replaceChildren(table);
   moreLine(node, shown.length, state);
@@ -70,14 +75,14 @@ function drawTerms(node, state, whatIf, onMove) {
 function termHead(columns, state, sorted) {
   const slide = element("th", { class: "text slide" });
   slide.textContent = "What if: share of mass";
-  const row = element("tr", {}, slide);
+  const row = element("tr", {}, ...(state.fixed ? [] : [slide]));
   for (const column of columns) {
     const button = element("button", { type: "button", onclick: () => state.sortBy(column.key) });
     button.textContent = column.title;
     row.append(element("th", {
       class: column.kind === "text" ? "text" : "",
       "aria-sort": state.sort && column === sorted ? (state.descending ? "descending" : "ascending") : null,
-      tip: column.kind === "margin" ? [`What the term adds to the lead of the true class ${column.title}`] : null,
+      tip: column.kind === "margin" ? [state.fixed ? `The lead of the true class ${column.title} with all of the group's mass on this message` : `What the term adds to the lead of the true class ${column.title}`] : null,
     }, button));
   }
   return element("thead", {}, row);
@@ -93,8 +98,8 @@ function termRow(node, k, columns, whatIf, sliders, live, onMove) {
   input.value = share;
   const output = element("output");
   output.textContent = percent(share);
-  sliders.set(k, { input, output });
-  const row = element("tr", { class: node.witness[k] > ACTIVE ? "active" : null, "data-term": k }, element("td", { class: "slide" }, input, " ", output));
+  if (!node.run.tail) sliders.set(k, { input, output });
+  const row = element("tr", { class: node.witness[k] > ACTIVE ? "active" : null, "data-term": k }, ...(node.run.tail ? [] : [element("td", { class: "slide" }, input, " ", output)]));
   for (const column of columns) {
     const cell = element("td");
     const write = () => {
@@ -138,6 +143,10 @@ function moreLine(node, shown, state) {
 }
 
 function drawWhatIfLine(node, whatIf) {
+  if (node.run.tail) {
+    byId("what-if-line").textContent = `What follows the mixture here (${node.run.tail.words}) is not affine, so messages have no additive share in the logits. The margin columns show the prediction with all of a group's mass on one message and the other groups as frozen. Other mixtures: exposure.replay(λ) runs the model.`;
+    return;
+  }
   const now = verdictOf(whatIf.logits, node.label), name = className(node.run, node.label), line = byId("what-if-line");
   const strong = element("b", { id: "what-if-margin", "data-value": now.margin });
   strong.textContent = `${now.predicted === node.label ? "✓" : "✕"} ${className(node.run, now.predicted)}, margin ${signed(now.margin, 4)}`;
