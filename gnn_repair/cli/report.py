@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gnn_repair.atomic import check_target
+from gnn_repair.cli.own_backbones import is_own, short_name, with_own
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ def report(
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
     dataset: Annotated[str | None, typer.Option(help="Whose nodes to show.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="Whose nodes to show.")] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="Whose nodes to show; your own: FILE.py:NAME.")
+    ] = None,
     split: Annotated[int, typer.Option(min=0, help="Whose test nodes to show.")] = 0,
     methods: Annotated[
         str, typer.Option(help="Repairs to show, comma-separated; paper is its four.")
@@ -50,6 +53,9 @@ def report(
     check_target(out)
     if figures and figures.is_file():
         raise InputError(f"{figures} is a file; name a folder for the figures")
+    own = None
+    if backbone is not None and is_own(backbone):
+        own, backbone = dict(with_own([backbone])), short_name(backbone)
     source, protocol, results = _stored(store, digest) if store else (None, PAPER, None)
     case = _case(results, dataset, backbone)
     if case is None:
@@ -66,6 +72,7 @@ def report(
         methods=None if methods == "paper" else [name.strip() for name in methods.split(",")],
         device=device,
         root=root,
+        backbones=own,
         tell=lambda text: typer.echo(f"{text} …", err=True),
     )
     if figures:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gnn_repair.cli.output import Format, FormatOption, emit
+from gnn_repair.cli.own_backbones import short_name, with_own
 from gnn_repair.cli.parsing import numbers
 from gnn_repair.errors import InputError
 
@@ -50,7 +51,10 @@ DatasetsOption = Annotated[
     str, typer.Option("--datasets", help="Comma-separated; 'paper' is the paper's eight.")
 ]
 BackbonesOption = Annotated[
-    str, typer.Option("--backbones", help="Comma-separated; 'paper' is the paper's eight.")
+    str,
+    typer.Option(
+        "--backbones", help="Comma-separated; 'paper' is the paper's eight; your own: FILE.py:NAME."
+    ),
 ]
 SplitsOption = Annotated[str, typer.Option("--splits", help="Such as 0-9 or 0,3.")]
 MethodsOption = Annotated[
@@ -104,7 +108,7 @@ def run(
     with _interruptible(), StudyProgress() as progress:
         outcome = run_study(
             _names(datasets, "datasets"),
-            _names(backbones, "backbones"),
+            with_own(_names(backbones, "backbones")),
             numbers(splits),
             store=store,
             methods=_methods(methods),
@@ -143,7 +147,8 @@ def status(
     from gnn_repair.study.store import Store
 
     settings = _protocol(protocol, set_)
-    runs = all_runs(_names(datasets, "datasets"), _names(backbones, "backbones"), numbers(splits))
+    models = [short_name(name) for name in _names(backbones, "backbones")]
+    runs = all_runs(_names(datasets, "datasets"), models, numbers(splits))
     # A store that is not there yet is an empty one: everything is missing.
     held = open_results(store) if _exists(store) else Store(store)
     plan = make_plan(held, settings, runs, _methods(methods))

@@ -14,7 +14,7 @@ from gnn_repair.study.tables import TITLES, Entry, Sheet, Table
 MINUS = "−"
 FIELDS = (
     *("table", "sheet", "row", "column", "value", "std", "count", "counted"),
-    *("published", "difference", "outside", "text"),
+    *("published", "difference", "outside", "text", "upper"),
 )
 
 
@@ -31,6 +31,8 @@ def number(value: float | None, digits: int, signed: bool = False) -> str:
 def own_text(figure: Figure, usual: int) -> str:
     """Our side of a figure: 88.0 ± 1.2, with the count where it is not the usual one."""
     text = number(figure.value, figure.digits, figure.signed)
+    if figure.upper is not None and number(figure.upper, figure.digits) != text:
+        text += f"–{number(figure.upper, figure.digits)}"
     if figure.deviation is not None:
         text += f" ± {number(figure.deviation, figure.digits)}"
     if figure.counted == "splits" and figure.value is not None and figure.count != usual:
@@ -71,6 +73,11 @@ def _compared(sheet: Sheet) -> bool:
     return any(isinstance(entry, Figure) and entry.published is not None for entry in entries)
 
 
+def _between(sheet: Sheet) -> bool:
+    entries = [entry for row in sheet.rows.values() for entry in row]
+    return any(isinstance(entry, Figure) and entry.upper is not None for entry in entries)
+
+
 def remark(sheet: Sheet, where: str = "in parentheses") -> str:
     """What a reader must know about a sheet's figures."""
     usual = usual_count(sheet)
@@ -80,6 +87,8 @@ def remark(sheet: Sheet, where: str = "in parentheses") -> str:
         parts.append(f"mean{spread} over {usual} split{'s' * (usual != 1)}")
         if _compared(sheet):
             parts.append(f"{where} the published value and the difference")
+    if _between(sheet):
+        parts.append("a range is what is proved to what is not excluded (models with a tail)")
     if sheet.summary:
         parts.append(sheet.summary)
     text = "; ".join(parts)
@@ -150,6 +159,7 @@ def _fact(entry: Entry) -> dict[str, Any]:
         "difference": entry.difference,
         "outside": entry.outside,
         "text": None,
+        "upper": entry.upper,
     }
 
 

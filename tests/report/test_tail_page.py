@@ -115,7 +115,7 @@ def browser():
 @needs_browser
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_overview_shows_reach_as_an_interval(browser, world, graph, width):
-    kind, exposure, solution, path = world
+    kind, exposure, _, path = world
     browser.open(path, width=width)
     words = browser.driver.find_element("id", "key-figures").text
     found = reach(exposure, graph.y)
