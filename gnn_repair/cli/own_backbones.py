@@ -41,6 +41,11 @@ def with_own(names: Sequence[str]) -> Sequence[str] | dict[str, Any]:
     return found
 
 
+def load_own(name: str) -> dict[str, Any]:
+    """One ``FILE.py:NAME`` by its short name."""
+    return {short_name(name): _loaded(name)}
+
+
 def _loaded(name: str) -> Any:
     from torch import nn
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gnn_repair.atomic import check_target
-from gnn_repair.cli.own_backbones import is_own, short_name, with_own
+from gnn_repair.cli.own_backbones import is_own, load_own, short_name
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def report(
         raise InputError(f"{figures} is a file; name a folder for the figures")
     own = None
     if backbone is not None and is_own(backbone):
-        own, backbone = dict(with_own([backbone])), short_name(backbone)
+        own, backbone = load_own(backbone), short_name(backbone)
     source, protocol, results = _stored(store, digest) if store else (None, PAPER, None)
     case = _case(results, dataset, backbone)
     if case is None:

@@ -159,7 +159,7 @@ def test_the_command_line_takes_a_network_from_a_file(tmp_path):
     ran = CliRunner().invoke(app, ["study", "run", *own, "--device", "cpu"])
     assert ran.exit_code == 0, ran.output
     listed = CliRunner().invoke(app, ["study", "status", *own])
-    assert "1 done, 0 failed, 0 missing" in listed.output
+    assert "1 done, 0 failed, 0 missing" in " ".join(listed.output.split())
     shown = ["report", "--store", str(store), "--dataset", "builtin", "--methods", "oracle"]
     made = CliRunner().invoke(
         app, [*shown, "--backbone", f"{file}:Net", "--out", str(page), "--device", "cpu"]
@@ -167,13 +167,10 @@ def test_the_command_line_takes_a_network_from_a_file(tmp_path):
     assert made.exit_code == 0, made.output
     text = page.read_text()
     assert "followed by relu, affine" in text and "made again with the same accuracies" in text
-    for wrong, message in (
-        (f"{file}:broken", "is a int"),
-        (f"{file}:no", "has no"),
-        ("a.py:b", "no file"),
-    ):
+    wrong = {f"{file}:broken": "is a int", f"{file}:no": "has no", "a.py:b": "no file"}
+    for name, message in wrong.items():
         with pytest.raises(InputError, match=message):
-            with_own([wrong])
+            with_own([name])
 
 
 def test_training_keeps_the_best_state_with_its_buffers():
