@@ -25,8 +25,9 @@ from gnn_repair.oracle.tails.solve import solve_tails
 from gnn_repair.oracle.witness import sender
 
 UNDECIDED = "undecided"
-HALVINGS = 8
-"""Steps towards the lower value: a 256th of the upper one is finer than its bounds are."""
+HALVINGS = {"fast": 6, "normal": 6}
+"""Steps towards the lower value by effort: without cases until a 64th of the upper value is left,
+then with cases between what that proved and the upper value."""
 NEAREST = 1e-2
 """Upper and lower value this close, relative to the upper one, are called the nearest."""
 AIMS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)
@@ -156,21 +157,30 @@ def _lower_values(
     What wins within a distance is offered to the approaches: they know the tail near where they
     are, the balls all around α.
     """
-    chosen = np.array(sorted(approaches), np.int64)
-    low = np.zeros(len(chosen))
-    high = np.array([approaches[int(i)].moved(approaches[int(i)].best) for i in chosen])
-    for _ in range(HALVINGS if len(chosen) else 0):
-        middle = (low + high) / 2
-        bound, shares = within(exposure, solution, chosen, middle)
-        safe = bound < margin
-        low, high = np.where(safe, middle, low), np.where(safe, high, middle)
-        for place in np.flatnonzero(~safe):
-            approaches[int(chosen[place])].offer(shares[place])
-    return dict(zip(chosen.tolist(), low.tolist(), strict=True))
+    proved = dict.fromkeys(approaches, 0.0)
+    for effort, steps in HALVINGS.items():
+        high = {i: one.moved(one.best) for i, one in approaches.items()}
+        for _ in range(steps):
+            left = [i for i in sorted(approaches) if high[i] - proved[i] > NEAREST / 2 * high[i]]
+            if not left:
+                break
+            middle = np.array([(proved[i] + high[i]) / 2 for i in left])
+            bound, shares = within(exposure, solution, np.array(left), middle, effort)
+            for k, i in enumerate(left):
+                if bound[k] < margin:
+                    proved[i] = float(middle[k])
+                else:
+                    high[i] = float(middle[k])
+                    approaches[i].offer(shares[k])
+    return proved
 
 
 def within(
-    exposure: TailedExposure, solution: TailSolution, chosen: Integers, distance: Floats
+    exposure: TailedExposure,
+    solution: TailSolution,
+    chosen: Integers,
+    distance: Floats,
+    effort: str = "normal",
 ) -> tuple[Floats, list[Floats]]:
     """Bounds [k] of the margins within a distance, and α + p − n of the best λ found there."""
     bound, shares = np.empty(len(chosen)), [np.empty(0)] * len(chosen)
@@ -180,7 +190,7 @@ def within(
         around = ball(near, torch.from_numpy(distance[part]))
         target = torch.full((exposure.num_nodes,), -1)
         target[nodes] = torch.from_numpy(solution.target[chosen[part]])
-        answer = solve_tails(around, target, effort="fast")
+        answer = solve_tails(around, target, effort=effort)
         bound[part] = answer.bound
         changes = change_of(near, answer.dense(around))
         for place, share in zip(part, changes, strict=True):
