@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint types tests test-minimum test-latest audit mutation clean
+.PHONY: demo test lint types tests docs wheel test-minimum test-latest audit mutation clean
 .NOTPARALLEL:
 
 demo: .venv/.installed
@@ -35,6 +35,20 @@ tests: .venv/.installed-dev
 .venv/.installed-dev: .venv/.installed
 	$(PIP) --editable '.[dev]'
 	@touch $@
+
+# The documentation site, in site/: open site/index.html.
+docs: .venv/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+.venv/.installed-docs: .venv/.installed
+	$(PIP) --editable '.[docs]'
+	@touch $@
+
+# What a release uploads, in dist/, checked as a package index would.
+wheel: .venv/.installed-dev
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/twine check --strict dist/*
 
 mutation: .venv/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutation $(ARGS)

@@ -31,9 +31,13 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.exposure import expose as expose
     from gnn_repair.oracle import OracleExplainer as OracleExplainer
     from gnn_repair.oracle import OracleSolution as OracleSolution
+    from gnn_repair.oracle import compare as compare
+    from gnn_repair.oracle import confusion_by_reach as confusion_by_reach
     from gnn_repair.oracle import nearest_reweighting as nearest_reweighting
     from gnn_repair.oracle import reach as reach
+    from gnn_repair.oracle import save_baseline as save_baseline
     from gnn_repair.oracle import solve_oracle as solve_oracle
+    from gnn_repair.oracle import source_ranking as source_ranking
     from gnn_repair.oracle import stable_evidence as stable_evidence
     from gnn_repair.repair import CrossFitted as CrossFitted
     from gnn_repair.repair import EvidenceLadder as EvidenceLadder
@@ -42,11 +46,16 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.repair import Reweighting as Reweighting
     from gnn_repair.repair import SetTranslation as SetTranslation
     from gnn_repair.repair import load_repair as load_repair
+    from gnn_repair.repair.model import RepairedModel as RepairedModel
+    from gnn_repair.repair.model import repaired as repaired
     from gnn_repair.reporting import report as report
+    from gnn_repair.reporting.plots import plot_node as plot_node
+    from gnn_repair.reporting.plots import plot_reach as plot_reach
+    from gnn_repair.reporting.plots import plot_rungs as plot_rungs
     from gnn_repair.study import read_results as read_results
     from gnn_repair.study import run_study as run_study
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "DATASETS": "datasets",
@@ -61,9 +70,13 @@ _HOMES = {
     "expose": "exposure",
     "OracleExplainer": "oracle",
     "OracleSolution": "oracle",
+    "compare": "oracle",
+    "confusion_by_reach": "oracle",
     "nearest_reweighting": "oracle",
     "reach": "oracle",
+    "save_baseline": "oracle",
     "solve_oracle": "oracle",
+    "source_ranking": "oracle",
     "stable_evidence": "oracle",
     "CrossFitted": "repair",
     "EvidenceLadder": "repair",
@@ -71,9 +84,14 @@ _HOMES = {
     "RefitHead": "repair",
     "Reweighting": "repair",
     "SetTranslation": "repair",
+    "RepairedModel": "repair.model",
     "load_repair": "repair",
+    "repaired": "repair.model",
     "run_study": "study",
     "read_results": "study",
+    "plot_node": "reporting.plots",
+    "plot_reach": "reporting.plots",
+    "plot_rungs": "reporting.plots",
     "report": "reporting",
     "GnnRepairError": "errors",
 }

@@ -15,7 +15,7 @@ PACKAGE = Path(gnn_repair.__file__).parent
 LAYERS = [
     {"errors"},
     {"atomic"},
-    {"published", "files", "devices", "budget", "startup", "immutable", "thresholds"},
+    {"published", "files", "devices", "budget", "startup", "immutable", "thresholds", "notebook"},
     {"kernel_cache"},
     {"kernels"},
     {"datasets", "adam"},

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gnn_repair.cli import completion
 from gnn_repair.cli.output import Format, FormatOption, emit
 
 if TYPE_CHECKING:
@@ -58,7 +59,11 @@ def _presence(total: int, missing: int) -> str:
 @app.command()
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Datasets to check; all of them if none is named.")
+        list[str] | None,
+        typer.Argument(
+            help="Datasets to check; all of them if none is named.",
+            autocompletion=completion.dataset,
+        ),
     ] = None,
     root: RootOption = None,
     format: FormatOption = Format.table,

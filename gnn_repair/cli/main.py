@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gnn_repair import __version__
-from gnn_repair.cli import bench, data, demo, report, selftest, study
+from gnn_repair.cli import bench, check, data, demo, doctor, report, selftest, study
 from gnn_repair.errors import GnnRepairError, ResourceError
 
 app = typer.Typer(
@@ -25,7 +25,9 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(study.app, name="study")
 app.add_typer(bench.app, name="bench")
+app.command(name="check")(check.check)
 app.command(name="demo")(demo.demo)
+app.command(name="doctor")(doctor.doctor)
 app.command(name="report")(report.report)
 app.command(name="selftest")(selftest.selftest)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gnn_repair.atomic import check_target
+from gnn_repair.cli import completion
 from gnn_repair.cli.own_backbones import is_own, load_own, short_name
 from gnn_repair.errors import InputError
 
@@ -23,13 +24,23 @@ def report(
         Path | None, typer.Option("--store", help="Folder or packed file of a study's results.")
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
-    dataset: Annotated[str | None, typer.Option(help="Whose nodes to show.")] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="Whose nodes to show.", autocompletion=completion.dataset),
+    ] = None,
     backbone: Annotated[
-        str | None, typer.Option(help="Whose nodes to show; your own: FILE.py:NAME.")
+        str | None,
+        typer.Option(
+            help="Whose nodes to show; your own: FILE.py:NAME.", autocompletion=completion.backbone
+        ),
     ] = None,
     split: Annotated[int, typer.Option(min=0, help="Whose test nodes to show.")] = 0,
     methods: Annotated[
-        str, typer.Option(help="Repairs to show, comma-separated; paper is its four.")
+        str,
+        typer.Option(
+            help="Repairs to show, comma-separated; paper is its four.",
+            autocompletion=completion.methods,
+        ),
     ] = "paper",
     figures: Annotated[
         Path | None, typer.Option("--figures", help="Also draw SVG and PDF figures here.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gnn_repair.cli import completion
 from gnn_repair.cli.output import Format, FormatOption, emit
 from gnn_repair.cli.own_backbones import short_name, with_own
 from gnn_repair.cli.parsing import numbers
@@ -48,17 +49,29 @@ StoreOption = Annotated[
     Path, typer.Option("--store", help="Folder of results; where only read, also a packed file.")
 ]
 DatasetsOption = Annotated[
-    str, typer.Option("--datasets", help="Comma-separated; 'paper' is the paper's eight.")
+    str,
+    typer.Option(
+        "--datasets",
+        help="Comma-separated; 'paper' is the paper's eight.",
+        autocompletion=completion.datasets,
+    ),
 ]
 BackbonesOption = Annotated[
     str,
     typer.Option(
-        "--backbones", help="Comma-separated; 'paper' is the paper's eight; your own: FILE.py:NAME."
+        "--backbones",
+        help="Comma-separated; 'paper' is the paper's eight; your own: FILE.py:NAME.",
+        autocompletion=completion.backbones,
     ),
 ]
 SplitsOption = Annotated[str, typer.Option("--splits", help="Such as 0-9 or 0,3.")]
 MethodsOption = Annotated[
-    str, typer.Option("--methods", help="Comma-separated, of oracle and the repairs; or all.")
+    str,
+    typer.Option(
+        "--methods",
+        help="Comma-separated, of oracle and the repairs; or all.",
+        autocompletion=completion.methods,
+    ),
 ]
 ProtocolOption = Annotated[
     str | None,
@@ -230,8 +243,9 @@ def merge(
 
     merged = put(sources, store)
     typer.echo(
-        f"{merged.added} runs added to {store}, {merged.same} were there already, "
-        f"{len(merged.kept)} differ from what was there and were left out"
+        f"{merged.added} runs added to {store}, {merged.united} got further methods, "
+        f"{merged.same} were there already, {len(merged.kept)} differ from what was there and "
+        "were left out"
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.diagnosis import unruly
-from gnn_repair.exposure.filters import chained, find_filter
+from gnn_repair.exposure.filters import FoundFilter, chained, find_filter
 from gnn_repair.exposure.mixtures import Mixture, mixtures_of_split
 from gnn_repair.exposure.probes import (
     AFFINE_SLACK,
@@ -43,6 +43,18 @@ class Finding:
     """Where nothing is affine: the groups of every propagate that the logits answer to node by
     node, to be exposed together with what follows them."""
 
+    answers: dict[Site, Answer] = field(default_factory=dict)
+    """What probing showed, by site."""
+
+    splits: dict[Site, int] = field(default_factory=dict)
+    """Which of its rules splits a propagate."""
+
+    chain: frozenset[Site] = frozenset()
+    """Propagates that follow one another with nothing but affine maps between."""
+
+    probed_filter: bool = False
+    """Whether several hops were found to be one filter by probing."""
+
     left_out: list[str] = field(default_factory=list)
     """Why the logits' other node-wise propagates are no mixtures; they stay in the fixed part."""
 
@@ -66,27 +78,25 @@ class Finding:
 
 def find_final(watch: Watch, trace: Trace, mode: str) -> Finding:
     """Probe every convolution's aggregates, the last first, and split those that are final."""
-    return _Finder(watch, trace, mode).find()
+    return Finder(watch, trace, mode).find()
 
 
-class _Finder:
+class Finder:
+    """Looks at a run of a model, the last propagates first."""
+
     def __init__(self, watch: Watch, trace: Trace, mode: str) -> None:
         self.watch, self.trace, self.mode = watch, trace, mode
         self.finding = Finding()
         self._nonlinear: set[Site] = set()
-        self.chain: set[Site] = set()
         self.limit = AFFINE_SLACK * EXACT[trace.output.dtype]
 
     def find(self) -> Finding:
         found: list[list[Mixture]] = []
-        hops = chained(self.watch, self.trace, self.limit)
-        self.chain = {hop.site for hop in hops} if len(hops) > 1 else set()
-        several = None
-        if self.mode == "paths":
-            several = find_filter(self.watch, self.trace, hops, self.limit)
+        several = self._find_filter()
         taken = several.sites if several else ()
         if several:
             self.finding.tails |= several.tails
+            self.finding.probed_filter = True
             found.append(self._reaching_logits(several.mixtures, self.trace.calls[-1]))
         left = [call for call in self.trace.calls if call.site not in taken]
         for calls in reversed(_invocations(left)):
@@ -99,6 +109,13 @@ class _Finder:
         if not self.finding.mixtures:
             self._split_nodewise()
         return self.finding
+
+    def _find_filter(self) -> FoundFilter | None:
+        hops = chained(self.watch, self.trace, self.limit)
+        self.finding.chain = frozenset(hop.site for hop in hops) if len(hops) > 1 else frozenset()
+        if self.mode != "paths":
+            return None
+        return find_filter(self.watch, self.trace, hops, self.limit)
 
     def _split_nodewise(self) -> None:
         for calls in _invocations(self.trace.calls):
@@ -117,8 +134,7 @@ class _Finder:
     def _split_filter(self, rule: hops.Filter, calls: Sequence[Call]) -> list[Mixture]:
         mixtures = hops.mixtures_of_filter(rule, calls[0])
         for site in dict.fromkeys(mixture.site for mixture in mixtures):
-            local = probe(self.watch, site, self.trace.values[site], self.trace.output).local
-            if not local or self._split_error(mixtures, site) > self.limit:
+            if not self._answer(site).local or self._split_error(mixtures, site) > self.limit:
                 raise _no_powers(calls[0])
         return mixtures
 
@@ -126,11 +142,17 @@ class _Finder:
         value, logits = self.trace.values[site], self.trace.output
         if value.shape[0] != logits.shape[0]:
             return Answer(local=False, affine=False)
-        answer = probe(self.watch, site, value, logits)
+        answer = self._answer(site)
         if answer.local and not answer.affine:
             self.finding.nonlinear.append(call.title)
             self._nonlinear.add(site)
         return answer
+
+    def _answer(self, site: Site) -> Answer:
+        if site not in self.finding.answers:
+            value, logits = self.trace.values[site], self.trace.output
+            self.finding.answers[site] = probe(self.watch, site, value, logits)
+        return self.finding.answers[site]
 
     def _propagates(self, calls: Sequence[Call]) -> list[Mixture]:
         """The final ones of a convolution's propagates."""
@@ -154,16 +176,20 @@ class _Finder:
 
     def _split(self, calls: Sequence[Call], call: Call, several: bool) -> list[Mixture]:
         names = _names(calls, call, self.trace.values[call.site].shape[1])
-        for rule in rules_for(call):
-            split = split_by(rule, call)
+        for number, rule in enumerate(rules_for(call)):
+            split = split_by(rule, call) if self._may_split(call.site, number) else None
             if split is None:
                 continue
-            if several or call.site in self.chain:
+            if several or call.site in self.finding.chain:
                 split = replace(split, rule=f"{split.rule}; {LAST_HOP}, the rest is in h")
             mixtures = mixtures_of_split(call, split, names)
             if self._split_error(mixtures, call.site) <= self.limit:
+                self.finding.splits[call.site] = number
                 return mixtures
         raise ExposureRefused(unruly(call))
+
+    def _may_split(self, site: Site, number: int) -> bool:
+        return True
 
     def _filter(self, rule: hops.Filter, calls: Sequence[Call]) -> list[Mixture]:
         call = calls[0]

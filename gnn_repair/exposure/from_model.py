@@ -104,7 +104,7 @@ def expose(
     refuse_compiled(model)
     data = one_graph(data, model, forward)
     with resting(model), torch.no_grad():
-        return _expose(model, data, hops, forward, tolerance, expected)
+        return expose_probing(model, data, hops, forward, tolerance, expected)[0]
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -124,14 +124,15 @@ def _check_members(expected: Any, exposure: Exposure) -> None:
     check_expected(expected, exposure.frozen_logits[0].float(), False, "a frozen backbone")
 
 
-def _expose(
+def expose_probing(
     model: nn.Module,
     data: Any,
     hops: str,
-    forward: Forward | None,
-    tolerance: float | None,
-    expected: Any,
-) -> Exposure | TailedExposure:
+    forward: Forward | None = None,
+    tolerance: float | None = None,
+    expected: Any = None,
+) -> tuple[Exposure | TailedExposure, Finding]:
+    """The certified exposure, and what was found on the way."""
     refuse_node_types(data, model, forward is not None)
     call = invocation(model, data, forward)
     output = call()
@@ -142,7 +143,7 @@ def _expose(
     if expected is not None:
         check_expected(expected, logits, read.binary, called)
     cached = forget_propagations(model)
-    watch = _watch(model, data, lambda: read(call()), logits.shape[0])
+    watch = watch_of(model, data, lambda: read(call()), logits.shape[0])
     with watch.installed():
         with last_linear(model) as head:
             trace = watch.trace()
@@ -150,17 +151,11 @@ def _expose(
         finding = find_final(watch, trace, hops)
         if not finding.mixtures and not finding.nodewise:
             raise ExposureRefused(_why_not(watch, trace, finding))
-        mixtures = finding.mixtures or finding.nodewise
-        words = Words(
-            origin=type(model).__name__,
-            fixed=finding.fixed,
-            root=_has_root(model, [mixture.site.name for mixture in mixtures]),
-            embedding=head.embedding(logits, read.binary),
-            called=called,
-            fingerprint=fingerprint_of_model(model, hops, logits.shape[1]),
-        )
+        embedding = head.embedding(logits, read.binary)
+        fingerprint = fingerprint_of_model(model, hops, logits.shape[1])
+        words = words_of(model, finding, embedding, called, fingerprint)
         if not finding.mixtures:
-            return expose_tailed(watch, trace, finding.nodewise, words, tolerance)
+            return expose_tailed(watch, trace, finding.nodewise, words, tolerance), finding
         # Earlier layers' arguments are large and of no further use.
         trace.calls = [call for call in trace.calls if call.site in finding.tails]
         exposure, order = assemble(finding.mixtures, finding.tails, logits, words)
@@ -168,10 +163,24 @@ def _expose(
     _check_residual(residual, tolerance, logits, finding)
     # Not yet seen by anybody, and validated a moment ago: no need to build it anew.
     object.__setattr__(exposure, "residual", residual)
-    return exposure
+    return exposure, finding
 
 
-def _watch(model: nn.Module, data: Any, run: Callable[[], Tensor], nodes: int) -> Watch:
+def words_of(
+    model: nn.Module,
+    finding: Finding,
+    embedding: Tensor | None,
+    called: str,
+    fingerprint: tuple[str, ...],
+) -> Words:
+    """What the exposure says of its model."""
+    mixtures = finding.mixtures or finding.nodewise
+    root = _has_root(model, [mixture.site.name for mixture in mixtures])
+    return Words(type(model).__name__, finding.fixed, root, embedding, called, fingerprint)
+
+
+def watch_of(model: nn.Module, data: Any, run: Callable[[], Tensor], nodes: int) -> Watch:
+    """A watch on the model's run; products with the data's own features are feature maps."""
     features = field(data, "x")
     others = [field(data, name) for name in field_names(data) if name != "x"]
     return Watch(model, run, tuple(FILTERS), nodes, lambda it: is_feature_map(it, features, others))

@@ -200,7 +200,7 @@ class Products(TorchFunctionMode):
         Args:
             nodes: N.
             seen: does a product.
-            busy: whether a propagate is running, whose own sums are none of ours.
+            busy: whether a convolution is running, whose own sums are none of ours.
         """
         from gnn_repair.exposure.sums_by_hand import HandSums
 

@@ -58,7 +58,8 @@ class Watch:
         self.model = model
         self.forward = forward
         self._parts_of = parts_of
-        self._products = Products(nodes, self._product, lambda: self._inside > 0)
+        # What a convolution adds up beside its propagates (attention's denominators) is its own.
+        self._products = Products(nodes, self._product, lambda: bool(self._inside or self._open))
         self._is_feature_map = is_feature_map
         self._inside = 0
         self._running: list[str] = []

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,10 @@ from gnn_repair.exposure.checks import check_exposure
 from gnn_repair.exposure.saving import read_pieces, write_pieces
 from gnn_repair.files import contents_of
 from gnn_repair.kernels import Pattern, mix
+from gnn_repair.notebook import shown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LAST_HOP = "last hop only"
 """Said in a group's rule, and by every answer, where earlier hops of a filter stay inside h."""
@@ -237,6 +242,15 @@ class Exposure:
     def _tensors(self) -> dict[str, Tensor]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def to_frame(self, nodes: Any = None, member: int = 0) -> pd.DataFrame:
+        """One row a term of these nodes (all unless given): group, source, α, contribution."""
+        from gnn_repair.exposure.frames import term_frame
+
+        return term_frame(self, nodes, member)
+
+    def _repr_html_(self) -> str:
+        return shown(self)
 
     # Files ------------------------------------------------------------------------------------
 

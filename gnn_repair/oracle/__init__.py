@@ -1,6 +1,7 @@
 """The exact-mass oracle: can reweighting the final messages make a class win?"""
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from gnn_repair.oracle.certificate import Verification
 from gnn_repair.oracle.metrics import ClassReach, Rate, Reach, class_reach, reach, summarise
@@ -10,6 +11,11 @@ from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.stable import StableEvidence, stable_evidence
 from gnn_repair.oracle.witness import Witness
+
+if TYPE_CHECKING:
+    from gnn_repair.oracle.baseline import compare, save_baseline
+    from gnn_repair.oracle.explainer import OracleExplainer
+    from gnn_repair.oracle.frames import confusion_by_reach, source_ranking
 
 __all__ = [
     "ClassReach",
@@ -23,20 +29,31 @@ __all__ = [
     "Verification",
     "Witness",
     "class_reach",
+    "compare",
+    "confusion_by_reach",
     "nearest_reweighting",
     "reach",
     "relax",
     "relaxed_margins",
+    "save_baseline",
     "solve_oracle",
+    "source_ranking",
     "stable_evidence",
     "summarise",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # PyG's explainers load slowly, and few callers want them.
-    if name == "OracleExplainer":
-        from gnn_repair.oracle.explainer import OracleExplainer
+_LATER = {
+    "OracleExplainer": "explainer",
+    "compare": "baseline",
+    "confusion_by_reach": "frames",
+    "save_baseline": "baseline",
+    "source_ranking": "frames",
+}
+"""PyG's explainers and pandas load slowly, and few callers want them."""
 
-        return OracleExplainer
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(importlib.import_module(f"gnn_repair.oracle.{_LATER[name]}"), name)
     raise AttributeError(f"module 'gnn_repair.oracle' has no attribute {name!r}")

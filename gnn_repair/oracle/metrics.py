@@ -12,6 +12,7 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
+from gnn_repair.notebook import shown
 from gnn_repair.oracle.counting import ReachCounts, count_reach, mean_over_members
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
@@ -19,6 +20,8 @@ from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.thresholds import REACHABLE
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from gnn_repair.oracle.tails.reach import TailClassReach, TailReach
     from gnn_repair.oracle.tails.solution import TailSolution
 
@@ -145,6 +148,15 @@ class Reach:
             "undecided": self.undecided,
         }
         return [*rows, mean]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a member: shares with their intervals and counts, support, LPs left out."""
+        from gnn_repair.oracle.frames import reach_frame
+
+        return reach_frame(self)
+
+    def _repr_html_(self) -> str:
+        return shown(self, self.to_frame())
 
     def __str__(self) -> str:
         lines = [

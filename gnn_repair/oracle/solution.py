@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
+from gnn_repair.notebook import ROWS, shown
 from gnn_repair.oracle.saving import ARRAYS, read_arrays, write_arrays
 from gnn_repair.oracle.status import FAILED, UNCERTIFIED
 from gnn_repair.oracle.tables import Floats, Integers, check_exposure, check_whole
@@ -18,6 +19,8 @@ from gnn_repair.oracle.witness import STATUS, Witness
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from gnn_repair.exposure.value import Exposure
     from gnn_repair.oracle.certificate import Verification
 
@@ -222,6 +225,15 @@ class OracleSolution:
     def load(cls, path: str | Path) -> OracleSolution:
         """Read what :meth:`save` wrote; everything that can be checked without the exposure is."""
         return cls(**read_arrays(path, STATUS))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row an LP: node, class, verdict, margin, bound, status, support and terms."""
+        from gnn_repair.oracle.frames import solution_frame
+
+        return solution_frame(self, STATUS)
+
+    def _repr_html_(self) -> str:
+        return shown(self, self[:ROWS].to_frame(), len(self))
 
     def __str__(self) -> str:
         counts = ", ".join(

@@ -15,10 +15,13 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.files import save_tensors
 from gnn_repair.immutable import FrozenDict
+from gnn_repair.notebook import shown
 from gnn_repair.repair.layers import Parameters
 from gnn_repair.repair.targets import check_exposure_given
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from gnn_repair.repair.base import Repair
 
 KIND = "gnn-repair repair"
@@ -108,17 +111,23 @@ class FittedRepair(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write the repair as one safetensors file; :func:`load_repair` reads it back."""
+        save_tensors(path, KIND, self.header(), self.tensors())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything in it that is a tensor, by the names of its file."""
         tensors = {f"parameters/{name}": value for name, value in self.parameters.items()}
         tensors |= {f"constants/{name}": value for name, value in self.constants.items()}
-        tensors |= {name: getattr(self, name) for name in STATISTICS}
-        header = {
+        return tensors | {name: getattr(self, name) for name in STATISTICS}
+
+    def header(self) -> dict[str, Any]:
+        """Everything else."""
+        return {
             "repair": type(self.repair).__name__,
             "settings": self.repair.settings(),
             "width": self.width,
             "num_classes": self.num_classes,
             "fingerprint": self.fingerprint,
         }
-        save_tensors(path, KIND, header, tensors)
 
     # Does it fit? -----------------------------------------------------------------------------
 
@@ -164,6 +173,16 @@ class FittedRepair(ABC):
         )
 
     # In words ---------------------------------------------------------------------------------
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a member: the epoch that was kept, epochs run, whether anything was learned."""
+        import pandas as pd
+
+        columns = {name: getattr(self, name).tolist() for name in (*STATISTICS, "unchanged")}
+        return pd.DataFrame({"member": range(self.num_members), **columns})
+
+    def _repr_html_(self) -> str:
+        return shown(self, self.to_frame())
 
     def __repr__(self) -> str:
         members = "1 member" if self.num_members == 1 else f"{self.num_members} members"

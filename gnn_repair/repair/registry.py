@@ -36,21 +36,26 @@ _LIMITS = {"dropout": 1}
 def load_repair(path: str | Path) -> FittedRepair:
     """Read what :meth:`FittedRepair.save` wrote; nothing is unpickled."""
     header, tensors = load_tensors(path, KIND)
-    header.setdefault("fingerprint", [])
     with contents_of(path):
-        check_fields(header, HEADER, "header")
-        repair = repair_of(header["repair"], header["settings"])
-        _check_sizes(header)
-        check_names(tensors, STATISTICS, "parameters/", "constants/")
-        fitted: FittedRepair = repair.fitted(
-            width=header["width"],
-            num_classes=header["num_classes"],
-            parameters=below(tensors, "parameters/"),
-            constants=below(tensors, "constants/"),
-            fingerprint=_fingerprint(header["fingerprint"]),
-            **{field: tensors[field] for field in STATISTICS},
-        )
-        _check_fitted(fitted, tensors)
+        return fitted_of(header, tensors)
+
+
+def fitted_of(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> FittedRepair:
+    """The repair that its ``header()`` and ``tensors()`` describe, once they fit together."""
+    header = {"fingerprint": [], **header}
+    check_fields(header, HEADER, "header")
+    repair = repair_of(header["repair"], header["settings"])
+    _check_sizes(header)
+    check_names(tensors, STATISTICS, "parameters/", "constants/")
+    fitted: FittedRepair = repair.fitted(
+        width=header["width"],
+        num_classes=header["num_classes"],
+        parameters=below(tensors, "parameters/"),
+        constants=below(tensors, "constants/"),
+        fingerprint=_fingerprint(header["fingerprint"]),
+        **{field: tensors[field] for field in STATISTICS},
+    )
+    _check_fitted(fitted, tensors)
     return fitted
 
 

@@ -28,6 +28,7 @@ from gnn_repair.study.records import (
 )
 from gnn_repair.study.results_source import ResultsSource, open_results
 from gnn_repair.study.store import Store
+from gnn_repair.study.uniting import unite
 
 PACKED_FORMAT = "gnn-repair study"
 LARGEST_FILE = 2**29
@@ -154,13 +155,18 @@ class Merged:
     """Records that the store had already, just so."""
     kept: tuple[Run, ...]
     """Runs of which the store had another record, which stayed."""
+    united: int = 0
+    """Records of the same frozen model that got further methods."""
 
 
 def merge(sources: Iterable[str | Path], store: str | Path) -> Merged:
-    """Put the results of stores and packed files into a store; what it has already stays."""
+    """Put the results of stores and packed files into a store; what it has already stays.
+
+    Where both have a run of the same frozen model, its record gets the methods that it lacks.
+    """
     if isinstance(sources, str | Path) or not isinstance(sources, Iterable):
         raise InputError(f"sources is {sources!r:.80}; give a list of stores and packed files")
-    target, added, same = Store(store), 0, 0
+    target, added, same, united = Store(store), 0, 0, 0
     kept: list[Run] = []
     for source in sources:
         held = open_results(source)
@@ -172,11 +178,14 @@ def merge(sources: Iterable[str | Path], store: str | Path) -> Merged:
                 if there is None:
                     target.put(record)
                     added += 1
-                elif there == record:
+                elif there == record or (whole := unite(there, record)) == there:
                     same += 1
+                elif whole is not None:
+                    target.put(whole)
+                    united += 1
                 else:
                     kept.append(run)
-    return Merged(added, same, tuple(kept))
+    return Merged(added, same, tuple(kept), united)
 
 
 def protocol_of(source: ResultsSource, digest: str) -> Protocol:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,6 +20,10 @@ from gnn_repair.exposure.arguments import classes_for, member_for
 from gnn_repair.exposure.tails.checks import check_tailed
 from gnn_repair.exposure.tails.operations import TailGraph
 from gnn_repair.exposure.value import Exposure, Group
+from gnn_repair.notebook import shown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Replay = Callable[[Tensor], Tensor]
 """λ [T] → the logits [N, C] of the user's own model run with its messages reweighted."""
@@ -240,6 +244,15 @@ class TailedExposure:
         return bound(self, model, data, settings)
 
     # Files ------------------------------------------------------------------------------------
+
+    def to_frame(self, nodes: Any = None, member: int = 0) -> pd.DataFrame:
+        """One row a term of these nodes (all unless given): group, source, α, contribution."""
+        from gnn_repair.exposure.frames import term_frame
+
+        return term_frame(self, nodes, member)
+
+    def _repr_html_(self) -> str:
+        return shown(self)
 
     def save(self, path: str | Path) -> None:
         """Write the exposure as one safetensors file (the model itself stays outside)."""

@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.files import load_tensors, save_tensors
+from gnn_repair.notebook import ROWS, shown
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.proofs import Proofs
 from gnn_repair.oracle.tails.sentence import CAN, CANNOT, STAGES, UNDECIDED, TailWitness
 from gnn_repair.thresholds import ACTIVE
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from gnn_repair.exposure.tails.tailed import TailedExposure
     from gnn_repair.oracle.tails.check import TailVerification
 
@@ -228,6 +231,15 @@ class TailSolution:
         entries = all(len(getattr(self, name)) == ends[-1] for name in _PER_TERM)
         stages = bool(np.isin(self.status, list(STAGES)).all())
         return whole and entries and stages and self.proofs.fits(count)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row an LP: node, class, verdict, margin, bound, status, support and terms."""
+        from gnn_repair.oracle.frames import solution_frame
+
+        return solution_frame(self, STAGES)
+
+    def _repr_html_(self) -> str:
+        return shown(self, self[:ROWS].to_frame(), len(self))
 
     def __str__(self) -> str:
         counts = [int((self.verdict == word).sum()) for word in VERDICTS]

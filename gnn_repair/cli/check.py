@@ -1,0 +1,105 @@
+"""``gnn-repair check``: has a model's evidence become worse? For continuous integration."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gnn_repair.cli.output import Format, FormatOption, emit
+from gnn_repair.errors import InputError
+
+if TYPE_CHECKING:
+    from gnn_repair.oracle.baseline import Comparison
+
+SHOWN = 20
+"""Changed answers printed; --format json has them all."""
+
+
+def check(
+    factory: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FUNCTION",
+            help="Gives (model, data), or (model, data, nodes) with a mask or node numbers.",
+        ),
+    ],
+    baseline: Annotated[Path, typer.Option("--baseline", help="The baseline, a JSON file.")],
+    save: Annotated[
+        bool, typer.Option("--save", help="Write the baseline instead of comparing with it.")
+    ] = False,
+    tolerance: Annotated[
+        float, typer.Option(min=0, max=100, help="Points of reach that may be lost.")
+    ] = 0.0,
+    format: FormatOption = Format.table,
+) -> None:
+    """Compare a model's reach with a baseline, node by node.
+
+    Exit code 1 if reach dropped by more than the tolerance or answers are missing.
+    """
+    from gnn_repair.oracle.baseline import compare, load_baseline, save_baseline
+
+    before = None if save else load_baseline(baseline)
+    exposure, solution = _answers(*_made(factory))
+    if before is None:
+        save_baseline(solution, baseline)
+        share = 100 * float(solution.reachable.mean()) if len(solution) else 0.0
+        typer.echo(f"{len(solution):,} answers, reach {share:.2f} %, saved to {baseline}")
+        return
+    affine = hasattr(exposure, "contributions")
+    found = compare(solution, before, exposure if affine else None)
+    _show(found, format)
+    if not found.ok(tolerance / 100):
+        raise typer.Exit(1)
+
+
+def _made(factory: str) -> tuple[Any, Any, Any]:
+    """What the user's function gives: model, data, and which nodes."""
+    module, _, name = factory.partition(":")
+    if not module or not name.isidentifier():
+        raise InputError(
+            f"{factory!r:.80} is not MODULE:FUNCTION, such as my_project.models:trained"
+        )
+    sys.path.insert(0, "")  # as python -m does: the folder one is in
+    try:
+        found = getattr(importlib.import_module(module), name)
+        made = found()
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise InputError(f"{factory} raised {type(error).__name__}: {said}") from error
+    finally:
+        sys.path.remove("")
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        raise InputError(
+            f"{factory} gave a {type(made).__name__}; return (model, data) or with nodes"
+        )
+    return (*made, None) if len(made) == 2 else made
+
+
+def _answers(model: Any, data: Any, nodes: Any) -> tuple[Any, Any]:
+    from gnn_repair.exposure import expose
+    from gnn_repair.oracle import solve_oracle
+
+    exposure = expose(model, data)
+    target = getattr(data, "y", None)
+    if target is None:
+        raise InputError("data has no y; the check asks about every node's true class")
+    return exposure, solve_oracle(exposure, target, nodes)
+
+
+def _show(found: Comparison, format: Format) -> None:
+    rows = found.changes.to_dict("records")
+    if format is Format.json:
+        emit([{"reach before": found.reach_before, "reach after": found.reach_after,
+               "compared": found.compared, "missing": found.missing, "new": found.new,
+               "broken proofs": None if found.broken is None else len(found.broken),
+               "changes": rows}], format)  # fmt: skip
+        return
+    typer.echo(str(found))
+    if rows:
+        emit([{str(k): v for k, v in row.items()} for row in rows[:SHOWN]], format)
+    if len(rows) > SHOWN:
+        typer.echo(f"… and {len(rows) - SHOWN:,} more; --format json has them all")

@@ -1,0 +1,41 @@
+"""An exposure's terms as a pandas frame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import torch
+
+from gnn_repair.exposure.arguments import member_for, nodes_for
+
+if TYPE_CHECKING:
+    from gnn_repair.exposure.tails.tailed import TailedExposure
+    from gnn_repair.exposure.value import Exposure
+
+
+def term_frame(
+    exposure: Exposure | TailedExposure, nodes: Any = None, member: int = 0
+) -> pd.DataFrame:
+    """One row a term: recipient, group, source, α and the contribution ℓ, one column a class.
+
+    Before a tail there are no contributions of single messages, so those columns are left out.
+    """
+    chosen = exposure if nodes is None else exposure.restrict(nodes_for(exposure, nodes))
+    one = chosen.member(member_for(exposure, member))
+    lengths = one.segments.diff()
+    slot = torch.repeat_interleave(lengths).cpu()
+    row = one.rows.long()
+    frame = pd.DataFrame(
+        {
+            "node": one.recipients.cpu()[slot // one.num_groups].numpy(),
+            "group": [one.groups[g].name for g in (slot % one.num_groups).tolist()],
+            "source": one.sources[row].cpu().numpy(),
+            "coefficient": one.coefficients[0].cpu().numpy(),
+        }
+    )
+    table = getattr(one, "contributions", None)
+    if table is None:
+        return frame
+    logits = pd.DataFrame(table[0, row].cpu().numpy()).add_prefix("logit ")
+    return pd.concat([frame, logits], axis=1)

@@ -1,0 +1,210 @@
+"""A model's reach kept as a baseline, and what became of it: a regression check.
+
+A baseline is a small JSON file: for every node and class that was asked about, whether the class
+could win, by how much, and the witness that showed it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from gnn_repair.atomic import as_path, replacing
+from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.files.headers import parse_json
+from gnn_repair.oracle.old_proofs import broken_proofs
+
+if TYPE_CHECKING:
+    from gnn_repair.exposure import Exposure
+    from gnn_repair.oracle.solution import OracleSolution
+    from gnn_repair.oracle.tails.solution import TailSolution
+
+KIND = "gnn-repair baseline"
+VERSION = 1
+KEY = ("member", "node", "class")
+SIDES = ("before", "after")
+LARGEST = 1 << 30
+"""Bytes of a baseline that is read; ten million answers are smaller."""
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What changed between a baseline and a solution, answer by answer."""
+
+    changes: pd.DataFrame
+    """Answers of both whose verdict differs: member, node, class, before, after, and margins."""
+    compared: int
+    """Answers of both."""
+    missing: int
+    """Answers of the baseline that were not asked again."""
+    new: int
+    """Answers that the baseline does not have."""
+    reach_before: float
+    """Share of compared answers that could win."""
+    reach_after: float
+    broken: pd.DataFrame | None = None
+    """Answers of the baseline whose own proof does not hold for the exposure that was given."""
+
+    @property
+    def lost(self) -> pd.DataFrame:
+        """Answers that could win and no longer can, or are undecided now."""
+        return self.changes[self.changes["before"] == "can"]
+
+    @property
+    def gained(self) -> pd.DataFrame:
+        """Answers that can win and could not."""
+        return self.changes[self.changes["after"] == "can"]
+
+    @property
+    def drop(self) -> float:
+        """By how much the share fell; negative where it rose."""
+        return self.reach_before - self.reach_after
+
+    def ok(self, tolerance: float = 0.0) -> bool:
+        """Whether nothing is missing and reach fell by no more than ``tolerance`` (a share)."""
+        return not self.missing and self.drop <= tolerance
+
+    def __str__(self) -> str:
+        lines = [
+            f"reach {100 * self.reach_before:.2f} % → {100 * self.reach_after:.2f} % of "
+            f"{self.compared:,} answers: {len(self.lost):,} lost, {len(self.gained):,} gained"
+        ]
+        lines += [f"{self.missing:,} answers of the baseline were not asked again"] * bool(
+            self.missing
+        )
+        lines += [f"{self.new:,} answers are not in the baseline"] * bool(self.new)
+        if self.broken is not None:
+            lines.append(f"{len(self.broken):,} of the baseline's own proofs no longer hold")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def save_baseline(solution: OracleSolution | TailSolution, path: str | Path) -> None:
+    """Write a solution's verdicts, margins and proofs as a baseline."""
+    columns = _answers(solution)
+    body = {name: columns[name].tolist() for name in columns}
+    content = json.dumps({"kind": KIND, "version": VERSION, "answers": body}, allow_nan=False)
+    with replacing(as_path(path)) as temporary:
+        temporary.write_text(content + "\n", encoding="utf-8")
+
+
+def load_baseline(path: str | Path) -> pd.DataFrame:
+    """What :func:`save_baseline` wrote, one row an answer."""
+    file = as_path(path)
+    try:
+        if file.stat().st_size > LARGEST:
+            raise FileFormatError(f"{file} is too large for a baseline")
+        content = parse_json(file.read_bytes())
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{file} is not a baseline: {str(error)[:100]}") from error
+    return _checked(content, file)
+
+
+def _checked(content: Any, file: Path) -> pd.DataFrame:
+    if not isinstance(content, dict) or content.get("kind") != KIND:
+        raise FileFormatError(f"{file} is not a baseline; write one with --save")
+    if content.get("version") != VERSION:
+        raise FileFormatError(f"{file} is a baseline of version {content.get('version')!r:.20}")
+    answers = content.get("answers")
+    if not isinstance(answers, dict) or set(answers) != set(_COLUMNS):
+        raise FileFormatError(f"{file} lacks columns of a baseline")
+    lengths = {len(column) if isinstance(column, list) else -1 for column in answers.values()}
+    if len(lengths) != 1 or -1 in lengths:
+        raise FileFormatError(f"{file} has columns of different length")
+    for name, fits in _COLUMNS.items():
+        wrong = [value for value in answers[name] if not fits(value)][:1]
+        if wrong:
+            raise FileFormatError(f"{file} is no baseline: {name} holds {wrong[0]!r:.40}")
+    frame = pd.DataFrame(answers)
+    if frame.duplicated(list(KEY)).any():
+        raise FileFormatError(f"{file} answers a question twice")
+    return frame
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _weights(value: Any, length: int) -> bool:
+    """A list of lists of whole numbers and, last, a weight."""
+    return isinstance(value, list) and all(
+        isinstance(p, list) and len(p) == length and all(map(_whole, p[:-1])) and _number(p[-1])
+        for p in value
+    )
+
+
+_COLUMNS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(KEY, _whole),
+    "verdict": lambda value: value in ("can", "cannot", "undecided"),
+    "margin": lambda value: _number(value) or value == "none",
+    "witness": lambda value: _weights(value, 3),
+    "rivals": lambda value: _weights(value, 2),
+}
+"""What each column of a baseline may hold."""
+
+
+def compare(
+    solution: OracleSolution | TailSolution,
+    baseline: str | Path | pd.DataFrame | OracleSolution | TailSolution,
+    exposure: Exposure | None = None,
+) -> Comparison:
+    """Which answers changed since a baseline.
+
+    Args:
+        solution: the answers of today.
+        baseline: a file that :func:`save_baseline` wrote, its frame, or another solution.
+        exposure: where given, the baseline's own proofs are tried on it, too.
+    """
+    after = _answers(solution)
+    if isinstance(baseline, str | Path):
+        before = load_baseline(baseline)
+    else:
+        before = baseline if isinstance(baseline, pd.DataFrame) else _answers(baseline)
+    shown = [*KEY, "verdict", "margin"]
+    both = before[shown].merge(after[shown], on=list(KEY), suffixes=("_before", "_after"))
+    both = both.rename(columns={"verdict_before": "before", "verdict_after": "after"})
+    changed = both[both["before"] != both["after"]].reset_index(drop=True)
+    earlier, later = (float((both[n] == "can").mean()) if len(both) else 0.0 for n in SIDES)
+    missing, new = len(before) - len(both), len(after) - len(both)
+    broken = None if exposure is None else broken_proofs(before, exposure)
+    return Comparison(changed, len(both), missing, new, earlier, later, broken)
+
+
+def _answers(solution: OracleSolution | TailSolution) -> pd.DataFrame:
+    count = range(len(solution))
+    weights = getattr(solution, "rival_weights", None)
+    rivals = (
+        []
+        if weights is None
+        else [[[int(r), float(w[r])] for r in w.nonzero()[0]] for w in weights]
+    )
+    return pd.DataFrame(
+        {
+            "member": solution.member,
+            "node": solution.node,
+            "class": solution.target,
+            "verdict": solution.verdict,
+            "margin": [m if np.isfinite(m) else "none" for m in solution.margin.tolist()],
+            "witness": [_witness(solution, i) for i in count],
+            "rivals": rivals or [[] for _ in count],
+        }
+    )
+
+
+def _witness(solution: OracleSolution | TailSolution, i: int) -> list[list[float]]:
+    part = slice(solution.indptr[i], solution.indptr[i + 1])
+    columns = (solution.groups, solution.sources, solution.coefficients)
+    return [list(triple) for triple in zip(*(c[part].tolist() for c in columns), strict=True)]

@@ -1,0 +1,134 @@
+"""Solutions and reach as pandas frames, and what they say of the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure.arguments import classes_for
+from gnn_repair.thresholds import ACTIVE
+
+if TYPE_CHECKING:
+    from gnn_repair.exposure import Exposure, TailedExposure
+    from gnn_repair.oracle.metrics import Reach
+    from gnn_repair.oracle.solution import OracleSolution
+    from gnn_repair.oracle.tails.solution import TailSolution
+
+
+def solution_frame(
+    solution: OracleSolution | TailSolution, status: Mapping[int, str]
+) -> pd.DataFrame:
+    """One row an LP; ``terms`` holds (source, λ) of the active terms, the largest λ first."""
+    return pd.DataFrame(
+        {
+            "member": solution.member,
+            "node": solution.node,
+            "class": solution.target,
+            "verdict": solution.verdict,
+            "margin": solution.margin,
+            "bound": solution.bound,
+            "status": [status[code] for code in solution.status.tolist()],
+            "support": solution.support,
+            "terms": [_active(solution, i) for i in range(len(solution))],
+        }
+    )
+
+
+def _active(solution: OracleSolution | TailSolution, index: int) -> tuple[tuple[int, float], ...]:
+    part = slice(solution.indptr[index], solution.indptr[index + 1])
+    pairs = zip(solution.sources[part].tolist(), solution.coefficients[part].tolist(), strict=True)
+    return tuple(sorted((p for p in pairs if p[1] > ACTIVE), key=lambda pair: -pair[1]))
+
+
+def reach_frame(reach: Reach) -> pd.DataFrame:
+    """One row a member: reach as shares with their counts, support, LPs without an answer."""
+    rows: list[dict[str, Any]] = []
+    for index, member in enumerate(reach.members):
+        row: dict[str, Any] = {"member": index}
+        for name, rate in (("true_class", member.true_class), ("error", member.error)):
+            low, high = rate.interval
+            row |= {f"{name}_reach": rate.value, f"{name}_low": low, f"{name}_high": high}
+            row |= {f"{name}_hits": rate.hits, f"{name}_total": rate.total}
+        rows.append(row | {"support": member.support, "undecided": member.undecided})
+    return pd.DataFrame(rows)
+
+
+# The whole graph ----------------------------------------------------------------------------------
+
+
+def source_ranking(
+    solution: OracleSolution | TailSolution, exposure: Exposure | TailedExposure
+) -> pd.DataFrame:
+    """Which nodes' messages the witnesses listen to, the most used first.
+
+    Of LPs whose class can win. ``witnesses``: how many use the source; ``mass``: Σ λ there;
+    ``gained``: Σ max(λ − α, 0), what reweighting gives it beyond the frozen model; ``alone``:
+    witnesses that use nobody else.
+    """
+    _check_same(solution, exposure)
+    owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
+    used = (solution.coefficients > ACTIVE) & solution.reachable[owner]
+    alpha = exposure.coefficients.cpu().numpy()
+    member = np.minimum(solution.member[owner], len(alpha) - 1)
+    gained = np.maximum(solution.coefficients - alpha[member, solution.terms], 0)
+    frame = pd.DataFrame(
+        {
+            "source": solution.sources[used],
+            "lp": owner[used],
+            "mass": solution.coefficients[used],
+            "gained": gained[used],
+            "alone": (solution.support == 1)[owner[used]],
+        }
+    )
+    ranked = frame.groupby("source").agg(
+        witnesses=("lp", "nunique"),
+        mass=("mass", "sum"),
+        gained=("gained", "sum"),
+        alone=("alone", "sum"),
+    )
+    ranked = ranked.reset_index().sort_values(
+        ["witnesses", "gained", "source"], ascending=[False, False, True]
+    )
+    return ranked.reset_index(drop=True)
+
+
+def confusion_by_reach(
+    solution: OracleSolution | TailSolution, exposure: Exposure | TailedExposure, y: Tensor
+) -> pd.DataFrame:
+    """Which classes steal from which, and how often the evidence for the true one was there.
+
+    One row a pair of true and predicted class among the nodes asked about with their true class:
+    ``nodes``, of which ``can`` win, ``cannot``, or stay ``undecided``.
+    """
+    _check_same(solution, exposure)
+    true = classes_for(exposure, y).cpu().numpy()
+    own = solution.target == true[solution.node]
+    if not own.any():
+        raise InputError("no LP is about a node's true class; solve with target=y")
+    predicted = exposure.frozen_logits.argmax(2).cpu().numpy()
+    frame = pd.DataFrame(
+        {
+            "true": solution.target[own],
+            "predicted": predicted[solution.member[own], solution.node[own]],
+            "verdict": solution.verdict[own],
+        }
+    )
+    counted = pd.crosstab([frame["true"], frame["predicted"]], frame["verdict"])
+    counted = counted.reindex(columns=["can", "cannot", "undecided"], fill_value=0)
+    counted.insert(0, "nodes", counted.sum(axis=1))
+    counted.columns.name = None
+    ranked = counted.reset_index()
+    return ranked.sort_values(["nodes", "true"], ascending=[False, True]).reset_index(drop=True)
+
+
+def _check_same(
+    solution: OracleSolution | TailSolution, exposure: Exposure | TailedExposure
+) -> None:
+    terms, nodes = solution.terms.max(initial=-1), solution.node.max(initial=-1)
+    if terms >= exposure.num_terms or nodes >= exposure.num_nodes:
+        raise InputError("the solution is of another exposure; pass the one that was solved")

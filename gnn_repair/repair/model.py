@@ -1,0 +1,166 @@
+"""A model together with its repair, to be used in the model's place."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure.fingerprint import fingerprint_of_model
+from gnn_repair.exposure.plan import ExposurePlan
+from gnn_repair.files import contents_of, load_tensors, save_tensors
+from gnn_repair.repair.fitted import STATISTICS, FittedRepair
+from gnn_repair.repair.registry import fitted_of
+
+KIND = "gnn-repair repaired model"
+HOPS = ("paths", "last")
+
+
+def repaired(model: nn.Module, fitted: FittedRepair) -> RepairedModel:
+    """The model with its repair, as a module that is called as the model is.
+
+    Args:
+        model: the trained model that the repair was fitted on, left as it is.
+        fitted: its repair, of one member.
+    """
+    return RepairedModel(model, fitted)
+
+
+class RepairedModel(nn.Module):
+    """A frozen model and its repair: ``forward`` takes what the model takes.
+
+    It gives repaired logits in the model's precision, on the model's device, for any graph. The
+    first call finds out how the model is exposed; later ones run it once. The model stays frozen:
+    it always runs in evaluation mode, and no gradient flows.
+    """
+
+    def __init__(self, model: nn.Module, fitted: FittedRepair) -> None:
+        super().__init__()
+        if not isinstance(model, nn.Module):
+            raise InputError(f"model is a {type(model).__name__}; pass the module that was exposed")
+        if not isinstance(fitted, FittedRepair):
+            raise InputError(f"fitted is a {type(fitted).__name__}; pass what a repair's fit gave")
+        if fitted.num_members != 1:
+            raise InputError(
+                f"the repair has {fitted.num_members} members; choose one with fitted.member(i)"
+            )
+        self.model = model
+        self._fitted = fitted
+        self._hops = _hops(model, fitted)
+        self._plan: ExposurePlan | None = None
+        for number, tensor in enumerate(fitted.tensors().values()):
+            self.register_buffer(f"repair_{number}", tensor.clone())
+
+    @property
+    def fitted(self) -> FittedRepair:
+        """The repair, with the numbers that this module holds now."""
+        names = self._fitted.tensors()
+        tensors = {name: getattr(self, f"repair_{i}") for i, name in enumerate(names)}
+        changed: dict[str, Any] = {name: tensors[name] for name in STATISTICS}
+        for part in ("parameters", "constants"):
+            changed[part] = _part(tensors, f"{part}/")
+        return replace(self._fitted, **changed)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Which model the repair belongs to: weights that are loaded bring their own."""
+        bound = self._fitted.fingerprint
+        return {"fingerprint": None if bound is None else list(bound)}
+
+    def set_extra_state(self, state: Any) -> None:
+        """The other way round."""
+        bound = state.get("fingerprint")
+        self._fitted = replace(self._fitted, fingerprint=None if bound is None else tuple(bound))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Repaired logits [N, C] for what the model's own forward takes."""
+        exposure = self._exposed(args, kwargs)
+        logits = self.fitted.logits(exposure)[0]
+        return logits.to(exposure.state.dtype)
+
+    def changes(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
+        """Nodes whose class the repair changes: node, before, after."""
+        exposure = self._exposed(args, kwargs)
+        before = exposure.frozen_logits[0, exposure.recipients].argmax(1)
+        after = self.fitted.logits(exposure)[0].argmax(1)
+        changed = (before != after).nonzero().view(-1)
+        columns = {"node": exposure.recipients, "before": before, "after": after}
+        return pd.DataFrame({name: value[changed].cpu() for name, value in columns.items()})
+
+    def _exposed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._plan is None or self._plan.model is not self.model:
+            self._plan = ExposurePlan(self.model, self._hops)
+        data = _as_data(self.model, args, kwargs)
+        return self._plan(data, lambda model, _: model(*args, **kwargs))
+
+    # Copies and files --------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the plan, which belongs to this process's copy of the model."""
+        return self.__dict__ | {"_plan": None}
+
+    def save(self, path: str | Path) -> None:
+        """Write the model's weights and its repair as one safetensors file."""
+        tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
+        fitted = self.fitted
+        tensors |= {f"repair/{name}": value for name, value in fitted.tensors().items()}
+        save_tensors(path, KIND, fitted.header(), tensors)
+
+    @classmethod
+    def load(cls, path: str | Path, model: nn.Module) -> Self:
+        """Read what :meth:`save` wrote into a model of the same class; nothing is unpickled."""
+        header, tensors = load_tensors(path, KIND)
+        with contents_of(path):
+            fitted = fitted_of(header, _part(tensors, "repair/"))
+        try:
+            model.load_state_dict(_part(tensors, "model/"))
+        except RuntimeError as error:
+            first = " ".join(str(error).split())[:200]
+            raise InputError(f"{path} holds another model's weights: {first}") from error
+        return cls(model, fitted)
+
+    def extra_repr(self) -> str:
+        """Which repair it is."""
+        return self._fitted.repair.title
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with ``prefix``, without it."""
+    chosen = [name for name in tensors if name.startswith(prefix)]
+    return {name.removeprefix(prefix): tensors[name] for name in chosen}
+
+
+def _hops(model: nn.Module, fitted: FittedRepair) -> str:
+    """The way of exposure that the repair was fitted with."""
+    if not fitted.fingerprint:
+        return HOPS[0]
+    for hops in HOPS:
+        if fingerprint_of_model(model, hops, fitted.num_classes) == fitted.fingerprint:
+            return hops
+    raise InputError(
+        "the repair was fitted on a model with other weights; pass that model, or "
+        "fitted.unbound() if you know that it fits"
+    )
+
+
+def _as_data(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the model is called with, under the names of its parameters."""
+    try:
+        given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    except TypeError as error:
+        name = type(model).__name__
+        raise InputError(f"{name} cannot be called like that: {error}") from error
+    whole = next((v for v in given.values() if hasattr(v, "edge_index")), None)
+    if whole is not None:
+        return whole
+    tensors = {k: v for k, v in given.items() if isinstance(v, Tensor) and v.dim()}
+    floats = (v for v in tensors.values() if v.is_floating_point() and v.layout == torch.strided)
+    features = next(floats, None)
+    return SimpleNamespace(**given, **({} if "x" in given or features is None else {"x": features}))

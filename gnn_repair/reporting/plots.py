@@ -1,0 +1,112 @@
+"""The page's pictures on matplotlib axes, for notebooks and papers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposure
+from gnn_repair.exposure.arguments import classes_for
+from gnn_repair.reporting.evidence import gather
+from gnn_repair.reporting.figures import REACHED, RIVAL, draw_margins, draw_polytope
+from gnn_repair.reporting.inputs import check_names
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from gnn_repair.repair.ladder.fitted import FittedLadder
+
+
+def plot_node(
+    exposure: Exposure,
+    node: int,
+    target: Tensor | int,
+    *,
+    repairs: Mapping[str, Any] | None = None,
+    class_names: Sequence[str] | None = None,
+    member: int = 0,
+    ax: Axes | None = None,
+) -> Axes:
+    """What logits reweighting can give a node, seen from one class and its two strongest rivals.
+
+    Args:
+        exposure: the frozen model's final aggregation, without a nonlinear tail.
+        node: the node.
+        target: the class in question, or [N] classes such as ``data.y``.
+        repairs: by name, fitted repairs whose points are drawn, too.
+        class_names: what the classes are called.
+        member: which member.
+        ax: where to draw; new axes unless given.
+    """
+    _check_affine(exposure, "plot_node")
+    if isinstance(target, int) and not isinstance(target, bool):
+        target = torch.full((exposure.num_nodes,), target)
+    y = classes_for(exposure, target)
+    evidence = gather(exposure, y, torch.tensor([node]), member=member, repairs=repairs)
+    own = check_names(class_names, evidence.num_classes, "class")
+    names = own or [f"class {c}" for c in range(evidence.num_classes)]
+    axes = _axes(ax)
+    draw_polytope(axes, evidence, 0, names)
+    return axes
+
+
+def plot_reach(
+    exposure: Exposure,
+    y: Tensor,
+    nodes: Tensor | None = None,
+    *,
+    member: int = 0,
+    ax: Axes | None = None,
+) -> Axes:
+    """How far the true class can win or must lose: a histogram of γ over nodes.
+
+    Args:
+        exposure: the frozen model's final aggregation, without a nonlinear tail.
+        y: [N] true classes, −1 where unknown.
+        nodes: a mask [N] or [N, S], or node numbers; all unless given.
+        member: which member.
+        ax: where to draw; new axes unless given.
+    """
+    _check_affine(exposure, "plot_reach")
+    axes = _axes(ax)
+    draw_margins(axes, gather(exposure, y, nodes, member=member))
+    return axes
+
+
+def plot_rungs(fitted: FittedLadder, *, ax: Axes | None = None) -> Axes:
+    """What each kind of evidence brings out of fold, in points, with its standard error."""
+    findings = getattr(fitted, "findings", None)
+    if not callable(findings):
+        raise InputError(f"fitted is a {type(fitted).__name__}; pass a fitted EvidenceLadder")
+    rows = findings().overall()
+    axes = _axes(ax)
+    gains = np.array([row.gain for row in rows])
+    colours = [REACHED if row.clear and row.gain > 0 else RIVAL if row.clear else "#8b929c"
+               for row in rows]  # fmt: skip
+    axes.barh(range(len(rows)), gains, 0.55, xerr=[row.error for row in rows], color=colours)
+    axes.set_yticks(range(len(rows)), [row.rung for row in rows])
+    axes.invert_yaxis()
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_xlabel("points of accuracy out of fold; grey: does not stand out")
+    return axes
+
+
+def _axes(ax: Axes | None) -> Axes:
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(figsize=(5.2, 3.6), layout="constrained")[1]
+
+
+def _check_affine(exposure: Any, name: str) -> None:
+    if not isinstance(exposure, Exposure):
+        raise InputError(
+            f"{name} draws the polytope of an affine exposure, not a {type(exposure).__name__}; "
+            "use report for models with a nonlinear tail"
+        )

@@ -1,0 +1,173 @@
+"""What a bug report needs to say about a machine, each line looked up or tried, never assumed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from gnn_repair import __version__
+
+if TYPE_CHECKING:
+    from gnn_repair.exposure import Exposure
+
+ROUNDING = 1e-12
+"""How far the answer of an LP of nine small numbers may be off: 1e-16 a sum, with room."""
+
+_REQUIREMENT = re.compile(
+    r"([A-Za-z0-9_.-]+)\s*(?:>=\s*([0-9.]+))?[^;]*(?:;.*extra\s*==\s*.(\w+).)?"
+)
+"""Name, least version and extra of a requirement as metadata spells it."""
+_DEVELOPMENT = "dev"
+"""The extra that only those who work on the package need."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the examination."""
+
+    subject: str
+    found: str
+    wrong: str | None = None
+    """What to do about it; None where all is well."""
+
+
+def examine(root: str | None = None) -> Iterator[Finding]:
+    """Every finding, in the order in which one would ask."""
+    yield Finding("gnn-repair", f"{__version__} in {Path(__file__).parents[1]}")
+    yield Finding("Python", f"{platform.python_version()} on {platform.platform()}")
+    yield from _packages()
+    for subject, look in _LOOKS.items():
+        yield _tried(subject, look)
+    yield _tried("data", lambda: _data(root))
+
+
+def _tried(subject: str, look: Callable[[], Finding]) -> Finding:
+    """A finding, even where looking for it fails: this is where faults are looked for."""
+    try:
+        return look()
+    except Exception as error:
+        return Finding(subject, f"{type(error).__name__}: {error}", "report this line")
+
+
+# Packages -----------------------------------------------------------------------------------------
+
+
+def _packages() -> Iterator[Finding]:
+    try:
+        declared = metadata.requires("gnn-repair") or []
+    except metadata.PackageNotFoundError:
+        yield Finding("packages", "gnn-repair runs without being installed", "pip install it")
+        return
+    for text in declared:
+        match = _REQUIREMENT.match(text)
+        if match is not None and match[3] != _DEVELOPMENT:
+            yield _package(match[1], match[2], match[3])
+
+
+def _package(name: str, least: str | None, extra: str | None) -> Finding:
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        if extra is not None:
+            return Finding(name, f"not installed; comes with gnn-repair[{extra}]")
+        return Finding(name, "not installed", f"pip install {name}")
+    if least is not None and _ordered(version) < _ordered(least):
+        return Finding(name, version, f"{least} or newer is needed")
+    return Finding(name, version)
+
+
+def _ordered(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version, which compare as versions do."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.split("+")[0])[:3])
+
+
+# The machine --------------------------------------------------------------------------------------
+
+
+def _devices() -> Finding:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    parts = [f"{cores} CPU cores, {torch.get_num_threads()} PyTorch threads"]
+    for index in range(torch.cuda.device_count()):
+        found = torch.cuda.get_device_properties(index)
+        parts.append(f"cuda:{index} {found.name} ({found.total_memory / 2**30:.0f} GiB)")
+    if not torch.cuda.is_available():
+        parts.append("no GPU that PyTorch can use")
+    return Finding("devices", "; ".join(parts))
+
+
+def _kernels() -> Finding:
+    from gnn_repair.kernel_cache import compiled_folder
+
+    folder = compiled_folder()
+    if folder is None:
+        advice = "set NUMBA_CACHE_DIR to a folder that can be written"
+        return Finding("kernels", "compiled anew in every process", advice)
+    count = len(list(folder.glob("*.nbc")))
+    return Finding("kernels", f"{count} compiled in {folder}")
+
+
+def _data(root: str | None) -> Finding:
+    from gnn_repair.datasets import DATASETS
+    from gnn_repair.datasets.files import data_root, missing_files
+
+    folder = data_root(root)
+    here = [name for name, spec in DATASETS.items() if not missing_files(spec, folder)]
+    return Finding(
+        "data", f"{len(here)} of {len(DATASETS)} datasets in {folder}: {', '.join(here)}"
+    )
+
+
+# Trials -------------------------------------------------------------------------------------------
+
+
+def _one_lp() -> Finding:
+    """An LP whose answer is known: two messages that each help against one rival."""
+    from gnn_repair.oracle import solve_oracle
+
+    exposure = _known_exposure()
+    solution = solve_oracle(exposure, torch.tensor([0]))
+    answer, known = float(solution.margin[0]), 0.5
+    wrong = (
+        None if abs(answer - known) <= ROUNDING else "the oracle is wrong here; report this line"
+    )
+    return Finding("one LP", f"margin {answer!r}, known to be {known!r}", wrong)
+
+
+def _one_certificate() -> Finding:
+    """The check must accept that answer's certificate and refuse one that was changed."""
+    from gnn_repair.oracle import solve_oracle
+
+    exposure = _known_exposure()
+    solution = solve_oracle(exposure, torch.tensor([0]))
+    changed = replace(solution, rival_weights=solution.rival_weights[:, [0, 2, 1]] * [1, 0.9, 1.1])
+    accepted, refused = bool(solution.check(exposure)), not changed.check(exposure)
+    found = f"right one {'accepted' if accepted else 'refused'}, "
+    found += f"changed one {'refused' if refused else 'accepted'}"
+    wrong = None if accepted and refused else "the check is wrong here; report this line"
+    return Finding("one certificate", found, wrong)
+
+
+def _known_exposure() -> Exposure:
+    from gnn_repair.selftest.lp_catalogue import exposure_of
+    from gnn_repair.selftest.lp_families import Numbers
+
+    table = np.array([[2.0, 0.0, 3.0], [2.0, 3.0, 0.0], [-9.0, 0.0, 0.0]])
+    lengths = np.array([[3]], np.int64)
+    return exposure_of(Numbers(lengths, np.full(3, 1 / 3), table, np.zeros((1, 3))))
+
+
+_LOOKS = {
+    "devices": _devices,
+    "kernels": _kernels,
+    "one LP": _one_lp,
+    "one certificate": _one_certificate,
+}

@@ -1,0 +1,168 @@
+"""Baselines: saved, compared, damaged, and their proofs tried on another model."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from gnn_repair.cli import main
+from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.oracle import solve_oracle
+from gnn_repair.oracle.baseline import compare, load_baseline, save_baseline
+from gnn_repair.selftest.lp_catalogue import exposure_of
+from gnn_repair.selftest.lp_families import Numbers
+
+TRUE = torch.tensor([0, 0, 1])
+
+
+def exposed(table, alpha=(0.25, 0.75, 1.0, 0.5, 0.5)):
+    lengths = np.array([[2], [1], [2]], np.int64)
+    return exposure_of(Numbers(lengths, np.array(alpha), np.array(table, float), np.zeros((3, 3))))
+
+
+BEFORE = [[3, 0, 0], [0, 3, 0], [0, 0, 2], [0, 4, 0], [0, 0, 1]]
+"""Node 0 can be of class 0, node 1 cannot, node 2 can be of class 1."""
+AFTER = [[-3, 0, 0], [0, 3, 0], [2, 0, 0], [0, 4, 0], [0, 0, 1]]
+"""Node 0 no longer can, node 1 can."""
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "baseline.json"
+    save_baseline(solve_oracle(exposed(BEFORE), TRUE), path)
+    return path
+
+
+def test_nothing_changes_for_the_same_model(saved):
+    exposure = exposed(BEFORE)
+    found = compare(solve_oracle(exposure, TRUE), saved, exposure)
+    assert found.ok() and found.changes.empty and found.broken.empty
+    assert (found.compared, found.missing, found.new) == (3, 0, 0)
+    assert found.reach_before == found.reach_after == pytest.approx(2 / 3)
+
+
+def test_lost_and_gained_answers_are_named(saved):
+    exposure = exposed(AFTER)
+    found = compare(solve_oracle(exposure, TRUE), saved, exposure)
+    assert found.lost["node"].tolist() == [0] and found.gained["node"].tolist() == [1]
+    assert found.drop == 0 and found.ok()
+    # Node 0's witness loses now, and node 1's rivals exclude nothing any more.
+    assert found.broken["node"].tolist() == [0, 1]
+    assert "1 lost, 1 gained" in str(found) and "2 of the baseline's own proofs" in str(found)
+
+
+def test_a_witness_is_brought_to_todays_masses(saved):
+    """Twice the mass: λ of before adds up to half of it, and still wins once it is scaled."""
+    exposure = exposed(BEFORE, alpha=(0.5, 1.5, 2.0, 1.0, 1.0))
+    assert compare(solve_oracle(exposure, TRUE), saved, exposure).broken.empty
+
+
+def test_what_was_not_asked_again_is_missing_and_not_ok(saved):
+    found = compare(solve_oracle(exposed(BEFORE), TRUE, [0, 2]), saved)
+    assert found.missing == 1 and not found.ok(tolerance=1.0)
+    found = compare(solve_oracle(exposed(BEFORE), "all"), saved)
+    assert found.new == 6 and found.ok()
+
+
+def test_a_drop_beyond_the_tolerance_is_not_ok(saved):
+    worse = [[-3, 0, 0], *BEFORE[1:]]
+    found = compare(solve_oracle(exposed(worse), TRUE), saved)
+    assert found.drop == pytest.approx(1 / 3)
+    assert not found.ok(0.3) and found.ok(0.34)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda c: c.pop("kind"),
+        lambda c: c.update(version=2),
+        lambda c: c["answers"].pop("node"),
+        lambda c: c["answers"]["node"].pop(),
+        lambda c: c["answers"].update(node=[0, 0.5, 2]),
+        lambda c: c["answers"].update(node=[0, True, 2]),
+        lambda c: c["answers"].update(node=[0, 0, 2]),
+        lambda c: c["answers"].update(verdict=["can", "maybe", "can"]),
+        lambda c: c["answers"].update(witness=[[], [[0]], []]),
+        lambda c: c["answers"].update(margin=[1, 2, None]),
+    ],
+)
+def test_a_damaged_baseline_is_one_sentence(saved, damage):
+    content = json.loads(saved.read_text())
+    damage(content)
+    saved.write_text(json.dumps(content))
+    with pytest.raises(FileFormatError, match="baseline"):
+        load_baseline(saved)
+
+
+def test_no_file_and_no_json(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        load_baseline(tmp_path / "none.json")
+    (tmp_path / "text").write_text("nothing")
+    with pytest.raises(InputError, match="text is not a baseline"):
+        load_baseline(tmp_path / "text")
+
+
+# The command --------------------------------------------------------------------------------------
+
+FACTORY = """
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import SGConv
+
+def made(bias=0.0):
+    torch.manual_seed(0)
+    ring = torch.arange(12)
+    edges = torch.stack([ring, (ring + 1) % 12])
+    data = Data(x=torch.randn(12, 4), edge_index=torch.cat([edges, edges.flip(0)], 1))
+    data.y = torch.arange(12) % 3
+    model = SGConv(4, 3)
+    model.lin.bias.data = torch.tensor([bias, 0.0, 0.0])
+    return model, data
+
+def tilted():
+    return made(-5.0)
+
+def wrong():
+    return 7
+
+def broken():
+    raise RuntimeError("no weights")
+"""
+
+
+def run(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["gnn-repair", "check", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    out = capsys.readouterr()
+    return caught.value.code or 0, out.out, out.err
+
+
+def test_the_command_saves_passes_and_fails(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "factory_of_check.py").write_text(FACTORY)
+    call = ("--baseline", "b.json")
+    assert run(monkeypatch, capsys, "factory_of_check:made", *call)[0] == 2
+    assert run(monkeypatch, capsys, "factory_of_check:made", *call, "--save")[0] == 0
+    code, out, _ = run(monkeypatch, capsys, "factory_of_check:made", *call)
+    assert code == 0 and "0 lost" in out and "0 of the baseline's own proofs" in out
+    code, out, _ = run(monkeypatch, capsys, "factory_of_check:tilted", *call, "--format", "json")
+    [found] = json.loads(out)
+    assert code == 1 and found["reach after"] < found["reach before"]
+    assert {row["class"] for row in found["changes"] if row["before"] == "can"} == {0}
+    assert run(monkeypatch, capsys, "factory_of_check:tilted", *call, "--tolerance", "100")[0] == 0
+
+
+BAD = ["factory_of_check:wrong", "factory_of_check:broken", "factory_of_check:absent"]
+
+
+@pytest.mark.parametrize("name", [*BAD, "nowhere:at_all", "nothing"])
+def test_a_bad_factory_is_one_sentence(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "factory_of_check.py").write_text(FACTORY)
+    code, _, err = run(monkeypatch, capsys, name, "--baseline", "b.json", "--save")
+    assert code == 2 and len(err.splitlines()) == 1 and not (tmp_path / "b.json").exists()

@@ -1,0 +1,95 @@
+"""Frames of exposures, solutions and reach against rows computed by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gnn_repair.errors import InputError
+from gnn_repair.oracle import reach, solve_oracle
+from gnn_repair.oracle.frames import confusion_by_reach, source_ranking
+from gnn_repair.selftest.lp_catalogue import exposure_of
+from gnn_repair.selftest.lp_families import Numbers
+
+
+@pytest.fixture
+def exposure():
+    """Three recipients with two, one and two terms; three classes."""
+    table = np.array(
+        [[3.0, 0, 0], [0, 3.0, 0], [0, 0, 2.0], [0, 4.0, 0], [0, 0, 1.0]]
+    )  # classes 0 and 1 are there for node 0, 2 for node 1, 1 and 2 for node 2
+    alpha = np.array([0.25, 0.75, 1.0, 0.5, 0.5])
+    lengths = np.array([[2], [1], [2]], np.int64)
+    return exposure_of(Numbers(lengths, alpha, table, np.zeros((3, 3))))
+
+
+TRUE = torch.tensor([0, 0, 1])
+"""Node 0: predicted 1, can be 0. Node 1: predicted 2, cannot be 0. Node 2: right."""
+
+
+def test_a_solution_has_a_row_an_lp(exposure):
+    frame = solve_oracle(exposure, TRUE).to_frame()
+    assert frame["node"].tolist() == [0, 1, 2]
+    assert frame["class"].tolist() == [0, 0, 1]
+    assert frame["verdict"].tolist() == ["can", "cannot", "can"]
+    assert frame["margin"].tolist() == pytest.approx([3, -2, 4])
+    assert frame["bound"].tolist() == pytest.approx([3, -2, 4])
+    assert frame["support"].tolist() == [1, 1, 1]
+    assert frame["terms"][0] == ((0, pytest.approx(1.0)),)
+    assert frame["status"].tolist() == ["optimal"] * 3
+
+
+def test_an_exposure_has_a_row_a_term(exposure):
+    frame = exposure.to_frame([2, 0])
+    assert frame["node"].tolist() == [2, 2, 0, 0]
+    assert frame["coefficient"].tolist() == [0.5, 0.5, 0.25, 0.75]
+    assert frame["source"].tolist() == [0, 1, 0, 1]  # terms 3, 4, 0 and 1, modulo three nodes
+    assert frame["logit 1"].tolist() == [4, 0, 0, 3]
+    assert set(frame["group"]) == {"group 0"}
+    assert len(exposure.to_frame()) == exposure.num_terms
+
+
+def test_reach_has_a_row_a_member(exposure):
+    row = reach(exposure, TRUE).to_frame().iloc[0]
+    assert row["true_class_reach"] == pytest.approx(2 / 3)
+    assert (row["error_hits"], row["error_total"]) == (1, 2)
+    assert row["error_low"] < 0.5 < row["error_high"]
+
+
+def test_sources_are_ranked_by_the_witnesses_that_use_them(exposure):
+    ranked = source_ranking(solve_oracle(exposure, TRUE), exposure)
+    # Node 0 listens to term 0 (of node 0), node 2 to term 3 (of node 0): 0.75 and 0.5 beyond α.
+    assert ranked.to_dict("records") == [
+        {
+            "source": 0,
+            "witnesses": 2,
+            "mass": pytest.approx(2.0),
+            "gained": pytest.approx(1.25),
+            "alone": 2,
+        }
+    ]
+
+
+def test_confusion_tells_lost_evidence_from_badly_weighed(exposure):
+    found = confusion_by_reach(solve_oracle(exposure, TRUE), exposure, TRUE)
+    rows = {(r["true"], r["predicted"]): r for r in found.to_dict("records")}
+    assert rows[0, 1]["can"] == 1 and rows[0, 1]["cannot"] == 0
+    assert rows[0, 2]["cannot"] == 1 and rows[0, 2]["can"] == 0
+    assert rows[1, 1]["nodes"] == 1 and set(rows) == {(0, 1), (0, 2), (1, 1)}
+
+
+def test_foreign_solutions_and_questions_are_refused(exposure):
+    solution = solve_oracle(exposure, TRUE)
+    with pytest.raises(InputError, match="another exposure"):
+        source_ranking(solution, exposure.restrict([0]))
+    with pytest.raises(InputError, match="true class"):
+        confusion_by_reach(solution, exposure, torch.full((3,), -1))
+
+
+def test_notebooks_get_words_and_a_table_and_no_markup(exposure):
+    solution = solve_oracle(exposure, "all")
+    assert "<table" in solution._repr_html_() and "more rows" not in solution._repr_html_()
+    assert "<table" in reach(exposure, TRUE)._repr_html_()
+    named = exposure.__class__.__name__
+    assert named in exposure._repr_html_() and "<table" not in exposure._repr_html_()

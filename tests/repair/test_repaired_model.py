@@ -1,0 +1,230 @@
+"""A repaired model is the model with its repair, on every graph and after every way of saving."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import (
+    APPNP,
+    GATConv,
+    GATv2Conv,
+    GCNConv,
+    GINConv,
+    GraphConv,
+    SAGEConv,
+    SGConv,
+    TAGConv,
+)
+
+import gnn_repair as gr
+from gnn_repair.budget import Budget
+from gnn_repair.errors import InputError
+
+CLASSES, WIDTH = 3, 6
+
+
+class TwoLayers(nn.Module):
+    """A convolution, ReLU, another, and a linear head."""
+
+    def __init__(self, first, last, width=8, tail=None):
+        super().__init__()
+        self.first, self.last = first, last
+        self.head = tail or nn.Linear(width, CLASSES)
+
+    def forward(self, x, edge_index):
+        return self.head(self.last(self.first(x, edge_index).relu(), edge_index))
+
+
+class Residual(nn.Module):
+    """A skip around the last convolution, LayerNorm and ReLU before the head."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.conv = nn.Linear(WIDTH, 8), GCNConv(8, 8)
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, CLASSES)
+
+    def forward(self, x, edge_index):
+        x = self.enter(x).relu()
+        return self.head(self.norm(x + self.conv(x, edge_index)).relu())
+
+
+class Predicts(nn.Module):
+    """An MLP, then personalised PageRank."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin, self.prop = nn.Linear(WIDTH, CLASSES), APPNP(3, 0.1)
+
+    def forward(self, x, edge_index):
+        return self.prop(self.lin(x), edge_index)
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+
+
+KINDS = {
+    "gcn": lambda: TwoLayers(GCNConv(WIDTH, 8), GCNConv(8, 8)),
+    "gat": lambda: TwoLayers(GATConv(WIDTH, 4, heads=2), GATConv(8, 4, heads=2)),
+    "gatv2": lambda: TwoLayers(GATv2Conv(WIDTH, 8), GATv2Conv(8, 8)),
+    "sage": lambda: TwoLayers(SAGEConv(WIDTH, 8), SAGEConv(8, 8)),
+    "graphconv": lambda: TwoLayers(GraphConv(WIDTH, 8), GraphConv(8, 8)),
+    "sgc": lambda: SGConv(WIDTH, CLASSES, K=2),
+    "tag": lambda: TwoLayers(GCNConv(WIDTH, 8), TAGConv(8, 8, K=2)),
+    "appnp": Predicts,
+    "gin": lambda: TwoLayers(GCNConv(WIDTH, 8), GINConv(nn.Identity()), tail=mlp()),
+    "residual": Residual,
+}
+
+
+def graph(seed, nodes):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(nodes, WIDTH, generator=generator)
+    edges = torch.randint(nodes, (2, 3 * nodes), generator=generator)
+    edges = torch.cat([edges, edges.flip(0)], 1)
+    y = torch.randint(CLASSES, (nodes,), generator=generator)
+    return Data(x=x, edge_index=edges, y=y)
+
+
+def fitted_on(model, data, repair=None):
+    repair = repair or gr.SetTranslation(budget=Budget(20, None, 0.05, 0.0), hidden=8)
+    exposure = gr.expose(model, data)
+    first = torch.arange(data.num_nodes) % 2 == 0
+    return repair.fit(exposure, data.y, first, ~first)
+
+
+@pytest.fixture
+def case(request):
+    torch.manual_seed(0)
+    model, data = KINDS[getattr(request, "param", "gcn")](), graph(0, 40)
+    return model.eval(), data, fitted_on(model, data)
+
+
+@pytest.mark.parametrize("case", KINDS, indirect=True)
+def test_it_is_the_repair_of_the_models_exposure_on_new_graphs(case):
+    model, data, fitted = case
+    repaired = gr.repaired(model, fitted)
+    assert not fitted.unchanged.any()
+    for other in (data, graph(1, 25), graph(2, 60)):
+        expected = fitted.logits(gr.expose(model, other))[0]
+        found = repaired(other.x, other.edge_index)
+        assert found.dtype == torch.float32
+        assert torch.allclose(found.double(), expected, atol=2e-5)
+        assert (found - model(other.x, other.edge_index)).abs().max() > 1e-3
+
+
+def test_later_graphs_are_not_probed(case, monkeypatch):
+    model, data, fitted = case
+    repaired = gr.repaired(model, fitted)
+    repaired(data.x, data.edge_index)
+    monkeypatch.setattr("gnn_repair.exposure.final_aggregation.probe", None)
+    monkeypatch.setattr("gnn_repair.exposure.from_model.certify", None)
+    other = graph(1, 25)
+    assert repaired(other.x, other.edge_index).shape == (25, CLASSES)
+
+
+@pytest.mark.parametrize("repair", [gr.Reweighting, gr.NodeTranslation, gr.RefitHead])
+def test_other_repairs_work_too(case, repair):
+    model, data, _ = case
+    fitted = fitted_on(model, data, repair(budget=Budget(20, None, 0.05, 0.0)))
+    other = graph(1, 25)
+    expected = fitted.logits(gr.expose(model, other))[0]
+    found = gr.repaired(model, fitted)(other.x, other.edge_index)
+    assert torch.allclose(found.double(), expected, atol=2e-5)
+
+
+def test_the_model_is_left_as_it_was(case):
+    model, data, fitted = case
+    model.train()
+    before = copy.deepcopy(model.state_dict())
+    repaired = gr.repaired(model, fitted)
+    repaired(data.x, data.edge_index)
+    assert model.training and all(p.requires_grad for p in model.parameters())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_changes_are_the_nodes_whose_class_changes(case):
+    model, data, fitted = case
+    repaired = gr.repaired(model, fitted)
+    found = repaired.changes(data.x, data.edge_index)
+    before = model(data.x, data.edge_index).argmax(1)
+    after = repaired(data.x, data.edge_index).argmax(1)
+    assert found["node"].tolist() == (before != after).nonzero().view(-1).tolist()
+    assert found["after"].tolist() == after[found["node"].to_numpy()].tolist()
+    assert len(found) > 0
+
+
+WAYS = {
+    "deepcopy": lambda it, path: copy.deepcopy(it),
+    "pickle": lambda it, path: pickle.loads(pickle.dumps(it)),
+    "torch.save": lambda it, path: _through_torch(it),
+}
+
+
+def _through_torch(module):
+    buffer = io.BytesIO()
+    torch.save(module, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_copies_give_the_same(case, way, tmp_path):
+    model, data, fitted = case
+    repaired = gr.repaired(model, fitted)
+    expected = repaired(data.x, data.edge_index)
+    again = WAYS[way](repaired, tmp_path)
+    assert torch.equal(again(data.x, data.edge_index), expected)
+
+
+def test_state_dict_and_file_hold_model_and_repair(case, tmp_path):
+    model, data, fitted = case
+    repaired = gr.repaired(model, fitted)
+    expected = repaired(data.x, data.edge_index)
+    torch.manual_seed(5)
+    other = KINDS["gcn"]()
+    shell = gr.repaired(other, fitted_on(other, graph(3, 30)))
+    shell.load_state_dict(repaired.state_dict())
+    assert torch.equal(shell(data.x, data.edge_index), expected)
+    repaired.save(tmp_path / "both.safetensors")
+    loaded = gr.RepairedModel.load(tmp_path / "both.safetensors", KINDS["gcn"]())
+    assert torch.equal(loaded(data.x, data.edge_index), expected)
+
+
+def test_double_precision_gives_double_logits(case):
+    model, data, fitted = case
+    repaired = gr.repaired(model, fitted).double()
+    found = repaired(data.x.double(), data.edge_index)
+    assert found.dtype == torch.float64
+    single = gr.repaired(model.float(), fitted)(data.x, data.edge_index)
+    assert torch.allclose(found, single.double(), atol=1e-4)
+
+
+def test_changed_weights_are_noticed(case):
+    model, data, fitted = case
+    repaired = gr.repaired(model, fitted)
+    repaired(data.x, data.edge_index)
+    with torch.no_grad():
+        model.head.weight.mul_(2)
+    with pytest.raises(InputError, match="other weights"):
+        repaired(data.x, data.edge_index)
+
+
+def test_bad_input_is_one_sentence(case, tmp_path):
+    model, data, fitted = case
+    torch.manual_seed(7)
+    with pytest.raises(InputError, match="other weights"):
+        gr.repaired(KINDS["gcn"](), fitted)
+    with pytest.raises(InputError, match="pass what a repair's fit gave"):
+        gr.repaired(model, "nothing")
+    with pytest.raises(InputError, match="cannot be called like that"):
+        gr.repaired(model, fitted)(data.x)
+    gr.repaired(model, fitted).save(tmp_path / "f")
+    with pytest.raises(InputError, match="another model's weights"):
+        gr.RepairedModel.load(tmp_path / "f", KINDS["sgc"]())

@@ -1,0 +1,60 @@
+"""Plots on the caller's axes hold the numbers of the exposure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+import gnn_repair as gr
+from gnn_repair.errors import InputError
+from gnn_repair.selftest.lp_catalogue import exposure_of
+from gnn_repair.selftest.lp_families import Numbers
+
+
+@pytest.fixture
+def exposure():
+    table = np.array([[3.0, 0, 0], [0, 3.0, 0], [0, 0, 2.0], [0, 4.0, 0], [0, 0, 1.0]])
+    alpha = np.array([0.25, 0.75, 1.0, 0.5, 0.5])
+    lengths = np.array([[2], [1], [2]], np.int64)
+    return exposure_of(Numbers(lengths, alpha, table, np.zeros((3, 3))))
+
+
+def axes():
+    return Figure().add_subplot()
+
+
+def test_a_node_is_drawn_where_its_logits_are(exposure):
+    ax = gr.plot_node(exposure, 0, 0, class_names=["red", "green", "blue"], ax=axes())
+    assert ax.get_title() == "node 0, which is red"
+    points = {line.get_label(): line.get_xydata()[0] for line in ax.lines}
+    rivals = [ax.get_xlabel().split(" over ")[1].split(" ")[0] for _ in (0,)]
+    rivals.append(ax.get_ylabel().split(" over ")[1].split(" ")[0])
+    place = {"green": 0.75 - 2.25, "blue": 0.75}  # z = (0.75, 2.25, 0)
+    assert points["Frozen"] == pytest.approx([place[rival] for rival in rivals])
+    assert points["Oracle"] == pytest.approx([3, 3])  # λ puts all on the first message
+
+
+def test_reach_is_a_histogram_of_every_node(exposure):
+    ax = gr.plot_reach(exposure, torch.tensor([0, 0, 1]), ax=axes())
+    assert sum(patch.get_height() for patch in ax.patches) == pytest.approx(3)
+
+
+def test_axes_are_made_where_none_are_given(exposure):
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend("agg")
+    ax = gr.plot_node(exposure, 0, torch.tensor([0, 0, 1]))
+    plt.close(ax.figure)
+
+
+def test_bad_input_is_one_sentence(exposure):
+    with pytest.raises(InputError, match="plot_node draws"):
+        gr.plot_node("nothing", 0, 0)
+    with pytest.raises(InputError, match="EvidenceLadder"):
+        gr.plot_rungs("nothing")
+    with pytest.raises(InputError):
+        gr.plot_node(exposure, 99, 0, ax=axes())
+    with pytest.raises(InputError, match="classes are 0 to 2"):
+        gr.plot_node(exposure, 0, 7, ax=axes())

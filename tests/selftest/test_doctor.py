@@ -1,0 +1,76 @@
+"""``gnn-repair doctor`` looks things up, tries them, and says what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from importlib import metadata
+
+import pytest
+
+from gnn_repair.cli import main
+from gnn_repair.oracle import OracleSolution
+from gnn_repair.selftest import doctor
+
+
+def found(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["gnn-repair", "doctor", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return caught.value.code or 0, capsys.readouterr().out
+
+
+def test_a_sound_installation_is_called_so(monkeypatch, capsys, tmp_path):
+    code, out = found(monkeypatch, capsys, "--format", "json", "--root", str(tmp_path))
+    rows = {row["subject"]: row for row in json.loads(out)}
+    assert code == 0 and not any(row["wrong"] for row in rows.values())
+    assert rows["torch"]["found"] == metadata.version("torch")
+    assert rows["data"]["found"].startswith("1 of ") and str(tmp_path) in rows["data"]["found"]
+    assert rows["one LP"]["found"] == "margin 0.5, known to be 0.5"
+    assert "pytest" not in rows  # only those who work on the package need it
+
+
+def test_a_table_ticks_every_line(monkeypatch, capsys):
+    code, out = found(monkeypatch, capsys)
+    assert code == 0 and "✗" not in out and out.count("✓") >= 15
+
+
+def test_an_old_package_is_named(monkeypatch):
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: "0.9.12")
+    finding = doctor._package("numba", "0.60", None)
+    assert (finding.found, finding.wrong) == ("0.9.12", "0.60 or newer is needed")
+    assert doctor._package("numba", "0.9.9", None).wrong is None
+
+
+def test_a_missing_package_is_wrong_only_where_it_is_needed(monkeypatch):
+    def absent(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor.metadata, "version", absent)
+    assert doctor._package("ray", "2.40", "ray").wrong is None
+    assert doctor._package("numba", "0.60", None).wrong == "pip install numba"
+
+
+def test_a_wrong_oracle_and_a_blind_check_are_found(monkeypatch, capsys):
+    import gnn_repair.oracle as oracle
+
+    solve = oracle.solve_oracle
+
+    def off(exposure, targets):
+        answer = solve(exposure, targets)
+        return dataclasses.replace(answer, margin=answer.margin + 1e-6)
+
+    monkeypatch.setattr(oracle, "solve_oracle", off)
+    monkeypatch.setattr(OracleSolution, "check", lambda self, exposure: True)
+    code, out = found(monkeypatch, capsys, "--format", "json")
+    wrong = {row["subject"] for row in json.loads(out) if row["wrong"]}
+    assert code == 1 and wrong == {"one LP", "one certificate"}
+
+
+def test_a_look_that_fails_is_a_line_and_not_an_end(monkeypatch):
+    def broken():
+        raise RuntimeError("no driver")
+
+    finding = doctor._tried("devices", broken)
+    assert finding.found == "RuntimeError: no driver" and finding.wrong
