@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from browser import DESKTOP, PHONE, missing, open_browser
+from matplotlib.figure import Figure
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv
@@ -17,6 +18,7 @@ from gnn_repair.exposure import TailedExposure, expose
 from gnn_repair.oracle import reach, solve_oracle
 from gnn_repair.reporting import gather, report, write_figures
 from gnn_repair.reporting.planes import hull, plane_of
+from gnn_repair.reporting.plots import plot_node, plot_reach
 
 CLASSES, NODES = 4, 60
 WIDTHS = [DESKTOP, 1440, PHONE]
@@ -92,6 +94,18 @@ def test_figures_of_a_tail_are_drawn_without_a_polytope(world, graph, tmp_path):
     paths = write_figures(gather(exposure, graph.y, solution=solution), tmp_path, formats=["svg"])
     text = next(path for path in paths if path.name.startswith("node-")).read_text()
     assert "wins" in text and len(paths) == 6
+
+
+def test_single_plots_of_a_tail(world, graph):
+    _, exposure, solution, _ = world
+    node = int(solution.node[solution.reachable][-1])
+    axes = plot_node(exposure, node, graph.y, ax=Figure().add_subplot())
+    drawn = axes.lines[0].get_xydata()
+    evidence = gather(exposure, graph.y, torch.tensor([node]))
+    plane = plane_of(evidence, 0)
+    np.testing.assert_allclose(drawn, plane.place(evidence.tail.alone_logits))
+    axes = plot_reach(exposure, graph.y, ax=Figure().add_subplot())
+    assert "best margin found" in axes.get_xlabel()
 
 
 def test_a_solution_of_another_model_is_refused(world, graph):
