@@ -105,13 +105,14 @@ def _reach(solution: Any) -> str:
 
 def _kind(exposure: Any, solution: Any) -> str:
     """What kind of answers these are, where the model ends in a tail; else nothing."""
+    from gnn_repair.exposure.tails.description import followed_by
+
     tail = getattr(exposure, "tail", None)
     if tail is None:
         return ""
-    steps = ", ".join(dict.fromkeys(operation.title for operation in tail.operations))
     left = int((~solution.decided).sum())
     return (
-        f"the mixture is followed by {steps}: a win was run through the model, a loss is proved by "
+        f"the mixture is followed by {followed_by(tail)}: a win was run through the model, a loss is proved by "
         f"bounds, {left:,} answers are undecided"
     )
 

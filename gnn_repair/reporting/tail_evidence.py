@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.exposure import TailedExposure
+from gnn_repair.exposure.tails.description import followed_by
 from gnn_repair.oracle.tails.replaying import model_logits
 from gnn_repair.oracle.tails.sentence import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.tails.solution import TailSolution
@@ -84,9 +85,8 @@ def tail_evidence(
     counts = np.diff(part.segments[:: part.num_groups].numpy())
     alpha = part.coefficients[0].double().numpy()
     chosen = torch.from_numpy(np.where(np.repeat(known, counts), witness, alpha))
-    titles = dict.fromkeys(operation.title for operation in part.tail.operations)
     return TailEvidence(
-        words=", ".join(titles),
+        words=followed_by(part.tail),
         scope=part.scope,
         replayed=part.replay is not None,
         verdict=np.where(known, codes[where], UNSOLVED),
