@@ -112,8 +112,8 @@ def _kind(exposure: Any, solution: Any) -> str:
         return ""
     left = int((~solution.decided).sum())
     return (
-        f"the mixture is followed by {followed_by(tail)}: a win was run through the model, a loss is proved by "
-        f"bounds, {left:,} answers are undecided"
+        f"the mixture is followed by {followed_by(tail)}: a win was run through the model, a loss "
+        f"is proved by bounds, {left:,} answers are undecided"
     )
 
 
