@@ -16,6 +16,7 @@ test: lint types tests
 lint: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tools.lint_page
 
 types: .venv/.installed-dev
 	$(BIN)/mypy
@@ -54,6 +55,9 @@ mutation: .venv/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutation $(ARGS)
 
 # The tests on the lowest versions that pyproject.toml allows, and on the newest there are.
+# The newest torch for Linux brings gigabytes of CUDA; without a GPU name a CPU build instead, such
+# as TORCH=torch==2.13.0+cpu, with pip's own settings pointing to where such builds lie.
+TORCH ?= torch
 test-minimum: .venv-minimum/.installed
 	OMP_NUM_THREADS=1 .venv-minimum/bin/pytest -n 2 $(ARGS)
 
@@ -69,7 +73,7 @@ test-latest: .venv-latest/.installed
 
 .venv-latest/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-latest
-	.venv-latest/bin/pip install --quiet --upgrade torch
+	.venv-latest/bin/pip install --quiet --upgrade '$(TORCH)'
 	.venv-latest/bin/pip install --quiet --upgrade --editable '.[dev]'
 	@touch $@
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from gnn_repair.budget import Budget
 from gnn_repair.kernels import backend
 
-BETAS = (0.9, 0.999)
+BETAS = (0.9, 0.999)  # as PyTorch
 EPSILON = 1e-8
 """PyTorch's own defaults, as are the betas; the Triton kernel holds the same numbers."""
 

@@ -67,6 +67,7 @@ SHORT = Budget(epochs=200, patience=None, learning_rate=1e-2, weight_decay=5e-4)
 LONG = Budget(epochs=1000, patience=100, learning_rate=1e-2, weight_decay=5e-4)
 """The five added backbones."""
 
+# Epochs, patience, learning rate and weight decay are the paper's.
 REWEIGHTING = Budget(300, 60, 5e-4, 1e-4, decoupled=True, epoch_zero=True)
 TRANSLATION = Budget(500, 80, 1e-3, 1e-4, decoupled=True, epoch_zero=True)
 """Set translation."""
@@ -80,6 +81,7 @@ BATCHED = ("sgc", "mixhop", "h2gcn")
 BATCHES = {"squirrel": 8, "amazon-ratings": 16}
 """Batch sizes of these; BATCH on every other dataset."""
 BATCH = 64
+"""The paper's."""
 
 
 def paper_batch_size(

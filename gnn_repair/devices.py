@@ -45,3 +45,15 @@ def out_of_memory_hint(doing: str) -> Iterator[None]:
         raise DeviceError(
             f"out of GPU memory while {doing}; pass fewer splits at a time or use device='cpu'"
         ) from error
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """PyTorch's generators begin at ``seed`` inside, and afterwards stand where they stood.
+
+    A GPU's generator is put back only where its ``device`` is given.
+    """
+    gpus = [device.index or 0] if device is not None and device.type == "cuda" else []
+    with torch.random.fork_rng(gpus):
+        torch.manual_seed(seed)
+        yield

@@ -22,6 +22,7 @@ from gnn_repair.adam import FlatParameters, MemberAdam
 from gnn_repair.budget import LONG as LONG
 from gnn_repair.budget import SHORT as SHORT
 from gnn_repair.budget import Budget as Budget
+from gnn_repair.errors import InputError
 
 CHECK_EVERY = 10
 """Steps, at least, between two looks of the host, which come at the end of an epoch. Later epochs
@@ -92,8 +93,17 @@ class Fitted:
     """[S] bool: stopped because its loss was not finite."""
 
 
+def check_progress(on_progress: object) -> None:
+    """Raise InputError unless it can be called, or is None."""
+    if not (on_progress is None or callable(on_progress)):
+        raise InputError(
+            f"on_progress is {on_progress!r:.60}; give a function of one Progress, or None"
+        )
+
+
 def fit(trainee: Trainee, budget: Budget, on_progress: ProgressCallback | None = None) -> Fitted:
     """Train every member of ``trainee`` within ``budget`` and keep its best state."""
+    check_progress(on_progress)
     run = _Run(trainee, budget)
     first_step, later_step = _Replayed(run, first=True), _Replayed(run, first=False)
     every = max(1, CHECK_EVERY // trainee.steps_per_epoch)
@@ -127,6 +137,7 @@ class _Run:
         self.diverged = torch.zeros_like(self.active)
         self.now = torch.zeros((), dtype=torch.long, device=self.device)
         self.tally = torch.zeros(members, device=self.device)
+        self.ones = torch.ones(members, device=self.device, dtype=self.matrix.dtype)
 
     def step(self, first: bool) -> None:
         """Train on the next batch; an epoch's first step evaluates the present state before."""
@@ -142,7 +153,8 @@ class _Run:
             self.now.add_(1)
             self.epochs_run.add_(self.active)
         self.optimizer.forget()
-        losses.sum().backward()
+        # The gradient of their sum, without a sum to be formed.
+        losses.backward(self.ones.to(losses.dtype))
         self.optimizer.step(self.trainee.learning())
         # A graph that is still referred to would tie the next step to this one's CUDA stream.
         self.trainee.parameters = self.parameters.views(self.matrix.detach())

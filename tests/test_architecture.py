@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ PACKAGE = Path(gnn_repair.__file__).parent
 LAYERS = [
     {"errors"},
     {"atomic"},
-    {"published", "files", "devices", "budget", "startup", "immutable", "thresholds", "notebook"},
+    {"published", "files", "devices", "budget", "startup", "immutable", "thresholds"},
+    {"notebook", "highs"},
     {"kernel_cache"},
     {"kernels"},
     {"datasets", "adam"},
@@ -76,3 +78,28 @@ def test_importing_the_package_loads_nothing_heavy():
     code = "import sys, gnn_repair; print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"
+
+
+def test_highspy_is_spoken_to_in_one_place():
+    """One file imports it, and no other builds its models."""
+    speakers = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if re.search(r"import highspy|passModel|HighsLp", path.read_text(encoding="utf-8"))
+    }
+    assert speakers == {"highs.py"}
+
+
+SHARED = {"Budget", "Case", "Outcome"}
+"""Classes that still share a name: a tail's solver has budgets and cases of its own, and folds an
+outcome."""
+
+
+def test_no_two_classes_share_a_name():
+    found: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
+    shared = {name: places for name, places in found.items() if len(places) > 1}
+    assert set(shared) <= SHARED, shared

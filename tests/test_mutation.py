@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tools.mutation.__main__ import EQUIVALENT
+from tools.mutation.equivalent import read_equivalent
 from tools.mutation.mutants import mutants_of
 
 ROOT = Path(__file__).parents[1]
@@ -17,7 +19,7 @@ LIMIT: float = 0.5
 
 def larger(a, b=1):
     if not a < b and b > 0:
-        check(a)
+        check(a, zip(a, b, strict=True))
         return max(a, -b) + LIMIT
     raise ValueError(f"{a} + 1")
 '''
@@ -33,23 +35,71 @@ def test_every_change_is_made_once_and_words_are_left_alone(tmp_path):
         "max becomes min", "USub is dropped", "Add becomes Sub",
     }  # fmt: skip
     original = ast.unparse(ast.parse(MODULE))
-    versions = [ast.unparse(mutant.tree) for mutant in mutants_of(path)]
+    versions = [ast.unparse(mutant.changed[0]) for mutant in mutants_of(path)]
     assert len(set(versions)) == len(versions) == 12
     assert original not in versions
 
 
-def test_a_noticed_mutant_is_killed_and_an_unnoticed_one_survives(tmp_path):
-    (tmp_path / "pair.py").write_text("def both(a, b):\n    return a + b\n\n\nSPARE = 3\n")
-    (tmp_path / "test_pair.py").write_text(
-        "from pair import both\n\n\ndef test_both():\n    assert both(2, 3) == 5\n"
-    )
+PAIR = """
+from dataclasses import dataclass, field
+
+STEP = 2
+SPARE = 3
+
+
+@dataclass(frozen=True)
+class Base:
+    width: int = 4
+    depth: int = field(default=5)
+
+    def area(self, height=6):
+        def twice(number):
+            return number * 7
+
+        return twice(self.width) + height
+
+
+@dataclass(frozen=True)
+class Heir(Base):
+    depth: int = 8
+
+
+def idle(a):
+    return a - 1
+"""
+TESTS = """
+import pytest
+from pair import STEP, Base, Heir, idle
+
+
+@pytest.fixture(scope="module")
+def heir():
+    return Heir()
+
+
+def test_heir(heir):
+    assert (heir.width, heir.depth) == (4, 8)
+
+
+def test_base():
+    assert (STEP, Base.width, Base().depth, Base(1).area()) == (2, 4, 5, 13)
+
+
+def test_nothing():
+    assert idle
+"""
+
+
+def test_a_mutant_is_killed_by_the_tests_that_reach_it_and_by_nothing_else(tmp_path):
+    (tmp_path / "pair.py").write_text(PAIR)
+    (tmp_path / "test_pair.py").write_text(TESTS)
     code = (
         "from pathlib import Path\n"
         "from tools.mutation.mutants import mutants_of\n"
-        "from tools.mutation.trials import run_all\n"
+        "from tools.mutation.trials import Trials, run_tests\n"
+        "def tell(t): print(t.fate, t.tests, t.mutant.change.split(' in ')[0], flush=True)\n"
         "mutants = list(mutants_of(Path('pair.py')))\n"
-        "for trial in run_all(mutants, ['test_pair.py'], 1, 60):\n"
-        "    print(trial.fate, trial.mutant.change)\n"
+        "run_tests(Trials(mutants, [Path('pair.py')], tell, Path('cache')), ['test_pair.py'])\n"
     )
     run = subprocess.run(
         [sys.executable, "-c", code],
@@ -59,7 +109,26 @@ def test_a_noticed_mutant_is_killed_and_an_unnoticed_one_survives(tmp_path):
         text=True,
         check=True,
     )
-    assert run.stdout.splitlines() == [
-        "killed Add becomes Sub in `return a + b`",
-        "survived 3 becomes 4 in `SPARE = 3`",
+    told = [line for line in run.stdout.splitlines() if "becomes" in line]
+    # A change that importing the module makes is tried with every cheap test.
+    assert told == [
+        "killed 3 2 becomes 3",
+        "survived 3 3 becomes 4",
+        "killed 3 4 becomes 5",
+        "killed 3 5 becomes 6",
+        "killed 1 6 becomes 7",
+        "killed 1 Mult becomes Div",
+        "killed 1 7 becomes 8",
+        "killed 1 Add becomes Sub",
+        "killed 3 8 becomes 9",
+        "survived 0 Sub becomes Add",
+        "survived 0 1 becomes 2",
     ]
+
+
+def test_what_is_listed_as_changing_nothing_exists_and_has_a_reason(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    listed = read_equivalent(EQUIVALENT)
+    assert all(listed.values())
+    names = {key.split(": ")[0] for key in listed}
+    assert not set(listed) - {m.key for name in names for m in mutants_of(Path(name))}

@@ -12,6 +12,8 @@ import pytest
 import gnn_repair
 
 RIGHT = """
+from typing import Any
+
 import gnn_repair as gr
 from gnn_repair import Exposure
 
@@ -23,6 +25,12 @@ def margin(exposure: Exposure) -> float:
 def repaired(path: str) -> int:
     fitted = gr.load_repair(path)
     return fitted.num_parameters + gr.SetTranslation(hidden=16).hidden
+
+def after_a_tail(exposure: gr.Exposure | gr.TailedExposure, y: Any, masks: tuple[Any, Any]) -> Any:
+    fitted = gr.Reweighting().fit(exposure, y, *masks)
+    ladder = gr.EvidenceLadder().fit(exposure, y, *masks)
+    print(gr.reach(exposure, y), gr.solve_oracle(exposure, y)[0])
+    return fitted.predict(exposure), ladder.logits(exposure)
 
 reveal_type(gr.solve_oracle)
 """
@@ -36,6 +44,7 @@ def mistakes(exposure: gr.Exposure) -> None:
     gr.SetTranslation(hidden="wide")
     gr.nonsense
     gr.solve_oracle(exposure, "all").margins
+    gr.Reweighting().fit("cora", 1, 2, 3)
 """
 SETTINGS = """
 [mypy]
@@ -103,5 +112,6 @@ def test_right_use_passes_and_shows_the_signature(checked):
 def test_wrong_use_is_found(checked):
     found = [line for line in checked if line.startswith("wrong.py")]
     words = ["solve_oracle", "solve_oracle", "load_repair", "SetTranslation", "nonsense", "margins"]
+    words.append('"fit" of "Repair"')
     for number, word in enumerate(words, start=5):
         assert any(line.startswith(f"wrong.py:{number}: error") and word in line for line in found)

@@ -23,7 +23,7 @@ from gnn_repair.kernels import drop, mix, pair_scores, segment_softmax, spread
 from gnn_repair.training import LONG, SHORT
 
 SLOPE = 0.2
-"""Of the leaky ReLU inside the attention scores."""
+"""Of the leaky ReLU inside the attention scores: PyG's own."""
 
 
 class Attended(NamedTuple):

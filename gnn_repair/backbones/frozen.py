@@ -23,6 +23,7 @@ from gnn_repair.backbones.saving import (
     check_statistics,
     parameters_of,
 )
+from gnn_repair.budget import check_whole
 from gnn_repair.datasets import as_splits
 from gnn_repair.datasets.validation import num_classes
 from gnn_repair.errors import FileFormatError, InputError
@@ -159,6 +160,7 @@ def _listed(numbers: Iterable[int]) -> str:
 
 def load_frozen(path: str | Path, data: Data, like: Backbone, budget: Budget, seed: int) -> Frozen:
     """Read what :meth:`Frozen.save` wrote; a file of another dataset or protocol is refused."""
+    _check_given(data, like, budget, seed)
     header, tensors = load_tensors(path, KIND)
     with contents_of(path):
         check_fields(header, HEADER, "header")
@@ -179,6 +181,20 @@ def load_frozen(path: str | Path, data: Data, like: Backbone, budget: Budget, se
         check_statistics(results, len(splits), budget.epochs)
         _check_parameters(frozen)
     return frozen
+
+
+def _check_given(data: Any, like: Any, budget: Any, seed: Any) -> None:
+    """What a file is compared with is a graph with splits, a backbone and its training."""
+    if not isinstance(data, Data):
+        raise InputError(f"data is {type(data).__name__}; give the PyG Data it was trained on")
+    for name in ("x", "edge_index", "y", "train_mask"):
+        if not isinstance(data.get(name), Tensor):
+            raise InputError(f"data has no tensor {name}; give the Data it was trained on")
+    if not isinstance(like, Backbone):
+        raise InputError(f"like is {like!r:.60}; give an instance such as BACKBONES['gcn']()")
+    if not isinstance(budget, Budget):
+        raise InputError(f"load_frozen: budget is {budget!r:.60}; give a Budget")
+    check_whole("load_frozen", "seed", seed, 0)
 
 
 def _check_parameters(frozen: Frozen) -> None:
@@ -202,6 +218,7 @@ def _check_parameters(frozen: Frozen) -> None:
             )
     again = frozen.readout.logits(frozen.node_state).transpose(0, 1)
     scale = frozen.logits.abs().clamp(min=1)
+    # Another machine's float32 may differ by 1e-5 or so; other parameters differ by far more.
     if not bool((((again - frozen.logits) / scale).abs() < 1e-3).all()):
         raise InputError("its parameters do not give its logits")
 

@@ -19,7 +19,7 @@ from gnn_repair.backbones.registry import BACKBONES
 from gnn_repair.budget import check_whole
 from gnn_repair.datasets import as_splits, check_data, num_classes
 from gnn_repair.datasets.validation import MASKS
-from gnn_repair.devices import choose_device, out_of_memory_hint
+from gnn_repair.devices import choose_device, out_of_memory_hint, seeded
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.training import (
     Budget,
@@ -64,8 +64,7 @@ def train_backbone(
         raise InputError(f"train_backbone: budget is {budget!r}; give a Budget")
     with out_of_memory_hint(f"training {architecture.title} on {len(chosen)} splits"):
         trainee = _BackboneTrainee(architecture, data, chosen, place, seed)
-        with torch.random.fork_rng([place.index or 0] if place.type == "cuda" else []):
-            torch.manual_seed(seed)
+        with seeded(seed, place):
             fitted = fit(trainee, budget, on_progress)
         return _freeze(architecture, data, chosen, seed, budget, fitted, trainee.graph)
 
@@ -131,8 +130,7 @@ class _BackboneTrainee(Trainee):
         seed: int,
     ) -> None:
         self.backbone, self.graph = backbone, Graph(data, device)
-        with torch.random.fork_rng([]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             network = backbone.network(data.x.shape[1], num_classes(data))
         stacked = stack_parameters(network.to(data.x.dtype), len(splits))
         self.parameters = {name: value.to(device) for name, value in stacked.items()}

@@ -80,6 +80,7 @@ class LiteralRepair(nn.Module):
         groups = self.exposure.segments.numel() - 1
         zeros = tilted.new_zeros(groups)
         mass = zeros.index_add(0, self.segment, self.alpha)
+        # An empty group has no terms to divide among; 0 / 1e-30 is nothing.
         share = mass / zeros.index_add(0, self.segment, tilted).clamp(min=1e-30)
         weighted = (tilted * share[self.segment]).unsqueeze(1) * self.contributions
         return self.fixed[self.exposure.recipients].index_add(0, self.owner, weighted)

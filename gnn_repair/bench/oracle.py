@@ -117,15 +117,35 @@ def synthetic(terms: int, classes: int, groups: int, count: int, seed: int = 0) 
     )
 
 
+OracleCase = tuple[str, Exposure, torch.Tensor, torch.Tensor | None]
+"""Name, exposure, target and nodes."""
+
+
+def synthetic_case(terms: int, classes: int, groups: int) -> OracleCase:
+    """A synthetic exposure of about six million numbers."""
+    # Enough to time and to spill the caches; few enough to wait for.
+    count = int(np.clip(6_000_000 // (terms * classes), 64, 4096))
+    exposure = synthetic(terms, classes, groups, count)
+    return f"K={terms} C={classes} B={groups}", exposure, torch.arange(count) % classes, None
+
+
+def trained_case(
+    dataset: str, backbone: str, root: str | None = None, splits: int = 1, epochs: int = 50
+) -> OracleCase:
+    """The validation and test nodes of a briefly trained model."""
+    data = load_dataset(dataset, root)
+    budget = replace(find_backbone(backbone).budget, epochs=epochs)
+    frozen = train_backbone(backbone, data, range(splits), device="cpu", budget=budget)
+    nodes = (data.val_mask | data.test_mask)[:, :splits]
+    return f"{dataset} {backbone}", expose(frozen), data.y, nodes
+
+
 def bench_synthetic(
     shapes: Sequence[tuple[int, int, int]] = SHAPES, repeats: int = 5
 ) -> Iterator[OracleRow]:
     """A row per shape."""
-    for terms, classes, groups in shapes:
-        count = int(np.clip(6_000_000 // (terms * classes), 64, 4096))
-        exposure = synthetic(terms, classes, groups, count)
-        target = torch.arange(count) % classes
-        yield bench_exposure(f"K={terms} C={classes} B={groups}", exposure, target, None, repeats)
+    for shape in shapes:
+        yield bench_exposure(*synthetic_case(*shape), repeats)
 
 
 def bench_real(
@@ -135,13 +155,9 @@ def bench_real(
     epochs: int = 50,
     repeats: int = 5,
 ) -> Iterator[OracleRow]:
-    """A row per (dataset, backbone): the validation and test nodes of briefly trained models."""
-    for dataset, name in cases:
-        data = load_dataset(dataset, root)
-        budget = replace(find_backbone(name).budget, epochs=epochs)
-        frozen = train_backbone(name, data, range(splits), device="cpu", budget=budget)
-        nodes = (data.val_mask | data.test_mask)[:, :splits]
-        yield bench_exposure(f"{dataset} {name}", expose(frozen), data.y, nodes, repeats)
+    """A row per (dataset, backbone)."""
+    for dataset, backbone in cases:
+        yield bench_exposure(*trained_case(dataset, backbone, root, splits, epochs), repeats)
 
 
 def bench_exposure(
@@ -213,7 +229,7 @@ def _best(work: Callable[[], Any], repeats: int) -> float:
 def _read_time(tables: Tables, asked: Problems, repeats: int) -> float:
     """Seconds to read an LP's K·C doubles once: the sum over a contiguous array of all of them."""
     counts = tables.counts(asked.position)
-    width = min(int(counts.sum()), 1 << 21)
+    width = min(int(counts.sum()), 1 << 21)  # beyond any cache, and no more memory than needed
     numbers = np.ones(width * tables.num_classes)
     return _best(numbers.sum, repeats) * float(counts.mean()) / width
 
@@ -242,7 +258,7 @@ def _highs(
     tables: Tables, asked: Problems, repeats: int
 ) -> tuple[float, float] | tuple[None, None]:
     try:
-        highs = Highs(tolerance=1e-7)
+        highs = Highs(tolerance=1e-7)  # highspy's own: the fastest it offers
     except ImportError:
         return None, None
 

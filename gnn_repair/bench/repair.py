@@ -73,7 +73,7 @@ def bench_repair(
         name, _, backbone = case.partition(":")
         if not backbone:
             raise InputError(f"case {case!r} is not dataset:backbone, such as citeseer:sgc")
-        data = generated_graph() if name == GENERATED else load_dataset(name, root)
+        data = citeseer_sized_graph() if name == GENERATED else load_dataset(name, root)
         budget = replace(find_backbone(backbone).budget, epochs=5)
         frozen = train_backbone(backbone, data, range(members), device=place, budget=budget)
         exposure = expose(frozen)
@@ -111,7 +111,7 @@ def _forms(
     members = exposure.num_members
     one = exposure.member(0)
     fixed = (case, repair, exposure.state.shape[2], exposure.num_terms)
-    forms: list[tuple[str, int, Callable[[Clock, Budget], object]]] = [
+    forms: list[tuple[str, int, Callable[[EpochTimer, Budget], object]]] = [
         ("literal", 1, lambda c, b: _literal(repair, one, data, c, b)),
         ("plain", 1, lambda c, b: _ours(repair, one, data, c, b, device, plain=True)),
         ("fused", 1, lambda c, b: _ours(repair, one, data, c, b, device)),
@@ -123,7 +123,7 @@ def _forms(
         yield RepairRow(*fixed, form, count, elapsed / count, share)
 
 
-class Clock:
+class EpochTimer:
     """Notes when the epochs to be timed begin and end."""
 
     def __init__(self, first: int, last: int) -> None:
@@ -139,7 +139,7 @@ class Clock:
 
 
 def _measure(
-    work: Callable[[Clock, Budget], object], device: torch.device, epochs: int, every: int
+    work: Callable[[EpochTimer, Budget], object], device: torch.device, epochs: int, every: int
 ) -> tuple[float, float | None]:
     """Milliseconds an epoch, best of three (once where it is slow); peak memory of one epoch.
 
@@ -147,21 +147,23 @@ def _measure(
     """
     gc.collect()
     short = Budget(1, None, 1e-3, 1e-4, decoupled=True, epoch_zero=True)
-    work(Clock(0, 1), short)
+    work(EpochTimer(0, 1), short)
     start = time.perf_counter()
-    peak = peak_mib(lambda: work(Clock(0, 1), short), device)
+    peak = peak_mib(lambda: work(EpochTimer(0, 1), short), device)
     slow = time.perf_counter() - start > SLOW
     timed = every if slow else max(every, epochs)
     longer = replace(short, epochs=every + timed)
     figures = []
     for _ in range(1 if slow else 3):
-        clock = Clock(every, longer.epochs)
+        clock = EpochTimer(every, longer.epochs)
         work(clock, longer)
         figures.append(1e3 * (clock.stop - clock.start) / timed)
     return min(figures), peak
 
 
-def _literal(repair: str, exposure: Exposure, data: Data, clock: Clock, budget: Budget) -> None:
+def _literal(
+    repair: str, exposure: Exposure, data: Data, clock: EpochTimer, budget: Budget
+) -> None:
     place = exposure.recipients.device
     model = LiteralRepair(exposure, repair == "reweighting").to(place)
     y, train, val = (t.to(place) for t in (data.y, data.train_mask[:, 0], data.val_mask[:, 0]))
@@ -172,7 +174,7 @@ def _ours(
     repair: str,
     exposure: Exposure,
     data: Data,
-    clock: Clock,
+    clock: EpochTimer,
     budget: Budget,
     device: torch.device,
     *,
@@ -189,7 +191,7 @@ def _ours(
         )
 
 
-def generated_graph(nodes: int = 3327, entries: int = 12_431, features: int = 3703) -> Data:
+def citeseer_sized_graph(nodes: int = 3327, entries: int = 12_431, features: int = 3703) -> Data:
     """A random graph of Citeseer's size with bag-of-words features (about 32 words a node)."""
     generator = torch.Generator().manual_seed(0)
     wanted = (entries - nodes) // 2

@@ -15,7 +15,7 @@ import numpy as np
 
 from gnn_repair.exposure.tails.operations import Activation
 from gnn_repair.exposure.tails.tailed import TailedExposure
-from gnn_repair.oracle.reference_solvers import new_highs
+from gnn_repair.highs import by_columns, new_highs, pass_lp
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.base import Base, base_of
 from gnn_repair.oracle.tails.lines import NONLINEAR
@@ -139,7 +139,7 @@ def _highs(
     base: Base, pairs: list[tuple[int, int]], number: int, exact: bool = False
 ) -> tuple[float, float]:
     """Milliseconds a question with highspy, model included, and the share with γ ≤ 0."""
-    highs = new_highs(1e-7)
+    highs = new_highs(1e-7)  # highspy's own tolerance: the fastest it offers
     if exact:
         highs.setOptionValue("presolve", "on")
         highs.setOptionValue("solver", "choose")
@@ -154,23 +154,16 @@ def _highs(
 
 def run_highs(highs: Any, model: TriangleModel, exact: bool) -> float:
     """The largest γ: of the relaxation, or of the tail itself."""
-    import highspy
-
     gamma = len(model.upper) - 1
     if exact:
         model = _with_signs(model)
-    rows, columns = model.matrix.shape
-    index = np.nonzero(model.matrix)
-    start = np.append(0, np.cumsum(np.bincount(index[0], minlength=rows)))
+    columns = model.matrix.shape[1]
     cost, lower, whole = np.zeros(columns), np.zeros(columns), np.zeros(columns, np.int32)
     cost[gamma], lower[gamma] = -1.0, -np.inf
     whole[gamma + 1 :] = 1
     highs.clearModel()
-    highs.passModel(
-        columns, rows, len(index[0]), int(highspy.MatrixFormat.kRowwise),
-        int(highspy.ObjSense.kMinimize), 0.0, cost, lower, model.upper, model.low, model.high,
-        start.astype(np.int32), index[1].astype(np.int32), model.matrix[index], whole,
-    )  # fmt: skip
+    matrix = by_columns(model.matrix)
+    pass_lp(highs, cost, lower, model.upper, model.low, model.high, matrix, whole)
     highs.run()
     info = highs.getInfo()
     # A MILP that ran out of time still bounds γ from above.

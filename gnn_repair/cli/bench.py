@@ -142,6 +142,46 @@ def repair(
 
 
 @app.command()
+def minibatch(
+    cases: Annotated[
+        str, typer.Option(help="Comma-separated dataset:backbone, of sgc, mixhop and h2gcn.")
+    ] = "pubmed:sgc,squirrel:sgc,tolokers:sgc",
+    repairs: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "all",
+    members: Annotated[int, typer.Option(min=1, help="Splits fitted as one.")] = 10,
+    steps: Annotated[int, typer.Option(min=2, help="Steps of an epoch.")] = 60,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs timed; the best counts.")] = 3,
+    device: DeviceOption = "auto",
+    root: RootOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Milliseconds a step of minibatch training: before and after work was removed."""
+    from gnn_repair.bench.minibatch import REPAIRS, bench_minibatch
+
+    measured = bench_minibatch(
+        cases.split(","),
+        root=root,
+        device=device,
+        members=members,
+        steps=steps,
+        epochs=epochs,
+        repairs=names(repairs, REPAIRS, "repair"),
+    )
+    rows = [
+        {
+            "case": row.case,
+            "repair": row.repair,
+            "batch": row.batch,
+            "members": row.members,
+            "before (ms)": round(row.before, 3),
+            "after (ms)": round(row.after, 3),
+            "before / after": round(row.before / row.after, 2),
+        }
+        for row in measured
+    ]
+    emit(rows, format, title="Milliseconds a step, all members")
+
+
+@app.command()
 def oracle(
     shapes: Annotated[
         str, typer.Option(help="Synthetic LPs, K:C:B comma-separated; empty for none.")

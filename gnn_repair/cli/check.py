@@ -13,7 +13,7 @@ from gnn_repair.cli.output import Format, FormatOption, emit
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
-    from gnn_repair.oracle.baseline import Comparison
+    from gnn_repair.oracle.baseline import BaselineComparison
 
 SHOWN = 20
 """Changed answers printed; --format json has them all."""
@@ -117,7 +117,7 @@ def _kind(exposure: Any, solution: Any) -> str:
     )
 
 
-def _show(found: Comparison, format: Format) -> None:
+def _show(found: BaselineComparison, format: Format) -> None:
     rows = found.changes.to_dict("records")
     if format is Format.json:
         emit([{"reach before": found.reach_before, "reach after": found.reach_after,

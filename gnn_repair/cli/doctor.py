@@ -10,7 +10,7 @@ from gnn_repair.cli.data import RootOption
 from gnn_repair.cli.output import Format, FormatOption, emit
 
 if TYPE_CHECKING:
-    from gnn_repair.selftest.doctor import Finding
+    from gnn_repair.selftest.doctor import Observation
 
 
 def doctor(root: RootOption = None, format: FormatOption = Format.table) -> None:
@@ -26,7 +26,7 @@ def doctor(root: RootOption = None, format: FormatOption = Format.table) -> None
         raise typer.Exit(1)
 
 
-def _row(finding: Finding, format: Format) -> dict[str, Any]:
+def _row(finding: Observation, format: Format) -> dict[str, Any]:
     if format is Format.json:
         return {"subject": finding.subject, "found": finding.found, "wrong": finding.wrong}
     found = f"{finding.found}: {finding.wrong}" if finding.wrong else finding.found

@@ -60,7 +60,8 @@ class StudyProgress(Watcher):
         self.start = self.spoke = time.monotonic()
 
     def __enter__(self) -> StudyProgress:
-        self.bar.start()
+        if self.live:
+            self.bar.start()
         return self
 
     def __exit__(
@@ -69,7 +70,9 @@ class StudyProgress(Watcher):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.bar.stop()
+        # Where it shows nothing, earlier versions of rich end it with an empty line.
+        if self.live:
+            self.bar.stop()
 
     def planned(self, plan: Plan) -> None:
         """Say what is left."""
@@ -99,6 +102,10 @@ class StudyProgress(Watcher):
         """Always a line."""
         self._advance(case)
         self._say(f"{case} failed: {failure.error}{self._outlook()}")
+
+    def noted(self, text: str) -> None:
+        """Always a line."""
+        self._say(text)
 
     def _advance(self, case: Case) -> None:
         self.done += len(case.splits)

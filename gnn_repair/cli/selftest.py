@@ -42,6 +42,7 @@ def selftest(
     """
     from gnn_repair.errors import InputError
 
+    # A week; more is a slip of the finger.
     if not 0 < minutes <= 10_000:
         raise InputError(f"--minutes is {minutes}; give a positive number up to 10,000")
     chosen = names(only, CAMPAIGNS, "campaign")

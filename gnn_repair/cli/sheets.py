@@ -16,11 +16,11 @@ from gnn_repair.study.rendering import (
     remark,
     usual_count,
 )
-from gnn_repair.study.tables import TITLES, Entry, Sheet, Table
+from gnn_repair.study.sheets import TITLES, Entry, Sheet, Table
 
 
 def print_tables(tables: Iterable[Table]) -> None:
-    """Print tables; what lies outside the tolerance is bold and marked with !."""
+    """Print tables; the best is bold, what lies outside the tolerance yellow and marked with !."""
     console = Console(highlight=False)
     for table in tables:
         for sheet in table.sheets:
@@ -52,7 +52,8 @@ def _grid(sheet: Sheet) -> Grid:
 def _text(entry: Entry, usual: int) -> Text:
     if isinstance(entry, str):
         return Text(entry)
-    text = Text(own_text(entry, usual), style="bold yellow" if entry.outside else "")
+    style = " ".join(["bold"] * entry.best + ["yellow"] * entry.outside)
+    text = Text(own_text(entry, usual), style=style)
     if entry.outside:
         text.append(" !")
     for line in (" ".join(paper_parts(entry)), cases_text(entry)):

@@ -11,16 +11,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnn_repair.cli import completion
 from gnn_repair.cli.output import Format, FormatOption, emit
 from gnn_repair.cli.own_backbones import short_name, with_own
 from gnn_repair.cli.parsing import numbers
+from gnn_repair.cli.study_options import (
+    BackbonesOption,
+    DatasetsOption,
+    DigestOption,
+    MethodsOption,
+    ProtocolOption,
+    SetOption,
+    SplitsOption,
+    StoreOption,
+    chosen_protocol,
+)
+from gnn_repair.cli.tables import tables
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
     from gnn_repair.study.cases import Run
     from gnn_repair.study.engine import Engine
-    from gnn_repair.study.protocol import Protocol
 
 app = typer.Typer(
     help="Run the paper's experiment or your own, resume it, and show its tables.",
@@ -33,54 +43,6 @@ class EngineName(enum.StrEnum):
 
     local = "local"
     ray = "ray"
-
-
-class TableFormat(enum.StrEnum):
-    """How tables are printed."""
-
-    terminal = "terminal"
-    markdown = "markdown"
-    csv = "csv"
-    json = "json"
-    latex = "latex"
-
-
-StoreOption = Annotated[
-    Path, typer.Option("--store", help="Folder of results; where only read, also a packed file.")
-]
-DatasetsOption = Annotated[
-    str,
-    typer.Option(
-        "--datasets",
-        help="Comma-separated; 'paper' is the paper's eight.",
-        autocompletion=completion.datasets,
-    ),
-]
-BackbonesOption = Annotated[
-    str,
-    typer.Option(
-        "--backbones",
-        help="Comma-separated; 'paper' is the paper's eight; your own: FILE.py:NAME.",
-        autocompletion=completion.backbones,
-    ),
-]
-SplitsOption = Annotated[str, typer.Option("--splits", help="Such as 0-9 or 0,3.")]
-MethodsOption = Annotated[
-    str,
-    typer.Option(
-        "--methods",
-        help="Comma-separated, of oracle and the repairs; or all.",
-        autocompletion=completion.methods,
-    ),
-]
-ProtocolOption = Annotated[
-    str | None,
-    typer.Option("--protocol", help="paper, independent, or a TOML file of settings that differ."),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="One setting, such as backbones.hidden=64; may be repeated."),
-]
 
 
 @app.command()
@@ -117,7 +79,7 @@ def run(
     from gnn_repair.cli.progress import StudyProgress
     from gnn_repair.study.grid import run_study
 
-    settings = _protocol(protocol, set_)
+    settings = chosen_protocol(protocol, set_)
     with _interruptible(), StudyProgress() as progress:
         outcome = run_study(
             _names(datasets, "datasets"),
@@ -159,7 +121,7 @@ def status(
     from gnn_repair.study.results_source import open_results
     from gnn_repair.study.store import Store
 
-    settings = _protocol(protocol, set_)
+    settings = chosen_protocol(protocol, set_)
     models = [short_name(name) for name in _names(backbones, "backbones")]
     runs = all_runs(_names(datasets, "datasets"), models, numbers(splits))
     # A store that is not there yet is an empty one: everything is missing.
@@ -170,47 +132,14 @@ def status(
     emit(rows, format, title=f"{store}, protocol {settings.digest}: {counts} of {plan.total} runs")
 
 
-@app.command()
-def tables(
-    store: StoreOption = Path("results"),
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Which tables; all unless named.")
-    ] = None,
-    protocol: ProtocolOption = None,
-    set_: SetOption = None,
-    digest: Annotated[
-        str | None, typer.Option(help="Digest of the protocol, as in the store's folder names.")
-    ] = None,
-    format: Annotated[TableFormat, typer.Option("--format", help="How to print them.")] = (
-        TableFormat.terminal
-    ),
-) -> None:
-    """Print the paper's tables from the store, beside the published numbers."""
-    from gnn_repair.study.results_source import open_results
-    from gnn_repair.study.tables import make_tables
-
-    held = open_results(store)
-    named = _only_digest(held, _protocol(protocol, set_), bool(protocol or set_))
-    chosen = held.resolve(digest or named)
-    records = list(held.records(chosen))
-    if not records:
-        raise InputError(f"{store} holds no result of protocol {chosen}; run a study first")
-    made = make_tables(records, names or None)
-    if format is TableFormat.terminal:
-        from gnn_repair.cli.sheets import print_tables
-
-        print_tables(made)
-        return
-    from gnn_repair.study.rendering import RENDERERS
-
-    typer.echo(RENDERERS[format.value](made), nl=False)
+app.command()(tables)
 
 
 @app.command()
 def export(
     file: Annotated[Path, typer.Argument(help="A name that ends in .csv or .parquet.")],
     store: StoreOption = Path("results"),
-    digest: Annotated[str | None, typer.Option(help="Digest of one protocol; else all.")] = None,
+    digest: DigestOption = None,
 ) -> None:
     """Write every number in the store as one long table."""
     from gnn_repair.study.results import export_results
@@ -222,7 +151,7 @@ def export(
 def pack(
     file: Annotated[Path, typer.Argument(help="The file to write, such as study.jsonl.")],
     store: StoreOption = Path("results"),
-    digest: Annotated[str | None, typer.Option(help="Digest of one protocol; else all.")] = None,
+    digest: DigestOption = None,
 ) -> None:
     """Write a store's results as one file (JSON Lines) that every command reads like a store."""
     from gnn_repair.study.packed import pack as write
@@ -281,24 +210,6 @@ def _names(text: str, kind: str) -> list[str]:
 
 def _methods(text: str) -> list[str] | None:
     return None if text == "all" else [name.strip() for name in text.split(",")]
-
-
-def _protocol(named: str | None, assignments: Sequence[str] | None) -> Protocol:
-    from gnn_repair.study.overrides import override, read_protocol
-    from gnn_repair.study.protocol import PAPER, PROTOCOLS
-
-    base = PAPER if named is None else PROTOCOLS.get(named) or read_protocol(named)
-    return override(base, assignments or ())
-
-
-def _only_digest(store: Any, protocol: Protocol, named: bool) -> str:
-    """The protocol to show: the named one, else the only one, else the paper's."""
-    found = store.digests()
-    if named or protocol.digest in found or len(found) != 1:
-        if not named and protocol.digest not in found and found:
-            raise InputError(f"the store holds several protocols; choose --digest {found[0]} …")
-        return protocol.digest
-    return str(found[0])
 
 
 def _engine(

@@ -20,7 +20,7 @@ _FIGURES = ("nodes", "entries", "features", "classes", "splits", "train", "val",
 
 
 @dataclass(frozen=True)
-class Finding:
+class DatasetCheck:
     """What the check of one dataset found.
 
     ``figures`` holds None for what could not be counted; ``error`` is set where the dataset could
@@ -43,7 +43,7 @@ class Finding:
         }
 
 
-def check_dataset(spec: DatasetSpec, root: Path, required: bool = False) -> Finding:
+def check_dataset(spec: DatasetSpec, root: Path, required: bool = False) -> DatasetCheck:
     """Load a dataset and compare it with its published statistics.
 
     Missing files are a finding, not an error, unless the dataset is ``required``; only then is a
@@ -52,7 +52,7 @@ def check_dataset(spec: DatasetSpec, root: Path, required: bool = False) -> Find
     nothing: dict[str, int | None] = dict.fromkeys(_FIGURES)
     missing = missing_files(spec, root)
     if missing and not required:
-        return Finding(spec.name, "missing", nothing, _count(missing))
+        return DatasetCheck(spec.name, "missing", nothing, _count(missing))
     try:
         fault = _cache_fault(spec, root)
         with warnings.catch_warnings():
@@ -60,11 +60,11 @@ def check_dataset(spec: DatasetSpec, root: Path, required: bool = False) -> Find
             data = load(spec, root)
     except InputError as error:
         if missing:
-            return Finding(spec.name, "missing", nothing, _count(missing), error)
-        return Finding(spec.name, f"differs: {error}", nothing, "differ", error)
+            return DatasetCheck(spec.name, "missing", nothing, _count(missing), error)
+        return DatasetCheck(spec.name, f"differs: {error}", nothing, "differ", error)
     differences = [*([f"{fault}; it was built again"] if fault else []), *compare(spec, data)]
     status = "differs: " + "; ".join(differences) if differences else "ok"
-    return Finding(spec.name, status, describe(data), _checksums(spec))
+    return DatasetCheck(spec.name, status, describe(data), _checksums(spec))
 
 
 def _cache_fault(spec: DatasetSpec, root: Path) -> str:

@@ -8,7 +8,10 @@ from gnn_repair.exposure.value import Exposure, Group
 if TYPE_CHECKING:
     from gnn_repair.exposure.from_model import expose
 
-__all__ = ["Exposure", "Group", "TailedExposure", "expose"]
+Exposed = Exposure | TailedExposure
+"""What :func:`expose` returns, and what oracle and repairs take."""
+
+__all__ = ["Exposed", "Exposure", "Group", "TailedExposure", "expose"]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,9 +20,9 @@ from gnn_repair.exposure.model_arguments import (
     TYPES,
     VECTORS,
     WEIGHTS,
-    Finder,
+    ArgumentFinder,
+    CallPlan,
     Given,
-    Plan,
     field,
     field_names,
     in_words,
@@ -33,11 +33,11 @@ ASK = "pass forward=lambda model, data: ... to say how the model is called"
 SAME = 1e-5
 """Logits closer than this beside the largest differ by rounding: the runs are the same model's."""
 
-Outcome = list[Tensor] | None
+RunOutputs = list[Tensor] | None
 """The floating tensors that a run gave; None: it raised."""
 
 
-def choose_arguments(model: nn.Module, data: Any) -> tuple[Plan, str]:
+def choose_arguments(model: nn.Module, data: Any) -> tuple[CallPlan, str]:
     """What to call the model's forward with, and that call in words."""
     choice = _Choice(model, data)
     choice.settle()
@@ -47,7 +47,7 @@ def choose_arguments(model: nn.Module, data: Any) -> tuple[Plan, str]:
 class _Choice:
     def __init__(self, model: nn.Module, data: Any) -> None:
         self.model, self.data = model, data
-        self.finder = Finder(model, data)
+        self.finder = ArgumentFinder(model, data)
         self.plan = self.finder.plan()
 
     def settle(self) -> None:
@@ -137,7 +137,7 @@ class _Choice:
                     f"logits; {ASK}"
                 )
 
-    def _outcome(self, plan: Plan) -> Outcome:
+    def _outcome(self, plan: CallPlan) -> RunOutputs:
         try:
             with preserved(self.model):
                 out = self.model(**{name: given.value for name, given in plan.items()})
@@ -167,7 +167,7 @@ def _floating(value: Any) -> list[Tensor]:
     return []
 
 
-def _rivals(left: Outcome, right: Outcome) -> bool:
+def _rivals(left: RunOutputs, right: RunOutputs) -> bool:
     """Whether two runs gave outputs of the same shapes that differ in value."""
     if left is None or right is None or [t.shape for t in left] != [t.shape for t in right]:
         return False

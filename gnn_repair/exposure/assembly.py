@@ -13,15 +13,16 @@ from torch.nn.functional import pad
 from gnn_repair.exposure.mixtures import Context, Mixture
 from gnn_repair.exposure.probes import Tail
 from gnn_repair.exposure.sites import Site
-from gnn_repair.exposure.value import Exposure
-from gnn_repair.kernels import Pattern, mix
+from gnn_repair.exposure.value import Exposure, mixture_of
+from gnn_repair.kernels import Pattern
 
 CHUNK = 1 << 18
-"""Terms whose contributions are formed at once where W differs by node."""
+"""Terms whose contributions are formed at once where W differs by node: 40 MB for twenty classes,
+where all terms of a large graph would fill the memory."""
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class GroupTable:
     """One group's rows of contributions."""
 
     contributions: Tensor
@@ -34,17 +35,17 @@ class Table:
     """[T] the row of each of the group's terms."""
 
 
-def table_of(mixture: Mixture, tail: Tail) -> Table:
+def table_of(mixture: Mixture, tail: Tail) -> GroupTable:
     """ℓ = ± W h, one row per state; one per term where W differs by recipient."""
     device, states = mixture.rows.device, mixture.states
     if tail.by_node:
         contributions = _by_term(mixture, tail.weight[:, :, mixture.block])
         rows = torch.arange(mixture.rows.numel(), dtype=torch.int32, device=device)
-        return Table(contributions * mixture.sign, mixture.rows, mixture.sources, rows)
+        return GroupTable(contributions * mixture.sign, mixture.rows, mixture.sources, rows)
     contributions = states.double() @ tail.weight[:, mixture.block].t() * mixture.sign
     numbers = torch.arange(states.shape[0], dtype=torch.int32, device=device)
     sources = numbers if mixture.state_sources is None else mixture.state_sources
-    return Table(contributions, numbers, sources, mixture.rows)
+    return GroupTable(contributions, numbers, sources, mixture.rows)
 
 
 def _by_term(mixture: Mixture, weight: Tensor) -> Tensor:
@@ -81,20 +82,20 @@ def assemble(
     tables = [table_of(mixture, tails[mixture.site]) for mixture in mixtures]
     messages, state, starts = _contexts([mixture.context for mixture in mixtures])
     segments, order = _layout(mixtures)
-    rows, coefficients = _terms(mixtures, tables, order)
-    contributions = torch.cat([table.contributions for table in tables])
-    pattern = Pattern(segments[:: len(mixtures)], rows, contributions.shape[0])
-    frozen = logits.double()
-    fixed = frozen - mix(pattern, coefficients.double(), contributions)
+    rows, alpha = _terms(mixtures, tables, order)
+    coefficients = alpha.unsqueeze(0)
+    contributions = torch.cat([table.contributions for table in tables]).unsqueeze(0)
+    pattern = Pattern(segments[:: len(mixtures)], rows, contributions.shape[1])
+    frozen = logits.double().unsqueeze(0)
     exposure = Exposure(
         groups=tuple(mixture.group for mixture in mixtures),
         recipients=torch.arange(logits.shape[0], device=logits.device),
         segments=segments,
         rows=rows,
-        coefficients=coefficients.unsqueeze(0),
-        contributions=contributions.unsqueeze(0),
-        fixed_logits=fixed.unsqueeze(0),
-        frozen_logits=frozen.unsqueeze(0),
+        coefficients=coefficients,
+        contributions=contributions,
+        fixed_logits=frozen - mixture_of(pattern, coefficients, contributions),
+        frozen_logits=frozen,
         state=state.unsqueeze(0),
         messages=messages.unsqueeze(0),
         message_rows=torch.cat([t.message_rows + s for t, s in zip(tables, starts, strict=True)]),
@@ -110,7 +111,7 @@ def assemble(
 
 
 def _terms(
-    mixtures: Sequence[Mixture], tables: Sequence[Table], order: Tensor | None
+    mixtures: Sequence[Mixture], tables: Sequence[GroupTable], order: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Table rows and coefficients of all terms, in the exposure's order."""
     offsets = [0, *accumulate(table.contributions.shape[0] for table in tables)]

@@ -16,10 +16,13 @@ from gnn_repair.exposure.sites import Call, Site
 from gnn_repair.exposure.value import Exposure
 
 DRAWS = 2
+"""Random λ that a model is run on: the second costs a run and shows what a coefficient drawn near
+zero hid in the first."""
 LARGE = 1 << 20
 """Terms beyond which one draw is enough: it gives every node random coefficients."""
 LARGEST_MESSAGES = 1 << 26
-"""Numbers in the messages of a propagate beyond which its aggregate is replaced instead."""
+"""Numbers in the messages of a propagate beyond which its aggregate is replaced instead: messages
+of 256 MB in float32 are held several times over while the model runs."""
 
 
 def random_admissible(exposure: Exposure, seed: int) -> Tensor:
@@ -27,6 +30,7 @@ def random_admissible(exposure: Exposure, seed: int) -> Tensor:
     shape = (1, exposure.num_terms)
     draws = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     # Powers spread the shares, so that single terms come to dominate some of the groups.
+    # The smallest share is a thousandth of the largest: no term is left untried.
     draws = draws.pow_(3).add_(1e-3).to(exposure.coefficients.device)
     ratio = exposure.mass / exposure.masses(draws).clamp(min=torch.finfo(torch.float64).tiny)
     return draws.view(-1).mul_(torch.repeat_interleave(ratio.view(-1), exposure.segments.diff()))

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
 
 RECONSTRUCTION = 1e-5
-"""Largest |z(α) − z⁰| / max(1, |z⁰|) accepted at construction."""
+"""Largest |z(α) − z⁰| / max(1, |z⁰|) accepted at construction: coefficients may be float32, whose
+sums are right to five digits."""
 
 
 def check_exposure(exposure: Exposure) -> None:

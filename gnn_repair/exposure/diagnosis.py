@@ -122,6 +122,7 @@ def _fault(three: list[list[Tensor]], moved: Tensor) -> str:
     for middle, up, down in zip(*three, strict=False):
         if not (middle.shape == up.shape == down.shape):
             continue
+        # Half precision has three decimals.
         limit = EXACT[middle.dtype] * AFFINE_SLACK if middle.dtype in EXACT else 1e-3
         size = max(1.0, float(torch.stack([middle, up, down]).abs().max()))
         by_node = middle.shape[0] == moved.numel()

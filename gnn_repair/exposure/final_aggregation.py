@@ -14,7 +14,7 @@ from gnn_repair.exposure.mixtures import Mixture, mixtures_of_split
 from gnn_repair.exposure.probes import (
     AFFINE_SLACK,
     EXACT,
-    Answer,
+    ProbeResult,
     Tail,
     find_tail,
     probe,
@@ -28,7 +28,7 @@ from gnn_repair.exposure.value import LAST_HOP
 
 
 @dataclass
-class Finding:
+class FinalAggregation:
     """The groups of the final aggregation and the affine maps that follow them."""
 
     mixtures: list[Mixture] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Finding:
     """Where nothing is affine: the groups of every propagate that the logits answer to node by
     node, to be exposed together with what follows them."""
 
-    answers: dict[Site, Answer] = field(default_factory=dict)
+    answers: dict[Site, ProbeResult] = field(default_factory=dict)
     """What probing showed, by site."""
 
     splits: dict[Site, int] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Finding:
         )
 
 
-def find_final(watch: Watch, trace: Trace, mode: str) -> Finding:
+def find_final(watch: Watch, trace: Trace, mode: str) -> FinalAggregation:
     """Probe every convolution's aggregates, the last first, and split those that are final."""
     return Finder(watch, trace, mode).find()
 
@@ -86,11 +86,11 @@ class Finder:
 
     def __init__(self, watch: Watch, trace: Trace, mode: str) -> None:
         self.watch, self.trace, self.mode = watch, trace, mode
-        self.finding = Finding()
+        self.finding = FinalAggregation()
         self._nonlinear: set[Site] = set()
         self.limit = AFFINE_SLACK * EXACT[trace.output.dtype]
 
-    def find(self) -> Finding:
+    def find(self) -> FinalAggregation:
         found: list[list[Mixture]] = []
         several = self._find_filter()
         taken = several.sites if several else ()
@@ -138,17 +138,17 @@ class Finder:
                 raise _no_powers(calls[0])
         return mixtures
 
-    def _probe(self, site: Site, call: Call) -> Answer:
+    def _probe(self, site: Site, call: Call) -> ProbeResult:
         value, logits = self.trace.values[site], self.trace.output
         if value.shape[0] != logits.shape[0]:
-            return Answer(local=False, affine=False)
+            return ProbeResult(local=False, affine=False)
         answer = self._answer(site)
         if answer.local and not answer.affine:
             self.finding.nonlinear.append(call.title)
             self._nonlinear.add(site)
         return answer
 
-    def _answer(self, site: Site) -> Answer:
+    def _answer(self, site: Site) -> ProbeResult:
         if site not in self.finding.answers:
             value, logits = self.trace.values[site], self.trace.output
             self.finding.answers[site] = probe(self.watch, site, value, logits)
@@ -167,7 +167,7 @@ class Finder:
         ]
 
     def _one_propagate(
-        self, calls: Sequence[Call], call: Call, answer: Answer, several: bool
+        self, calls: Sequence[Call], call: Call, answer: ProbeResult, several: bool
     ) -> list[Mixture]:
         mixtures = self._split(calls, call, several)
         if not self._find_tail(call.site, call, answer, mixtures):
@@ -204,7 +204,7 @@ class Finder:
         return self._reaching_logits(mixtures, call)
 
     def _find_tail(
-        self, site: Site, call: Call, answer: Answer, mixtures: Sequence[Mixture]
+        self, site: Site, call: Call, answer: ProbeResult, mixtures: Sequence[Mixture]
     ) -> bool:
         """Find the affine map from a site to the logits; False where it bends further out."""
         value, logits = self.trace.values[site], self.trace.output

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from gnn_repair.backbones import Frozen, Operator
 from gnn_repair.exposure.fingerprint import digest_of_weights
-from gnn_repair.exposure.value import Exposure, Group
-from gnn_repair.kernels import Pattern, mix
+from gnn_repair.exposure.value import Exposure, Group, mixture_of
+from gnn_repair.kernels import Pattern
 
 
 @torch.no_grad()
@@ -26,6 +26,7 @@ def expose_frozen(frozen: Frozen) -> Exposure:
         Group(stream.name, f"{backbone.title}: {backbone.rule}", "the trained backbone")
         for stream in readout.streams
     )
+    by_recipient = Pattern(terms.indptr[:: len(groups)], terms.indices, contributions.shape[1])
     return Exposure(
         groups=groups,
         recipients=nodes,
@@ -33,7 +34,7 @@ def expose_frozen(frozen: Frozen) -> Exposure:
         rows=terms.indices,
         coefficients=coefficients,
         contributions=contributions,
-        fixed_logits=frozen_logits - _mixture(terms, coefficients, contributions, len(groups)),
+        fixed_logits=frozen_logits - mixture_of(by_recipient, coefficients, contributions),
         frozen_logits=frozen_logits,
         state=state,
         messages=state,
@@ -81,12 +82,3 @@ def _by_member(operator: Operator) -> Tensor:
     """[S or 1, T]."""
     coefficients = operator.coefficients
     return coefficients.unsqueeze(0) if coefficients.dim() == 1 else coefficients.t()
-
-
-def _mixture(terms: Pattern, coefficients: Tensor, contributions: Tensor, groups: int) -> Tensor:
-    """Σ α ℓ in float64, [S, N, C]."""
-    members, rows, classes = contributions.shape
-    pattern = Pattern(terms.indptr[::groups], terms.indices, rows)
-    table = contributions.transpose(0, 1).reshape(rows, members * classes)
-    mixed = mix(pattern, coefficients.t().double(), table)
-    return mixed.view(-1, members, classes).transpose(0, 1)

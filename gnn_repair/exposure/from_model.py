@@ -16,7 +16,7 @@ from gnn_repair.exposure.assembly import Words, assemble
 from gnn_repair.exposure.certification import certify
 from gnn_repair.exposure.diagnosis import reason, why_rows
 from gnn_repair.exposure.embedding import last_linear
-from gnn_repair.exposure.final_aggregation import Finding, find_final
+from gnn_repair.exposure.final_aggregation import FinalAggregation, find_final
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
 from gnn_repair.exposure.model_arguments import field, field_names
 from gnn_repair.exposure.model_call import (
@@ -131,7 +131,7 @@ def expose_probing(
     forward: Forward | None = None,
     tolerance: float | None = None,
     expected: Any = None,
-) -> tuple[Exposure | TailedExposure, Finding]:
+) -> tuple[Exposure | TailedExposure, FinalAggregation]:
     """The certified exposure, and what was found on the way."""
     refuse_node_types(data, model, forward is not None)
     call = invocation(model, data, forward)
@@ -168,7 +168,7 @@ def expose_probing(
 
 def words_of(
     model: nn.Module,
-    finding: Finding,
+    finding: FinalAggregation,
     embedding: Tensor | None,
     called: str,
     fingerprint: tuple[str, ...],
@@ -186,7 +186,7 @@ def watch_of(model: nn.Module, data: Any, run: Callable[[], Tensor], nodes: int)
     return Watch(model, run, tuple(FILTERS), nodes, lambda it: is_feature_map(it, features, others))
 
 
-def _why_not(watch: Watch, trace: Trace, finding: Finding) -> str:
+def _why_not(watch: Watch, trace: Trace, finding: FinalAggregation) -> str:
     if watch.unread_sum:
         return _unread(watch.model, watch.unread_sum)
     if finding.left_out:
@@ -229,7 +229,7 @@ def _check_repeatable(
 
 
 def _check_residual(
-    residual: float, tolerance: float | None, logits: Tensor, finding: Finding
+    residual: float, tolerance: float | None, logits: Tensor, finding: FinalAggregation
 ) -> None:
     limit = EXACT[logits.dtype] if tolerance is None else tolerance
     if not residual <= limit:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnn_repair.exposure.filters import FoundFilter
-from gnn_repair.exposure.final_aggregation import Finder, Finding
+from gnn_repair.exposure.final_aggregation import FinalAggregation, Finder
 from gnn_repair.exposure.mixtures import Mixture
-from gnn_repair.exposure.probes import Answer, find_tail
+from gnn_repair.exposure.probes import ProbeResult, find_tail
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sites import Call, Site
 
@@ -15,7 +15,7 @@ from gnn_repair.exposure.sites import Call, Site
 class _KnownFinder(Finder):
     """The same on another run of the same model: what was probed then is taken as known."""
 
-    def __init__(self, watch: Watch, trace: Trace, mode: str, known: Finding) -> None:
+    def __init__(self, watch: Watch, trace: Trace, mode: str, known: FinalAggregation) -> None:
         super().__init__(watch, trace, mode)
         self.known = known
         self.finding.answers, self.finding.chain = dict(known.answers), known.chain
@@ -23,7 +23,7 @@ class _KnownFinder(Finder):
     def _find_filter(self) -> FoundFilter | None:
         return None
 
-    def _answer(self, site: Site) -> Answer:
+    def _answer(self, site: Site) -> ProbeResult:
         if site not in self.finding.answers:
             raise UnplannedError
         return self.finding.answers[site]
@@ -35,7 +35,7 @@ class _KnownFinder(Finder):
         return 0.0
 
     def _find_tail(
-        self, site: Site, call: Call, answer: Answer, mixtures: Sequence[Mixture]
+        self, site: Site, call: Call, answer: ProbeResult, mixtures: Sequence[Mixture]
     ) -> bool:
         tail = self.known.tails.get(site)
         if tail is None:
@@ -52,7 +52,7 @@ class UnplannedError(Exception):
     """A run of a model differs from the one that was probed."""
 
 
-def find_known(watch: Watch, trace: Trace, mode: str, known: Finding) -> Finding:
+def find_known(watch: Watch, trace: Trace, mode: str, known: FinalAggregation) -> FinalAggregation:
     """The final aggregation of another run, without probing it again.
 
     Raises:

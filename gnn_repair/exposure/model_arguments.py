@@ -56,11 +56,11 @@ class Parameter:
     required: bool
 
 
-Plan = dict[str, Given]
+CallPlan = dict[str, Given]
 """What a model is called with, by parameter, in the order of the signature."""
 
 
-def in_words(plan: Plan) -> str:
+def in_words(plan: CallPlan) -> str:
     """Such as ``forward(x, edge_index, edge_weight=data.edge_attr)``."""
     parts = [
         name if given.source in (name, f"data.{name}") else f"{name}={given.source}"
@@ -106,7 +106,7 @@ def is_adjacency(value: Any) -> bool:
     return value.layout != torch.strided or (value.is_floating_point() and value.dim() == 2)
 
 
-class Finder:
+class ArgumentFinder:
     """Looks for a model's arguments in data."""
 
     def __init__(self, model: nn.Module, data: Any) -> None:
@@ -118,9 +118,9 @@ class Finder:
         flat = isinstance(edges, Tensor) and edges.dim() == 2 and edges.shape[0] == 2
         self.num_edges = int(edges.shape[1]) if flat else None
 
-    def plan(self) -> Plan:
+    def plan(self) -> CallPlan:
         """What is certain: names that data has, features, graph, and data itself."""
-        found: Plan = {}
+        found: CallPlan = {}
         if self._takes_data():
             found[self.names[0]] = Given(self.data, "data")
         for place, parameter in enumerate(self.parameters):
@@ -171,7 +171,7 @@ class Finder:
         layer = (field(self.data, "edge_index"), None, (size, size))
         return Given([layer] * convs, f"the whole graph at each of {convs} layers")
 
-    def candidates(self, name: str, plan: Plan) -> list[Given]:
+    def candidates(self, name: str, plan: CallPlan) -> list[Given]:
         """What of the data's edge-level tensors could fill a parameter of this name."""
         graph = next((plan[n].value for n in self.names if n in GRAPHS and n in plan), None)
         if self.num_edges is None or is_adjacency(graph):

@@ -53,7 +53,7 @@ def one_graph(data: Any, model: nn.Module, forward: Forward | None) -> Any:
                 "such as dataset[0]"
             )
         return data[0]
-    unreadable = isinstance(data, Tensor | str | int | float | tuple | list)
+    unreadable = isinstance(data, Tensor | str | bytes | int | float | tuple | list | type)
     if forward is None and unreadable and parameters_of(model):
         raise InputError(
             f"data is a {type(data).__name__}; pass a PyG Data (or any object with x and "

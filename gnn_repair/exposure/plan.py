@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gnn_repair.exposure.assembly import assemble
 from gnn_repair.exposure.diagnosis import why_rows
 from gnn_repair.exposure.embedding import last_linear
-from gnn_repair.exposure.final_aggregation import Finding
+from gnn_repair.exposure.final_aggregation import FinalAggregation
 from gnn_repair.exposure.from_model import expose_probing, watch_of, words_of
 from gnn_repair.exposure.known_aggregation import UnplannedError, find_known
 from gnn_repair.exposure.model_call import Forward, invocation
@@ -33,7 +33,7 @@ class ExposurePlan:
     def __init__(self, model: nn.Module, hops: str = "paths") -> None:
         refuse_compiled(model)
         self.model, self.hops = model, hops
-        self._finding: Finding | None = None
+        self._finding: FinalAggregation | None = None
         self._fingerprint: tuple[str, ...] = ()
         self._weights: tuple[tuple[int, int], ...] = ()
 
@@ -58,7 +58,9 @@ class ExposurePlan:
         held = [*self.model.parameters(), *self.model.buffers()]
         return tuple((tensor.data_ptr(), tensor._version) for tensor in held)
 
-    def _again(self, data: Any, forward: Forward, known: Finding) -> Exposure | TailedExposure:
+    def _again(
+        self, data: Any, forward: Forward, known: FinalAggregation
+    ) -> Exposure | TailedExposure:
         call = invocation(self.model, data, forward)
         readings: list[Reading] = []
 

@@ -13,7 +13,8 @@ from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.sites import Site
 
 EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}
-"""Largest relative deviation of an exposure from its model, by the model's precision."""
+"""Largest relative deviation of an exposure from its model, by the model's precision: a hundred
+(float32) or some thousand (float64) roundings, as sums over a node's terms add up."""
 
 AFFINE_SLACK = 10.0
 """Probes move the logits further than any mixture does, so they may round this much more."""
@@ -27,7 +28,7 @@ class Runs(Protocol):
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProbeResult:
     """What a probe found."""
 
     local: bool
@@ -82,7 +83,7 @@ def perturbation(value: Tensor, seed: int, size: float | None = None) -> Tensor:
     return noise.to(value).mul_(size)
 
 
-def probe(watch: Runs, site: Site, value: Tensor, logits: Tensor) -> Answer:
+def probe(watch: Runs, site: Site, value: Tensor, logits: Tensor) -> ProbeResult:
     """Perturb half of the nodes at a site, up and down, and see which logits move and how."""
     limit = EXACT[logits.dtype] * AFFINE_SLACK
     moved = torch.arange(value.shape[0], device=value.device) % 2 == 0
@@ -93,15 +94,15 @@ def probe(watch: Runs, site: Site, value: Tensor, logits: Tensor) -> Answer:
     if up.shape != logits.shape or bool(
         (deviation(centre(up), centre(logits)) > limit)[~moved].any()
     ):
-        return Answer(local=False, affine=False)
+        return ProbeResult(local=False, affine=False)
     down = watch.run({site: value - change})
     _refuse_overflow(down, value, site)
     for centred in (False, True):
         three = [centre(z) if centred else z for z in (up, down, logits)]
         middle = three[0] / 2 + three[1] / 2
         if bool((deviation(middle, three[2], three[0], three[1]) <= limit).all()):
-            return Answer(local=True, affine=True, centred=centred)
-    return Answer(local=True, affine=False)
+            return ProbeResult(local=True, affine=True, centred=centred)
+    return ProbeResult(local=True, affine=False)
 
 
 def _refuse_overflow(logits: Tensor, value: Tensor, site: Site) -> None:

@@ -44,6 +44,20 @@ BY_MEMBER = (
 """Fields with a leading member axis."""
 
 
+def mixture_of(terms: Pattern, coefficients: Tensor, contributions: Tensor) -> Tensor:
+    """Σ λ ℓ of every recipient, [S, n, C].
+
+    Args:
+        terms: recipients × rows of the table.
+        coefficients: λ, [S or 1, T].
+        contributions: ℓ, the table [S, R, C].
+    """
+    members, rows, classes = contributions.shape
+    table = contributions.transpose(0, 1).reshape(rows, members * classes)
+    mixed = mix(terms, coefficients.to(table.dtype).t().contiguous(), table)
+    return mixed.view(-1, members, classes).transpose(0, 1)
+
+
 @dataclass(frozen=True)
 class Group:
     """One group of terms that shares a mass: what it is called and where it came from."""
@@ -179,14 +193,8 @@ class Exposure:
         """
         given = coefficients is not None
         coefficients = coefficients_for(self, coefficients) if given else self.coefficients
-        return self.fixed_logits[:, self.recipients] + self._mixture(coefficients)
-
-    def _mixture(self, coefficients: Tensor) -> Tensor:
-        members, rows, classes = self.contributions.shape
-        table = self.contributions.transpose(0, 1).reshape(rows, members * classes)
-        weights = coefficients.to(table.dtype).t().contiguous()
-        mixed = mix(self.terms_by_recipient, weights, table)
-        return mixed.view(-1, members, classes).transpose(0, 1)
+        mixed = mixture_of(self.terms_by_recipient, coefficients, self.contributions)
+        return self.fixed_logits[:, self.recipients] + mixed
 
     def margins(self, target: Tensor, coefficients: Tensor | None = None) -> Tensor:
         """min_r z_c(λ) − z_r(λ): the worst-rival margin of class c = ``target``, [S, n] float64.

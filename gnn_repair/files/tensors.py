@@ -57,9 +57,9 @@ def load_tensors(
     Files of earlier versions carry no checksum; with ``sealed`` they are refused.
     """
     path = as_path(path)
-    if not path.is_file():
-        raise FileFormatError(f"{path} does not exist or is not a file")
     try:
+        if not path.is_file():
+            raise FileFormatError(f"{path} does not exist or is not a file")
         with path.open("rb") as file:
             layout = read_layout(file, os.fstat(file.fileno()).st_size)
             _check_kind(path, layout, kind)
@@ -71,7 +71,7 @@ def load_tensors(
         raise FileFormatError(f"{path} is damaged or not a safetensors file: {error}") from error
     except OSError as error:
         reason = error.strerror or error
-        raise FileFormatError(f"{path} cannot be read: {reason}; check it") from error
+        raise FileFormatError(f"{str(path)!r:.200} cannot be read: {reason}; check it") from error
     return header, tensors
 
 

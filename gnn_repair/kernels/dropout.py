@@ -6,9 +6,16 @@ depend neither on its place in the stack nor on who else is there.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gnn_repair.kernels.aggregate import backend
 
 LEVELS = 1 << 16
 """The CPU draws 16 bits an element, so probabilities are multiples of 1/65536 there."""
@@ -61,6 +68,62 @@ def drop_rows(values: Tensor, share: float, seed: Tensor) -> Tensor:
 
     Row l has the same mask whatever L is, so padding does not change what a member draws.
     """
+    out: Tensor = _DropRows.apply(values, share, seed)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _DropRows(torch.autograd.Function):
+    """The mask is drawn again for the gradient, never stored."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, share: float, seed: Tensor) -> Tensor:
+        ctx.share = share
+        ctx.save_for_backward(seed)
+        return _dropped(values.detach().contiguous(), share, seed)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        (seed,) = ctx.saved_tensors
+        return _dropped(upstream.contiguous(), ctx.share, seed), None, None
+
+
+def _dropped(values: Tensor, share: float, seed: Tensor) -> Tensor:
+    """By the device's own kernel where there is one."""
+    if _PLAINLY:
+        return drop_rows_plainly(values, share, seed)
+    threshold = round(share * 2**32)
+    if values.device.type == "cpu" and values.dtype in (torch.float32, torch.float64):
+        from gnn_repair.kernels.dropout_numba import drop_rows as work
+        from gnn_repair.kernels.sets.numba_kernels import stream_key
+
+        # In the values' own precision, as the plain form divides.
+        scale = (values.new_ones(()) / (1 - share)).numpy()[()]
+        out = torch.empty_like(values)
+        work(values.numpy(), stream_key(int(seed) & LOW), threshold, scale, out.numpy())
+        return out
+    if values.dtype == torch.float32 and backend(values.device.type).__name__.endswith(".gpu"):
+        from gnn_repair.kernels.dropout_triton import drop_rows as launch
+
+        return launch(values, seed, threshold, 1 / (1 - share))
+    return drop_rows_plainly(values, share, seed)
+
+
+_PLAINLY: list[bool] = []
+
+
+@contextmanager
+def plain_dropout() -> Iterator[None]:
+    """Inside, rows are dropped by PyTorch's own operations on every device (for comparisons)."""
+    _PLAINLY.append(True)
+    try:
+        yield
+    finally:
+        _PLAINLY.pop()
+
+
+def drop_rows_plainly(values: Tensor, share: float, seed: Tensor) -> Tensor:
+    """The same in PyTorch's own operations: the reference."""
     rows = torch.arange(values.shape[1], device=values.device)
     mask = kept(seed, share, rows, values.shape[2]).to(values.dtype)
     return values * (mask / (1 - share))

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from gnn_repair.oracle.flat_arrays import ANSWERED, PER_TERM
 from gnn_repair.oracle.reference_solvers import Answer
 from gnn_repair.oracle.tables import Floats, Integers, Tables
 
-_PER_LP = ("margin", "bound", "status", "weights", "counts")
-_PER_TERM = ("terms", "coefficients", "sources", "groups")
+_PER_LP = (*ANSWERED, "weights", "counts")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Piece:
         low = int(self.counts[:first].sum())
         high = low + int(self.counts[first:last].sum())
         arrays = {name: getattr(self, name)[first:last] for name in _PER_LP}
-        arrays |= {name: getattr(self, name)[low:high] for name in _PER_TERM}
+        arrays |= {name: getattr(self, name)[low:high] for name in PER_TERM}
         reasons = {k - first: text for k, text in self.reasons.items() if first <= k < last}
         return Piece(**arrays, reasons=reasons)
 
@@ -52,7 +52,7 @@ class Piece:
             [np.repeat(np.arange(len(stays)), self.counts)[mine], np.repeat(places, others.counts)]
         )
         order = np.argsort(owner, kind="stable")
-        for name in _PER_TERM:
+        for name in PER_TERM:
             parts = [getattr(self, name)[mine], getattr(others, name)]
             arrays[name] = np.concatenate(parts)[order]
         reasons = {k: text for k, text in self.reasons.items() if stays[k]}
@@ -81,7 +81,7 @@ def join(pieces: Sequence[Piece]) -> Piece:
     """One piece of several."""
     arrays = {
         name: np.concatenate([getattr(piece, name) for piece in pieces])
-        for name in _PER_LP + _PER_TERM
+        for name in _PER_LP + PER_TERM
     }
     reasons, offset = dict[int, str](), 0
     for piece in pieces:

@@ -34,7 +34,7 @@ LARGEST = 1 << 30
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class BaselineComparison:
     """What changed between a baseline and a solution, answer by answer."""
 
     changes: pd.DataFrame
@@ -160,7 +160,7 @@ def compare(
     solution: OracleSolution | TailSolution,
     baseline: str | Path | pd.DataFrame | OracleSolution | TailSolution,
     exposure: Exposure | None = None,
-) -> Comparison:
+) -> BaselineComparison:
     """Which answers changed since a baseline.
 
     Args:
@@ -180,7 +180,7 @@ def compare(
     earlier, later = (float((both[n] == "can").mean()) if len(both) else 0.0 for n in SIDES)
     missing, new = len(before) - len(both), len(after) - len(both)
     broken = None if exposure is None else broken_proofs(before, exposure)
-    return Comparison(changed, len(both), missing, new, earlier, later, broken)
+    return BaselineComparison(changed, len(both), missing, new, earlier, later, broken)
 
 
 def _answers(solution: OracleSolution | TailSolution) -> pd.DataFrame:

@@ -32,7 +32,7 @@ UNDERFLOW = 1e-316
 ROUNDING = 2e-14
 """How far a sum of up to a hundred floats may be off, relative to what it is the sum of."""
 PORTION = 1 << 18
-"""Terms looked at together."""
+"""Terms looked at together: some megabytes, whatever the size of the solution."""
 
 
 @dataclass(frozen=True)

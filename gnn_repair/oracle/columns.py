@@ -6,28 +6,26 @@ set only certify the answer or find columns that improve it. The first pass copi
 by class, so that later ones read numbers side by side from the cache.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import uint64
 
-from gnn_repair.oracle.lanes import WIDTH, get_row, put, put_row, spread
-from gnn_repair.oracle.pricing import (
+from gnn_repair.oracle.compiling import cold_kernel, kernel
+from gnn_repair.oracle.simplex import RATE
+from gnn_repair.oracle.vectors.rows import (
     NOTHING,
     add_up,
     close_and_top,
-    cold_kernel,
-    copy_terms,
+    fill,
+    fill_row,
     find,
-    kernel,
     largest,
-    load,
-    power_of_two,
+    set_multiple,
     top,
-    weigh,
-    widest_gap,
 )
-from gnn_repair.oracle.simplex import RATE
+from gnn_repair.oracle.vectors.terms import copy_terms, load_columns, score_terms
 from gnn_repair.oracle.workspace import (
     BOUNDS,
     CANDIDATES,
@@ -47,10 +45,11 @@ from gnn_repair.oracle.workspace import (
 
 LARGE = 4096.0
 """The scale changes when the longest column's squared length is above this, or below the
-inverse."""
+inverse: lengths from 1/64 to 64 leave the tolerances, which are meant for lengths about one, two
+decimals either way."""
 
 
-class Terms(NamedTuple):
+class LpTerms(NamedTuple):
     """Where an LP's terms are."""
 
     rows: Any
@@ -80,10 +79,9 @@ def take_all(problem, room, groups):
     scale, longest = power_of_two(size), 0.0
     for _ in range(2):
         for g in range(groups):
-            for k in range(places[BOUNDS, g], places[BOUNDS, g + 1], WIDTH):
-                put(room.buffer, k, spread(state[MASS, g] * scale))
-        put(room.buffer, count, spread(0.0))
-        load(problem, low, count, room.buffer, room.entries)
+            fill(room.buffer, places[BOUNDS, g], places[BOUNDS, g + 1], state[MASS, g] * scale)
+        fill(room.buffer, count, count + 1, 0.0)
+        load_columns(problem, low, count, room.buffer, room.entries)
         longest = add_up(room.entries, count, room.buffer)
         if 1.0 / LARGE <= longest <= LARGE:
             break
@@ -113,8 +111,7 @@ def _exact_scale(problem, room, groups):
 def clear_columns(room, first, last):
     """Zeros in columns ``first : last``, and up to seven more."""
     for r in range(room.entries.shape[0]):
-        for k in range(first, last, WIDTH):
-            put_row(room.entries, r, k, spread(0.0))
+        fill_row(room.entries, r, first, last, 0.0)
 
 
 @cold_kernel
@@ -127,8 +124,7 @@ def _rescale(room, count):
     clear_columns(room, count, count + 1)
     factor = power_of_two(largest(entries, count))
     for r in range(entries.shape[0]):
-        for k in range(0, count, WIDTH):
-            put_row(entries, r, k, spread(factor) * get_row(entries, r, k))
+        set_multiple(entries, r, factor, r, count)
     return factor
 
 
@@ -172,7 +168,7 @@ def sweep(problem, room, groups, slots, count, scale):
             if slots == 0 or n >= spare:
                 copy_terms(problem, low, high - low, room, base)
             if slots > 0:
-                weigh(room, base, problem.target, high - low, groups, slots)
+                score_terms(room, base, problem.target, high - low, groups, slots)
             best = top(room.buffer, np.int64(0), high - low)
             peak, n = max(peak, best), n + 1
             if best > threshold:
@@ -262,3 +258,24 @@ def maxima(room, groups, total):
     for g in range(groups - 1, -1, -1):
         best = close_and_top(room.buffer, bounds[g], bounds[g + 1])
         state[TOPS, g] = (state[DUAL, g] + best) / total
+
+
+@kernel
+def widest_gap(row, table, target):
+    """max_r |ℓ_c − ℓ_r| of one table row."""
+    size = 0.0
+    for r in range(uint64(table.shape[1])):
+        size = max(size, abs(table[uint64(row), uint64(target)] - table[uint64(row), r]))
+    return size
+
+
+@kernel
+def power_of_two(size):
+    """The power of two that brings ``size`` into (½, 1]; 1 for size 0. It is never infinite."""
+    if size <= 0.0:
+        return 1.0
+    mantissa, exponent = math.frexp(size)
+    if mantissa == 0.5:
+        exponent -= 1
+    # The inverse of a subnormal number would be infinite: powers of two end at 2^1023.
+    return math.ldexp(1.0, -max(exponent, -1000))

@@ -14,7 +14,8 @@ from gnn_repair.oracle.tables import Floats, Instance
 PAIRWISE = 160
 """Groups up to this size compare every pair of terms (K²·R bits); larger ones a few rivals."""
 CHAMPIONS = 64
-"""Terms of a larger group that the others are compared with: those with the best worst margin."""
+"""Terms of a larger group that the others are compared with: those with the best worst margin. All
+pairs of thousands would take longer than the LP; few terms dominate most."""
 
 
 def undominated(problem: Instance) -> NDArray[np.bool_]:

@@ -50,6 +50,8 @@ def solve_exactly(problem: Instance, start: Integers) -> ExactAnswer | None:
         return None
     basis = _Basis(problem, [int(place) for place in start])
     stalled = 0
+    # Exact arithmetic cannot cycle under Bland's rule, so it ends by itself; this many steps of
+    # fractions, though, nobody would wait for.
     for _ in range(40 * basis.size + 400):
         enter = basis.entering(careful=stalled > STALLS)
         if enter is None:
@@ -133,6 +135,7 @@ class _Basis:
         with np.errstate(all="ignore"):
             rates = gaps @ dense - threshold[group]
             sizes = np.abs(gaps) @ np.abs(dense) + np.abs(threshold[group])
+            # Sums of numbers below 1e-300 may have lost digits to underflow; exact numbers decide.
             hopeless = rates < -SURE * sizes - 1e-300
         order = range(self.terms) if careful else np.argsort(-np.nan_to_num(rates), kind="stable")
         basic = set(self.head)

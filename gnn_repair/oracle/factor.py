@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, disable-error-code="untyped-decorator, no-untyped-call"
 """Kernels that invert a basis afresh when updates have lost too many digits."""
 
-from gnn_repair.oracle.lanes import WIDTH, get_row, multiply_add, put_row, spread
-from gnn_repair.oracle.pricing import cold_kernel, kernel_once
+from gnn_repair.oracle.compiling import cold_kernel, kernel_once
+from gnn_repair.oracle.vectors.rows import add_multiple, exchange_and_divide, fill_row
 from gnn_repair.oracle.workspace import (
     GAMMA,
     GROUP,
@@ -15,6 +15,9 @@ from gnn_repair.oracle.workspace import (
     VALUES,
 )
 
+SINGULAR = 1e-14
+"""Columns are about one long, so a pivot of a hundred roundings is made of nothing else."""
+
 
 @cold_kernel
 def refactor(room, groups, slots):
@@ -22,8 +25,7 @@ def refactor(room, groups, slots):
     classes, full, state, places = room.entries.shape[0], room.full, room.state, room.places
     size = classes + groups
     for i in range(size):
-        for k in range(0, 2 * size, WIDTH):
-            put_row(full, i, k, spread(0.0))
+        fill_row(full, i, 0, 2 * size, 0.0)
     for i in range(size):
         full[i, size + i] = 1.0
         variable = places[HEAD, i]
@@ -57,16 +59,10 @@ def _eliminate(full, size):
             if abs(full[k, i]) > abs(full[best, i]):
                 best = k
         pivot = full[best, i]
-        if abs(pivot) < 1e-14:
+        if abs(pivot) < SINGULAR:
             return False
-        for k in range(0, 2 * size, WIDTH):
-            row = get_row(full, best, k) / spread(pivot)
-            put_row(full, best, k, get_row(full, i, k))
-            put_row(full, i, k, row)
+        exchange_and_divide(full, i, best, 2 * size, pivot)
         for j in range(size):
-            factor = spread(-full[j, i])
             if j != i:
-                for k in range(0, 2 * size, WIDTH):
-                    row = multiply_add(factor, get_row(full, i, k), get_row(full, j, k))
-                    put_row(full, j, k, row)
+                add_multiple(full, j, -full[j, i], i, 2 * size)
     return True

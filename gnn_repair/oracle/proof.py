@@ -10,7 +10,8 @@ from gnn_repair.oracle.tables import Floats, Instance
 from gnn_repair.thresholds import REACHABLE
 
 BLUR = 4e-15
-"""Rounding of an answer, relative to the numbers it is made of: sums of up to a few dozen."""
+"""How far sums of up to a few dozen numbers may be off, relative to those numbers. An answer that
+far from the threshold of reach, or nearer, has not decided it."""
 GRAIN = 1e-315
 """Some thousands of the smallest floats, which products of small numbers are rounded to."""
 

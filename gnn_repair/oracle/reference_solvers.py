@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
+from gnn_repair.highs import TIGHT, SparseColumns, new_highs, pass_lp, status_of
 from gnn_repair.oracle.proof import weigh
 from gnn_repair.oracle.status import FAILED, FIXED, OPTIMAL, UNCERTIFIED
 from gnn_repair.oracle.tables import Floats, Instance, Integers
@@ -16,8 +16,8 @@ from gnn_repair.oracle.tables import Floats, Instance, Integers
 ACCEPT = 1e-7
 """Largest accepted gap of a general solver's answer, relative to the numbers it is made of: such
 solvers stop at tolerances of 1e-10 on numbers scaled to one, and columns may be shorter."""
-TIGHT = 1e-10
-"""The smallest feasibility tolerance highspy takes."""
+LOOSE = 1e-7
+"""highspy's own feasibility tolerance, where the tightest is out of reach."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,8 @@ def finish(problem: Instance, shares: Floats, duals: Floats, accept: float = ACC
     return replace(answer, status=UNCERTIFIED, reason=reason) if reason else answer
 
 
-def oracle_matrix(
-    columns: Floats, group: Integers, masses: Floats | None = None
-) -> tuple[Integers, Integers, Floats]:
-    """The constraint matrix by columns (start, index, value): K terms, then γ.
+def oracle_matrix(columns: Floats, group: Integers, masses: Floats | None = None) -> SparseColumns:
+    """The constraint matrix: K terms, then γ.
 
     Rows: γ − Σ_a x_a D_{a,r} for the R rivals, then Σ_{a∈g} x_a for the B groups; ``masses`` [K]
     stand for the ones in the latter.
@@ -104,57 +102,6 @@ def oracle_matrix(
         np.append(start, start[-1] + rivals),
         np.concatenate([index.ravel(), np.arange(rivals)]),
         np.concatenate([value.ravel(), np.ones(rivals)]),
-    )
-
-
-def new_highs(tolerance: float = TIGHT) -> Any:
-    """A quiet highspy object: dual simplex, no presolve, one thread."""
-    import highspy
-
-    highs = highspy.Highs()
-    for option, value in (
-        ("output_flag", False),
-        ("solver", "simplex"),
-        ("simplex_strategy", 1),
-        ("presolve", "off"),
-        ("threads", 1),
-        ("primal_feasibility_tolerance", tolerance),
-        ("dual_feasibility_tolerance", tolerance),
-        ("small_matrix_value", 1e-12),
-    ):
-        highs.setOptionValue(option, value)
-    return highs
-
-
-def pass_lp(
-    highs: Any,
-    cost: Floats,
-    lower: Floats,
-    upper: Floats,
-    row_lower: Floats,
-    row_upper: Floats,
-    matrix: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
-) -> None:
-    """Give ``highs`` the LP min cost·x, row_lower ≤ A x ≤ row_upper, lower ≤ x ≤ upper at once."""
-    import highspy
-
-    start, index, value = matrix
-    highs.passModel(
-        len(cost),
-        len(row_lower),
-        len(value),
-        int(highspy.MatrixFormat.kColwise),
-        int(highspy.ObjSense.kMinimize),
-        0.0,
-        cost,
-        lower,
-        upper,
-        row_lower,
-        row_upper,
-        start.astype(np.int32),
-        index.astype(np.int32),
-        value,
-        np.zeros(len(cost), np.int32),
     )
 
 
@@ -190,7 +137,7 @@ class Highs:
     def run(self) -> str:
         """Solve what was loaded; returns the model status."""
         self._highs.run()
-        return str(self._highs.modelStatusToString(self._highs.getModelStatus()))
+        return status_of(self._highs)
 
     def read(self) -> tuple[Floats, Floats]:
         """Primal values of the columns and dual values of the rows."""
@@ -201,7 +148,7 @@ class Highs:
         """Again from scratch with highspy's own tolerances: the tightest can be out of reach."""
         tolerances = ("primal_feasibility_tolerance", "dual_feasibility_tolerance")
         for name in tolerances:
-            self._highs.setOptionValue(name, 1e-7)
+            self._highs.setOptionValue(name, LOOSE)
         self._highs.clearSolver()
         status = self.run()
         for name in tolerances:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gnn_repair.oracle.tails.relaxed_masses import TailRelaxedMargins
 
 SLACKS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
+"""From exact masses to masses that may vanish or double; denser where reach changes fastest."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,15 +13,14 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
+from gnn_repair.oracle.flat_arrays import ANSWERED, ASKED, PER_TERM
 from gnn_repair.oracle.status import FAILED, FALLBACK, FIXED, OPTIMAL
 
 KIND = "gnn-repair oracle solution"
 HEADER = {"skipped": int, "method": str, "reasons": dict, "scope": str}
 METHODS = ("simplex", "highs", "gurobi")
-BY_LP = ("member", "recipient", "node", "target", "margin", "bound", "status")
-BY_TERM = ("terms", "coefficients", "sources", "groups")
 ARRAYS = {
-    **dict.fromkeys((*BY_LP[:4], "indptr", "terms", "sources", "groups"), np.int64),
+    **dict.fromkeys((*ASKED, "indptr", "terms", "sources", "groups"), np.int64),
     **dict.fromkeys(("margin", "bound", "rival_weights", "coefficients"), np.float64),
     "status": np.int8,
 }
@@ -81,14 +80,14 @@ def _check_shapes(arrays: Arrays) -> None:
         dims = 2 if name == "rival_weights" else 1
         _require(array.ndim == dims, f"{name} has {array.ndim} axes instead of {dims}")
     lps, classes = arrays["rival_weights"].shape
-    for name in BY_LP:
+    for name in (*ASKED, *ANSWERED):
         _require(len(arrays[name]) == lps, f"{name} has {len(arrays[name])} answers, not {lps}")
     _require(classes >= 2, f"a solution needs at least two classes, not {classes}")
     indptr, terms = arrays["indptr"], len(arrays["terms"])
     whole = len(indptr) == lps + 1 and indptr[0] == 0 and indptr[-1] == terms
     rising = whole and (np.diff(indptr) >= 0).all()
     _require(rising, "indptr must rise from 0 to the number of entries")
-    for name in BY_TERM:
+    for name in PER_TERM:
         _require(len(arrays[name]) == terms, f"{name} has {len(arrays[name])} entries, not {terms}")
 
 

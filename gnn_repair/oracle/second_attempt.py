@@ -31,7 +31,8 @@ from gnn_repair.thresholds import REACHABLE
 ACCEPT = 1e-10
 """Largest accepted gap, relative to the answer's own numbers: a tenth of what the check accepts."""
 UNITS = 3
-"""Lengths of columns tried with highspy; each is the size of the answer before."""
+"""Lengths of columns tried with highspy; each is the size of the answer before. What three do not
+settle is left to exact arithmetic."""
 SMALLEST = 1e-290
 """Of a length, so that nothing divided by it overflows needlessly."""
 

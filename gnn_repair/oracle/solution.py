@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
 from gnn_repair.notebook import ROWS, shown
+from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM, support_entries
 from gnn_repair.oracle.saving import ARRAYS, read_arrays, write_arrays
 from gnn_repair.oracle.status import FAILED, UNCERTIFIED
-from gnn_repair.oracle.tables import Floats, Integers, check_exposure, check_whole
+from gnn_repair.oracle.tables import Floats, Integers, as_whole, require_exposure
 from gnn_repair.oracle.witness import STATUS, Witness
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
 
     from gnn_repair.exposure.value import Exposure
     from gnn_repair.oracle.certificate import Verification
-
-_PER_LP = (
-    "member", "recipient", "node", "target", "margin", "bound", "rival_weights", "status",
-)  # fmt: skip
-_PER_TERM = ("terms", "coefficients", "sources", "groups")
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +116,7 @@ class OracleSolution:
 
         With several targets for a node the last one counts.
         """
-        check_exposure(exposure)
+        require_exposure(exposure)
         if fill not in ("frozen", "zero"):
             raise InputError(f'fill must be "frozen" or "zero", not {fill!r}')
         members = exposure.num_members
@@ -149,10 +145,10 @@ class OracleSolution:
 
     def for_node(self, node: int, member: int | None = None) -> tuple[Witness, ...]:
         """The answers about one node, one per solved class and member; print them."""
-        chosen = self.node == check_whole(node, "node")
+        chosen = self.node == as_whole(node, "node")
         where = ""
         if member is not None:
-            chosen &= self.member == check_whole(member, "member")
+            chosen &= self.member == as_whole(member, "member")
             where = f" by member {member}"
         if not chosen.any():
             raise InputError(f"node {node} was not solved{where}; add it to nodes")
@@ -165,7 +161,7 @@ class OracleSolution:
     def __getitem__(self, index: int | slice) -> Witness | OracleSolution:
         if isinstance(index, slice):
             return self._part(index)
-        place, count = check_whole(index, "an index of a solution"), len(self)
+        place, count = as_whole(index, "an index of a solution"), len(self)
         if not -count <= place < count:
             raise IndexError(f"LP {place} does not exist; there are {count}")
         return self._witness(place % count)
@@ -194,20 +190,22 @@ class OracleSolution:
             chosen = np.arange(len(self))[index]
         except (TypeError, ValueError) as error:
             raise InputError(f"a solution cannot be cut by {index}: {error}") from error
-        counts = np.diff(self.indptr)[chosen]
-        indptr = np.append(0, np.cumsum(counts))
-        entry = np.repeat(self.indptr[chosen] - indptr[:-1], counts) + np.arange(indptr[-1])
-        arrays = {name: getattr(self, name)[chosen] for name in _PER_LP}
-        arrays |= {name: getattr(self, name)[entry] for name in _PER_TERM}
-        reasons = {k: self.reasons[i] for k, i in enumerate(chosen.tolist()) if i in self.reasons}
         skipped = self.skipped if len(chosen) == len(self) else 0
-        return replace(self, **arrays, indptr=indptr, reasons=reasons, skipped=skipped)
+        return replace(self.taken(chosen), skipped=skipped)
+
+    def taken(self, chosen: Integers) -> OracleSolution:
+        """The LPs with the given numbers, in that order."""
+        indptr, entries = support_entries(self.indptr, chosen)
+        arrays = {name: getattr(self, name)[chosen] for name in PER_LP}
+        arrays |= {name: getattr(self, name)[entries] for name in PER_TERM}
+        reasons = {k: self.reasons[i] for k, i in enumerate(chosen.tolist()) if i in self.reasons}
+        return replace(self, **arrays, indptr=indptr, reasons=reasons)
 
     def check(self, exposure: Exposure) -> Verification:
         """Verify every LP from the exposure alone, without any solver."""
         from gnn_repair.oracle.certificate import verify
 
-        check_exposure(exposure)
+        require_exposure(exposure)
         return verify(self, exposure)
 
     def save(self, path: str | Path) -> None:

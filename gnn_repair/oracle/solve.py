@@ -12,7 +12,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.answers import Piece, join, pack
-from gnn_repair.oracle.pricing import moderately_optimised
+from gnn_repair.oracle.compiling import moderately_optimised
 from gnn_repair.oracle.reference_solvers import Answer, Solver, gurobi_solver, highs_solver
 from gnn_repair.oracle.second_attempt import second_attempts
 from gnn_repair.oracle.solution import OracleSolution
@@ -21,10 +21,10 @@ from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import (
     Problems,
     Tables,
-    check_exposure,
-    check_whole,
+    as_whole,
     instance,
     problems,
+    require_exposure,
 )
 from gnn_repair.oracle.threads import over_lps
 from gnn_repair.oracle.workspace import Room, new_room, rest, take_room
@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     from gnn_repair.oracle.tails.solution import TailSolution
 
 CHUNK = 1024
-"""LPs a thread takes at a time."""
+"""LPs a thread takes at a time: a millisecond of work, long beside the call into compiled code and
+short beside a user's patience."""
 
 GENERAL: dict[str, Callable[[], Solver]] = {"highs": highs_solver, "gurobi": gurobi_solver}
 
 
-Method = Literal["simplex", "highs", "gurobi"]
+SolverName = Literal["simplex", "highs", "gurobi"]
 Target = Tensor | Literal["all"]
 
 
@@ -49,7 +50,7 @@ def solve_oracle(
     target: Target,
     nodes: Tensor | None = None,
     *,
-    method: Method = "simplex",
+    method: SolverName = "simplex",
     threads: int | None = None,
     effort: str | float = "normal",
 ) -> OracleSolution: ...
@@ -59,7 +60,7 @@ def solve_oracle(
     target: Target,
     nodes: Tensor | None = None,
     *,
-    method: Method = "simplex",
+    method: SolverName = "simplex",
     threads: int | None = None,
     effort: str | float = "normal",
 ) -> TailSolution: ...
@@ -68,7 +69,7 @@ def solve_oracle(
     target: Target,
     nodes: Tensor | None = None,
     *,
-    method: Method = "simplex",
+    method: SolverName = "simplex",
     threads: int | None = None,
     effort: str | float = "normal",
 ) -> OracleSolution | TailSolution:
@@ -96,13 +97,13 @@ def solve_oracle(
         from gnn_repair.oracle.tails.solve import solve_tails
 
         return solve_tails(exposure, target, nodes, method=method, effort=effort)
-    check_exposure(exposure)
+    require_exposure(exposure)
     asked = problems(exposure, target, nodes)
     tables = Tables.of(exposure)
-    if threads is not None and check_whole(threads, "threads") < 1:
+    if threads is not None and as_whole(threads, "threads") < 1:
         raise InputError(f"threads must be at least 1, not {threads}")
     if method == "simplex":
-        solved = _try_again(tables, asked, _solve_chunks(tables, asked, threads))
+        solved = solve_with_second_attempts(tables, asked, threads)
     elif isinstance(method, str) and method in GENERAL:
         solved = _solve_generally(tables, asked, GENERAL[method], threads)
     else:
@@ -131,6 +132,13 @@ def solve_oracle(
 def solve_tables(tables: Tables, asked: Problems, threads: int | None = None) -> Piece:
     """Our own solver alone on any tables; where it gives up the status is FAILED."""
     return _solve_chunks(tables, asked, threads)
+
+
+def solve_with_second_attempts(
+    tables: Tables, asked: Problems, threads: int | None = None
+) -> Piece:
+    """Our own solver on any tables, and what helps where it gives up."""
+    return _try_again(tables, asked, _solve_chunks(tables, asked, threads))
 
 
 def _solve_chunks(tables: Tables, asked: Problems, threads: int | None) -> Piece:

@@ -8,7 +8,7 @@ from numpy import uint64
 
 from gnn_repair.oracle.columns import (
     LARGE,
-    Terms,
+    LpTerms,
     clear_columns,
     keep_basic,
     maxima,
@@ -17,8 +17,9 @@ from gnn_repair.oracle.columns import (
     sweep,
     take_all,
 )
+from gnn_repair.oracle.compiling import cold_kernel, entry_kernel, kernel, kernel_once
 from gnn_repair.oracle.factor import refactor
-from gnn_repair.oracle.pricing import cold_kernel, entry_kernel, kernel, kernel_once
+from gnn_repair.oracle.proof import BLUR
 from gnn_repair.oracle.simplex import improve, start
 from gnn_repair.oracle.status import FAILED, FIXED, OPTIMAL
 from gnn_repair.oracle.workspace import (
@@ -44,17 +45,15 @@ from gnn_repair.thresholds import REACHABLE
 ACCEPT = 1e-11
 """Largest accepted gap between bound and margin, relative to the numbers the answer is made of: a
 hundred thousand roundings, and a hundredth of what the check accepts."""
-BLUR = 4e-15
-"""How far sums of a few dozen numbers may be off, relative to those numbers. An answer that far
-from the threshold of reach, or nearer, has not decided it."""
 FLOOR = 1e-318
 """Below 2e-308 products are rounded to multiples of 5e-324; an answer adds up some hundreds."""
 CACHED = 1 << 17
-"""Numbers of a table that stay in the second-level cache by themselves."""
+"""Numbers of a table that stay in the second-level cache by themselves: a megabyte."""
 ROUNDS = 60
-"""Passes over a large LP before the fallback."""
+"""Passes over a large LP before the fallback: of 44,433 hostile LPs none took more than eight."""
 REPAIRS = 3
-"""Fresh inversions before the fallback."""
+"""Fresh inversions before the fallback: where the third has not helped, the numbers are beyond
+doubles, and exact arithmetic is next."""
 
 
 @entry_kernel
@@ -82,7 +81,7 @@ def solve_range(
             continue
         _set_ahead(segments, masses.shape[2], members, positions, i, ahead, room.places)
         status[k], margin[k], bound[k], counts[k] = _solve(
-            Terms(rows, tables[s], c),
+            LpTerms(rows, tables[s], c),
             present,
             beta,
             room,

@@ -18,7 +18,9 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.reference_solvers import new_highs, oracle_matrix, pass_lp
+from gnn_repair.highs import new_highs, pass_lp
+from gnn_repair.oracle.reference_solvers import oracle_matrix
+from gnn_repair.oracle.second_attempt import SMALLEST
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from gnn_repair.oracle.tails.needed import NeededTerms
 
 NOTABLE = 0.01
-"""Share of a group's mass below which a term does not matter."""
+"""Share of a group's mass below which a term does not matter: nobody would name it as a reason."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +209,7 @@ def _pass(highs: Any, problem: Instance, floor: float, optimum: Floats) -> Float
     """
     count, rivals, groups = len(problem.terms), len(problem.rivals), len(problem.mass)
     sizes = np.abs(problem.columns).max(1)
-    unit = max(float(sizes[optimum > 0].max(initial=0.0)), 1e-290)
+    unit = max(float(sizes[optimum > 0].max(initial=0.0)), SMALLEST)
     lengths = np.maximum(sizes, unit)
     shorter: Floats = unit / lengths
     pinned = (floor - problem.fixed.min()) / unit

@@ -83,7 +83,7 @@ def check_number(value: Any, name: str) -> float:
     raise InputError(f"{name} must be a finite number, not {value!r}")
 
 
-def check_whole(value: Any, name: str) -> int:
+def as_whole(value: Any, name: str) -> int:
     """A whole number (NumPy's count, truth values do not), or InputError."""
     if not isinstance(value, bool | np.bool_):
         try:
@@ -93,7 +93,7 @@ def check_whole(value: Any, name: str) -> int:
     raise InputError(f"{name} must be a whole number, not {value!r}")
 
 
-def check_exposure(exposure: Any) -> None:
+def require_exposure(exposure: Any) -> None:
     """Raise InputError unless it is an exposure."""
     if not isinstance(exposure, Exposure):
         kind = type(exposure).__name__
@@ -147,7 +147,7 @@ def problems(
         target: [N] a class per node of the graph, −1 where unknown; or ``"all"``.
         nodes: a mask [N] or [N, S] (member s takes column s), node numbers, or None for all.
     """
-    member, position = _selection(exposure, nodes)
+    member, position = selection(exposure, nodes)
     classes = exposure.num_classes
     if isinstance(target, str):
         if target != "all":
@@ -186,7 +186,7 @@ def _labels(exposure: Exposure | TailedExposure, target: Tensor) -> Integers:
     return labels
 
 
-def _selection(
+def selection(
     exposure: Exposure | TailedExposure, nodes: Tensor | None
 ) -> tuple[Integers, Integers]:
     """Members and recipient positions asked for, member by member."""

@@ -4,21 +4,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gnn_repair.oracle.lanes import WIDTH, aligned
+from gnn_repair.oracle.vectors.lanes import WIDTH, aligned
 
 SMALL = 128
-"""Up to so many terms the simplex method sees every column."""
+"""Up to so many terms the simplex method sees every column: so many numbers of eight classes are
+what a first-level cache holds a quarter of."""
 CANDIDATES = 48
-"""Columns that a pass over a large LP may add, about."""
+"""Columns that a pass over a large LP may add, about: a few times the size of most bases, so that
+one or two passes suffice, and few enough to price at once."""
 STRIP = 512
 """Terms scored at a time, so that scores stay in the first-level cache."""
 COPIED = 60_000
-"""Numbers of a large LP's terms that are kept at hand."""
+"""Numbers of a large LP's terms that are kept at hand: half a megabyte, within a second-level
+cache."""
 STRIDE = 4 * WIDTH
-"""Columns priced at a time."""
+"""Columns priced at a time: four vectors hide the time that one multiply-add takes to finish."""
 
 GAMMA = -1
 SLACK = -2
+"""Numbers of variables that are no columns: γ, and SLACK − r for the slack of class r."""
 HUGE = 1e300
 """Stands for a value that never blocks a step: γ may take any, and the target is no rival."""
 

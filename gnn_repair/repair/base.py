@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from gnn_repair.backbones.base import stack_parameters
 from gnn_repair.budget import check_real, check_whole
-from gnn_repair.devices import choose_device, out_of_memory_hint
+from gnn_repair.devices import choose_device, out_of_memory_hint, seeded
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.files.headers import dataclass_hints
 from gnn_repair.repair.fitted import FittedRepair, about
 from gnn_repair.repair.fitting import RepairTrainee
@@ -24,7 +24,7 @@ from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import Noise, Parameters
 from gnn_repair.repair.methods import METHODS, method_of
 from gnn_repair.repair.targets import Targets, check_exposure_given, find_targets
-from gnn_repair.training import Budget, Fitted, ProgressCallback, fit
+from gnn_repair.training import Budget, Fitted, ProgressCallback, check_progress, fit
 
 F = TypeVar("F", bound=FittedRepair)
 
@@ -43,13 +43,13 @@ class Repair(ABC, Generic[F]):
             cls.title = declared.title if declared else cls.__name__
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
         """The repair as a study's ``RepairProtocol`` asks for it; as it is unless overridden."""
         return cls()
 
     def fit(
         self,
-        exposure: Exposure,
+        exposure: Exposed,
         y: Tensor,
         train_mask: Tensor,
         val_mask: Tensor,
@@ -73,6 +73,7 @@ class Repair(ABC, Generic[F]):
         check_exposure_given(exposure)
         if batch_size is not None:
             check_whole("fit", "batch_size", batch_size, 1)
+        check_progress(on_progress)
         place = choose_device(device)
         with out_of_memory_hint(f"fitting {self.title} for {exposure.num_members} members"):
             placed = on_device(exposure, place)
@@ -82,7 +83,7 @@ class Repair(ABC, Generic[F]):
     @abstractmethod
     def learn(
         self,
-        exposure: Exposure,
+        exposure: Exposed,
         train: Targets,
         val: Targets,
         batch_size: int | None,
@@ -161,7 +162,7 @@ class TrainedRepair(Repair[F]):
         return self.budget.epochs
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
         """With the protocol's seed, and its budget, dropout and width where it has them."""
         name = next((key for key, m in METHODS.items() if m == method_of(cls)), "")
         own = {field.name for field in fields(cls)} & {"seed", *cls.shared_settings}
@@ -197,7 +198,7 @@ class TrainedRepair(Repair[F]):
 
     def learn(
         self,
-        exposure: Exposure,
+        exposure: Exposed,
         train: Targets,
         val: Targets,
         batch_size: int | None,
@@ -216,10 +217,8 @@ class TrainedRepair(Repair[F]):
             batch_size=batch_size,
             seed=self.seed,
         )
-        devices = [inputs.device.index or 0] if inputs.device.type == "cuda" else []
         # Ours draw nothing from PyTorch's generators; a repair of one's own may.
-        with torch.random.fork_rng(devices):
-            torch.manual_seed(self.seed)
+        with seeded(self.seed, inputs.device):
             outcome = fit(trainee, self.budget, on_progress)
         self._warn_diverged(outcome)
         return self.fitted(
@@ -241,8 +240,7 @@ class TrainedRepair(Repair[F]):
 
     def initial(self, inputs: RepairInputs) -> dict[str, Tensor]:
         """The untrained parameters, the same for every member, [S, …]."""
-        with torch.random.fork_rng([]):
-            torch.manual_seed(self.seed)
+        with seeded(self.seed):
             network = self.network(self.reads(inputs), inputs.num_classes)
         stacked = stack_parameters(network.to(inputs.dtype), inputs.num_members)
         return {name: value.to(inputs.device) for name, value in stacked.items()}
@@ -268,7 +266,7 @@ class TrainedRepair(Repair[F]):
         }
 
 
-def on_device(exposure: Exposure, device: torch.device) -> Exposure:
+def on_device(exposure: Exposed, device: torch.device) -> Exposed:
     """The exposure on that device; itself where it is there already."""
     here = exposure.recipients.device
     same = here.type == device.type and (device.index is None or here.index == device.index)

@@ -12,7 +12,7 @@ from torch_geometric.utils import coalesce
 
 from gnn_repair.budget import check_whole
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed, TailedExposure
 from gnn_repair.repair.base import Repair
 from gnn_repair.repair.correct_and_smooth import (
     Propagation,
@@ -36,14 +36,15 @@ CANDIDATES = tuple(product(ALPHAS, ALPHAS, AUTOSCALE))
 TEMPERATURES = (0.05, 20.0)
 """Where τ is looked for."""
 TINY = 1e-12
-"""Smoothed scores below this count as this in logarithms."""
+"""Smoothed scores below this count as this in logarithms: scores are shares of one, and a zero
+would be an infinite loss."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FittedTemperature(FittedRepair):
     """z = z⁰ / τ."""
 
-    def logits(self, exposure: Exposure) -> Tensor:
+    def logits(self, exposure: Exposed) -> Tensor:
         """z⁰ / τ at the recipients, [S, n, C] float64."""
         scale = self._matching(exposure)["temperature"].double().view(-1, 1, 1)
         return exposure.frozen_logits[:, exposure.recipients] / scale
@@ -56,7 +57,7 @@ class TemperatureScaling(Repair[FittedTemperature]):
     @torch.no_grad()
     def learn(
         self,
-        exposure: Exposure,
+        exposure: Exposed,
         train: Targets,
         val: Targets,
         batch_size: int | None,
@@ -105,7 +106,7 @@ class FittedSmoothing(FittedRepair):
     """Frozen probabilities, corrected and smoothed over the graph with the training labels."""
 
     @torch.no_grad()
-    def logits(self, exposure: Exposure) -> Tensor:
+    def logits(self, exposure: Exposed) -> Tensor:
         """Logarithms of the smoothed scores at the recipients, [S, n, C] float64.
 
         The training labels and the graph are part of this prediction, so it holds for the graph
@@ -126,7 +127,7 @@ class FittedSmoothing(FittedRepair):
         return scores[:, exposure.recipients].clamp(min=TINY).log()
 
 
-def _check_graph(exposure: Exposure, nodes: int, entries: Tensor) -> None:
+def _check_graph(exposure: Exposed, nodes: int, entries: Tensor) -> None:
     """The exposure's recipients hear whom they heard when the repair was fitted."""
     if nodes != exposure.num_nodes:
         raise InputError(
@@ -150,7 +151,7 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
     """Propagation steps of each of the two parts."""
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
         """With the protocol's number of steps."""
         return cls(layers=settings.smoothing_layers)
 
@@ -160,7 +161,7 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
     @torch.no_grad()
     def learn(
         self,
-        exposure: Exposure,
+        exposure: Exposed,
         train: Targets,
         val: Targets,
         batch_size: int | None,
@@ -178,7 +179,7 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
         statistics = untrained(exposure)
         return self.fitted(**about(exposure), **statistics, parameters={}, constants=constants)
 
-    def _hits(self, exposure: Exposure, labels: Tensor, val: Targets) -> Tensor:
+    def _hits(self, exposure: Exposed, labels: Tensor, val: Targets) -> Tensor:
         """Correct validation nodes of every member and candidate, [S, candidates].
 
         A correction serves all smoothings that follow it, so jobs are members × corrections.
@@ -225,7 +226,7 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
         return FittedSmoothing(repair=self, **values)
 
 
-def _training_labels(exposure: Exposure, train: Targets) -> Tensor:
+def _training_labels(exposure: Exposed, train: Targets) -> Tensor:
     """[S, N]: each member's training labels, −1 elsewhere."""
     members, nodes = exposure.num_members, exposure.num_nodes
     labels = torch.full((members, nodes + 1), -1, device=train.labels.device)
@@ -233,10 +234,11 @@ def _training_labels(exposure: Exposure, train: Targets) -> Tensor:
     return labels.scatter_(1, index, train.labels)[:, :nodes].contiguous()
 
 
-def sources_to_recipients(exposure: Exposure) -> Tensor:
+def sources_to_recipients(exposure: Exposed) -> Tensor:
     """Who sends to whom, each pair once, [2, E] in PyG's order."""
     source = exposure.sources[exposure.rows.long()].long()
-    mixture = getattr(exposure, "aggregate", exposure)  # before a tail the terms are its mixture's
+    # Before a tail the terms are its mixture's.
+    mixture = exposure.aggregate if isinstance(exposure, TailedExposure) else exposure
     recipient = exposure.recipients[mixture.terms_by_recipient.recipients.long()]
     sent = source >= 0  # the others are terms without a message
     pairs = torch.stack([source[sent], recipient[sent]])

@@ -23,7 +23,7 @@ TABLE_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}
 DENSE_ABOVE = 0.1
 """An operator with a larger share of nonzeros is multiplied as a dense matrix."""
 LARGEST_DENSE = 256 << 20
-"""Bytes such a matrix may take."""
+"""Bytes such a matrix may take: no more than the exposure of a large graph itself."""
 LARGEST_SCALE = 1000.0
 """Automatic scales above this count as 1."""
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.files import check_fields
 from gnn_repair.repair.base import Repair, TrainedRepair
 from gnn_repair.repair.fitted import FittedRepair, about
@@ -83,7 +83,7 @@ class FittedCrossFit(FittedRepair):
         )
 
     @torch.no_grad()
-    def logits(self, exposure: Exposure) -> Tensor:
+    def logits(self, exposure: Exposed) -> Tensor:
         """Mean log-probabilities at the recipients, [S, n, C] float64."""
         self._matching(exposure)
         if self.transductive:
@@ -144,7 +144,7 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
         return cls(inner, **{key: settings[key] for key in settings.keys() - {"repair"}})
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
         """Set translation as the protocol asks for it, in folds."""
         inner = SetTranslation.from_protocol(settings, exposure)
         return cls(inner, seed=settings.seed)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.files import save_tensors
 from gnn_repair.immutable import FrozenDict
 from gnn_repair.notebook import shown
@@ -78,10 +78,10 @@ class FittedRepair(ABC):
         return self.repair.starts_frozen & (self.best_epoch == 0)
 
     @abstractmethod
-    def logits(self, exposure: Exposure) -> Tensor:
+    def logits(self, exposure: Exposed) -> Tensor:
         """Repaired logits at the exposure's recipients, [S, n, C] float64."""
 
-    def predict(self, exposure: Exposure) -> Tensor:
+    def predict(self, exposure: Exposed) -> Tensor:
         """The repaired class of every recipient, [S, n]."""
         return self.logits(exposure).argmax(2)
 
@@ -131,7 +131,7 @@ class FittedRepair(ABC):
 
     # Does it fit? -----------------------------------------------------------------------------
 
-    def _matching(self, exposure: Exposure) -> Parameters:
+    def _matching(self, exposure: Exposed) -> Parameters:
         """Parameters and constants where the exposure is, once the two fit together."""
         check_exposure_given(exposure)
         self._check_sizes(exposure)
@@ -143,7 +143,7 @@ class FittedRepair(ABC):
             for name, value in merged.items()
         }
 
-    def _check_sizes(self, exposure: Exposure) -> None:
+    def _check_sizes(self, exposure: Exposed) -> None:
         found = (exposure.state.shape[2], exposure.num_classes, exposure.num_members)
         expected = (self.width, self.num_classes, self.num_members)
         names = ("state width", "classes", "members")
@@ -154,7 +154,7 @@ class FittedRepair(ABC):
                     "use an exposure of the same model"
                 )
 
-    def _check_model(self, exposure: Exposure) -> None:
+    def _check_model(self, exposure: Exposed) -> None:
         """Widths agree by accident; weights do not."""
         if self.fingerprint is None or self.fingerprint == exposure.fingerprint:
             return
@@ -207,7 +207,7 @@ def _members(numbers: list[int]) -> str:
     return ("member " if len(numbers) == 1 else "members ") + _listed(numbers)
 
 
-def about(exposure: Exposure) -> dict[str, Any]:
+def about(exposure: Exposed) -> dict[str, Any]:
     """What a fitted repair notes of the exposure it was fitted on."""
     return {
         "width": exposure.state.shape[2],
@@ -216,7 +216,7 @@ def about(exposure: Exposure) -> dict[str, Any]:
     }
 
 
-def untrained(exposure: Exposure) -> dict[str, Tensor]:
+def untrained(exposure: Exposed) -> dict[str, Tensor]:
     """The statistics of a repair that no training loop has seen."""
     zeros = torch.zeros(exposure.num_members, dtype=torch.long, device=exposure.recipients.device)
     return {"best_epoch": zeros, "epochs_run": zeros.clone(), "diverged": zeros.bool()}

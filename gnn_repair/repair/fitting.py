@@ -49,11 +49,15 @@ class RepairTrainee(Trainee):
         self.steps_per_epoch = -(-longest // self.batch)
         self.train = _padded(train, self.steps_per_epoch * self.batch)
         self.weights = _batch_weights(self.train, self.batch)
-        self.positions, self.labels = (values.clone() for values in self.train[:2])
+        # One tensor, so that a step picks positions and labels at once.
+        self.ordered = torch.stack(self.train[:2])
+        self.positions, self.labels = self.ordered
         place = train.positions.device
-        # On the device, where the steps of a captured CUDA graph count them on.
-        self.epoch, self.step = (torch.zeros((), dtype=torch.long, device=place) for _ in "es")
-        self.offsets = torch.arange(self.batch, device=place)
+        # On the device, where the steps of a captured CUDA graph count them on; each is a launch.
+        self.epoch, self.step, self.stream = (
+            torch.zeros((), dtype=torch.long, device=place) for _ in range(3)
+        )
+        self.places = torch.arange(self.batch, device=place)
         self.start = (seed * SEED_STRIDE) & LOW
 
     def trunk(self) -> Any:
@@ -68,6 +72,8 @@ class RepairTrainee(Trainee):
         self.step.zero_()
         if self.steps_per_epoch == 1:
             return
+        self.stream.copy_(self._stream() - SEEDS_A_STEP)
+        torch.arange(-self.batch, 0, out=self.places)
         place = torch.arange(self.train.positions.shape[1], device=self.epoch.device)
         shuffled = row_hash(self._stream() - 1, place).expand_as(self.train.positions)
         keys = torch.where(self.train.sizes.unsqueeze(1) > self.batch, shuffled, place)
@@ -80,8 +86,12 @@ class RepairTrainee(Trainee):
         """Where this step's random numbers begin."""
         return self.start + self.epoch * EPOCH_STRIDE + self.step * SEEDS_A_STEP
 
+    def _next_stream(self) -> Tensor:
+        """The same, counted on from the step before."""
+        return self._stream() if self.steps_per_epoch == 1 else self.stream.add_(SEEDS_A_STEP)
+
     def losses(self, trunk: Any) -> Tensor:
-        noise = Noise(self.dropout, self._stream()) if self.dropout else None
+        noise = Noise(self.dropout, self._next_stream()) if self.dropout else None
         targets, labels, weights = self._next_batch()
         logits = self.predict(self.parameters, trunk, targets, noise)
         chosen = logits.log_softmax(2).gather(2, labels.unsqueeze(2)).squeeze(2)
@@ -91,16 +101,16 @@ class RepairTrainee(Trainee):
         """Whether a member had a target in the batch before: not past the end of its own."""
         if self.steps_per_epoch == 1:
             return None
-        return (self.step - 1) * self.batch < self.train.sizes
+        return self.places[:1] < self.train.sizes
 
     def _next_batch(self) -> tuple[Tensor, ...]:
         """Positions, labels and weights of the batch that comes next, each [S, L]."""
-        ordered = self.positions, self.labels, self.weights
         if self.steps_per_epoch == 1:
-            return ordered
-        place = self.step * self.batch + self.offsets
+            return self.positions, self.labels, self.weights
+        self.places.add_(self.batch)
         self.step.add_(1)
-        return tuple(values.index_select(1, place) for values in ordered)
+        positions, labels = self.ordered.index_select(2, self.places)
+        return positions, labels, self.weights.index_select(1, self.places)
 
     def scores(self, trunk: Any) -> Tensor:
         logits = self.predict(self.parameters, trunk, self.val.positions, None)

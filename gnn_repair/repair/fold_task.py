@@ -12,9 +12,9 @@ from torch_geometric.data import Data
 from gnn_repair.budget import check_whole
 from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.repair.base import TrainedRepair, on_device
-from gnn_repair.repair.evidence import Evidence, check_data, gather_evidence
+from gnn_repair.repair.evidence import KnownEvidence, check_graph_data, gather_evidence
 from gnn_repair.repair.folds import Roles, cross_roles, deal_folds
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.stack_training import Stack, stack_logits, stacked, train_stack
@@ -32,7 +32,7 @@ the rest keeps what holds on training nodes, of which there are more."""
 class Task:
     """What repairs of one frozen model are fitted to."""
 
-    exposure: Exposure
+    exposure: Exposed
     inputs: RepairInputs
     y: Tensor
     """[N]; the labels of training and validation nodes alone, 0 elsewhere."""
@@ -47,7 +47,7 @@ class Task:
         """[n], of the recipients."""
         return self.y[self.exposure.recipients]
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> KnownEvidence:
         """What there is beside the exposure: labels of training and validation nodes alone."""
         shape = self.exposure.num_members, self.exposure.num_nodes
         known = torch.zeros(shape, dtype=torch.bool, device=self.val.device)
@@ -56,7 +56,7 @@ class Task:
 
 
 def prepare(
-    exposure: Exposure,
+    exposure: Exposed,
     y: Tensor,
     train_mask: Tensor,
     val_mask: Tensor,
@@ -69,10 +69,10 @@ def prepare(
     return task_of(placed, *find_targets(placed, y, train_mask, val_mask), data)
 
 
-def task_of(exposure: Exposure, train: Targets, val: Targets, data: Data | None = None) -> Task:
+def task_of(exposure: Exposed, train: Targets, val: Targets, data: Data | None = None) -> Task:
     """What the members' targets say; no other label is in it."""
     if data is not None:
-        check_data(exposure, data)
+        check_graph_data(exposure, data)
     y = torch.zeros(exposure.num_nodes, dtype=torch.long, device=train.labels.device)
     for targets in (train, val):
         y[exposure.recipients[targets.positions]] = targets.labels
@@ -140,7 +140,7 @@ def fit_stack(
     repair: TrainedRepair[Any],
     task: Task,
     roles: Roles,
-    evidence: Evidence | None = None,
+    evidence: KnownEvidence | None = None,
     batch_size: int | None = None,
     on_progress: ProgressCallback | None = None,
 ) -> Outcome:

@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 
 from gnn_repair.budget import check_whole
 from gnn_repair.devices import out_of_memory_hint
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.repair.base import F, Repair
 from gnn_repair.repair.fold_task import Task, prepare, task_of
 from gnn_repair.repair.targets import Targets, check_exposure_given
@@ -24,7 +24,7 @@ class GraphRepair(Repair[F]):
 
     def fit(
         self,
-        exposure: Exposure,
+        exposure: Exposed,
         y: Tensor,
         train_mask: Tensor,
         val_mask: Tensor,
@@ -56,7 +56,7 @@ class GraphRepair(Repair[F]):
 
     def learn(
         self,
-        exposure: Exposure,
+        exposure: Exposed,
         train: Targets,
         val: Targets,
         batch_size: int | None,

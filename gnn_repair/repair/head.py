@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gnn_repair.budget import REFIT, Budget
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.repair.base import TrainedRepair
 from gnn_repair.repair.fitted import FittedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
@@ -18,7 +18,8 @@ from gnn_repair.repair.layers import Noise, Parameters, affine
 from gnn_repair.repair.targets import Targets
 
 FLAT = 1e-6
-"""Coordinates with a smaller standard deviation are not divided by it."""
+"""Coordinates with a smaller standard deviation are not divided by it: they are constant up to
+rounding."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -31,7 +32,7 @@ class FittedHead(FittedRepair):
         return self.constants["mean"].shape[1]
 
     @torch.no_grad()
-    def logits(self, exposure: Exposure) -> Tensor:
+    def logits(self, exposure: Exposed) -> Tensor:
         """The new head's logits at the recipients, [S, n, C] float64."""
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         _check_width(inputs, self.reads)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gnn_repair.backbones.graph import Features
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.exposure import Exposed, TailedExposure
 from gnn_repair.kernels import mix
 from gnn_repair.kernels.products import SharedRows, picked_product, product
 from gnn_repair.kernels.sets import TermSets, compare
@@ -41,6 +41,12 @@ class Description:
         if self.shared is None or self.shared.dense.dtype != torch.float32:
             return None
         return SharedRows(self.shared.dense) if self.rows.device.type == "cuda" else None
+
+    @property
+    def picks_cheaply(self) -> bool:
+        """Whether some rows cost their share of all: not where rows are multiplied as sparse."""
+        sparse = self.shared is not None and self.shared.sparse is not None
+        return self.rows.device.type == "cpu" and not sparse
 
     def times(self, weight: Tensor) -> Tensor:
         """[h, z⁰] W of every row: weight [S, d + C, k] gives [S, M, k]."""
@@ -87,7 +93,7 @@ def _pick(table: Tensor, index: Tensor) -> Tensor:
 class RepairInputs:
     """An exposure as repairs read it, in the model's precision; S members first on every axis."""
 
-    def __init__(self, exposure: Exposure | TailedExposure) -> None:
+    def __init__(self, exposure: Exposed) -> None:
         if bool((exposure.sources < 0).any()):
             raise InputError(
                 "the exposure has terms that nobody sent (relaxed masses), and repairs learn from "
@@ -99,6 +105,9 @@ class RepairInputs:
         self.root, self.groups = exposure.root, exposure.num_groups
         self.nodes = exposure.recipients
         """[n]: the graph node behind each recipient."""
+        everyone = torch.arange(exposure.num_nodes, device=self.device)
+        self.in_order = torch.equal(self.nodes, everyone)
+        """Whether recipient i is node i, which spares looking it up."""
         self.frozen_logits = exposure.frozen_logits.to(self.dtype)
         """z⁰ of every node, [S, N, C]."""
         self.embedding = exposure.embedding
@@ -183,7 +192,7 @@ class RepairInputs:
         """Logits [S, L, C] of targets [S, L] from what was mixed for them, [S, L, C or D]."""
         if self._tail is None:
             return mixed
-        nodes = self.nodes[targets].flatten()
+        nodes = self.node_of(targets).flatten()
         logits = self._tail(mixed.flatten(0, 1).double(), nodes)
         return logits.view(*targets.shape, -1).to(mixed.dtype)
 
@@ -193,13 +202,17 @@ class RepairInputs:
         index = torch.arange(self.nodes.numel(), device=self.device)
         return index.expand(self.num_members, -1).contiguous()
 
+    def node_of(self, targets: Tensor) -> Tensor:
+        """The graph nodes behind recipients."""
+        return targets if self.in_order else self.nodes[targets]
+
     def frozen_at(self, targets: Tensor) -> Tensor:
         """z⁰ of targets [S, L], [S, L, C]."""
-        return _pick(self.frozen_logits, self.nodes[targets])
+        return _pick(self.frozen_logits, self.node_of(targets))
 
     def times_at(self, targets: Tensor, *weights: Tensor) -> list[Tensor]:
         """[h_v, z⁰_v] W of targets [S, L], for every W [S, d + C, k]: [S, L, k] each."""
-        return self.recipients.times_at(self.nodes[targets], *weights)
+        return self.recipients.times_at(self.node_of(targets), *weights)
 
     def at(self, values: Tensor, targets: Tensor) -> Tensor:
         """Per-recipient values [S, n, …] of targets [S, L], [S, L, …]."""
@@ -210,10 +223,10 @@ class RepairInputs:
         )
 
 
-_SEEN: WeakKeyDictionary[Exposure | TailedExposure, RepairInputs] = WeakKeyDictionary()
+_SEEN: WeakKeyDictionary[Exposed, RepairInputs] = WeakKeyDictionary()
 
 
-def repair_inputs(exposure: Exposure | TailedExposure) -> RepairInputs:
+def repair_inputs(exposure: Exposed) -> RepairInputs:
     """What repairs see of an exposure; computed once as long as the exposure lives."""
     if exposure not in _SEEN:
         if not bool(torch.isfinite(exposure.state).all() & torch.isfinite(exposure.messages).all()):

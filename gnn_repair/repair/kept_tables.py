@@ -6,24 +6,24 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.repair.fitted import FittedRepair
 
 
-def signature(exposure: Exposure) -> Tensor:
+def signature(exposure: Exposed) -> Tensor:
     """One number a node and member that another graph or model would not share, [S, N]."""
     weights = torch.linspace(1, 2, exposure.num_classes, dtype=torch.float64)
     return (exposure.frozen_logits @ weights.to(exposure.frozen_logits.device)).float()
 
 
-def same_graph(expected: Tensor, exposure: Exposure) -> bool:
+def same_graph(expected: Tensor, exposure: Exposed) -> bool:
     """Whether the exposure is of the graph and model that gave this signature."""
     found = signature(exposure).to(expected.device)
     # Frozen logits of one model repeat to rounding, also on another device.
     return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
-def check_graph(expected: Tensor, exposure: Exposure, title: str) -> None:
+def check_graph(expected: Tensor, exposure: Exposed, title: str) -> None:
     """Refuse another graph than the one whose labels were read."""
     if not same_graph(expected, exposure):
         raise InputError(

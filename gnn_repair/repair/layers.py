@@ -153,7 +153,7 @@ def encode(
     layer = Layer(by_recipient, messages, pair.cosine, pair.distance)
     summed = pool(inputs.sets, targets, layer, noise.encoder if noise else None)
     if inputs.root:
-        cosine = inputs.root_cosine.gather(1, inputs.nodes[targets]).unsqueeze(2)
+        cosine = inputs.root_cosine.gather(1, inputs.node_of(targets)).unsqueeze(2)
         at_root = by_recipient + own[1] + cosine * pair.cosine.unsqueeze(1)
         summed = summed + (noise.root(at_root.relu()) if noise else at_root.relu())
     total = inputs.total.gather(1, targets).unsqueeze(2)

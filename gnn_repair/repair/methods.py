@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
-    from gnn_repair.exposure import Exposure
+    from gnn_repair.exposure import Exposed
     from gnn_repair.repair.base import Repair
 
 
@@ -84,7 +84,7 @@ class Method:
         )
         return found
 
-    def build(self, settings: Any, exposure: Exposure) -> Repair[Any]:
+    def build(self, settings: Any, exposure: Exposed) -> Repair[Any]:
         """The unfitted repair that a study's ``RepairProtocol`` asks for on this exposure."""
         repair = self.repair_class.from_protocol(settings, exposure)
         if not self.folded:

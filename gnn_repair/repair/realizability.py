@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.highs import by_columns, new_highs, pass_lp, status_of
+from gnn_repair.thresholds import REALIZABLE as TOLERANCE
 
-TOLERANCE = 1e-6
-"""Largest distance to D_v, relative to the size of the node's contributions."""
+FEASIBLE = 1e-9
+"""The linear programs' own tolerance: a thousandth of the distance that is judged."""
 
 
 def realizable(exposure: Exposure, shift: Tensor, *, tolerance: float = TOLERANCE) -> Tensor:
@@ -44,6 +48,7 @@ def _distances(exposure: Exposure, shift: Tensor) -> tuple[Tensor, Tensor]:
     goal = goal + (base - base.mean(2, keepdim=True))[:, cpu.recipients]
     table = cpu.contributions - cpu.contributions.mean(2, keepdim=True)
     mass = cpu.mass.expand(exposure.num_members, -1, -1)
+    highs = new_highs(FEASIBLE)
     out = torch.zeros(2, *expected[:2], dtype=torch.float64)
     for member in range(expected[0]):
         for i in range(expected[1]):
@@ -53,7 +58,7 @@ def _distances(exposure: Exposure, shift: Tensor) -> tuple[Tensor, Tensor]:
             lengths = ends.diff().numpy()
             masses = mass[member, i].numpy()
             target = goal[member, i].numpy()
-            out[0, member, i] = _nearest(columns, lengths, masses, target)
+            out[0, member, i] = _nearest(highs, columns, lengths, masses, target)
             out[1, member, i] = _size(columns, masses, shift[member, i])
     return out[0].to(shift.device), out[1].to(shift.device)
 
@@ -64,11 +69,12 @@ def _size(columns: np.ndarray, masses: np.ndarray, shift: Tensor) -> float:
 
 
 def _nearest(
-    columns: np.ndarray, lengths: np.ndarray, masses: np.ndarray, goal: np.ndarray
+    highs: Any, columns: np.ndarray, lengths: np.ndarray, masses: np.ndarray, goal: np.ndarray
 ) -> float:
     """min t such that |Σ λ ℓ − goal| ≤ t in every class, λ ≥ 0 and Σ λ = m in every group.
 
     Args:
+        highs: a solver that is used again and again.
         columns: centred contributions of the node's terms, [K, C].
         lengths: terms of each group, [G].
         masses: m, [G].
@@ -76,44 +82,25 @@ def _nearest(
     """
     if len(columns) == 0:
         return float(np.abs(goal).max())
-    import highspy
-
     terms, classes = columns.shape
     present = np.flatnonzero(lengths)
     group = np.repeat(np.arange(len(present)), lengths[present])
-    infinity = highspy.kHighsInf
     dense = np.zeros((2 * classes + len(present), terms + 1))
     dense[:classes, :terms] = columns.T
     dense[classes : 2 * classes, :terms] = columns.T
     dense[:classes, terms], dense[classes : 2 * classes, terms] = -1.0, 1.0
     dense[2 * classes + group, np.arange(terms)] = 1.0
-    lower = np.concatenate([np.full(classes, -infinity), goal, masses[present]])
-    upper = np.concatenate([goal, np.full(classes, infinity), masses[present]])
-    cost = np.zeros(terms + 1)
-    cost[terms] = 1.0
-    return _solve(dense, lower, upper, cost)
-
-
-def _solve(dense: np.ndarray, lower: np.ndarray, upper: np.ndarray, cost: np.ndarray) -> float:
-    import highspy
-
-    rows, columns = dense.shape
-    problem = highspy.HighsLp()
-    problem.num_col_, problem.num_row_ = columns, rows
-    problem.col_cost_ = cost
-    problem.col_lower_, problem.col_upper_ = np.zeros(columns), np.full(columns, highspy.kHighsInf)
-    problem.row_lower_, problem.row_upper_ = lower, upper
-    filled = dense.T != 0
-    problem.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    problem.a_matrix_.start_ = np.concatenate([[0], filled.sum(1).cumsum()]).astype(np.int32)
-    problem.a_matrix_.index_ = np.nonzero(filled)[1].astype(np.int32)
-    problem.a_matrix_.value_ = dense.T[filled]
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.setOptionValue("primal_feasibility_tolerance", 1e-9)
-    solver.passModel(problem)
-    solver.run()
-    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    infinite = np.full(classes, np.inf)
+    pass_lp(
+        highs,
+        np.append(np.zeros(terms), 1.0),
+        np.zeros(terms + 1),
+        np.full(terms + 1, np.inf),
+        np.concatenate([-infinite, goal, masses[present]]),
+        np.concatenate([goal, infinite, masses[present]]),
+        by_columns(dense),
+    )
+    highs.run()
+    if status_of(highs) != "Optimal":
         return float("nan")
-    return float(solver.getInfo().objective_function_value)
+    return float(highs.getInfo().objective_function_value)

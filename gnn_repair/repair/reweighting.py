@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.budget import REWEIGHTING, Budget, check_whole
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.kernels.sets import BOUND, Layer, TermSets, tilt
 from gnn_repair.repair.base import TrainedRepair
 from gnn_repair.repair.fitted import FittedRepair
@@ -26,6 +26,7 @@ from gnn_repair.repair.layers import (
     split_context,
     split_pair,
 )
+from gnn_repair.repair.message_table import MessageTable
 
 CHUNK = 1 << 24
 """Numbers of one block when all terms are scored."""
@@ -38,9 +39,9 @@ class ReweightingTables(NamedTuple):
     scorer: PairWeights
     context: ContextWeights
     """The scorer's weight on c_v."""
-    encoder_messages: Tensor
+    encoder_messages: MessageTable
     """[h_a, z_a] times ψ's source part, [S, P, H]."""
-    scorer_messages: Tensor
+    scorer_messages: MessageTable
     """[h_a, z_a] times the scorer's source part, [S, P, H]."""
 
 
@@ -49,7 +50,7 @@ class FittedReweighting(FittedRepair):
     """z = β + Σ λ ℓ."""
 
     @torch.no_grad()
-    def coefficients(self, exposure: Exposure) -> Tensor:
+    def coefficients(self, exposure: Exposed) -> Tensor:
         """λ = m_g α e^s / Σ α e^s, [S, T] float64: nonnegative, same support, same masses."""
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         method: Reweighting = self.repair  # type: ignore[assignment]
@@ -63,7 +64,7 @@ class FittedReweighting(FittedRepair):
         lengths = exposure.segments.diff()
         return tilted * torch.repeat_interleave(ratio.flatten(1), lengths, dim=1)
 
-    def logits(self, exposure: Exposure) -> Tensor:
+    def logits(self, exposure: Exposed) -> Tensor:
         """β + Σ λ ℓ at the recipients, [S, n, C] float64; z⁰ where nothing is adjustable."""
         return exposure.logits(self.coefficients(exposure))
 
@@ -101,8 +102,8 @@ class Reweighting(TrainedRepair[FittedReweighting]):
             encoder,
             scorer,
             split_context(after, sum(size)),
-            inputs.messages.times(encoder.source),
-            inputs.messages.times(scorer.source),
+            MessageTable(inputs, encoder.source),
+            MessageTable(inputs, scorer.source),
         )
 
     def _after(self, size: tuple[int, int]) -> int:
@@ -121,10 +122,13 @@ class Reweighting(TrainedRepair[FittedReweighting]):
         encoder, scorer, context = tables.encoder, tables.scorer, tables.context
         reads = [scorer.recipient + context.own, *encoder_reads(inputs, encoder)]
         own, *by_pair = inputs.times_at(targets, *reads)
-        pooled = encode(p, inputs, targets, encoder, by_pair, tables.encoder_messages, noise)
+        messages = tables.encoder_messages.read_by(targets)
+        pooled = encode(p, inputs, targets, encoder, by_pair, messages, noise)
         total = inputs.total.gather(1, targets)
         recipient = context.times(own + p["scorer.0.bias"].unsqueeze(1), pooled, total)
-        return Layer(recipient, tables.scorer_messages, scorer.cosine, scorer.distance)
+        return Layer(
+            recipient, tables.scorer_messages.read_by(targets), scorer.cosine, scorer.distance
+        )
 
     def corrected(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gnn_repair.devices import seeded
 from gnn_repair.repair.base import TrainedRepair
-from gnn_repair.repair.evidence import Evidence, EvidenceInputs
+from gnn_repair.repair.evidence import EvidenceInputs, KnownEvidence
 from gnn_repair.repair.fitting import Predict, RepairTrainee
 from gnn_repair.repair.folds import Roles, as_targets
 from gnn_repair.repair.inputs import RepairInputs
@@ -84,7 +85,7 @@ def train_stack(
     roles: Roles,
     labels: Tensor,
     *,
-    evidence: Evidence | None = None,
+    evidence: KnownEvidence | None = None,
     batch_size: int | None = None,
     on_progress: ProgressCallback | None = None,
 ) -> Stack:
@@ -122,9 +123,7 @@ def train_stack(
         batch_size=batch_size,
         seed=repair.seed,
     )
-    devices = [own.device.index or 0] if own.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(repair.seed)
+    with seeded(repair.seed, own.device):
         outcome = fit(trainee, repair.budget, on_progress)
     _warn_diverged(repair, outcome)
     trained = {name: value.detach() for name, value in outcome.parameters.items()}
@@ -137,7 +136,7 @@ def train_stack(
     )
 
 
-def stacked(own: RepairInputs, copies: int, evidence: Evidence | None) -> StackedInputs:
+def stacked(own: RepairInputs, copies: int, evidence: KnownEvidence | None) -> StackedInputs:
     """What K copies see once they have learned."""
     return StackedInputs(own, copies) if evidence is None else EvidenceInputs(own, copies, evidence)
 

@@ -54,7 +54,7 @@ class StackedInputs(RepairInputs):
         self.num_members, self.num_classes = own.num_members * copies, own.num_classes
         self.width, self.dtype, self.device = own.width, own.dtype, own.device
         self.root, self.groups, self.nodes = own.root, own.groups, own.nodes
-        self._tail = own._tail
+        self._tail, self.in_order = own._tail, own.in_order
 
     @cached_property
     def recipients(self) -> Description:
@@ -106,7 +106,7 @@ class StackedInputs(RepairInputs):
 
     def frozen_at(self, targets: Tensor) -> Tensor:
         """z⁰ of targets [S·K, L], [S·K, L, C]."""
-        return picked(self.own.frozen_logits, self.nodes[targets])
+        return picked(self.own.frozen_logits, self.node_of(targets))
 
     def at(self, values: Tensor, targets: Tensor) -> Tensor:
         """Per-recipient values [S, n, …] of targets [S·K, L], [S·K, L, …]."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gnn_repair.datasets.splits import as_splits
 from gnn_repair.errors import InputError, SplitError
-from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.exposure import Exposed, Exposure, TailedExposure
 
 
 class Targets(NamedTuple):
@@ -39,7 +39,7 @@ def check_exposure_given(exposure: Any) -> None:
 
 
 def find_targets(
-    exposure: Exposure, y: Tensor, train_mask: Tensor, val_mask: Tensor
+    exposure: Exposed, y: Tensor, train_mask: Tensor, val_mask: Tensor
 ) -> tuple[Targets, Targets]:
     """Training and validation targets of every member; raises on masks that cannot be used."""
     train = _mask(exposure, train_mask, "train_mask")
@@ -56,7 +56,7 @@ def find_targets(
     return _targets(exposure, y, train), _targets(exposure, y, val)
 
 
-def _mask(exposure: Exposure, mask: Any, name: str) -> Tensor:
+def _mask(exposure: Exposed, mask: Any, name: str) -> Tensor:
     """The mask as bool [N, S]."""
     chosen = _boolean(mask, exposure.num_nodes, name).to(exposure.recipients.device)
     if chosen.shape[1] not in (1, exposure.num_members):
@@ -88,7 +88,8 @@ def _boolean(mask: Any, nodes: int, name: str) -> Tensor:
     if mask.dim() not in (1, 2):
         raise SplitError(f"{name} has shape {list(mask.shape)}; {wanted}, [N] or [N, members]")
     if mask.dtype != torch.bool:
-        numbers = not mask.is_floating_point() and mask.numel() > 0 and int(mask.max()) > 1
+        whole = not (mask.is_floating_point() or mask.is_complex()) and mask.numel() > 0
+        numbers = whole and int(mask.max()) > 1
         advice = f"all zeros with mask[{name}] = True" if numbers else f"such as {name} > 0"
         held = "holds node numbers" if numbers else f"is {mask.dtype} of {mask.shape[0]} nodes"
         raise SplitError(f"{name} {held}; {wanted}, {advice}")
@@ -97,7 +98,7 @@ def _boolean(mask: Any, nodes: int, name: str) -> Tensor:
     return as_splits(mask)
 
 
-def _labels(exposure: Exposure, y: Any, used: Tensor) -> Tensor:
+def _labels(exposure: Exposed, y: Any, used: Tensor) -> Tensor:
     """Labels [N] int64, in range wherever a mask is."""
     if not isinstance(y, Tensor):
         raise InputError(f"y is {type(y).__name__}; give a tensor with a label for each node")
@@ -118,7 +119,7 @@ def _labels(exposure: Exposure, y: Any, used: Tensor) -> Tensor:
     return y
 
 
-def _warn_absent(exposure: Exposure, y: Tensor, train: Tensor) -> None:
+def _warn_absent(exposure: Exposed, y: Tensor, train: Tensor) -> None:
     for member in range(train.shape[1]):
         present = torch.bincount(y[train[:, member]], minlength=exposure.num_classes) > 0
         if not bool(present.all()):
@@ -129,7 +130,7 @@ def _warn_absent(exposure: Exposure, y: Tensor, train: Tensor) -> None:
             )
 
 
-def _targets(exposure: Exposure, y: Tensor, mask: Tensor) -> Targets:
+def _targets(exposure: Exposed, y: Tensor, mask: Tensor) -> Targets:
     chosen = mask[exposure.recipients].t()
     sizes = chosen.sum(1)
     # A stable sort brings each member's own targets to the front, in order.

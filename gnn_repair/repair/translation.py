@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.budget import CONTROL, TRANSLATION, Budget, check_whole
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.kernels.sets import BOUND
 from gnn_repair.repair.base import TrainedRepair
 from gnn_repair.repair.fitted import FittedRepair
@@ -28,6 +28,7 @@ from gnn_repair.repair.layers import (
     split_context,
     split_pair,
 )
+from gnn_repair.repair.message_table import MessageTable
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -35,13 +36,13 @@ class FittedTranslation(FittedRepair):
     """z = z⁰ + q."""
 
     @torch.no_grad()
-    def shift(self, exposure: Exposure) -> Tensor:
+    def shift(self, exposure: Exposed) -> Tensor:
         """q, [S, n, C] in the model's precision; sums to zero over classes."""
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         method: _Translation = self.repair  # type: ignore[assignment]
         return method.shift(p, inputs, method.tables(p, inputs), inputs.everyone, None)
 
-    def logits(self, exposure: Exposure) -> Tensor:
+    def logits(self, exposure: Exposed) -> Tensor:
         """z⁰ + q at the recipients, [S, n, C] float64."""
         shift = self.shift(exposure)
         return exposure.frozen_logits[:, exposure.recipients] + shift
@@ -98,10 +99,10 @@ class SetTranslation(_Translation):
             }
         )
 
-    def tables(self, p: Parameters, inputs: RepairInputs) -> tuple[PairWeights, Tensor]:
+    def tables(self, p: Parameters, inputs: RepairInputs) -> tuple[PairWeights, MessageTable]:
         """ψ's first weight taken apart, and [h_a, z_a] times its source part, [S, P, H]."""
         pair = split_pair(p["encoder.0.weight"], inputs.width, inputs.num_classes)
-        return pair, inputs.messages.times(pair.source)
+        return pair, MessageTable(inputs, pair.source)
 
     def hidden_layer(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
@@ -110,7 +111,7 @@ class SetTranslation(_Translation):
         pair, messages = tables
         head = split_context(p["head.0.weight"], inputs.width + inputs.num_classes)
         own, *by_pair = inputs.times_at(targets, head.own, *encoder_reads(inputs, pair))
-        pooled = encode(p, inputs, targets, pair, by_pair, messages, noise)
+        pooled = encode(p, inputs, targets, pair, by_pair, messages.read_by(targets), noise)
         total = inputs.total.gather(1, targets)
         return head.times(own + p["head.0.bias"].unsqueeze(1), pooled, total)
 
@@ -124,7 +125,7 @@ class NodeTranslation(_Translation):
     """H_N; None: as wide as makes it match set translation's parameter count."""
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
         """As wide as matches the protocol's set translation in parameters."""
         state, classes = exposure.state.shape[2], exposure.num_classes
         capacity = set_translation_size(state, classes, settings.hidden)

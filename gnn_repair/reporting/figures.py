@@ -178,6 +178,7 @@ def draw_margins(axes: Axes, evidence: Evidence) -> None:
     """Histogram of γ with the threshold."""
     known = ~np.isnan(evidence.margin)
     values, status = evidence.margin[known], _status(evidence)[known]
+    # Outliers are gathered in the end bins, or they would flatten the rest.
     low, high = np.quantile(values, [0.01, 0.99]) if len(values) else (0.0, 1.0)
     step = max(float(high) - min(float(low), 0.0), 1e-6) / 30
     # An edge lies at zero, so that no column mixes reachable and unreachable.

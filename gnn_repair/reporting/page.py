@@ -16,9 +16,12 @@ SCRIPTS = (
     "run.js",
     "draw.js",
     "charts.js",
+    "columns.js",
     "overview.js",
+    "node_cards.js",
     "plane.js",
     "polytope.js",
+    "marks.js",
     "readout.js",
     "terms.js",
     "neighbourhood.js",
@@ -34,13 +37,18 @@ def build_page(content: Mapping[str, Any]) -> str:
     parts = {
         "TITLE": html.escape(str(content["title"])),
         "STYLE": _read("style.css"),
-        "SCRIPT": "\n".join(_read(name) for name in SCRIPTS),
+        "SCRIPT": joined_scripts(),
         "PAYLOAD": script_safe({**content, "looks": _looks()}),
     }
     # Split once, so that a marker inside a title or a payload is never taken for ours.
     pieces = _read("page.html").split("@@")
     pieces[1::2] = [parts[name] for name in pieces[1::2]]
     return "".join(pieces)
+
+
+def joined_scripts() -> str:
+    """The page's whole script."""
+    return "\n".join(_read(name) for name in SCRIPTS)
 
 
 def _looks() -> dict[str, dict[str, Any]]:

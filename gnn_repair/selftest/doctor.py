@@ -31,7 +31,7 @@ _DEVELOPMENT = "dev"
 
 
 @dataclass(frozen=True)
-class Finding:
+class Observation:
     """One line of the examination."""
 
     subject: str
@@ -40,32 +40,32 @@ class Finding:
     """What to do about it; None where all is well."""
 
 
-def examine(root: str | None = None) -> Iterator[Finding]:
+def examine(root: str | None = None) -> Iterator[Observation]:
     """Every finding, in the order in which one would ask."""
-    yield Finding("gnn-repair", f"{__version__} in {Path(__file__).parents[1]}")
-    yield Finding("Python", f"{platform.python_version()} on {platform.platform()}")
+    yield Observation("gnn-repair", f"{__version__} in {Path(__file__).parents[1]}")
+    yield Observation("Python", f"{platform.python_version()} on {platform.platform()}")
     yield from _packages()
     for subject, look in _LOOKS.items():
         yield _tried(subject, look)
     yield _tried("data", lambda: _data(root))
 
 
-def _tried(subject: str, look: Callable[[], Finding]) -> Finding:
+def _tried(subject: str, look: Callable[[], Observation]) -> Observation:
     """A finding, even where looking for it fails: this is where faults are looked for."""
     try:
         return look()
     except Exception as error:
-        return Finding(subject, f"{type(error).__name__}: {error}", "report this line")
+        return Observation(subject, f"{type(error).__name__}: {error}", "report this line")
 
 
 # Packages -----------------------------------------------------------------------------------------
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[Observation]:
     try:
         declared = metadata.requires("gnn-repair") or []
     except metadata.PackageNotFoundError:
-        yield Finding("packages", "gnn-repair runs without being installed", "pip install it")
+        yield Observation("packages", "gnn-repair runs without being installed", "pip install it")
         return
     for text in declared:
         match = _REQUIREMENT.match(text)
@@ -73,16 +73,16 @@ def _packages() -> Iterator[Finding]:
             yield _package(match[1], match[2], match[3])
 
 
-def _package(name: str, least: str | None, extra: str | None) -> Finding:
+def _package(name: str, least: str | None, extra: str | None) -> Observation:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
         if extra is not None:
-            return Finding(name, f"not installed; comes with gnn-repair[{extra}]")
-        return Finding(name, "not installed", f"pip install {name}")
+            return Observation(name, f"not installed; comes with gnn-repair[{extra}]")
+        return Observation(name, "not installed", f"pip install {name}")
     if least is not None and _ordered(version) < _ordered(least):
-        return Finding(name, version, f"{least} or newer is needed")
-    return Finding(name, version)
+        return Observation(name, version, f"{least} or newer is needed")
+    return Observation(name, version)
 
 
 def _ordered(version: str) -> tuple[int, ...]:
@@ -93,7 +93,7 @@ def _ordered(version: str) -> tuple[int, ...]:
 # The machine --------------------------------------------------------------------------------------
 
 
-def _devices() -> Finding:
+def _devices() -> Observation:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     parts = [f"{cores} CPU cores, {torch.get_num_threads()} PyTorch threads"]
     for index in range(torch.cuda.device_count()):
@@ -101,27 +101,27 @@ def _devices() -> Finding:
         parts.append(f"cuda:{index} {found.name} ({found.total_memory / 2**30:.0f} GiB)")
     if not torch.cuda.is_available():
         parts.append("no GPU that PyTorch can use")
-    return Finding("devices", "; ".join(parts))
+    return Observation("devices", "; ".join(parts))
 
 
-def _kernels() -> Finding:
+def _kernels() -> Observation:
     from gnn_repair.kernel_cache import compiled_folder
 
     folder = compiled_folder()
     if folder is None:
         advice = "set NUMBA_CACHE_DIR to a folder that can be written"
-        return Finding("kernels", "compiled anew in every process", advice)
+        return Observation("kernels", "compiled anew in every process", advice)
     count = len(list(folder.glob("*.nbc")))
-    return Finding("kernels", f"{count} compiled in {folder}")
+    return Observation("kernels", f"{count} compiled in {folder}")
 
 
-def _data(root: str | None) -> Finding:
+def _data(root: str | None) -> Observation:
     from gnn_repair.datasets import DATASETS
     from gnn_repair.datasets.files import data_root, missing_files
 
     folder = data_root(root)
     here = [name for name, spec in DATASETS.items() if not missing_files(spec, folder)]
-    return Finding(
+    return Observation(
         "data", f"{len(here)} of {len(DATASETS)} datasets in {folder}: {', '.join(here)}"
     )
 
@@ -129,7 +129,7 @@ def _data(root: str | None) -> Finding:
 # Trials -------------------------------------------------------------------------------------------
 
 
-def _one_lp() -> Finding:
+def _one_lp() -> Observation:
     """An LP whose answer is known: two messages that each help against one rival."""
     from gnn_repair.oracle import solve_oracle
 
@@ -139,10 +139,10 @@ def _one_lp() -> Finding:
     wrong = (
         None if abs(answer - known) <= ROUNDING else "the oracle is wrong here; report this line"
     )
-    return Finding("one LP", f"margin {answer!r}, known to be {known!r}", wrong)
+    return Observation("one LP", f"margin {answer!r}, known to be {known!r}", wrong)
 
 
-def _one_certificate() -> Finding:
+def _one_certificate() -> Observation:
     """The check must accept that answer's certificate and refuse one that was changed."""
     from gnn_repair.oracle import solve_oracle
 
@@ -153,7 +153,7 @@ def _one_certificate() -> Finding:
     found = f"right one {'accepted' if accepted else 'refused'}, "
     found += f"changed one {'refused' if refused else 'accepted'}"
     wrong = None if accepted and refused else "the check is wrong here; report this line"
-    return Finding("one certificate", found, wrong)
+    return Observation("one certificate", found, wrong)
 
 
 def _known_exposure() -> Exposure:

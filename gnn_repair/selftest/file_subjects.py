@@ -159,6 +159,7 @@ def judge_exposure(value: Exposure) -> str:
                 z += alpha[a] * arrays["contributions"][s, int(arrays["rows"][a])]
             frozen = arrays["frozen_logits"][s, node]
             worst = max(worst, float((np.abs(z - frozen) / np.maximum(1, np.abs(frozen))).max()))
+    # float32 coefficients: beyond their rounding, and far below what an altered number does.
     return "" if worst < 1e-4 else f"its pieces miss its logits by {worst:.1e}"
 
 
@@ -168,6 +169,7 @@ def judge_frozen(value: Frozen) -> str:
         with torch.no_grad():
             again = value.network(member)(value.data.x, value.data.edge_index)
         gap = float(((again - value.logits[member]).abs() / again.abs().clamp(min=1)).max())
+        # Twice what the reader allows (frozen.py), which judges another formula.
         if not gap < 2e-3:
             return f"member {member} misses its logits by {gap:.1e}"
     fair = value.splits and all(split in range(SPLITS) for split in value.splits)
@@ -201,6 +203,7 @@ def judge_solution(value: OracleSolution) -> str:
             return f"LP {i} has no proper support"
         if int(value.status[i]) == 3:
             continue
+        # The reader allows 1e-6.
         if min(weights) < 0 or abs(sum(weights) - 1) > 1e-5 or weights[target] != 0:
             return f"LP {i} has no mixture of rivals"
         if not np.isfinite([value.margin[i], value.bound[i]]).all():

@@ -31,7 +31,7 @@ WINS = 1e-7
 
 
 @dataclass(frozen=True)
-class Interval:
+class Enclosure:
     """[L] each: γ is at least ``low`` and at most ``high``."""
 
     low: Wide
@@ -54,7 +54,7 @@ def judge(numbers: Numbers, solution: OracleSolution) -> Iterator[tuple[int, str
 
 
 def _faults(
-    numbers: Numbers, solution: OracleSolution, found: Interval
+    numbers: Numbers, solution: OracleSolution, found: Enclosure
 ) -> Iterator[tuple[int, str]]:
     answered = solution.status != 3
     optimal = answered & (solution.status != 4)
@@ -81,7 +81,7 @@ def _faults(
         yield from ((int(i), text) for i in np.flatnonzero(flags))
 
 
-def intervals(numbers: Numbers, solution: OracleSolution) -> Interval:
+def intervals(numbers: Numbers, solution: OracleSolution) -> Enclosure:
     """What λ and w of every LP prove, in extended precision."""
     table, fixed = numbers.table.astype(np.longdouble), numbers.fixed.astype(np.longdouble)
     groups = numbers.lengths.shape[1]
@@ -104,7 +104,7 @@ def intervals(numbers: Numbers, solution: OracleSolution) -> Interval:
     high, high_size, best_size = _bounds(numbers, solution, table, behind, masses)
     astray = _astray(numbers, solution, owner, totals, masses)
     low_size = np.where(tied, sizes, 0).max(1)
-    return Interval(worst, high, low_size, high_size, best_size, astray)
+    return Enclosure(worst, high, low_size, high_size, best_size, astray)
 
 
 def _masses(numbers: Numbers) -> Wide:
@@ -166,6 +166,7 @@ def _astray(
 ) -> NDArray[np.bool_]:
     """[L]: λ negative, off its masses or on foreign terms; w negative, not of sum one, or on the
     target."""
+    # Sums of a few dozen floats are off by 1e-14 at most: 1e-12 excuses no wrong mass or mixture.
     groups, lps = numbers.lengths.shape[1], len(solution)
     goal = masses[solution.recipient]
     wrong: NDArray[np.bool_] = (

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # what type checkers and the reference see; the same names as
     from gnn_repair.study.cases import Run as Run
     from gnn_repair.study.engine import Engine as Engine
     from gnn_repair.study.engine import LocalEngine as LocalEngine
+    from gnn_repair.study.formats import RENDERERS as RENDERERS
     from gnn_repair.study.grid import Outcome as Outcome
     from gnn_repair.study.grid import Plan as Plan
     from gnn_repair.study.grid import Watcher as Watcher
@@ -27,7 +28,6 @@ if TYPE_CHECKING:  # what type checkers and the reference see; the same names as
     from gnn_repair.study.protocol import PROTOCOLS as PROTOCOLS
     from gnn_repair.study.protocol import Protocol as Protocol
     from gnn_repair.study.ray_engine import RayEngine as RayEngine
-    from gnn_repair.study.rendering import RENDERERS as RENDERERS
     from gnn_repair.study.results import export_results as export_results
     from gnn_repair.study.results import read_results as read_results
     from gnn_repair.study.sharding import solve_oracle_sharded as solve_oracle_sharded
@@ -59,7 +59,7 @@ _HOMES = {
     "export_results": "results",
     "TABLES": "tables",
     "make_tables": "tables",
-    "RENDERERS": "rendering",
+    "RENDERERS": "formats",
     "solve_oracle_sharded": "sharding",
 }
 

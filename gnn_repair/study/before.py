@@ -15,7 +15,7 @@ from gnn_repair.datasets.preprocessing import SPLITS
 from gnn_repair.devices import choose_device, parse_device
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.study.cases import Case, Place
-from gnn_repair.study.data import Given, Named
+from gnn_repair.study.data import HeldDatasets, Named
 from gnn_repair.study.engine import Work
 from gnn_repair.study.methods import METHODS
 from gnn_repair.study.protocol import Protocol
@@ -62,7 +62,9 @@ def _refuse_retrained(case: Case) -> None:
 def _loader(datasets: Grid, place: Place, draw: str) -> tuple[Any, dict[str, int]]:
     """What loads a dataset, and how many splits each has."""
     if isinstance(datasets, Mapping):
-        return Given(dict(datasets)), {name: _given(name, data) for name, data in datasets.items()}
+        return HeldDatasets(dict(datasets)), {
+            name: _given(name, data) for name, data in datasets.items()
+        }
     named = [find_dataset(name) for name in datasets]
     if not place.elsewhere and any(spec.source is not None for spec in named):
         data_root(place.root)

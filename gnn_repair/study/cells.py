@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gnn_repair.published import published
 from gnn_repair.study.records import Record
@@ -33,6 +33,8 @@ class Figure:
     """Whether it is a change, written with its sign."""
     upper: float | None = None
     """What is not excluded, where ``value`` is only what is proved (models with a tail)."""
+    best: bool = False
+    """Whether it is the best of its kind and printed in bold."""
 
     @property
     def difference(self) -> float | None:
@@ -99,6 +101,63 @@ def support() -> Kind:
 def _on_test(record: Record, metric: str) -> float | None:
     value = ((record.get("oracle") or {}).get("test") or {}).get(metric)
     return None if value is None else float(value)
+
+
+def errors_fixed(method: str) -> Kind:
+    """Of the frozen model's reachable errors on test nodes, how many a method predicts right (%).
+
+    The paper has no such figure, and records made before it was counted have none.
+    """
+
+    def read(record: Record) -> float | None:
+        fixed = record["methods"].get(method, {}).get("reachable_errors_fixed")
+        reachable = _on_test(record, "reachable_errors")
+        return None if fixed is None or not reachable else 100 * float(fixed) / reachable
+
+    return Kind(read, None, 0.0, 0.0)
+
+
+def shifts_inside(method: str) -> Kind:
+    """Of a translation's shifts on test nodes, how many lie in D_v (%); undecided ones do not.
+
+    None where the frozen rule was kept, which has learned no shift, and in earlier records.
+    """
+    return _share_of_shifts(method, "shifts_inside")
+
+
+def shifts_undecided(method: str) -> Kind:
+    """Of a translation's shifts on test nodes, how many are neither proved in D_v nor outside."""
+    return _share_of_shifts(method, "shifts_undecided")
+
+
+def _share_of_shifts(method: str, counted: str) -> Kind:
+    def read(record: Record) -> float | None:
+        scores = record["methods"].get(method, {})
+        total, found = scores.get("shifts"), scores.get(counted)
+        return None if found is None or not total else 100 * float(found) / total
+
+    return Kind(read, None, 0.0, 0.0)
+
+
+def mark_best(repairs: Mapping[str, Cells], frozen: Cells) -> dict[str, dict[Address, Figure]]:
+    """Where a repair is the best of them and better than the frozen model, it is marked.
+
+    Means count in full, as the paper has it: its 88.1 beside a frozen 88.1 is printed bold.
+    """
+    marked = {name: dict(cells) for name, cells in repairs.items()}
+    for address, base in frozen.items():
+        held = {name: cells[address] for name, cells in repairs.items() if address in cells}
+        name = best_of({name: figure.value for name, figure in held.items()}, base.value)
+        if name is not None:
+            marked[name][address] = replace(held[name], best=True)
+    return marked
+
+
+def best_of(values: Mapping[str, float | None], base: float | None) -> str | None:
+    """Whose value is the largest, the first of equal ones; None unless it is above the base."""
+    known = {name: value for name, value in values.items() if value is not None}
+    name = max(known, key=lambda name: known[name], default=None)
+    return None if name is None or base is None or known[name] <= base else name
 
 
 def case_figures(records: Iterable[Record], kind: Kind) -> dict[Address, Figure]:

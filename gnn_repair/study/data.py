@@ -32,7 +32,7 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Given:
+class HeldDatasets:
     """Datasets that the user holds."""
 
     datasets: Mapping[str, Data]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -44,6 +44,9 @@ class Watcher:
 
     def failed(self, case: Case, failure: Failure) -> None:
         """A case ended with an error, which was recorded."""
+
+    def noted(self, text: str) -> None:
+        """Something that a reader should know, once."""
 
 
 @dataclass(frozen=True)
@@ -179,12 +182,15 @@ def run_study(
         watcher.planned(plan)
         return Outcome(protocol.digest, len(plan.done))
     shared = None
+    warm: AbstractContextManager[None] = nullcontext()
     if work is None:
         from gnn_repair.study.before import real_work
+        from gnn_repair.study.warm_up import warming
 
         remote = engine is not None and engine.elsewhere
         place = Place(device, root, remote)
         work, shared = real_work(graphs, models, plan.cases, protocol, place)
+        warm = nullcontext() if remote else warming(device, watcher.noted)
     for case in plan.cases:
         for run in case.runs:
             held.refuse_newer(protocol.digest, run)
@@ -192,7 +198,7 @@ def run_study(
     watcher.planned(plan)
     results = (engine or LocalEngine()).map(work, plan.cases, shared, watcher.stage)
     # Closing it, however this ends, takes back what a cluster has not begun.
-    with closing(results):
+    with warm, closing(results):
         stored, failures = _collect(results, held, protocol.digest, watcher)
     return Outcome(protocol.digest, len(plan.done), stored, failures)
 

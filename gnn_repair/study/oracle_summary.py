@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from gnn_repair.exposure import Exposure, TailedExposure
@@ -14,18 +15,27 @@ from gnn_repair.oracle.witness import STATUS
 from gnn_repair.study.protocol import OracleProtocol
 
 
+class OracleFindings(NamedTuple):
+    """What the oracle says of a case."""
+
+    summaries: list[dict[str, Any] | None]
+    """One a member; None where it was not asked."""
+    reachable_errors: Tensor | None
+    """[S, N] bool: the frozen model is wrong, and proved that a reweighting is right."""
+
+
 def summarise_oracle(
     exposure: Exposure | TailedExposure,
     y: Tensor,
     val_mask: Tensor,
     test_mask: Tensor,
     settings: OracleProtocol,
-) -> list[dict[str, Any] | None]:
+) -> OracleFindings:
     """Solve the true class of every node in the masks [N, S]; one summary a member."""
     if isinstance(exposure, TailedExposure):
         from gnn_repair.study.tail_summary import summarise_tail_oracle
 
-        return [summarise_tail_oracle(exposure, y, val_mask, test_mask, settings)]
+        return summarise_tail_oracle(exposure, y, val_mask, test_mask, settings)
     solution = solve_oracle(exposure, y, (val_mask | test_mask).to(exposure.recipients.device))
     wrong = (exposure.frozen_logits.argmax(2).cpu() != y.cpu()).numpy()
     error = wrong[solution.member, solution.node]
@@ -47,7 +57,9 @@ def summarise_oracle(
         gaps = solution.gap[own]
         summary["largest_gap"] = float(np.nanmax(gaps, initial=0.0))
         summaries.append(summary)
-    return summaries
+    found = torch.zeros(wrong.shape, dtype=torch.bool)
+    found[solution.member, solution.node] = torch.from_numpy(reachable & decided & error)
+    return OracleFindings(summaries, found)
 
 
 def _figures(counts: ReachCounts) -> dict[str, Any]:

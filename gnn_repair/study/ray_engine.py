@@ -17,8 +17,8 @@ from gnn_repair.errors import InputError
 from gnn_repair.study.engine import Engine, Failure, Result, Task, Work, attempt
 from gnn_repair.study.ray_head import (
     CLIENT,
+    ClusterHead,
     Endpoint,
-    Head,
     answers,
     endpoint_of,
     split_address,
@@ -26,7 +26,8 @@ from gnn_repair.study.ray_head import (
 )
 
 RETRIES = 3
-"""How often a task lost with its worker is run again."""
+"""How often a task lost with its worker is run again: a machine that dies takes its task along
+once; a task that loses three workers is what kills them."""
 LISTEN = 2.0
 """Seconds without a result after which the head is asked whether it is there."""
 SILENCE = 5.0
@@ -77,7 +78,7 @@ class RayEngine(Engine):
         tell: Callable[[Task, str], None] | None = None,
     ) -> Generator[tuple[Task, Result | Failure], None, None]:
         own = self._connect()
-        head = Head(self._head_address())
+        head = ClusterHead(self._head_address())
         pending: dict[Any, Task] = {}
         try:
             self._check_needs()
@@ -149,7 +150,7 @@ class RayEngine(Engine):
                 "for a task; ask for less or add a node"
             )
 
-    def _collect(self, reference: Any, head: Head) -> Any:
+    def _collect(self, reference: Any, head: ClusterHead) -> Any:
         """The task's outcome; a failure where it was lost more often than it may be."""
         try:
             return self.ray.get(reference)

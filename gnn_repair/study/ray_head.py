@@ -71,7 +71,7 @@ def within(seconds: float, work: Callable[[], None]) -> None:
 
 
 @dataclass
-class Head:
+class ClusterHead:
     """The process that holds a cluster together, asked now and then whether it is there."""
 
     endpoint: Endpoint | None

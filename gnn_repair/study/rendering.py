@@ -1,20 +1,20 @@
-"""Tables as text: Markdown, CSV, JSON and LaTeX."""
+"""Tables as text: Markdown, CSV and JSON; what all forms share."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gnn_repair.study.cells import Figure
-from gnn_repair.study.tables import TITLES, Entry, Sheet, Table
+from gnn_repair.study.sheets import TITLES, Entry, Sheet, Table
 
 MINUS = "−"
 FIELDS = (
     *("table", "sheet", "row", "column", "value", "std", "count", "counted"),
-    *("published", "difference", "outside", "text", "upper"),
+    *("published", "difference", "outside", "best", "text", "upper"),
 )
 
 
@@ -36,7 +36,7 @@ def own_text(figure: Figure, usual: int) -> str:
     if figure.deviation is not None:
         text += f" ± {number(figure.deviation, figure.digits)}"
     if figure.counted == "splits" and figure.value is not None and figure.count != usual:
-        text += f" [{figure.count} splits]"
+        text += f" [{figure.count} split{'s' * (figure.count != 1)}]"
     return text
 
 
@@ -52,7 +52,7 @@ def paper_parts(figure: Figure) -> list[str]:
 
 def cases_text(figure: Figure) -> str:
     """Over how many cases an average was taken; empty for anything else."""
-    if figure.counted != "cases":
+    if figure.counted != "cases" or not figure.count:
         return ""
     return f"{figure.count} case{'s' * (figure.count != 1)}"
 
@@ -68,35 +68,38 @@ def usual_count(sheet: Sheet) -> int:
     return max(counts, default=0)
 
 
-def _compared(sheet: Sheet) -> bool:
-    entries = [entry for row in sheet.rows.values() for entry in row]
-    return any(isinstance(entry, Figure) and entry.published is not None for entry in entries)
-
-
-def _between(sheet: Sheet) -> bool:
-    entries = [entry for row in sheet.rows.values() for entry in row]
-    return any(isinstance(entry, Figure) and entry.upper is not None for entry in entries)
+def _figures(sheet: Sheet) -> list[Figure]:
+    return [entry for row in sheet.rows.values() for entry in row if isinstance(entry, Figure)]
 
 
 def remark(sheet: Sheet, where: str = "in parentheses") -> str:
-    """What a reader must know about a sheet's figures."""
-    usual = usual_count(sheet)
-    parts = []
-    if usual:
-        spread = " ± standard deviation" if usual > 1 else ""
-        parts.append(f"mean{spread} over {usual} split{'s' * (usual != 1)}")
-        if _compared(sheet):
-            parts.append(f"{where} the published value and the difference")
-    if _between(sheet):
-        parts.append("a range is what is proved to what is not excluded (models with a tail)")
-    if sheet.summary:
-        parts.append(sheet.summary)
-    text = "; ".join(parts)
+    """What a reader must know about a sheet's figures; empty where all of them stand alone."""
+    text = "; ".join(remark_parts(sheet, where))
     return text[:1].upper() + text[1:] + "." * bool(text)
 
 
+def remark_parts(sheet: Sheet, where: str = "in parentheses", difference: bool = True) -> list[str]:
+    """The same in parts, each a half sentence."""
+    usual, figures = usual_count(sheet), _figures(sheet)
+    parts = []
+    if usual:
+        spread = " ± standard deviation" if any(f.deviation is not None for f in figures) else ""
+        parts.append(f"mean{spread} over {usual} split{'s' * (usual != 1)}")
+    if any(figure.published is not None for figure in figures):
+        both = any(len(paper_parts(figure)) == 2 for figure in figures) and difference
+        parts.append(f"{where} the published value" + " and the difference" * both)
+    if any(figure.upper is not None for figure in figures):
+        parts.append("a range is what is proved to what is not excluded (models with a tail)")
+    parts += [sheet.summary] if sheet.summary else []
+    if any(figure.outside for figure in figures):
+        parts.append("! marks what differs by more than its tolerance")
+    if any(figure.best for figure in figures):
+        parts.append("bold marks the best repair of the paper where it improves on Frozen")
+    return parts
+
+
 def markdown(tables: Iterable[Table]) -> str:
-    """Tables for a document; what lies outside the tolerance is bold."""
+    """Tables for a document; the best is bold, what lies outside the tolerance is marked with !."""
     blocks = []
     for table in tables:
         blocks.append(f"## {table.title}")
@@ -120,16 +123,22 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _markdown(entry: Entry, usual: int) -> str:
-    text = plain(entry, usual)
-    return f"**{text}**" if isinstance(entry, Figure) and entry.outside else text
+    if isinstance(entry, str):
+        # A bar would end the cell.
+        return entry.replace("|", "\\|")
+    own, paper = own_text(entry, usual), paper_text(entry)
+    return (f"**{own}**" if entry.best else own) + paper + " !" * entry.outside
+
+
+def paper_text(figure: Figure) -> str:
+    """The published side in parentheses, with the number of cases; empty where there is none."""
+    paper = "; ".join(filter(None, [", ".join(paper_parts(figure)), cases_text(figure)]))
+    return f" ({paper})" if paper else ""
 
 
 def plain(entry: Entry, usual: int) -> str:
     """Both sides on one line."""
-    if isinstance(entry, str):
-        return entry
-    paper = "; ".join(filter(None, [", ".join(paper_parts(entry)), cases_text(entry)]))
-    return own_text(entry, usual) + (f" ({paper})" if paper else "")
+    return entry if isinstance(entry, str) else own_text(entry, usual) + paper_text(entry)
 
 
 def facts(tables: Iterable[Table]) -> Iterator[dict[str, Any]]:
@@ -158,6 +167,7 @@ def _fact(entry: Entry) -> dict[str, Any]:
         "published": entry.published,
         "difference": entry.difference,
         "outside": entry.outside,
+        "best": entry.best,
         "text": None,
         "upper": entry.upper,
     }
@@ -175,48 +185,3 @@ def as_csv(tables: Iterable[Table]) -> str:
 def as_json(tables: Iterable[Table]) -> str:
     """A list with one object an entry."""
     return json.dumps(list(facts(tables)), indent=1, ensure_ascii=False) + "\n"
-
-
-_ESCAPES = {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "–": "--", MINUS: "$-$", "±": r"$\pm$"}
-
-
-def latex(tables: Iterable[Table]) -> str:
-    """Booktabs tables; what lies outside the tolerance is bold."""
-    return "\n".join(_latex_sheet(table, sheet) for table in tables for sheet in table.sheets)
-
-
-def _latex_sheet(table: Table, sheet: Sheet) -> str:
-    usual = usual_count(sheet)
-    caption = f"{table.title}: {sheet.title}. {remark(sheet)}".strip()
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_escape(caption)}}}",
-        rf"\begin{{tabular}}{{@{{}}l*{{{len(sheet.columns)}}}{{r}}@{{}}}}",
-        r"\toprule",
-        _latex_line([sheet.corner, *sheet.columns]),
-        r"\midrule",
-    ]
-    for name, row in sheet.rows.items():
-        marked = [isinstance(entry, Figure) and entry.outside for entry in row]
-        cells = [_escape(plain(entry, usual)) for entry in row]
-        bold = [rf"\textbf{{{c}}}" if m else c for c, m in zip(cells, marked, strict=True)]
-        lines.append(" & ".join([_escape(TITLES.get(name, name)), *bold]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
-
-
-def _latex_line(cells: Iterable[str]) -> str:
-    return " & ".join(_escape(cell) for cell in cells) + r" \\"
-
-
-def _escape(text: str) -> str:
-    return "".join(_ESCAPES.get(letter, letter) for letter in text)
-
-
-RENDERERS: dict[str, Callable[[Iterable[Table]], str]] = {
-    "markdown": markdown,
-    "csv": as_csv,
-    "json": as_json,
-    "latex": latex,
-}
-"""Formats by name; the terminal's own lives with the command line."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,10 +30,17 @@ from gnn_repair.exposure import Exposure, TailedExposure, expose
 from gnn_repair.study.cases import Case
 from gnn_repair.study.engine import Tell
 from gnn_repair.study.environment import environment
+from gnn_repair.study.evidence_use import (
+    EVIDENCE,
+    EvidenceUse,
+    errors_fixed,
+    merged,
+    shifts_inside,
+)
 from gnn_repair.study.further_scores import further_scores
 from gnn_repair.study.identity import FROZEN, stage_keys
 from gnn_repair.study.methods import METHODS, ORACLE
-from gnn_repair.study.oracle_summary import summarise_oracle
+from gnn_repair.study.oracle_summary import OracleFindings, summarise_oracle
 from gnn_repair.study.protocol import BackboneProtocol, Protocol
 from gnn_repair.study.records import Record
 from gnn_repair.training import Progress
@@ -68,8 +75,8 @@ class Worked:
     """By part, [N, S]: a column a split of the case."""
     frozen: Frozen | FrozenNetwork
     exposure: AnyExposure
-    findings: list[dict[str, Any] | None]
-    """Of the oracle, one a split."""
+    findings: OracleFindings
+    """Of the oracle."""
     fitted: Mapping[str, Any]
     """Repairs by method."""
     predicted: Mapping[str, Tensor]
@@ -84,7 +91,7 @@ def run_case(settings: Settings, case: Case, tell: Tell) -> list[Record]:
     device = choose_device(settings.device)
     try:
         parts = [work_case(settings, part, tell) for part in trained_together(settings, case)]
-        return [record for part in parts for record in records_of(part)]
+        return [record for part in parts for record in _with_use(part, device, tell)]
     finally:
         if device.type == "cuda":
             # The next case has other sizes; what this one's allocator holds would be in its way.
@@ -142,12 +149,43 @@ def _named(exposure: Exposure, frozen: FrozenNetwork) -> Exposure:
     return replace(exposure, origin=f"{frozen.own.title or exposure.origin} on {graph}")
 
 
-def records_of(worked: Worked) -> list[Record]:
-    """What is stored of a case, one record a split."""
+def _with_use(worked: Worked, device: torch.device, tell: Tell) -> list[Record]:
+    """The records of a case with how its methods use the evidence."""
+    tell("use of evidence")
+    clock = Clock(device)
+    with clock(EVIDENCE):
+        use = use_of_evidence(worked)
+    return records_of(worked, use, clock.shares(len(worked.case.splits)))
+
+
+def use_of_evidence(worked: Worked) -> EvidenceUse:
+    """How the methods of a case use what reweighting could do; one table a method and split."""
+    wrong, test = worked.findings.reachable_errors, worked.masks["test"]
+    return {
+        name: merged(
+            errors_fixed(worked.predicted[name], worked.data.y, wrong, test),
+            shifts_inside(fitted, worked.exposure, test),
+        )
+        for name, fitted in worked.fitted.items()
+    }
+
+
+def records_of(
+    worked: Worked, use: EvidenceUse | None = None, more: Mapping[str, float] | None = None
+) -> list[Record]:
+    """What is stored of a case, one record a split.
+
+    Args:
+        worked: the case.
+        use: from :func:`use_of_evidence`; records lack these numbers unless given.
+        more: seconds by further stages, a run's share each.
+    """
     case, protocol = worked.case, worked.settings.protocol
     keys = stage_keys(protocol, case.dataset, case.backbone)
     stages = [FROZEN, *(name for name in case.methods if name in keys)]
-    methods = {name: _scores(worked, name) for name in worked.fitted}
+    methods = {name: _scores(worked, name, (use or {}).get(name)) for name in worked.fitted}
+    seconds = {**worked.seconds, **(more or {})}
+    seconds["total"] = sum((more or {}).values(), seconds["total"])
     return [
         {
             "protocol": protocol.digest,
@@ -157,9 +195,9 @@ def records_of(worked: Worked) -> list[Record]:
             "stages": {name: keys[name] for name in stages},
             "graph": _graph(worked.data, worked.masks, member),
             "frozen": _frozen(worked, member),
-            "oracle": worked.findings[member],
+            "oracle": worked.findings.summaries[member],
             "methods": {name: rows[member] for name, rows in methods.items()},
-            "seconds": dict(worked.seconds),
+            "seconds": dict(seconds),
             "members": len(case.splits),
             "stack": list(case.splits),
             "environment": environment(worked.device),
@@ -253,9 +291,9 @@ def _oracle(
     masks: Mapping[str, Tensor],
     clock: Clock,
     tell: Tell,
-) -> list[dict[str, Any] | None]:
+) -> OracleFindings:
     if ORACLE not in case.methods:
-        return [None] * len(case.splits)
+        return OracleFindings([None] * len(case.splits), None)
     tell("oracle")
     with clock(ORACLE):
         return summarise_oracle(exposure, data.y, masks["val"], masks["test"], protocol.oracle)
@@ -289,7 +327,9 @@ def _repair(
     return fitted, predicted
 
 
-def _scores(worked: Worked, name: str) -> list[dict[str, Any]]:
+def _scores(
+    worked: Worked, name: str, use: Sequence[Mapping[str, Any]] | None
+) -> list[dict[str, Any]]:
     """A method's accuracies and how it was found, one a split."""
     fitted = worked.fitted[name]
     scores = _accuracies(worked.predicted[name], worked.data, worked.masks)
@@ -299,6 +339,7 @@ def _scores(worked: Worked, name: str) -> list[dict[str, Any]]:
         {
             **{part: scores[part][member] for part in PARTS},
             **more[member],
+            **(use[member] if use else {}),
             "best_epoch": int(fitted.best_epoch[member]),
             "epochs_run": int(fitted.epochs_run[member]),
             "diverged": bool(fitted.diverged[member]),

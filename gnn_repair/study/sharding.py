@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,14 +13,10 @@ from torch import Tensor
 
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM
 from gnn_repair.oracle.solution import OracleSolution
-from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.oracle.solve import Target, solve_oracle
 from gnn_repair.study.engine import Engine, Failure, LocalEngine, Tell
-
-Target = Tensor | Literal["all"]
-
-_BY_LP = ("member", "recipient", "node", "target", "margin", "bound", "rival_weights", "status")
-_BY_TERM = ("terms", "coefficients", "sources", "groups")
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,30 +145,19 @@ def _solve_shard(shared: tuple[Target, int | None], shard: Shard, tell: Tell) ->
 
 def merge(parts: Sequence[OracleSolution]) -> OracleSolution:
     """Solutions of disjoint LPs of one exposure as one, ordered by member, node and class."""
-    lps = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _BY_LP}
-    order = np.lexsort((lps["target"], lps["recipient"], lps["member"]))
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in PER_LP + PER_TERM
+    }
+    reasons, offset = dict[int, str](), 0
+    for part in parts:
+        reasons |= {offset + index: reason for index, reason in part.reasons.items()}
+        offset += len(part)
     counts = np.concatenate([np.diff(part.indptr) for part in parts])
-    starts = np.concatenate([[0], np.cumsum(counts)])[:-1][order]
-    indptr = np.concatenate([[0], np.cumsum(counts[order])])
-    entries = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts[order])
-    terms = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _BY_TERM}
-    values: dict[str, Any] = {name: array[order] for name, array in lps.items()}
-    values |= {name: array[entries] for name, array in terms.items()}
-    return OracleSolution(
-        **values,
-        indptr=indptr,
+    whole = OracleSolution(
+        **arrays,
+        indptr=np.append(0, np.cumsum(counts)),
         method=parts[0].method,
-        reasons=_reasons(parts, order),
+        reasons=reasons,
         scope=parts[0].scope,
     )
-
-
-def _reasons(parts: Sequence[OracleSolution], order: Any) -> dict[int, str]:
-    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    return {
-        int(place[offset + index]): reason
-        for offset, part in zip(offsets, parts, strict=False)
-        for index, reason in part.reasons.items()
-    }
+    return whole.taken(np.lexsort((whole.target, whole.recipient, whole.member)))

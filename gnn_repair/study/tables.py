@@ -1,56 +1,38 @@
-"""The paper's five tables from a store, ours beside the published numbers, and the time spent."""
+"""The paper's six tables from a store, ours beside the published numbers, and more of the same."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-from gnn_repair.backbones.titles import TITLES as TITLES
 from gnn_repair.errors import InputError
 from gnn_repair.published import published
 from gnn_repair.repair.methods import title_of
 from gnn_repair.study.cells import (
     Cells,
     Figure,
-    Kind,
     accuracy,
     average,
+    best_of,
     case_figures,
+    errors_fixed,
     gain,
     in_paper,
+    mark_best,
     reach,
+    shifts_inside,
     support,
     wins,
 )
+from gnn_repair.study.further_tables import evidence, gains, parameters, readout_exposure
 from gnn_repair.study.methods import METHODS
 from gnn_repair.study.records import Record
-
-Entry = Figure | str
-"""A figure, or words."""
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """Rows and columns of figures under one title."""
-
-    title: str
-    corner: str
-    """What the rows are."""
-    columns: tuple[str, ...]
-    rows: Mapping[str, tuple[Entry, ...]]
-    """By name; one entry a column."""
-    summary: str = ""
-    """How much of it is within the tolerance."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table of the paper."""
-
-    name: str
-    title: str
-    sheets: tuple[Sheet, ...]
+from gnn_repair.study.sheets import TITLES as TITLES
+from gnn_repair.study.sheets import Entry as Entry
+from gnn_repair.study.sheets import Sheet as Sheet
+from gnn_repair.study.sheets import Table as Table
+from gnn_repair.study.sheets import ordered_datasets, panel, with_best_macro
 
 
 def make_tables(records: Iterable[Record], names: Iterable[str] | None = None) -> list[Table]:
@@ -70,19 +52,30 @@ def make_tables(records: Iterable[Record], names: Iterable[str] | None = None) -
     return [TABLES[name](held) for name in chosen]
 
 
+REPAIRS = ("reweighting", "set_translation")
+"""The learned repairs among which the paper prints the best one in bold."""
+
+
 def _exposure_oracle(records: Sequence[Record]) -> Table:
     panels = (
         ("True-class reach (%)", reach("true_class_reach")),
         ("Error reach (%)", reach("error_reach")),
         ("Active support", support()),
     )
-    sheets = tuple(_panel(title, kind, records) for title, kind in panels)
+    sheets = tuple(panel(title, kind, records) for title, kind in panels)
     return Table("exposure-oracle", "Exact-mass oracle on test nodes", sheets)
 
 
 def _repair_accuracy(records: Sequence[Record]) -> Table:
-    panels = ("frozen", "reweighting", "set_translation")
-    sheets = tuple(_panel(title_of(name), accuracy(name), records) for name in panels)
+    cells = {name: case_figures(records, accuracy(name)) for name in ("frozen", *REPAIRS)}
+    marked = cells | mark_best({name: cells[name] for name in REPAIRS}, cells["frozen"])
+    macro = {name: average(found, found).value for name, found in cells.items()}
+    best = best_of({name: macro[name] for name in REPAIRS}, macro["frozen"])
+    sheets = tuple(
+        with_best_macro(sheet) if name == best else sheet
+        for name in cells
+        for sheet in [panel(title_of(name), accuracy(name), records, marked[name])]
+    )
     return Table("repair-accuracy", "Test accuracy (%) of frozen models and repairs", sheets)
 
 
@@ -93,45 +86,13 @@ def _full_controls(records: Sequence[Record]) -> Table:
         if name in ("refit_head", "node_translation")
         or (not method.from_paper and any(name in record["methods"] for record in records))
     ]
-    sheets = tuple(_panel(_title(name), accuracy(name), records) for name in shown)
+    sheets = tuple(panel(_title(name), accuracy(name), records) for name in shown)
     return Table("full-controls", "Test accuracy (%) of the controls", sheets)
 
 
 def _title(name: str) -> str:
     method = METHODS[name]
     return method.title + ("" if method.from_paper else " (not in the paper)")
-
-
-def _panel(title: str, kind: Kind, records: Sequence[Record]) -> Sheet:
-    """Backbones × datasets with averages at the right and below."""
-    cells = case_figures(records, kind)
-    datasets = _ordered({record["dataset"] for record in records}, published()["datasets"])
-    backbones = _ordered({record["backbone"] for record in records}, TITLES)
-    rows: dict[str, tuple[Entry, ...]] = {}
-    for backbone in backbones:
-        line = [(backbone, dataset) for dataset in datasets]
-        entries = [cells.get(address, Figure(None, digits=kind.digits)) for address in line]
-        rows[backbone] = (*entries, average(cells, line, kind.digits))
-    columns = [[(backbone, dataset) for backbone in backbones] for dataset in datasets]
-    everything = [address for column in columns for address in column]
-    macro = average(cells, everything, kind.digits, kind.macro_tolerance)
-    rows["average"] = (*(average(cells, column, kind.digits) for column in columns), macro)
-    return Sheet(title, "backbone", (*datasets, "average"), rows, _summary(cells, kind))
-
-
-def _summary(cells: Cells, kind: Kind) -> str:
-    judged = [figure for figure in cells.values() if figure.difference is not None]
-    if not judged:
-        return ""
-    within = sum(not figure.outside for figure in judged)
-    cases = "case" if len(judged) == 1 else "cases"
-    return f"{within} of {len(judged)} {cases} within {kind.tolerance:g} of the published value"
-
-
-def _ordered(names: set[str], first: Iterable[str]) -> list[str]:
-    """Published names in the paper's order, then the others by name."""
-    known = [name for name in first if name in names]
-    return known + sorted(names - set(known))
 
 
 def _controls(records: Sequence[Record]) -> Table:
@@ -149,18 +110,24 @@ def _macro_sheets(records: Sequence[Record], where: str) -> list[Sheet]:
     present = {name: cells for name, cells in by_name.items() if cells}
     if not present:
         return []
-    rows: dict[str, tuple[Entry, ...]] = {}
-    for name, cells in present.items():
-        macro = average(cells, cells, 2, 0.5)
-        if name == "frozen":
-            rows["Frozen"] = ("none", "no", macro, "", "")
-            continue
-        method, frozen = METHODS[name], present["frozen"]
-        reads = "yes" if method.message_set else "no"
-        changes = (gain(cells, frozen), wins(cells, frozen))
-        rows[_title(name)] = (method.output, reads, macro, *changes)
-    columns = ("learned output", "message set", "accuracy", "gain over Frozen", "wins over Frozen")
-    sheets = [Sheet("Macro means" + where, "method", columns, rows)]
+    macros = {name: average(cells, cells, 2, 0.5) for name, cells in present.items()}
+    ranked = {name: macros[name].value for name in macros if name in METHODS}
+    best = best_of(
+        {n: v for n, v in ranked.items() if METHODS[n].from_paper}, macros["frozen"].value
+    )
+    rows: dict[str, tuple[Entry, ...]] = {
+        "Frozen": ("none", "no", macros["frozen"], "", "", "", "")
+    }
+    for name in ranked:
+        change = gain(present[name], present["frozen"])
+        rows[_title(name)] = (
+            METHODS[name].output,
+            "yes" if METHODS[name].message_set else "no",
+            *(replace(figure, best=name == best) for figure in (macros[name], change)),
+            wins(present[name], present["frozen"]),
+            *_use_of_evidence(name, records),
+        )
+    sheets = [Sheet("Macro means" + where, "method", COLUMNS, rows)]
     if {"set_translation", "node_translation"} <= set(present):
         first, second = present["set_translation"], present["node_translation"]
         duel = {"Set over node translation": (gain(first, second), wins(first, second))}
@@ -169,10 +136,29 @@ def _macro_sheets(records: Sequence[Record], where: str) -> list[Sheet]:
     return sheets
 
 
+COLUMNS = (
+    *("learned output", "message set", "accuracy", "gain over Frozen", "wins over Frozen"),
+    *("reachable errors fixed (%)", "shifts inside D_v (%)"),
+)
+"""Of the controls' table; the last two are not in the paper."""
+
+
+def _use_of_evidence(name: str, records: Sequence[Record]) -> tuple[Entry, Entry]:
+    """How a method uses what reweighting could do; words where a method has no shifts at all."""
+    fixed, inside = (
+        _macro(case_figures(records, kind(name))) for kind in (errors_fixed, shifts_inside)
+    )
+    return fixed, inside if METHODS[name].output == "centred shift" else ""
+
+
+def _macro(cells: Cells) -> Figure:
+    return average(cells, cells) if cells else Figure(None)
+
+
 def _dataset_statistics(records: Sequence[Record]) -> Table:
     facts = {record["dataset"]: record for record in records}
     rows: dict[str, tuple[Entry, ...]] = {}
-    for name in _ordered(set(facts), published()["datasets"]):
+    for name in ordered_datasets(records):
         graph, paper = facts[name]["graph"], published()["datasets"].get(name, {})
         figures = [
             Figure(graph.get(key), paper.get(key), digits=0, tolerance=0.0, counted="")
@@ -193,7 +179,7 @@ def _shares(graph: Mapping[str, Any]) -> str:
 
 def _time(records: Sequence[Record]) -> Table:
     """Minutes by stage and dataset; cases that shared a machine each count their whole time."""
-    datasets = _ordered({record["dataset"] for record in records}, published()["datasets"])
+    datasets = ordered_datasets(records)
     sums: dict[str, dict[str, float]] = {}
     for record in records:
         for stage, seconds in record.get("seconds", {}).items():
@@ -220,6 +206,11 @@ TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "controls": _controls,
     "full-controls": _full_controls,
     "dataset-statistics": _dataset_statistics,
+    "readout-exposure": readout_exposure,
+    "gains": gains,
+    "evidence": evidence,
+    "parameters": parameters,
     "time": _time,
 }
-"""The paper's five tables by name, and what they cost."""
+"""The paper's six tables by name; gains by dataset, the use made of reachable evidence, numbers of
+parameters, and what it all cost."""

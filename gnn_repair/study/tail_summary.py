@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from gnn_repair.exposure import TailedExposure
 from gnn_repair.oracle.tails.sentence import CAN, STAGES
 from gnn_repair.oracle.tails.solution import TailSolution
 from gnn_repair.oracle.tails.solve import solve_tails
+from gnn_repair.study.oracle_summary import OracleFindings
 from gnn_repair.study.protocol import OracleProtocol
 
 Flags = NDArray[np.bool_]
@@ -23,7 +25,7 @@ def summarise_tail_oracle(
     val_mask: Tensor,
     test_mask: Tensor,
     settings: OracleProtocol,
-) -> dict[str, Any]:
+) -> OracleFindings:
     """Solve the true class of every node in the masks [N, 1].
 
     Shares are of all nodes: ``true_class_reach`` counts what is proved and
@@ -43,7 +45,9 @@ def summarise_tail_oracle(
     summary["status"] = {
         name: int((codes == code).sum()) for code, name in STAGES.items() if code in codes
     }
-    return summary
+    found = torch.zeros(1, exposure.num_nodes, dtype=torch.bool)
+    found[0, solution.node] = torch.from_numpy(proved & wrong)
+    return OracleFindings([summary], found)
 
 
 def _active(solution: TailSolution, above: float) -> NDArray[np.int64]:

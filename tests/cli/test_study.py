@@ -173,7 +173,7 @@ def test_the_whole_paper_is_the_default_grid(run, store):
     assert sum(r["done"] + r["failed"] + r["missing"] for r in rows) == 640
 
 
-@pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "json", "latex"])
+@pytest.mark.parametrize("form", ["table", "markdown", "csv", "json", "latex"])
 def test_every_format_shows_ours_and_the_published(run, store, form):
     arguments = ("study", "tables", "--store", str(store), "repair-accuracy", "--format", form)
     code, out, _ = run(*arguments)
@@ -181,6 +181,18 @@ def test_every_format_shows_ours_and_the_published(run, store, form):
     assert "88.1" in out
     assert "80.0" in out
     assert "dataset-statistics" not in out
+
+
+def test_latex_with_and_without_published_values(run, store):
+    line = ("study", "tables", "repair-accuracy", "--store", str(store), "--format", "latex")
+    out = run(*line)[1]
+    assert r"\label{tab:repair-accuracy}" in out
+    assert "80.0 (88.1)" in out
+    own = run(*line, "--no-published")[1]
+    assert "88.1" not in own
+    assert "GCN & 80.0 &" in own
+    assert "$\\pm$" not in own
+    assert "$\\pm$" in run(*line, "--spread")[1]
 
 
 def test_export(run, store, tmp_path):

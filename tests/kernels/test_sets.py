@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gnn_repair.errors import InputError
-from gnn_repair.kernels.dropout import drop_rows, kept
+from gnn_repair.kernels.dropout import drop_rows, drop_rows_plainly, kept
 from gnn_repair.kernels.sets import Dropout, Layer, TermSets, compare, no_dropout, plain, pool, tilt
 
 DEVICES = [
@@ -211,3 +211,32 @@ def test_sizes_that_would_be_read_past_their_end_are_refused():
         tilt(sets, targets(), layer, randn(S, H + 1), randn(S), randn(S, R, C))
     with pytest.raises(InputError, match="recipients has shape"):
         compare(sets.segments, sets.columns, randn(S, N - 1, 3), randn(S, P, 3))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("share", [0.2, 0.3, 0.75])
+@pytest.mark.parametrize("seed", [0, 7, -3, 2**40 + 11])
+def test_dropped_rows_are_the_plain_form_s(device, dtype, share, seed):
+    """Masks are the same everywhere; numbers to the last bit on the CPU, else to rounding."""
+    generator = torch.Generator().manual_seed(1)
+    values = torch.randn(3, 21, 130, generator=generator).to(device, dtype)
+    values.requires_grad_()
+    above = torch.randn(3, 21, 130, generator=generator).to(device, dtype)
+    number = torch.tensor(seed, device=device)
+    expected = drop_rows_plainly(values, share, number)
+    (slope,) = torch.autograd.grad(expected, values, above)
+    found = drop_rows(values, share, number)
+    (own_slope,) = torch.autograd.grad(found, values, above)
+    exact = {"rtol": 0, "atol": 0} if device == "cpu" else {"rtol": 1e-6, "atol": 0}
+    torch.testing.assert_close(found, expected, **exact)
+    torch.testing.assert_close(own_slope, slope, **exact)
+    assert torch.equal(found == 0, expected == 0)
+    # Values that do not lie one after another in memory.
+    across = values.detach().transpose(1, 2)
+    both = drop_rows(across, share, number), drop_rows_plainly(across, share, number)
+    torch.testing.assert_close(*both, **exact)
+
+
+def test_dropping_rows_of_nothing():
+    assert drop_rows(torch.zeros(2, 0, 4), 0.2, torch.tensor(1)).shape == (2, 0, 4)

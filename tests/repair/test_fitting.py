@@ -11,7 +11,8 @@ from toy_exposures import toy_exposure, toy_graph
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposure, Group
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
-from gnn_repair.repair.fitting import RepairTrainee
+from gnn_repair.repair.fitting import EPOCH_STRIDE, RepairTrainee
+from gnn_repair.repair.layers import SEEDS_A_STEP
 from gnn_repair.repair.targets import Targets, find_targets
 
 DATA = toy_graph()
@@ -133,6 +134,27 @@ def trainee(batch: int, sizes: tuple[int, int]) -> RepairTrainee:
     return RepairTrainee(
         weight, lambda p: None, None, targets, targets, dropout=0.0, batch_size=batch, seed=0
     )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("batch", [4, None])
+def test_counters_counted_on_are_those_that_can_be_computed(batch):
+    """A step's random numbers, its batch and who learns in it, from epoch and step alone."""
+    made = trainee(batch, (11, 3))
+    for epoch in (1, 2):
+        made.begin_epoch()
+        for step in range(made.steps_per_epoch):
+            expected = made.start + epoch * EPOCH_STRIDE + step * SEEDS_A_STEP
+            assert int(made._next_stream()) == expected
+            positions, labels, weights = made._next_batch()
+            part = slice(step * made.batch, (step + 1) * made.batch)
+            assert torch.equal(positions, made.positions[:, part])
+            assert torch.equal(labels, made.labels[:, part])
+            assert torch.equal(weights, made.weights[:, part])
+            learning = made.learning()
+            if batch is None:
+                assert learning is None
+            else:
+                assert learning.tolist() == [step * batch < size for size in (11, 3)]
 
 
 def test_every_epoch_visits_every_target_once_in_a_new_order():

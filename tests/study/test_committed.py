@@ -12,11 +12,12 @@ import pytest
 
 from gnn_repair.published import published
 from gnn_repair.study import INDEPENDENT, PAPER, Store, make_tables
+from gnn_repair.study.formats import RENDERERS
 from gnn_repair.study.identity import current_methods
 from gnn_repair.study.methods import chosen_methods
 from gnn_repair.study.packed import Packed
 from gnn_repair.study.protocol import digest_of
-from gnn_repair.study.rendering import RENDERERS, facts
+from gnn_repair.study.rendering import facts
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "results" / "independent.jsonl"

@@ -9,9 +9,9 @@ from planted_records import make_record
 
 from gnn_repair.errors import InputError
 from gnn_repair.study import PAPER, Run, Store, make_tables, override, read_results
+from gnn_repair.study.formats import RENDERERS
 from gnn_repair.study.packed import Packed, merge, pack
 from gnn_repair.study.records import StoreWarning
-from gnn_repair.study.rendering import RENDERERS
 
 OTHER = override(PAPER, ["backbones.hidden=64"])
 

@@ -14,7 +14,7 @@ import pytest
 
 from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.study import PAPER, RayEngine, Store
-from gnn_repair.study.ray_head import Head, answers, endpoint_of, split_address, within
+from gnn_repair.study.ray_head import ClusterHead, answers, endpoint_of, split_address, within
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 ray = pytest.importorskip("ray")
@@ -84,12 +84,12 @@ def test_a_silent_head_is_gone_after_its_patience(closed_port):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         here = listener.getsockname()[:2]
         assert answers(here, 1.0)
-        Head(here, patience=0.0).check()
-    head = Head(("127.0.0.1", closed_port), patience=0.0)
+        ClusterHead(here, patience=0.0).check()
+    head = ClusterHead(("127.0.0.1", closed_port), patience=0.0)
     with pytest.raises(ResourceError, match="is gone; start it and run the same command again"):
         head.check()
     assert head.gone
-    Head(None).check()
+    ClusterHead(None).check()
 
 
 STUDY = """

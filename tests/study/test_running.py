@@ -53,7 +53,7 @@ def test_a_record_a_split(records):
         assert record["graph"]["nodes"] == 60
         assert record["graph"]["train"] + record["graph"]["val"] + record["graph"]["test"] == 60
         assert record["environment"]["torch"] == torch.__version__
-        assert set(METHODS) | {"frozen", "oracle", "total"} <= set(record["seconds"])
+        assert set(METHODS) | {"frozen", "oracle", "evidence", "total"} <= set(record["seconds"])
 
 
 def test_frozen_accuracies_are_the_backbone_s(records, frozen, data):
@@ -130,15 +130,52 @@ def test_the_oracle_counts_what_it_should(records, frozen, data):
         assert sum(record["oracle"]["status"].values()) == int(mask.sum()) + record["graph"]["val"]
 
 
+def test_reachable_errors_fixed_are_those_of_the_pieces(records, frozen, data):
+    exposure, columns = expose(frozen), [0, 2]
+    repair = Reweighting(budget=PROTOCOL.repairs.reweighting, hidden=8)
+    masks = data.train_mask[:, columns], data.val_mask[:, columns]
+    predicted = repair.fit(exposure, data.y, *masks, device="cpu").predict(exposure)
+    for member, record in enumerate(records):
+        mask = data.test_mask[:, columns[member]]
+        one = exposure.member(member)
+        solution = solve_oracle(one, data.y, mask)
+        errors = frozen.logits[member].argmax(1) != data.y
+        fixed = sum(
+            bool(errors[node] and predicted[member, node] == data.y[node])
+            for node, reachable in zip(solution.node.tolist(), solution.reachable, strict=True)
+            if reachable
+        )
+        assert record["methods"]["reweighting"]["reachable_errors_fixed"] == fixed
+        # A reweighting is itself a proof of reach: it fixes no other errors.
+        right = (predicted[member] == data.y) & errors & mask
+        assert int(right.sum()) == fixed
+        for name in METHODS:
+            most = record["oracle"]["test"]["reachable_errors"]
+            assert 0 <= record["methods"][name]["reachable_errors_fixed"] <= most
+
+
+def test_shifts_are_counted_for_translations_that_learned_one(records):
+    for record in records:
+        for name, scores in record["methods"].items():
+            learned = scores["best_epoch"] > 0 and METHODS[name].output == "centred shift"
+            plain = learned and not METHODS[name].folded
+            assert ("shifts" in scores) is plain
+            if plain:
+                assert scores["shifts"] == record["graph"]["test"]
+                assert 0 <= scores["shifts_inside"] <= scores["shifts"]
+                assert scores["shifts_undecided"] == 0
+
+
 def test_the_protocol_s_thresholds_decide(frozen, data):
     exposure = expose(frozen)
     val, test = data.val_mask[:, [0, 2]], data.test_mask[:, [0, 2]]
     strict = override(PAPER, ["oracle.reachable_above=1e9"]).oracle
-    first = summarise_oracle(exposure, data.y, val, test, strict)[0]
+    first = summarise_oracle(exposure, data.y, val, test, strict).summaries[0]
     assert (first["test"]["reachable"], first["test"]["true_class_reach"]) == (0, 0.0)
     assert first["test"]["support"] is None
     sparse = override(PAPER, ["oracle.active_above=1e9"]).oracle
-    assert summarise_oracle(exposure, data.y, val, test, sparse)[0]["test"]["support"] == 0.0
+    first = summarise_oracle(exposure, data.y, val, test, sparse).summaries[0]
+    assert first["test"]["support"] == 0.0
 
 
 def test_a_subset_of_methods_is_all_that_is_run(data):

@@ -3,26 +3,57 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import os
 import random
+import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tools.mutation.mutants import mutants_of
-from tools.mutation.trials import Trial, baseline, preload, read_equivalent, run_all
+from tools.mutation.equivalent import read_equivalent
+from tools.mutation.mutants import Mutant, mutants_of
+from tools.mutation.trials import Trial, Trials, run_tests
 
+ORACLE = [
+    f"tests/oracle/test_{name}.py"
+    for name in (
+        *("certificate", "clauses", "reach", "solution", "sequences"),
+        *("own_scale", "solver", "variants", "frames"),
+    )
+]
+EXPOSURE = [
+    "tests/exposure/test_mixtures.py",
+    "tests/exposure/test_value.py",
+    "tests/exposure/test_from_backbone.py",
+    *ORACLE[:5],
+]
+REPAIR = [
+    "tests/repair",
+    "tests/test_paper_numbers.py",
+    "tests/test_settings.py",
+    "tests/study/test_declaring.py",
+]
+STUDY = ["tests/study/test_tables.py", "tests/study/test_rendering.py"]
 TESTS = {
-    "gnn_repair/oracle/certificate.py": ["tests/oracle"],
-    "gnn_repair/oracle/metrics.py": ["tests/oracle"],
-    "gnn_repair/oracle/tables.py": ["tests/oracle"],
-    "gnn_repair/oracle/solution.py": ["tests/oracle"],
-    "gnn_repair/exposure/mixtures.py": ["tests/exposure"],
-    "gnn_repair/exposure/value.py": ["tests/exposure", "tests/oracle"],
-    "gnn_repair/study/tables.py": ["tests/study/test_tables.py"],
-    "gnn_repair/study/cells.py": ["tests/study/test_tables.py"],
-    "gnn_repair/repair": ["tests/repair"],
+    "gnn_repair/oracle/certificate.py": ORACLE,
+    "gnn_repair/oracle/counting.py": ORACLE,
+    "gnn_repair/oracle/metrics.py": ORACLE,
+    "gnn_repair/oracle/tables.py": ORACLE,
+    "gnn_repair/oracle/solution.py": ORACLE,
+    "gnn_repair/exposure/mixtures.py": EXPOSURE,
+    "gnn_repair/exposure/value.py": EXPOSURE,
+    "gnn_repair/study/tables.py": STUDY,
+    "gnn_repair/study/cells.py": STUDY,
+    "gnn_repair/study/rendering.py": STUDY,
+    "gnn_repair/repair": REPAIR,
+    "gnn_repair/repair/controls": REPAIR,
+    "gnn_repair/repair/evidence": REPAIR,
+    "gnn_repair/repair/ladder": REPAIR,
 }
 """A module or folder, and the tests that should notice when it is wrong."""
+SLOW = ["tests/repair/test_repair_bench.py", "tests/repair/test_gpu.py"]
+"""Tests that take long and are there for another purpose: what only they notice counts as alive."""
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 
 
@@ -31,50 +62,81 @@ def main() -> None:
     parser.add_argument("--module", action="append", help="only these (default: all listed)")
     parser.add_argument("--sample", type=int, default=0, help="mutants a module (0: all)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--most", type=float, default=float("inf"), help="seconds of tests spent on a mutant"
+    )
     parser.add_argument("--output", type=Path, help="write every trial as a JSON line")
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "mutation")
     options = parser.parse_args()
-    preload()
-    trials: list[Trial] = []
-    for path, tests in _modules(options.module):
-        mutants = list(mutants_of(path))
-        if options.sample and len(mutants) > options.sample:
-            mutants = random.Random(options.seed).sample(mutants, options.sample)
-        limit = 3 * baseline(tests) * options.jobs + 30
-        for trial in run_all(mutants, tests, options.jobs, limit):
-            trials.append(trial)
-            _show(trial, options.output)
-    _summarise(trials)
+    with tempfile.TemporaryDirectory() as folder:
+        output = options.output or Path(folder) / "trials"
+        every = _groups(None)
+        for tests, modules in _groups(options.module).items():
+            mutants = [m for path in modules for m in _sample(path, options.sample, options.seed)]
+            show = functools.partial(_show, output=output)
+            _in_a_process(
+                Trials(mutants, every[tests], show, options.cache, options.most), list(tests)
+            )
+        _summarise(output)
 
 
-def _modules(wanted: list[str] | None) -> list[tuple[Path, list[str]]]:
-    found = []
+def _groups(wanted: list[str] | None) -> dict[tuple[str, ...], list[Path]]:
+    """Modules by the tests that they share."""
+    found: dict[tuple[str, ...], list[Path]] = {}
     for name, tests in TESTS.items():
         path = Path(name)
-        files = sorted(path.glob("*.py")) if path.is_dir() else [path]
-        found += [(file, tests) for file in files if file.name != "__init__.py"]
-    if not wanted:
-        return found
-    return [(path, tests) for path, tests in found if any(path.match(name) for name in wanted)]
+        for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
+            asked = not wanted or any(file.match(part) for part in wanted)
+            if file.name != "__init__.py" and asked:
+                found.setdefault(tuple(tests), []).append(file)
+    return found
 
 
-def _show(trial: Trial, output: Path | None) -> None:
+def _sample(path: Path, count: int, seed: int) -> list[Mutant]:
+    """Mutants of a file, those left out that are known to change nothing."""
+    known = read_equivalent(EQUIVALENT)
+    mutants = [mutant for mutant in mutants_of(path) if mutant.key not in known]
+    if count and len(mutants) > count:
+        # The file's name goes into the seed, so that like files are not cut at like places.
+        mutants = random.Random(f"{seed} {path.as_posix()}").sample(mutants, count)
+    return mutants
+
+
+def _in_a_process(trials: Trials, tests: list[str]) -> None:
+    """Each group starts from a process that has loaded nothing of the package."""
+    child = os.fork()
+    if child:
+        if os.waitpid(child, 0)[1] != 0:
+            raise SystemExit(1)
+        return
+    code = 1
+    try:
+        left_out = [f"--ignore={path}" for path in SLOW]
+        run_tests(trials, [*tests, *left_out])
+        code = 0
+    except SystemExit as reason:
+        print(reason, flush=True)
+    finally:
+        os._exit(code)
+
+
+def _show(trial: Trial, output: Path) -> None:
     mutant = trial.mutant
     if trial.fate == "survived":
-        print(f"survived  {mutant.path}:{mutant.line}  {mutant.change}", flush=True)
-    if output is not None:
-        record = {"key": mutant.key, "line": mutant.line, "fate": trial.fate}
-        with output.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**record, "seconds": round(trial.seconds, 1)}) + "\n")
+        reached = f"reached by {trial.tests} tests"
+        print(f"survived  {mutant.path}:{mutant.line}  {mutant.change}  {reached}", flush=True)
+    record = {"path": mutant.path.as_posix(), "key": mutant.key, "line": mutant.line}
+    record |= {"fate": trial.fate, "seconds": round(trial.seconds, 1), "tests": trial.tests}
+    with output.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
 
 
-def _summarise(trials: list[Trial]) -> None:
-    equivalent = read_equivalent(EQUIVALENT)
-    total, alive = Counter[Path](), Counter[Path]()
-    for trial in trials:
-        if trial.mutant.key not in equivalent:
-            total[trial.mutant.path] += 1
-            alive[trial.mutant.path] += trial.fate == "survived"
+def _summarise(output: Path) -> None:
+    total, alive = Counter[str](), Counter[str]()
+    for line in output.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        total[record["path"]] += 1
+        alive[record["path"]] += record["fate"] == "survived"
     for path, count in total.items():
         share = 100 * alive[path] / count
         print(f"{path}: {alive[path]} of {count} mutants survived ({share:.1f} %)")

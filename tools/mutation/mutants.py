@@ -6,6 +6,7 @@ import ast
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -24,6 +25,10 @@ CALLED = {
 }  # fmt: skip
 
 
+Place = tuple[ast.expr | ast.stmt, ast.stmt, tuple[ast.stmt, ...]]
+"""What may be changed, its statement, and the functions and classes around that."""
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A module with one change."""
@@ -32,62 +37,85 @@ class Mutant:
     line: int
     change: str
     """Such as ``< becomes <=``, with the statement it stands in."""
-    tree: ast.Module
+    original: ast.Module
+    number: int
+    """Which of the places that may be changed."""
+    variant: int
+    """Which of the changes that can be made there."""
+    lines: range
+    """The lines whose execution reaches the change; empty where importing the module does."""
 
     @property
     def key(self) -> str:
         """Names the mutant in lists; independent of the line it happens to stand on."""
         return f"{self.path.as_posix()}: {self.change}"
 
+    @cached_property
+    def changed(self) -> tuple[ast.Module, ast.stmt, tuple[ast.stmt, ...]]:
+        """The module with the change, the changed statement and what is around that."""
+        tree = copy.deepcopy(self.original)
+        node, statement, scope = list(_inside(tree.body, ()))[self.number]
+        _apply(node, self.variant)
+        return ast.fix_missing_locations(tree), statement, scope
+
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
     """All mutants of one file, in the order of its lines."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     seen: dict[str, int] = {}
-    for number, (node, statement) in enumerate(_places(tree)):
+    for number, (node, statement, scope) in enumerate(_inside(tree.body, ())):
         for variant, name in enumerate(_changes(node)):
             text = f"{name} in `{ast.unparse(statement).splitlines()[0][:90]}`"
             seen[text] = seen.get(text, 0) + 1
             text += f" ({seen[text]})" if seen[text] > 1 else ""
-            yield Mutant(path, node.lineno, text, _with_change(tree, number, variant))
+            lines = _lines(statement, scope)
+            yield Mutant(path, node.lineno, text, tree, number, variant, lines)
 
 
-def _with_change(tree: ast.Module, number: int, variant: int) -> ast.Module:
-    changed = copy.deepcopy(tree)
-    node, _ = list(_places(changed))[number]
-    _apply(node, variant)
-    return ast.fix_missing_locations(changed)
+def _lines(statement: ast.stmt, scope: tuple[ast.stmt, ...]) -> range:
+    if isinstance(statement, ast.FunctionDef):
+        return range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+    if not any(isinstance(owner, ast.FunctionDef) for owner in scope):
+        return range(0)
+    body: list[ast.stmt] = getattr(statement, "body", [])
+    end = body[0].lineno if body else (statement.end_lineno or statement.lineno) + 1
+    return range(statement.lineno, max(end, statement.lineno + 1))
 
 
-def _places(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, ast.stmt]]:
-    """Nodes that may be changed, each with its statement; types, docstrings and words are not."""
-    yield from _inside(tree.body, None)
-
-
-def _inside(
-    body: list[ast.stmt], owner: ast.stmt | None
-) -> Iterator[tuple[ast.expr | ast.stmt, ast.stmt]]:
+def _inside(body: list[ast.stmt], scope: tuple[ast.stmt, ...]) -> Iterator[Place]:
+    """Nodes that may be changed; types, docstrings and words are not."""
     for statement in body:
         if _is_words(statement):
             continue
-        yield statement, statement
+        yield statement, statement, scope
         for child in ast.iter_child_nodes(statement):
-            if not isinstance(child, ast.stmt) and not _is_hint(statement, child):
-                yield from _expressions(child, statement)
-        for field in ("body", "orelse", "finalbody"):
-            if isinstance(inner := getattr(statement, field, None), list):
-                yield from _inside(inner, statement)
+            if not _is_body(child) and not _is_hint(statement, child):
+                yield from ((node, statement, scope) for node in _expressions(child))
+        owns = isinstance(statement, ast.FunctionDef | ast.ClassDef)
+        for inner in _bodies(statement):
+            yield from _inside(inner, (*scope, statement) if owns else scope)
 
 
-def _expressions(node: ast.AST, statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.stmt]]:
-    if isinstance(node, ast.JoinedStr):
+def _is_body(node: ast.AST) -> bool:
+    return isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case)
+
+
+def _bodies(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    for field in ("body", "orelse", "finalbody"):
+        yield getattr(statement, field, [])
+    for field in ("handlers", "cases"):
+        yield from (branch.body for branch in getattr(statement, field, []))
+
+
+def _expressions(node: ast.AST) -> Iterator[ast.expr]:
+    if isinstance(node, ast.JoinedStr | ast.arg):
         return
-    if isinstance(node, ast.arg):
-        return
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return  # zip's is an assertion
     if isinstance(node, ast.expr):
-        yield node, statement
+        yield node
     for child in ast.iter_child_nodes(node):
-        yield from _expressions(child, statement)
+        yield from _expressions(child)
 
 
 def _is_words(statement: ast.stmt) -> bool:

@@ -1,25 +1,34 @@
-"""Running tests against a mutant, in a forked process that already holds the heavy libraries."""
+"""Running tests against mutants: collected once, then a forked process for every mutant."""
 
 from __future__ import annotations
 
-import ast
-import importlib.abc
-import importlib.machinery
-import importlib.util
+import functools
+import gc
+import inspect
 import os
+import shutil
 import signal
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
-from types import CodeType, ModuleType
 from typing import Literal
+from weakref import WeakKeyDictionary
 
+import pytest
+
+from tools.mutation.lines import SOMEWHERE, Line, Recorder, digest, named, read
 from tools.mutation.mutants import Mutant
+from tools.mutation.transplant import module_of, transplant
 
 Fate = Literal["killed", "survived", "timeout"]
+SLACK = 20.0
+"""Seconds that a mutant may take beyond five times its tests': a loaded machine is no proof."""
+CHEAP = 0.5
+"""Seconds of a test that is tried on constants, too, when it runs no line of their module."""
 
 
 @dataclass(frozen=True)
@@ -29,105 +38,206 @@ class Trial:
     mutant: Mutant
     fate: Fate
     seconds: float
+    tests: int
+    """How many tests reach the change."""
 
 
-class _Mutated(importlib.machinery.SourceFileLoader):
-    """Loads the mutant's tree where its file was asked for."""
+@dataclass
+class Trials:
+    """A pytest plugin that runs the collected tests once for every mutant that they reach."""
 
-    def __init__(self, name: str, path: str, tree: ast.Module) -> None:
-        super().__init__(name, path)
-        self.tree = tree
+    mutants: Sequence[Mutant]
+    watched: Sequence[Path]
+    """The mutants' files, and others of which one wants to know which tests run them."""
+    on_trial: Callable[[Trial], None]
+    cache: Path
+    """A folder for what is known about tests that did not change."""
+    most: float = float("inf")
+    """Seconds of tests that are spent on a mutant; what they do not notice counts as alive."""
+    kills: Counter[str] = field(default_factory=Counter)
 
-    def get_code(self, fullname: str) -> CodeType | None:
-        return compile(self.tree, self.path, "exec")
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for file in self.watched:
+            module_of(file)
+        known = self._known(session.items, self.watched)
+        cheap = [item for item in session.items if known.get(item.nodeid, (9.0,))[0] < CHEAP]
+        _warm(cheap, self.watched)
+        for mutant in self.mutants:
+            self.on_trial(self._try(mutant, self._tests(mutant, session.items, known)))
+        return True
+
+    def _known(
+        self, items: Sequence[pytest.Item], files: Sequence[Path]
+    ) -> dict[str, tuple[float, set[Line]]]:
+        """Seconds and lines of every test; a file of tests that changed is run to find out."""
+        by_file: dict[Path, list[pytest.Item]] = defaultdict(list)
+        for item in items:
+            by_file[item.path].append(item)
+        known: dict[str, tuple[float, set[Line]]] = {}
+        for path, own in by_file.items():
+            place = self.cache / f"{path.stem}-{digest([path])}-{named(files)}.json"
+            if not place.exists():
+                code, _ = forked(lambda own=own, to=place: _record(own, files, to), 3600)  # type: ignore[misc]
+                if code != 0:
+                    raise SystemExit(f"the tests of {path} fail without any mutant")
+            known.update(read(place))
+        return known
+
+    def _tests(
+        self,
+        mutant: Mutant,
+        items: Sequence[pytest.Item],
+        known: dict[str, tuple[float, set[Line]]],
+    ) -> list[tuple[float, pytest.Item]]:
+        """The tests that reach a mutant: cheap ones and those that killed others come first."""
+        name, wanted = mutant.path.as_posix(), mutant.lines
+        reached = []
+        for number, item in enumerate(items):
+            seconds, lines = known.get(item.nodeid, (0.0, set()))
+            own = {line for file, line in lines if file == name}
+            near = not own.isdisjoint((SOMEWHERE, *wanted))
+            if near or (not wanted and (own or seconds < CHEAP)):
+                cost = max(seconds, 0.01) / (1 + self.kills[item.nodeid])
+                reached.append((cost, number, seconds, item))
+        reached.sort(key=lambda entry: entry[:2])
+        spent = accumulate(seconds for _, _, seconds, _ in reached)
+        return [
+            (seconds, item)
+            for total, (_, _, seconds, item) in zip(spent, reached, strict=True)
+            if total <= self.most
+        ]
+
+    def _try(self, mutant: Mutant, tests: list[tuple[float, pytest.Item]]) -> Trial:
+        start = time.monotonic()
+        items = [item for _, item in tests]
+        limit = 5 * sum(seconds for seconds, _ in tests) + SLACK
+        code, killer = forked(lambda: _run(items, mutant), limit) if items else (0, "")
+        self.kills[killer] += 1
+        fate: Fate = "survived" if code == 0 else "timeout" if code is None else "killed"
+        return Trial(mutant, fate, time.monotonic() - start, len(items))
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, mutant: Mutant) -> None:
-        parts = list(mutant.path.with_suffix("").parts)
-        self.name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        self.mutant = mutant
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self.name:
-            return None
-        file = str(self.mutant.path.resolve())
-        loader = _Mutated(fullname, file, self.mutant.tree)
-        return importlib.util.spec_from_file_location(fullname, file, loader=loader)
-
-
-def preload() -> None:
-    """Load what every trial needs and no mutant changes; the package itself is not among it."""
-    import hypothesis  # noqa: F401
-    import numba  # noqa: F401
-    import pandas  # noqa: F401
-    import pytest  # noqa: F401
-    import scipy.sparse  # noqa: F401
-    import torch
-    import torch_geometric.nn  # noqa: F401
-
-    torch.set_num_threads(1)
-    assert "gnn_repair" not in sys.modules
+def forked(work: Callable[[], str], limit: float) -> tuple[int | None, str]:
+    """Do the work in a process of its own: its exit code (None: too long) and what it returned."""
+    folder = Path(tempfile.mkdtemp(prefix="mutation-"))
+    child = os.fork()
+    if child == 0:
+        _be_quiet(folder)
+        code = 1
+        try:
+            answer = work()
+            (folder / "answer").write_text(answer, encoding="utf-8")
+            code = 1 if answer else 0
+        finally:
+            os._exit(code)
+    found = _wait(child, limit)
+    place = folder / "answer"
+    answer = place.read_text(encoding="utf-8") if place.exists() else ""
+    shutil.rmtree(folder, ignore_errors=True)
+    return found, answer
 
 
-def start(mutant: Mutant | None, tests: Sequence[str]) -> int:
-    """Fork a process that runs the tests until the first failure; returns its number."""
-    process = os.fork()
-    if process:
-        return process
+def _be_quiet(folder: Path) -> None:
     os.setsid()
+    gc.disable()  # it would write to all memory that this process shares with its parent
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
-    if mutant is not None:
-        sys.meta_path.insert(0, _Finder(mutant))
-    code = 1
-    try:
-        import pytest
-
-        with tempfile.TemporaryDirectory() as folder:
-            options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--basetemp", folder]
-            code = int(pytest.main([*options, *tests]))
-    finally:
-        os._exit(code)
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
+    tempfile.tempdir = str(folder)
 
 
-def run_all(
-    mutants: Sequence[Mutant], tests: Sequence[str], jobs: int, limit: float
-) -> Iterator[Trial]:
-    """Try every mutant, ``jobs`` at a time; one that runs past ``limit`` seconds counts apart."""
-    waiting, running = list(reversed(mutants)), dict[int, tuple[Mutant, float]]()
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            mutant = waiting.pop()
-            running[start(mutant, tests)] = mutant, time.monotonic()
-        process, status = os.waitpid(-1, os.WNOHANG)
+def _wait(child: int, limit: float) -> int | None:
+    end = time.monotonic() + limit
+    pause = 0.005
+    while time.monotonic() < end:
+        process, status = os.waitpid(child, os.WNOHANG)
         if process:
-            mutant, since = running.pop(process)
-            fate: Fate = "survived" if os.waitstatus_to_exitcode(status) == 0 else "killed"
-            yield Trial(mutant, fate, time.monotonic() - since)
-            continue
-        for late, (mutant, since) in list(running.items()):
-            if time.monotonic() - since > limit:
-                os.killpg(late, signal.SIGKILL)
-                os.waitpid(late, 0)
-                del running[late]
-                yield Trial(mutant, "timeout", limit)
-        time.sleep(0.05)
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
 
 
-def baseline(tests: Sequence[str]) -> float:
-    """Seconds the tests take without a change; they must pass."""
-    since = time.monotonic()
-    _, status = os.waitpid(start(None, tests), 0)
-    if os.waitstatus_to_exitcode(status) != 0:
-        raise SystemExit(f"the tests {' '.join(tests)} fail without any mutant")
-    return time.monotonic() - since
+def _warm(items: Sequence[pytest.Item], watched: Sequence[Path]) -> None:
+    """Run cheap tests here once: what they train, load and keep, no mutant's process has to.
+
+    What the mutants' modules keep is forgotten again: a mutant may make something else of it.
+    """
+    shown = [os.dup(place) for place in (1, 2)]
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    for place in (1, 2):
+        os.dup2(quiet, place)
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    for place, before in zip((1, 2), shown, strict=True):
+        os.dup2(before, place)
+    for value in [value for file in watched for value in vars(module_of(file)).values()]:
+        if isinstance(value, WeakKeyDictionary):
+            value.clear()
+    for value in [it for it in gc.get_objects() if type(it) is functools._lru_cache_wrapper]:
+        code = getattr(inspect.unwrap(value), "__code__", None)
+        own = code is not None and Path(code.co_filename) in {f.resolve() for f in watched}
+        # Tests keep graphs and models, which are wanted, and what was fitted to them.
+        if own or (code is not None and "fit" in code.co_names):
+            value.cache_clear()
+    gc.collect()
 
 
-def read_equivalent(path: Path) -> set[str]:
-    """Keys of mutants known to change nothing a user could see, one a line, # for reasons."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return {line.strip() for line in lines if line.strip() and not line.startswith("#")}
+class _Failed(BaseException):
+    """Carries the name of the test that failed out of pytest's protocol."""
+
+
+class _Stop:
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            raise _Failed(report.nodeid)
+
+
+def _run(items: Sequence[pytest.Item], mutant: Mutant | None) -> str:
+    """The name of the first test that fails, or nothing."""
+    if mutant is not None:
+        transplant(mutant)
+    manager = items[0].config.pluginmanager
+    manager.register(_Stop())
+    try:
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    except _Failed as failed:
+        return str(failed)
+    return ""
+
+
+def _record(items: Sequence[pytest.Item], files: Sequence[Path], place: Path) -> str:
+    recorder = Recorder(files)
+    items[0].config.pluginmanager.register(recorder)
+    failed = _run(items, None)
+    if not failed:
+        recorder.write(place)
+    return failed
+
+
+def run_tests(trials: Trials, tests: Sequence[str]) -> None:
+    """Collect the tests and try every mutant."""
+    from hypothesis import Phase, settings
+
+    # A failing example need not be made small, nor remembered: it is the mutant's, not ours.
+    settings.register_profile("mutation", database=None, phases=[Phase.explicit, Phase.generate])
+    settings.load_profile("mutation")
+    trials.cache.mkdir(parents=True, exist_ok=True)
+    options = [
+        "-qq",
+        "-s",
+        "--no-header",
+        "--no-summary",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+    ]
+    code = pytest.main([*options, *tests], plugins=[trials])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise SystemExit(f"the tests {' '.join(tests)} could not be collected")

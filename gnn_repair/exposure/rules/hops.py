@@ -37,7 +37,7 @@ NOISE = 1e-15
 
 
 @dataclass(frozen=True)
-class Stream:
+class HopPolynomial:
     """One polynomial of Â, and where its product with the convolution's input appears."""
 
     site: Site
@@ -45,7 +45,7 @@ class Stream:
     operator: Matrix
 
 
-Filter = Callable[[Any, Matrix, Matrix, str, int], Iterator[Stream]]
+Filter = Callable[[Any, Matrix, Matrix, str, int], Iterator[HopPolynomial]]
 """(convolution, Â, S, its name, its invocation) → streams of S P(Â).
 
 S is the identity, or some of its rows to see how large the polynomials get."""
@@ -71,47 +71,53 @@ def _powers(hop: Matrix, start: Matrix, count: int) -> Iterator[Matrix]:
         yield power
 
 
-def simple(conv: Any, hop: Matrix, start: Matrix, name: str, order: int) -> Iterator[Stream]:
+def simple(conv: Any, hop: Matrix, start: Matrix, name: str, order: int) -> Iterator[HopPolynomial]:
     """SGConv: Â^K."""
     *_, last = _powers(hop, start, conv.K)
-    yield Stream(Site("input", _part(name, "lin"), order), _power_label(conv.K), last)
+    yield HopPolynomial(Site("input", _part(name, "lin"), order), _power_label(conv.K), last)
 
 
 def simple_spectral(
     conv: Any, hop: Matrix, start: Matrix, name: str, order: int
-) -> Iterator[Stream]:
+) -> Iterator[HopPolynomial]:
     """SSGConv: α I + (1 − α)/K Σ_k Â^k, one operator and so one group."""
     identity, *powers = _powers(hop, start, conv.K)
     total = conv.alpha * identity + (1 - conv.alpha) / conv.K * sum(powers)
     label = f"αI + (1−α)/K Σ Âᵏ, K = {conv.K}"
-    yield Stream(Site("input", _part(name, "lin"), order), label, total.tocsr())
+    yield HopPolynomial(Site("input", _part(name, "lin"), order), label, total.tocsr())
 
 
-def personalised(conv: Any, hop: Matrix, start: Matrix, name: str, order: int) -> Iterator[Stream]:
+def personalised(
+    conv: Any, hop: Matrix, start: Matrix, name: str, order: int
+) -> Iterator[HopPolynomial]:
     """APPNP: Σ_{k<K} α (1−α)^k Â^k + (1−α)^K Â^K."""
     total = start
     for _ in range(conv.K):
         total = (1 - conv.alpha) * (total @ hop) + conv.alpha * start
-    yield Stream(Site("output", name, order), f"Σ α(1−α)ᵏ Âᵏ, K = {conv.K}", total.tocsr())
+    yield HopPolynomial(Site("output", name, order), f"Σ α(1−α)ᵏ Âᵏ, K = {conv.K}", total.tocsr())
 
 
-def adaptive(conv: Any, hop: Matrix, start: Matrix, name: str, order: int) -> Iterator[Stream]:
+def adaptive(
+    conv: Any, hop: Matrix, start: Matrix, name: str, order: int
+) -> Iterator[HopPolynomial]:
     """TAGConv: I, Â, …, Â^K, each with its own linear map."""
     for power, operator in enumerate(_powers(hop, start, len(conv.lins) - 1)):
-        yield Stream(
+        yield HopPolynomial(
             Site("input", _part(name, f"lins.{power}"), order), _power_label(power), operator
         )
 
 
-def mixed(conv: Any, hop: Matrix, start: Matrix, name: str, order: int) -> Iterator[Stream]:
+def mixed(conv: Any, hop: Matrix, start: Matrix, name: str, order: int) -> Iterator[HopPolynomial]:
     """MixHopConv: Â^p for each of its powers."""
     for power, operator in enumerate(_powers(hop, start, max(conv.powers))):
         if power in conv.powers:
             site = Site("input", _part(name, f"lins.{power}"), order)
-            yield Stream(site, _power_label(power), operator)
+            yield HopPolynomial(site, _power_label(power), operator)
 
 
-def chebyshev(conv: Any, hop: Matrix, start: Matrix, name: str, order: int) -> Iterator[Stream]:
+def chebyshev(
+    conv: Any, hop: Matrix, start: Matrix, name: str, order: int
+) -> Iterator[HopPolynomial]:
     """ChebConv: T_0 = I, T_1 = L̂, T_k = 2 L̂ T_{k−1} − T_{k−2}; signed."""
     before = operator = start
     for degree in range(len(conv.lins)):
@@ -120,7 +126,7 @@ def chebyshev(conv: Any, hop: Matrix, start: Matrix, name: str, order: int) -> I
         elif degree > 1:
             before, operator = operator, (2 * (operator @ hop) - before).tocsr()
         label = f"T{str(degree).translate(str.maketrans('0123456789', '₀₁₂₃₄₅₆₇₈₉'))}(L̂)"
-        yield Stream(Site("input", _part(name, f"lins.{degree}"), order), label, operator)
+        yield HopPolynomial(Site("input", _part(name, f"lins.{degree}"), order), label, operator)
 
 
 def mixtures_of_filter(rule: Filter, first: Call) -> list[Mixture]:

@@ -12,7 +12,8 @@ from gnn_repair.exposure.tails.layout import Frame, Lost, Traced, constant_in
 from gnn_repair.exposure.tails.operations import Concatenate
 
 LARGEST = 1 << 27
-"""Numbers of a shared storage beyond which its places are not compared one by one."""
+"""Numbers of a shared storage beyond which its places are not compared one by one: a gigabyte of
+places."""
 UNKNOWN = Lost("a tensor is written in place through a view, which cannot be followed")
 
 State = Traced | Lost

@@ -124,7 +124,7 @@ def _same_rows(whole: Tensor, some: Tensor, nodes: Tensor) -> int | None:
         return None
     if not whole.is_floating_point():
         return axis if torch.equal(rows, some) else None
-    limit = CLOSE.get(whole.dtype, 1e-3)
+    limit = CLOSE.get(whole.dtype, 1e-3)  # half precision has three decimals
     size = max(1.0, float(rows.abs().nan_to_num().max()) if rows.numel() else 1.0)
     same = torch.allclose(rows, some, rtol=limit, atol=limit * size, equal_nan=True)
     return axis if same else None

@@ -23,7 +23,8 @@ from gnn_repair.exposure.tails.operations import (
 )
 
 WIDEST = 1 << 22
-"""Numbers in a matrix that joining may make; larger steps stay apart."""
+"""Numbers in a matrix that joining may make, 32 MB; larger steps stay apart, since two thin
+matrices are quicker than their wide product."""
 
 Operations = list[Operation]
 Rule = Callable[[Operation, Operation], Operation | None]

@@ -29,7 +29,8 @@ Replay = Callable[[Tensor], Tensor]
 """λ [T] → the logits [N, C] of the user's own model run with its messages reweighted."""
 
 CHUNK = 1 << 24
-"""Numbers of the aggregate that go through the tail at once."""
+"""Numbers of the aggregate that go through the tail at once: 128 MB, and a few times that for the
+values in between."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -118,6 +119,12 @@ def pool_gradient(
     return _spread(members, layer, weights, gradient)[:4]
 
 
+def _zeros(like: Tensor) -> Tensor:
+    """Zeros that cost nothing where nobody adds to them: the system hands out empty pages."""
+    shape = tuple(like.shape)
+    return torch.from_numpy(np.zeros(shape, _array(like).dtype))
+
+
 def _spread(
     members: list[_Member],
     layer: Layer,
@@ -125,7 +132,7 @@ def _spread(
     upstream: Tensor,
 ) -> tuple[Tensor, ...]:
     """Gradients of Σ_t weights · hidden · upstream for the tables, and Σ_t weights · hidden."""
-    out = [torch.zeros_like(table) for table in (*layer, layer.cosine)]
+    out = [_zeros(table) for table in (*layer, layer.cosine)]
 
     def job(s: int, low: int, high: int) -> None:
         m, (base, values) = members[s], weights[s]

@@ -23,6 +23,7 @@ SHORT = 8
 BUSY = 8192
 """Programs that keep a GPU busy: fewer targets than this share their terms among programs."""
 MOST_PARTS = 32
+"""Pieces of one target's terms: each adds a row to be summed afterwards."""
 
 
 def _blocks(sets: TermSets, layer: Layer) -> dict[str, Any]:

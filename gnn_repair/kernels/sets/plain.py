@@ -14,7 +14,7 @@ from gnn_repair.kernels.dropout import kept
 from gnn_repair.kernels.sets import BOUND, Dropout, Layer, TermSets
 
 CHUNK = 1 << 26
-"""Elements of one gathered block when states are compared."""
+"""Elements of one gathered block when states are compared: 256 MB in float32."""
 
 
 class Unrolled(NamedTuple):

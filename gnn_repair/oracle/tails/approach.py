@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.highs import new_highs
 from gnn_repair.oracle.nearest import closest
-from gnn_repair.oracle.reference_solvers import new_highs
 from gnn_repair.oracle.tables import Floats, Instance, Integers
 from gnn_repair.oracle.tails.solution import TailSolution
 

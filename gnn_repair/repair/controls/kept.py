@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.repair.base import Repair
 from gnn_repair.repair.fitted import FittedRepair, about, untrained
 from gnn_repair.repair.fold_task import Task, by_node
@@ -21,7 +21,7 @@ class KeptPrediction(FittedRepair):
     """A prediction for one graph, kept as it was made."""
 
     @torch.no_grad()
-    def logits(self, exposure: Exposure) -> Tensor:
+    def logits(self, exposure: Exposed) -> Tensor:
         """Log-probabilities at the recipients, [S, n, C] float64; on its own graph only."""
         self._matching(exposure)
         check_graph(self.constants["signature"], exposure, self.repair.title)

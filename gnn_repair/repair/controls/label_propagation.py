@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.budget import check_whole
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.repair.baselines import TINY, sources_to_recipients
 from gnn_repair.repair.controls.kept import KeptPrediction, check_kept, keep
 from gnn_repair.repair.correct_and_smooth import normalised_adjacency
@@ -32,7 +32,7 @@ class LabelPropagation(GraphRepair[KeptPrediction]):
         check_whole("LabelPropagation", "layers", self.layers, 1)
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
         """With the protocol's number of steps."""
         return cls(layers=settings.smoothing_layers)
 

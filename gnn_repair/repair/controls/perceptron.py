@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from gnn_repair.backbones.base import stack_parameters
 from gnn_repair.budget import Budget, check_whole
+from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
 from gnn_repair.repair.base import TrainedRepair
 from gnn_repair.repair.evidence import EvidenceInputs
@@ -45,8 +45,7 @@ class FeaturePerceptron(TrainedRepair[Any]):
     def initial(self, inputs: RepairInputs) -> dict[str, Tensor]:
         """The untrained parameters, [S, …]."""
         evidence = _with_features(inputs)
-        with torch.random.fork_rng([]):
-            torch.manual_seed(self.seed)
+        with seeded(self.seed):
             network = self.network(evidence.features.width, inputs.num_classes)
         stacked = stack_parameters(network.to(inputs.dtype), inputs.num_members)
         return {name: value.to(inputs.device) for name, value in stacked.items()}

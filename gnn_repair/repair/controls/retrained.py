@@ -12,12 +12,12 @@ from torch_geometric.data import Data
 from gnn_repair.backbones import Frozen, train_backbone
 from gnn_repair.devices import out_of_memory_hint
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.repair.base import Repair
 from gnn_repair.repair.controls.kept import KeptPrediction, check_kept, keep
 from gnn_repair.repair.fold_task import FOLDS, Folding, Task, averaged, by_node, prepare
 from gnn_repair.repair.targets import Targets
-from gnn_repair.training import ProgressCallback
+from gnn_repair.training import ProgressCallback, check_progress
 
 MANY = 2**31
 """No budget has more epochs."""
@@ -37,7 +37,7 @@ class RetrainedBackbone(Repair[KeptPrediction]):
         _ = Folding(self.folds, seed=self.seed)
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
         """With the protocol's seed."""
         return cls(seed=settings.seed)
 
@@ -48,7 +48,7 @@ class RetrainedBackbone(Repair[KeptPrediction]):
 
     def fit(
         self,
-        exposure: Exposure,
+        exposure: Exposed,
         y: Tensor,
         train_mask: Tensor,
         val_mask: Tensor,
@@ -61,6 +61,7 @@ class RetrainedBackbone(Repair[KeptPrediction]):
         """Train ``frozen``'s architecture within its budget; batches do not matter."""
         if not isinstance(frozen, Frozen):
             raise InputError("a retrained backbone needs frozen=…, the model that is trained anew")
+        check_progress(on_progress)
         task = prepare(exposure, y, train_mask, val_mask, None, device)
         if frozen.data.num_nodes != task.exposure.num_nodes:
             raise InputError(
@@ -72,7 +73,7 @@ class RetrainedBackbone(Repair[KeptPrediction]):
 
     def learn(
         self,
-        exposure: Exposure,
+        exposure: Exposed,
         train: Targets,
         val: Targets,
         batch_size: int | None,

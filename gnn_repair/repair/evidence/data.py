@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 
 
-def check_data(exposure: Exposure, data: Any) -> None:
+def check_graph_data(exposure: Exposed, data: Any) -> None:
     """Raise unless ``data`` has the exposed graph's entries and, if any, finite features."""
     entries, x = getattr(data, "edge_index", None), getattr(data, "x", None)
     whole = isinstance(entries, Tensor) and entries.dtype in (torch.int32, torch.int64)

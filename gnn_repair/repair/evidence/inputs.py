@@ -10,9 +10,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.repair.baselines import sources_to_recipients
-from gnn_repair.repair.evidence.data import check_data
+from gnn_repair.repair.evidence.data import check_graph_data
 from gnn_repair.repair.evidence.features import FeatureEvidence
 from gnn_repair.repair.evidence.labels import LabelEvidence
 from gnn_repair.repair.folds import Roles
@@ -21,7 +21,7 @@ from gnn_repair.repair.stacked_inputs import StackedInputs, picked
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class KnownEvidence:
     """Known labels over the graph, and raw features where they were given."""
 
     labels: LabelEvidence
@@ -29,8 +29,8 @@ class Evidence:
 
 
 def gather_evidence(
-    exposure: Exposure, y: Tensor, known: Tensor, data: Data | None = None
-) -> Evidence:
+    exposure: Exposed, y: Tensor, known: Tensor, data: Data | None = None
+) -> KnownEvidence:
     """What there is beside the exposure.
 
     Args:
@@ -44,12 +44,12 @@ def gather_evidence(
     shown = torch.where(known, y, classes)
     if data is None:
         entries = sources_to_recipients(exposure)
-        return Evidence(LabelEvidence(entries, shown, classes, dtype), None)
-    check_data(exposure, data)
+        return KnownEvidence(LabelEvidence(entries, shown, classes, dtype), None)
+    check_graph_data(exposure, data)
     labels = LabelEvidence(data.edge_index.to(place), shown, classes, dtype)
     x = getattr(data, "x", None)
     features = None if x is None else FeatureEvidence(x.to(place, dtype))
-    return Evidence(labels, features)
+    return KnownEvidence(labels, features)
 
 
 class EvidenceInputs(StackedInputs):
@@ -59,7 +59,7 @@ class EvidenceInputs(StackedInputs):
         self,
         own: RepairInputs,
         copies: int,
-        evidence: Evidence,
+        evidence: KnownEvidence,
         learning: Roles | None = None,
     ) -> None:
         """``learning`` gives what copies see in training: not their own fold, not everything."""

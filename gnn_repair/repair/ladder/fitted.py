@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.repair.fitted import FittedRepair
 from gnn_repair.repair.kept_tables import same_graph
 from gnn_repair.repair.ladder.combination import RULES
@@ -94,7 +94,7 @@ class FittedLadder(FittedRepair):
         return find(self.candidates, told, labels, self.num_classes)
 
     @torch.no_grad()
-    def logits(self, exposure: Exposure) -> Tensor:
+    def logits(self, exposure: Exposed) -> Tensor:
         """Weighted mean log-probabilities over the temperature, [S, n, C] float64.
 
         On another graph than the one it was fitted on, labels are not known: the rungs that need
@@ -108,14 +108,14 @@ class FittedLadder(FittedRepair):
         mixed = torch.einsum("sr,srnc->snc", weights, told)
         return mixed.log_softmax(2) / self.temperature.to(mixed.device).view(-1, 1, 1)
 
-    def rung_log_probs(self, exposure: Exposure) -> dict[str, Tensor]:
+    def rung_log_probs(self, exposure: Exposed) -> dict[str, Tensor]:
         """What each candidate says alone, [S, n, C]; on the graph it was fitted on."""
         told = self._on_its_graph(exposure)
         if told is None:
             raise InputError("rungs that read labels hold for the graph they were fitted on only")
         return dict(zip(self.candidates, told.unbind(1), strict=True))
 
-    def _on_its_graph(self, exposure: Exposure) -> Tensor | None:
+    def _on_its_graph(self, exposure: Exposed) -> Tensor | None:
         """[S, candidates, n, C]; None where this is another graph."""
         if not same_graph(self.constants["signature"], exposure):
             return None
@@ -129,7 +129,7 @@ class FittedLadder(FittedRepair):
         frozen = exposure.frozen_logits[:, place].log_softmax(2)
         return torch.cat([frozen.unsqueeze(1), kept], 1)
 
-    def _elsewhere(self, exposure: Exposure, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def _elsewhere(self, exposure: Exposed, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and predictions of the rungs that read no labels and no raw features."""
         names = [n for n in self.candidates[1:] if not self.ladder.rung(n).needs_evidence]
         told = [exposure.frozen_logits[:, exposure.recipients].log_softmax(2)]
@@ -145,7 +145,7 @@ class FittedLadder(FittedRepair):
         )
         return shared, torch.stack(told, 1)
 
-    def _inductive(self, name: str, exposure: Exposure) -> Tensor:
+    def _inductive(self, name: str, exposure: Exposed) -> Tensor:
         """Mean log-probabilities of a rung's copies on any graph."""
         own = {
             key.removeprefix(f"{name}/"): value

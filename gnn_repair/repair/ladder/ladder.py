@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gnn_repair.budget import TRANSLATION, Budget, check_real
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposed
 from gnn_repair.repair.fitted import about
 from gnn_repair.repair.fold_task import (
     FOLD_SHARE,
@@ -78,7 +78,7 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
         return RUNGS[name](self.budget, dropout=self.dropout, seed=self.seed, hidden=self.hidden)
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
         """With the protocol's width, dropout and seed, and set translation's budget."""
         return cls(
             hidden=settings.hidden,

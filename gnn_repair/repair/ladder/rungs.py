@@ -155,11 +155,13 @@ class LabelsReweighting(Labels):
         scorer, context = tables.scorer, tables.context
         reads = [scorer.recipient + context.own, head.own, *encoder_reads(inputs, tables.encoder)]
         own, seen, *by_pair = inputs.times_at(targets, *reads)
-        messages = tables.encoder_messages
+        messages = tables.encoder_messages.read_by(targets)
         pooled = encode(p, inputs, targets, tables.encoder, by_pair, messages, noise)
         total = inputs.total.gather(1, targets)
         by_scorer = context.times(own + p["scorer.0.bias"].unsqueeze(1), pooled, total)
-        layer = Layer(by_scorer, tables.scorer_messages, scorer.cosine, scorer.distance)
+        layer = Layer(
+            by_scorer, tables.scorer_messages.read_by(targets), scorer.cosine, scorer.distance
+        )
         hidden = head.times(seen + p["head.0.bias"].unsqueeze(1), pooled, total)
         hidden = self.with_evidence(hidden, p, inputs, targets)
         shift = self.shift(p, inputs, hidden, targets, noise)

@@ -1,7 +1,9 @@
 // The overview's chart forms. Each draws into a box of a given width.
 
 function chartCard(title, caption, draw, wide = false) {
-  const head = element("h2"), note = element("p", { class: "caption" }), box = element("div");
+  const head = element("h2"),
+    note = element("p", { class: "caption" }),
+    box = element("div");
   head.textContent = title;
   note.textContent = caption;
   const card = element("section", { class: `panel chart${wide ? " wide" : ""}` }, head, note, box);
@@ -11,13 +13,26 @@ function chartCard(title, caption, draw, wide = false) {
 }
 
 function legend(svg, entries, x, y, width) {
-  let left = x, top = y;
+  let left = x,
+    top = y;
   for (const { colour, look, text } of entries) {
     const room = 24 + text.length * 6.4;
-    if (left + room > width && left > x) { left = x; top += 18; }
-    svg.append(look
-      ? marker(look, left + 6, top - 4, 5)
-      : shape("rect", { x: left, y: top - 9, width: 11, height: 11, rx: 2, style: `fill:var(${colour})` }));
+    if (left + room > width && left > x) {
+      left = x;
+      top += 18;
+    }
+    svg.append(
+      look
+        ? marker(look, left + 6, top - 4, 5)
+        : shape("rect", {
+            x: left,
+            y: top - 9,
+            width: 11,
+            height: 11,
+            rx: 2,
+            style: `fill:var(${colour})`,
+          }),
+    );
     svg.append(words(left + 16, top, text, { class: "small muted" }));
     left += room;
   }
@@ -27,15 +42,24 @@ function legend(svg, entries, x, y, width) {
 // Values on a horizontal axis, one row a method: splits as faint dots, mean as the marker with a
 // bar of one standard deviation, the published value as a hollow diamond.
 function dotPlot(width, rows, unit, each = "split", within = [0, 100]) {
-  const left = Math.min(150, width * 0.32), right = 64, rowHeight = 34;
-  const all = rows.flatMap((row) => [...row.values, row.paper].filter((v) => v !== null && v !== undefined));
+  const left = Math.min(150, width * 0.32),
+    right = 64,
+    rowHeight = 34;
+  const all = rows.flatMap((row) =>
+    [...row.values, row.paper].filter((v) => v !== null && v !== undefined),
+  );
   const pad = Math.max(0.5, 0.08 * (Math.max(...all) - Math.min(...all)));
-  const low = Math.max(within[0], Math.min(...all) - pad), high = Math.min(within[1], Math.max(...all) + pad);
+  const low = Math.max(within[0], Math.min(...all) - pad),
+    high = Math.min(within[1], Math.max(...all) + pad);
   const spread = rows.some((row) => row.values.length > 1);
   const entries = spread
-    ? [{ look: ["circle", "--frozen"], text: "mean, bar: standard deviation" }, { look: ["circle", "--other"], text: `one ${each}` }]
+    ? [
+        { look: ["circle", "--frozen"], text: "mean, bar: standard deviation" },
+        { look: ["circle", "--other"], text: `one ${each}` },
+      ]
     : [{ look: ["circle", "--frozen"], text: `this ${each}` }];
-  if (rows.some((row) => row.paper !== null && row.paper !== undefined)) entries.push({ look: ["ring", "--rival-two"], text: "published" });
+  if (rows.some((row) => row.paper !== null && row.paper !== undefined))
+    entries.push({ look: ["ring", "--rival-two"], text: "published" });
   const svg = canvas(width, 0, unit);
   const top = legend(svg, entries, 0, 12, width) + 8;
   const bottom = top + rows.length * rowHeight;
@@ -43,26 +67,53 @@ function dotPlot(width, rows, unit, each = "split", within = [0, 100]) {
   const x = scale(low, high, left, width - right);
   for (const tick of ticks(low, high, width < 420 ? 3 : 6)) {
     svg.append(shape("line", { x1: x(tick), x2: x(tick), y1: top, y2: bottom, class: "grid" }));
-    svg.append(words(x(tick), bottom + 15, tickWords(tick), { class: "small muted", "text-anchor": "middle" }));
+    svg.append(
+      words(x(tick), bottom + 15, tickWords(tick), {
+        class: "small muted",
+        "text-anchor": "middle",
+      }),
+    );
   }
-  svg.append(words((left + width - right) / 2, bottom + 31, unit, { class: "small muted", "text-anchor": "middle" }));
-  rows.forEach((row, j) => svg.append(dotRow(row, x, top + (j + 0.5) * rowHeight, left, width, each)));
+  svg.append(
+    words((left + width - right) / 2, bottom + 31, unit, {
+      class: "small muted",
+      "text-anchor": "middle",
+    }),
+  );
+  rows.forEach((row, j) =>
+    svg.append(dotRow(row, x, top + (j + 0.5) * rowHeight, left, width, each)),
+  );
   return svg;
 }
 
 function dotRow(row, x, y, left, width, each) {
   const group = shape("g");
   const { mean, deviation } = momentsOf(row.values);
-  const lines = [row.title, `mean ${mean.toFixed(2)} over ${row.values.length} ${each}${row.values.length > 1 ? "s" : ""}`];
+  const lines = [
+    row.title,
+    `mean ${mean.toFixed(2)} over ${row.values.length} ${each}${row.values.length > 1 ? "s" : ""}`,
+  ];
   if (row.values.length > 1) lines.push(`standard deviation ${deviation.toFixed(2)}`);
   const known = row.paper !== null && row.paper !== undefined;
-  if (known) lines.push(`published ${row.paper.toFixed(1)} (difference ${signed(mean - row.paper, 1)})`);
+  if (known)
+    lines.push(`published ${row.paper.toFixed(1)} (difference ${signed(mean - row.paper, 1)})`);
   group.tip = lines;
   group.append(shape("rect", { x: 0, y: y - 16, width, height: 32, fill: "transparent" }));
   group.append(words(left - 10, y + 4, shorten(row.title, left - 8), { "text-anchor": "end" }));
   if (row.values.length > 1) {
-    for (const value of row.values) group.append(shape("circle", { cx: x(value), cy: y, r: 3.2, style: "fill:var(--other);opacity:.45" }));
-    group.append(shape("line", { x1: x(mean - deviation), x2: x(mean + deviation), y1: y, y2: y, style: `stroke:var(${row.look[1]});stroke-width:3;opacity:.75` }));
+    for (const value of row.values)
+      group.append(
+        shape("circle", { cx: x(value), cy: y, r: 3.2, style: "fill:var(--other);opacity:.45" }),
+      );
+    group.append(
+      shape("line", {
+        x1: x(mean - deviation),
+        x2: x(mean + deviation),
+        y1: y,
+        y2: y,
+        style: `stroke:var(${row.look[1]});stroke-width:3;opacity:.75`,
+      }),
+    );
   }
   if (known) group.append(marker(["ring", "--rival-two"], x(row.paper), y, 6.5));
   group.append(marker(row.look, x(mean), y, 6));
@@ -78,91 +129,153 @@ function momentsOf(values) {
 
 // Corrected to the right of a centre line, broken to the left, the rest in words.
 function movesPlot(width, rows, total) {
-  const left = Math.min(130, width * 0.3), right = width < 420 ? 58 : 158, rowHeight = 34;
+  const left = Math.min(130, width * 0.3),
+    right = width < 420 ? 58 : 158,
+    rowHeight = 34;
   const most = Math.max(1, ...rows.map((row) => Math.max(row.corrected, row.broken)));
   const svg = canvas(width, 0, "Corrected and broken nodes by method");
-  const top = legend(svg, [
-    { colour: "--rival", text: "broken" }, { colour: "--shifted", text: "corrected, evidence was there" },
-    { colour: "--node-shifted", text: "corrected, evidence was not there" },
-  ], 0, 12, width) + 8;
+  const top =
+    legend(
+      svg,
+      [
+        { colour: "--rival", text: "broken" },
+        { colour: "--shifted", text: "corrected, evidence was there" },
+        { colour: "--node-shifted", text: "corrected, evidence was not there" },
+      ],
+      0,
+      12,
+      width,
+    ) + 8;
   svg.setAttribute("viewBox", `0 0 ${width} ${top + rows.length * rowHeight + 8}`);
-  const half = (width - left - right) / 2, centre = left + half, step = (half - 40) / most;
+  const half = (width - left - right) / 2,
+    centre = left + half,
+    step = (half - 40) / most;
   rows.forEach((row, j) => {
-    const y = top + (j + 0.5) * rowHeight, bar = { y: y - 9, height: 18 };
-    const group = shape("g", { tip: [row.title, `${row.corrected} corrected (${row.within} of them reachable by reweighting)`, `${row.broken} broken`, `${row.kept} stay right, ${row.missed} stay wrong`] });
+    const y = top + (j + 0.5) * rowHeight,
+      bar = { y: y - 9, height: 18 };
+    const group = shape("g", {
+      tip: [
+        row.title,
+        `${row.corrected} corrected (${row.within} of them reachable by reweighting)`,
+        `${row.broken} broken`,
+        `${row.kept} stay right, ${row.missed} stay wrong`,
+      ],
+    });
     group.append(shape("rect", { x: 0, y: y - 16, width, height: 32, fill: "transparent" }));
     group.append(words(left - 10, y + 4, shorten(row.title, left - 8), { "text-anchor": "end" }));
-    group.append(shape("rect", { x: centre - row.broken * step, width: row.broken * step, ...bar, style: "fill:var(--rival)" }));
-    group.append(shape("rect", { x: centre, width: row.within * step, ...bar, style: "fill:var(--shifted)" }));
-    group.append(shape("rect", { x: centre + row.within * step, width: (row.corrected - row.within) * step, ...bar, style: "fill:var(--node-shifted)" }));
-    group.append(words(centre - row.broken * step - 5, y + 4, row.broken ? `−${row.broken}` : "0", { class: "small", "text-anchor": "end" }));
-    group.append(words(centre + row.corrected * step + 5, y + 4, row.corrected ? `+${row.corrected}` : "0", { class: "small" }));
-    const net = row.corrected - row.broken, unchanged = percent((row.kept + row.missed) / total, 0);
-    group.append(words(width, y + 4, width < 420 ? `net ${signed(net, 0)}` : `net ${signed(net, 0)}, ${unchanged} unchanged`, { class: "small muted", "text-anchor": "end" }));
+    group.append(
+      shape("rect", {
+        x: centre - row.broken * step,
+        width: row.broken * step,
+        ...bar,
+        style: "fill:var(--rival)",
+      }),
+    );
+    group.append(
+      shape("rect", { x: centre, width: row.within * step, ...bar, style: "fill:var(--shifted)" }),
+    );
+    group.append(
+      shape("rect", {
+        x: centre + row.within * step,
+        width: (row.corrected - row.within) * step,
+        ...bar,
+        style: "fill:var(--node-shifted)",
+      }),
+    );
+    group.append(
+      words(centre - row.broken * step - 5, y + 4, row.broken ? `−${row.broken}` : "0", {
+        class: "small",
+        "text-anchor": "end",
+      }),
+    );
+    group.append(
+      words(centre + row.corrected * step + 5, y + 4, row.corrected ? `+${row.corrected}` : "0", {
+        class: "small",
+      }),
+    );
+    const net = row.corrected - row.broken,
+      unchanged = percent((row.kept + row.missed) / total, 0);
+    group.append(
+      words(
+        width,
+        y + 4,
+        width < 420 ? `net ${signed(net, 0)}` : `net ${signed(net, 0)}, ${unchanged} unchanged`,
+        { class: "small muted", "text-anchor": "end" },
+      ),
+    );
     svg.append(group);
   });
-  svg.append(shape("line", { x1: centre, x2: centre, y1: top, y2: top + rows.length * rowHeight, class: "zero" }));
-  return svg;
-}
-
-// Columns of parts; `bins` is [{label, parts: [n, …], tip}], `series` names and colours the parts.
-// With `marks` it is a histogram: labels stand at the left edge of their bin.
-function stackedColumns(width, bins, series, axis, share, marks = null) {
-  const left = 40, height = 210;
-  const svg = canvas(width, 0, axis);
-  const top = legend(svg, series, 0, 12, width) + (marks ? 22 : 14), bottom = top + height;
-  svg.setAttribute("viewBox", `0 0 ${width} ${bottom + 40}`);
-  const totals = bins.map((bin) => bin.parts.reduce((sum, n) => sum + n, 0));
-  const most = share ? 1 : Math.max(1, ...totals);
-  const y = scale(0, most, bottom, top), wide = (width - left) / bins.length;
-  for (const tick of ticks(0, most, 4)) {
-    svg.append(shape("line", { x1: left, x2: width, y1: y(tick), y2: y(tick), class: "grid" }));
-    svg.append(words(left - 6, y(tick) + 4, share ? `${Math.round(100 * tick)} %` : count(tick), { class: "small muted", "text-anchor": "end" }));
-  }
-  bins.forEach((bin, j) => {
-    const group = shape("g", { tip: [bin.tip || bin.label, ...series.map((entry, s) => `${entry.text}: ${bin.parts[s]}${totals[j] ? ` (${percent(bin.parts[s] / totals[j], 0)})` : ""}`)] });
-    group.append(shape("rect", { x: left + j * wide, y: top, width: wide, height, fill: "transparent" }));
-    let at = 0;
-    bin.parts.forEach((n, s) => {
-      const size = share ? (totals[j] ? n / totals[j] : 0) : n;
-      const gap = Math.min(6, wide * 0.08);
-      if (size) group.append(shape("rect", { x: left + j * wide + gap, width: wide - 2 * gap, y: y(at + size), height: y(at) - y(at + size), style: `fill:var(${series[s].colour})` }));
-      at += size;
-    });
-    if (bin.label && (bins.length <= 12 || j % Math.ceil(bins.length / 8) === 0)) {
-      svg.append(words(left + (marks ? j : j + 0.5) * wide, bottom + 15, bin.label, { class: "small muted", "text-anchor": "middle" }));
-    }
-    if (share && totals[j]) group.append(words(left + (j + 0.5) * wide, top - 3, count(totals[j]), { class: "small muted", "text-anchor": "middle" }));
-    svg.append(group);
-  });
-  for (const { place, text } of marks || []) {
-    const at = left + place * wide, end = at > width * 0.6;
-    svg.append(shape("line", { x1: at, x2: at, y1: top - 14, y2: bottom, class: "zero dash" }));
-    svg.append(words(at + (end ? -5 : 5), top - 6, text, { class: "small halo", "text-anchor": end ? "end" : "start" }));
-  }
-  svg.append(words((left + width) / 2, bottom + 33, axis, { class: "small muted", "text-anchor": "middle" }));
+  svg.append(
+    shape("line", {
+      x1: centre,
+      x2: centre,
+      y1: top,
+      y2: top + rows.length * rowHeight,
+      class: "zero",
+    }),
+  );
   return svg;
 }
 
 // Points in percent by percent with the diagonal; dots are [{x, y, text, size, shown}].
 function scatter(width, dots, across, up) {
-  const left = 46, height = Math.min(320, width * 0.75), top = 10, bottom = top + height;
+  const left = 46,
+    height = Math.min(320, width * 0.75),
+    top = 10,
+    bottom = top + height;
   const svg = canvas(width, bottom + 38, `${up} against ${across}`);
   const low = Math.max(0, Math.floor(Math.min(...dots.map((d) => Math.min(d.x, d.y))) / 10) * 10);
-  const x = scale(low, 100, left, width - 12), y = scale(low, 100, bottom, top);
+  const x = scale(low, 100, left, width - 12),
+    y = scale(low, 100, bottom, top);
   for (const tick of ticks(low, 100, 5)) {
-    svg.append(shape("line", { x1: left, x2: width - 12, y1: y(tick), y2: y(tick), class: "grid" }));
-    svg.append(words(left - 6, y(tick) + 4, tickWords(tick), { class: "small muted", "text-anchor": "end" }));
-    svg.append(words(x(tick), bottom + 15, tickWords(tick), { class: "small muted", "text-anchor": "middle" }));
+    svg.append(
+      shape("line", { x1: left, x2: width - 12, y1: y(tick), y2: y(tick), class: "grid" }),
+    );
+    svg.append(
+      words(left - 6, y(tick) + 4, tickWords(tick), { class: "small muted", "text-anchor": "end" }),
+    );
+    svg.append(
+      words(x(tick), bottom + 15, tickWords(tick), {
+        class: "small muted",
+        "text-anchor": "middle",
+      }),
+    );
   }
   svg.append(shape("line", { x1: x(low), y1: y(low), x2: x(100), y2: y(100), class: "axis dash" }));
-  svg.append(words((left + width) / 2, bottom + 33, across, { class: "small muted", "text-anchor": "middle" }));
-  svg.append(words(0, 0, up, { class: "small muted", "text-anchor": "middle", transform: `translate(11 ${(top + bottom) / 2}) rotate(-90)` }));
-  const taken = dots.map((dot) => ({ y: y(dot.y), from: x(dot.x) - dot.size, to: x(dot.x) + dot.size }));
+  svg.append(
+    words((left + width) / 2, bottom + 33, across, {
+      class: "small muted",
+      "text-anchor": "middle",
+    }),
+  );
+  svg.append(
+    words(0, 0, up, {
+      class: "small muted",
+      "text-anchor": "middle",
+      transform: `translate(11 ${(top + bottom) / 2}) rotate(-90)`,
+    }),
+  );
+  const taken = dots.map((dot) => ({
+    y: y(dot.y),
+    from: x(dot.x) - dot.size,
+    to: x(dot.x) + dot.size,
+  }));
   for (const dot of [...dots].sort((a, b) => b.size - a.size)) {
-    const cx = x(dot.x), cy = y(dot.y), from = cx + dot.size + 3, to = from + 6.6 * Math.min(14, dot.text.length);
-    svg.append(shape("circle", { cx, cy, r: dot.size, style: `fill:var(${dot.shown ? "--rival" : "--true"});fill-opacity:.55;stroke:var(--panel)`, tip: dot.tip }));
-    const clear = to < width && !taken.some((t) => Math.abs(t.y - cy) < 12 && from < t.to && to > t.from);
+    const cx = x(dot.x),
+      cy = y(dot.y),
+      from = cx + dot.size + 3,
+      to = from + 6.6 * Math.min(14, dot.text.length);
+    svg.append(
+      shape("circle", {
+        cx,
+        cy,
+        r: dot.size,
+        style: `fill:var(${dot.shown ? "--rival" : "--true"});fill-opacity:.55;stroke:var(--panel)`,
+        tip: dot.tip,
+      }),
+    );
+    const clear =
+      to < width && !taken.some((t) => Math.abs(t.y - cy) < 12 && from < t.to && to > t.from);
     if (clear && dots.length <= 40) {
       svg.append(words(from, cy + 4, shorten(dot.text, 90), { class: "small halo" }));
       taken.push({ y: cy, from, to });

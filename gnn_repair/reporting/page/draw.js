@@ -2,7 +2,9 @@
 // Every word that comes from data goes through textContent, never through markup.
 
 const SVG = "http://www.w3.org/2000/svg";
-function byId(id) { return document.getElementById(id); }
+function byId(id) {
+  return document.getElementById(id);
+}
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -39,11 +41,13 @@ function canvas(width, height, title) {
 }
 
 function fill(select, options, chosen) {
-  select.replaceChildren(...options.map(([value, text]) => {
-    const option = element("option", { value });
-    option.textContent = text;
-    return option;
-  }));
+  select.replaceChildren(
+    ...options.map(([value, text]) => {
+      const option = element("option", { value });
+      option.textContent = text;
+      return option;
+    }),
+  );
   if (chosen !== undefined) select.value = chosen;
 }
 
@@ -55,10 +59,18 @@ function figure(value, digits = 3) {
   if (size !== 0 && (size < 10 ** -digits || size >= 1e6)) return minus(value.toExponential(1));
   return minus(value.toFixed(size >= 1000 ? 0 : digits));
 }
-function signed(value, digits = 2) { return (value > 0 ? "+" : "") + figure(value, digits); }
-function percent(share, digits = 1) { return Number.isFinite(share) ? `${(100 * share).toFixed(digits)} %` : "–"; }
-function minus(text) { return text.replace("-", "−"); }
-function count(value) { return value.toLocaleString("en"); }
+function signed(value, digits = 2) {
+  return (value > 0 ? "+" : "") + figure(value, digits);
+}
+function percent(share, digits = 1) {
+  return Number.isFinite(share) ? `${(100 * share).toFixed(digits)} %` : "–";
+}
+function minus(text) {
+  return text.replace("-", "−");
+}
+function count(value) {
+  return value.toLocaleString("en");
+}
 
 // Scales -------------------------------------------------------------------------------------
 
@@ -75,7 +87,9 @@ function ticks(low, high, wanted = 5) {
   for (let t = Math.ceil(low / step); t * step <= high + 1e-9 * step; t++) found.push(t * step);
   return found;
 }
-function tickWords(value) { return minus(String(Number(value.toPrecision(6)))); }
+function tickWords(value) {
+  return minus(String(Number(value.toPrecision(6))));
+}
 
 // Text cut to about `room` pixels at 12 px.
 function shorten(text, room) {
@@ -91,7 +105,13 @@ const LOOKS = new Map([
   ["oracle", ["star", "--oracle"]],
   ["what_if", ["ring", "--what-if"]],
 ]);
-const SPARE_LOOKS = [["diamond", "--reweighted"], ["triangle", "--shifted"], ["square", "--extra"], ["pentagon", "--node-shifted"], ["square", "--refit"]];
+const SPARE_LOOKS = [
+  ["diamond", "--reweighted"],
+  ["triangle", "--shifted"],
+  ["square", "--extra"],
+  ["pentagon", "--node-shifted"],
+  ["square", "--refit"],
+];
 
 // Declared methods that do not read the message set.
 const NODE_ONLY = new Set();
@@ -106,7 +126,8 @@ function takeLooks(looks) {
     rules.dark.push(`--method-${j}: ${look.dark};`);
   });
   const style = document.createElement("style");
-  style.textContent = `:root { ${rules.light.join(" ")} } :root[data-theme="dark"] { ${rules.dark.join(" ")} }`;
+  const [light, dark] = [rules.light.join(" "), rules.dark.join(" ")];
+  style.textContent = `:root { ${light} } :root[data-theme="dark"] { ${dark} }`;
   document.head.append(style);
 }
 
@@ -119,7 +140,8 @@ function lookOf(key, kind, place = 0) {
 }
 
 function markerPath(form, x, y, r) {
-  const at = (angle, radius) => `${(x + radius * Math.sin(angle)).toFixed(2)},${(y - radius * Math.cos(angle)).toFixed(2)}`;
+  const at = (angle, radius) =>
+    `${(x + radius * Math.sin(angle)).toFixed(2)},${(y - radius * Math.cos(angle)).toFixed(2)}`;
   const ring = (corners, turn, inner) => {
     const points = [];
     for (let j = 0; j < corners; j++) {
@@ -144,7 +166,8 @@ function marker(look, x, y, r, attributes = {}) {
     d: markerPath(form, x, y, r),
     style: open
       ? `fill:none;stroke:var(${colour});stroke-width:3`
-      : `fill:var(${colour});stroke:var(${form === "star" ? "--oracle-edge" : "--panel"});stroke-width:1.4`,
+      : `fill:var(${colour});stroke-width:1.4;` +
+        `stroke:var(${form === "star" ? "--oracle-edge" : "--panel"})`,
     ...attributes,
   });
 }
@@ -162,13 +185,18 @@ function startTips() {
   document.addEventListener("pointermove", (event) => {
     let over = event.target;
     while (over && !over.tip) over = over.parentElement;
-    if (!over) { card.hidden = true; return; }
+    if (!over) {
+      card.hidden = true;
+      return;
+    }
     const lines = typeof over.tip === "function" ? over.tip() : over.tip;
-    card.replaceChildren(...lines.map((line) => {
-      const made = element("div");
-      made.textContent = line;
-      return made;
-    }));
+    card.replaceChildren(
+      ...lines.map((line) => {
+        const made = element("div");
+        made.textContent = line;
+        return made;
+      }),
+    );
     card.hidden = false;
     const box = card.getBoundingClientRect();
     const left = Math.min(event.clientX + 14, window.innerWidth - box.width - 8);
@@ -176,7 +204,9 @@ function startTips() {
     card.style.left = `${Math.max(8, left)}px`;
     card.style.top = `${above ? event.clientY - box.height - 10 : event.clientY + 16}px`;
   });
-  document.addEventListener("pointerleave", () => { card.hidden = true; });
+  document.addEventListener("pointerleave", () => {
+    card.hidden = true;
+  });
 }
 
 // Calls `draw(width)` now and whenever the element's width changes.
@@ -184,7 +214,10 @@ function responsive(box, draw) {
   let width = 0;
   const redraw = () => {
     const now = Math.floor(box.clientWidth);
-    if (now > 0 && now !== width) { width = now; draw(now); }
+    if (now > 0 && now !== width) {
+      width = now;
+      draw(now);
+    }
   };
   new ResizeObserver(redraw).observe(box);
   redraw();

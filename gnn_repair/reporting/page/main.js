@@ -4,7 +4,8 @@ const THEMES = ["auto", "light", "dark"];
 let theme = "auto";
 
 function applyTheme(name) {
-  const dark = name === "dark" || (name === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
+  const dark =
+    name === "dark" || (name === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   byId("theme").textContent = `◐ ${name}`;
 }
@@ -41,7 +42,7 @@ function startPage() {
   function openNodes(i) {
     show("nodes");
     explorer ||= openExplorer(run);
-    explorer.show(i ?? (explorer.state.i >= 0 ? explorer.state.i : explorer.list.shown[0] ?? 0));
+    explorer.show(i ?? (explorer.state.i >= 0 ? explorer.state.i : (explorer.list.shown[0] ?? 0)));
   }
 
   let drawn = false;
@@ -60,14 +61,23 @@ function startPage() {
     else openOverview();
   }
 
-  byId("tab-overview").addEventListener("click", () => { history.replaceState(null, "", "#overview"); openOverview(); });
+  byId("tab-overview").addEventListener("click", () => {
+    history.replaceState(null, "", "#overview");
+    openOverview();
+  });
   byId("tab-nodes").addEventListener("click", () => openNodes());
   window.addEventListener("hashchange", follow);
   document.addEventListener("keydown", (event) => {
-    const typing = event.target.tagName && /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.target.type !== "search";
+    const typing =
+      event.target.tagName &&
+      /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) &&
+      event.target.type !== "search";
     if (byId("nodes").hidden || typing || event.ctrlKey || event.metaKey || event.altKey) return;
     const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (by) { event.preventDefault(); explorer.step(by); }
+    if (by) {
+      event.preventDefault();
+      explorer.step(by);
+    }
   });
   follow();
 }

@@ -6,36 +6,56 @@ const MOST_SOURCES = 60;
 function sourcesOf(node) {
   const found = new Map();
   for (let k = 0; k < node.count; k++) {
-    const id = sourceOf(node, k), share = node.alpha[k] / node.mass[node.group[k]];
+    const id = sourceOf(node, k),
+      share = node.alpha[k] / node.mass[node.group[k]];
     const entry = found.get(id) || { id, terms: [], share: 0, used: 0, ring: node.group[k] };
     entry.terms.push(k);
     entry.share = Math.max(entry.share, share);
-    entry.used = Math.max(entry.used, node.witness[k] > ACTIVE ? node.witness[k] / node.mass[node.group[k]] : 0);
+    entry.used = Math.max(
+      entry.used,
+      node.witness[k] > ACTIVE ? node.witness[k] / node.mass[node.group[k]] : 0,
+    );
     entry.ring = Math.min(entry.ring, node.group[k]);
     found.set(id, entry);
   }
   const own = found.get(node.id);
   found.delete(node.id);
-  const others = [...found.values()].sort((a, b) => (b.used > 0) - (a.used > 0) || b.share - a.share);
+  const others = [...found.values()].sort(
+    (a, b) => (b.used > 0) - (a.used > 0) || b.share - a.share,
+  );
   return { own, others: others.slice(0, MOST_SOURCES), total: others.length };
 }
 
 function drawNeighbourhood(width, node, colouring, goTo) {
-  const { own, others, total } = sourcesOf(node), { run } = node;
+  const { own, others, total } = sourcesOf(node),
+    { run } = node;
   const few = others.length <= 8;
   const height = few ? 280 : Math.round(Math.min(520, Math.max(320, width * 0.62)));
   const svg = canvas(width, height, `Neighbourhood of node ${nodeName(run, node.id)}`);
-  const roleOf = rolesOf(node), classOf = (id) => (colouring === "label" ? run.labels[id] : run.predictions[id]);
+  const roleOf = rolesOf(node),
+    classOf = (id) => (colouring === "label" ? run.labels[id] : run.predictions[id]);
   // Sources of one class sit together, so that the eye can count them.
   others.sort((a, b) => a.ring - b.ring || classOf(a.id) - classOf(b.id) || b.share - a.share);
-  const spots = ringSpots(others, width, height, few), centre = { x: width / 2, y: height / 2 };
+  const spots = ringSpots(others, width, height, few),
+    centre = { x: width / 2, y: height / 2 };
   drawLinks(svg, run, spots);
   const most = Math.max(...others.map((entry) => entry.share), 1e-12);
   for (const { entry, x, y } of spots) {
     const thick = 0.8 + Math.min(7, 120 / spots.length) * (entry.share / most);
-    svg.append(shape("line", { x1: x, y1: y, x2: centre.x, y2: centre.y, style: `stroke:var(${entry.used ? "--oracle-edge" : "--other"});stroke-opacity:${entry.used ? 0.9 : 0.45};stroke-width:${thick.toFixed(2)}` }));
+    svg.append(
+      shape("line", {
+        x1: x,
+        y1: y,
+        x2: centre.x,
+        y2: centre.y,
+        style:
+          `stroke:var(${entry.used ? "--oracle-edge" : "--other"});` +
+          `stroke-opacity:${entry.used ? 0.9 : 0.45};stroke-width:${thick.toFixed(2)}`,
+      }),
+    );
   }
-  for (const { entry, x, y } of spots) svg.append(sourceMark(node, entry, x, y, roleOf(classOf(entry.id)), goTo, spots.length));
+  for (const { entry, x, y } of spots)
+    svg.append(sourceMark(node, entry, x, y, roleOf(classOf(entry.id)), goTo, spots.length));
   svg.append(...centreMark(node, own, centre, roleOf(classOf(node.id))));
   neighbourhoodWords(node, others.length, total, colouring);
   return svg;
@@ -44,13 +64,19 @@ function drawNeighbourhood(width, node, colouring, goTo) {
 // A few sources sit on a circle, many on an ellipse that fills the width, in two rows if need be.
 function ringSpots(others, width, height, few) {
   const wide = Math.min(width / 2 - 42, (height / 2 - 30) * (few ? 1.4 : 3));
-  const rings = [...new Set(others.map((entry) => entry.ring))], crowded = rings.length === 1 && others.length > 24;
+  const rings = [...new Set(others.map((entry) => entry.ring))],
+    crowded = rings.length === 1 && others.length > 24;
   return others.map((entry, j) => {
-    const inRing = others.filter((other) => other.ring === entry.ring), at = inRing.indexOf(entry);
+    const inRing = others.filter((other) => other.ring === entry.ring),
+      at = inRing.indexOf(entry);
     const angle = (2 * Math.PI * (at + 0.5)) / inRing.length - Math.PI / 2;
     const level = crowded ? (j % 2 ? 1 : 0.74) : (rings.indexOf(entry.ring) + 1) / rings.length;
     const reach = 0.3 + 0.7 * level;
-    return { entry, x: width / 2 + wide * reach * Math.cos(angle), y: height / 2 + (height / 2 - 30) * reach * Math.sin(angle) };
+    return {
+      entry,
+      x: width / 2 + wide * reach * Math.cos(angle),
+      y: height / 2 + (height / 2 - 30) * reach * Math.sin(angle),
+    };
   });
 }
 
@@ -61,38 +87,97 @@ function drawLinks(svg, run, spots) {
   for (const spot of spots) {
     for (const other of run.neighbours(spot.entry.id)) {
       const end = at.get(other);
-      if (end && other > spot.entry.id) svg.append(shape("line", { x1: spot.x, y1: spot.y, x2: end.x, y2: end.y, class: "grid" }));
+      if (end && other > spot.entry.id)
+        svg.append(shape("line", { x1: spot.x, y1: spot.y, x2: end.x, y2: end.y, class: "grid" }));
     }
   }
 }
 
 function sourceMark(node, entry, x, y, role, goTo, crowd) {
-  const { run } = node, listed = run.position.has(entry.id), radius = crowd > 30 ? 7 : 10;
+  const { run } = node,
+    listed = run.position.has(entry.id),
+    radius = crowd > 30 ? 7 : 10;
   const group = shape("g", {
-    "data-source": entry.id, style: listed ? "cursor:pointer" : null, onclick: listed ? () => goTo(run.position.get(entry.id)) : null,
-    tip: () => [...entry.terms.slice(0, 3).flatMap((k) => termLines(node, k)), ...(listed ? ["click to open"] : [])],
+    "data-source": entry.id,
+    style: listed ? "cursor:pointer" : null,
+    onclick: listed ? () => goTo(run.position.get(entry.id)) : null,
+    tip: () => [
+      ...entry.terms.slice(0, 3).flatMap((k) => termLines(node, k)),
+      ...(listed ? ["click to open"] : []),
+    ],
   });
   if (entry.used) group.append(marker(LOOKS.get("oracle"), x, y, radius + 7));
-  group.append(shape("circle", { cx: x, cy: y, r: radius, style: `fill:var(--${role});stroke:var(--panel);stroke-width:1.5` }));
-  if (crowd <= 30 || entry.used) group.append(words(x, y + radius + 14, shorten(nodeName(run, entry.id), 70), { class: "small halo", "text-anchor": "middle" }));
+  group.append(
+    shape("circle", {
+      cx: x,
+      cy: y,
+      r: radius,
+      style: `fill:var(--${role});stroke:var(--panel);stroke-width:1.5`,
+    }),
+  );
+  if (crowd <= 30 || entry.used)
+    group.append(
+      words(x, y + radius + 14, shorten(nodeName(run, entry.id), 70), {
+        class: "small halo",
+        "text-anchor": "middle",
+      }),
+    );
   return group;
 }
 
 function centreMark(node, own, { x, y }, role) {
   const made = [];
   if (own && own.used) made.push(marker(LOOKS.get("oracle"), x, y, 25));
-  if (own) made.push(shape("circle", { cx: x, cy: y, r: 17 + 5 * own.share, style: "fill:none;stroke:var(--other);stroke-dasharray:3 3", tip: () => termLines(node, own.terms[0]) }));
-  made.push(shape("circle", { cx: x, cy: y, r: 14, style: `fill:var(--${role});stroke:var(--ink);stroke-width:2.5`, tip: () => (own ? termLines(node, own.terms[0]) : [`node ${nodeName(node.run, node.id)}`]) }));
-  made.push(words(x, y + 34, shorten(nodeName(node.run, node.id), 90), { class: "bold halo", "text-anchor": "middle" }));
+  if (own)
+    made.push(
+      shape("circle", {
+        cx: x,
+        cy: y,
+        r: 17 + 5 * own.share,
+        style: "fill:none;stroke:var(--other);stroke-dasharray:3 3",
+        tip: () => termLines(node, own.terms[0]),
+      }),
+    );
+  made.push(
+    shape("circle", {
+      cx: x,
+      cy: y,
+      r: 14,
+      style: `fill:var(--${role});stroke:var(--ink);stroke-width:2.5`,
+      tip: () => (own ? termLines(node, own.terms[0]) : [`node ${nodeName(node.run, node.id)}`]),
+    }),
+  );
+  made.push(
+    words(x, y + 34, shorten(nodeName(node.run, node.id), 90), {
+      class: "bold halo",
+      "text-anchor": "middle",
+    }),
+  );
   return made;
 }
 
 function neighbourhoodWords(node, shown, total, colouring) {
-  const [one, two] = rivalsOf(node), { run } = node, by = colouring === "label" ? "class" : "frozen prediction";
+  const [one, two] = rivalsOf(node),
+    { run } = node,
+    by = colouring === "label" ? "class" : "frozen prediction";
   const caption = byId("neighbourhood-caption");
   caption.replaceChildren(`Coloured by ${by}: `);
-  for (const [role, text] of [["true", className(run, node.label)], ["rival", className(run, one)], ...(two !== one ? [["rival-two", className(run, two)]] : []), ["other", "any other"]]) {
-    caption.append(element("span", { class: "swatch", style: `background:var(--${role})` }), `${text}  `);
+  for (const [role, text] of [
+    ["true", className(run, node.label)],
+    ["rival", className(run, one)],
+    ...(two !== one ? [["rival-two", className(run, two)]] : []),
+    ["other", "any other"],
+  ]) {
+    caption.append(
+      element("span", { class: "swatch", style: `background:var(--${role})` }),
+      `${text}  `,
+    );
   }
-  caption.append(` — Line width: α. Star: used by the oracle. Dashed ring: the node's own message.${run.groupCount > 1 ? " Rings: groups, inside out." : ""}${shown < total ? ` ${shown} of ${count(total)} sources shown, the witness and the heaviest first.` : ""}`);
+  caption.append(
+    " — Line width: α. Star: used by the oracle. Dashed ring: the node's own message." +
+      (run.groupCount > 1 ? " Rings: groups, inside out." : "") +
+      (shown < total
+        ? ` ${shown} of ${count(total)} sources shown, the witness and the heaviest first.`
+        : ""),
+  );
 }

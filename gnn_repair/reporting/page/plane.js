@@ -3,7 +3,7 @@
 // A view is {x, y, regions, xTitle, yTitle, equal, note}: a logit vector z is drawn at (x·z, y·z),
 // and region k of the plane is where its affine function a·px + b·py + c is largest.
 
-function dot(a, b) {
+function scalarProduct(a, b) {
   let sum = 0;
   for (let j = 0; j < a.length; j++) sum += a[j] * b[j];
   return sum;
@@ -19,64 +19,105 @@ function difference(length, c, r) {
 // Across: margin over one rival. Up: margin over another. The true class wins where both are
 // positive; the two rivals part along the diagonal.
 function marginView(node, one, two) {
-  const c = node.label, C = node.run.classCount, name = (r) => className(node.run, r);
+  const c = node.label,
+    C = node.run.classCount,
+    name = (r) => className(node.run, r);
   const regions = [
     { c, role: "true", a: 0, b: 0, c0: 0 },
     { c: one, role: "rival", a: -1, b: 0, c0: 0 },
     { c: two, role: "rival-two", a: 0, b: -1, c0: 0 },
   ];
   return {
-    x: difference(C, c, one), y: difference(C, c, two), regions,
-    xTitle: `margin over ${name(one)} (logits)`, yTitle: `margin over ${name(two)} (logits)`,
+    x: difference(C, c, one),
+    y: difference(C, c, two),
+    regions,
+    xTitle: `margin over ${name(one)} (logits)`,
+    yTitle: `margin over ${name(two)} (logits)`,
     equal: false,
-    note: `Across: lead of ${name(c)} over ${name(one)}. Up: its lead over ${name(two)}. Regions compare these three classes.`,
+    note:
+      `Across: lead of ${name(c)} over ${name(one)}. Up: its lead over ${name(two)}. ` +
+      "Regions compare these three classes.",
   };
 }
 
 // Equal angles: the plane of three classes, seen without distortion.
 function threeClassView(node, one, two) {
-  const c = node.label, C = node.run.classCount;
-  const x = new Float64Array(C), y = new Float64Array(C);
-  y[c] = Math.sqrt(2 / 3); y[one] = -Math.sqrt(1 / 6); y[two] = -Math.sqrt(1 / 6);
-  x[one] = -Math.SQRT1_2; x[two] = Math.SQRT1_2;
-  const roles = [[c, "true"], [one, "rival"], [two, "rival-two"]];
+  const c = node.label,
+    C = node.run.classCount;
+  const x = new Float64Array(C),
+    y = new Float64Array(C);
+  y[c] = Math.sqrt(2 / 3);
+  y[one] = -Math.sqrt(1 / 6);
+  y[two] = -Math.sqrt(1 / 6);
+  x[one] = -Math.SQRT1_2;
+  x[two] = Math.SQRT1_2;
+  const roles = [
+    [c, "true"],
+    [one, "rival"],
+    [two, "rival-two"],
+  ];
   return {
-    x, y, equal: true, xTitle: "← rival one · rival two → (logits)", yTitle: "true class ↑ (logits)",
+    x,
+    y,
+    equal: true,
+    xTitle: "← rival one · rival two → (logits)",
+    yTitle: "true class ↑ (logits)",
     regions: roles.map(([k, role]) => ({ c: k, role, a: x[k], b: y[k], c0: 0 })),
-    note: "The plane of three classes without distortion: lengths and angles are those of logit space. Regions compare these three classes.",
+    note:
+      "The plane of three classes without distortion: lengths and angles are those of logit " +
+      "space. Regions compare these three classes.",
   };
 }
 
 // The two directions along which the terms spread most, after centring each logit vector.
 function spreadView(node) {
-  const C = node.run.classCount, samples = node.points.map((point) => Float64Array.from(centred(point.logits)));
-  for (let k = 0; k < node.count; k++) samples.push(Float64Array.from(centred(vertexLogits(node, k))));
+  const C = node.run.classCount,
+    samples = node.points.map((point) => Float64Array.from(centred(point.logits)));
+  for (let k = 0; k < node.count; k++)
+    samples.push(Float64Array.from(centred(vertexLogits(node, k))));
   const [x, y] = leadingDirections(samples, C);
-  const z = centred(node.frozen), px = dot(x, z), py = dot(y, z);
+  const z = centred(node.frozen),
+    px = scalarProduct(x, z),
+    py = scalarProduct(y, z);
   const ranked = node.points.flatMap((point) => [point.predicted, point.rival]);
   const near = new Set([node.label, ...ranked]);
   const others = Array.from({ length: C }, (_, k) => k);
   const roleOf = rolesOf(node);
   return {
-    x, y, equal: true, xTitle: "first principal direction (logits)", yTitle: "second principal direction (logits)",
-    regions: others.map((k) => ({ c: k, role: roleOf(k), a: x[k], b: y[k], c0: z[k] - x[k] * px - y[k] * py, near: near.has(k) })),
-    note: "The two directions in which the terms spread most. Regions are those of all classes in the slice through the frozen point; points off the slice may differ.",
+    x,
+    y,
+    equal: true,
+    xTitle: "first principal direction (logits)",
+    yTitle: "second principal direction (logits)",
+    regions: others.map((k) => ({
+      c: k,
+      role: roleOf(k),
+      a: x[k],
+      b: y[k],
+      c0: z[k] - x[k] * px - y[k] * py,
+      near: near.has(k),
+    })),
+    note:
+      "The two directions in which the terms spread most. Regions are those of all classes in " +
+      "the slice through the frozen point; points off the slice may differ.",
   };
 }
 
 function leadingDirections(samples, C) {
-  const mean = new Float64Array(C), spread = Array.from({ length: C }, () => new Float64Array(C));
+  const mean = new Float64Array(C),
+    spread = Array.from({ length: C }, () => new Float64Array(C));
   for (const s of samples) for (let j = 0; j < C; j++) mean[j] += s[j] / samples.length;
   for (const s of samples) {
-    for (let j = 0; j < C; j++) for (let l = 0; l < C; l++) spread[j][l] += (s[j] - mean[j]) * (s[l] - mean[l]);
+    for (let j = 0; j < C; j++)
+      for (let l = 0; l < C; l++) spread[j][l] += (s[j] - mean[j]) * (s[l] - mean[l]);
   }
   const found = [];
   for (let d = 0; d < 2; d++) {
     let v = Float64Array.from({ length: C }, (_, j) => Math.cos(1 + 2.3 * j + d));
     for (let step = 0; step < 60; step++) {
-      let next = Float64Array.from(spread, (row) => dot(row, v));
+      let next = Float64Array.from(spread, (row) => scalarProduct(row, v));
       // Where there is no spread left, any direction orthogonal to the others will do.
-      if (dot(next, next) < 1e-24) next = v;
+      if (scalarProduct(next, next) < 1e-24) next = v;
       v = orthonormal(next, [...found, new Float64Array(C).fill(1 / Math.sqrt(C))]);
     }
     found.push(v);
@@ -87,17 +128,22 @@ function leadingDirections(samples, C) {
 function orthonormal(v, others) {
   const made = Float64Array.from(v);
   for (const other of others) {
-    const part = dot(made, other);
+    const part = scalarProduct(made, other);
     for (let j = 0; j < made.length; j++) made[j] -= part * other[j];
   }
-  const length = Math.sqrt(dot(made, made));
+  const length = Math.sqrt(scalarProduct(made, made));
   return length > 1e-15 ? made.map((value) => value / length) : made;
 }
 
 // z with all of a group's mass on term k and every other group as frozen.
 function vertexLogits(node, k) {
-  if (node.alone) return Float64Array.from(node.alone.subarray(k * node.run.classCount, (k + 1) * node.run.classCount));
-  const g = node.group[k], C = node.run.classCount, logits = Float64Array.from(node.frozen);
+  if (node.alone)
+    return Float64Array.from(
+      node.alone.subarray(k * node.run.classCount, (k + 1) * node.run.classCount),
+    );
+  const g = node.group[k],
+    C = node.run.classCount,
+    logits = Float64Array.from(node.frozen);
   const centre = groupMixture(node, g);
   for (let c = 0; c < C; c++) logits[c] += node.mass[g] * contribution(node, k, c) - centre[c];
   return logits;
@@ -107,8 +153,11 @@ function vertexLogits(node, k) {
 function groupMixture(node, g) {
   node.mixtures ||= [];
   if (!node.mixtures[g]) {
-    const mixture = new Float64Array(node.run.classCount), [low, high] = node.bounds[g];
-    for (let k = low; k < high; k++) for (let c = 0; c < mixture.length; c++) mixture[c] += node.alpha[k] * contribution(node, k, c);
+    const mixture = new Float64Array(node.run.classCount),
+      [low, high] = node.bounds[g];
+    for (let k = low; k < high; k++)
+      for (let c = 0; c < mixture.length; c++)
+        mixture[c] += node.alpha[k] * contribution(node, k, c);
     node.mixtures[g] = mixture;
   }
   return node.mixtures[g];
@@ -124,7 +173,8 @@ function convexHull(points) {
   const chain = (list) => {
     const kept = [];
     for (const p of list) {
-      while (kept.length > 1 && turn(kept[kept.length - 2], kept[kept.length - 1], p) <= 0) kept.pop();
+      while (kept.length > 1 && turn(kept[kept.length - 2], kept[kept.length - 1], p) <= 0)
+        kept.pop();
       kept.push(p);
     }
     kept.pop();
@@ -136,13 +186,19 @@ function convexHull(points) {
 // The projected polytope β + Σ_g m_g conv{ℓ_a}: the sum of the groups' hulls.
 function polytopeHull(node, view) {
   if (node.run.tail) return []; // Logits behind a nonlinear tail are no polytope.
-  let hull = [[dot(view.x, node.beta), dot(view.y, node.beta)]];
+  let hull = [[scalarProduct(view.x, node.beta), scalarProduct(view.y, node.beta)]];
   node.bounds.forEach(([low, high], g) => {
     if (low === high) return;
-    const points = [], C = node.run.classCount, table = node.run.contributions;
+    const points = [],
+      C = node.run.classCount,
+      table = node.run.contributions;
     for (let k = low; k < high; k++) {
-      let px = 0, py = 0;
-      for (let c = 0, row = node.rows[k] * C; c < C; c++) { px += view.x[c] * table[row + c]; py += view.y[c] * table[row + c]; }
+      let px = 0,
+        py = 0;
+      for (let c = 0, row = node.rows[k] * C; c < C; c++) {
+        px += view.x[c] * table[row + c];
+        py += view.y[c] * table[row + c];
+      }
       points.push([node.mass[g] * px, node.mass[g] * py]);
     }
     const part = convexHull(points);
@@ -153,7 +209,12 @@ function polytopeHull(node, view) {
 
 // Part of the rectangle where region k's function is the largest: half-plane clipping.
 function regionPolygon(view, k, box) {
-  let polygon = [[box.left, box.bottom], [box.right, box.bottom], [box.right, box.top], [box.left, box.top]];
+  let polygon = [
+    [box.left, box.bottom],
+    [box.right, box.bottom],
+    [box.right, box.top],
+    [box.left, box.top],
+  ];
   const own = view.regions[k];
   view.regions.forEach((other, j) => {
     if (j === k || !polygon.length) return;
@@ -166,7 +227,9 @@ function regionPolygon(view, k, box) {
 function clip(polygon, lead) {
   const kept = [];
   polygon.forEach((p, j) => {
-    const q = polygon[(j + 1) % polygon.length], here = lead(p), there = lead(q);
+    const q = polygon[(j + 1) % polygon.length],
+      here = lead(p),
+      there = lead(q);
     if (here >= 0) kept.push(p);
     if (here >= 0 !== there >= 0) {
       const t = here / (here - there);
@@ -180,14 +243,19 @@ function clip(polygon, lead) {
 // that holds the oracle back (or the next strongest).
 function rolesOf(node) {
   const [one, two] = rivalsOf(node);
-  return (c) => (c === node.label ? "true" : c === one ? "rival" : c === two ? "rival-two" : "other");
+  return (c) =>
+    c === node.label ? "true" : c === one ? "rival" : c === two ? "rival-two" : "other";
 }
 
 function rivalsOf(node) {
   if (node.rivals) return node.rivals;
-  const order = Array.from(node.frozen.keys()).filter((r) => r !== node.label).sort((a, b) => node.frozen[b] - node.frozen[a]);
+  const order = Array.from(node.frozen.keys())
+    .filter((r) => r !== node.label)
+    .sort((a, b) => node.frozen[b] - node.frozen[a]);
   const oracle = node.points.find((point) => point.key === "oracle");
-  const held = Array.from(node.weights.keys()).filter((r) => node.weights[r] > 0 && r !== order[0]).sort((a, b) => node.weights[b] - node.weights[a]);
+  const held = Array.from(node.weights.keys())
+    .filter((r) => node.weights[r] > 0 && r !== order[0])
+    .sort((a, b) => node.weights[b] - node.weights[a]);
   const two = held[0] ?? (oracle && oracle.rival !== order[0] ? oracle.rival : order[1]);
   node.rivals = [order[0], two ?? order[0]];
   return node.rivals;

@@ -1,89 +1,156 @@
 // A node in words and numbers: its head line, its certificate, its predictions, its logits.
 
 function drawHead(node) {
-  const { run } = node, title = element("h2");
+  const { run } = node,
+    title = element("h2");
   title.textContent = `Node ${nodeName(run, node.id)}`;
   const fact = (name, value) => {
-    const made = element("span"), strong = element("b");
+    const made = element("span"),
+      strong = element("b");
     strong.textContent = value;
     made.append(`${name} `, strong);
     return made;
   };
-  const facts = element("div", { class: "facts" },
-    fact("true class", className(run, node.label)), fact("frozen prediction", className(run, node.predicted)),
+  const facts = element(
+    "div",
+    { class: "facts" },
+    fact("true class", className(run, node.label)),
+    fact("frozen prediction", className(run, node.predicted)),
     fact("degree", String(run.degree[node.i])),
-    fact("neighbours of its class", percent(run.homophily[node.i], 0)), fact("terms", count(node.count)));
+    fact("neighbours of its class", percent(run.homophily[node.i], 0)),
+    fact("terms", count(node.count)),
+  );
   byId("node-head").replaceChildren(title, facts);
 }
 
 function joined(parts) {
-  return parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}`;
+  return parts.length < 2
+    ? parts.join("")
+    : `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}`;
 }
 
 function supportWords(node) {
-  const { run } = node, active = [];
+  const { run } = node,
+    active = [];
   for (let k = 0; k < node.count; k++) if (node.witness[k] > ACTIVE) active.push(k);
-  active.sort((a, b) => node.witness[b] / node.mass[node.group[b]] - node.witness[a] / node.mass[node.group[a]]);
-  return joined(active.map((k) => {
-    const source = sourceOf(node, k), who = source === node.id ? "itself" : `node ${nodeName(run, source)}`;
-    const share = percent(node.witness[k] / node.mass[node.group[k]], 0);
-    return `${who} (${share}${run.groupCount > 1 ? ` of ${run.groups[node.group[k]]}` : ""})`;
-  }));
+  active.sort(
+    (a, b) =>
+      node.witness[b] / node.mass[node.group[b]] - node.witness[a] / node.mass[node.group[a]],
+  );
+  return joined(
+    active.map((k) => {
+      const source = sourceOf(node, k),
+        who = source === node.id ? "itself" : `node ${nodeName(run, source)}`;
+      const share = percent(node.witness[k] / node.mass[node.group[k]], 0);
+      return `${who} (${share}${run.groupCount > 1 ? ` of ${run.groups[node.group[k]]}` : ""})`;
+    }),
+  );
 }
 
 function rivalClause(node) {
   const parts = [];
-  node.weights.forEach((w, r) => { if (w > 1e-9) parts.push([w, r]); });
+  node.weights.forEach((w, r) => {
+    if (w > 1e-9) parts.push([w, r]);
+  });
   parts.sort((a, b) => b[0] - a[0]);
   if (parts.length === 1) return `against ${className(node.run, parts[0][1])} alone`;
-  return `weighing the rivals ${joined(parts.map(([w, r]) => `${percent(w, w > 0.995 || w < 0.095 ? 1 : 0)} ${className(node.run, r)}`))}`;
+  const sentence = parts.map(([w, r]) => {
+    const share = percent(w, w > 0.995 || w < 0.095 ? 1 : 0);
+    return `${share} ${className(node.run, r)}`;
+  });
+  return `weighing the rivals ${joined(sentence)}`;
 }
 
 // What was shown about a node of a model with a nonlinear tail: can, cannot or undecided.
 function tailWords(node) {
-  const { run, i } = node, name = className(run, node.label), found = run.tail_margin[i], bound = run.tail_bound[i];
-  const verdict = tailVerdict(run, i), limit = Number.isNaN(bound) ? "No upper bound is known" : `No reweighting exceeds ${figure(bound, 4)} (proved)`;
-  const who = run.tail.replayed ? "the model itself, run with these weights, says so" : "its tail says so; the model was not at hand to be run";
+  const { run, i } = node,
+    name = className(run, node.label),
+    found = run.tail_margin[i],
+    bound = run.tail_bound[i];
+  const verdict = tailVerdict(run, i),
+    limit = Number.isNaN(bound)
+      ? "No upper bound is known"
+      : `No reweighting exceeds ${figure(bound, 4)} (proved)`;
+  const who = run.tail.replayed
+    ? "the model itself, run with these weights, says so"
+    : "its tail says so; the model was not at hand to be run";
   if (!verdict) return ["The oracle was not asked about this node.", ""];
-  if (!node.count && run.kept[i]) return [`Nothing can be reweighted here: the margin of ${name} stays ${figure(found)}.`, ""];
-  const using = node.count ? supportWords(node) : "terms that were left out to keep this file small";
+  if (!node.count && run.kept[i])
+    return [`Nothing can be reweighted here: the margin of ${name} stays ${figure(found)}.`, ""];
+  const using = node.count
+    ? supportWords(node)
+    : "terms that were left out to keep this file small";
   if (verdict === "can") {
     const now = node.points[0].margin;
-    const lead = now > 0 ? `${name} wins by ${figure(now, 2)} and could win by ${figure(found, 2)}` : `${name} can win by ${figure(found, 2)}`;
+    const lead =
+      now > 0
+        ? `${name} wins by ${figure(now, 2)} and could win by ${figure(found, 2)}`
+        : `${name} can win by ${figure(found, 2)}`;
     return [`${lead} using ${using}: ${who}.`, `${limit}. The largest margin lies in between.`];
   }
-  if (verdict === "cannot") return [`${name} cannot win: every reweighting ${bound < -REACHABLE ? `loses by at least ${figure(-bound, 2)}` : "ties at best"}, as is proved by bounds of the tail.`, `The best that was found has margin ${figure(found, 4)}, using ${using}.`];
-  return [`It is undecided whether ${name} can win: its largest margin lies between ${figure(found, 3)} and ${Number.isNaN(bound) ? "no known bound" : figure(bound, 3)}.`, `Why: ${run.tail.reasons[String(i)] || "not said"}. The best found uses ${using}.`];
+  if (verdict === "cannot")
+    return [
+      `${name} cannot win: every reweighting ` +
+        (bound < -REACHABLE ? `loses by at least ${figure(-bound, 2)}` : "ties at best") +
+        ", as is proved by bounds of the tail.",
+      `The best that was found has margin ${figure(found, 4)}, using ${using}.`,
+    ];
+  return [
+    `It is undecided whether ${name} can win: its largest margin lies between ` +
+      `${figure(found, 3)} and ${Number.isNaN(bound) ? "no known bound" : figure(bound, 3)}.`,
+    `Why: ${run.tail.reasons[String(i)] || "not said"}. The best found uses ${using}.`,
+  ];
 }
 
 // The certificate as [what holds, how to check it].
 function certificateWords(node) {
   if (node.run.tail) return tailWords(node);
-  const { run, i } = node, name = className(run, node.label), margin = run.margins[i];
+  const { run, i } = node,
+    name = className(run, node.label),
+    margin = run.margins[i];
   if (Number.isNaN(margin)) return ["The oracle has no answer for this node.", ""];
   if (!node.count) {
     const held = run.lengths.length && run.kept[i] === 0;
-    return held
-      ? [`${name} ${margin > REACHABLE ? "can win by" : margin < -REACHABLE ? "cannot win; its best margin is" : "ties at best; its margin is"} ${figure(margin)}.`, "Its terms were left out to keep this file small."]
-      : [`Nothing can be reweighted here: the margin of ${name} stays ${figure(margin)}.`, ""];
+    if (!held) {
+      return [`Nothing can be reweighted here: the margin of ${name} stays ${figure(margin)}.`, ""];
+    }
+    let verdict = "ties at best; its margin is";
+    if (margin > REACHABLE) verdict = "can win by";
+    else if (margin < -REACHABLE) verdict = "cannot win; its best margin is";
+    const sentence = `${name} ${verdict} ${figure(margin)}.`;
+    return [sentence, "Its terms were left out to keep this file small."];
   }
   const oracle = node.points.find((point) => point.key === "oracle");
-  const proof = `Checked in this page: the mixture's worst margin is ${figure(oracle.margin, 4)} (against ${className(run, oracle.rival)}); ${rivalClause(node)}, no admissible mixture scores above ${figure(boundOf(node), 4)}.`;
+  const proof =
+    `Checked in this page: the mixture's worst margin is ${figure(oracle.margin, 4)} ` +
+    `(against ${className(run, oracle.rival)}); ${rivalClause(node)}, ` +
+    `no admissible mixture scores above ${figure(boundOf(node), 4)}.`;
   if (margin > REACHABLE) {
     const now = node.points[0].margin;
-    const lead = now > 0 ? `${name} wins by ${figure(now, 2)} and could win by ${figure(margin, 2)}` : `${name} can win by ${figure(margin, 2)}`;
+    const lead =
+      now > 0
+        ? `${name} wins by ${figure(now, 2)} and could win by ${figure(margin, 2)}`
+        : `${name} can win by ${figure(margin, 2)}`;
     return [`${lead} using ${supportWords(node)}.`, proof];
   }
   const verdict = margin < -REACHABLE ? "cannot win" : "ties at best";
-  return [`${name} ${verdict}: ${rivalClause(node)}, no mixture scores above ${figure(boundOf(node), 2)}.`,
-    `Checked in this page: the best mixture, ${supportWords(node)}, still has margin ${figure(oracle.margin, 4)} (against ${className(run, oracle.rival)}), and the bound from the rival weights is ${figure(boundOf(node), 4)}.`];
+  return [
+    `${name} ${verdict}: ${rivalClause(node)}, ` +
+      `no mixture scores above ${figure(boundOf(node), 2)}.`,
+    `Checked in this page: the best mixture, ${supportWords(node)}, still has margin ` +
+      `${figure(oracle.margin, 4)} (against ${className(run, oracle.rival)}), and the bound from ` +
+      `the rival weights is ${figure(boundOf(node), 4)}.`,
+  ];
 }
 
 function drawCertificate(node) {
-  const panel = byId("certificate"), [verdict, proof] = certificateWords(node);
+  const panel = byId("certificate"),
+    [verdict, proof] = certificateWords(node);
   const open = tailVerdict(node.run, node.i) === "undecided";
-  panel.className = `panel certificate ${open ? "undecided" : node.run.margins[node.i] > REACHABLE ? "reachable" : "unreachable"}`;
-  const strong = element("p", { class: "verdict" }), small = element("p", { class: "caption" });
+  const won = node.run.margins[node.i] > REACHABLE ? "reachable" : "unreachable";
+  panel.className = `panel certificate ${open ? "undecided" : won}`;
+  const strong = element("p", { class: "verdict" }),
+    small = element("p", { class: "caption" });
   strong.textContent = verdict;
   small.textContent = proof;
   panel.replaceChildren(strong, small);
@@ -91,15 +158,22 @@ function drawCertificate(node) {
 
 // One row a prediction, with a box that draws or hides it; returns how to refresh the what-if row.
 function drawReadout(node, hidden, onToggle) {
-  const table = element("table"), body = element("tbody");
+  const table = element("table"),
+    body = element("tbody");
   const head = element("tr");
-  for (const [text, kind] of [["drawn", "text"], ["predicts", "text"], ["margin", ""]]) {
+  for (const [text, kind] of [
+    ["drawn", "text"],
+    ["predicts", "text"],
+    ["margin", ""],
+  ]) {
     const cell = element("th", { class: kind });
     cell.textContent = text;
     head.append(cell);
   }
   table.append(element("thead", {}, head), body);
-  node.points.forEach((point, j) => body.append(readoutRow(node, point, lookOf(point.key, point.kind, j - 2), hidden, onToggle)));
+  node.points.forEach((point, j) =>
+    body.append(readoutRow(node, point, lookOf(point.key, point.kind, j - 2), hidden, onToggle)),
+  );
   const place = element("tr");
   body.append(place);
   byId("readout").replaceChildren(table);
@@ -116,46 +190,105 @@ function drawReadout(node, hidden, onToggle) {
 
 function readoutRow(node, point, look, hidden, onToggle) {
   const right = point.predicted === node.label;
-  const box = hidden && element("input", {
-    type: "checkbox", checked: hidden.has(point.key) ? null : "", "data-draw": point.key, onchange: () => onToggle(point.key, box.checked),
-  });
-  const title = element("td", { class: "text" }, element("label", {}, box || element("span", { class: "no-box" }), keyOf(look), point.title));
+  const box =
+    hidden &&
+    element("input", {
+      type: "checkbox",
+      checked: hidden.has(point.key) ? null : "",
+      "data-draw": point.key,
+      onchange: () => onToggle(point.key, box.checked),
+    });
+  const title = element(
+    "td",
+    { class: "text" },
+    element("label", {}, box || element("span", { class: "no-box" }), keyOf(look), point.title),
+  );
   const says = element("td", { class: `text ${right ? "yes" : "no"}` });
   says.textContent = `${right ? "✓" : "✕"} ${className(node.run, point.predicted)}`;
   const margin = element("td", { "data-margin": point.key });
   margin.textContent = signed(point.margin, 3);
-  return element("tr", { tip: [point.title, `worst rival of ${className(node.run, node.label)}: ${className(node.run, point.rival)}`] }, title, says, margin);
+  return element(
+    "tr",
+    {
+      tip: [
+        point.title,
+        `worst rival of ${className(node.run, node.label)}: ${className(node.run, point.rival)}`,
+      ],
+    },
+    title,
+    says,
+    margin,
+  );
 }
 
 // Centred logits, one line a class, the strongest first; returns how to move the what-if marks.
 function drawLogits(box, width, node, whatIf, hidden) {
-  const C = node.run.classCount, points = node.points.filter((point) => !hidden.has(point.key)), lines = points.map((point) => centred(point.logits));
+  const C = node.run.classCount,
+    points = node.points.filter((point) => !hidden.has(point.key)),
+    lines = points.map((point) => centred(point.logits));
   const best = (c) => Math.max(...lines.map((line) => line[c]));
-  const order = Array.from({ length: C }, (_, c) => c).sort((a, b) => best(b) - best(a)).slice(0, 24);
-  const step = C > 12 ? 19 : 24, left = Math.min(120, width * 0.34), bottom = 8 + order.length * step;
+  const order = Array.from({ length: C }, (_, c) => c)
+    .sort((a, b) => best(b) - best(a))
+    .slice(0, 24);
+  const step = C > 12 ? 19 : 24,
+    left = Math.min(120, width * 0.34),
+    bottom = 8 + order.length * step;
   const svg = canvas(width, bottom + 22, "Centred logits by class");
   const seen = lines.flatMap((line) => order.map((c) => line[c]));
-  const [low, high] = padded(seen), x = scale(low, high, left, width - 10), roleOf = rolesOf(node);
+  const [low, high] = padded(seen),
+    x = scale(low, high, left, width - 10),
+    roleOf = rolesOf(node);
   for (const tick of ticks(low, high, 4)) {
     svg.append(shape("line", { x1: x(tick), x2: x(tick), y1: 4, y2: bottom, class: "grid" }));
-    svg.append(words(x(tick), bottom + 15, tickWords(tick), { class: "small muted", "text-anchor": "middle" }));
+    svg.append(
+      words(x(tick), bottom + 15, tickWords(tick), {
+        class: "small muted",
+        "text-anchor": "middle",
+      }),
+    );
   }
   const heights = new Map();
   order.forEach((c, j) => {
-    const y = 8 + (j + 0.5) * step, role = roleOf(c);
+    const y = 8 + (j + 0.5) * step,
+      role = roleOf(c);
     heights.set(c, y);
-    svg.append(words(left - 9, y + 4, shorten(className(node.run, c), left - 9), { "text-anchor": "end", class: role === "other" ? "small muted" : "small bold", style: role === "other" ? null : `fill:var(--${role})` }));
+    svg.append(
+      words(left - 9, y + 4, shorten(className(node.run, c), left - 9), {
+        "text-anchor": "end",
+        class: role === "other" ? "small muted" : "small bold",
+        style: role === "other" ? null : `fill:var(--${role})`,
+      }),
+    );
     svg.append(shape("line", { x1: left, x2: width - 10, y1: y, y2: y, class: "grid" }));
     for (let p = points.length - 1; p >= 0; p--) {
       const point = points[p];
-      svg.append(marker(lookOf(point.key, point.kind, node.points.indexOf(point) - 2), x(lines[p][c]), y, 5, { tip: [className(node.run, c), `${point.title}: ${signed(lines[p][c], 3)}`] }));
+      svg.append(
+        marker(
+          lookOf(point.key, point.kind, node.points.indexOf(point) - 2),
+          x(lines[p][c]),
+          y,
+          5,
+          { tip: [className(node.run, c), `${point.title}: ${signed(lines[p][c], 3)}`] },
+        ),
+      );
     }
   });
   const moving = shape("g");
   svg.append(moving);
   const move = (logits, shown) => {
     const line = centred(logits);
-    moving.replaceChildren(...(shown ? order.map((c) => marker(LOOKS.get("what_if"), Math.min(width - 4, Math.max(left, x(line[c]))), heights.get(c), 5.5)) : []));
+    moving.replaceChildren(
+      ...(shown
+        ? order.map((c) =>
+            marker(
+              LOOKS.get("what_if"),
+              Math.min(width - 4, Math.max(left, x(line[c]))),
+              heights.get(c),
+              5.5,
+            ),
+          )
+        : []),
+    );
   };
   move(whatIf.logits, whatIf.touched);
   box.replaceChildren(svg);
@@ -165,5 +298,9 @@ function drawLogits(box, width, node, whatIf, hidden) {
 // What is drawn at first: the frozen model, the oracle, reweighting and the first translation.
 function hiddenAtFirst(run) {
   const shift = run.repairs.find((repair) => repair.kind === "shift");
-  return new Set(run.repairs.filter((repair) => repair.kind !== "coefficients" && repair !== shift).map((repair) => repair.key));
+  return new Set(
+    run.repairs
+      .filter((repair) => repair.kind !== "coefficients" && repair !== shift)
+      .map((repair) => repair.key),
+  );
 }

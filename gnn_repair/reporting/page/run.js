@@ -31,7 +31,8 @@ function openRun(payload) {
 
 // Edges as a map from a node to its neighbours, built when first asked for.
 function neighboursOf(run) {
-  let starts = null, others = null;
+  let starts = null,
+    others = null;
   return (node) => {
     if (!starts) {
       const lengths = new Uint32Array(run.labels.length);
@@ -40,7 +41,8 @@ function neighboursOf(run) {
       others = new Uint32Array(starts[lengths.length]);
       const next = starts.slice();
       for (let e = 0; e < run.edge_sources.length; e++) {
-        const a = run.edge_sources[e], b = run.edge_recipients[e];
+        const a = run.edge_sources[e],
+          b = run.edge_recipients[e];
         others[next[a]++] = b;
         others[next[b]++] = a;
       }
@@ -49,13 +51,23 @@ function neighboursOf(run) {
   };
 }
 
-function className(run, index) { return index < 0 ? "unlabelled" : run.classes[index]; }
-function nodeName(run, node) { return run.names ? run.names[node] : String(node); }
-function isRight(run, i) { return run.predictions[run.nodes[i]] === run.labels[run.nodes[i]]; }
-function isReachable(run, i) { return run.margins[i] > REACHABLE; }
+function className(run, index) {
+  return index < 0 ? "unlabelled" : run.classes[index];
+}
+function nodeName(run, node) {
+  return run.names ? run.names[node] : String(node);
+}
+function isRight(run, i) {
+  return run.predictions[run.nodes[i]] === run.labels[run.nodes[i]];
+}
+function isReachable(run, i) {
+  return run.margins[i] > REACHABLE;
+}
 
 // A model with a nonlinear tail: what the oracle says of node i (can, cannot, undecided).
-function tailVerdict(run, i) { return run.tail && run.tail.verdicts[run.tail_verdict[i]]; }
+function tailVerdict(run, i) {
+  return run.tail && run.tail.verdicts[run.tail_verdict[i]];
+}
 
 function statusOf(run, i) {
   if (isRight(run, i)) return "right";
@@ -81,8 +93,11 @@ function outcomeOf(run, repair, i) {
 
 // Everything about node i, unpacked: K terms with α, the witness, and one point per method.
 function openNode(run, i) {
-  const C = run.classCount, G = run.groupCount, base = i * G;
-  const first = run.segments[base], last = run.segments[base + G];
+  const C = run.classCount,
+    G = run.groupCount,
+    base = i * G;
+  const first = run.segments[base],
+    last = run.segments[base + G];
   const node = { run, i, id: run.nodes[i], label: run.labels[run.nodes[i]], count: last - first };
   node.predicted = run.predictions[node.id];
   node.beta = Float64Array.from(run.fixed_logits.subarray(i * C, i * C + C));
@@ -91,7 +106,8 @@ function openNode(run, i) {
   node.group = new Uint8Array(node.count);
   node.bounds = [];
   for (let g = 0; g < G; g++) {
-    const low = run.segments[base + g] - first, high = run.segments[base + g + 1] - first;
+    const low = run.segments[base + g] - first,
+      high = run.segments[base + g + 1] - first;
     node.bounds.push([low, high]);
     node.group.fill(g, low, high);
   }
@@ -109,28 +125,39 @@ function openNode(run, i) {
 
 // The named predictions of a node: frozen, oracle and every repair.
 function pointsOf(node, first, last) {
-  const { run, i } = node, C = run.classCount;
-  const points = [{ key: "frozen", title: "Frozen", logits: node.frozen, coefficients: node.alpha }];
+  const { run, i } = node,
+    C = run.classCount;
+  const points = [
+    { key: "frozen", title: "Frozen", logits: node.frozen, coefficients: node.alpha },
+  ];
   if (node.count && (run.tail ? tailVerdict(run, i) : !Number.isNaN(run.margins[i]))) {
-    const logits = run.tail ? Float64Array.from(run.oracle_logits.subarray(i * C, i * C + C)) : logitsAt(node, node.witness);
+    const logits = run.tail
+      ? Float64Array.from(run.oracle_logits.subarray(i * C, i * C + C))
+      : logitsAt(node, node.witness);
     points.push({ key: "oracle", title: "Oracle", logits, coefficients: node.witness });
   }
   for (const repair of run.repairs) {
     const logits = Float64Array.from(repair.logits.subarray(i * C, i * C + C));
-    const coefficients = repair.coefficients && Float64Array.from(repair.coefficients.subarray(first, last));
+    const coefficients =
+      repair.coefficients && Float64Array.from(repair.coefficients.subarray(first, last));
     points.push({ key: repair.key, title: repair.title, kind: repair.kind, logits, coefficients });
   }
   for (const point of points) Object.assign(point, verdictOf(point.logits, node.label));
   return points;
 }
 
-function contribution(node, k, c) { return node.run.contributions[node.rows[k] * node.run.classCount + c]; }
-function sourceOf(node, k) { return node.run.sources[node.rows[k]]; }
+function contribution(node, k, c) {
+  return node.run.contributions[node.rows[k] * node.run.classCount + c];
+}
+function sourceOf(node, k) {
+  return node.run.sources[node.rows[k]];
+}
 
 // Behind a nonlinear tail the page knows logits at single mixtures only, not at any λ.
 function logitsAt(node, lambda) {
   if (node.run.tail) return Float64Array.from(node.frozen);
-  const C = node.run.classCount, table = node.run.contributions;
+  const C = node.run.classCount,
+    table = node.run.contributions;
   const logits = Float64Array.from(node.beta);
   for (let k = 0; k < node.count; k++) {
     if (lambda[k] === 0) continue;
@@ -163,14 +190,17 @@ function verdictOf(logits, c) {
 
 // w·Δβ + Σ m_g max_a Σ_r w_r (ℓ_{a,c} − ℓ_{a,r}): no admissible mixture scores above this.
 function boundOf(node) {
-  const c = node.label, w = node.weights, C = w.length;
+  const c = node.label,
+    w = node.weights,
+    C = w.length;
   let bound = 0;
   for (let r = 0; r < C; r++) bound += w[r] * (node.beta[c] - node.beta[r]);
   node.bounds.forEach(([low, high], g) => {
     let best = -Infinity;
     for (let k = low; k < high; k++) {
       let score = 0;
-      for (let r = 0; r < C; r++) if (w[r]) score += w[r] * (contribution(node, k, c) - contribution(node, k, r));
+      for (let r = 0; r < C; r++)
+        if (w[r]) score += w[r] * (contribution(node, k, c) - contribution(node, k, r));
       best = Math.max(best, score);
     }
     if (high > low) bound += node.mass[g] * best;
@@ -180,7 +210,9 @@ function boundOf(node) {
 
 // λ with term k set to `value` and the rest of its group scaled so that the group's mass stays.
 function moveMass(node, lambda, k, value) {
-  const g = node.group[k], [low, high] = node.bounds[g], mass = node.mass[g];
+  const g = node.group[k],
+    [low, high] = node.bounds[g],
+    mass = node.mass[g];
   if (high - low === 1) return;
   const wanted = Math.min(mass, Math.max(0, value));
   let rest = 0;

@@ -4,20 +4,59 @@ const FIRST_ROWS = 25;
 
 // Columns of the table: {key, title, value(k), text(k), kind, rival}; keys of repairs begin with λ.
 function termColumns(node, weights) {
-  const { run } = node, columns = [];
-  const add = (key, title, value, text, kind = "", rival = -1) => columns.push({ key, title, value, text, kind, rival });
+  const { run } = node,
+    columns = [];
+  const add = (key, title, value, text, kind = "", rival = -1) =>
+    columns.push({ key, title, value, text, kind, rival });
   const source = (k) => sourceOf(node, k);
-  add("source", "Source", source, (k) => (source(k) === node.id ? `${nodeName(run, source(k))} (itself)` : nodeName(run, source(k))), "text");
-  if (run.groupCount > 1) add("group", "Group", (k) => node.group[k], (k) => run.groups[node.group[k]], "text");
-  add("label", "Class", (k) => run.labels[source(k)], (k) => className(run, run.labels[source(k)]), "text");
-  add("alpha", "α frozen", (k) => node.alpha[k], (k) => figure(node.alpha[k], 4));
+  add(
+    "source",
+    "Source",
+    source,
+    (k) =>
+      source(k) === node.id ? `${nodeName(run, source(k))} (itself)` : nodeName(run, source(k)),
+    "text",
+  );
+  if (run.groupCount > 1)
+    add(
+      "group",
+      "Group",
+      (k) => node.group[k],
+      (k) => run.groups[node.group[k]],
+      "text",
+    );
+  add(
+    "label",
+    "Class",
+    (k) => run.labels[source(k)],
+    (k) => className(run, run.labels[source(k)]),
+    "text",
+  );
+  add(
+    "alpha",
+    "α frozen",
+    (k) => node.alpha[k],
+    (k) => figure(node.alpha[k], 4),
+  );
   for (const point of node.points) {
     if (!point.coefficients || point.key === "frozen") continue;
     const lambda = point.coefficients;
-    add(`λ ${point.key}`, `λ ${point.title.toLowerCase()}`, (k) => lambda[k], (k) => (lambda[k] > ACTIVE ? figure(lambda[k], 4) : "·"));
+    add(
+      `λ ${point.key}`,
+      `λ ${point.title.toLowerCase()}`,
+      (k) => lambda[k],
+      (k) => (lambda[k] > ACTIVE ? figure(lambda[k], 4) : "·"),
+    );
   }
   const c = node.label;
-  if (run.tail) add("alone", "alone it predicts", (k) => argmax(vertexLogits(node, k)), (k) => className(run, argmax(vertexLogits(node, k))), "text");
+  if (run.tail)
+    add(
+      "alone",
+      "alone it predicts",
+      (k) => argmax(vertexLogits(node, k)),
+      (k) => className(run, argmax(vertexLogits(node, k))),
+      "text",
+    );
   for (const r of rivalOrder(node)) {
     const value = (k) => {
       if (!run.tail) return weights(k) * (contribution(node, k, c) - contribution(node, k, r));
@@ -30,13 +69,19 @@ function termColumns(node, weights) {
 }
 
 function rivalOrder(node) {
-  const first = rivalsOf(node), rest = Array.from(node.frozen.keys()).filter((r) => r !== node.label && !first.includes(r));
+  const first = rivalsOf(node),
+    rest = Array.from(node.frozen.keys()).filter((r) => r !== node.label && !first.includes(r));
   return [...new Set([...first, ...rest.sort((a, b) => node.frozen[b] - node.frozen[a])])];
 }
 
 // What the margin columns are weighed with.
 function weightingsOf(node) {
-  const named = node.points.filter((point) => point.coefficients).map((point) => [point.key, point.key === "frozen" ? "frozen α" : `λ ${point.title.toLowerCase()}`]);
+  const named = node.points
+    .filter((point) => point.coefficients)
+    .map((point) => [
+      point.key,
+      point.key === "frozen" ? "frozen α" : `λ ${point.title.toLowerCase()}`,
+    ]);
   return [...named, ["what_if", "what-if λ"], ["unit", "one unit of coefficient"]];
 }
 
@@ -49,14 +94,20 @@ function weightsFor(node, key, whatIf) {
 
 function drawTerms(node, state, whatIf, onMove) {
   const columns = termColumns(node, weightsFor(node, state.weighting, whatIf));
-  const sorted = columns.find((column) => column.key === state.sort) || columns.find((column) => column.key === "alpha");
+  const sorted =
+    columns.find((column) => column.key === state.sort) ||
+    columns.find((column) => column.key === "alpha");
   const order = Array.from({ length: node.count }, (_, k) => k);
   const heavy = (k) => (node.witness[k] > ACTIVE ? 1 : 0);
-  const sign = state.descending ? -1 : 1, values = Float64Array.from(order, sorted.value), first = Uint8Array.from(order, state.sort ? () => 0 : heavy);
+  const sign = state.descending ? -1 : 1,
+    values = Float64Array.from(order, sorted.value),
+    first = Uint8Array.from(order, state.sort ? () => 0 : heavy);
   order.sort((a, b) => first[b] - first[a] || sign * (values[a] - values[b]));
   const shown = state.all ? order : order.slice(0, FIRST_ROWS);
   const table = element("table");
-  const body = element("tbody"), sliders = new Map(), live = [];
+  const body = element("tbody"),
+    sliders = new Map(),
+    live = [];
   for (const k of shown) body.append(termRow(node, k, columns, whatIf, sliders, live, onMove));
   if (!node.run.tail) body.append(...summaryRows(node, columns, live));
   table.append(termHead(columns, state, sorted), body);
@@ -79,19 +130,45 @@ function termHead(columns, state, sorted) {
   for (const column of columns) {
     const button = element("button", { type: "button", onclick: () => state.sortBy(column.key) });
     button.textContent = column.title;
-    row.append(element("th", {
-      class: column.kind === "text" ? "text" : "",
-      "aria-sort": state.sort && column === sorted ? (state.descending ? "descending" : "ascending") : null,
-      tip: column.kind === "margin" ? [state.fixed ? `The lead of the true class ${column.title} with all of the group's mass on this message` : `What the term adds to the lead of the true class ${column.title}`] : null,
-    }, button));
+    row.append(
+      element(
+        "th",
+        {
+          class: column.kind === "text" ? "text" : "",
+          "aria-sort":
+            state.sort && column === sorted
+              ? state.descending
+                ? "descending"
+                : "ascending"
+              : null,
+          tip:
+            column.kind === "margin"
+              ? [
+                  state.fixed
+                    ? `The lead of the true class ${column.title} with all of the ` +
+                      "group's mass on this message"
+                    : `What the term adds to the lead of the true class ${column.title}`,
+                ]
+              : null,
+        },
+        button,
+      ),
+    );
   }
   return element("thead", {}, row);
 }
 
 function termRow(node, k, columns, whatIf, sliders, live, onMove) {
-  const group = node.group[k], [low, high] = node.bounds[group], share = whatIf.lambda[k] / node.mass[group];
+  const group = node.group[k],
+    [low, high] = node.bounds[group],
+    share = whatIf.lambda[k] / node.mass[group];
   const input = element("input", {
-    type: "range", min: 0, max: 1, step: 0.001, "data-term": k, disabled: high - low === 1 ? "" : null,
+    type: "range",
+    min: 0,
+    max: 1,
+    step: 0.001,
+    "data-term": k,
+    disabled: high - low === 1 ? "" : null,
     "aria-label": `Share of mass on node ${nodeName(node.run, sourceOf(node, k))}`,
     oninput: () => onMove(k, Number(input.value) * node.mass[group]),
   });
@@ -99,15 +176,26 @@ function termRow(node, k, columns, whatIf, sliders, live, onMove) {
   const output = element("output");
   output.textContent = percent(share);
   if (!node.run.tail) sliders.set(k, { input, output });
-  const row = element("tr", { class: node.witness[k] > ACTIVE ? "active" : null, "data-term": k }, ...(node.run.tail ? [] : [element("td", { class: "slide" }, input, " ", output)]));
+  const row = element(
+    "tr",
+    { class: node.witness[k] > ACTIVE ? "active" : null, "data-term": k },
+    ...(node.run.tail ? [] : [element("td", { class: "slide" }, input, " ", output)]),
+  );
   for (const column of columns) {
     const cell = element("td");
     const write = () => {
       cell.textContent = column.text(k);
-      cell.className = column.kind === "margin" ? (column.value(k) >= 0 ? "positive" : "negative") : column.kind;
+      cell.className =
+        column.kind === "margin" ? (column.value(k) >= 0 ? "positive" : "negative") : column.kind;
     };
     write();
-    if (column.key === "label") cell.prepend(element("span", { class: "swatch", style: `background:var(--${rolesOf(node)(column.value(k))})` }));
+    if (column.key === "label")
+      cell.prepend(
+        element("span", {
+          class: "swatch",
+          style: `background:var(--${rolesOf(node)(column.value(k))})`,
+        }),
+      );
     if (column.kind === "margin") live.push(write);
     row.append(cell);
   }
@@ -121,7 +209,10 @@ function summaryRows(node, columns, live) {
     const cells = [element("td", { class: "slide" })];
     columns.forEach((column, j) => {
       const cell = element("td", { class: j ? "" : "text" });
-      const write = () => { cell.textContent = j === 0 ? title : column.kind === "margin" ? signed(value(column), 3) : ""; };
+      const write = () => {
+        cell.textContent =
+          j === 0 ? title : column.kind === "margin" ? signed(value(column), 3) : "";
+      };
       write();
       if (column.kind === "margin") live.push(write);
       cells.push(cell);
@@ -129,7 +220,11 @@ function summaryRows(node, columns, live) {
     return element("tr", { class: "total" }, ...cells);
   };
   const fixed = (column) => node.beta[c] - node.beta[column.rival];
-  const total = (column) => { let sum = fixed(column); for (let k = 0; k < node.count; k++) sum += column.value(k); return sum; };
+  const total = (column) => {
+    let sum = fixed(column);
+    for (let k = 0; k < node.count; k++) sum += column.value(k);
+    return sum;
+  };
   return [line("fixed part β", fixed), line("margin", total)];
 }
 
@@ -139,19 +234,37 @@ function moreLine(node, shown, state) {
   if (shown >= node.count) return;
   const button = element("button", { type: "button", onclick: state.showAll });
   button.textContent = `Show all ${count(node.count)} terms`;
-  line.append(`${count(shown)} of ${count(node.count)} terms; the others share what is left of their group's mass. `, button);
+  line.append(
+    `${count(shown)} of ${count(node.count)} terms; ` +
+      "the others share what is left of their group's mass. ",
+    button,
+  );
 }
 
 function drawWhatIfLine(node, whatIf) {
   if (node.run.tail) {
-    byId("what-if-line").textContent = `What follows the mixture here (${node.run.tail.words}) is not affine, so messages have no additive share in the logits. The margin columns show the prediction with all of a group's mass on one message and the other groups as frozen. Other mixtures: exposure.replay(λ) runs the model.`;
+    byId("what-if-line").textContent =
+      `What follows the mixture here (${node.run.tail.words}) is not affine, so messages have no ` +
+      "additive share in the logits. The margin columns show the prediction with all of a " +
+      "group's mass on one message and the other groups as frozen. Other mixtures: " +
+      "exposure.replay(λ) runs the model.";
     return;
   }
-  const now = verdictOf(whatIf.logits, node.label), name = className(node.run, node.label), line = byId("what-if-line");
+  const now = verdictOf(whatIf.logits, node.label),
+    name = className(node.run, node.label),
+    line = byId("what-if-line");
   const strong = element("b", { id: "what-if-margin", "data-value": now.margin });
-  strong.textContent = `${now.predicted === node.label ? "✓" : "✕"} ${className(node.run, now.predicted)}, margin ${signed(now.margin, 4)}`;
-  const masses = node.run.groups.map((group, g) => `${group} ${figure(massesOf(node, whatIf.lambda)[g], 4)}`).filter((_, g) => node.mass[g] > 0);
+  const sign = now.predicted === node.label ? "✓" : "✕";
+  const predicted = className(node.run, now.predicted);
+  strong.textContent = `${sign} ${predicted}, margin ${signed(now.margin, 4)}`;
+  const masses = node.run.groups
+    .map((group, g) => `${group} ${figure(massesOf(node, whatIf.lambda)[g], 4)}`)
+    .filter((_, g) => node.mass[g] > 0);
   line.replaceChildren(
-    "Move mass between terms of a group; the rest of the group makes room in proportion. The mixture predicts ", strong,
-    ` of ${name} (frozen ${signed(node.points[0].margin, 4)}). Group mass kept: ${masses.join(", ")}.`);
+    "Move mass between terms of a group; the rest of the group makes room in proportion. " +
+      "The mixture predicts ",
+    strong,
+    ` of ${name} (frozen ${signed(node.points[0].margin, 4)}). ` +
+      `Group mass kept: ${masses.join(", ")}.`,
+  );
 }

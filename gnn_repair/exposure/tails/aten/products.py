@@ -15,7 +15,8 @@ from gnn_repair.exposure.tails.layout import Frame, Traced
 from gnn_repair.exposure.tails.operations import Affine
 
 WIDEST = 1 << 24
-"""Numbers in the matrix of a product repeated over heads, beyond which it is kept opaque."""
+"""Numbers in the matrix of a product repeated over heads, beyond which it is kept opaque: 128 MB of
+mostly zeros."""
 
 
 def mm(builder: Builder, out: Tensor, left: Operand, right: Operand) -> Result:

@@ -18,9 +18,11 @@ from numba.extending import intrinsic, lower_builtin, register_model, type_calla
 from gnn_repair.startup import load_numba
 
 WIDTH = 8
+"""A cache line, and a vector of AVX-512; machines with narrower ones take two or four steps."""
 VECTOR = ir.VectorType(ir.DoubleType(), WIDTH)
 _MASK = ir.VectorType(ir.IntType(1), WIDTH)
 UNALIGNED = 8
+"""Bytes that an address is a multiple of: no more than one number's."""
 
 
 def aligned(*shape: int) -> Any:
@@ -136,7 +138,7 @@ def put_row(typing, array, row, k, lanes):
 
 
 @intrinsic
-def spread(typing, number):
+def broadcast(typing, number):
     """The same number eight times."""
 
     def code(context, builder, signature, args):

@@ -6,7 +6,15 @@ from numba.core import cgutils, types
 from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic
 
-from gnn_repair.oracle.lanes import LANES, UNALIGNED, VECTOR, WIDTH, address, chosen, load_first
+from gnn_repair.oracle.vectors.lanes import (
+    LANES,
+    UNALIGNED,
+    VECTOR,
+    WIDTH,
+    address,
+    chosen,
+    load_first,
+)
 
 
 def _halves(builder, a, b, step):

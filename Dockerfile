@@ -1,0 +1,10 @@
+# The demonstration in a container:  docker build -t gnn-repair . && docker run --rm gnn-repair
+FROM python:3.11-slim
+WORKDIR /app
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY gnn_repair gnn_repair
+RUN pip install --no-cache-dir --constraint constraints.txt torch . && useradd --create-home user
+USER user
+WORKDIR /home/user
+ENTRYPOINT ["gnn-repair"]
+CMD ["demo"]

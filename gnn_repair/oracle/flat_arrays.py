@@ -1,0 +1,24 @@
+"""Which arrays a solution is made of, and how some of its LPs are picked out of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnn_repair.oracle.tables import Integers
+
+ASKED = ("member", "recipient", "node", "target")
+"""[L]: what was asked."""
+ANSWERED = ("margin", "bound", "status")
+"""[L]: what was answered."""
+PER_LP = (*ASKED, *ANSWERED, "rival_weights")
+"""Arrays with a row an LP."""
+PER_TERM = ("terms", "coefficients", "sources", "groups")
+"""Arrays with an entry for every term of a support, one support after another."""
+
+
+def support_entries(indptr: Integers, chosen: Integers) -> tuple[Integers, Integers]:
+    """The entries of the chosen LPs' supports in their new order, with the new ``indptr``."""
+    counts = np.diff(indptr)[chosen]
+    ends = np.append(0, np.cumsum(counts))
+    entries = np.repeat(indptr[chosen] - ends[:-1], counts) + np.arange(ends[-1])
+    return ends, entries

@@ -1,0 +1,287 @@
+"""Bounds of repairs from both sides: settings, saved constants, sizes of tables, durations."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from toy_exposures import toy_exposure, toy_graph
+
+from gnn_repair.errors import InputError, SplitError
+from gnn_repair.repair import (
+    CorrectAndSmooth,
+    NodeTranslation,
+    RefitHead,
+    Reweighting,
+    SetTranslation,
+    TemperatureScaling,
+)
+from gnn_repair.repair import correct_and_smooth as smoothing
+from gnn_repair.repair.registry import LARGEST, _check_sizes, _fingerprint, repair_of
+from gnn_repair.repair.targets import find_targets
+
+DATA = toy_graph()
+
+
+def masks():
+    return DATA.train_mask[:, :2], DATA.val_mask[:, :2]
+
+
+def test_how_long_a_repair_may_train():
+    assert TemperatureScaling().most_epochs == CorrectAndSmooth().most_epochs == 0
+    trained = (Reweighting(), SetTranslation(), NodeTranslation(), RefitHead())
+    assert [repair.most_epochs for repair in trained] == [300, 500, 1100, 1100]
+    assert [repair.starts_frozen for repair in trained] == [True, True, True, False]
+    assert not TemperatureScaling().starts_frozen
+
+
+def test_members_that_diverge_are_named():
+    exposure = toy_exposure("gcn")
+    budget = replace(Reweighting().budget, learning_rate=1e308, epochs=4)
+    with pytest.warns(UserWarning, match=r"of member 1 diverged; its state of epoch \d was kept"):
+        fitted = replace(NodeTranslation(), budget=budget).fit(
+            exposure, DATA.y, *masks(), device="cpu"
+        )
+    assert fitted.diverged.tolist() == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fine"),
+    [
+        ("hidden", 1, True),
+        ("hidden", LARGEST, True),
+        ("hidden", LARGEST + 1, False),
+        ("hidden", -1, False),
+        ("dropout", 0.0, True),
+        ("dropout", 1.5, False),
+        ("dropout", -0.5, False),
+        ("seed", LARGEST, True),
+        ("seed", LARGEST + 1, False),
+    ],
+)
+def test_settings_in_files(name, value, fine):
+    settings = {**asdict(Reweighting()), name: value}
+    if fine:
+        assert getattr(repair_of("Reweighting", settings), name) == value
+    else:
+        with pytest.raises(InputError, match=f"its {name} is"):
+            repair_of("Reweighting", settings)
+
+
+def test_budgets_in_files():
+    settings = asdict(Reweighting())
+    settings["budget"]["epochs"] = LARGEST + 1
+    with pytest.raises(InputError, match="its epochs is"):
+        repair_of("Reweighting", settings)
+    with pytest.raises(InputError, match="it holds a repair named 'Nothing'"):
+        repair_of("Nothing", {})
+
+
+def test_sizes_and_fingerprints_in_files():
+    for width, classes, fine in [
+        (1, 2, True), (0, 2, False), (1, 1, False), (LARGEST, LARGEST, True),
+        (LARGEST + 1, 2, False), (1, LARGEST + 1, False),
+    ]:  # fmt: skip
+        header = {"width": width, "num_classes": classes}
+        if fine:
+            _check_sizes(header)
+        else:
+            with pytest.raises(InputError, match=f"it is {width} wide with {classes} classes"):
+                _check_sizes(header)
+    assert (_fingerprint(None), _fingerprint([]), _fingerprint(["a"])) == (None, (), ("a",))
+    with pytest.raises(InputError, match="not a list of texts"):
+        _fingerprint(["a", 3])
+
+
+def test_constants_of_smoothing_in_files():
+    exposure = toy_exposure("gcn")
+    method = CorrectAndSmooth(layers=2)
+    fitted = method.fit(exposure, DATA.y, *masks(), device="cpu")
+    method.check_constants(fitted)
+    labels, strengths = fitted.constants["labels"], fitted.constants["strengths"]
+    entries = fitted.constants["entries"]
+
+    def with_(name, place, value):
+        changed = fitted.constants[name].clone()
+        changed[place] = value
+        return {**fitted.constants, name: changed}
+
+    nodes = labels.shape[1]
+    fine = [
+        with_("labels", (1, 0), -1),
+        with_("labels", (1, 0), exposure.num_classes - 1),
+        with_("entries", (0, 1, 0), nodes - 1),
+        with_("entries", (0, 1, 0), 0),
+        with_("strengths", 1, torch.tensor([0.95, 0.5, 0.0], dtype=torch.float64)),
+    ]
+    for constants in fine:
+        method.check_constants(replace(fitted, constants=constants))
+    wrong = {
+        "labels must lie in": [
+            with_("labels", (1, 0), -2),
+            with_("labels", (1, 0), exposure.num_classes),
+            {**fitted.constants, "labels": labels.int()},
+            {**fitted.constants, "labels": labels.unsqueeze(2)},
+        ],
+        "strengths must be among": [
+            with_("strengths", (1, 0), 0.6),
+            {**fitted.constants, "strengths": strengths.float()},
+            {**fitted.constants, "strengths": strengths[:, :2]},
+        ],
+        "entries must be pairs": [
+            with_("entries", (0, 1, 0), nodes),
+            with_("entries", (0, 0, 0), -1),
+            {**fitted.constants, "entries": entries.int()},
+            {**fitted.constants, "entries": entries[0]},
+            {**fitted.constants, "entries": entries[:, :1]},
+        ],
+        "nothing else": [
+            {"labels": labels, "strengths": strengths},
+            {**fitted.constants, "more": labels},
+        ],
+    }
+    for words, cases in wrong.items():
+        for constants in cases:
+            with pytest.raises(InputError, match=words):
+                method.check_constants(replace(fitted, constants=constants))
+
+
+def test_tables_of_smoothing(monkeypatch):
+    soft = torch.zeros(2, 8, 4, dtype=torch.float64)
+    for limit, jobs in [(8 * 4 * 8 * 3, 3), (8 * 4 * 8 * 3 - 1, 2), (1, 1)]:
+        monkeypatch.setitem(smoothing.TABLE_BYTES, "cpu", limit)
+        assert smoothing.jobs_at_once(soft) == jobs
+    assert smoothing.jobs_at_once(torch.zeros(2, 0, 4)) == 1
+    # Ten of a hundred places are not more than a tenth.
+    entries = torch.stack([torch.arange(10), torch.arange(10).roll(1)])
+    more = torch.cat([entries, torch.tensor([[0], [5]])], 1)
+    assert smoothing.normalised_adjacency(entries, 10).layout == torch.sparse_csr
+    assert smoothing.normalised_adjacency(more, 10).layout == torch.strided
+    monkeypatch.setattr(smoothing, "LARGEST_DENSE", 800)
+    assert smoothing.normalised_adjacency(more, 10).layout == torch.strided
+    monkeypatch.setattr(smoothing, "LARGEST_DENSE", 799)
+    assert smoothing.normalised_adjacency(more, 10).layout == torch.sparse_csr
+
+
+def test_targets_are_each_members_own():
+    exposure = toy_exposure("gcn").restrict(torch.arange(29, 0, -1))
+    train = torch.zeros(30, 2, dtype=torch.bool)
+    val = torch.zeros(30, 2, dtype=torch.bool)
+    train[[3, 7, 20], 0] = train[[5], 1] = True
+    val[[1, 2], 0] = val[[3, 4, 6], 1] = True
+    with pytest.warns(UserWarning, match="member 1 is repaired without any training node of class"):
+        found, judged = find_targets(exposure, DATA.y, train, val)
+    nodes = exposure.recipients
+    assert nodes[found.positions].tolist() == [[20, 7, 3], [5, 5, 5]]
+    assert found.sizes.tolist() == [3, 1] and judged.sizes.tolist() == [2, 3]
+    assert found.real.tolist() == [[True] * 3, [True, False, False]]
+    assert nodes[judged.positions].tolist() == [[2, 1, 2], [6, 4, 3]]
+    torch.testing.assert_close(found.labels, DATA.y[nodes[found.positions]])
+
+
+def refused(exposure, y, train, val):
+    with pytest.raises((InputError, SplitError)) as caught:
+        find_targets(exposure, y, train, val)
+    return str(caught.value)
+
+
+def test_targets_that_cannot_be_used_are_named():
+    exposure = toy_exposure("gcn")
+    train, val = (mask.clone() for mask in masks())
+    both = val.clone()
+    node = int(train[:, 1].nonzero()[0])
+    both[node, 1] = True
+    assert refused(exposure, DATA.y, train, both).startswith(f"node {node} is in train_mask and")
+    assert "(member 1)" in refused(exposure, DATA.y, train, both)
+    empty = val.clone()
+    empty[:, 1] = False
+    assert refused(exposure, DATA.y, train, empty).startswith("val_mask of member 1 is empty")
+    part = exposure.restrict((torch.arange(30) != node).nonzero().view(-1))
+    assert refused(part, DATA.y, train, val).startswith(f"node {node} of train_mask is not among")
+    for label in (-1, 3):
+        y = DATA.y.clone()
+        y[node] = label
+        assert refused(exposure, y, train, val).startswith(f"node {node} has label {label} but")
+    wide = train[:, :1].expand(-1, 3)
+    assert refused(exposure, DATA.y, wide, val).startswith("train_mask has 3 splits but")
+    numbers = torch.tensor([0, 2])
+    assert refused(exposure, DATA.y, numbers, val).startswith("train_mask holds node numbers")
+    assert refused(exposure, DATA.y, train.long(), val).startswith(
+        "train_mask is torch.int64 of 30"
+    )
+    assert "such as train_mask > 0" in refused(exposure, DATA.y, train.float(), val)
+    assert refused(exposure, DATA.y, train[1:], val).startswith("train_mask is torch.bool of 29")
+
+
+def brief(**changes):
+    method = replace(NodeTranslation(hidden=2), budget=replace(NodeTranslation().budget, epochs=1))
+    fitted = method.fit(toy_exposure("gcn"), DATA.y, *masks(), device="cpu")
+    return replace(fitted, **changes)
+
+
+def test_unchanged_members():
+    held = brief(best_epoch=torch.tensor([0, 3]))
+    assert held.unchanged.tolist() == [True, False]
+    never = replace(held.repair, budget=replace(held.repair.budget, epoch_zero=False))
+    assert replace(held, repair=never).unchanged.tolist() == [False, False]
+
+
+def test_repairs_of_other_models_are_told_apart():
+    exposure = toy_exposure("gcn")
+    held = brief(fingerprint=exposure.fingerprint)
+    own = held.logits(exposure)
+    torch.testing.assert_close(held.unbound().logits(exposure), own)
+    first, second = exposure.fingerprint
+    for prints, words in [
+        ((first, "other"), r"other weights \(member 1: other, not"),
+        (("other", second), r"other weights \(member 0: other, not"),
+        ((), "the repair does not say which model"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            replace(held, fingerprint=prints).logits(exposure)
+    with pytest.raises(InputError, match="the exposure does not say which model"):
+        held.logits(replace(exposure, fingerprint=()))
+    alone = held.member(1)
+    torch.testing.assert_close(alone.logits(exposure.member(1))[0], own[1])
+    assert alone.fingerprint == (second,)
+    for index in (-1, 2):
+        with pytest.raises(InputError, match=f"member {index} does not exist; there are 0..1"):
+            held.member(index)
+
+
+def test_more_members_than_nodes_are_smoothed_alike(monkeypatch):
+    generator = torch.Generator().manual_seed(2)
+    soft = torch.rand(3, 2, 4, dtype=torch.float64, generator=generator).softmax(2)
+    labels = torch.tensor([[0, -1], [-1, 2], [3, 1]])
+    operator = torch.tensor([[0.5, 0.25], [0.25, 0.5]], dtype=torch.float64)
+    strengths = smoothing.Strengths(
+        torch.tensor([0.5, 0.8, 0.95], dtype=torch.float64),
+        torch.tensor([0.8, 0.5, 0.8], dtype=torch.float64),
+        torch.tensor([True, False, True]),
+    )
+    alone = [
+        smoothing.correct_and_smooth(
+            operator,
+            soft[[s]],
+            labels[[s]],
+            smoothing.Strengths(*(value[[s]] for value in strengths)),
+            3,
+        )
+        for s in range(3)
+    ]
+    for limit in (1, 2 * 2 * 4 * 8, 1 << 20):
+        monkeypatch.setitem(smoothing.TABLE_BYTES, "cpu", limit)
+        found = smoothing.correct_and_smooth(operator, soft, labels, strengths, 3)
+        torch.testing.assert_close(found, torch.cat(alone))
+
+
+def test_a_repair_is_called_as_it_says_or_as_its_class():
+    class Mine(TemperatureScaling):
+        pass
+
+    class Named(TemperatureScaling):
+        title = "My own"
+
+    assert (Mine.title, Named.title) == ("Mine", "My own")
+    assert TemperatureScaling.title == "Temperature scaling"

@@ -1,0 +1,81 @@
+"""Counts of errors fixed and of shifts inside D_v, on planted predictions and planted shifts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import TINY, tiny_graph
+
+from gnn_repair.backbones import train_backbone
+from gnn_repair.backbones.base import Shape
+from gnn_repair.backbones.convolutional import GCN
+from gnn_repair.exposure import expose
+from gnn_repair.repair import Reweighting, SetTranslation
+from gnn_repair.repair.translation import FittedTranslation
+from gnn_repair.study import PAPER, override
+from gnn_repair.study.evidence_use import errors_fixed, merged, shifts_inside
+
+SETTINGS = override(PAPER, TINY)
+
+
+def test_only_reachable_errors_of_test_nodes_count():
+    y = torch.tensor([0, 1, 2, 0, 1])
+    #                             fixed     fixed     not reachable, not test, still wrong
+    predicted = torch.tensor([[0, 1, 2, 0, 0], [0, 0, 0, 0, 0]])
+    wrong = torch.tensor([[1, 1, 0, 1, 1], [1, 0, 0, 0, 1]]).bool()
+    test = torch.tensor([[1, 1, 1, 0, 1], [1, 1, 1, 1, 1]]).bool().t()
+    counted = errors_fixed(predicted, y, wrong, test)
+    assert counted == [{"reachable_errors_fixed": 2}, {"reachable_errors_fixed": 1}]
+    assert errors_fixed(predicted, y, None, test) == [{}, {}]
+
+
+def test_counts_are_merged_by_member():
+    assert merged([{"a": 1}, {}], [{"b": 2}, {"b": 3}]) == [{"a": 1, "b": 2}, {"b": 3}]
+
+
+@pytest.fixture(scope="module")
+def exposure():
+    frozen = train_backbone(
+        GCN(Shape(8, 2, 0.5)), tiny_graph(), (0, 1), device="cpu",
+        budget=SETTINGS.backbones.short,
+    )  # fmt: skip
+    return expose(frozen)
+
+
+def fitted(repair, exposure):
+    data = tiny_graph()
+    masks = data.train_mask[:, :2], data.val_mask[:, :2]
+    return repair.fit(exposure, data.y, *masks, device="cpu")
+
+
+def test_planted_shifts(exposure, monkeypatch):
+    """Zero is inside, a shift beyond all contributions outside; the frozen rule has no shift."""
+    repair = SetTranslation(budget=SETTINGS.repairs.set_translation, hidden=8)
+    found = replace(fitted(repair, exposure), best_epoch=torch.tensor([3, 3]))
+    far = torch.tensor([2e3, -1e3, -1e3])
+    shift = torch.zeros(2, exposure.num_recipients, 3)
+    shift[0, ::2] = far
+    shift[1, 10:] = far
+    shift[1, 0] = torch.nan
+    monkeypatch.setattr(FittedTranslation, "shift", lambda self, exposure: shift.clone())
+    test = torch.zeros(60, 2, dtype=torch.bool)
+    test[:10, 0] = True
+    test[:16, 1] = True
+    counts = {"shifts_undecided": 0}
+    assert shifts_inside(found, exposure, test) == [
+        {"shifts": 10, "shifts_inside": 5, **counts},
+        {"shifts": 15, "shifts_inside": 9, **counts},
+    ]
+    kept = replace(found, best_epoch=torch.tensor([0, 3]))
+    assert shifts_inside(kept, exposure, test)[0] == {}
+    assert shifts_inside(kept, exposure, test)[1]["shifts"] == 15
+    nothing = replace(found, best_epoch=torch.tensor([0, 0]))
+    assert shifts_inside(nothing, exposure, test) == [{}, {}]
+
+
+def test_other_methods_have_no_shifts(exposure):
+    repair = Reweighting(budget=SETTINGS.repairs.reweighting, hidden=8)
+    everyone = torch.ones(60, 2, dtype=torch.bool)
+    assert shifts_inside(fitted(repair, exposure), exposure, everyone) == [{}, {}]
