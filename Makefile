@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint types tests docs wheel test-minimum test-latest audit mutation clean
+.PHONY: demo test lint types tests docs wheel test-minimum test-latest audit mutation beyond clean
 .NOTPARALLEL:
 
 demo: .venv/.installed
@@ -53,6 +53,10 @@ wheel: .venv/.installed-dev
 
 mutation: .venv/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutation $(ARGS)
+
+# The tables of docs/beyond.md, from the packed records in results/.
+beyond: .venv/.installed
+	$(BIN)/python -m tools.beyond
 
 # The tests on the lowest versions that pyproject.toml allows, and on the newest there are.
 # The newest torch for Linux brings gigabytes of CUDA; without a GPU name a CPU build instead, such

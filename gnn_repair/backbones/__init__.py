@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gnn_repair.backbones.base import Backbone, Readout, Shape, Stream
     from gnn_repair.backbones.frozen import Frozen, load_frozen
     from gnn_repair.backbones.graph import Graph, Operator
+    from gnn_repair.backbones.own_network import FrozenNetwork, OwnNetwork, train_own
     from gnn_repair.backbones.registry import BACKBONES
     from gnn_repair.backbones.train import find_backbone, train_backbone
 
@@ -19,28 +20,34 @@ _HOMES = {
     "BACKBONES": "registry",
     "Backbone": "base",
     "Frozen": "frozen",
+    "FrozenNetwork": "own_network",
     "Graph": "graph",
     "Operator": "graph",
+    "OwnNetwork": "own_network",
     "Readout": "base",
     "Shape": "base",
     "Stream": "base",
     "find_backbone": "train",
     "load_frozen": "frozen",
     "train_backbone": "train",
+    "train_own": "own_network",
 }
 
 __all__ = [
     "BACKBONES",
     "Backbone",
     "Frozen",
+    "FrozenNetwork",
     "Graph",
     "Operator",
+    "OwnNetwork",
     "Readout",
     "Shape",
     "Stream",
     "find_backbone",
     "load_frozen",
     "train_backbone",
+    "train_own",
 ]
 
 

@@ -25,7 +25,7 @@ from gnn_repair.exposure.tails.operations import (
     Select,
 )
 from gnn_repair.exposure.tails.tailed import TailedExposure
-from gnn_repair.highs import new_highs
+from gnn_repair.highs import by_columns, new_highs, pass_lp
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.lowering import Lowered, Root, lower
 from gnn_repair.oracle.tails.solution import TailSolution
@@ -172,21 +172,15 @@ class Program:
 
     def solve(self, highs: Any) -> tuple[float, Floats, bool]:
         """γ's bound, the best shares found, and whether HiGHS came to the end."""
-        import highspy
-
         count = len(self.low)
         matrix = np.array([np.pad(row, (0, count - len(row))) for row, *_ in self.rows])
-        index = np.nonzero(matrix)
-        start = np.append(0, np.cumsum(np.bincount(index[0], minlength=len(matrix))))
         cost = np.zeros(count)
         cost[self.gamma] = -1.0
+        low_rows, high_rows = (np.array([row[k] for row in self.rows]) for k in (1, 2))
         highs.clearModel()
-        highs.passModel(
-            count, len(matrix), len(index[0]), int(highspy.MatrixFormat.kRowwise),
-            int(highspy.ObjSense.kMinimize), 0.0, cost, np.array(self.low), np.array(self.high),
-            np.array([low for _, low, _ in self.rows]), np.array([high for *_, high in self.rows]),
-            start.astype(np.int32), index[1].astype(np.int32), matrix[index],
-            np.array(self.whole, np.int32),
+        pass_lp(
+            highs, cost, np.array(self.low), np.array(self.high), low_rows, high_rows,
+            by_columns(matrix), np.array(self.whole, np.int32),
         )  # fmt: skip
         highs.run()
         ended = highs.modelStatusToString(highs.getModelStatus()) == "Optimal"
@@ -198,7 +192,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MilpComparison:
     """Our verdicts beside a MILP's."""
 
     asked: int
@@ -212,7 +206,7 @@ class Comparison:
 
 def compare_with_milp(
     exposure: TailedExposure, solution: TailSolution, chosen: Integers, seconds: float = 60.0
-) -> Comparison | None:
+) -> MilpComparison | None:
     """Give HiGHS the chosen questions of a solution; None where the tail is not for it."""
     lowered = lower(exposure.tail)
     if not _fits(lowered, exposure):
@@ -237,7 +231,7 @@ def compare_with_milp(
         compared += 1
         if truth != verdict:
             wrong.append(f"node {int(solution.node[i])}: {verdict}, the MILP {truth} ({bound:.3g})")
-    return Comparison(len(chosen), ended, compared, tuple(wrong))
+    return MilpComparison(len(chosen), ended, compared, tuple(wrong))
 
 
 def _truth(

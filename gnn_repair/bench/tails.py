@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from gnn_repair.bench.tail_journal import Journal
-from gnn_repair.bench.tail_milp import Comparison, compare_with_milp
+from gnn_repair.bench.tail_milp import MilpComparison, compare_with_milp
 from gnn_repair.bench.tail_models import tail_exposure, trained
 from gnn_repair.bench.tail_peers import peer_figures
 from gnn_repair.datasets import load_dataset
@@ -72,7 +72,7 @@ class TailRow:
     """Milliseconds a question of that check."""
     lines_for_all: float
     """Microseconds a question of the third stage, every error asked."""
-    milp: Comparison | None
+    milp: MilpComparison | None
     """None where none was asked for, or the tail has operations no MILP has."""
     peers: dict[str, float | None]
     """Milliseconds a question: highspy's LP and MILP, gurobipy's LP; the share the LP excludes."""
@@ -232,7 +232,7 @@ def rows_for_print(rows: Sequence[TailRow]) -> list[dict[str, Any]]:
     ]
 
 
-def _compared(milp: Comparison | None) -> dict[str, Any]:
+def _compared(milp: MilpComparison | None) -> dict[str, Any]:
     """How the comparison went."""
     return {
         "MILPs solved": None if milp is None else f"{milp.ended} of {milp.asked}",

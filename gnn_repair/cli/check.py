@@ -44,11 +44,15 @@ def check(
 
     before = None if save else load_baseline(baseline)
     exposure, solution = _answers(*_made(factory))
+    kind = _kind(exposure, solution)
     if before is None:
         save_baseline(solution, baseline)
-        share = 100 * float(solution.reachable.mean()) if len(solution) else 0.0
-        typer.echo(f"{len(solution):,} answers, reach {share:.2f} %, saved to {baseline}")
+        typer.echo(f"{len(solution):,} answers, reach {_reach(solution)}, saved to {baseline}")
+        if kind:
+            typer.echo(kind)
         return
+    if kind:
+        typer.echo(kind, err=True)  # so that what is printed stays JSON where that is asked for
     affine = hasattr(exposure, "contributions")
     found = compare(solution, before, exposure if affine else None)
     _show(found, format)
@@ -88,6 +92,29 @@ def _answers(model: Any, data: Any, nodes: Any) -> tuple[Any, Any]:
     if target is None:
         raise InputError("data has no y; the check asks about every node's true class")
     return exposure, solve_oracle(exposure, target, nodes)
+
+
+def _reach(solution: Any) -> str:
+    """In per cent; what is proved to what is not excluded where something is undecided."""
+    if not len(solution):
+        return "0.00 %"
+    low = 100 * float(solution.reachable.mean())
+    open_ = 100 * float((~solution.decided).mean())
+    return f"{low:.2f} %" if not open_ else f"{low:.2f} to {low + open_:.2f} %"
+
+
+def _kind(exposure: Any, solution: Any) -> str:
+    """What kind of answers these are, where the model ends in a tail; else nothing."""
+    from gnn_repair.exposure.tails.description import followed_by
+
+    tail = getattr(exposure, "tail", None)
+    if tail is None:
+        return ""
+    left = int((~solution.decided).sum())
+    return (
+        f"the mixture is followed by {followed_by(tail)}: a win was run through the model, a loss "
+        f"is proved by bounds, {left:,} answers are undecided"
+    )
 
 
 def _show(found: BaselineComparison, format: Format) -> None:

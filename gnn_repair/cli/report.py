@@ -9,6 +9,7 @@ import typer
 
 from gnn_repair.atomic import check_target
 from gnn_repair.cli import completion
+from gnn_repair.cli.own_backbones import is_own, load_own, short_name
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ def report(
     ] = None,
     backbone: Annotated[
         str | None,
-        typer.Option(help="Whose nodes to show.", autocompletion=completion.backbone),
+        typer.Option(
+            help="Whose nodes to show; your own: FILE.py:NAME.", autocompletion=completion.backbone
+        ),
     ] = None,
     split: Annotated[int, typer.Option(min=0, help="Whose test nodes to show.")] = 0,
     methods: Annotated[
@@ -61,6 +64,9 @@ def report(
     check_target(out)
     if figures and figures.is_file():
         raise InputError(f"{figures} is a file; name a folder for the figures")
+    own = None
+    if backbone is not None and is_own(backbone):
+        own, backbone = load_own(backbone), short_name(backbone)
     source, protocol, results = _stored(store, digest) if store else (None, PAPER, None)
     case = _case(results, dataset, backbone)
     if case is None:
@@ -77,6 +83,7 @@ def report(
         methods=None if methods == "paper" else [name.strip() for name in methods.split(",")],
         device=device,
         root=root,
+        backbones=own,
         tell=lambda text: typer.echo(f"{text} …", err=True),
     )
     if figures:

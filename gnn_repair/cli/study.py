@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gnn_repair.cli.output import Format, FormatOption, emit
+from gnn_repair.cli.own_backbones import short_name, with_own
 from gnn_repair.cli.parsing import numbers
 from gnn_repair.cli.study_options import (
     BackbonesOption,
@@ -82,7 +83,7 @@ def run(
     with _interruptible(), StudyProgress() as progress:
         outcome = run_study(
             _names(datasets, "datasets"),
-            _names(backbones, "backbones"),
+            with_own(_names(backbones, "backbones")),
             numbers(splits),
             store=store,
             methods=_methods(methods),
@@ -121,7 +122,8 @@ def status(
     from gnn_repair.study.store import Store
 
     settings = chosen_protocol(protocol, set_)
-    runs = all_runs(_names(datasets, "datasets"), _names(backbones, "backbones"), numbers(splits))
+    models = [short_name(name) for name in _names(backbones, "backbones")]
+    runs = all_runs(_names(datasets, "datasets"), models, numbers(splits))
     # A store that is not there yet is an empty one: everything is missing.
     held = open_results(store) if _exists(store) else Store(store)
     plan = make_plan(held, settings, runs, _methods(methods))

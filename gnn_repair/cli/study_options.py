@@ -30,7 +30,7 @@ BackbonesOption = Annotated[
     str,
     typer.Option(
         "--backbones",
-        help="Comma-separated; 'paper' is the paper's eight.",
+        help="Comma-separated; 'paper' is the paper's eight; your own: FILE.py:NAME.",
         autocompletion=completion.backbones,
     ),
 ]

@@ -27,6 +27,7 @@ from gnn_repair.exposure.model_call import (
 )
 from gnn_repair.exposure.model_output import (
     check_numbers,
+    count_classes,
     count_nodes,
     read_output,
     refuse_node_types,
@@ -99,10 +100,19 @@ def expose(
         return exposure
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; pass a torch module or a Frozen")
+    model = _unwrapped(model)
     refuse_compiled(model)
     data = one_graph(data, model, forward)
     with resting(model), torch.no_grad():
         return expose_probing(model, data, hops, forward, tolerance, expected)[0]
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The model itself where it stands in a wrapper that only spreads batches over devices."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        inner: nn.Module = model.module
+        return inner
+    return model
 
 
 def _check_members(expected: Any, exposure: Exposure) -> None:
@@ -123,10 +133,11 @@ def expose_probing(
     expected: Any = None,
 ) -> tuple[Exposure | TailedExposure, FinalAggregation]:
     """The certified exposure, and what was found on the way."""
-    refuse_node_types(data)
+    refuse_node_types(data, model, forward is not None)
     call = invocation(model, data, forward)
     output = call()
-    read = read_output(output, count_nodes(data), partial(why_rows, model, call))
+    nodes = count_nodes(data)
+    read = read_output(output, nodes, partial(why_rows, model, call), count_classes(data, nodes))
     logits, called = read(output), call.text + read.text
     check_numbers(logits, model, data)
     if expected is not None:
@@ -136,7 +147,7 @@ def expose_probing(
     with watch.installed():
         with last_linear(model) as head:
             trace = watch.trace()
-        _check_repeatable(model, logits, trace, cached)
+        _check_repeatable(model, logits, trace, cached, watch.unread_sum)
         finding = find_final(watch, trace, hops)
         if not finding.mixtures and not finding.nodewise:
             raise ExposureRefused(_why_not(watch, trace, finding))
@@ -176,6 +187,8 @@ def watch_of(model: nn.Module, data: Any, run: Callable[[], Tensor], nodes: int)
 
 
 def _why_not(watch: Watch, trace: Trace, finding: FinalAggregation) -> str:
+    if watch.unread_sum:
+        return _unread(watch.model, watch.unread_sum)
     if finding.left_out:
         return finding.left_out[0]
     if finding.idle:
@@ -183,7 +196,18 @@ def _why_not(watch: Watch, trace: Trace, finding: FinalAggregation) -> str:
     return f"{reason(watch, trace)}, so the logits are no mixture of its messages"
 
 
-def _check_repeatable(model: nn.Module, logits: Tensor, trace: Trace, cached: bool) -> None:
+def _unread(model: nn.Module, how: str) -> str:
+    return (
+        f"{type(model).__name__}'s forward aggregates by hand, with {how}: no weighted sum of "
+        "nodes' rows can be read off it; write that layer as a MessagePassing that adds"
+    )
+
+
+def _check_repeatable(
+    model: nn.Module, logits: Tensor, trace: Trace, cached: bool, unread: str
+) -> None:
+    if not trace.calls and unread:
+        raise ExposureRefused(_unread(model, unread))
     if not trace.calls:
         raise ExposureRefused(
             f"no aggregation happens in {type(model).__name__}'s forward (no propagate of PyG, no "

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
 
 from gnn_repair.errors import ExposureRefused
@@ -194,10 +194,35 @@ def aggregator_factor(call: Call, recipients: Tensor) -> tuple[Tensor | None, st
     if isinstance(module, MeanAggregation):
         counts = torch.bincount(recipients, minlength=call.num_nodes)
         return 1 / counts.clamp(min=1).to(call.value.dtype)[recipients], " / degree"
-    raise ExposureRefused(
-        f"{call.title} aggregates by {call.conv.aggr}, which is not a weighted sum of messages; "
-        "only sum and mean aggregators can be exposed"
+    raise ExposureRefused(f"{call.title} aggregates by {_why_no_sum(call.conv)}")
+
+
+def _why_no_sum(conv: Any) -> str:
+    """What an aggregator is and why its result is no weighted sum of messages, in words."""
+    parts = _parts_of_aggregator(conv.aggr_module)
+    only = "only sum and mean aggregators can be exposed"
+    if len(parts) < 2:
+        return f"{conv.aggr}, which is not a weighted sum of messages; {only}"
+    listed = ", ".join(name for name, _ in parts)
+    others = [name for name, module in parts if not is_sum_or_mean(module)]
+    if others:
+        verb = "are no weighted sums" if len(others) > 1 else "is no weighted sum"
+        return f"{listed} side by side, and {' and '.join(others)} {verb} of messages; {only}"
+    return (
+        f"{listed} side by side, which gives a message several weights at once; write it as one "
+        "convolution for each aggregator, their outputs concatenated"
     )
+
+
+def _parts_of_aggregator(module: Any) -> list[tuple[str, Any]]:
+    """Name and module of every aggregator inside one, such as those of a MultiAggregation."""
+    inner = getattr(module, "aggrs", None)
+    if inner is None and isinstance(getattr(module, "aggr", None), nn.Module):
+        return _parts_of_aggregator(module.aggr)
+    if inner is None:
+        name = type(module).__name__.removesuffix("Aggregation").lower()
+        return [(name, module)]
+    return [part for one in inner for part in _parts_of_aggregator(one)]
 
 
 def mixtures_of_split(call: Call, split: Split, names: Sequence[str]) -> list[Mixture]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.model_arguments import field, field_names
 
+LOGITS = ("logits", "logit", "y_pred", "scores")
+"""Names of an output that say what it is."""
 NAMED = "pass forward=lambda model, data: ... that returns the logits"
 
 
@@ -29,7 +32,8 @@ class Reading:
 
     def __call__(self, output: Any) -> Tensor:
         """The logits [N, C]."""
-        tensor: Tensor = output if self.place is None else output[self.place]
+        inner = output if isinstance(output, tuple | list) else _fields(output)
+        tensor: Tensor = output if self.place is None else inner[self.place]
         return two_classes(tensor) if self.binary else tensor
 
 
@@ -53,8 +57,30 @@ def count_nodes(data: Any) -> int | None:
     return None if number is None else int(number)
 
 
-def refuse_node_types(data: Any) -> None:
-    """Several node sets have no single aggregation."""
+def count_classes(data: Any, nodes: int | None) -> int | None:
+    """How many classes the labels of data have; None where it does not say."""
+    y = field(data, "y")
+    if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.shape != (nodes,) or not nodes:
+        return None
+    return int(y.max()) + 1
+
+
+def refuse_node_types(data: Any, model: nn.Module, called: bool) -> None:
+    """Several node sets have no single aggregation.
+
+    Args:
+        data: the graph.
+        model: the model.
+        called: whether the user says how it is called.
+    """
+    taken = [] if called else list(inspect.signature(model.forward).parameters)
+    typed = [name for name in taken if name.endswith("_dict") and field(data, name) is None]
+    if typed:
+        raise ExposureRefused(
+            f"{type(model).__name__}'s forward takes {' and '.join(typed)}, one tensor for each of "
+            "several node types; only messages within one node set can be exposed: pass "
+            "forward=lambda model, data: ... that returns the logits of a type that hears itself"
+        )
     if len(kinds := field(data, "node_types") or ()) > 1:
         raise ExposureRefused(
             f"data has {len(kinds)} types of nodes; only messages within one node set "
@@ -62,13 +88,22 @@ def refuse_node_types(data: Any) -> None:
         )
 
 
-def read_output(output: Any, nodes: int | None, why_rows: Callable[[Tensor, int], str]) -> Reading:
+def read_output(
+    output: Any,
+    nodes: int | None,
+    why_rows: Callable[[Tensor, int], str],
+    classes: int | None = None,
+) -> Reading:
     """Find the logits in a model's output.
+
+    Of several tensors with a row per node they are the one that is called so, else the only one
+    with a column a class.
 
     Args:
         output: what the model returned.
         nodes: how many nodes there are, if known.
         why_rows: says in words why a tensor may have another number of rows.
+        classes: how many classes data has, if known.
     """
     found = [(key, value) for key, value in _tensors(output) if value.is_floating_point()]
     if not found:
@@ -84,7 +119,9 @@ def read_output(output: Any, nodes: int | None, why_rows: Callable[[Tensor, int]
             + why_rows(found[0][1], nodes)
         )
     wide = [(k, v) for k, v in rows if v.dim() == 2 and v.shape[1] > 1]
-    chosen = wide or rows
+    chosen = [(k, v) for k, v in wide if k in LOGITS] or wide or rows
+    if len(chosen) > 1 and classes is not None:
+        chosen = [(k, v) for k, v in chosen if v.shape[-1] == classes] or chosen
     if len(chosen) > 1:
         listed = ", ".join(f"{_named(k)} {list(v.shape)}" for k, v in chosen)
         raise InputError(
@@ -101,8 +138,17 @@ def _tensors(output: Any) -> Iterator[tuple[Any, Tensor]]:
         yield None, output
     elif isinstance(output, tuple | list):
         yield from ((k, v) for k, v in enumerate(output) if isinstance(v, Tensor))
-    elif isinstance(output, dict):
-        yield from ((k, v) for k, v in output.items() if isinstance(v, Tensor))
+    else:
+        yield from ((k, v) for k, v in _fields(output).items() if isinstance(v, Tensor))
+
+
+def _fields(output: Any) -> Mapping[Any, Any]:
+    """What a mapping or a dataclass holds by name; empty for anything else."""
+    if isinstance(output, Mapping):
+        return output
+    if is_dataclass(output) and not isinstance(output, type):
+        return {one.name: getattr(output, one.name) for one in fields(output)}
+    return {}
 
 
 def _kind(output: Any) -> str:
@@ -116,7 +162,8 @@ def _named(key: Any) -> str:
 
 
 def _words(output: Any, key: Any, binary: bool) -> str:
-    text = "" if key is None else f"; logits are {_named(key)} of its {len(output)}"
+    count = len(output) if isinstance(output, tuple | list) else len(_fields(output))
+    text = "" if key is None else f"; logits are {_named(key)} of its {count}"
     return text + ("; its one logit z a node as the two classes (0, z)" if binary else "")
 
 

@@ -16,7 +16,7 @@ from gnn_repair.exposure.final_aggregation import FinalAggregation
 from gnn_repair.exposure.from_model import expose_probing, watch_of, words_of
 from gnn_repair.exposure.known_aggregation import UnplannedError, find_known
 from gnn_repair.exposure.model_call import Forward, invocation
-from gnn_repair.exposure.model_output import Reading, count_nodes, read_output
+from gnn_repair.exposure.model_output import Reading, count_classes, count_nodes, read_output
 from gnn_repair.exposure.model_state import forget_propagations, refuse_compiled, resting
 from gnn_repair.exposure.tails.from_model import expose_tailed
 from gnn_repair.exposure.tails.tailed import TailedExposure
@@ -68,7 +68,8 @@ class ExposurePlan:
             output = call()
             if not readings:
                 why: Callable[[Tensor, int], str] = partial(why_rows, self.model, call)
-                readings.append(read_output(output, count_nodes(data), why))
+                nodes = count_nodes(data)
+                readings.append(read_output(output, nodes, why, count_classes(data, nodes)))
             return readings[0](output)
 
         forget_propagations(self.model)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,9 @@ class Product:
     factor: float = 1.0
     added: Tensor | None = None
     """What the result is added to, its own factor included."""
+    kind: ClassVar[str] = "matrix product"
+    rule: ClassVar[str] = "α = the matrix's entry, h = the source's row"
+    coefficients_from: ClassVar[str] = "the matrix itself"
 
     def value(self, entries: Tensor | None = None) -> Tensor:
         """A h [N, D] times the factor, or with other numbers [T] for A's entries and the factor."""
@@ -69,12 +72,13 @@ class ProductCall(Call):
     @property
     def kind(self) -> str:
         """What aggregates."""
-        return "matrix product"
+        product: Product = self.arguments["product"]
+        return product.kind
 
     @property
     def last(self) -> str:
         """The title of the last one."""
-        return "the last matrix product" + (f", in `{self.site.name}`," * bool(self.site.name))
+        return f"the last {self.kind}" + (f", in `{self.site.name}`," * bool(self.site.name))
 
     @property
     def num_nodes(self) -> int:
@@ -188,11 +192,27 @@ def _same_memory(matrix: Tensor, other: Any) -> bool:
 class Products(TorchFunctionMode):
     """While open, products with an N × N matrix are handed to a function that does them."""
 
-    def __init__(self, nodes: int, seen: Callable[[Product], Tensor]) -> None:
+    def __init__(
+        self, nodes: int, seen: Callable[[Product], Tensor], busy: Callable[[], bool]
+    ) -> None:
+        """Watch products of one size.
+
+        Args:
+            nodes: N.
+            seen: does a product.
+            busy: whether a convolution is running, whose own sums are none of ours.
+        """
+        from gnn_repair.exposure.sums_by_hand import HandSums
+
         super().__init__()
-        self.nodes, self.seen = nodes, seen
+        self.nodes, self.seen, self.busy = nodes, seen, busy
+        self.sums = HandSums(nodes)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let a torch function run, or hand over the product that it is."""
-        product = read_product(func, args, kwargs or {}, self.nodes)
-        return func(*args, **(kwargs or {})) if product is None else self.seen(product)
+        given = kwargs or {}
+        product = read_product(func, args, given, self.nodes)
+        if product is None and not self.busy():
+            self.sums.note(func, args, given)
+            product = self.sums.read(func, args, given)
+        return func(*args, **given) if product is None else self.seen(product)

@@ -58,7 +58,8 @@ class Watch:
         self.model = model
         self.forward = forward
         self._parts_of = parts_of
-        self._products = Products(nodes, self._product)
+        # What a convolution adds up beside its propagates (attention's denominators) is its own.
+        self._products = Products(nodes, self._product, lambda: bool(self._inside or self._open))
         self._is_feature_map = is_feature_map
         self._inside = 0
         self._running: list[str] = []
@@ -76,6 +77,11 @@ class Watch:
         self._before: dict[Site, int] = {}
         self._reach = 0
         self.on_propagate: Callable[[int], None] | None = None
+
+    @property
+    def unread_sum(self) -> str:
+        """A sum over edges by hand that could not be read, in words; empty: there was none."""
+        return self._products.sums.other
 
     @contextmanager
     def installed(self) -> Iterator[Watch]:
@@ -144,6 +150,7 @@ class Watch:
             seen: is filled with the arguments of every propagate.
         """
         self._counts.clear()
+        self._products.sums.gathered.clear()
         self._open.clear()
         self._running.clear()
         self._inside = 0

@@ -18,6 +18,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.from_model import expose
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
+from gnn_repair.oracle.explainer_masks import Layers, explain_message, exposed_layers, masks_of
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tails.solution import TailSolution
@@ -42,9 +43,12 @@ class OracleExplainer(ExplainerAlgorithm):
     * the first number of ``fidelity`` (fid+) multiplies by one minus the mask, which is no
       reweighting: it means nothing here.
 
-    Layers with several groups (heads, relations), hops beyond the edges, and self-loops that a
-    convolution adds itself have no place in one number per edge and are refused; add the loops to
-    ``edge_index`` beforehand. ``solution`` carries margins and certificates, one LP per node.
+    With several groups (heads, parallel layers) ``edge_mask`` holds Σλ/Σα of an edge's groups and
+    ``group_mask`` [E, G] each group's own ratio; the exposed layers apply the latter when they are
+    given the former. Layers that propagate several times (relations), hops beyond the edges, and
+    self-loops that a convolution adds itself have no place on edges and are refused; add the loops
+    to ``edge_index`` beforehand. ``solution`` carries margins and certificates, one LP per node; a
+    model with a tail gives verdicts, and an undecided node the best λ that was found.
 
     Args:
         exposure: of the model on the graph to be explained; found with
@@ -84,12 +88,14 @@ class OracleExplainer(ExplainerAlgorithm):
         nodes = None if index is None else torch.as_tensor(index).reshape(-1)
         if nodes is not None and nodes.dtype == torch.bool:
             nodes = nodes.nonzero().view(-1)
-        layer = exposed_layer(model, exposure)
+        layers = exposed_layers(model, exposure)
         solution = solve_oracle(exposure, target, nodes, threads=self.threads)
-        edge_mask = mask_of(solution, exposure, edge_index).to(x.device)
-        _prepare(model, layer, x, edge_index, kwargs)
+        masks = masks_of(solution, exposure, edge_index)
+        edge_mask, group_mask = (mask.to(x.device) for mask in masks)
+        _prepare(model, layers, (x, edge_index), (edge_mask, group_mask), kwargs)
         _check_faithful(model, exposure, solution, (x, edge_index), edge_mask, kwargs)
-        return Explanation(edge_mask=edge_mask, solution=solution)
+        more = {"group_mask": group_mask} if exposure.num_groups > 1 else {}
+        return Explanation(edge_mask=edge_mask, solution=solution, **more)
 
     def supports(self) -> bool:
         """Node-level classification with an edge mask and no node mask."""
@@ -109,130 +115,53 @@ class OracleExplainer(ExplainerAlgorithm):
                 _forget_columns(module)
 
 
-def exposed_layer(model: nn.Module, exposure: Exposure | TailedExposure) -> MessagePassing:
-    """The layer whose messages the exposure reweights; InputError unless it has one group."""
-    if exposure.num_groups > 1:
-        raise InputError(
-            f"the exposure has {exposure.num_groups} groups (heads, hops or relations), and PyG's "
-            "edge mask holds one number an edge; use solve_oracle instead"
-        )
-    name = exposure.groups[0].name
-    layer = dict(model.named_modules()).get(name)
-    if not isinstance(layer, MessagePassing):
-        raise InputError(
-            f"the model has no layer named {name!r}, so λ has no place on its edges: the exposure "
-            "goes beyond one hop or is another model's; use solve_oracle instead"
-        )
-    return layer
-
-
-def mask_of(
-    solution: OracleSolution | TailSolution, exposure: Exposure | TailedExposure, edge_index: Tensor
-) -> Tensor:
-    """λ/α on the columns of ``edge_index`` [E] that lead to solved nodes, 0 elsewhere.
-
-    Columns are matched by (source, recipient); parallel ones carry the same message and share the
-    ratio Σλ / Σα.
-    """
-    if bool((exposure.sources < 0).any()):
-        raise InputError("relaxed masses have terms without an edge; use solve_oracle instead")
-    size, classes = exposure.num_nodes, np.unique(solution.node)
-    if len(classes) < len(solution):
-        raise InputError("several classes of one node have no place in one mask; explain one")
-    ends = exposure.segments.cpu().numpy()
-    position = solution.recipient
-    counts = ends[position + 1] - ends[position]
-    starts = np.cumsum(counts) - counts
-    term = np.arange(counts.sum()) + np.repeat(ends[position] - starts, counts)
-    recipient = np.repeat(solution.node, counts)
-    source = exposure.sources.cpu().numpy()[exposure.rows.cpu().numpy()[term]].astype(np.int64)
-    alpha = exposure.coefficients[0].double().cpu().numpy()
-    share = np.zeros(exposure.num_terms)
-    share[solution.terms] = solution.coefficients
-    keys, where = np.unique(recipient * size + source, return_inverse=True)
-    whole = np.bincount(where, alpha[term], len(keys))
-    moved = np.bincount(where, share[term], len(keys))
-    columns = (edge_index[1] * size + edge_index[0]).cpu().numpy()
-    _check_places(keys, whole, moved, columns, size)
-    place = np.searchsorted(keys, columns).clip(max=max(len(keys) - 1, 0))
-    found = keys[place] == columns if len(keys) else np.zeros(len(columns), bool)
-    ratio = np.where(whole > 0, moved / np.where(whole > 0, whole, 1.0), 0.0)
-    mask = np.where(found, ratio[place] if len(keys) else 0.0, 0.0)
-    return torch.from_numpy(mask).to(exposure.coefficients.dtype)
-
-
-def _check_places(
-    keys: np.ndarray[Any, Any],
-    whole: np.ndarray[Any, Any],
-    moved: np.ndarray[Any, Any],
-    columns: np.ndarray[Any, Any],
-    size: int,
-) -> None:
-    """Raise InputError where a term has no column, or λ cannot be a multiple of α."""
-    missing = ~np.isin(keys, columns) & ((whole > 0) | (moved > 0))
-    if missing.any():
-        recipient, source = divmod(int(keys[missing][0]), size)
-        if recipient == source:
-            raise InputError(
-                f"the convolution adds a self-loop to node {source} that edge_index does not have; "
-                "pass add_remaining_self_loops(edge_index)[0] so that it has a place in the mask"
-            )
-        raise InputError(
-            f"node {source} reaches node {recipient} without an edge: the exposure goes beyond one "
-            "hop, so λ has no place on edges; use solve_oracle instead"
-        )
-    if ((whole == 0) & (moved > 0)).any():
-        recipient, source = divmod(int(keys[(whole == 0) & (moved > 0)][0]), size)
-        raise InputError(
-            f"the edge from node {source} to node {recipient} has coefficient 0, and no mask makes "
-            "more of it; use solve_oracle instead"
-        )
-
-
-def explain_message(self: Any, inputs: Tensor, dim_size: int | None) -> Tensor:
-    """PyG's method of that name for a layer that reorders its edges, as GCN does with self-loops:
-    each message is multiplied by the mask of its own edge."""
-    mask, (columns, total) = self._edge_mask, self._mask_columns
-    if mask.numel() != total or inputs.size(self.node_dim) != columns.numel():
-        return MessagePassing.explain_message(self, inputs, dim_size)
-    mask = mask.sigmoid() if self._apply_sigmoid else mask
-    shape = [1] * inputs.dim()
-    shape[self.node_dim] = -1
-    return inputs * mask[columns.to(mask.device)].view(shape).to(inputs.dtype)
-
-
 def _prepare(
-    model: nn.Module, layer: MessagePassing, x: Tensor, edge_index: Tensor, kwargs: dict[str, Any]
+    model: nn.Module,
+    layers: Layers,
+    graph: tuple[Tensor, Tensor],
+    masks: tuple[Tensor, Tensor],
+    kwargs: dict[str, Any],
 ) -> None:
-    """Only ``layer`` takes masks, and it takes them in the order of its own messages."""
+    """Only ``layers`` take masks, and they take them in the order of their own messages."""
     for module in model.modules():
         if isinstance(module, MessagePassing):
-            module.explain = None if module is layer else False
-    _forget_columns(layer)
-    seen: list[Tensor] = []
+            module.explain = None if module in layers else False
+    seen: dict[MessagePassing, list[Tensor]] = {layer: [] for layer in layers}
 
-    def note(_: Any, arguments: Any) -> None:
+    def note(layer: Any, arguments: Any) -> None:
         if isinstance(arguments[0], Tensor) and not arguments[0].is_sparse:
-            seen.append(arguments[0])
+            seen[layer].append(arguments[0])
 
-    handle = layer.register_propagate_forward_pre_hook(note)
+    handles = []
+    for layer in layers:
+        _forget_columns(layer)
+        handles.append(layer.register_propagate_forward_pre_hook(note))
     try:
         with torch.no_grad():
-            model(x, edge_index, **kwargs)
+            model(*graph, **kwargs)
     finally:
-        handle.remove()
-    if len(seen) != 1:
-        raise InputError(
-            "the exposed layer propagates several times or along no list of edges, so no edge mask "
-            "reweights it; use solve_oracle instead"
-        )
-    size = x.shape[0]
+        for handle in handles:
+            handle.remove()
+    for layer, groups in layers.items():
+        if len(seen[layer]) != 1:
+            raise InputError(
+                "the exposed layer propagates several times or along no list of edges, so no edge "
+                "mask reweights it; use solve_oracle instead"
+            )
+        _note_columns(layer, seen[layer][0], graph, (masks[0], masks[1][:, groups]))
+
+
+def _note_columns(
+    layer: MessagePassing, entries: Tensor, graph: tuple[Tensor, Tensor], masks: Any
+) -> None:
+    """Tell a layer which column of the graph each of its messages belongs to."""
+    size, edge_index = graph[0].shape[0], graph[1]
     columns = (edge_index[1] * size + edge_index[0]).cpu().numpy()
-    entries = (seen[0][1] * size + seen[0][0]).cpu().numpy()
+    own = (entries[1] * size + entries[0]).cpu().numpy()
     order = np.argsort(columns, kind="stable")
-    place = order[np.searchsorted(columns[order], entries).clip(max=len(columns) - 1)]
-    if (columns[place] == entries).all():
-        layer._mask_columns = torch.from_numpy(place), len(columns)
+    place = order[np.searchsorted(columns[order], own).clip(max=len(columns) - 1)]
+    if (columns[place] == own).all():
+        layer._mask_columns = torch.from_numpy(place), len(columns), *masks
         layer.explain_message = MethodType(explain_message, layer)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from gnn_repair.oracle.tails.reach import TailClassReach, TailReach
+    from gnn_repair.oracle.tails.solution import TailSolution
 
 QUANTILE = 1.959963984540054
 """Of the normal distribution, for 95 % intervals."""
@@ -215,8 +216,16 @@ def reach(
     return summarise(exposure, solve_oracle(exposure, y, mask, threads=threads))
 
 
-def summarise(exposure: Exposure, solution: OracleSolution) -> Reach:
+@overload
+def summarise(exposure: Exposure, solution: OracleSolution) -> Reach: ...
+@overload
+def summarise(exposure: TailedExposure, solution: TailSolution) -> TailReach: ...
+def summarise(
+    exposure: Exposure | TailedExposure, solution: OracleSolution | TailSolution
+) -> Reach | TailReach:
     """The figures of a solution whose targets are the true classes."""
+    if isinstance(exposure, TailedExposure) or not isinstance(solution, OracleSolution):
+        return _summarise_tail(exposure, solution)
     predicted = exposure.frozen_logits.argmax(2).cpu().numpy()
     wrong = predicted[solution.member, solution.node] != solution.target
     decided, reachable, active = solution.decided, solution.reachable, solution.support
@@ -226,6 +235,18 @@ def summarise(exposure: Exposure, solution: OracleSolution) -> Reach:
         counts = count_reach(reachable[own], wrong[own], active[own], decided[own])
         members.append(MemberReach(counts))
     return Reach(tuple(members), solution.skipped, exposure.scope)
+
+
+def _summarise_tail(exposure: Any, solution: Any) -> TailReach:
+    from gnn_repair.oracle.tails.reach import summarise_tail
+    from gnn_repair.oracle.tails.solution import TailSolution
+
+    if not isinstance(exposure, TailedExposure) or not isinstance(solution, TailSolution):
+        raise InputError(
+            f"a {type(solution).__name__} is no solution of {exposure!r:.60}; solve the oracle on "
+            "the exposure that is summarised"
+        )
+    return summarise_tail(exposure, solution)
 
 
 @dataclass(frozen=True, eq=False)

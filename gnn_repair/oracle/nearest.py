@@ -11,20 +11,23 @@ and b_r = margin − (z⁰_c − z⁰_r),
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from torch import Tensor
 
+from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import TIGHT, new_highs, pass_lp, status_of
 from gnn_repair.oracle.second_attempt import SMALLEST
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, check_number, instance
-from gnn_repair.oracle.tails.refusal import refuse_tail
 from gnn_repair.oracle.threads import over_lps
 from gnn_repair.oracle.witness import sender
+
+if TYPE_CHECKING:
+    from gnn_repair.oracle.tails.nearest import TailNearest
 
 ALREADY, MOVED, UNREACHABLE, UNSOLVED = "already wins", "moved", "unreachable", "failed"
 SETTLED = 1000 * TIGHT
@@ -71,6 +74,7 @@ class Nearest:
     __repr__ = __str__
 
 
+@overload
 def nearest_reweighting(
     exposure: Exposure,
     target: Tensor,
@@ -78,7 +82,24 @@ def nearest_reweighting(
     *,
     margin: float = 1e-6,
     threads: int | None = None,
-) -> tuple[Nearest, ...]:
+) -> tuple[Nearest, ...]: ...
+@overload
+def nearest_reweighting(
+    exposure: TailedExposure,
+    target: Tensor,
+    nodes: Tensor | None = None,
+    *,
+    margin: float = 1e-6,
+    threads: int | None = None,
+) -> tuple[TailNearest, ...]: ...
+def nearest_reweighting(
+    exposure: Exposure | TailedExposure,
+    target: Tensor,
+    nodes: Tensor | None = None,
+    *,
+    margin: float = 1e-6,
+    threads: int | None = None,
+) -> tuple[Nearest, ...] | tuple[TailNearest, ...]:
     """The admissible λ closest to α in moved mass that makes the target win by ``margin``.
 
     Args:
@@ -87,9 +108,16 @@ def nearest_reweighting(
         nodes: which nodes.
         margin: the worst-rival margin to reach.
         threads: worker threads, each with its own highspy.
+
+    Returns:
+        One answer a node. With a tail, a λ that was run through the model and the mass that it
+        moves, with what is proved to move at least.
     """
-    refuse_tail(exposure, "nearest_reweighting")
     margin = check_number(margin, "margin")
+    if isinstance(exposure, TailedExposure):
+        from gnn_repair.oracle.tails.nearest import nearest_on_tail
+
+        return nearest_on_tail(exposure, target, nodes, margin)
     solution = solve_oracle(exposure, target, nodes, threads=threads)
     tables = Tables.of(exposure)
     alpha = exposure.coefficients.double().cpu().numpy()
@@ -137,15 +165,10 @@ def _nearest(
     if not reachable:
         return {**answer, "status": UNREACHABLE, "moved": np.nan}
     lengths, unit = _lengths(problem, need, optimum)
-    _pass(highs, problem, alpha, need, lengths, unit)
-    highs.run()
-    solution = highs.getSolution()
-    if status_of(highs) != "Optimal":
+    solved = _run(highs, problem, alpha, need, lengths, unit)
+    if solved is None:
         return {**answer, "status": UNSOLVED, "moved": np.nan}
-    count = len(alpha)
-    values = np.array(solution.col_value)
-    change = (values[:count] - values[count:]) * unit / lengths
-    duals = np.array(solution.row_dual)[: len(need)].clip(min=0.0) / unit
+    change, duals = solved
     weights[problem.rivals] = duals
     # highspy leaves rounding behind; against a huge gap even that may matter.
     active = np.abs(change) * lengths > 1e-12 * problem.mass.max() * unit
@@ -161,6 +184,29 @@ def _nearest(
         "terms": problem.terms[active],
         "change": change[active],
     }
+
+
+def closest(highs: Any, problem: Instance, alpha: Floats, margin: float) -> Floats | None:
+    """λ − α [K] of the nearest λ whose margins reach ``margin``; None where there is none."""
+    need = margin - problem.fixed - alpha @ problem.gaps
+    if need.max() <= 0:
+        return np.zeros(len(alpha))
+    solved = _run(highs, problem, alpha, need, *_lengths(problem, need, problem.terms))
+    return None if solved is None else solved[0]
+
+
+def _run(
+    highs: Any, problem: Instance, alpha: Floats, need: Floats, lengths: Floats, unit: float
+) -> tuple[Floats, Floats] | None:
+    """λ − α [K] and w [R]; None where highspy finds no optimum."""
+    _pass(highs, problem, alpha, need, lengths, unit)
+    highs.run()
+    if status_of(highs) != "Optimal":
+        return None
+    solution, count = highs.getSolution(), len(alpha)
+    values = np.array(solution.col_value)
+    change = (values[:count] - values[count:]) * unit / lengths
+    return change, np.array(solution.row_dual)[: len(need)].clip(min=0.0) / unit
 
 
 def moved_bound(problem: Instance, alpha: Floats, need: Floats, duals: Floats) -> float:

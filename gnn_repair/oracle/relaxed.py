@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.oracle.counting import count_reach, mean_over_members
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tables import Floats, Integers, check_number
-from gnn_repair.oracle.tails.refusal import refuse_tail
 from gnn_repair.thresholds import REACHABLE
+
+if TYPE_CHECKING:
+    from gnn_repair.oracle.tails.relaxed_masses import TailRelaxedMargins
 
 SLACKS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
 """From exact masses to masses that may vanish or double; denser where reach changes fastest."""
@@ -77,6 +80,7 @@ class RelaxedMargins:
     __repr__ = __str__
 
 
+@overload
 def relaxed_margins(
     exposure: Exposure,
     target: Tensor | Literal["all"],
@@ -85,7 +89,26 @@ def relaxed_margins(
     slack: Sequence[float] = SLACKS,
     between_groups: bool = False,
     threads: int | None = None,
-) -> RelaxedMargins:
+) -> RelaxedMargins: ...
+@overload
+def relaxed_margins(
+    exposure: TailedExposure,
+    target: Tensor | Literal["all"],
+    nodes: Tensor | None = None,
+    *,
+    slack: Sequence[float] = SLACKS,
+    between_groups: bool = False,
+    threads: int | None = None,
+) -> TailRelaxedMargins: ...
+def relaxed_margins(
+    exposure: Exposure | TailedExposure,
+    target: Tensor | Literal["all"],
+    nodes: Tensor | None = None,
+    *,
+    slack: Sequence[float] = SLACKS,
+    between_groups: bool = False,
+    threads: int | None = None,
+) -> RelaxedMargins | TailRelaxedMargins:
     """γ_v(c) when each group's mass may lie in m_g(1−ρ) … m_g(1+ρ), for each ρ in ``slack``.
 
     Args:
@@ -97,8 +120,12 @@ def relaxed_margins(
         threads: worker threads.
     """
     slack = _slacks(slack)
+    if isinstance(exposure, TailedExposure):
+        from gnn_repair.oracle.tails.relaxed_masses import relaxed_on_tail
+
+        return relaxed_on_tail(exposure, target, nodes, slack, between_groups)
     solutions = [
-        solve_oracle(relax(exposure, rho, between_groups), target, nodes, threads=threads)
+        solve_oracle(relax_mixture(exposure, rho, between_groups), target, nodes, threads=threads)
         for rho in slack
     ]
     first = solutions[0]
@@ -125,24 +152,45 @@ def _slacks(slack: Sequence[float]) -> tuple[float, ...]:
     return slacks
 
 
-def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exposure:
+@overload
+def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exposure: ...
+@overload
+def relax(
+    exposure: TailedExposure, slack: float, between_groups: bool = False
+) -> TailedExposure: ...
+def relax(
+    exposure: Exposure | TailedExposure, slack: float, between_groups: bool = False
+) -> Exposure | TailedExposure:
     """The exposure whose exact-mass problem is the relaxed problem of ``exposure``.
 
     It has the same frozen logits. Its null terms point at the last table row: a zero contribution,
     a zero message of its own, sent by nobody (source −1). Repairs and reports, which are about
     messages that somebody sent, refuse it.
     """
-    refuse_tail(exposure, "relaxed_margins")
+    if isinstance(exposure, TailedExposure):
+        from gnn_repair.oracle.tails.relaxed_masses import relax_tail
+
+        return relax_tail(exposure, slack, between_groups)
+    return relax_mixture(exposure, slack, between_groups)
+
+
+def relax_mixture(exposure: Exposure, slack: float, between_groups: bool = False) -> Exposure:
+    """:func:`relax` of a mixture, whatever follows it."""
     slack = check_number(slack, "slack")
     if not 0 <= slack <= 1:
         raise InputError(f"slack must lie between 0 and 1, not {slack}")
     if between_groups:
-        exposure = replace(
-            exposure,
-            groups=(Group("all groups", "merged", "merged"),),
-            segments=exposure.segments[:: exposure.num_groups].contiguous(),
-        )
+        exposure = merged_groups(exposure)
     return _with_slack(exposure, slack) if slack > 0 else exposure
+
+
+def merged_groups(exposure: Exposure) -> Exposure:
+    """The exposure in which mass may move between groups: one group with all terms."""
+    return replace(
+        exposure,
+        groups=(Group("all groups", "merged", "merged"),),
+        segments=exposure.segments[:: exposure.num_groups].contiguous(),
+    )
 
 
 def _with_slack(exposure: Exposure, slack: float) -> Exposure:
@@ -175,6 +223,14 @@ def _with_slack(exposure: Exposure, slack: float) -> Exposure:
         sources=torch.cat([exposure.sources, exposure.sources.new_full((1,), -1)]),
         residual=None,
     )
+
+
+def old_terms(exposure: Exposure, slack: float) -> Tensor:
+    """[T']: the term of ``exposure`` behind each term of the relaxed one, −1 for a null term."""
+    if slack == 0:
+        return torch.arange(exposure.num_terms)
+    lengths = exposure.segments.diff()
+    return _origins(exposure.segments, lengths, lengths + (lengths > 0).long(), slack < 1)
 
 
 def _origins(segments: Tensor, lengths: Tensor, loose: Tensor, firm: bool) -> Tensor:

@@ -9,13 +9,14 @@ interchangeable, the others do not matter. Notable is more than a hundredth of t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import new_highs, pass_lp
 from gnn_repair.oracle.reference_solvers import oracle_matrix
@@ -24,10 +25,12 @@ from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, check_number, instance
-from gnn_repair.oracle.tails.refusal import refuse_tail
 from gnn_repair.oracle.threads import over_lps
 from gnn_repair.oracle.witness import sender
 from gnn_repair.thresholds import ACTIVE
+
+if TYPE_CHECKING:
+    from gnn_repair.oracle.tails.needed import NeededTerms
 
 NOTABLE = 0.01
 """Share of a group's mass below which a term does not matter: nobody would name it as a reason."""
@@ -80,6 +83,7 @@ class StableEvidence:
     __repr__ = __str__
 
 
+@overload
 def stable_evidence(
     exposure: Exposure,
     target: Tensor,
@@ -87,20 +91,44 @@ def stable_evidence(
     *,
     epsilon: float = 1e-3,
     threads: int | None = None,
-) -> tuple[StableEvidence, ...]:
+) -> tuple[StableEvidence, ...]: ...
+@overload
+def stable_evidence(
+    exposure: TailedExposure,
+    target: Tensor,
+    nodes: Tensor,
+    *,
+    epsilon: float = 1e-3,
+    threads: int | None = None,
+) -> tuple[NeededTerms, ...]: ...
+def stable_evidence(
+    exposure: Exposure | TailedExposure,
+    target: Tensor,
+    nodes: Tensor,
+    *,
+    epsilon: float = 1e-3,
+    threads: int | None = None,
+) -> tuple[StableEvidence, ...] | tuple[NeededTerms, ...]:
     """The smallest and largest λ_a of every term over reweightings within ``epsilon`` of γ.
 
     Args:
         exposure: as for :func:`solve_oracle`, like ``target``, ``nodes`` and ``threads``.
         target: [N] a class per node.
         nodes: which nodes; this solves up to two LPs per term, so choose a few.
-        epsilon: how far below γ, in logits.
+        epsilon: how far below γ, in logits; γ of a model with a tail is known up to its verdict
+            only, so there the question is whether the class still wins without the term.
         threads: worker threads, each with its own highspy.
+
+    Returns:
+        One answer a node. With a tail, a verdict about every term.
     """
-    refuse_tail(exposure, "stable_evidence")
     epsilon = check_number(epsilon, "epsilon")
     if not epsilon > 0:
         raise InputError(f"epsilon must be positive, not {epsilon}")
+    if isinstance(exposure, TailedExposure):
+        from gnn_repair.oracle.tails.needed import needed_terms
+
+        return needed_terms(exposure, target, nodes)
     solution = solve_oracle(exposure, target, nodes, threads=threads)
     tables = Tables.of(exposure)
     sources = exposure.sources.cpu().numpy()

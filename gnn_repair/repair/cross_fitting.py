@@ -178,6 +178,8 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
         own = {f"own/{name}": by_copy[name] for name in by_copy if name not in stack.trained}
         told = {"out_of_fold": by_node(task, outcome.out_of_fold)}
         if transductive:
+            # It answers from what it said here, so what a copy would read with is not kept.
+            own = {}
             told |= {
                 "log_probs": by_node(task, outcome.log_probs),
                 "signature": signature(task.exposure),

@@ -164,7 +164,7 @@ METHODS: dict[str, Method] = {
         output="weighed rungs",
         message_set=True,
         repair="ladder.ladder:EvidenceLadder",
-        reads=(*_SHARED, "repairs.set_translation"),
+        reads=(*_SHARED, "repairs.evidence_ladder"),
         look=Look("circle", "#d55e00", "#f08040"),
         needs=("data",),
     ),

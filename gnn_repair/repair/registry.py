@@ -97,6 +97,10 @@ def _check_sizes(header: dict[str, Any]) -> None:
 def _check_fitted(fitted: FittedRepair, tensors: Mapping[str, Tensor]) -> None:
     """Members, statistics, constants and the parameters' shapes agree."""
     repair, members = fitted.repair, fitted.num_members
+    if fitted.fingerprint and len(fitted.fingerprint) != members:
+        raise InputError(
+            f"it has {len(fitted.fingerprint)} fingerprints for {members} members; save it again"
+        )
     check_statistics(tensors, members, repair.most_epochs)
     for name, value in {**fitted.parameters, **fitted.constants}.items():
         shared = name in fitted.constants and value.shape[:1] == (1,)

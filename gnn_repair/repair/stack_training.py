@@ -113,7 +113,7 @@ def train_stack(
 
     trainee = RoleTrainee(
         initial_copies(repair, judged, roles.copies),
-        lambda p: repair.tables(p, judged),
+        lambda p: repair.tables({**p, **constants}, judged),
         predict(learned),
         predict(judged),
         roles,

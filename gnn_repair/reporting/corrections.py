@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.repair.methods import METHODS, title_of
 
 RESERVED = ("frozen", "oracle", "what_if", "unit")
@@ -24,10 +24,11 @@ class FittedLike(Protocol):
     """A fitted repair. One that reweights also has ``coefficients(exposure)``, one that
     translates ``shift(exposure)``."""
 
-    def logits(self, exposure: Exposure) -> Tensor:
+    def logits(self, exposure: Any) -> Tensor:
         """[S, n, C] at the recipients."""
 
 
+AnyExposure = Exposure | TailedExposure
 RepairLike = FittedLike | Tensor
 """A fitted repair, or the logits [N, C] of a method of one's own."""
 
@@ -55,7 +56,7 @@ class Correction:
 
 
 def correction_of(
-    name: str, repair: RepairLike, exposure: Exposure, part: Exposure, member: int
+    name: str, repair: RepairLike, exposure: AnyExposure, part: AnyExposure, member: int
 ) -> Correction:
     """The repair's answers at the recipients of ``part``, a cut of ``exposure``."""
     key = _key(name)
@@ -82,7 +83,7 @@ def _key(name: str) -> str:
     return key if key in METHODS else name
 
 
-def _own_logits(name: str, logits: Tensor, part: Exposure) -> NDArray[np.float64]:
+def _own_logits(name: str, logits: Tensor, part: AnyExposure) -> NDArray[np.float64]:
     expected = (part.num_nodes, part.num_classes)
     if tuple(logits.shape) != expected:
         raise InputError(

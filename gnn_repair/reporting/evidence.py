@@ -15,16 +15,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.oracle.counting import ReachCounts, count_reach
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.oracle.tails.solution import TailSolution
 from gnn_repair.reporting.corrections import Correction, RepairLike, correction_of
 from gnn_repair.reporting.inputs import INTEGERS, check_gathered, check_solution
+from gnn_repair.reporting.tail_evidence import TailEvidence, tail_evidence
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Solution = OracleSolution | TailSolution
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +51,7 @@ class Evidence:
     frozen_logits: Floats
     """[n, C]: z⁰."""
     fixed_logits: Floats
-    """[n, C]: β."""
+    """[n, C]: β; zero with a tail, which knows no such part of logits."""
     segments: Integers
     """[n·G + 1]: terms of node i and group g are ``segments[i·G+g] : segments[i·G+g+1]``."""
     rows: Integers
@@ -56,11 +59,12 @@ class Evidence:
     coefficients: Floats
     """[T]: α."""
     contributions: Floats
-    """[R, C]: ℓ."""
+    """[R, C]: ℓ; zero with a tail."""
     sources: Integers
     """[R]: the node that sent it."""
     margin: Floats
-    """[n]: γ of the true class; NaN where not solved or not decided."""
+    """[n]: γ of the true class; NaN where not solved or not decided. With a tail, the best margin
+    that was found."""
     rival_weights: Floats
     """[n, C]: w."""
     witness: Floats
@@ -70,6 +74,8 @@ class Evidence:
     """[2, E]: each undirected edge once, for drawing; None where the graph is not known."""
     unlabelled: int = 0
     """Chosen nodes that are not shown because their class is unknown."""
+    tail: TailEvidence | None = None
+    """Verdicts and logits of a model that ends in a nonlinear tail."""
     origin: str = field(default="", kw_only=True)
 
     @property
@@ -105,17 +111,21 @@ class Evidence:
 
     @property
     def reach(self) -> ReachCounts:
-        """What is counted over the chosen nodes; those without an answer are counted nowhere."""
+        """What is counted over the chosen nodes; those without an answer are counted nowhere. Of a
+        tail the proved ones, out of all."""
+        if self.tail is not None:
+            everyone = np.ones(len(self.nodes), bool)
+            return count_reach(self.tail.proved, ~self.right, self.support, everyone)
         return count_reach(self.reachable, ~self.right, self.support, ~np.isnan(self.margin))
 
 
 def gather(
-    exposure: Exposure,
+    exposure: Exposure | TailedExposure,
     y: Tensor,
     nodes: Tensor | None = None,
     *,
     member: int = 0,
-    solution: OracleSolution | None = None,
+    solution: Solution | None = None,
     repairs: Mapping[str, RepairLike] | None = None,
     edge_index: Tensor | None = None,
 ) -> Evidence:
@@ -158,6 +168,7 @@ def gather(
     edges = None if edge_index is None else _undirected(edge_index)
     degree, homophily = _surroundings(part, y, edges)
     used, rows = np.unique(part.rows.numpy(), return_inverse=True)
+    fixed, table, tail = _behind(part, member, solution, solved, y, witness)
     return Evidence(
         groups=tuple(group.name for group in exposure.groups),
         nodes=known.numpy(),
@@ -166,11 +177,11 @@ def gather(
         degree=degree,
         homophily=homophily,
         frozen_logits=part.frozen_logits[member, known].numpy(),
-        fixed_logits=part.fixed_logits[member, known].numpy(),
+        fixed_logits=fixed,
         segments=part.segments.numpy(),
         rows=rows.astype(np.int64),
         coefficients=_of_member(part.coefficients, member).double().numpy(),
-        contributions=part.contributions[member].numpy()[used],
+        contributions=table[used],
         sources=part.sources.numpy()[used].astype(np.int64),
         margin=margin,
         rival_weights=weights,
@@ -181,11 +192,31 @@ def gather(
         ),
         edges=edges,
         unlabelled=len(chosen) - len(known),
+        tail=tail,
         origin=exposure.origin,
     )
 
 
-def chosen_nodes(exposure: Exposure, nodes: Tensor | None, member: int) -> Tensor:
+def _behind(
+    part: Exposure | TailedExposure,
+    member: int,
+    solution: Solution,
+    solved: int,
+    y: Tensor,
+    witness: Floats,
+) -> tuple[Floats, Floats, TailEvidence | None]:
+    """β [n, C] and ℓ [R, C]; with a tail, zeros and what it shows instead."""
+    if isinstance(part, Exposure):
+        fixed = part.fixed_logits[member, part.recipients].numpy()
+        return fixed, part.contributions[member].numpy(), None
+    assert isinstance(solution, TailSolution)
+    place = _places(solution, solved, part.num_nodes, y)[part.recipients.numpy()]
+    shape = (part.num_recipients, part.num_classes)
+    table = np.zeros((len(part.sources), part.num_classes))
+    return np.zeros(shape), table, tail_evidence(part, solution, place, witness)
+
+
+def chosen_nodes(exposure: Exposure | TailedExposure, nodes: Tensor | None, member: int) -> Tensor:
     """Node numbers [n] behind a mask, numbers or None."""
     if nodes is None:
         return exposure.recipients.cpu()
@@ -208,7 +239,7 @@ def chosen_nodes(exposure: Exposure, nodes: Tensor | None, member: int) -> Tenso
     return nodes.nonzero().view(-1)
 
 
-def _numbered(exposure: Exposure, nodes: Tensor) -> Tensor:
+def _numbered(exposure: Exposure | TailedExposure, nodes: Tensor) -> Tensor:
     """Node numbers that are recipients, each once."""
     if nodes.dtype not in INTEGERS or nodes.dim() != 1:
         raise InputError(
@@ -226,18 +257,18 @@ def _of_member(values: Tensor, member: int) -> Tensor:
     return values[member if values.shape[0] > 1 else 0]
 
 
-def _answers(
-    solution: OracleSolution, member: int, nodes: Tensor, y: Tensor
-) -> tuple[Floats, Floats]:
+def _answers(solution: Solution, member: int, nodes: Tensor, y: Tensor) -> tuple[Floats, Floats]:
     """γ and w of the true class at ``nodes``; NaN and zero where they were not solved."""
     place = _places(solution, member, len(y), y)[nodes.numpy()]
     found = (place >= 0) & solution.decided[np.where(place >= 0, place, 0)]
     margin = np.where(found, solution.margin[np.where(found, place, 0)], np.nan)
+    if isinstance(solution, TailSolution):  # its proofs weigh rivals case by case
+        return margin, np.zeros((len(nodes), solution.proofs.weights.shape[1]))
     weights = np.where(found[:, None], solution.rival_weights[np.where(found, place, 0)], 0.0)
     return margin, weights
 
 
-def _places(solution: OracleSolution, member: int, nodes: int, y: Tensor) -> Integers:
+def _places(solution: Solution, member: int, nodes: int, y: Tensor) -> Integers:
     """[N]: the LP of each node's true class, −1 where there is none."""
     if not len(solution):
         raise InputError("the oracle solution is empty; solve it at the nodes of the report")
@@ -253,7 +284,11 @@ def _order(nodes: Tensor, y: Tensor, predicted: Tensor, margin: Floats) -> Tenso
 
 
 def _witness(
-    solution: OracleSolution, member: int, exposure: Exposure, part: Exposure, y: Tensor
+    solution: Solution,
+    member: int,
+    exposure: Exposure | TailedExposure,
+    part: Exposure | TailedExposure,
+    y: Tensor,
 ) -> Floats:
     """[T]: λ on the terms of ``part``, which ``solution`` numbers as ``exposure`` does."""
     place = _places(solution, member, exposure.num_nodes, y)
@@ -277,7 +312,9 @@ def _undirected(edge_index: Tensor) -> Integers:
     return pairs.astype(np.int64)
 
 
-def _surroundings(part: Exposure, y: Tensor, edges: Integers | None) -> tuple[Integers, Floats]:
+def _surroundings(
+    part: Exposure | TailedExposure, y: Tensor, edges: Integers | None
+) -> tuple[Integers, Floats]:
     """Degree and local homophily of the recipients, from the graph or from the terms."""
     nodes = part.recipients.numpy()
     if edges is not None:

@@ -187,7 +187,8 @@ def draw_margins(axes: Axes, evidence: Evidence) -> None:
     colours, labels = [c for _, c in STATUS], [t for t, _ in STATUS]
     axes.hist(parts, bins=list(bins), stacked=True, color=colours, label=labels)
     axes.axvline(0, color="black", linestyle="--", linewidth=1)
-    axes.set_xlabel("γ, best margin of the true class (logits)")
+    found = "best margin found" if evidence.tail is not None else "γ, best margin"
+    axes.set_xlabel(f"{found} of the true class (logits)")
     axes.set_ylabel("nodes")
     _legend(axes)
 
@@ -236,15 +237,17 @@ def draw_support(axes: Axes, evidence: Evidence) -> None:
 
 
 def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) -> None:
-    """Node i's polytope, its vertices, the class regions and every method's point."""
+    """Node i's polytope, its vertices, the class regions and every method's point; with a tail the
+    vertices alone, each message with all of its group's mass."""
     plane, outline = plane_of(evidence, i), hull(evidence, i, plane_of(evidence, i))
     frozen = plane.place(evidence.frozen_logits[i])
-    axes.fill(*outline.T, facecolor=TRUE, alpha=0.16)
-    axes.fill(*outline.T, facecolor="none", edgecolor=TRUE, linewidth=1.4)
+    if len(outline):
+        axes.fill(*outline.T, facecolor=TRUE, alpha=0.16)
+        axes.fill(*outline.T, facecolor="none", edgecolor=TRUE, linewidth=1.4)
     axes.plot(*plane.place(vertices(evidence, i)).T, ".", color=TRUE, markersize=4)
     translated = {c.name for c in evidence.corrections if c.kind == "shift" and _reads_set(c.name)}
     for name, title, at in _points(evidence, i, plane):
-        if name in translated:
+        if name in translated and len(outline):
             axes.fill(*(outline + at - frozen).T, fill=False, edgecolor=REACHED, linestyle="--")
         if name != "frozen":
             axes.annotate(
@@ -280,6 +283,8 @@ def _points(
     terms = slice(int(evidence.starts[i]), int(evidence.starts[i + 1]))
     table = evidence.contributions[evidence.rows[terms]]
     best = evidence.fixed_logits[i] + evidence.witness[terms] @ table
+    if evidence.tail is not None:
+        best = evidence.tail.oracle_logits[i]
     points = [("frozen", "Frozen", plane.place(evidence.frozen_logits[i]))]
     if not np.isnan(evidence.margin[i]):
         points.append(("oracle", "Oracle", plane.place(best)))

@@ -17,6 +17,7 @@ SCRIPTS = (
     "draw.js",
     "charts.js",
     "columns.js",
+    "lost.js",
     "overview.js",
     "node_cards.js",
     "plane.js",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gnn_repair.reporting.evidence import Evidence
 from gnn_repair.reporting.inputs import check_names
+from gnn_repair.reporting.tail_evidence import VERDICTS, TailEvidence
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 TERM_BYTES = 16 * 2**20
@@ -70,6 +71,7 @@ def run_payload(
         "unlabelled": evidence.unlabelled,
         "thresholds": {"reachable": REACHABLE, "active": ACTIVE},
         "left_out": int((~kept).sum()),
+        "tail": _tail_words(evidence),
         "repairs": [
             {"key": item.name, "title": item.title, "kind": item.kind}
             for item in evidence.corrections
@@ -86,6 +88,8 @@ def within_budget(evidence: Evidence, limit: int | None = None) -> NDArray[np.bo
     """[n]: nodes whose terms fit into the page, in the order of the list (errors first)."""
     reweighted = sum(item.coefficients is not None for item in evidence.corrections)
     each = (2 if len(evidence.sources) < 2**16 else 4) + 4 * (1 + reweighted)
+    if evidence.tail is not None:  # logits of every term alone
+        each += 4 * evidence.num_classes
     used: NDArray[np.bool_] = evidence.starts[1:] * each <= (limit or TERM_BYTES)
     return used
 
@@ -125,10 +129,39 @@ def _arrays(evidence: Evidence, kept: NDArray[np.bool_]) -> dict[str, Any]:
         encoded[f"repair_{j}_predictions"] = encode_array(item.predictions)
         if item.coefficients is not None:
             encoded[f"repair_{j}_coefficients"] = encode_array(item.coefficients[:end])
+    if evidence.tail is not None:
+        encoded |= _tail_arrays(evidence.tail, end)
     if evidence.edges is not None:
         encoded["edge_sources"] = encode_array(evidence.edges[0])
         encoded["edge_recipients"] = encode_array(evidence.edges[1])
     return encoded
+
+
+def _tail_words(evidence: Evidence) -> dict[str, Any] | None:
+    """What a page says about a tail; None: there is none."""
+    tail = evidence.tail
+    if tail is None:
+        return None
+    reasons = {str(i): reason for i, reason in enumerate(tail.reasons) if reason}
+    return {
+        "words": tail.words,
+        "scope": tail.scope,
+        "replayed": tail.replayed,
+        "verdicts": list(VERDICTS),
+        "reasons": reasons,
+    }
+
+
+def _tail_arrays(tail: TailEvidence, end: int) -> dict[str, Any]:
+    """Bounds in float64, like margins; an infinite one is none, which NaN says."""
+    bound = np.where(np.isfinite(tail.bound), tail.bound, np.nan)
+    return {
+        "tail_verdict": encode_array(tail.verdict),
+        "tail_margin": encode_array(tail.margin, wide=True),
+        "tail_bound": encode_array(bound, wide=True),
+        "oracle_logits": encode_array(tail.oracle_logits),
+        "alone_logits": encode_array(tail.alone_logits[:end]),
+    }
 
 
 def _witness(

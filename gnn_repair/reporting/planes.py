@@ -41,6 +41,10 @@ def plane_of(evidence: Evidence, i: int) -> Plane:
 
 def vertices(evidence: Evidence, i: int) -> Floats:
     """[K, C]: logits with all of a term's group mass on it and the other groups as frozen."""
+    if evidence.tail is not None:
+        terms = slice(int(evidence.starts[i]), int(evidence.starts[i + 1]))
+        alone = evidence.tail.alone_logits[terms]
+        return alone if len(alone) else evidence.frozen_logits[i : i + 1]
     made = []
     for terms in group_slices(evidence, i):
         alpha, table = evidence.coefficients[terms], evidence.contributions[evidence.rows[terms]]
@@ -50,7 +54,12 @@ def vertices(evidence: Evidence, i: int) -> Floats:
 
 
 def hull(evidence: Evidence, i: int, plane: Plane) -> Floats:
-    """[H, 2]: outline of the projected β + Σ_g m_g conv{ℓ_a}, counterclockwise."""
+    """[H, 2]: outline of the projected β + Σ_g m_g conv{ℓ_a}, counterclockwise.
+
+    The logits behind a nonlinear tail are no polytope; then there is no outline, [0, 2].
+    """
+    if evidence.tail is not None:
+        return np.empty((0, 2))
     outline = plane.place(evidence.fixed_logits[i])[None]
     for terms in group_slices(evidence, i):
         mass = evidence.coefficients[terms].sum()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gnn_repair.budget import check_whole
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.exposure.arguments import classes_for
 from gnn_repair.reporting.evidence import gather
 from gnn_repair.reporting.figures import REACHED, RIVAL, draw_margins, draw_polytope
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def plot_node(
-    exposure: Exposure,
+    exposure: Exposure | TailedExposure,
     node: int,
     target: Tensor | int,
     *,
@@ -35,8 +35,11 @@ def plot_node(
 ) -> Axes:
     """What logits reweighting can give a node, seen from one class and its two strongest rivals.
 
+    Behind a nonlinear tail logits are no polytope; then the messages are drawn one by one, each
+    with all of its group's mass.
+
     Args:
-        exposure: the frozen model's final aggregation, without a nonlinear tail.
+        exposure: the frozen model's final aggregation, with a tail or without.
         node: the node.
         target: the class in question, or [N] classes such as ``data.y``.
         repairs: by name, fitted repairs whose points are drawn, too.
@@ -44,7 +47,7 @@ def plot_node(
         member: which member.
         ax: where to draw; new axes unless given.
     """
-    _check_affine(exposure, "plot_node")
+    _check_exposure(exposure, "plot_node")
     check_whole("plot_node", "node", node, 0)
     if isinstance(target, int) and not isinstance(target, bool):
         target = torch.full((exposure.num_nodes,), target)
@@ -58,7 +61,7 @@ def plot_node(
 
 
 def plot_reach(
-    exposure: Exposure,
+    exposure: Exposure | TailedExposure,
     y: Tensor,
     nodes: Tensor | None = None,
     *,
@@ -67,14 +70,16 @@ def plot_reach(
 ) -> Axes:
     """How far the true class can win or must lose: a histogram of γ over nodes.
 
+    With a tail, of the best margins that were found; undecided nodes are left out.
+
     Args:
-        exposure: the frozen model's final aggregation, without a nonlinear tail.
+        exposure: the frozen model's final aggregation, with a tail or without.
         y: [N] true classes, −1 where unknown.
         nodes: a mask [N] or [N, S], or node numbers; all unless given.
         member: which member.
         ax: where to draw; new axes unless given.
     """
-    _check_affine(exposure, "plot_reach")
+    _check_exposure(exposure, "plot_reach")
     axes = _axes(ax)
     draw_margins(axes, gather(exposure, y, nodes, member=member))
     return axes
@@ -110,9 +115,7 @@ def _axes(ax: Axes | None) -> Axes:
     return plt.subplots(figsize=(5.2, 3.6), layout="constrained")[1]
 
 
-def _check_affine(exposure: Any, name: str) -> None:
-    if not isinstance(exposure, Exposure):
-        raise InputError(
-            f"{name} draws the polytope of an affine exposure, not a {type(exposure).__name__}; "
-            "use report for models with a nonlinear tail"
-        )
+def _check_exposure(exposure: Any, name: str) -> None:
+    if not isinstance(exposure, Exposure | TailedExposure):
+        kind = type(exposure).__name__
+        raise InputError(f"{name} draws an exposure, not a {kind}; give what expose returns")

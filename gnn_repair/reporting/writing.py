@@ -10,11 +10,11 @@ from torch import Tensor
 
 from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
-from gnn_repair.oracle.solution import OracleSolution
+from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.reporting.corrections import RepairLike
-from gnn_repair.reporting.evidence import Evidence, gather
+from gnn_repair.reporting.evidence import Evidence, Solution, gather
 from gnn_repair.reporting.inputs import check_results, check_words
+from gnn_repair.reporting.lost import lost_evidence
 from gnn_repair.reporting.overview import case_of_run, cases_of_results
 from gnn_repair.reporting.page import build_page
 from gnn_repair.reporting.payload import run_payload
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 def report(
-    exposure: Exposure,
+    exposure: Exposure | TailedExposure,
     y: Tensor,
     path: str | Path,
     *,
     nodes: Tensor | None = None,
     member: int = 0,
-    solution: OracleSolution | None = None,
+    solution: Solution | None = None,
     repairs: Mapping[str, RepairLike] | None = None,
     edge_index: Tensor | None = None,
     class_names: Sequence[str] | None = None,
@@ -45,7 +45,7 @@ def report(
     """Write one self-contained HTML file that shows the evidence of every chosen node.
 
     Args:
-        exposure: the frozen model's final aggregation.
+        exposure: the frozen model's final aggregation, with a tail or without.
         y: [N] true classes, −1 where unknown (such nodes are not shown).
         path: the file to write.
         nodes: mask [N] or [N, S] (test nodes, usually), node numbers, or None for all.
@@ -83,6 +83,7 @@ def report(
         dataset=dataset,
         backbone=backbone,
     )
+    words["lost"] = lost_evidence(repairs, member, exposure.num_classes)
     heading = title or exposure.origin or "Evidence of a trained model"
     content = {
         "title": heading,
@@ -123,8 +124,18 @@ def _subtitle(evidence: Evidence, left_out: int, note: str) -> str:
         parts.append(f"{evidence.unlabelled:,} nodes without a label are not shown")
     if left_out:
         parts.append(f"terms of {left_out:,} nodes left out to keep the file small")
-    sentences = ["; ".join(parts), note[:1].upper() + note[1:]]
+    sentences = ["; ".join(parts), _about_tail(evidence), note[:1].upper() + note[1:]]
     return ". ".join(filter(None, sentences))
+
+
+def _about_tail(evidence: Evidence) -> str:
+    """What kind of model and of answers these are, where it ends in a nonlinear tail."""
+    if evidence.tail is None:
+        return ""
+    open_ = int((~evidence.tail.decided).sum())
+    decided = "all nodes are decided" if not open_ else f"{open_:,} nodes are undecided"
+    scope = f", {evidence.tail.scope}" if evidence.tail.scope else ""
+    return f"The model's mixture is followed by {evidence.tail.words}{scope}; {decided}"
 
 
 def _study(

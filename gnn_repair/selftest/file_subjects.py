@@ -17,12 +17,16 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gnn_repair.backbones import BACKBONES, Backbone, Frozen, Shape, load_frozen, train_backbone
-from gnn_repair.budget import SHORT
+from gnn_repair.budget import LADDER, SHORT
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.oracle import OracleSolution, solve_oracle
-from gnn_repair.repair import REPAIRS, load_repair
+from gnn_repair.repair import REPAIRS, CrossFitted, EvidenceLadder, SetTranslation, load_repair
 from gnn_repair.repair.base import TrainedRepair
+from gnn_repair.repair.controls import FeaturePerceptron, LabelPropagation, RetrainedBackbone
 from gnn_repair.repair.fitted import FittedRepair
+from gnn_repair.repair.graph_repair import GraphRepair
+from gnn_repair.repair.ladder import FittedLadder
+from gnn_repair.repair.ladder.summary_rungs import Summary
 
 NODES, CLASSES, SPLITS = 20, 3, 2
 
@@ -49,6 +53,7 @@ def make_subjects(folder: Path) -> list[Subject]:
     exposure = expose(frozen)
     solution = solve_oracle(exposure, "all", torch.arange(4))
     fitted = [_fit(name, exposure, data) for name in REPAIRS]
+    fitted += _in_folds(exposure, data, frozen)
 
     def saved(*values: Any) -> tuple[bytes, ...]:
         contents = []
@@ -98,6 +103,21 @@ def _fit(name: str, exposure: Exposure, data: Data) -> FittedRepair:
         exposure, data.y, data.train_mask, data.val_mask, device="cpu"
     )
     return fitted
+
+
+def _in_folds(exposure: Exposure, data: Data, frozen: Frozen) -> list[FittedRepair]:
+    """The ladder, what is fitted in folds and the controls."""
+    small = replace(LADDER, epochs=2)
+    given = (exposure, data.y, data.train_mask, data.val_mask)
+    reading: list[GraphRepair[Any]] = [
+        EvidenceLadder(rungs=("summary", "summary-kin"), hidden=4, folds=2, budget=small),
+        CrossFitted(SetTranslation(small, hidden=4), folds=2),
+        CrossFitted(Summary(small, hidden=4), folds=2),
+        CrossFitted(FeaturePerceptron(small, hidden=4), folds=2),
+        LabelPropagation(layers=2),
+    ]
+    fitted: list[FittedRepair] = [repair.fit(*given, data=data, device="cpu") for repair in reading]
+    return [*fitted, RetrainedBackbone(folds=2).fit(*given, frozen=frozen, device="cpu")]
 
 
 def _use_exposure(exposure: Exposure) -> object:
@@ -188,7 +208,17 @@ def judge_repair(value: FittedRepair) -> str:
         held = {name: tuple(part.shape) for name, part in network.state_dict().items()}
         given = {name: tuple(part.shape[:0:-1]) for name, part in value.parameters.items()}
         return "" if held == given else "its parameters do not fit its network"
-    return ""
+    return _judge_ladder(value) if isinstance(value, FittedLadder) else ""
+
+
+def _judge_ladder(value: FittedLadder) -> str:
+    """Shares that sum to 1 and a positive temperature."""
+    weights = value.constants["weights"].numpy()
+    if (weights < 0).any() or np.abs(weights.sum(1) - 1).max() > 1e-6:
+        return "its weights are no shares"
+    return (
+        "" if float(value.constants["temperature"].min()) > 0 else "a temperature is not positive"
+    )
 
 
 def judge_solution(value: OracleSolution) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch_geometric.data import Data
 
-from gnn_repair.backbones import BACKBONES, Backbone, find_backbone
+from gnn_repair.backbones import BACKBONES, Backbone, OwnNetwork, find_backbone
 from gnn_repair.datasets import as_splits, check_data, find_dataset
 from gnn_repair.datasets.files import data_root
 from gnn_repair.datasets.preprocessing import SPLITS
@@ -17,9 +17,10 @@ from gnn_repair.errors import InputError, SplitError
 from gnn_repair.study.cases import Case, Place
 from gnn_repair.study.data import HeldDatasets, Named
 from gnn_repair.study.engine import Work
+from gnn_repair.study.methods import METHODS
 from gnn_repair.study.protocol import Protocol
 from gnn_repair.study.records import Record
-from gnn_repair.study.run_case import Settings, build_backbone, run_case
+from gnn_repair.study.run_case import Architecture, Settings, build_backbone, run_case
 
 Grid = Sequence[str] | Mapping[str, Any]
 
@@ -41,7 +42,21 @@ def real_work(
                     f"split {split} does not exist; {case.dataset} has splits 0 to "
                     f"{splits[case.dataset] - 1}"
                 )
-    return run_case, Settings(protocol, load, _architectures(backbones, protocol), place.device)
+    chosen = _architectures(backbones, protocol)
+    for case in cases:
+        if isinstance(chosen.get(case.backbone), OwnNetwork):
+            _refuse_retrained(case)
+    return run_case, Settings(protocol, load, chosen, place.device)
+
+
+def _refuse_retrained(case: Case) -> None:
+    """A method that trains the backbone again needs a Backbone."""
+    for name in case.methods:
+        if name in METHODS and "frozen" in METHODS[name].needs:
+            raise InputError(
+                f"{name} trains the backbone again, which a study does with a Backbone alone; "
+                f"leave it out of the methods for {case.backbone!r}, which is an OwnNetwork"
+            )
 
 
 def _loader(datasets: Grid, place: Place, draw: str) -> tuple[Any, dict[str, int]]:
@@ -70,7 +85,7 @@ def _given(name: str, data: Any) -> int:
     return int(as_splits(data.train_mask).shape[1])
 
 
-def _architectures(backbones: Grid, protocol: Protocol) -> Mapping[str, type[Backbone] | Backbone]:
+def _architectures(backbones: Grid, protocol: Protocol) -> Mapping[str, Architecture]:
     if isinstance(backbones, Mapping):
         chosen = {name: _architecture(name, given) for name, given in backbones.items()}
     else:
@@ -78,6 +93,8 @@ def _architectures(backbones: Grid, protocol: Protocol) -> Mapping[str, type[Bac
             find_backbone(name)
         chosen = {name: BACKBONES[name] for name in backbones}
     for name, given in chosen.items():
+        if isinstance(given, OwnNetwork):
+            continue
         try:
             build_backbone(given, protocol.backbones)
         except TypeError as error:
@@ -85,16 +102,18 @@ def _architectures(backbones: Grid, protocol: Protocol) -> Mapping[str, type[Bac
     return chosen
 
 
-def _architecture(name: str, given: Any) -> type[Backbone] | Backbone:
-    if isinstance(given, Backbone) or (isinstance(given, type) and issubclass(given, Backbone)):
+def _architecture(name: str, given: Any) -> Architecture:
+    if isinstance(given, Backbone | OwnNetwork) or (
+        isinstance(given, type) and issubclass(given, Backbone)
+    ):
         return given
     found = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
     plain = isinstance(given, nn.Module) or (
         isinstance(given, type) and issubclass(given, nn.Module)
     )
     remedy = (
-        "a study trains its models itself; write a Backbone (docs/backbones.md), or look at a "
-        "trained model with gnn_repair.expose"
+        "a study trains its models itself; say how yours is built with an OwnNetwork "
+        "(docs/backbones.md), or look at a trained model with gnn_repair.expose"
         if plain
         else "give a Backbone class or instance"
     )

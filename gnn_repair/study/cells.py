@@ -31,6 +31,8 @@ class Figure:
     """The largest difference that does not stand out."""
     signed: bool = False
     """Whether it is a change, written with its sign."""
+    upper: float | None = None
+    """What is not excluded, where ``value`` is only what is proved (models with a tail)."""
     best: bool = False
     """Whether it is the best of its kind and printed in bold."""
 
@@ -62,6 +64,8 @@ class Kind:
     macro_tolerance: float
     """For the average over all cases."""
     digits: int = 1
+    read_upper: Callable[[Record], float | None] | None = None
+    """What is not excluded in one run, where that may be more than the value."""
 
 
 def accuracy(method: str) -> Kind:
@@ -82,7 +86,11 @@ def reach(metric: str) -> Kind:
         value = _on_test(record, metric)
         return None if value is None else 100 * value
 
-    return Kind(read, metric, 2.5, 2.0)
+    def read_upper(record: Record) -> float | None:
+        value = _on_test(record, f"{metric}_possible")
+        return None if value is None else 100 * value
+
+    return Kind(read, metric, 2.5, 2.0, read_upper=read_upper)
 
 
 def support() -> Kind:
@@ -155,10 +163,13 @@ def best_of(values: Mapping[str, float | None], base: float | None) -> str | Non
 def case_figures(records: Iterable[Record], kind: Kind) -> dict[Address, Figure]:
     """Mean and deviation over splits of every case that has the quantity."""
     values: dict[Address, list[float]] = {}
+    uppers: dict[Address, list[float]] = {}
     for record in records:
-        value = kind.read(record)
+        value, address = kind.read(record), (record["backbone"], record["dataset"])
         if value is not None:
-            values.setdefault((record["backbone"], record["dataset"]), []).append(value)
+            values.setdefault(address, []).append(value)
+            upper = None if kind.read_upper is None else kind.read_upper(record)
+            uppers.setdefault(address, []).append(value if upper is None else upper)
     cells = _published_cells(kind.published)
     return {
         (backbone, dataset): Figure(
@@ -168,9 +179,15 @@ def case_figures(records: Iterable[Record], kind: Kind) -> dict[Address, Figure]
             count=len(split),
             digits=kind.digits,
             tolerance=kind.tolerance,
+            upper=_upper(split, uppers[backbone, dataset]),
         )
         for (backbone, dataset), split in values.items()
     }
+
+
+def _upper(values: Sequence[float], uppers: Sequence[float]) -> float | None:
+    """The mean of what is not excluded; None where all is decided."""
+    return None if list(values) == list(uppers) else statistics.fmean(uppers)
 
 
 def _published_cells(table: str | None) -> Mapping[str, Mapping[str, float]]:
@@ -207,7 +224,15 @@ def average(
         counted="cases",
         digits=digits,
         tolerance=tolerance,
+        upper=_upper_mean(chosen),
     )
+
+
+def _upper_mean(figures: Sequence[Figure]) -> float | None:
+    """The mean of what is not excluded; None where all figures are decided."""
+    if all(figure.upper is None for figure in figures):
+        return None
+    return _mean([f.value if f.upper is None else f.upper for f in figures])
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

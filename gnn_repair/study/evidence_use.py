@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.oracle.displacement import solve_displacements
 from gnn_repair.repair import FittedRepair
 from gnn_repair.repair.translation import FittedTranslation
@@ -43,7 +43,9 @@ def errors_fixed(
     return [{"reachable_errors_fixed": int(count)} for count in fixed.sum(1)]
 
 
-def shifts_inside(fitted: FittedRepair, exposure: Exposure, test: Tensor) -> Counted:
+def shifts_inside(
+    fitted: FittedRepair, exposure: Exposure | TailedExposure, test: Tensor
+) -> Counted:
     """How many of a translation's shifts of test nodes lie in D_v; nothing for other methods.
 
     A member that kept the frozen rule (epoch 0) has learned no shift, and one that has no test
@@ -57,7 +59,8 @@ def shifts_inside(fitted: FittedRepair, exposure: Exposure, test: Tensor) -> Cou
     members = range(fitted.num_members)
     learned = fitted.best_epoch.cpu() > 0
     asked = test.cpu() & learned.unsqueeze(0)
-    if not isinstance(fitted, FittedTranslation):
+    # Behind a tail what reweighting adds to logits is no polytope D_v, so nothing is asked.
+    if not isinstance(fitted, FittedTranslation) or isinstance(exposure, TailedExposure):
         return [{} for _ in members]
     shift = fitted.shift(exposure).cpu()
     # Of a node whose shift overflowed nothing can be asked; the others still count.

@@ -10,7 +10,7 @@ from gnn_repair.exposure import Exposure
 from gnn_repair.repair import FittedRepair
 from gnn_repair.repair.controls import KeptPrediction
 from gnn_repair.repair.ladder import FittedLadder
-from gnn_repair.repair.ladder.combination import calibration_error
+from gnn_repair.repair.ladder.combination import calibration_error, temperature
 
 Numbers = dict[str, Any]
 """By name; plain numbers and truth values."""
@@ -52,11 +52,37 @@ def _of_ladder(
         numbers[f"chosen {name}"] = fitted.chosen[member] == name
     for rule, accuracy in fitted.nested.items():
         numbers[f"nested {rule}"] = float(accuracy[member])
+    numbers |= _by_class(fitted, member)
     if labels.numel():
+        frozen, scale = each["frozen"], _frozen_temperature(fitted, member)
         numbers["calibration error"] = calibration_error(together, labels)
-        numbers["calibration error frozen"] = calibration_error(each["frozen"], labels)
+        numbers["calibration error frozen"] = calibration_error(frozen, labels)
+        numbers["calibration error frozen scaled"] = calibration_error(
+            (frozen / scale).log_softmax(1), labels
+        )
     numbers["temperature"] = float(fitted.temperature[member])
     return numbers
+
+
+def _by_class(fitted: FittedLadder, member: int) -> Numbers:
+    """Validation nodes a class, and each rung's gain over Frozen on them, out of fold."""
+    right, _ = fitted.right_out_of_fold()
+    labels = fitted.constants["labels"][member]
+    numbers: Numbers = {}
+    for label in range(fitted.num_classes):
+        own = right[member][:, labels == label].double()
+        numbers[f"nodes of class {label}"] = own.shape[1]
+        for name, hits in zip(fitted.candidates[1:], own[1:], strict=True):
+            key = f"out-of-fold gain {name} class {label}"
+            numbers[key] = float((hits - own[0]).mean()) if hits.numel() else None
+    return numbers
+
+
+def _frozen_temperature(fitted: FittedLadder, member: int) -> float:
+    """τ of the frozen prediction on validation nodes: what temperature scaling would take."""
+    labels = fitted.constants["labels"][member]
+    judged = labels >= 0
+    return temperature(fitted.constants["out_of_fold"][member, 0][judged], labels[judged])
 
 
 def _share(right: Tensor, chosen: Tensor | None = None) -> float | None:

@@ -23,7 +23,7 @@ from gnn_repair.study.store import Store
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-    from gnn_repair.backbones import Backbone
+    from gnn_repair.study.run_case import Architecture
 
 PAPER_DATASETS = tuple(published()["datasets"])
 PAPER_BACKBONES = tuple(published()["tables"]["frozen"]["cells"])
@@ -142,7 +142,7 @@ class Outcome:
 
 def run_study(
     datasets: Iterable[str] | Mapping[str, Data] = PAPER_DATASETS,
-    backbones: Iterable[str] | Mapping[str, type[Backbone] | Backbone] = PAPER_BACKBONES,
+    backbones: Iterable[str] | Mapping[str, Architecture] = PAPER_BACKBONES,
     splits: Iterable[int] = PAPER_SPLITS,
     *,
     store: str | Path,
@@ -161,7 +161,7 @@ def run_study(
         datasets: names that :func:`load_dataset` knows, or a mapping from names of your own to
             PyG data with masks [N, splits].
         backbones: names of :data:`BACKBONES`, or a mapping from names to backbone classes or
-            instances.
+            instances, or to an :class:`~gnn_repair.backbones.OwnNetwork`.
         splits: which splits.
         store: the folder of results.
         methods: of ``oracle`` and the repairs, those to evaluate; all unless given.

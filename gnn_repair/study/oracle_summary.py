@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.oracle.counting import ReachCounts, count_reach
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.witness import STATUS
@@ -25,9 +25,17 @@ class OracleFindings(NamedTuple):
 
 
 def summarise_oracle(
-    exposure: Exposure, y: Tensor, val_mask: Tensor, test_mask: Tensor, settings: OracleProtocol
+    exposure: Exposure | TailedExposure,
+    y: Tensor,
+    val_mask: Tensor,
+    test_mask: Tensor,
+    settings: OracleProtocol,
 ) -> OracleFindings:
     """Solve the true class of every node in the masks [N, S]; one summary a member."""
+    if isinstance(exposure, TailedExposure):
+        from gnn_repair.study.tail_summary import summarise_tail_oracle
+
+        return summarise_tail_oracle(exposure, y, val_mask, test_mask, settings)
     solution = solve_oracle(exposure, y, (val_mask | test_mask).to(exposure.recipients.device))
     wrong = (exposure.frozen_logits.argmax(2).cpu() != y.cpu()).numpy()
     error = wrong[solution.member, solution.node]

@@ -18,6 +18,7 @@ from gnn_repair.budget import (
     BATCHED,
     BATCHES,
     CONTROL,
+    LADDER,
     LONG,
     REFIT,
     REWEIGHTING,
@@ -76,6 +77,8 @@ class RepairProtocol:
     set_translation: Budget = TRANSLATION
     node_translation: Budget = CONTROL
     refit_head: Budget = REFIT
+    evidence_ladder: Budget = LADDER
+    """Each rung of the evidence ladder, which is not from the paper."""
     smoothing_layers: int = 50
     """Propagation steps of correct-and-smooth, which is not from the paper."""
 

@@ -14,7 +14,7 @@ from gnn_repair.study.sheets import TITLES, Entry, Sheet, Table
 MINUS = "−"
 FIELDS = (
     *("table", "sheet", "row", "column", "value", "std", "count", "counted"),
-    *("published", "difference", "outside", "best", "text"),
+    *("published", "difference", "outside", "best", "text", "upper"),
 )
 
 
@@ -31,6 +31,8 @@ def number(value: float | None, digits: int, signed: bool = False) -> str:
 def own_text(figure: Figure, usual: int) -> str:
     """Our side of a figure: 88.0 ± 1.2, with the count where it is not the usual one."""
     text = number(figure.value, figure.digits, figure.signed)
+    if figure.upper is not None and number(figure.upper, figure.digits) != text:
+        text += f"–{number(figure.upper, figure.digits)}"
     if figure.deviation is not None:
         text += f" ± {number(figure.deviation, figure.digits)}"
     if figure.counted == "splits" and figure.value is not None and figure.count != usual:
@@ -86,6 +88,8 @@ def remark_parts(sheet: Sheet, where: str = "in parentheses", difference: bool =
     if any(figure.published is not None for figure in figures):
         both = any(len(paper_parts(figure)) == 2 for figure in figures) and difference
         parts.append(f"{where} the published value" + " and the difference" * both)
+    if any(figure.upper is not None for figure in figures):
+        parts.append("a range is what is proved to what is not excluded (models with a tail)")
     parts += [sheet.summary] if sheet.summary else []
     if any(figure.outside for figure in figures):
         parts.append("! marks what differs by more than its tolerance")
@@ -165,6 +169,7 @@ def _fact(entry: Entry) -> dict[str, Any]:
         "outside": entry.outside,
         "best": entry.best,
         "text": None,
+        "upper": entry.upper,
     }
 
 

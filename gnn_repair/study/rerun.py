@@ -16,7 +16,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure
+from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.study.before import real_work
 from gnn_repair.study.cases import Case, Place, all_runs
 from gnn_repair.study.methods import METHODS, ORACLE, chosen_methods
@@ -24,7 +24,7 @@ from gnn_repair.study.packed import protocol_of
 from gnn_repair.study.protocol import PAPER, Protocol
 from gnn_repair.study.records import Record
 from gnn_repair.study.results_source import ResultsSource
-from gnn_repair.study.run_case import Worked, records_of, work_case
+from gnn_repair.study.run_case import Architecture, Worked, records_of, work_case
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Rerun:
         return self.worked.data
 
     @property
-    def exposure(self) -> Exposure:
+    def exposure(self) -> Exposure | TailedExposure:
         """Of all splits trained together."""
         return self.worked.exposure
 
@@ -121,6 +121,7 @@ def rerun(
     methods: Sequence[str] | None = None,
     device: str = "auto",
     root: str | Path | None = None,
+    backbones: Mapping[str, Architecture] | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Rerun:
     """Make one run again, with the splits it was trained with, and keep its models.
@@ -134,6 +135,7 @@ def rerun(
         methods: repairs to fit; the paper's four unless named.
         device: ``"auto"`` takes the GPU when there is one.
         root: folder of the raw datasets.
+        backbones: where the backbone is the user's own, a mapping that has it.
         tell: told what is being done.
     """
     (run,) = all_runs([dataset], [backbone], [split])
@@ -142,7 +144,8 @@ def rerun(
     stored = None if source is None else source.get(protocol.digest, run)
     splits = (split,) if stored is None else stack_of(source, protocol.digest, stored)
     case = Case(dataset, backbone, splits, tuple(name for name in chosen if name != ORACLE))
-    _, settings = real_work([dataset], [backbone], [case], protocol, Place(device, root))
+    models = [backbone] if backbones is None else {backbone: backbones[backbone]}
+    _, settings = real_work([dataset], models, [case], protocol, Place(device, root))
     return Rerun(work_case(settings, case, _stages(tell)), split, stored)
 
 

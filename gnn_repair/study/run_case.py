@@ -6,18 +6,27 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gnn_repair.backbones import Backbone, Frozen, Shape, find_backbone, train_backbone
+from gnn_repair.backbones import (
+    Backbone,
+    Frozen,
+    FrozenNetwork,
+    OwnNetwork,
+    Shape,
+    find_backbone,
+    train_backbone,
+    train_own,
+)
 from gnn_repair.datasets import as_splits, num_classes
 from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, expose
+from gnn_repair.exposure import Exposure, TailedExposure, expose
 from gnn_repair.study.cases import Case
 from gnn_repair.study.engine import Tell
 from gnn_repair.study.environment import environment
@@ -39,6 +48,10 @@ from gnn_repair.training import Progress
 PARTS = ("train", "val", "test")
 
 
+Architecture = type[Backbone] | Backbone | OwnNetwork
+AnyExposure = Exposure | TailedExposure
+
+
 @dataclass(frozen=True)
 class Settings:
     """What all cases of a study share."""
@@ -46,7 +59,7 @@ class Settings:
     protocol: Protocol
     load: Callable[[str], Data]
     """A dataset by name."""
-    backbones: Mapping[str, type[Backbone] | Backbone]
+    backbones: Mapping[str, Architecture]
     """Architectures by name, built to the protocol's sizes; an instance is taken as it is."""
     device: str = "auto"
 
@@ -60,8 +73,8 @@ class Worked:
     data: Data
     masks: Mapping[str, Tensor]
     """By part, [N, S]: a column a split of the case."""
-    frozen: Frozen
-    exposure: Exposure
+    frozen: Frozen | FrozenNetwork
+    exposure: AnyExposure
     findings: OracleFindings
     """Of the oracle."""
     fitted: Mapping[str, Any]
@@ -77,17 +90,20 @@ def run_case(settings: Settings, case: Case, tell: Tell) -> list[Record]:
     """Train and evaluate the splits of a case together; one record a split."""
     device = choose_device(settings.device)
     try:
-        worked = work_case(settings, case, tell)
-        tell("use of evidence")
-        clock = Clock(device)
-        with clock(EVIDENCE):
-            use = use_of_evidence(worked)
-        return records_of(worked, use, clock.shares(len(case.splits)))
+        parts = [work_case(settings, part, tell) for part in trained_together(settings, case)]
+        return [record for part in parts for record in _with_use(part, device, tell)]
     finally:
         if device.type == "cuda":
             # The next case has other sizes; what this one's allocator holds would be in its way.
             gc.collect()
             torch.cuda.empty_cache()
+
+
+def trained_together(settings: Settings, case: Case) -> list[Case]:
+    """A network of the user's own is trained one split after the other, a backbone all at once."""
+    if isinstance(settings.backbones.get(case.backbone), OwnNetwork):
+        return [replace(case, splits=(split,)) for split in case.splits]
+    return [case]
 
 
 def work_case(settings: Settings, case: Case, tell: Tell) -> Worked:
@@ -99,7 +115,7 @@ def work_case(settings: Settings, case: Case, tell: Tell) -> Worked:
         frozen = _train(settings, case, data, device, tell)
     tell("exposing")
     with clock("expose"):
-        exposure = expose(frozen)
+        exposure = _exposed(frozen, device)
     masks = {part: as_splits(data[f"{part}_mask"])[:, list(case.splits)] for part in PARTS}
     findings = _oracle(settings.protocol, case, exposure, data, masks, clock, tell)
     fitted, predicted = {}, {}
@@ -113,6 +129,33 @@ def work_case(settings: Settings, case: Case, tell: Tell) -> Worked:
     return Worked(
         settings, case, data, masks, frozen, exposure, findings, fitted, predicted, seconds, device
     )
+
+
+def _exposed(frozen: Frozen | FrozenNetwork, device: torch.device) -> AnyExposure:
+    if isinstance(frozen, Frozen):
+        return expose(frozen)
+    data = frozen.data.clone().to(device)
+    found = expose(frozen.network, data, forward=frozen.own.forward)
+    return (
+        replace(found, aggregate=_named(found.aggregate, frozen))
+        if isinstance(found, TailedExposure)
+        else _named(found, frozen)
+    )
+
+
+def _named(exposure: Exposure, frozen: FrozenNetwork) -> Exposure:
+    """What the page calls the model."""
+    graph = frozen.data.get("name") or "a graph"
+    return replace(exposure, origin=f"{frozen.own.title or exposure.origin} on {graph}")
+
+
+def _with_use(worked: Worked, device: torch.device, tell: Tell) -> list[Record]:
+    """The records of a case with how its methods use the evidence."""
+    tell("use of evidence")
+    clock = Clock(device)
+    with clock(EVIDENCE):
+        use = use_of_evidence(worked)
+    return records_of(worked, use, clock.shares(len(worked.case.splits)))
 
 
 def use_of_evidence(worked: Worked) -> EvidenceUse:
@@ -202,12 +245,26 @@ def build_backbone(chosen: type[Backbone] | Backbone, settings: BackboneProtocol
     return chosen(shape)
 
 
-def _train(settings: Settings, case: Case, data: Data, device: torch.device, tell: Tell) -> Frozen:
+def _train(
+    settings: Settings, case: Case, data: Data, device: torch.device, tell: Tell
+) -> Frozen | FrozenNetwork:
     if case.backbone not in settings.backbones:
         find_backbone(case.backbone)
         raise InputError(f"backbone {case.backbone!r} was not given to this study")
     sizes = settings.protocol.backbones
-    backbone = build_backbone(settings.backbones[case.backbone], sizes)
+    chosen = settings.backbones[case.backbone]
+    if isinstance(chosen, OwnNetwork):
+        (split,) = case.splits
+        return train_own(
+            chosen,
+            data,
+            split,
+            device=device,
+            budget=sizes.budget(chosen.budget),
+            seed=sizes.seed,
+            on_progress=_teller(tell, f"training split {split}"),
+        )
+    backbone = build_backbone(chosen, sizes)
     return train_backbone(
         backbone,
         data,
@@ -229,7 +286,7 @@ def _teller(tell: Tell, what: str) -> Callable[[Progress], None]:
 def _oracle(
     protocol: Protocol,
     case: Case,
-    exposure: Exposure,
+    exposure: AnyExposure,
     data: Data,
     masks: Mapping[str, Tensor],
     clock: Clock,
@@ -246,8 +303,8 @@ def _repair(
     name: str,
     settings: Settings,
     case: Case,
-    frozen: Frozen,
-    exposure: Exposure,
+    frozen: Frozen | FrozenNetwork,
+    exposure: Any,
     masks: Mapping[str, Tensor],
     clock: Clock,
     tell: Tell,
@@ -276,7 +333,8 @@ def _scores(
     """A method's accuracies and how it was found, one a split."""
     fitted = worked.fitted[name]
     scores = _accuracies(worked.predicted[name], worked.data, worked.masks)
-    more = further_scores(fitted, worked.exposure, worked.data.y, worked.masks["test"])
+    exposure: Any = worked.exposure  # repairs take either kind
+    more = further_scores(fitted, exposure, worked.data.y, worked.masks["test"])
     return [
         {
             **{part: scores[part][member] for part in PARTS},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -155,6 +156,40 @@ def test_the_command_saves_passes_and_fails(tmp_path, monkeypatch, capsys):
     assert code == 1 and found["reach after"] < found["reach before"]
     assert {row["class"] for row in found["changes"] if row["before"] == "can"} == {0}
     assert run(monkeypatch, capsys, "factory_of_check:tilted", *call, "--tolerance", "100")[0] == 0
+
+
+TAILED_FACTORY = (
+    FACTORY
+    + """
+class Bent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = SGConv(4, 6), torch.nn.Linear(6, 3)
+    def forward(self, x, edge_index):
+        return self.head(torch.nn.functional.softplus(self.conv(x, edge_index)))
+
+def bent():
+    _, data = made()
+    return Bent(), data
+"""
+)
+
+
+def test_the_command_says_which_kind_of_answers_a_tail_gives(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "factory_with_tail.py").write_text(TAILED_FACTORY)
+    call = ("factory_with_tail:bent", "--baseline", "b.json")
+    code, out, _ = run(monkeypatch, capsys, *call, "--save")
+    assert (
+        code == 0
+        and "followed by affine, softplus, affine" in out
+        and "answers are undecided" in out
+    )
+    low, high = re.search(r"reach ([\d.]+) to ([\d.]+) %", out).groups()
+    left = int(re.search(r"(\d+) answers are undecided", out).group(1))
+    assert float(high) - float(low) == pytest.approx(100 * left / 12, abs=0.02) and left > 0
+    code, out, err = run(monkeypatch, capsys, *call, "--format", "json")
+    assert code == 0 and json.loads(out) and "answers are undecided" in err
 
 
 BAD = ["factory_of_check:wrong", "factory_of_check:broken", "factory_of_check:absent"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from dataclasses import replace
 from functools import partial
@@ -143,10 +144,46 @@ def test_a_loop_that_the_layer_adds_itself_has_no_place(graph):
     explainer_of(gcn, OracleExplainer())(graph.x, full, target=graph.y)
 
 
-def test_heads_have_no_place_in_one_number_an_edge(graph):
-    model = TwoLayers(partial(GATConv, heads=2, concat=False), graph.num_features, 3).double()
-    with pytest.raises(InputError, match="has 2 groups"):
-        explainer_of(model, OracleExplainer())(graph.x, graph.edge_index, target=graph.y, index=5)
+class Sides(torch.nn.Module):
+    """Two parallel layers after the first."""
+
+    def __init__(self, features, classes):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = GCNConv(features, 8)
+        self.mean, self.gat = SAGEConv(8, classes), GATConv(8, classes, heads=2, concat=False)
+
+    def forward(self, x, edge_index):
+        x = self.first(x, edge_index).relu()
+        return self.mean(x, edge_index) + self.gat(x, edge_index)
+
+
+def headed(features, classes):
+    return TwoLayers(partial(GATConv, heads=2, concat=False), features, classes)
+
+
+@pytest.mark.parametrize("build", [headed, Sides])
+def test_every_group_is_masked_by_its_own_ratio(graph, build):
+    model = briefly_trained(build(graph.num_features, 3).double(), graph)
+    wrong = (model(graph.x, graph.edge_index).argmax(1) != graph.y).nonzero().view(-1)
+    explainer = explainer_of(model, OracleExplainer())
+    explanation = explainer(graph.x, graph.edge_index, target=graph.y, index=wrong)
+    solution, exposure = explanation.solution, expose(model, graph)
+    assert solution.reachable.any() and explanation.group_mask.shape[1] == exposure.num_groups > 1
+    seen = explainer.get_masked_prediction(graph.x, graph.edge_index, None, explanation.edge_mask)
+    own = seen[wrong, graph.y[wrong]]
+    rivals = seen[wrong].scatter(1, graph.y[wrong][:, None], -torch.inf).amax(1)
+    np.testing.assert_allclose((own - rivals).detach().numpy(), solution.margin, atol=1e-9)
+    # Each group keeps its mass: Σ α · ratio over an explained node's edges is Σ α.
+    part = exposure.restrict(wrong[:1])
+    alpha = [part.coefficients[0, a:b] for a, b in itertools.pairwise(part.segments.tolist())]
+    last = explanation.group_mask[graph.edge_index[1] == wrong[0]]
+    edges = graph.edge_index[0, graph.edge_index[1] == wrong[0]].tolist()
+    for g, own_alpha in enumerate(alpha):
+        rows = part.rows[part.segments[g] : part.segments[g + 1]].long()
+        by_source = dict(zip(part.sources[rows].tolist(), own_alpha.tolist(), strict=True))
+        total = sum(by_source[s] * float(r) for s, r in zip(edges, last[:, g], strict=True))
+        assert total == pytest.approx(float(own_alpha.sum()), rel=1e-9)
 
 
 def test_a_mask_that_would_not_reweight_the_model_is_refused(graph):

@@ -94,7 +94,7 @@ def test_the_control_matches_the_capacity_of_set_translation(records):
 def test_the_ladder_s_record_holds_every_rung(records, frozen, data):
     exposure, columns = expose(frozen), [0, 2]
     settings = PROTOCOL.repairs
-    ladder = EvidenceLadder(budget=settings.set_translation, hidden=settings.hidden)
+    ladder = EvidenceLadder(budget=settings.evidence_ladder, hidden=settings.hidden)
     masks = data.train_mask[:, columns], data.val_mask[:, columns]
     fitted = ladder.fit(exposure, data.y, *masks, data=data, device="cpu")
     for member, record in enumerate(records):
@@ -109,7 +109,40 @@ def test_the_ladder_s_record_holds_every_rung(records, frozen, data):
             assert found[f"chosen {name}"] == (fitted.chosen[member] == name)
         assert found["test frozen"] == pytest.approx(record["frozen"]["test"])
         assert 0 <= found["calibration error"] <= 1
+        labels = fitted.constants["labels"][member]
+        said = fitted.constants["out_of_fold"][member].argmax(2)
+        for label in range(3):
+            own = labels == label
+            hits = (said[:, own] == label).double().mean(1)
+            assert found[f"nodes of class {label}"] == int(own.sum())
+            for place, name in enumerate(fitted.candidates[1:], 1):
+                key = f"out-of-fold gain {name} class {label}"
+                assert found[key] == pytest.approx(float(hits[place] - hits[0]))
         assert 0 <= record["methods"]["retrained_backbone"]["test single"] <= 1
+
+
+def test_frozen_is_calibrated_as_temperature_scaling_would(records, frozen, data):
+    """By a search of one's own for τ, and bins counted one by one."""
+    for member, (record, split) in enumerate(zip(records, (0, 2), strict=True)):
+        logits = frozen.logits[member].double()
+        val, test = data.val_mask[:, split], data.test_mask[:, split]
+        scales = 10 ** torch.linspace(-1.3, 1.3, 521, dtype=torch.float64)
+        likely = [
+            float((logits[val] / t).log_softmax(1).gather(1, data.y[val, None]).sum())
+            for t in scales
+        ]
+        best = scales[likely.index(max(likely))]
+        found = record["methods"]["evidence_ladder"]["calibration error frozen scaled"]
+        errors = []
+        # The search of the package is half as fine.
+        for scale in (best / 1.03, best, best * 1.03):
+            sure, said = (logits[test] / scale).softmax(1).max(1)
+            right, error = (said == data.y[test]).double(), 0.0
+            for low in range(15):
+                inside = (sure >= low / 15) & ((sure < (low + 1) / 15) | (low == 14))
+                error += abs(float((sure - right)[inside].sum())) / int(test.sum())
+            errors.append(error)
+        assert min(errors) - 0.05 <= found <= max(errors) + 0.05
 
 
 def test_the_oracle_counts_what_it_should(records, frozen, data):

@@ -18,6 +18,7 @@ TINY = (
     "repairs.set_translation.epochs=4",
     "repairs.node_translation.epochs=4",
     "repairs.refit_head.epochs=6",
+    "repairs.evidence_ladder.epochs=4",
     "repairs.smoothing_layers=2",
     "batches.size=16",
 )

@@ -48,8 +48,8 @@ def matrix(call: Call) -> Split:
     """A product A h: α = the entry of A, h = the row of the other operand."""
     values = call.entries[2]
     assert values is not None
-    rule = "α = the matrix's entry, h = the source's row"
-    return Split(values, _states(call), rule, "the matrix itself", argument="x")
+    product = call.arguments["product"]
+    return Split(values, _states(call), product.rule, product.coefficients_from, argument="x")
 
 
 def found_weight(call: Call) -> Split | None:

@@ -158,6 +158,11 @@ class TailedExposure:
         return self.aggregate.called
 
     @property
+    def scope(self) -> str:
+        """``last hop only`` where a filter of several hops shows its last alone; else empty."""
+        return self.aggregate.scope
+
+    @property
     def mass(self) -> Tensor:
         """m_{v,g} = Σ α, [1, n, G] float64; zero where a group is absent."""
         return self.aggregate.mass

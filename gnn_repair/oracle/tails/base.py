@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from gnn_repair.exposure.tails.operations import Affine, Operation, Scale, Select, TailGraph
 from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.lowering import Lowered, lower
 from gnn_repair.oracle.tails.vertices import extremes, mixtures
@@ -77,27 +79,21 @@ def base_of(exposure: TailedExposure, position: Integers | None = None) -> Base:
     aggregate = exposure.aggregate
     lowered, folded = _fold(lower(exposure.tail))
     recipients = aggregate.recipients.cpu()
-    table = aggregate.contributions[0].double().cpu()
-    fixed = aggregate.fixed_logits[0].cpu()[recipients].double()
-    gross, weight = table.abs(), fixed.abs()
-    for operation in folded:
-        weight = _magnitudes(operation, weight, recipients)
-        gross = _linear_part(_absolute(operation), gross)
-        fixed = operation.evaluate([fixed], recipients)
-        table = _linear_part(operation, table)
     groups, count = aggregate.num_groups, len(recipients)
     segments = aggregate.segments.cpu().numpy()
     ends = segments[np.arange(count)[:, None] * groups + np.arange(groups + 1)]
-    mass = aggregate.mass[0].cpu().numpy()
-    rows, messages = aggregate.rows.cpu().numpy(), np.ascontiguousarray(table.numpy())
-    offset = np.ascontiguousarray(fixed.numpy())
+    mass, rows = aggregate.mass[0].cpu().numpy(), aggregate.rows.cpu().numpy()
     chosen = np.arange(count) if position is None else np.unique(position)
+    at, used = torch.from_numpy(chosen), _used(ends[chosen], rows, aggregate.contributions.shape[1])
+    table, gross, fixed, weight = _beginning(aggregate, folded, at, used)
+    messages = _spread(table, used, aggregate.contributions.shape[1])
+    sums = _spread(gross, used, len(messages)) if folded else messages
+    offset, magnitude = (_spread(part, at, count) for part in (fixed, weight))
     low, high, size = (np.zeros((count, messages.shape[1])) for _ in range(3))
-    sums = np.ascontiguousarray(gross.numpy()) if folded else messages
     low[chosen], high[chosen], size[chosen] = _extremes(
         ends[chosen], mass[chosen], rows, messages, sums
     )
-    size += weight.numpy()
+    size += magnitude
     slack = ROUNDING * messages.shape[1] * size
     return Base(
         lowered=lowered,
@@ -114,6 +110,40 @@ def base_of(exposure: TailedExposure, position: Integers | None = None) -> Base:
         high=high + offset + slack,
         size=size,
     )
+
+
+def _beginning(
+    aggregate: Exposure, folded: Sequence[Operation], at: Tensor, used: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """h of the rows ``used`` and o of the recipients ``at`` after what is folded, each with the
+    largest sums behind it: h, its sums, o, its sums."""
+    nodes = aggregate.recipients.cpu()[at]
+    table = aggregate.contributions[0].cpu()[used].double()
+    fixed = aggregate.fixed_logits[0].cpu()[nodes].double()
+    gross, weight = table.abs(), fixed.abs()
+    for operation in folded:
+        weight = _magnitudes(operation, weight, nodes)
+        gross = _linear_part(_absolute(operation), gross)
+        fixed = operation.evaluate([fixed], nodes)
+        table = _linear_part(operation, table)
+    return table, gross, fixed, weight
+
+
+def _used(ends: Integers, rows: NDArray[np.int32], count: int) -> Tensor:
+    """The rows of contributions that the terms of these recipients name."""
+    named = np.zeros(count, bool)
+    for first, last in zip(ends[:, 0].tolist(), ends[:, -1].tolist(), strict=True):
+        named[rows[first:last]] = True
+    return torch.from_numpy(np.flatnonzero(named))
+
+
+def _spread(part: Tensor, index: Tensor, count: int) -> Floats:
+    """Rows at their places among ``count``; the others, which nobody asks for, are zero."""
+    if len(index) == count:
+        return np.ascontiguousarray(part.numpy())
+    full = torch.zeros(count, part.shape[1], dtype=torch.float64)
+    full[index] = part
+    return full.numpy()
 
 
 def _extremes(

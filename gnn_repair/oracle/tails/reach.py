@@ -56,6 +56,8 @@ class TailReach:
     undecided: int
     skipped: int
     """Nodes without a label."""
+    scope: str = ""
+    """What of the model was reweighted where that is not all (``TailedExposure.scope``)."""
 
     def rows(self) -> list[dict[str, Any]]:
         """One mapping, for tables."""
@@ -73,6 +75,7 @@ class TailReach:
             f"true-class reach {self.true_class}\n"
             f"error reach      {self.error}\n"
             f"support          {self.support:.2f} active terms on average"
+            + (f"\nabout            the {self.scope}" if self.scope else "")
         )
 
     __repr__ = __str__
@@ -95,6 +98,7 @@ def summarise_tail(exposure: TailedExposure, solution: TailSolution) -> TailReac
         float(support.mean()) if len(support) else float("nan"),
         int((~solution.decided).sum()),
         solution.skipped,
+        exposure.scope,
     )
 
 

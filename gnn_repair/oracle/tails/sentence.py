@@ -40,6 +40,8 @@ class TailWitness:
     cases: int
     replayed: bool
     reason: str = ""
+    scope: str = ""
+    """What of the model was reweighted where that is not all."""
 
     @property
     def reachable(self) -> bool:
@@ -47,7 +49,7 @@ class TailWitness:
         return self.verdict == CAN
 
     def __str__(self) -> str:
-        head = f"node {self.node}, class {self.target}"
+        head = f"node {self.node}, class {self.target}" + (f" ({self.scope})" if self.scope else "")
         where = "the model itself, run with these weights" if self.replayed else "its tail"
         if self.verdict == CAN:
             return (

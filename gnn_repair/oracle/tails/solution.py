@@ -76,6 +76,8 @@ class TailSolution:
     method: str = "simplex"
     reasons: dict[int, str] = field(default_factory=dict)
     """Why LP i is undecided."""
+    scope: str = ""
+    """What of the model was reweighted where that is not all (``TailedExposure.scope``)."""
 
     def __len__(self) -> int:
         return len(self.margin)
@@ -166,6 +168,7 @@ class TailSolution:
             cases=int(np.diff(self.proofs.indptr[i : i + 2])[0]),
             replayed=self.replayed,
             reason=self.reasons.get(i, ""),
+            scope=self.scope,
         )
 
     def _part(self, chosen: Integers) -> TailSolution:
@@ -193,6 +196,7 @@ class TailSolution:
             "skipped": self.skipped,
             "method": self.method,
             "replayed": self.replayed,
+            "scope": self.scope,
             "reasons": {str(i): reason for i, reason in self.reasons.items()},
         }
         arrays = {name: getattr(self, name) for name in (*_PER_LP, "indptr", *_PER_TERM)}
@@ -246,6 +250,7 @@ class TailSolution:
             f"TailSolution of {len(self):,} questions{skipped}: {counts[0]:,} can win, "
             f"{counts[1]:,} cannot, {counts[2]:,} undecided{share}\n"
             f"  every λ was {whose}; {self.proofs.count:,} cases prove the bounds"
+            + (f"; about the {self.scope}" if self.scope else "")
         )
 
     __repr__ = __str__

@@ -80,6 +80,7 @@ def solve_tails(
         replayed=exposure.replay is not None,
         skipped=asked.skipped,
         reasons=reasons,
+        scope=exposure.scope,
     )
 
 

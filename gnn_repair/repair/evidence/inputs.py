@@ -46,9 +46,10 @@ def gather_evidence(
         entries = sources_to_recipients(exposure)
         return KnownEvidence(LabelEvidence(entries, shown, classes, dtype), None)
     check_graph_data(exposure, data)
-    labels = LabelEvidence(data.edge_index.to(place), shown, classes, dtype)
     x = getattr(data, "x", None)
     features = None if x is None else FeatureEvidence(x.to(place, dtype))
+    raw = None if features is None else features.features.dense
+    labels = LabelEvidence(data.edge_index.to(place), shown, classes, dtype, raw)
     return KnownEvidence(labels, features)
 
 
@@ -100,7 +101,22 @@ class EvidenceInputs(StackedInputs):
         """Label histograms of targets [M, L], [M, L, 2 (C + 1)]."""
         if self.learning is None:
             return picked(self._everything, self.nodes[targets])
-        table = self.evidence.labels.partly(self._withheld, self._step)
+        labels = self.evidence.labels
+        table = labels.histograms(labels.partly(self._withheld, self._step))
+        return picked(table, self.nodes[targets])
+
+    @cached_property
+    def _every_kin(self) -> Tensor:
+        """All known labels of the nodes most alike, [S, N, k (C + 1)]."""
+        labels = self.evidence.labels
+        return labels.kin_histograms(labels.known)
+
+    def kin_at(self, targets: Tensor) -> Tensor:
+        """Labels of the nodes most alike to targets [M, L], [M, L, k (C + 1)]."""
+        if self.learning is None:
+            return picked(self._every_kin, self.nodes[targets])
+        labels = self.evidence.labels
+        table = labels.kin_histograms(labels.partly(self._withheld, self._step))
         return picked(table, self.nodes[targets])
 
     def features_times(self, targets: Tensor, weight: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ def nested(rule: Rule, told: Tensor, labels: Tensor, folds: Tensor) -> Tensor:
     return out
 
 
-class Comparison(NamedTuple):
+class PairedGain(NamedTuple):
     """How much better one does than another on the same nodes."""
 
     gain: float
@@ -112,12 +112,12 @@ class Comparison(NamedTuple):
         return self.gain > max(errors * self.error, 1e-9)
 
 
-def compare(mine: Tensor, other: Tensor) -> Comparison:
+def compare(mine: Tensor, other: Tensor) -> PairedGain:
     """Paired over nodes: values [m] of each."""
     difference = mine.double() - other.double()
     spread = float(difference.var(correction=0)) if difference.numel() else 0.0
     mean = float(difference.mean()) if difference.numel() else 0.0
-    return Comparison(mean, (spread / max(1, difference.numel())) ** 0.5)
+    return PairedGain(mean, (spread / max(1, difference.numel())) ** 0.5)
 
 
 def likelihoods(told: Tensor, labels: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.repair.ladder.combination import likelihoods
-from gnn_repair.repair.ladder.rungs import RUNGS
+from gnn_repair.repair.rung_words import NOTHING, WORDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +52,7 @@ class Finding:
         return ups or (self.gain < -self.error and self.nats < -self.nats_error)
 
     def __str__(self) -> str:
-        what = RUNGS[self.rung].evidence
+        what = WORDS[self.rung].evidence
         where = "" if self.label is None else f" on class {self.label}"
         size = f"{self.gain:+.1f} ± {self.error:.1f}"
         if not self.clear:
@@ -75,7 +75,7 @@ class Findings:
         table = [[getattr(row, name) for name in columns] for row in self.rows]
         frame = pd.DataFrame(table, columns=columns).astype({"label": "Int64"})
         frame["advice"] = [
-            RUNGS[row.rung].advice if row.clear and row.gain > 0 else "" for row in self.rows
+            WORDS[row.rung].advice if row.clear and row.gain > 0 else "" for row in self.rows
         ]
         return frame
 
@@ -93,8 +93,8 @@ class Findings:
             (row for row in self.overall() if row.clear and row.gain > 0), key=lambda r: -r.gain
         )
         if not clear:
-            return ("nothing to gain: no evidence beside the model's own stands out",)
-        return tuple(f"{RUNGS[row.rung].advice} ({row.gain:+.1f} points)" for row in clear)
+            return (NOTHING,)
+        return tuple(f"{WORDS[row.rung].advice} ({row.gain:+.1f} points)" for row in clear)
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.overall()), *("→ " + line for line in self.advice())])
@@ -116,7 +116,7 @@ def find(candidates: Sequence[str], told: Tensor, labels: Tensor, classes: int) 
         if not bool(judged.any()):
             continue
         for number, rung in enumerate(candidates[1:], 1):
-            below = RUNGS[rung].above
+            below = WORDS[rung].above
             other = candidates.index(below) if below in candidates else 0
             over = mean_gain(right[:, number] - right[:, 0], judged)[0]
             gain, error, deviation = mean_gain(right[:, number] - right[:, other], judged)

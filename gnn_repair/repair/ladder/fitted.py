@@ -13,9 +13,9 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
 from gnn_repair.repair.fitted import FittedRepair
 from gnn_repair.repair.kept_tables import same_graph
+from gnn_repair.repair.ladder.catalogue import RUNGS
 from gnn_repair.repair.ladder.combination import RULES
 from gnn_repair.repair.ladder.findings import Findings, find
-from gnn_repair.repair.ladder.rungs import RUNGS
 
 if TYPE_CHECKING:
     from gnn_repair.repair.ladder.ladder import EvidenceLadder

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from gnn_repair.budget import TRANSLATION, Budget, check_real
+from gnn_repair.budget import LADDER, Budget, check_real
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
 from gnn_repair.repair.fitted import about
@@ -26,11 +26,12 @@ from gnn_repair.repair.fold_task import (
 from gnn_repair.repair.folds import paper_roles
 from gnn_repair.repair.graph_repair import GraphRepair
 from gnn_repair.repair.kept_tables import signature
+from gnn_repair.repair.ladder.catalogue import FAST, RUNGS
 from gnn_repair.repair.ladder.checks import check_ladder
 from gnn_repair.repair.ladder.combination import RULES
 from gnn_repair.repair.ladder.decision import decide
 from gnn_repair.repair.ladder.fitted import FittedLadder
-from gnn_repair.repair.ladder.rungs import RUNGS, Rung
+from gnn_repair.repair.ladder.rungs import Rung
 from gnn_repair.training import Progress, ProgressCallback
 
 
@@ -38,7 +39,7 @@ from gnn_repair.training import Progress, ProgressCallback
 class EvidenceLadder(GraphRepair[FittedLadder]):
     """Frozen, then set translation in folds, then with labels, features, reweighting."""
 
-    rungs: tuple[str, ...] = tuple(RUNGS)
+    rungs: tuple[str, ...] = FAST
     """Which, of ``RUNGS``; Frozen always stands below them."""
     combine: str = "weighted"
     """How rungs become one prediction: a name of ``RULES``."""
@@ -50,7 +51,7 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
     hidden: int = 128
     dropout: float = 0.2
     seed: int = 0
-    budget: Budget = TRANSLATION
+    budget: Budget = LADDER
 
     def __post_init__(self) -> None:
         if isinstance(self.rungs, str) or not isinstance(self.rungs, Iterable):
@@ -79,12 +80,12 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
 
     @classmethod
     def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
-        """With the protocol's width, dropout and seed, and set translation's budget."""
+        """With the protocol's width, dropout, seed and budget."""
         return cls(
             hidden=settings.hidden,
             dropout=settings.dropout,
             seed=settings.seed,
-            budget=settings.set_translation,
+            budget=settings.evidence_ladder,
         )
 
     @classmethod

@@ -1,6 +1,8 @@
 """The rungs: set translation whose head reads one kind of evidence more.
 
-A further rung is one class that says what it reads, and one line in ``RUNGS``.
+These learn an encoder of the message set in every copy. A further rung is one class that says
+what it reads, one line in ``RUNGS`` (:mod:`gnn_repair.repair.ladder.catalogue`) and its words in
+:mod:`gnn_repair.repair.rung_words`.
 """
 
 from __future__ import annotations
@@ -27,12 +29,6 @@ class Rung(SetTranslation):
 
     name: ClassVar[str] = "set"
     """In tables and records."""
-    above: ClassVar[str] = "frozen"
-    """The rung it is compared with to say what its evidence is worth."""
-    evidence: ClassVar[str] = "honest mistakes to learn from, on validation nodes in folds,"
-    """What it reads that the rung below does not, in words."""
-    advice: ClassVar[str] = "give the classifier more labels: hold out fewer of them"
-    """What a user can do about it when this evidence is worth something."""
     reads_labels: ClassVar[bool] = False
     reads_features: ClassVar[bool] = False
     crossed: ClassVar[bool] = True
@@ -97,8 +93,6 @@ class PaperFit(Rung):
     """Set translation as the paper fits it: from training nodes, judged on all of validation."""
 
     name: ClassVar[str] = "paper"
-    evidence: ClassVar[str] = "the message sets, learned from training nodes alone,"
-    advice: ClassVar[str] = "keep set translation as the paper fits it"
     crossed: ClassVar[bool] = False
     title: ClassVar[str] = "Set translation, the paper's fit"
 
@@ -108,9 +102,6 @@ class Labels(Rung):
     """… and the labels that a node's neighbours are known to have."""
 
     name: ClassVar[str] = "labels"
-    above: ClassVar[str] = "set"
-    evidence: ClassVar[str] = "the labels of neighbours, which the network never saw,"
-    advice: ClassVar[str] = "feed known labels of neighbours as input"
     reads_labels: ClassVar[bool] = True
     title: ClassVar[str] = "… with neighbours' labels"
 
@@ -120,9 +111,6 @@ class LabelsFeatures(Labels):
     """… and the node's raw features."""
 
     name: ClassVar[str] = "labels-features"
-    above: ClassVar[str] = "labels"
-    evidence: ClassVar[str] = "the raw features, which the network no longer shows,"
-    advice: ClassVar[str] = "add a skip connection from the features to the classifier"
     reads_features: ClassVar[bool] = True
     title: ClassVar[str] = "… with neighbours' labels and raw features"
 
@@ -132,9 +120,6 @@ class LabelsReweighting(Labels):
     """… and the messages are reweighted, jointly with the shift."""
 
     name: ClassVar[str] = "labels-reweighting"
-    above: ClassVar[str] = "labels"
-    evidence: ClassVar[str] = "new weights of the messages"
-    advice: ClassVar[str] = "change the aggregator: attention, or other weights"
     title: ClassVar[str] = "… with neighbours' labels, reweighting"
 
     def network(self, width: int, classes: int) -> nn.Module:
@@ -184,19 +169,5 @@ class LabelsFeaturesReweighting(LabelsReweighting):
     """… everything at once."""
 
     name: ClassVar[str] = "labels-features-reweighting"
-    above: ClassVar[str] = "labels-reweighting"
-    evidence: ClassVar[str] = "the raw features, beside labels and new weights,"
-    advice: ClassVar[str] = "add a skip connection and change the aggregator"
     reads_features: ClassVar[bool] = True
     title: ClassVar[str] = "… with all of it"
-
-
-RUNGS: dict[str, type[Rung]] = {
-    "paper": PaperFit,
-    "set": Rung,
-    "labels": Labels,
-    "labels-features": LabelsFeatures,
-    "labels-reweighting": LabelsReweighting,
-    "labels-features-reweighting": LabelsFeaturesReweighting,
-}
-"""From the least that is read to the most; Frozen stands below them all."""

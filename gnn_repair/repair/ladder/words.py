@@ -27,11 +27,21 @@ def describe(fitted: FittedLadder) -> str:
     lines += _missing(fitted)
     lines += [text[0].upper() + text[1:] + "." for text in map(str, fitted.findings().overall())]
     lines += [f"→ {line}" for line in fitted.findings().advice()]
-    if any(ladder.rung(name).needs_evidence for name in fitted.candidates[1:]):
-        lines.append(
-            "It reads known labels or features of this graph: on another one it falls back."
-        )
+    lines += _transductive(fitted)
     return "\n".join(lines)
+
+
+def _transductive(fitted: FittedLadder) -> list[str]:
+    """Which rungs hold for this graph only, and who speaks on another one."""
+    names = fitted.candidates[1:]
+    bound = [name for name in names if fitted.ladder.rung(name).needs_evidence]
+    free = ["frozen", *(name for name in names if name not in bound)]
+    if not bound:
+        return []
+    return [
+        f"Transductive, for they read labels or features of this graph: {', '.join(bound)}. "
+        f"On another graph the ladder falls back to {', '.join(free)}, with a warning."
+    ]
 
 
 def _missing(fitted: FittedLadder) -> list[str]:

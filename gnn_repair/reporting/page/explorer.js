@@ -12,6 +12,7 @@ function openExplorer(run) {
     descending: true,
     all: false,
     hidden: hiddenAtFirst(run),
+    fixed: Boolean(run.tail),
     zoom: { by: 1, across: 0, up: 0 },
   };
   const explorer = { state };
@@ -71,9 +72,14 @@ function openExplorer(run) {
       node.count > MOST_VERTICES
         ? ` ${count(MOST_VERTICES)} of ${count(node.count)} terms drawn.`
         : "";
-    byId("plane-caption").textContent =
-      `${view.note} Filled: all mixtures the frozen messages allow. Dots: terms, sized by α, ` +
-      `coloured by their source's class; a rim marks the oracle's.${hidden}`;
+    const what = run.tail
+      ? "Every mark is a prediction of the whole model; the dots by its tail as certified. " +
+        "Dots: all of a group's mass on one message, sized by α, coloured by its source's class; " +
+        "a rim marks the oracle's. What other mixtures give is not drawn: behind a nonlinear " +
+        "tail it is no polygon."
+      : "Filled: all mixtures the frozen messages allow. Dots: terms, sized by α, " +
+        "coloured by their source's class; a rim marks the oracle's.";
+    byId("plane-caption").textContent = `${view.note} ${what}${hidden}`;
     const needed = state.view !== "spread" && run.classCount > 2;
     byId("rival-one-label").hidden = !needed;
     byId("rival-two-label").hidden = !needed;
@@ -109,6 +115,7 @@ function openExplorer(run) {
   }
 
   function fillButtons() {
+    if (run.tail) return;
     const made = node.points
       .filter((point) => point.coefficients && node.count)
       .map((point) => {
@@ -221,6 +228,11 @@ function openExplorer(run) {
         : { by: 1, across: 0, up: 0 };
       drawPlane();
     });
+  }
+  if (run.tail) {
+    byId("plane-panel").querySelector("h2").textContent = "Predictions in logit space";
+    byId("terms-panel").querySelector("h2").textContent = "Terms, each alone";
+    byId("weighting").parentElement.hidden = true;
   }
   dragPlane(state, drawPlane);
   linkTerms();

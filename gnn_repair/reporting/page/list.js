@@ -57,6 +57,7 @@ function fillFilters(run) {
       ["wrong", "wrong"],
       ["reachable", "wrong, reachable"],
       ["unreachable", "wrong, unreachable"],
+      ...(run.tail ? [["undecided", "wrong, undecided"]] : []),
       ["right", "right"],
     ],
     "",
@@ -165,7 +166,8 @@ function listRow(run, i, at, chosen, onChoose) {
       tip: [
         `Node ${nodeName(run, node)}: ${meaning}`,
         `true class ${label}, predicted ${says}`,
-        `γ ${figure(run.margins[i], 3)}, degree ${run.degree[i]}`,
+        (run.tail ? "best margin found " : "γ ") +
+          `${figure((run.tail ? run.tail_margin : run.margins)[i], 3)}, degree ${run.degree[i]}`,
       ],
     },
     part(`mark ${status}`, sign),

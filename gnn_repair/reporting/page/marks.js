@@ -10,8 +10,10 @@ function drawVertices(svg, node, view, frame) {
     centres = node.bounds.map((_, g) => positionIn(view, groupMixture(node, g)));
   for (const k of shown) {
     const g = node.group[k],
-      at = [home[0] - centres[g][0], home[1] - centres[g][1]];
-    for (let c = 0, row = node.rows[k] * C; c < C; c++) {
+      at = node.alone
+        ? positionIn(view, vertexLogits(node, k))
+        : [home[0] - centres[g][0], home[1] - centres[g][1]];
+    for (let c = 0, row = node.rows[k] * C; c < C && !node.alone; c++) {
       at[0] += node.mass[g] * view.x[c] * table[row + c];
       at[1] += node.mass[g] * view.y[c] * table[row + c];
     }

@@ -5,8 +5,12 @@ const STATUS_SERIES = [
   { colour: "--shifted", text: "wrong, reachable" },
   { colour: "--rival", text: "wrong, unreachable" },
 ];
+function seriesOf(run) {
+  const open = { colour: "--other", text: "wrong, undecided" };
+  return run.tail ? [...STATUS_SERIES, open] : STATUS_SERIES;
+}
 function statusPart(run, i) {
-  return { right: 0, reachable: 1, unreachable: 2 }[statusOf(run, i)];
+  return { right: 0, reachable: 1, unreachable: 2, undecided: 3 }[statusOf(run, i)];
 }
 
 function marginCard(run) {
@@ -39,9 +43,13 @@ function marginCard(run) {
     bins[Math.min(bins.length - 1, Math.max(0, b))].parts[statusPart(run, i)]++;
   }
   chartCard(
-    "Best margin γ of the true class",
-    "The largest worst-rival margin that any admissible reweighting reaches, in logits; right of " +
-      "the threshold the true class can win",
+    run.tail ? "Best margin found of the true class" : "Best margin γ of the true class",
+    run.tail
+      ? "The largest worst-rival margin that was found; right of the threshold the true class " +
+          "can win, left of it that is excluded by bounds. Undecided nodes are left out"
+      : "The largest worst-rival margin that any admissible reweighting reaches, in " +
+          "logits; right of " +
+          "the threshold the true class can win",
     (width) =>
       stackedColumns(width, bins, STATUS_SERIES, "γ (logits)", false, [
         { place: -first, text: "γ = 0" },
@@ -54,7 +62,7 @@ function degreeCard(run) {
   const bins = edges.slice(0, -1).map((low, j) => {
     const high = edges[j + 1] - 1;
     const label = high === Infinity ? `${low}+` : low === high ? String(low) : `${low}–${high}`;
-    return { label, tip: `degree ${label}`, parts: [0, 0, 0] };
+    return { label, tip: `degree ${label}`, parts: seriesOf(run).map(() => 0) };
   });
   for (let i = 0; i < run.count; i++) {
     if (statusOf(run, i) === "unknown") continue;
@@ -64,7 +72,7 @@ function degreeCard(run) {
   chartCard(
     "Reach by degree",
     "Share of nodes; the number of nodes stands above each column",
-    (width) => stackedColumns(width, used, STATUS_SERIES, "neighbours", true),
+    (width) => stackedColumns(width, used, seriesOf(run), "neighbours", true),
   );
 }
 
@@ -75,7 +83,7 @@ function homophilyCard(run) {
       label,
       tip:
         j === 0 ? "no neighbour shares the class" : `${label} % of the neighbours share the class`,
-      parts: [0, 0, 0],
+      parts: seriesOf(run).map(() => 0),
     };
   });
   for (let i = 0; i < run.count; i++) {
@@ -88,13 +96,17 @@ function homophilyCard(run) {
       "Reach by local homophily",
       "Share of nodes, by how many of a node's neighbours have its class",
       (width) =>
-        stackedColumns(width, bins, STATUS_SERIES, "neighbours of the same class (%)", true),
+        stackedColumns(width, bins, seriesOf(run), "neighbours of the same class (%)", true),
     );
   }
 }
 
 function supportCard(run) {
-  const bound = run.classCount + run.groupCount - 2;
+  // How few terms suffice is known of linear programs only.
+  const bound = run.tail ? Infinity : run.classCount + run.groupCount - 2;
+  const what = run.tail
+    ? "mixture that lets the true class win, of nodes where one was found"
+    : `best mixture of reachable nodes; no witness needs more than ${bound} here`;
   let most = 1;
   for (let i = 0; i < run.count; i++)
     if (isReachable(run, i)) most = Math.max(most, run.support[i]);
@@ -107,9 +119,7 @@ function supportCard(run) {
     if (isReachable(run, i) && run.support[i])
       bins[run.support[i] - 1].parts[isRight(run, i) ? 0 : 1]++;
   }
-  chartCard(
-    "Size of the witness",
-    `Active terms in the best mixture of reachable nodes; no witness needs more than ${bound} here`,
-    (width) => stackedColumns(width, bins, STATUS_SERIES.slice(0, 2), "active terms", false),
+  chartCard("Size of the witness", `Active terms in the ${what}`, (width) =>
+    stackedColumns(width, bins, STATUS_SERIES.slice(0, 2), "active terms", false),
   );
 }

@@ -21,6 +21,7 @@ function layOut(run, cases, index) {
   accuracyCard(shown);
   if (cases.length > 1) gainCard(cases);
   if (run) movesCard(run);
+  if (run) lostCard(run);
   reachCard(run, cases, index);
   if (run) {
     marginCard(run);
@@ -36,13 +37,16 @@ function tally(run) {
     right: 0,
     reachable: 0,
     unreachable: 0,
+    undecided: 0,
     unknown: 0,
     reach: 0,
     support: 0,
     solved: 0,
+    open: 0,
   };
   for (let i = 0; i < run.count; i++) {
     sums[statusOf(run, i)]++;
+    if (tailVerdict(run, i) === "undecided") sums.open++;
     if (!Number.isNaN(run.margins[i])) sums.solved++;
     if (isReachable(run, i)) {
       sums.reach++;
@@ -60,6 +64,17 @@ function keyFigure(value, text, tip) {
   return element("div", { class: "figure", tip }, big, small);
 }
 
+// A share that is known up to the undecided: from what is proved to what is not excluded.
+function reachFigure(proved, open, total, text, tip) {
+  if (!open) return keyFigure(percent(proved / total), text, tip);
+  const low = (100 * proved) / total,
+    high = (100 * (proved + open)) / total;
+  return keyFigure(`${low.toFixed(1)}–${high.toFixed(1)} %`, text, [
+    ...tip,
+    `${count(open)} more are undecided: proved to not excluded`,
+  ]);
+}
+
 function drawFigures(run, shown) {
   // A node without an answer counts neither as reachable nor as unreachable.
   const sums = tally(run),
@@ -70,12 +85,13 @@ function drawFigures(run, shown) {
     keyFigure(percent(sums.right / run.count), "frozen model right", [
       `${count(sums.right)} of ${count(run.count)} nodes`,
     ]),
-    keyFigure(percent(sums.reach / sums.solved), "true class reachable", [
+    reachFigure(sums.reach, sums.open, sums.solved + sums.open, "true class reachable", [
       "Some reweighting of the frozen messages makes the true class win",
-      `${count(sums.reach)} of ${count(sums.solved)} nodes`,
+      `${count(sums.reach)} of ${count(sums.solved + sums.open)} nodes`,
     ]),
-    keyFigure(percent(sums.reachable / wrong), "of errors reachable", [
-      `${count(sums.reachable)} of ${count(wrong)} errors could be mended by reweighting alone`,
+    reachFigure(sums.reachable, sums.undecided, wrong + sums.undecided, "of errors reachable", [
+      `${count(sums.reachable)} of ${count(wrong + sums.undecided)} errors ` +
+        "could be mended by reweighting alone",
     ]),
     keyFigure(figure(sums.support / sums.reach, 2), "terms in a witness, on average"),
     ...(best ? [keyFigure(`${best.mean.toFixed(1)} %`, `best repair: ${best.title}`)] : []),
@@ -195,16 +211,17 @@ function caseDot(entry, shown) {
 }
 
 function classDots(run) {
-  const sums = run.classes.map(() => [0, 0, 0]);
+  const sums = run.classes.map(() => [0, 0, 0, 0]);
   for (let i = 0; i < run.count; i++) {
-    if (Number.isNaN(run.margins[i])) continue;
+    if (Number.isNaN(run.margins[i]) && tailVerdict(run, i) !== "undecided") continue;
     const entry = sums[run.labels[run.nodes[i]]];
     entry[0]++;
+    entry[3] += tailVerdict(run, i) === "undecided";
     entry[1] += isRight(run, i);
     entry[2] += isReachable(run, i);
   }
   const most = Math.max(...sums.map((entry) => entry[0]));
-  return sums.flatMap(([n, right, reach], c) =>
+  return sums.flatMap(([n, right, reach, open], c) =>
     n
       ? [
           {
@@ -216,7 +233,8 @@ function classDots(run) {
               run.classes[c],
               `${count(n)} nodes`,
               `frozen accuracy ${percent(right / n)}`,
-              `true-class reach ${percent(reach / n)}`,
+              `true-class reach ${percent(reach / n)}` +
+                (open ? ` proved, ${percent((reach + open) / n)} not excluded` : ""),
             ],
           },
         ]

@@ -137,6 +137,10 @@ function orthonormal(v, others) {
 
 // z with all of a group's mass on term k and every other group as frozen.
 function vertexLogits(node, k) {
+  if (node.alone)
+    return Float64Array.from(
+      node.alone.subarray(k * node.run.classCount, (k + 1) * node.run.classCount),
+    );
   const g = node.group[k],
     C = node.run.classCount,
     logits = Float64Array.from(node.frozen);
@@ -181,6 +185,7 @@ function convexHull(points) {
 
 // The projected polytope β + Σ_g m_g conv{ℓ_a}: the sum of the groups' hulls.
 function polytopeHull(node, view) {
+  if (node.run.tail) return []; // Logits behind a nonlinear tail are no polytope.
   let hull = [[scalarProduct(view.x, node.beta), scalarProduct(view.y, node.beta)]];
   node.bounds.forEach(([low, high], g) => {
     if (low === high) return;

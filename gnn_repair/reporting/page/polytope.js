@@ -9,7 +9,11 @@ function viewOf(node, kind, one, two) {
 }
 
 function drawPolytope(width, height, node, view, whatIf, hidden, zoom) {
-  const svg = canvas(width, height, `Evidence polytope of node ${nodeName(node.run, node.id)}`);
+  const svg = canvas(
+    width,
+    height,
+    `${node.run.tail ? "Predictions" : "Evidence polytope"} of node ${nodeName(node.run, node.id)}`,
+  );
   const hull = polytopeHull(node, view);
   const points = node.points
     .map((point, j) => ({
@@ -19,7 +23,7 @@ function drawPolytope(width, height, node, view, whatIf, hidden, zoom) {
     }))
     .filter((point) => !hidden.has(point.key) || point.key === "frozen");
   const shifts = points
-    .filter((point) => point.kind === "shift" && !NODE_ONLY.has(point.key))
+    .filter((point) => hull.length && point.kind === "shift" && !NODE_ONLY.has(point.key))
     .slice(0, 1);
   const frame = zoomed(
     frameOf(hull, points, shifts, node, view, width, height),
@@ -42,15 +46,16 @@ function drawPolytope(width, height, node, view, whatIf, hidden, zoom) {
   drawRegions(svg, view, frame, node);
   drawAxes(svg, view, frame);
   svg.append(inside);
-  inside.append(
-    shape("polygon", {
-      points: path(hull, frame),
-      class: "hull",
-      style:
-        "fill:var(--true);fill-opacity:var(--hull);" +
-        "stroke:var(--true);stroke-width:1.8;stroke-linejoin:round",
-    }),
-  );
+  if (hull.length)
+    inside.append(
+      shape("polygon", {
+        points: path(hull, frame),
+        class: "hull",
+        style:
+          "fill:var(--true);fill-opacity:var(--hull);" +
+          "stroke:var(--true);stroke-width:1.8;stroke-linejoin:round",
+      }),
+    );
   for (const point of shifts) drawShiftedHull(inside, hull, point, node, view, frame);
   drawVertices(inside, node, view, frame);
   drawPoints(inside, points, frame, node);
@@ -86,6 +91,9 @@ function path(points, frame) {
 // What must be in the picture: the hull, every point, the shifted hull and the boundary.
 function frameOf(hull, points, shifts, node, view, width, height) {
   const seen = [...hull, ...points.map((point) => point.at)];
+  if (!hull.length)
+    for (const k of shownTerms(node, MOST_VERTICES))
+      seen.push(positionIn(view, vertexLogits(node, k)));
   const frozen = points[0].at;
   for (const { at } of shifts)
     for (const p of hull) seen.push([p[0] + at[0] - frozen[0], p[1] + at[1] - frozen[1]]);

@@ -61,8 +61,50 @@ function rivalClause(node) {
   return `weighing the rivals ${joined(sentence)}`;
 }
 
+// What was shown about a node of a model with a nonlinear tail: can, cannot or undecided.
+function tailWords(node) {
+  const { run, i } = node,
+    name = className(run, node.label),
+    found = run.tail_margin[i],
+    bound = run.tail_bound[i];
+  const verdict = tailVerdict(run, i),
+    limit = Number.isNaN(bound)
+      ? "No upper bound is known"
+      : `No reweighting exceeds ${figure(bound, 4)} (proved)`;
+  const who = run.tail.replayed
+    ? "the model itself, run with these weights, says so"
+    : "its tail says so; the model was not at hand to be run";
+  if (!verdict) return ["The oracle was not asked about this node.", ""];
+  if (!node.count && run.kept[i])
+    return [`Nothing can be reweighted here: the margin of ${name} stays ${figure(found)}.`, ""];
+  const using = node.count
+    ? supportWords(node)
+    : "terms that were left out to keep this file small";
+  if (verdict === "can") {
+    const now = node.points[0].margin;
+    const lead =
+      now > 0
+        ? `${name} wins by ${figure(now, 2)} and could win by ${figure(found, 2)}`
+        : `${name} can win by ${figure(found, 2)}`;
+    return [`${lead} using ${using}: ${who}.`, `${limit}. The largest margin lies in between.`];
+  }
+  if (verdict === "cannot")
+    return [
+      `${name} cannot win: every reweighting ` +
+        (bound < -REACHABLE ? `loses by at least ${figure(-bound, 2)}` : "ties at best") +
+        ", as is proved by bounds of the tail.",
+      `The best that was found has margin ${figure(found, 4)}, using ${using}.`,
+    ];
+  return [
+    `It is undecided whether ${name} can win: its largest margin lies between ` +
+      `${figure(found, 3)} and ${Number.isNaN(bound) ? "no known bound" : figure(bound, 3)}.`,
+    `Why: ${run.tail.reasons[String(i)] || "not said"}. The best found uses ${using}.`,
+  ];
+}
+
 // The certificate as [what holds, how to check it].
 function certificateWords(node) {
+  if (node.run.tail) return tailWords(node);
   const { run, i } = node,
     name = className(run, node.label),
     margin = run.margins[i];
@@ -104,8 +146,9 @@ function certificateWords(node) {
 function drawCertificate(node) {
   const panel = byId("certificate"),
     [verdict, proof] = certificateWords(node);
-  const kind = node.run.margins[node.i] > REACHABLE ? "reachable" : "unreachable";
-  panel.className = `panel certificate ${kind}`;
+  const open = tailVerdict(node.run, node.i) === "undecided";
+  const won = node.run.margins[node.i] > REACHABLE ? "reachable" : "unreachable";
+  panel.className = `panel certificate ${open ? "undecided" : won}`;
   const strong = element("p", { class: "verdict" }),
     small = element("p", { class: "caption" });
   strong.textContent = verdict;
@@ -136,6 +179,7 @@ function drawReadout(node, hidden, onToggle) {
   byId("readout").replaceChildren(table);
   let row = place;
   return (logits) => {
+    if (node.run.tail) return;
     const point = { key: "what_if", title: "What if", ...verdictOf(logits, node.label) };
     const next = readoutRow(node, point, LOOKS.get("what_if"));
     next.id = "what-if-row";

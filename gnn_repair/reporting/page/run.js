@@ -64,8 +64,14 @@ function isReachable(run, i) {
   return run.margins[i] > REACHABLE;
 }
 
+// A model with a nonlinear tail: what the oracle says of node i (can, cannot, undecided).
+function tailVerdict(run, i) {
+  return run.tail && run.tail.verdicts[run.tail_verdict[i]];
+}
+
 function statusOf(run, i) {
   if (isRight(run, i)) return "right";
+  if (tailVerdict(run, i) === "undecided") return "undecided";
   if (Number.isNaN(run.margins[i])) return "unknown";
   return isReachable(run, i) ? "reachable" : "unreachable";
 }
@@ -74,6 +80,7 @@ const STATUS_WORDS = {
   right: ["✓", "frozen model is right"],
   reachable: ["◆", "wrong, evidence is there"],
   unreachable: ["✕", "wrong, evidence is not there"],
+  undecided: ["?", "wrong, undecided whether the evidence is there"],
   unknown: ["?", "wrong, not solved"],
 };
 
@@ -111,6 +118,7 @@ function openNode(run, i) {
   }
   node.weights = Float64Array.from(run.rival_weights.subarray(i * C, i * C + C));
   node.frozen = Float64Array.from(run.frozen_logits.subarray(i * C, i * C + C));
+  if (run.tail) node.alone = run.alone_logits.subarray(first * C, last * C);
   node.points = pointsOf(node, first, last);
   return node;
 }
@@ -122,8 +130,10 @@ function pointsOf(node, first, last) {
   const points = [
     { key: "frozen", title: "Frozen", logits: node.frozen, coefficients: node.alpha },
   ];
-  if (node.count && !Number.isNaN(run.margins[i])) {
-    const logits = logitsAt(node, node.witness);
+  if (node.count && (run.tail ? tailVerdict(run, i) : !Number.isNaN(run.margins[i]))) {
+    const logits = run.tail
+      ? Float64Array.from(run.oracle_logits.subarray(i * C, i * C + C))
+      : logitsAt(node, node.witness);
     points.push({ key: "oracle", title: "Oracle", logits, coefficients: node.witness });
   }
   for (const repair of run.repairs) {
@@ -143,7 +153,9 @@ function sourceOf(node, k) {
   return node.run.sources[node.rows[k]];
 }
 
+// Behind a nonlinear tail the page knows logits at single mixtures only, not at any λ.
 function logitsAt(node, lambda) {
+  if (node.run.tail) return Float64Array.from(node.frozen);
   const C = node.run.classCount,
     table = node.run.contributions;
   const logits = Float64Array.from(node.beta);

@@ -49,8 +49,20 @@ function termColumns(node, weights) {
     );
   }
   const c = node.label;
+  if (run.tail)
+    add(
+      "alone",
+      "alone it predicts",
+      (k) => argmax(vertexLogits(node, k)),
+      (k) => className(run, argmax(vertexLogits(node, k))),
+      "text",
+    );
   for (const r of rivalOrder(node)) {
-    const value = (k) => weights(k) * (contribution(node, k, c) - contribution(node, k, r));
+    const value = (k) => {
+      if (!run.tail) return weights(k) * (contribution(node, k, c) - contribution(node, k, r));
+      const logits = vertexLogits(node, k);
+      return logits[c] - logits[r];
+    };
     add(`over ${r}`, `over ${className(run, r)}`, value, (k) => signed(value(k), 3), "margin", r);
   }
   return columns;
@@ -97,7 +109,7 @@ function drawTerms(node, state, whatIf, onMove) {
     sliders = new Map(),
     live = [];
   for (const k of shown) body.append(termRow(node, k, columns, whatIf, sliders, live, onMove));
-  body.append(...summaryRows(node, columns, live));
+  if (!node.run.tail) body.append(...summaryRows(node, columns, live));
   table.append(termHead(columns, state, sorted), body);
   byId("terms").replaceChildren(table);
   moreLine(node, shown.length, state);
@@ -114,7 +126,7 @@ function drawTerms(node, state, whatIf, onMove) {
 function termHead(columns, state, sorted) {
   const slide = element("th", { class: "text slide" });
   slide.textContent = "What if: share of mass";
-  const row = element("tr", {}, slide);
+  const row = element("tr", {}, ...(state.fixed ? [] : [slide]));
   for (const column of columns) {
     const button = element("button", { type: "button", onclick: () => state.sortBy(column.key) });
     button.textContent = column.title;
@@ -131,7 +143,12 @@ function termHead(columns, state, sorted) {
               : null,
           tip:
             column.kind === "margin"
-              ? [`What the term adds to the lead of the true class ${column.title}`]
+              ? [
+                  state.fixed
+                    ? `The lead of the true class ${column.title} with all of the ` +
+                      "group's mass on this message"
+                    : `What the term adds to the lead of the true class ${column.title}`,
+                ]
               : null,
         },
         button,
@@ -158,11 +175,11 @@ function termRow(node, k, columns, whatIf, sliders, live, onMove) {
   input.value = share;
   const output = element("output");
   output.textContent = percent(share);
-  sliders.set(k, { input, output });
+  if (!node.run.tail) sliders.set(k, { input, output });
   const row = element(
     "tr",
     { class: node.witness[k] > ACTIVE ? "active" : null, "data-term": k },
-    element("td", { class: "slide" }, input, " ", output),
+    ...(node.run.tail ? [] : [element("td", { class: "slide" }, input, " ", output)]),
   );
   for (const column of columns) {
     const cell = element("td");
@@ -225,6 +242,14 @@ function moreLine(node, shown, state) {
 }
 
 function drawWhatIfLine(node, whatIf) {
+  if (node.run.tail) {
+    byId("what-if-line").textContent =
+      `What follows the mixture here (${node.run.tail.words}) is not affine, so messages have no ` +
+      "additive share in the logits. The margin columns show the prediction with all of a " +
+      "group's mass on one message and the other groups as frozen. Other mixtures: " +
+      "exposure.replay(λ) runs the model.";
+    return;
+  }
   const now = verdictOf(whatIf.logits, node.label),
     name = className(node.run, node.label),
     line = byId("what-if-line");

@@ -287,7 +287,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "several aggregators": (
         lambda: Head(nn.ReLU(), pyg.SAGEConv(WIDTH, WIDTH, aggr=["mean", "std"])),
-        "is not a weighted sum of messages",
+        "std is no weighted sum of messages",
     ),
     "softmax aggregator": (
         lambda: Head(nn.ReLU(), pyg.GENConv(WIDTH, WIDTH)), "is not a weighted sum of messages",

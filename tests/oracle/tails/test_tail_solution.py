@@ -12,11 +12,8 @@ from tail_cases import CLASSES, NODES, tailed
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.oracle import (
     class_reach,
-    nearest_reweighting,
     reach,
-    relaxed_margins,
     solve_oracle,
-    stable_evidence,
 )
 from gnn_repair.oracle.tails.check import covers
 from gnn_repair.oracle.tails.recomputed_cases import Case
@@ -213,12 +210,6 @@ def test_classes_within_reach(exposure, solution):
     np.testing.assert_array_equal(found.reachable.ravel(), solution.reachable)
     np.testing.assert_array_equal(found.count, found.possible)
     assert str(found).endswith("all decided")
-
-
-@pytest.mark.parametrize("question", [nearest_reweighting, stable_evidence, relaxed_margins])
-def test_questions_that_need_an_affine_end_say_so(exposure, question):
-    with pytest.raises(InputError, match="ends in scale, relu, affine; ask solve_oracle"):
-        question(exposure, torch.arange(NODES) % CLASSES, torch.tensor([3]))
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from gnn_repair.budget import TRANSLATION
 from gnn_repair.datasets import stratified_splits
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.repair import EvidenceLadder
+from gnn_repair.repair.ladder.catalogue import LEARNED
 
 NODES, CLASSES = 240, 3
 BRIEF = replace(TRANSLATION, epochs=40, learning_rate=0.02)
-LADDER = EvidenceLadder(hidden=16, folds=3, budget=BRIEF)
+LADDER = EvidenceLadder(rungs=LEARNED, hidden=16, folds=3, budget=BRIEF)
 
 
 @cache

@@ -12,7 +12,7 @@ from planted_graphs import CLASSES, LADDER, climbed, planted, planted_exposure, 
 
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.repair import EvidenceLadder, load_repair
-from gnn_repair.repair.ladder import RUNGS
+from gnn_repair.repair.ladder.catalogue import LEARNED
 
 
 def test_features_that_the_network_threw_away_are_found():
@@ -42,7 +42,7 @@ def test_labels_of_neighbours_are_found():
 def test_frozen_stays_where_there_is_nothing_to_gain():
     fitted, exposure = climbed("nothing"), planted_exposure("nothing")
     assert fitted.chosen == ("frozen",)
-    assert fitted.weights.tolist() == [[1.0] + [0.0] * len(RUNGS)]
+    assert fitted.weights.tolist() == [[1.0] + [0.0] * len(LEARNED)]
     expected = exposure.frozen_logits.log_softmax(2) / fitted.temperature.view(-1, 1, 1)
     torch.testing.assert_close(fitted.logits(exposure), expected)
     assert torch.equal(fitted.predict(exposure), exposure.frozen_logits.argmax(2))

@@ -16,7 +16,7 @@ from gnn_repair.repair.fold_task import prepare
 from gnn_repair.repair.ladder.checks import check_ladder
 from gnn_repair.repair.ladder.combination import (
     RULES,
-    Comparison,
+    PairedGain,
     compare,
     likelihoods,
     nested,
@@ -178,8 +178,8 @@ def test_comparisons():
     assert found.gain == pytest.approx(1.0)
     assert found.error == pytest.approx(float((difference.var(correction=0) / 3).sqrt()))
     assert compare(torch.empty(0), torch.empty(0)) == (0.0, 0.0)
-    assert Comparison(2.1, 1.0).clear(2.0) and not Comparison(2.0, 1.0).clear(2.0)
-    assert not Comparison(1e-9, 0.0).clear(1.0) and Comparison(2e-9, 0.0).clear(1.0)
+    assert PairedGain(2.1, 1.0).clear(2.0) and not PairedGain(2.0, 1.0).clear(2.0)
+    assert not PairedGain(1e-9, 0.0).clear(1.0) and PairedGain(2e-9, 0.0).clear(1.0)
 
 
 def test_a_node_has_no_part_in_what_is_said_of_it():

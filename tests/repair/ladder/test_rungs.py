@@ -10,7 +10,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.repair import Reweighting, SetTranslation
 from gnn_repair.repair.evidence import EvidenceInputs, FeatureEvidence, gather_evidence
 from gnn_repair.repair.evidence.features import DROPPED
-from gnn_repair.repair.folds import cross_roles, deal_folds
+from gnn_repair.repair.folds import as_targets, cross_roles, deal_folds
 from gnn_repair.repair.inputs import repair_inputs
 from gnn_repair.repair.ladder import RUNGS
 from gnn_repair.repair.ladder.rungs import LabelsFeaturesReweighting, LabelsReweighting
@@ -46,7 +46,8 @@ def corrected(repair, p, inputs, targets):
 def test_every_rung_starts_as_frozen(name, backbone):
     inputs = inputs_for(backbone)
     rung = RUNGS[name](hidden=6)
-    found = corrected(rung, rung.initial(inputs), inputs, inputs.everyone)
+    p = {**rung.initial(inputs), **rung.constants(inputs, as_targets(ROLES.judged, DATA.y))}
+    found = corrected(rung, p, inputs, inputs.everyone)
     torch.testing.assert_close(found, inputs.frozen_logits, rtol=1e-9, atol=1e-9)
 
 

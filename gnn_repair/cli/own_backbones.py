@@ -1,0 +1,83 @@
+"""Backbones that stand in a file of the user's own: ``FILE.py:NAME`` on the command line."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gnn_repair.errors import InputError
+
+
+def is_own(name: str) -> bool:
+    """Whether a name says where a backbone is written."""
+    return ".py:" in name
+
+
+def short_name(name: str) -> str:
+    """What a store calls it: the part behind the colon."""
+    return name.rpartition(":")[2] if is_own(name) else name
+
+
+def with_own(names: Sequence[str]) -> Sequence[str] | dict[str, Any]:
+    """Names as they are; with a ``FILE.py:NAME`` among them, a mapping from names to backbones.
+
+    NAME is a Backbone (class or instance), an OwnNetwork, or a module's class or a function that is
+    called with the numbers of features and classes. The file is run.
+    """
+    if not any(is_own(name) for name in names):
+        return names
+    from gnn_repair.backbones import BACKBONES, find_backbone
+
+    found: dict[str, Any] = {}
+    for name in names:
+        if is_own(name):
+            found[short_name(name)] = _loaded(name)
+        else:
+            find_backbone(name)
+            found[name] = BACKBONES[name]
+    return found
+
+
+def load_own(name: str) -> dict[str, Any]:
+    """One ``FILE.py:NAME`` by its short name."""
+    return {short_name(name): _loaded(name)}
+
+
+def _loaded(name: str) -> Any:
+    from torch import nn
+
+    from gnn_repair.backbones import Backbone, OwnNetwork
+
+    path, _, attribute = name.rpartition(":")
+    given = getattr(_module(Path(path)), attribute, None)
+    if given is None:
+        raise InputError(f"{path} has no {attribute!r:.60}; name a class or function that it has")
+    if isinstance(given, Backbone | OwnNetwork) or (
+        isinstance(given, type) and issubclass(given, Backbone)
+    ):
+        return given
+    if callable(given) and not isinstance(given, nn.Module):
+        return OwnNetwork(given, title=attribute)
+    raise InputError(
+        f"{name} is a {type(given).__name__}; name a Backbone, an OwnNetwork, or what builds a "
+        "network from the numbers of features and classes"
+    )
+
+
+def _module(path: Path) -> Any:
+    if not path.is_file():
+        raise InputError(f"{path} is no file; give FILE.py:NAME")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Processes that run cases unpickle classes by their module's name.
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[path.stem]
+        raise InputError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,191 @@
+"""Which terms a class needs to win, for a model with a tail: one verdict a term.
+
+γ is known up to its verdict only, so instead of ranges of λ near γ this asks, term by term, whether
+the class can still win while the term's message stays unused. A λ that wins without it answers at
+once; a term that is all of its group cannot stay unused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
+from gnn_repair.oracle.tables import Integers
+from gnn_repair.oracle.tails.replaying import on_cpu
+from gnn_repair.oracle.tails.sentence import CAN, CANNOT, UNDECIDED
+from gnn_repair.oracle.tails.solution import TailSolution
+from gnn_repair.oracle.tails.solve import solve_tails
+from gnn_repair.oracle.witness import sender
+from gnn_repair.thresholds import ACTIVE
+
+SHOWN = 6
+WORD = f"U{max(len(word) for word in (CAN, CANNOT, UNDECIDED))}"
+"""NumPy cuts texts to the first one's length unless told."""
+
+
+@dataclass(frozen=True, eq=False)
+class NeededTerms:
+    """One node's terms, and whether its class wins without each of them."""
+
+    member: int
+    node: int
+    target: int
+    verdict: str
+    """Whether the class can win with all of them."""
+    terms: Integers
+    """[K]: all terms of the node."""
+    sources: Integers
+    """[K]."""
+    without: NDArray[np.str_]
+    """[K]: whether the class can win while this term is unused: ``can``, ``cannot`` (proved, or the
+    term is all of its group) or ``undecided``."""
+
+    @property
+    def indispensable(self) -> NDArray[np.bool_]:
+        """[K]: the class can win, and it is proved that it cannot without the term."""
+        return (self.without == CANNOT) & (self.verdict == CAN)
+
+    @property
+    def replaceable(self) -> NDArray[np.bool_]:
+        """[K]: some λ wins without the term."""
+        return np.asarray(self.without == CAN)
+
+    def __str__(self) -> str:
+        head = f"node {self.node}, class {self.target}"
+        if self.verdict != CAN:
+            if self.verdict == CANNOT:
+                return f"{head} cannot win, with all of its {len(self.terms)} terms or fewer"
+            return f"{head} is undecided, so it is not known which terms it needs"
+        needed = self.sources[self.indispensable]
+        names = ", ".join(sender(source) for source in needed[:SHOWN])
+        open_ = int((self.without == UNDECIDED).sum())
+        return (
+            f"{head} can win: {len(needed)} indispensable terms{': ' * bool(len(needed))}{names}; "
+            f"{int(self.replaceable.sum())} of {len(self.terms)} can be done without"
+            + (f", {open_} undecided" if open_ else "")
+        )
+
+    __repr__ = __str__
+
+
+def needed_terms(
+    exposure: TailedExposure, target: Tensor, nodes: Tensor | None
+) -> tuple[NeededTerms, ...]:
+    """One answer a node, in the order of :func:`solve_tails`."""
+    exposure = on_cpu(exposure)
+    solution = solve_tails(exposure, target, nodes)
+    ends = exposure.segments[:: exposure.num_groups].numpy()
+    begin, end = ends[solution.recipient], ends[solution.recipient + 1]
+    without = [np.full(last - first, CAN, WORD) for first, last in zip(begin, end, strict=True)]
+    asked = [_used(exposure, solution, i) for i in range(len(solution))]
+    for i, (single, _) in enumerate(asked):
+        without[i][single - begin[i]] = CANNOT
+    rounds = max((len(shared) for _, shared in asked), default=0)
+    for k in range(rounds):
+        chosen = [i for i in range(len(solution)) if k < len(asked[i][1])]
+        dropped = np.array([asked[i][1][k] for i in chosen])
+        answers = _solve_without(exposure, solution, np.array(chosen), dropped)
+        for i, term, answer in zip(chosen, dropped, answers, strict=True):
+            without[i][term - begin[i]] = answer
+    rows, sources = exposure.rows.numpy(), exposure.sources.numpy()
+    return tuple(
+        NeededTerms(
+            member=0,
+            node=int(solution.node[i]),
+            target=int(solution.target[i]),
+            verdict=str(solution.verdict[i]),
+            terms=np.arange(begin[i], end[i]),
+            sources=sources[rows[begin[i] : end[i]]].astype(np.int64),
+            without=without[i] if solution.verdict[i] == CAN else _same(without[i], solution, i),
+        )
+        for i in range(len(solution))
+    )
+
+
+def _same(without: NDArray[np.str_], solution: TailSolution, i: int) -> NDArray[np.str_]:
+    """What cannot win with all terms cannot with fewer; of the undecided nothing is known."""
+    return np.full(len(without), str(solution.verdict[i]), WORD)
+
+
+def _used(exposure: TailedExposure, solution: TailSolution, i: int) -> tuple[Integers, Integers]:
+    """Terms alone in their group, and others that the λ which wins uses."""
+    groups, position = exposure.num_groups, int(solution.recipient[i])
+    ends = exposure.segments[position * groups : (position + 1) * groups + 1].numpy()
+    single = ends[:-1][np.diff(ends) == 1]
+    if solution.verdict[i] != CAN:
+        return single, np.empty(0, np.int64)
+    part = slice(solution.indptr[i], solution.indptr[i + 1])
+    used = solution.terms[part][solution.coefficients[part] > ACTIVE]
+    return single, np.setdiff1d(used, single)
+
+
+def _solve_without(
+    exposure: TailedExposure, solution: TailSolution, chosen: Integers, dropped: Integers
+) -> list[str]:
+    """The verdicts of the chosen questions (of different nodes) without one term each."""
+    groups, nodes = exposure.num_groups, torch.from_numpy(solution.node[chosen])
+    part = exposure.restrict(nodes)
+    theirs = exposure.segments[::groups].numpy()[solution.recipient[chosen]]
+    ours = part.segments[::groups].numpy()[:-1]
+    target = torch.full((exposure.num_nodes,), -1)
+    target[nodes] = torch.from_numpy(solution.target[chosen])
+    rest = without_terms(part, torch.from_numpy(dropped - theirs + ours))
+    # None: every recipient, in the order in which they were chosen.
+    return [str(word) for word in solve_tails(rest, target, None).verdict]
+
+
+def without_terms(exposure: TailedExposure, dropped: Tensor) -> TailedExposure:
+    """The exposure whose λ leave some terms unused; each of their groups has others.
+
+    Its frozen coefficients spread a dropped term's share over the rest of its group, in proportion
+    to α.
+    """
+    mixture = exposure.aggregate
+    kept = torch.ones(mixture.num_terms, dtype=torch.bool)
+    kept[dropped] = False
+    count = len(mixture.segments) - 1
+    owner = torch.repeat_interleave(torch.arange(count), mixture.segments.diff())[kept]
+    alpha = mixture.coefficients[0].double()[kept]
+    left = alpha.new_zeros(count).index_add_(0, owner, alpha)
+    scaled = alpha * (mixture.mass[0].reshape(-1) / left.clamp(min=1e-300))[owner]
+    lengths = torch.bincount(owner, minlength=count)
+    rows, frozen = mixture.rows[kept], mixture.fixed_logits.clone()
+    to = mixture.recipients[owner // mixture.num_groups]
+    sent = scaled.unsqueeze(1) * mixture.contributions[0, rows.long()]
+    frozen[0].index_add_(0, to, sent)
+    pieces = replace(
+        mixture,
+        segments=torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]),
+        rows=rows,
+        coefficients=scaled.unsqueeze(0),
+        frozen_logits=frozen,
+    )
+    logits = exposure.frozen_logits.clone()
+    logits[0, pieces.recipients] = exposure.tail(
+        frozen[0, pieces.recipients], pieces.recipients
+    ).detach()
+    return replace(
+        exposure,
+        aggregate=pieces,
+        frozen_logits=logits,
+        replay=_replay_kept(exposure, kept),
+    )
+
+
+def _replay_kept(exposure: TailedExposure, kept: Tensor) -> Replay | None:
+    """The model run with λ on the kept terms and nothing on the others."""
+    replay = exposure.replay
+    if replay is None:
+        return None
+
+    def run(coefficients: Tensor) -> Tensor:
+        whole = torch.zeros(len(kept), dtype=torch.float64)
+        whole[kept] = coefficients.double().cpu()
+        return replay(whole.to(coefficients.device))
+
+    return run

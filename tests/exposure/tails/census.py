@@ -1,0 +1,180 @@
+"""The census of further styles: what each of them gives, or the cause of its refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import census_models as c
+import torch
+from census_models import CLASSES, FEATURES, WIDTH
+from torch import nn
+from torch.nn.utils import parametrizations, spectral_norm, weight_norm
+from torch_geometric import nn as pyg
+from torch_geometric.data import Data
+
+NODES = 24
+AFFINE, TAILED = "affine", "tail"
+
+
+@dataclass(frozen=True)
+class Style:
+    """One way to write a model."""
+
+    build: Callable[[Data], Any]
+    gives: str
+    """``affine``, ``tail``, or a part of the sentence it is refused with."""
+    forward: Callable[..., Any] | None = None
+
+
+def graph(dtype: torch.dtype = torch.float64) -> Data:
+    """Random and directed, with self-loops, edge features and labels."""
+    generator = torch.Generator().manual_seed(5)
+    chance = torch.rand(NODES, NODES, generator=generator)
+    chance.fill_diagonal_(0)
+    index = (chance < 0.16).nonzero().t().contiguous()
+    return Data(
+        x=torch.randn(NODES, FEATURES, generator=generator, dtype=dtype),
+        edge_index=index,
+        edge_attr=torch.rand(index.shape[1], 3, generator=generator, dtype=dtype),
+        y=torch.arange(NODES) % CLASSES,
+    )
+
+
+def degrees(data: Data) -> torch.Tensor:
+    return torch.bincount(torch.bincount(data.edge_index[1], minlength=NODES))
+
+
+def adjacency(data: Data) -> torch.Tensor:
+    dense = torch.zeros(NODES, NODES, dtype=data.x.dtype)
+    dense[data.edge_index[1], data.edge_index[0]] = 1.0
+    return dense / dense.sum(1, keepdim=True).clamp(min=1)
+
+
+def pna(aggregators: list[str]) -> Callable[[Data], nn.Module]:
+    def build(data: Data) -> nn.Module:
+        more = {"aggregators": aggregators, "scalers": ["identity", "amplification"]}
+        return c.Two(pyg.PNAConv, deg=degrees(data), **more)
+
+    return build
+
+
+def several(*aggregators: str) -> Callable[[Data], nn.Module]:
+    """SAGEConv with several aggregators side by side."""
+    return lambda data: c.Two(pyg.SAGEConv, aggr=list(aggregators))
+
+
+def plain(kind: Callable[..., nn.Module], *args: Any, **more: Any) -> Callable[[Data], nn.Module]:
+    return lambda data: kind(*args, **more)
+
+
+def sequential(data: Data) -> nn.Module:
+    return pyg.Sequential(
+        "x, edge_index",
+        [
+            (pyg.GCNConv(FEATURES, WIDTH), "x, edge_index -> x"), nn.ReLU(),
+            (pyg.GCNConv(WIDTH, WIDTH), "x, edge_index -> x"), nn.ReLU(),
+            nn.Linear(WIDTH, CLASSES),
+        ],
+    )  # fmt: skip
+
+
+def hetero(data: Data) -> nn.Module:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = pyg.HeteroConv({("a", "to", "a"): pyg.SAGEConv(FEATURES, CLASSES)})
+
+        def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
+            return self.conv(x_dict, edge_index_dict)
+
+    return Net()
+
+
+STYLES: dict[str, Style] = {
+    "PNA, mean and sum": Style(pna(["mean", "sum"]), "one convolution for each aggregator"),
+    "PNA with max and std": Style(pna(["mean", "max", "std"]), "max and std are no weighted sums"),
+    "SAGE with mean and sum": Style(several("mean", "sum"), "convolution for each aggregator"),
+    "SAGE with mean and max": Style(several("mean", "max"), "max is no weighted sum"),
+    "mean and sum, one convolution each": Style(plain(c.Sides), TAILED),
+    "SAGE with softmax aggregation": Style(plain(c.Two, pyg.SAGEConv, aggr="softmax"), "softmax"),
+    "SAGE with median": Style(plain(c.Two, pyg.SAGEConv, aggr="median"), "median"),
+    "F.layer_norm": Style(plain(c.Functional), TAILED),
+    "einsum experts": Style(plain(c.Einsum), TAILED),
+    "chunk and gate": Style(plain(c.Chunked), TAILED),
+    "split and cat": Style(plain(c.Split), TAILED),
+    "stack, mean": Style(plain(c.Stacked, "mean"), TAILED),
+    "stack, max": Style(plain(c.Stacked, "max"), TAILED),
+    "in place": Style(plain(c.InPlace), TAILED),
+    "index_select": Style(plain(c.Selected), TAILED),
+    "weight_norm": Style(plain(c.WeightNorm, weight_norm), TAILED),
+    "weight_norm by parametrization": Style(
+        plain(c.WeightNorm, parametrizations.weight_norm), TAILED
+    ),
+    "spectral_norm": Style(plain(c.WeightNorm, spectral_norm), TAILED),
+    "spectral_norm by parametrization": Style(
+        plain(c.WeightNorm, parametrizations.spectral_norm), TAILED
+    ),
+    "MultiheadAttention over layers": Style(plain(c.HopAttention), TAILED),
+    "MultiheadAttention over nodes": Style(plain(c.NodeAttention), "mixes the values of different"),
+    "softmax over hops": Style(plain(c.HopSoftmax), TAILED),
+    "JK lstm": Style(plain(c.Jumping, "lstm"), TAILED),
+    "JK max": Style(plain(c.Jumping, "max"), TAILED),
+    "JK cat": Style(plain(c.Jumping, "cat"), TAILED),
+    "BatchNorm": Style(plain(c.Normed, nn.BatchNorm1d(WIDTH)), TAILED),
+    "BatchNorm of PyG": Style(plain(c.Normed, pyg.BatchNorm(WIDTH)), TAILED),
+    "PairNorm": Style(plain(c.Normed, pyg.PairNorm()), "the PairNorm `norm`"),
+    "GraphNorm": Style(plain(c.Normed, pyg.GraphNorm(WIDTH)), "the GraphNorm `norm`"),
+    "InstanceNorm of PyG": Style(
+        plain(c.Normed, pyg.InstanceNorm(WIDTH)), "the InstanceNorm `norm`"
+    ),
+    "InstanceNorm of PyG, tracked": Style(
+        plain(c.Normed, pyg.InstanceNorm(WIDTH, track_running_stats=True)), TAILED
+    ),
+    "DiffGroupNorm": Style(plain(c.Normed, pyg.DiffGroupNorm(WIDTH, 2)), TAILED),
+    "MessageNorm": Style(plain(c.Normed, pyg.MessageNorm(True), "message"), TAILED),
+    "GraphSizeNorm": Style(plain(c.Normed, pyg.GraphSizeNorm()), TAILED),
+    "MeanSubtractionNorm": Style(
+        plain(c.Normed, pyg.MeanSubtractionNorm()), "the MeanSubtractionNorm `norm`"
+    ),
+    "returns a dict with logits": Style(plain(c.Answer, "dict"), TAILED),
+    "returns a dict of one": Style(plain(c.Answer, "dict of one"), TAILED),
+    "returns (logits, embedding)": Style(plain(c.Answer, "tuple"), TAILED),
+    "returns (embedding, logits)": Style(plain(c.Answer, "embedding first"), TAILED),
+    "returns a dataclass": Style(plain(c.Answer, "dataclass"), TAILED),
+    "returns a list": Style(plain(c.Answer, "list"), TAILED),
+    "dense adjacency as a buffer": Style(lambda data: c.DenseBuffer(adjacency(data)), TAILED),
+    "index_add by hand": Style(plain(c.ByScatter, "index_add"), TAILED),
+    "scatter_add by hand": Style(plain(c.ByScatter, "scatter_add"), TAILED),
+    "scatter mean by hand": Style(plain(c.ByScatter, "mean"), TAILED),
+    "attention by hand": Style(plain(c.ByScatter, "attention"), TAILED),
+    "scatter max by hand": Style(plain(c.ByScatter, "max"), "scatter_reduce_ by amax"),
+    "edge messages by hand": Style(plain(c.ByScatter, "edge"), "no multiples of nodes' rows"),
+    "gated by hand, statement form": Style(plain(c.ByScatter, "statement"), TAILED),
+    "index_add by hand, nothing after": Style(plain(c.PlainEnd, "index_add"), AFFINE),
+    "three hops by hand": Style(plain(c.HandFilter), AFFINE),
+    "attention over nodes before the last convolution": Style(plain(c.AttentionBefore), AFFINE),
+    "linear end, root weights": Style(plain(c.Two, pyg.SAGEConv), AFFINE),
+    "LayerNorm before the last convolution": Style(plain(c.NormBefore), AFFINE),
+    "NNConv": Style(
+        lambda data: c.EdgeFeatures(pyg.NNConv(WIDTH, WIDTH, nn.Linear(3, WIDTH * WIDTH))), TAILED
+    ),
+    "GINEConv": Style(
+        lambda data: c.EdgeFeatures(pyg.GINEConv(nn.Linear(WIDTH, WIDTH), edge_dim=3)), TAILED
+    ),
+    "GATConv with edge features": Style(
+        lambda data: c.EdgeFeatures(pyg.GATConv(WIDTH, WIDTH, edge_dim=3)), TAILED
+    ),
+    "GENConv": Style(lambda data: c.EdgeFeatures(pyg.GENConv(WIDTH, WIDTH, edge_dim=3)), "softmax"),
+    "edge network": Style(plain(c.EdgeNetwork), TAILED),
+    "Sequential of PyG": Style(sequential, TAILED),
+    "DataParallel": Style(lambda data: nn.DataParallel(c.Functional()), TAILED),
+    "TorchScript": Style(
+        lambda data: torch.jit.script(nn.Sequential(nn.Linear(6, 4))), "TorchScript"
+    ),
+    "torch.compile": Style(lambda data: torch.compile(c.Functional()), "_orig_mod"),
+    "HeteroConv": Style(hetero, "node types"),
+    "half precision": Style(lambda data: c.Half().half(), "convert it with model.float()"),
+    "bfloat16": Style(lambda data: c.Half().bfloat16(), "convert it with model.float()"),
+}

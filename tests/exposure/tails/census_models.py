@@ -1,0 +1,366 @@
+"""Further styles in which people write node classifiers, each in words of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from torch_geometric import nn as pyg
+from torch_geometric.utils import scatter, softmax
+
+FEATURES, WIDTH, CLASSES = 6, 8, 4
+
+
+class Two(nn.Module):
+    """A first convolution, a second, and a function of what it gives and of the layers before."""
+
+    def __init__(
+        self, last: Callable[..., nn.Module] = pyg.GCNConv, width: int = WIDTH, **more: Any
+    ):
+        super().__init__()
+        self.conv1 = pyg.GCNConv(FEATURES, WIDTH)
+        self.conv2 = last(WIDTH, WIDTH, **more)
+        self.lin = nn.Linear(width, CLASSES)
+
+    def after(self, x: Tensor, before: Tensor) -> Any:
+        return self.lin(x)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+        before = self.conv1(x, edge_index).relu()
+        return self.after(self.conv2(before, edge_index), before)
+
+
+class Functional(Two):
+    """F.layer_norm with weights given, then GELU."""
+
+    def after(self, x: Tensor, before: Tensor) -> Tensor:
+        weight = torch.linspace(0.5, 1.5, WIDTH, dtype=x.dtype)
+        return self.lin(F.gelu(F.layer_norm(x, (WIDTH,), weight)))
+
+
+class Einsum(Two):
+    """Two experts mixed by einsum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.Parameter(torch.randn(2, WIDTH, WIDTH))
+
+    def after(self, x: Tensor, before: Tensor) -> Tensor:
+        return self.lin(torch.einsum("nd,kde->nke", x, self.experts).relu().mean(1))
+
+
+class Chunked(Two):
+    """A gated linear unit by chunk."""
+
+    def __init__(self) -> None:
+        super().__init__(width=WIDTH // 2)
+
+    def after(self, x: Tensor, before: Tensor) -> Tensor:
+        value, gate = x.chunk(2, dim=-1)
+        return self.lin(value * torch.sigmoid(gate))
+
+
+class Split(Two):
+    """Halves by split, one of them activated, put together again."""
+
+    def after(self, x: Tensor, before: Tensor) -> Tensor:
+        first, second = torch.split(x, [WIDTH // 4, WIDTH - WIDTH // 4], dim=1)
+        return self.lin(torch.cat([first.tanh(), second.relu()], dim=1))
+
+
+class Stacked(Two):
+    """Branches stacked and averaged, or their maximum."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.skip = how, nn.Linear(WIDTH, WIDTH)
+
+    def after(self, x: Tensor, before: Tensor) -> Tensor:
+        stacked = torch.stack([x.relu(), self.skip(before), F.elu(x)], dim=0)
+        mixed = stacked.mean(0) if self.how == "mean" else stacked.max(dim=0).values
+        return self.lin(mixed)
+
+
+class InPlace(Two):
+    """relu_ and add_ in place."""
+
+    def after(self, x: Tensor, before: Tensor) -> Tensor:
+        x = x.clone()
+        torch.relu_(x)
+        x.add_(before).mul_(0.5)
+        return self.lin(x)
+
+
+class Selected(Two):
+    """index_select of channels, and of all nodes in their own order."""
+
+    def after(self, x: Tensor, before: Tensor) -> Tensor:
+        x = x.index_select(0, torch.arange(x.shape[0]))
+        return self.lin(x.index_select(1, torch.arange(WIDTH).flip(0)).relu())
+
+
+class WeightNorm(Two):
+    """Linear layers with weight_norm or spectral_norm, old and new style."""
+
+    def __init__(self, norm: Callable[[nn.Module], nn.Module]) -> None:
+        super().__init__()
+        self.inner = norm(nn.Linear(WIDTH, WIDTH))
+
+    def after(self, x: Tensor, before: Tensor) -> Tensor:
+        return self.lin(self.inner(x).relu())
+
+
+class HopAttention(Two):
+    """nn.MultiheadAttention over the layers of a node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+
+    def after(self, x: Tensor, before: Tensor) -> Tensor:
+        layers = torch.stack([before, x.relu()], dim=1)
+        mixed, _ = self.attention(layers, layers, layers, need_weights=False)
+        return self.lin(mixed.mean(1))
+
+
+class NodeAttention(Two):
+    """nn.MultiheadAttention over all nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+
+    def after(self, x: Tensor, before: Tensor) -> Tensor:
+        mixed, _ = self.attention(x[None], x[None], x[None], need_weights=False)
+        return self.lin(mixed[0])
+
+
+class HopSoftmax(Two):
+    """Softmax weights over hops, by node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(WIDTH, 1)
+
+    def after(self, x: Tensor, before: Tensor) -> Tensor:
+        layers = torch.stack([before, x], dim=1)
+        gate = self.score(layers.tanh()).softmax(dim=1)
+        return self.lin((gate * layers).sum(1))
+
+
+class Jumping(nn.Module):
+    """JumpingKnowledge of PyG."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = pyg.GCNConv(FEATURES, WIDTH), pyg.GCNConv(WIDTH, WIDTH)
+        self.jump = pyg.JumpingKnowledge(mode, WIDTH, 2)
+        self.lin = nn.Linear(2 * WIDTH if mode == "cat" else WIDTH, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        first = self.conv1(x, edge_index).relu()
+        return self.lin(self.jump([first, self.conv2(first, edge_index).relu()]))
+
+
+class Normed(Two):
+    """A normalisation behind the last convolution."""
+
+    def __init__(self, norm: nn.Module, how: str = "") -> None:
+        super().__init__()
+        self.norm, self.how = norm, how
+
+    def after(self, x: Tensor, before: Tensor) -> Tensor:
+        if self.how == "message":
+            return self.lin(self.norm(before, x).relu())
+        if self.how == "channels":
+            return self.lin(self.norm(x[:, None])[:, 0].relu())
+        return self.lin(self.norm(x).relu())
+
+
+class NormBefore(Two):
+    """Pre-norm: everything nonlinear before the last convolution, a skip around it."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.conv1(x, edge_index)
+        inner = F.layer_norm(x, (WIDTH,)).relu()
+        return self.lin(x + self.conv2(inner, edge_index))
+
+
+class Answer(Two):
+    """Returns something else than a tensor."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def after(self, x: Tensor, before: Tensor) -> Any:
+        x = x.relu()
+        logits = self.lin(x)
+        return {
+            "dict": lambda: {"logits": logits, "embedding": x},
+            "dict of one": lambda: {"out": logits},
+            "tuple": lambda: (logits, x),
+            "embedding first": lambda: (x, logits),
+            "dataclass": lambda: Output(logits, x),
+            "list": lambda: [logits],
+        }[self.kind]()
+
+
+@dataclass
+class Output:
+    """What some libraries return."""
+
+    logits: Tensor
+    hidden: Tensor
+
+
+class Sides(nn.Module):
+    """Two aggregators as two convolutions, their outputs side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(FEATURES, WIDTH)
+        self.mean = pyg.SAGEConv(WIDTH, WIDTH, aggr="mean")
+        self.sum = pyg.SAGEConv(WIDTH, WIDTH, aggr="sum", root_weight=False)
+        self.lin = nn.Linear(2 * WIDTH, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enter(x).relu()
+        both = [self.mean(x, edge_index), self.sum(x, edge_index)]
+        return self.lin(torch.cat(both, dim=1).relu())
+
+
+class DenseBuffer(nn.Module):
+    """Keeps its adjacency, N × N, as a buffer."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("adj", matrix)
+        self.lin1, self.lin2 = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (self.adj @ self.lin1(x)).relu()
+        return self.lin2(torch.matmul(self.adj, x).relu())
+
+
+class ByScatter(nn.Module):
+    """Messages gathered and added without MessagePassing."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.lin1, self.lin2 = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.lin = nn.Linear(WIDTH, CLASSES)
+        self.score = nn.Linear(2 * WIDTH, 1)
+
+    def spread(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        source, target = edge_index
+        sent, size = x[source], x.shape[0]
+        if self.how == "index_add":
+            return torch.zeros_like(x).index_add_(0, target, sent)
+        if self.how == "scatter_add":
+            index = target.unsqueeze(-1).expand_as(sent)
+            return torch.zeros_like(x).scatter_add(0, index, sent)
+        if self.how == "mean":
+            return scatter(sent, target, 0, size, reduce="mean")
+        if self.how == "attention":
+            pair = torch.cat([x[target], sent], dim=1)
+            weight = softmax(F.leaky_relu(self.score(pair), 0.2), target, num_nodes=size)
+            return scatter(weight * sent, target, 0, size, reduce="sum")
+        if self.how == "edge":
+            return torch.zeros_like(x).index_add_(0, target, (sent + x[target]).relu())
+        if self.how == "statement":
+            out, gate = x.clone(), torch.sigmoid((x[source] * x[target]).sum(1, keepdim=True))
+            out.index_add_(0, target, gate * sent)
+            return out
+        return scatter(sent, target, 0, size, reduce=self.how)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.spread(self.lin1(x), edge_index).relu()
+        return self.lin(self.spread(self.lin2(x), edge_index).relu())
+
+
+class PlainEnd(ByScatter):
+    """The same without an activation at the end; degrees on both sides, by hand."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        source, target = edge_index
+        degree = torch.bincount(target, minlength=x.shape[0]).clamp(min=1).to(x.dtype)
+        norm = degree[source].rsqrt() * degree[target].rsqrt()
+        x = self.spread(self.lin1(x), edge_index).relu()
+        x = self.lin2(x)
+        sent = norm.unsqueeze(1) * x[source]
+        mixed = torch.zeros_like(x).index_add(0, target, sent)
+        return self.lin(mixed).log_softmax(dim=-1)
+
+
+class HandFilter(nn.Module):
+    """Three hops added with weights of their own, without MessagePassing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin1, self.lin2 = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, CLASSES)
+        self.gamma = nn.Parameter(torch.tensor([0.4, 0.3, 0.2, 0.1]))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        source, target = edge_index
+        degree = torch.bincount(target, minlength=x.shape[0]).clamp(min=1).to(x.dtype)
+        hop = self.lin2(self.lin1(x).relu())
+        out = self.gamma[0] * hop
+        for k in range(1, 4):
+            sent = hop[source] / degree[target].unsqueeze(1)
+            hop = torch.zeros_like(hop).index_add(0, target, sent)
+            out = out + self.gamma[k] * hop
+        return out
+
+
+class AttentionBefore(NodeAttention):
+    """Attention over all nodes before the last convolution, which ends the model."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.conv1(x, edge_index).relu()[None]
+        mixed, _ = self.attention(x, x, x, need_weights=False)
+        return self.lin(self.conv2(mixed[0] + x[0], edge_index))
+
+
+class EdgeFeatures(nn.Module):
+    """Messages that hear the edge's features, then an activation."""
+
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = pyg.GCNConv(FEATURES, WIDTH), conv
+        self.lin = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        x = self.conv1(x, edge_index).relu()
+        return self.lin(F.elu(self.conv2(x, edge_index, edge_attr)))
+
+
+class EdgeNetwork(pyg.MessagePassing):
+    """Messages and nodes updated by perceptrons, as mesh simulators do."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+        self.enter = nn.Linear(FEATURES, WIDTH)
+        self.edge = nn.Sequential(
+            nn.Linear(2 * WIDTH + 3, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)
+        )
+        self.node = nn.Sequential(nn.Linear(2 * WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, CLASSES))
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        x = self.enter(x).relu()
+        return self.node(torch.cat([x, self.propagate(edge_index, x=x, edge_attr=edge_attr)], 1))
+
+    def message(self, x_i: Tensor, x_j: Tensor, edge_attr: Tensor) -> Tensor:
+        return self.edge(torch.cat([x_i, x_j, edge_attr], dim=1))
+
+
+class Half(Two):
+    """Half precision inside."""
+
+    def after(self, x: Tensor, before: Tensor) -> Tensor:
+        return self.lin(x.relu())

@@ -1,0 +1,137 @@
+"""Every style of the census gives what is expected of it, or is refused for the right cause."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import census_models as c
+import pytest
+import torch
+from census import AFFINE, NODES, STYLES, TAILED, graph
+from torch import Tensor, nn
+
+from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
+from gnn_repair.exposure import Exposure, TailedExposure, expose
+from gnn_repair.exposure.sums_by_hand import HandSums
+
+HALF = {"half precision": torch.float16, "bfloat16": torch.bfloat16}
+DOCS = Path(__file__).parents[3] / "docs" / "exposure.md"
+
+
+def built(name: str):
+    torch.manual_seed(3)
+    data = graph(HALF.get(name, torch.float64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # old spellings of weight_norm, and TorchScript
+        model = STYLES[name].build(data)
+    if name not in HALF and name != "TorchScript":
+        model = model.to(torch.float64)
+    return model.eval(), data
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_a_style_gives_what_is_expected(name):
+    model, data = built(name)
+    gives = STYLES[name].gives
+    if gives in (AFFINE, TAILED):
+        exposure = expose(model, data)
+        assert isinstance(exposure, Exposure if gives == AFFINE else TailedExposure)
+        assert exposure.residual is not None and exposure.residual < 1e-12
+        return
+    with pytest.raises((ExposureRefused, InputError)) as refusal:
+        expose(model, data)
+    assert gives in str(refusal.value)
+    assert isinstance(refusal.value, GnnRepairError) and "\n" not in str(refusal.value)
+
+
+def test_the_documented_count_is_that_of_the_list():
+    kinds = Counter(s.gives if s.gives in (AFFINE, TAILED) else "refused" for s in STYLES.values())
+    said = (
+        f"Of {len(STYLES)} further styles, {kinds[AFFINE]} are exposed without a tail, "
+        f"{kinds[TAILED]} with one, and {kinds['refused']} are refused"
+    )
+    assert said in " ".join(DOCS.read_text(encoding="utf-8").split())
+
+
+class Weighed(c.ByScatter):
+    """The same model; in its second layer every edge's message is multiplied by hand."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(how)
+        self.ratio: Tensor | None = None
+        self.layer = 0
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        self.layer = 0
+        return super().forward(x, edge_index)
+
+    def spread(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        self.layer += 1
+        if self.layer == 1 or self.ratio is None:
+            return super().spread(x, edge_index)
+        source, target = edge_index
+        weight = torch.ones(len(source), dtype=x.dtype)
+        if self.how == "attention":
+            scores = self.score(torch.cat([x[target], x[source]], 1))[:, 0]
+            raised = nn.functional.leaky_relu(scores, 0.2).exp()
+            weight = raised / torch.zeros(NODES, dtype=x.dtype).index_add(0, target, raised)[target]
+        if self.how == "statement":
+            weight = torch.sigmoid((x[source] * x[target]).sum(1))
+        out = torch.zeros(NODES, NODES, dtype=x.dtype)
+        out[target, source] = weight * self.ratio
+        if self.how == "mean":
+            out = out / torch.bincount(target, minlength=NODES).clamp(min=1).unsqueeze(1)
+        return out @ x + (x if self.how == "statement" else 0)
+
+
+@pytest.mark.parametrize("how", ["index_add", "scatter_add", "mean", "attention", "statement"])
+def test_a_sum_by_hand_is_reweighted_edge_by_edge(how):
+    torch.manual_seed(4)
+    model, data = Weighed(how).double().eval(), graph()
+    exposure = expose(model, data)
+    draw = torch.Generator().manual_seed(6)
+    raw = torch.rand(exposure.num_terms, generator=draw, dtype=torch.float64).pow(3) + 0.01
+    lam = raw * torch.repeat_interleave(
+        (exposure.mass / exposure.masses(raw.unsqueeze(0))).reshape(-1), exposure.segments.diff()
+    )
+    owner = torch.repeat_interleave(torch.arange(NODES), exposure.segments.diff())
+    source = exposure.sources[exposure.rows.long()].long()
+    ratio = torch.zeros(NODES, NODES, dtype=torch.float64)
+    ratio[owner, source] = lam / exposure.coefficients[0].double()
+    with torch.no_grad():
+        model.ratio = ratio[data.edge_index[1], data.edge_index[0]]
+        truth = model(data.x, data.edge_index)
+    torch.testing.assert_close(exposure.logits(lam.unsqueeze(0))[0], truth, rtol=1e-10, atol=1e-10)
+    assert float((truth - exposure.frozen_logits[0]).abs().max()) > 1e-3
+
+
+def test_a_row_of_zeros_hides_its_number_unless_all_are_the_same():
+    table = torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    table[2] = 0.0
+    source, target = torch.tensor([0, 1, 2, 3]), torch.tensor([1, 2, 3, 4])
+    uneven = torch.tensor([0.5, 2.0, 9.0, 0.25], dtype=torch.float64)
+    sums = HandSums(5)
+    for weight, readable in ((torch.full((4,), 0.3, dtype=torch.float64), True), (uneven, False)):
+        sums.note(Tensor.__getitem__, (table, source), {})
+        sent = weight.unsqueeze(1) * table[source]
+        found = sums.read(torch.index_add, (torch.zeros_like(table), 0, target, sent), {})
+        assert (found is not None) == readable
+        if found is not None:
+            torch.testing.assert_close(found.matrix.to_dense()[target, source], weight)
+    assert "some are zero" in sums.other
+    bent = torch.relu(uneven.unsqueeze(1) * table[source])
+    assert sums.read(torch.index_add, (torch.zeros_like(table), 0, target, bent), {}) is None
+    assert "no multiples" in sums.other
+
+
+def test_of_several_outputs_the_one_with_a_column_a_class_is_taken():
+    model, data = built("returns (embedding, logits)")
+    exposure = expose(model, data)
+    assert exposure.num_classes == c.CLASSES and "output 1 of its 2" in exposure.called
+    del data.y
+    with pytest.raises(InputError, match="several tensors with a row per node"):
+        expose(model, data)
+    named, _ = built("returns a dict with logits")
+    assert "output 'logits' of its 2" in expose(named, data).called

@@ -1,0 +1,219 @@
+"""Networks of the user's own in a study: training, records, tables, the page; tails and none."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import torch
+from tiny import TINY, tiny_graph
+from torch import nn
+from torch_geometric.nn import GCNConv, SAGEConv
+from typer.testing import CliRunner
+
+import gnn_repair as gr
+from gnn_repair.backbones import OwnNetwork, train_own
+from gnn_repair.budget import Budget
+from gnn_repair.cli.main import app
+from gnn_repair.cli.own_backbones import with_own
+from gnn_repair.errors import InputError
+from gnn_repair.study import Store, make_tables, override
+from gnn_repair.study.protocol import PAPER
+from gnn_repair.study.rendering import as_json, markdown
+
+PROTOCOL = override(PAPER, TINY)
+METHODS = ["oracle", "reweighting", "set_translation", "refit_head"]
+
+
+class Tailed(nn.Module):
+    """GCN, BatchNorm, an activation, a linear head."""
+
+    def __init__(self, features: int, classes: int, activation: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = GCNConv(features, 8), GCNConv(8, 8)
+        self.norm, self.activation = nn.BatchNorm1d(8), activation
+        self.drop, self.head = nn.Dropout(0.5), nn.Linear(8, classes)
+
+    def forward(self, x, edge_index):
+        x = self.drop(self.first(x, edge_index).relu())
+        return self.head(self.activation(self.norm(self.second(x, edge_index))))
+
+
+def relu(features: int, classes: int) -> nn.Module:
+    return Tailed(features, classes, nn.ReLU())
+
+
+def softplus(features: int, classes: int) -> nn.Module:
+    return Tailed(features, classes, nn.Softplus())
+
+
+class Affine(nn.Module):
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.first, self.second = SAGEConv(features, 8), SAGEConv(8, 8)
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, x, edge_index):
+        return self.head(self.second(self.first(x, edge_index).relu(), edge_index))
+
+
+NETWORKS = {
+    "relu": OwnNetwork(relu, "GCN with ReLU"),
+    "softplus": OwnNetwork(softplus),
+    "affine": OwnNetwork(Affine),
+}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    store = tmp_path_factory.mktemp("own") / "store"
+    outcome = gr.run_study(
+        {"mine": tiny_graph()}, NETWORKS, [0, 2], store=store, methods=METHODS, protocol=PROTOCOL,
+        device="cpu",
+    )  # fmt: skip
+    assert not outcome.failures and outcome.stored == 6
+    return store, list(Store(store).records(outcome.protocol))
+
+
+def by_name(records, backbone):
+    return [record for record in records if record["backbone"] == backbone]
+
+
+def test_records_hold_what_is_proved_and_what_is_not_excluded(done):
+    _, records = done
+    data = tiny_graph()
+    for record in by_name(records, "softplus") + by_name(records, "relu"):
+        split, test = record["split"], record["oracle"]["test"]
+        assert record["stack"] == [split] and record["members"] == 1
+        frozen = train_own(
+            NETWORKS[record["backbone"]], data, split, device=torch.device("cpu"),
+            budget=PROTOCOL.backbones.budget(NETWORKS["relu"].budget), seed=PROTOCOL.backbones.seed,
+        )  # fmt: skip
+        found = gr.reach(gr.expose(frozen.network, data), data.y, data.test_mask[:, split])
+        assert test["reachable"] == found.true_class.proved.hits
+        assert test["possible"] == found.true_class.possible.hits
+        assert test["reachable_errors"] == found.error.proved.hits
+        assert test["nodes"] == found.true_class.proved.total
+        assert test["undecided"] == found.undecided
+        right = (frozen.logits[0].argmax(1) == data.y)[data.test_mask[:, split]]
+        assert record["frozen"]["test"] == pytest.approx(float(right.float().mean()))
+        assert set(record["methods"]) == set(METHODS) - {"oracle"}
+    assert any(r["oracle"]["test"]["undecided"] for r in by_name(records, "softplus"))
+    for record in by_name(records, "affine"):
+        assert "possible" not in record["oracle"]["test"]
+        assert record["oracle"]["largest_gap"] < 1e-6
+
+
+def test_tables_show_an_interval_where_something_is_undecided(done):
+    store, records = done
+    cells = {}
+    for fact in json.loads(as_json(make_tables(records, ["exposure-oracle"]))):
+        cells[fact["sheet"], fact["row"], fact["column"]] = fact
+    for backbone in NETWORKS:
+        own = [record["oracle"]["test"] for record in by_name(records, backbone)]
+        cell = cells["True-class reach (%)", backbone, "mine"]
+        assert cell["value"] == pytest.approx(50 * sum(o["true_class_reach"] for o in own))
+        wide = [o.get("true_class_reach_possible", o["true_class_reach"]) for o in own]
+        if sum(wide) == sum(o["true_class_reach"] for o in own):
+            assert cell["upper"] is None
+        else:
+            assert cell["upper"] == pytest.approx(50 * sum(wide))
+    loose = cells["True-class reach (%)", "softplus", "mine"]
+    text = markdown(make_tables(records, ["exposure-oracle"]))
+    assert f"{loose['value']:.1f}–{loose['upper']:.1f}" in text and "not excluded" in text
+    printed = CliRunner().invoke(app, ["study", "tables", "exposure-oracle", "--store", str(store)])
+    assert printed.exit_code == 0, printed.output
+    assert f"{loose['value']:.1f}–{loose['upper']:.1f}" in printed.output
+
+
+def test_a_second_run_finds_everything_done(done):
+    store, _ = done
+    again = gr.run_study(
+        {"mine": tiny_graph()}, NETWORKS, [0, 2], store=store, methods=METHODS, protocol=PROTOCOL,
+        device="cpu",
+    )  # fmt: skip
+    assert (again.already, again.stored) == (6, 0)
+
+
+OWN = """
+import torch
+from torch_geometric.nn import GCNConv
+
+class Net(torch.nn.Module):
+    def __init__(self, features, classes):
+        super().__init__()
+        self.conv, self.head = GCNConv(features, 8), torch.nn.Linear(8, classes)
+    def forward(self, x, edge_index):
+        return self.head(self.conv(x, edge_index).relu())
+
+broken = 3
+"""
+
+
+def test_the_command_line_takes_a_network_from_a_file(tmp_path):
+    file, store, page = tmp_path / "own_net.py", tmp_path / "store", tmp_path / "page.html"
+    file.write_text(OWN)
+    own = ["--backbones", f"{file}:Net", "--datasets", "builtin", "--splits", "0"]
+    own += ["--methods", "oracle", "--set", "backbones.short.epochs=3", "--store", str(store)]
+    ran = CliRunner().invoke(app, ["study", "run", *own, "--device", "cpu"])
+    assert ran.exit_code == 0, ran.output
+    listed = CliRunner().invoke(app, ["study", "status", *own])
+    assert "1 done, 0 failed, 0 missing" in " ".join(listed.output.split())
+    shown = ["report", "--store", str(store), "--dataset", "builtin", "--methods", "oracle"]
+    made = CliRunner().invoke(
+        app, [*shown, "--backbone", f"{file}:Net", "--out", str(page), "--device", "cpu"]
+    )
+    assert made.exit_code == 0, made.output
+    text = page.read_text()
+    assert "followed by relu, affine" in text and "made again with the same accuracies" in text
+    wrong = {f"{file}:broken": "is a int", f"{file}:no": "has no", "a.py:b": "no file"}
+    for name, message in wrong.items():
+        with pytest.raises(InputError, match=message):
+            with_own([name])
+
+
+def test_training_keeps_the_best_state_with_its_buffers():
+    data = tiny_graph()
+    budget = Budget(epochs=15, patience=None, learning_rate=1e-2, weight_decay=5e-4)
+    frozen = train_own(NETWORKS["relu"], data, 1, device=torch.device("cpu"), budget=budget)
+    scores, states = literal(data, 1, budget)
+    best = max(range(1, 16), key=lambda epoch: (scores[epoch], -epoch))
+    assert int(frozen.best_epoch[0]) == best and int(frozen.epochs_run[0]) == 15
+    torch.testing.assert_close(frozen.network.state_dict(), states[best])
+    assert not torch.equal(states[best]["norm.running_mean"], states[15]["norm.running_mean"])
+
+
+def literal(data, split, budget):
+    """The same training as a plain loop: every state and its validation score."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        network = relu(data.num_features, 3)
+        optimizer = torch.optim.Adam(network.parameters(), lr=1e-2, weight_decay=5e-4)
+        train, val = data.train_mask[:, split], data.val_mask[:, split]
+        scores, states = {}, {}
+        for epoch in range(budget.epochs + 1):
+            network.eval()
+            right = network(data.x, data.edge_index).argmax(1) == data.y
+            scores[epoch] = int((right & val).sum())
+            states[epoch] = copy.deepcopy(network.state_dict())
+            network.train()
+            optimizer.zero_grad()
+            out = network(data.x, data.edge_index)
+            nn.functional.cross_entropy(out[train], data.y[train]).backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 5.0)
+            optimizer.step()
+    return scores, states
+
+
+def test_what_cannot_be_run_is_refused_before_the_first_case(tmp_path):
+    data = {"mine": tiny_graph()}
+    with pytest.raises(InputError, match="retrained_backbone trains the backbone again"):
+        gr.run_study(
+            data, NETWORKS, [0], store=tmp_path, methods=["retrained_backbone"], device="cpu"
+        )
+    with pytest.raises(InputError, match="with an OwnNetwork"):
+        gr.run_study(data, {"mine": Affine(6, 3)}, [0], store=tmp_path, device="cpu")
+    with pytest.raises(InputError, match="build is 3; give a function"):
+        OwnNetwork(3)
+    assert list(tmp_path.iterdir()) == []
