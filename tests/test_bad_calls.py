@@ -465,6 +465,76 @@ def build(scratch: Any) -> dict[str, Good]:
         class_names=None,
         formats=["svg"],
     )
+    baseline = scratch / "baseline.parquet"
+    gr.save_baseline(solution, baseline)
+    good(
+        "save_baseline",
+        gr.save_baseline,
+        {"solution": junk(exposure=exposure), "path": targets},
+        solution=solution,
+        path=scratch / "b.parquet",
+    )
+    good(
+        "compare",
+        gr.compare,
+        {"solution": junk(), "baseline": paths, "exposure": junk("None")},
+        solution=solution,
+        baseline=baseline,
+        exposure=exposure,
+    )
+    good(
+        "confusion_by_reach",
+        gr.confusion_by_reach,
+        {"solution": junk(), "exposure": junk(frozen=frozen), "y": labels()},
+        solution=solution,
+        exposure=exposure,
+        y=data.y,
+    )
+    good(
+        "source_ranking",
+        gr.source_ranking,
+        {"solution": junk(), "exposure": junk(frozen=frozen)},
+        solution=solution,
+        exposure=exposure,
+    )
+    good(
+        "plot_node",
+        gr.plot_node,
+        {
+            "exposure": junk(),
+            "node": junk("int", far=10**6),
+            "target": labels("None"),
+            "repairs": junk("None"),
+            "class_names": junk("None", few=["a"]),
+            "member": junk(two=2, half=0.5, true=True),
+            "ax": junk("None"),
+        },
+        exposure=exposure,
+        node=0,
+        target=data.y,
+    )
+    good(
+        "plot_reach",
+        gr.plot_reach,
+        {
+            "exposure": junk(),
+            "y": labels(),
+            "nodes": nodes("short", "empty mask"),
+            "member": junk(two=2, half=0.5, true=True),
+            "ax": junk("None"),
+        },
+        exposure=exposure,
+        y=data.y,
+        nodes=test,
+    )
+    good("plot_rungs", gr.plot_rungs, {"fitted": junk(solution=solution)}, fitted=None)
+    good(
+        "repaired",
+        gr.repaired,
+        {"model": junk(), "fitted": junk(solution=solution)},
+        model=torch.nn.Linear(3, 3),
+        fitted=None,
+    )
     good("check_data", check_data, {"data": junk(tensor=data.x)}, data=data)
     good(
         "stratified_splits",
@@ -503,7 +573,9 @@ NAMES = [
     "SetTranslation.fit", "NodeTranslation", "NodeTranslation.fit", "RefitHead", "RefitHead.fit",
     "run_study", "read_results", "export_results", "pack", "merge", "Store", "override",
     "read_protocol", "make_plan", "make_tables", "ProcessEngine", "gather", "report",
-    "report_results", "write_figures", "check_data", "stratified_splits",
+    "report_results", "write_figures", "check_data", "stratified_splits", "save_baseline",
+    "compare", "confusion_by_reach", "source_ranking", "plot_node", "plot_reach", "plot_rungs",
+    "repaired",
 ]  # fmt: skip
 
 

@@ -2,9 +2,11 @@
 
 All figures are processor time of one thread. *Errors* are the test nodes of split 0 that a briefly
 trained two-layer model gets wrong; each is asked whether reweighting could give it its true class.
-A stage's time is a mean over the questions that reached it, the share decided is of all. The peers
+A stage's time is a mean over the questions that reached it, the share decided is of all; since few
+reach the third and a batch of few is slow, its time with all errors asked is given too. The peers
 get the same questions, a sample of them: the triangle relaxation as one LP and the tail itself as a
-MILP, with a model built by arrays (tails with one layer of ReLUs only).
+MILP, with a model built by arrays (tails with one layer of ReLUs only). Verdicts are compared with
+a MILP's of another build (:mod:`tail_milp`), the questions that needed most work first.
 """
 
 from __future__ import annotations
@@ -12,11 +14,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from gnn_repair.bench.tail_journal import Journal
+from gnn_repair.bench.tail_milp import Comparison, compare_with_milp
 from gnn_repair.bench.tail_models import tail_exposure, trained
 from gnn_repair.bench.tail_peers import peer_figures
 from gnn_repair.datasets import load_dataset
@@ -65,6 +70,10 @@ class TailRow:
     """Whether every λ and every bound passed the check."""
     check: float
     """Milliseconds a question of that check."""
+    lines_for_all: float
+    """Microseconds a question of the third stage, every error asked."""
+    milp: Comparison | None
+    """None where none was asked for, or the tail has operations no MILP has."""
     peers: dict[str, float | None]
     """Milliseconds a question: highspy's LP and MILP, gurobipy's LP; the share the LP excludes."""
 
@@ -88,17 +97,37 @@ def bench_tails(
     root: str | None = None,
     epochs: int = 150,
     sample: int = 40,
-) -> Iterator[TailRow]:
-    """A row per dataset, tail and width."""
+    milp: int = 0,
+    folder: Path | None = None,
+) -> Iterator[dict[str, Any]]:
+    """A row per dataset, tail and width, read from the folder where it was measured before.
+
+    Args:
+        datasets, tails, widths: what is measured, in all combinations.
+        root: where datasets lie.
+        epochs: of training.
+        sample: questions a model that general solvers are timed on.
+        milp: questions a model whose verdicts a MILP is asked about too.
+        folder: where rows are kept.
+    """
     torch.set_num_threads(1)
+    journal = Journal(folder)
     for name in datasets:
         data = load_dataset(name, root)
         for hidden in widths:
             for tail in tails:
-                yield _row(name, data, tail, hidden, epochs, sample)
+                title = f"{name}-{tail}-{hidden}-{epochs}-{sample}-{milp}"
+                row = journal.read(title)
+                if row is None:
+                    found = _row(name, data, tail, hidden, epochs, sample, milp)
+                    row = rows_for_print([found])[0]
+                    journal.write(title, row)
+                yield row
 
 
-def _row(name: str, data: Any, tail: str, hidden: int, epochs: int, sample: int) -> TailRow:
+def _row(
+    name: str, data: Any, tail: str, hidden: int, epochs: int, sample: int, milp: int
+) -> TailRow:
     exposure = tail_exposure(trained(data, tail, hidden, epochs), data)
     right = exposure.frozen_logits[0].argmax(1) == data.y
     test = data.test_mask[:, 0]
@@ -110,6 +139,7 @@ def _row(name: str, data: Any, tail: str, hidden: int, epochs: int, sample: int)
     begin = time.process_time()
     holds = solution.check(exposure).ok
     check = time.process_time() - begin
+    hardest = np.argsort(-solution.status, kind="stable")[:milp]
     return TailRow(
         dataset=name,
         tail=tail,
@@ -122,6 +152,8 @@ def _row(name: str, data: Any, tail: str, hidden: int, epochs: int, sample: int)
         undecided=int((~solution.decided).sum()),
         holds=holds,
         check=1e3 * check / max(1, len(wrong)),
+        lines_for_all=_lines_for_all(exposure, wrong, target),
+        milp=compare_with_milp(exposure, solution, hardest) if milp else None,
         peers=peer_figures(exposure, wrong, target, sample),
     )
 
@@ -144,6 +176,15 @@ def time_stages(
             split_all(questions, left, Budget(1 if work == "lines" else 1000))
         stages.append(_stage(exposure, questions, begin, len(left)))
     return tuple(stages)
+
+
+def _lines_for_all(exposure: TailedExposure, position: Integers, target: Integers) -> float:
+    """Microseconds a question of the third stage alone."""
+    questions = Questions(base_of(exposure, position), position, target)
+    relax_all(questions, frozen_of(exposure.aggregate.coefficients))
+    begin = time.process_time()
+    split_all(questions, np.arange(len(questions)), Budget(1))
+    return 1e6 * (time.process_time() - begin) / max(1, len(questions))
 
 
 def _stage(exposure: TailedExposure, questions: Questions, begin: float, reached: int) -> Stage:
@@ -180,6 +221,8 @@ def rows_for_print(rows: Sequence[TailRow]) -> list[dict[str, Any]]:
             "undecided": row.undecided,
             "all checked": row.holds,
             "check (ms)": round(row.check, 2),
+            "lines, all errors (µs)": round(row.lines_for_all),
+            **_compared(row.milp),
             **{
                 name: None if value is None else round(value, 2)
                 for name, value in row.peers.items()
@@ -187,6 +230,15 @@ def rows_for_print(rows: Sequence[TailRow]) -> list[dict[str, Any]]:
         }
         for row in rows
     ]
+
+
+def _compared(milp: Comparison | None) -> dict[str, Any]:
+    """How the comparison went."""
+    return {
+        "MILPs solved": None if milp is None else f"{milp.ended} of {milp.asked}",
+        "compared": None if milp is None else milp.compared,
+        "contradictions": None if milp is None else "; ".join(milp.contradictions) or "0",
+    }
 
 
 TITLES = ("relaxation", "search", "lines", "cases")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -213,6 +214,10 @@ def tails(
     hidden: Annotated[str, typer.Option(help="Hidden units, comma-separated.")] = "64",
     epochs: Annotated[int, typer.Option(min=1, help="Training epochs.")] = 150,
     sample: Annotated[int, typer.Option(min=0, help="Questions general solvers get.")] = 40,
+    milp: Annotated[int, typer.Option(min=0, help="Verdicts a model compared with a MILP.")] = 0,
+    folder: Annotated[
+        Path | None, typer.Option(help="Keep rows here; a second run goes on from them.")
+    ] = None,
     root: RootOption = None,
     format: FormatOption = Format.table,
 ) -> None:
@@ -228,6 +233,12 @@ def tails(
         root=root,
         epochs=epochs,
         sample=sample,
+        milp=milp,
+        folder=folder,
     )
-    rows = bench.rows_for_print(list(measured))
+    rows = []
+    for row in measured:
+        rows.append(row)
+        told = ", ".join(f"{key} {row[key]}" for key in ("can", "cannot", "undecided"))
+        typer.echo(f"{row['dataset']} {row['tail']} {row['units']}: {told}", err=True)
     emit(rows, format, title="Errors of two-layer models with a tail, one thread")

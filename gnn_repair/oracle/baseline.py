@@ -19,6 +19,7 @@ from gnn_repair.atomic import as_path, replacing
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.files.headers import parse_json
 from gnn_repair.oracle.old_proofs import broken_proofs
+from gnn_repair.oracle.tables import check_solution, require_exposure
 
 if TYPE_CHECKING:
     from gnn_repair.exposure import Exposure
@@ -103,7 +104,7 @@ def load_baseline(path: str | Path) -> pd.DataFrame:
             raise FileFormatError(f"{file} is too large for a baseline")
         content = parse_json(file.read_bytes())
     except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}") from error
+        raise InputError(f"{str(file)!r:.200} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{file} is not a baseline: {str(error)[:100]}") from error
     return _checked(content, file)
@@ -169,6 +170,8 @@ def compare(
         exposure: where given, the baseline's own proofs are tried on it, too.
     """
     after = _answers(solution)
+    if exposure is not None:
+        require_exposure(exposure)
     if isinstance(baseline, str | Path):
         before = load_baseline(baseline)
     else:
@@ -184,6 +187,7 @@ def compare(
 
 
 def _answers(solution: OracleSolution | TailSolution) -> pd.DataFrame:
+    check_solution(solution)
     count = range(len(solution))
     weights = getattr(solution, "rival_weights", None)
     rivals = (

@@ -10,11 +10,12 @@ import pandas as pd
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.exposure.arguments import classes_for
+from gnn_repair.oracle.tables import check_solution
 from gnn_repair.thresholds import ACTIVE
 
 if TYPE_CHECKING:
-    from gnn_repair.exposure import Exposure, TailedExposure
     from gnn_repair.oracle.metrics import Reach
     from gnn_repair.oracle.solution import OracleSolution
     from gnn_repair.oracle.tails.solution import TailSolution
@@ -129,6 +130,10 @@ def confusion_by_reach(
 def _check_same(
     solution: OracleSolution | TailSolution, exposure: Exposure | TailedExposure
 ) -> None:
+    check_solution(solution)
+    if not isinstance(exposure, Exposure | TailedExposure):
+        kind = type(exposure).__name__
+        raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")
     terms, nodes = solution.terms.max(initial=-1), solution.node.max(initial=-1)
     if terms >= exposure.num_terms or nodes >= exposure.num_nodes:
         raise InputError("the solution is of another exposure; pass the one that was solved")

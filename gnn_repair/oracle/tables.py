@@ -100,6 +100,13 @@ def require_exposure(exposure: Any) -> None:
         raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")
 
 
+def check_solution(solution: Any) -> None:
+    """Raise InputError unless it holds answers, of LPs or about tails."""
+    if not all(hasattr(solution, name) for name in ("member", "node", "target", "verdict")):
+        kind = type(solution).__name__
+        raise InputError(f"solution is a {kind}; give what solve_oracle returns")
+
+
 def _whole_numbers(value: Any, name: str) -> Tensor:
     """A tensor of integers or truth values, or InputError."""
     try:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnn_repair.budget import check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.exposure.arguments import classes_for
@@ -47,6 +48,7 @@ def plot_node(
         ax: where to draw; new axes unless given.
     """
     _check_exposure(exposure, "plot_node")
+    check_whole("plot_node", "node", node, 0)
     if isinstance(target, int) and not isinstance(target, bool):
         target = torch.full((exposure.num_nodes,), target)
     y = classes_for(exposure, target)
@@ -102,7 +104,11 @@ def plot_rungs(fitted: FittedLadder, *, ax: Axes | None = None) -> Axes:
 
 
 def _axes(ax: Axes | None) -> Axes:
+    from matplotlib.axes import Axes
+
     if ax is not None:
+        if not isinstance(ax, Axes):
+            raise InputError(f"ax is {ax!r:.60}; give matplotlib axes, or None for new ones")
         return ax
     import matplotlib.pyplot as plt
 

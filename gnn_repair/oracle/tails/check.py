@@ -13,7 +13,8 @@ from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.lowering import Lowered, lower
 from gnn_repair.oracle.tails.proofs import Proofs
-from gnn_repair.oracle.tails.recomputation import Case, Node, Recomputation
+from gnn_repair.oracle.tails.recomputation import Recomputation
+from gnn_repair.oracle.tails.recomputed_cases import Case, Node, part_of
 from gnn_repair.oracle.tails.replaying import on_cpu
 from gnn_repair.oracle.tails.solution import TailSolution
 
@@ -194,12 +195,15 @@ class _Judge:
 
     def _bound(self, lowered: Lowered, i: int, cases: list[Case]) -> float:
         """What the cases of question i prove; infinite unless they cover everything."""
-        if not cases or not covers([case.splits for case in cases]):
+        if not cases or not covers(cases):
             return np.inf
         node, target = self._node(int(self.solution.recipient[i])), int(self.solution.target[i])
         found, classes = -np.inf, self.exposure.frozen_logits.shape[2]
         for case in cases:
-            work = Recomputation(lowered, node, case)
+            part = part_of(node, case.halvings)
+            if part is None:
+                return np.inf
+            work = Recomputation(lowered, part, case)
             raw = work.bound(target)
             if lowered.scale is not None:
                 low, high = (float(end[0]) for end in work.roots[lowered.scale - 1])
@@ -249,33 +253,59 @@ def cases_of(proofs: Proofs, i: int) -> list[Case]:
     """The cases that prove bound i."""
     cases = []
     for f in range(int(proofs.indptr[i]), int(proofs.indptr[i + 1])):
-        part = range(int(proofs.splits[f]), int(proofs.splits[f + 1]))
-        splits = tuple(
-            (
-                int(proofs.operation[k]),
-                int(proofs.unit[k]),
-                int(proofs.sign[k]),
-                float(proofs.multiplier[k]),
-            )
-            for k in part
+        part = slice(int(proofs.splits[f]), int(proofs.splits[f + 1]))
+        entries = zip(
+            proofs.operation[part].tolist(),
+            proofs.unit[part].tolist(),
+            proofs.sign[part].tolist(),
+            proofs.multiplier[part].tolist(),
+            strict=True,
         )
-        cases.append(Case(proofs.weights[f], proofs.slopes[f], splits))
+        rows = list(entries)
+        splits = tuple(row for row in rows if row[0] >= 0)
+        halvings = tuple((-1 - first, second, side) for first, second, side, _ in rows if first < 0)
+        cases.append(Case(proofs.weights[f], proofs.slopes[f], splits, halvings))
     return cases
 
 
-def covers(cases: list[tuple[tuple[int, int, int, float], ...]]) -> bool:
-    """Whether every sign pattern of all units falls into one of the cases."""
-    assumed = [{(op, unit): sign for op, unit, sign, _ in case} for case in cases]
-    return _covers(assumed)
+Assumed = tuple[dict[tuple[int, int], int], tuple[tuple[int, int, int], ...]]
+"""Signs by unit, and halvings in order."""
 
 
-def _covers(assumed: list[dict[tuple[int, int], int]]) -> bool:
-    if any(not case for case in assumed):
+def covers(cases: list[Case]) -> bool:
+    """Whether every λ falls into one of the cases, whatever signs its units have."""
+    return _covers(
+        [({(op, unit): s for op, unit, s, _ in case.splits}, case.halvings) for case in cases]
+    )
+
+
+def _covers(assumed: list[Assumed]) -> bool:
+    if any(not signs and not halvings for signs, halvings in assumed):
         return True
-    shared = set.intersection(*(set(case) for case in assumed)) if assumed else set()
+    return _by_edge(assumed) or _by_unit(assumed)
+
+
+def _by_edge(assumed: list[Assumed]) -> bool:
+    """Whether all begin by halving the same edge, and both halves are covered."""
+    first = {halvings[0][:2] if halvings else None for _, halvings in assumed}
+    if len(first) != 1 or None in first:
+        return False
+    sides = [
+        [(signs, rest[1:]) for signs, rest in assumed if rest[0][2] == side] for side in (-1, 1)
+    ]
+    return all(half and _covers(half) for half in sides)
+
+
+def _by_unit(assumed: list[Assumed]) -> bool:
+    """Whether all assume a sign of the same unit, and both signs are covered."""
+    shared = set.intersection(*(set(signs) for signs, _ in assumed)) if assumed else set()
     for unit in shared:
         halves = [
-            [{u: s for u, s in case.items() if u != unit} for case in assumed if case[unit] == sign]
+            [
+                ({u: s for u, s in signs.items() if u != unit}, rest)
+                for signs, rest in assumed
+                if signs[unit] == sign
+            ]
             for sign in (-1, 1)
         ]
         if all(half and _covers(half) for half in halves):

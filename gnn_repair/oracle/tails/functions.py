@@ -67,17 +67,18 @@ def _by_bisection(
 ) -> Callable[..., tuple[Tensor, ...]]:
     """f′ falls, rises between ``turns`` and falls again: at most one point in each part."""
 
+    ends = torch.tensor([[-60.0, *turns], [*turns, 60.0]], dtype=torch.float64)
+    signs = torch.tensor([-1.0, 1.0, -1.0], dtype=torch.float64)
+
     def touching(wanted: Tensor, parameter: Tensor) -> tuple[Tensor, ...]:
-        parts = ((-60.0, turns[0], -1.0), (turns[0], turns[1], 1.0), (turns[1], 60.0, -1.0))
-        found = []
-        for begin, end, sign in parts:
-            low, high = torch.full_like(wanted, begin), torch.full_like(wanted, end)
-            for _ in range(BISECTIONS):
-                middle = (low + high) / 2
-                beyond = sign * (slope(middle, parameter) - wanted) > 0
-                low, high = torch.where(beyond, low, middle), torch.where(beyond, middle, high)
-            found.append(low)
-        return tuple(found)
+        shape = (3, *[1] * wanted.dim())
+        low, high = (end.view(shape).expand(3, *wanted.shape) for end in ends)
+        sign = signs.view(shape)
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            beyond = sign * (slope(middle, parameter) - wanted) > 0
+            low, high = torch.where(beyond, low, middle), torch.where(beyond, middle, high)
+        return low.unbind(0)
 
     return touching
 

@@ -24,6 +24,14 @@ from gnn_repair.oracle.tails.lowering import Smooth
 from gnn_repair.oracle.tails.region import Region, region_of
 from gnn_repair.oracle.tails.relaxation import Certificate, Slopes, certify, parts_with
 from gnn_repair.oracle.tails.rounds import Cuts, dense_shares, mixed_at, rows_and_mixture
+from gnn_repair.oracle.tails.subdivision import (
+    FEW,
+    Halving,
+    corner_points,
+    longest_edges,
+    original_shares,
+    subdivided,
+)
 from gnn_repair.oracle.tails.witness import worst
 
 PUSH = 100.0
@@ -50,14 +58,38 @@ class Leaf:
     """[units]: β ≥ 0, what multiple of ± the input was added."""
     split: Unit | None = None
     """The unit whose line is farthest off where the bound is attained; None: there is none left."""
+    loose: int = 0
+    """How many units could be split."""
     last: bool = False
     """Whether all was tried that there is."""
+    halvings: tuple[Halving, ...] = ()
+    """Edges of the polytope that were halved, in order."""
+    edge: tuple[int, int] | None = None
+    """The two corners that differ most; None: there are no two."""
 
     def halves(self) -> tuple[Leaf, Leaf]:
         """The two cases that ``split`` decides."""
         assert self.split is not None
         units = (*self.units, self.split)
-        first, second = (Leaf(units, (*self.signs, sign), weights=self.weights) for sign in (-1, 1))
+        first, second = (
+            Leaf(units, (*self.signs, sign), weights=self.weights, halvings=self.halvings)
+            for sign in (-1, 1)
+        )
+        return first, second
+
+    def parts(self) -> tuple[Leaf, Leaf]:
+        """The two cases that halving ``edge`` gives."""
+        assert self.edge is not None
+        i, j = self.edge
+        first, second = (
+            Leaf(
+                self.units,
+                self.signs,
+                weights=self.weights,
+                halvings=(*self.halvings, (i, j, side)),
+            )
+            for side in (-1, 1)
+        )
         return first, second
 
 
@@ -71,6 +103,8 @@ class Tree:
     """A case with a bound at or below it is closed (of the lowered tail's margin)."""
     win: float
     """A λ with a margin above it wins."""
+    terms: int
+    """K."""
     leaves: list[Leaf] = field(default_factory=list)
     """Those with a bound above the threshold, still to be split."""
     closed: list[Leaf] = field(default_factory=list)
@@ -116,8 +150,16 @@ class LeafBatch:
         self.position = np.array([tree.position for tree, _ in cases])
         self.target = np.array([tree.target for tree, _ in cases])
         self.signs = self._signs()
-        self.region = region_of(base, self.position, self.signs if self.depth else None)
+        self.region = self._region()
         self.best: list[Leaf | None] = [None] * len(cases)
+
+    def _region(self) -> Region:
+        signs = self.signs if self.depth else None
+        halvings = [leaf.halvings for _, leaf in self.cases]
+        if not any(halvings):
+            return region_of(self.base, self.position, signs)
+        part = subdivided(self.base, self.position, halvings)
+        return region_of(part, np.arange(len(self.cases)), signs)
 
     def _signs(self) -> dict[int, Tensor]:
         signs = {
@@ -143,14 +185,23 @@ class LeafBatch:
             x = mixed_at(region, piece)
             values = self.base.graph.values(x, region.nodes)
             self._offer(values[-1], piece)
-            mixed, slopes = cuts.combine(piece)
-            weights = mixed
-            self._keep(mixed, slopes, cuts.combine_pushes(piece), values)
-            if turn + 1 == rounds or self._settled():
+            weights, slopes = cuts.combine(piece)
+            final = turn + 1 == rounds
+            # Bounds only fall from round to round: a certificate is worth its price at the end.
+            if final or self._closing(piece):
+                self._keep(weights, slopes, cuts.combine_pushes(piece), values)
+            if final or self._settled():
                 break
             parts = region.relax(values)
             cuts.add(rows, mixture, parts)
         return [leaf for leaf in self.best if leaf is not None]
+
+    def _closing(self, piece: Piece) -> bool:
+        """Whether the LP of a round says that some leaf can be closed, or its tree has won."""
+        return any(
+            tree.margin > tree.win or float(value) <= tree.threshold
+            for (tree, _), value in zip(self.cases, piece.margin, strict=True)
+        )
 
     def _settled(self) -> bool:
         """Whether every leaf is closed, or its tree has won."""
@@ -183,10 +234,11 @@ class LeafBatch:
         """Tell every tree of the λ of its leaves' relaxations."""
         margin = worst(outputs, torch.from_numpy(self.target)).numpy()
         shares, begins = dense_shares(self.region, piece), self.region.begins
-        for row, (tree, _) in enumerate(self.cases):
+        for row, (tree, leaf) in enumerate(self.cases):
             if margin[row] > tree.margin:
                 tree.margin = float(margin[row])
-                tree.shares = shares[begins[row] : begins[row + 1]].copy()
+                own = shares[begins[row] : begins[row + 1]]
+                tree.shares = original_shares(leaf.halvings, own)
 
     def _keep(
         self, weights: Tensor, slopes: Slopes, pushes: dict[int, Tensor], values: list[Tensor]
@@ -197,7 +249,7 @@ class LeafBatch:
         parts = parts_with(self.region, slopes)
         found = certify(self.region, self.target, weights, parts, given if self.depth else None)
         flat, bounds = flat_slopes(self.region, slopes), found.bound.tolist()
-        splits = self._splits(found, parts, values)
+        splits, edges = self._splits(found, parts, values), self._edges(found, parts)
         for row, (_, leaf) in enumerate(self.cases):
             old = self.best[row]
             if old is not None and old.bound <= bounds[row]:
@@ -205,13 +257,30 @@ class LeafBatch:
             sizes = np.array([float(betas[n][row, unit]) for n, unit in leaf.units])
             self.best[row] = Leaf(
                 leaf.units, leaf.signs, bounds[row], weights[row].numpy(), flat[row], sizes,
-                splits[row], leaf.last,
+                *splits[row], leaf.last, leaf.halvings, edges[row],
             )  # fmt: skip
+
+    def _edges(self, found: Certificate, parts: dict[int, Relaxed]) -> list[tuple[int, int] | None]:
+        """For each leaf of few terms the two corners between which its lines are loosest."""
+        edges: list[tuple[int, int] | None] = [None] * len(self.cases)
+        few = np.flatnonzero(np.diff(self.region.begins) <= FEW)
+        if not len(few):
+            return edges
+        at, region = torch.from_numpy(few), self.region.take(few)
+        seen = {n: c.expand(len(edges), -1, -1)[at] for n, c in found.seen.items()}
+        values = self.base.graph.values(*corner_points(region))
+        chosen = longest_edges(
+            region, {n: part.take(at) for n, part in parts.items()}, seen, values
+        )
+        for row, (i, j) in zip(few.tolist(), chosen.tolist(), strict=True):
+            edges[row] = None if i < 0 else (i, j)
+        return edges
 
     def _splits(
         self, found: Certificate, parts: dict[int, Relaxed], values: list[Tensor]
-    ) -> list[Unit | None]:
-        """For each leaf the unit that may still be split and whose line is farthest off."""
+    ) -> list[tuple[Unit | None, int]]:
+        """For each leaf the unit that may still be split and whose line is farthest off, and how
+        many may."""
         gaps, names = [], list[Unit]()
         for number, signs in self.signs.items():
             outer = found.seen.get(number)
@@ -220,10 +289,12 @@ class LeafBatch:
                 gaps.append(_gaps(parts[number], full, signs, values, self.region.nodes))
                 names += [(number, unit) for unit in range(signs.shape[1])]
         if not gaps:
-            return [None] * len(self.cases)
-        best = torch.cat(gaps, dim=1).max(1)
-        pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        return [names[unit] if gap >= 0 else None for gap, unit in pairs]
+            return [(None, 0)] * len(self.cases)
+        all_gaps = torch.cat(gaps, dim=1)
+        best, loose = all_gaps.argmax(1).tolist(), (all_gaps >= 0).sum(1).tolist()
+        return [
+            (names[unit] if count else None, count) for unit, count in zip(best, loose, strict=True)
+        ]
 
 
 def _gaps(

@@ -161,9 +161,8 @@ def _smooth_lines(operation: Operation, box: Interval, at: Tensor) -> Lines:
     tangents = [f.slope(point, parameter) for point in (at, box.low, box.high)]
     chord = torch.where(width > POINT, rise / width.clamp(min=POINT), tangents[0])
     slopes = torch.stack([chord, *tangents])
-    reach = [_touch(operation, s, box) for s in slopes]
-    lows = torch.stack([s * at + ends[0] for s, ends in zip(slopes, reach, strict=True)])
-    ups = torch.stack([s * at + ends[1] for s, ends in zip(slopes, reach, strict=True)])
+    low, high = _touch(operation, slopes, box)
+    lows, ups = slopes * at + low, slopes * at + high
     above = slopes.gather(0, ups.argmin(0, keepdim=True))[0]
     below = slopes.gather(0, lows.argmax(0, keepdim=True))[0]
     return Lines((above,), (below,))

@@ -23,6 +23,8 @@ class Proofs:
     every nonlinear operation is replaced by lines of the given slopes, the rivals are mixed by w,
     and β ≥ 0 times the input of a unit, with the sign assumed, is added; the largest value of the
     linear function of λ that results is the case's bound, and the largest case's is the bound.
+    A case may also be a part of the polytope: an edge between two corners, the terms at first, is
+    halved, and its middle takes the place of the one corner or of the other.
     """
 
     indptr: Integers
@@ -34,13 +36,14 @@ class Proofs:
     splits: Integers
     """[F + 1]: which assumptions a case makes, of the four arrays below."""
     operation: Integers
-    """[nnz]: the nonlinear operation, counted from 0."""
+    """[nnz]: the nonlinear operation, counted from 0; −1 − i where the edge of the node's corners
+    i and j is halved, in the order of the halvings."""
     unit: Integers
-    """[nnz]: its channel."""
+    """[nnz]: its channel; j."""
     sign: NDArray[np.int8]
-    """[nnz]: −1 or 1, the sign its input is taken to have."""
+    """[nnz]: −1 or 1, the sign its input is taken to have; −1 keeps corner i, 1 keeps j."""
     multiplier: Floats
-    """[nnz]: β."""
+    """[nnz]: β; 0 for halvings."""
 
     @property
     def count(self) -> int:
@@ -62,16 +65,20 @@ class Proofs:
         weights, slopes = np.empty((len(flat), shape[0])), np.empty((len(flat), shape[1]))
         for k, leaf in enumerate(flat):
             weights[k], slopes[k] = leaf.weights, leaf.slopes
-        units = [unit for leaf in flat for unit in leaf.units]
+        entries = [entry for leaf in flat for entry in _assumptions(leaf, order)]
+        operation, unit, sign, beta = zip(*entries, strict=True) if entries else ((), (), (), ())
         return cls(
             np.append(0, np.cumsum([len(own) for own in cases], dtype=np.int64)),
             weights,
             slopes,
-            np.append(0, np.cumsum([len(leaf.units) for leaf in flat], dtype=np.int64)),
-            np.array([order[number] for number, _ in units], np.int64),
-            np.array([channel for _, channel in units], np.int64),
-            np.array([sign for leaf in flat for sign in leaf.signs], np.int8),
-            np.array([beta for leaf in flat for beta in leaf.multipliers], np.float64),
+            np.append(
+                0,
+                np.cumsum([len(leaf.units) + len(leaf.halvings) for leaf in flat], dtype=np.int64),
+            ),
+            np.array(operation, np.int64),
+            np.array(unit, np.int64),
+            np.array(sign, np.int8),
+            np.array(beta, np.float64),
         )
 
     def take(self, chosen: Integers) -> Proofs:
@@ -106,6 +113,13 @@ class Proofs:
         rising = bool((np.diff(self.indptr) >= 0).all()) and bool((np.diff(self.splits) >= 0).all())
         sizes = {len(self.operation), len(self.sign), len(self.multiplier), entries}
         return ends and rising and len(self.slopes) == cases and len(sizes) == 1
+
+
+def _assumptions(leaf: Leaf, order: dict[int, int]) -> list[tuple[int, int, int, float]]:
+    """What a case assumes: signs of units, then halvings."""
+    units = zip(leaf.units, leaf.signs, leaf.multipliers, strict=True)
+    signs = [(order[n], channel, sign, float(beta)) for (n, channel), sign, beta in units]
+    return signs + [(-1 - i, j, side, 0.0) for i, j, side in leaf.halvings]
 
 
 def _entries(ends: Integers, chosen: Integers) -> tuple[Integers, Integers]:

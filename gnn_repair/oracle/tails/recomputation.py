@@ -9,7 +9,6 @@ in extended precision, so no allowance for rounding is needed beyond the check's
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from gnn_repair.exposure.tails.operations import (
     Select,
 )
 from gnn_repair.oracle.tails.lowering import Lowered, Root
+from gnn_repair.oracle.tails.recomputed_cases import Case, Node
 from gnn_repair.oracle.tails.recomputed_lines import (
     Array,
     constant_of,
@@ -34,26 +34,6 @@ from gnn_repair.oracle.tails.recomputed_lines import (
     touching_points,
     value_of,
 )
-
-
-@dataclass(frozen=True)
-class Node:
-    """One node's mixture: o [D], and of every group the mass and the messages [K, D]."""
-
-    number: int
-    fixed: Array
-    groups: tuple[tuple[float, Array], ...]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One case of a proof."""
-
-    weights: Array
-    slopes: Array
-    """[U]."""
-    splits: tuple[tuple[int, int, int, float], ...]
-    """(nonlinear operation from 0, unit, sign, β)."""
 
 
 class Recomputation:

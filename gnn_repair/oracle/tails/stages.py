@@ -154,9 +154,10 @@ def split_all(questions: Questions, chosen: Integers, budget: Budget) -> None:
     deadline = None
     for first in range(0, len(chosen), BATCH // 2):
         part = chosen[first : first + BATCH // 2]
+        terms = np.diff(questions.base.ends[questions.position[part]][:, [0, -1]])[:, 0]
         trees = [
-            Tree(int(questions.position[i]), int(questions.target[i]), threshold[i], win[i])
-            for i in part
+            Tree(int(questions.position[i]), int(questions.target[i]), threshold[i], win[i], int(k))
+            for i, k in zip(part, terms, strict=True)
         ]
         bounded(questions.base, [(tree, Leaf()) for tree in trees], ROUNDS)
         questions.stage[part] = 3
@@ -182,7 +183,7 @@ def _take_tree(questions: Questions, i: int, tree: Tree) -> None:
 def unsplittable(questions: Questions, i: int) -> bool:
     """Whether a question is open although nothing is left to split."""
     open_cases = [leaf for leaf in questions.cases[i] if leaf.bound > questions.threshold[i]]
-    return questions.stage[i] == 4 and any(leaf.split is None for leaf in open_cases)
+    return questions.stage[i] == 4 and any(leaf.last for leaf in open_cases)
 
 
 def frozen_of(coefficients: torch.Tensor) -> Floats:

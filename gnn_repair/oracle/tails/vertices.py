@@ -87,3 +87,30 @@ def mixtures(indptr, terms, shares, rows, table, out):
             message, share = table[rows[terms[k]]], shares[k]
             for d in range(table.shape[1]):
                 out[i, d] += share * message[d]
+
+
+@cached_njit(nogil=True)
+def halve(begins, indptr, halvings, table):
+    """Put the middle of corners i and j in place of one, in order; side −1 keeps i, 1 keeps j."""
+    for b in range(len(begins) - 1):
+        for k in range(indptr[b], indptr[b + 1]):
+            i, j = begins[b] + halvings[k, 0], begins[b] + halvings[k, 1]
+            gone = j if halvings[k, 2] < 0 else i
+            for d in range(table.shape[1]):
+                table[gone, d] = 0.5 * (table[i, d] + table[j, d])
+
+
+@cached_njit(nogil=True, fastmath=_REDUCE)
+def widest(ends, begins, points, out):
+    """out[b] = the two corners of one group, from begins[b], with the largest Σ |p − q|."""
+    for b in range(len(ends)):
+        most = 0.0
+        for g in range(ends.shape[1] - 1):
+            for i in range(ends[b, g], ends[b, g + 1]):
+                for j in range(i + 1, ends[b, g + 1]):
+                    length = 0.0
+                    for d in range(points.shape[1]):
+                        length += abs(points[i, d] - points[j, d])
+                    if length > most:
+                        most = length
+                        out[b, 0], out[b, 1] = i - begins[b], j - begins[b]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ from tail_cases import tailed
 from tail_graph import small_graph
 from tail_references import exact, triangle
 
+from gnn_repair.bench.tail_journal import Journal
+from gnn_repair.bench.tail_milp import compare_with_milp
 from gnn_repair.bench.tail_models import TAILS, tail_exposure, trained
 from gnn_repair.bench.tail_peers import peer_figures, run_highs, triangle_model
 from gnn_repair.bench.tails import parse_widths, time_stages
 from gnn_repair.datasets import load_dataset
-from gnn_repair.errors import InputError
+from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.oracle import solve_oracle
 from gnn_repair.oracle.reference_solvers import new_highs
 from gnn_repair.oracle.tails.base import base_of
@@ -73,6 +76,38 @@ def test_stages_leave_less_and_less_open():
     assert 0 <= figures["LP excludes (%)"] <= 100
     with pytest.raises(InputError, match="no list of hidden units"):
         parse_widths("64,many")
+
+
+@pytest.mark.parametrize("tail", ["relu", "bn-residual", "jk-cat", "mlp", "layer-norm"])
+def test_a_milp_of_another_build_contradicts_no_verdict(tail):
+    data = small_graph()
+    exposure = tail_exposure(trained(data, tail, 6, epochs=10), data)
+    solution = solve_oracle(exposure, "all")
+    chosen = np.arange(0, len(solution), 7)
+    found = compare_with_milp(exposure, solution, chosen)
+    assert found.contradictions == () and found.compared > len(chosen) // 2
+    assert {*solution.verdict[chosen]} == {"can", "cannot"}
+    opposite = np.where(solution.verdict == "can", "cannot", "can")
+    wrong = compare_with_milp(exposure, replace(solution, verdict=opposite), chosen)
+    assert len(wrong.contradictions) == wrong.compared == found.compared
+
+
+def test_curved_tails_are_not_given_to_a_milp():
+    data = small_graph()
+    exposure = tail_exposure(trained(data, "gelu", 6, epochs=2), data)
+    assert compare_with_milp(exposure, solve_oracle(exposure, data.y), np.arange(3)) is None
+
+
+def test_rows_are_kept_and_read_again(tmp_path):
+    journal = Journal(tmp_path / "rows")
+    assert journal.read("cora-relu") is None
+    journal.write("cora-relu", {"can": 3, "peer": None, "decided (µs)": 1.5})
+    assert journal.read("cora-relu") == {"can": 3, "peer": None, "decided (µs)": 1.5}
+    assert [path.name for path in (tmp_path / "rows").iterdir()] == ["cora-relu.json"]
+    (tmp_path / "rows" / "cora-relu.json").write_text("[1")
+    with pytest.raises(FileFormatError, match="delete it"):
+        journal.read("cora-relu")
+    assert Journal(None).read("cora-relu") is None
 
 
 @pytest.mark.skipif(not CAMPAIGN, reason="set GNN_REPAIR_TAIL_NODES and GNN_REPAIR_DATA")

@@ -16,6 +16,7 @@ from gnn_repair.oracle import (
     solve_oracle,
 )
 from gnn_repair.oracle.tails.check import covers
+from gnn_repair.oracle.tails.recomputed_cases import Case
 from gnn_repair.oracle.tails.solution import TailSolution
 
 
@@ -87,8 +88,8 @@ def test_signs_that_were_not_assumed_prove_nothing(solution, exposure):
     assert not with_proofs(one, sign=-one.proofs.sign).check(exposure).ok
 
 
-def case(*signs):
-    return tuple((0, unit, sign, 0.0) for unit, sign in signs)
+def case(*signs, edges=()):
+    return Case(np.empty(0), np.empty(0), tuple((0, *sign, 0.0) for sign in signs), edges)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,20 @@ def case(*signs):
         ([case((1, 1))], False),
         ([case((1, 1), (2, 1)), case((1, 1), (2, -1)), case((1, -1))], True),
         ([case((1, 1), (2, 1)), case((2, -1), (1, -1))], False),
-        ([case((1, 1)), ((1, 1, -1, 0.0),)], False),
+        ([case((1, 1)), Case(np.empty(0), np.empty(0), ((1, 1, -1, 0.0),))], False),
+        ([case(edges=((0, 1, 1),)), case(edges=((0, 1, -1),))], True),
+        ([case(edges=((0, 1, 1),)), case(edges=((0, 2, -1),))], False),
+        ([case(edges=((0, 1, 1),)), case(edges=((0, 1, 1),))], False),
+        ([case(edges=((0, 1, 1),)), case((3, 1), edges=((0, 1, -1),))], False),
+        (
+            [
+                case(edges=((0, 1, 1),)),
+                case((3, 1), edges=((0, 1, -1),)),
+                case((3, -1), edges=((0, 1, -1), (1, 2, 1))),
+                case((3, -1), edges=((0, 1, -1), (1, 2, -1))),
+            ],
+            True,
+        ),
     ],
 )
 def test_cases_cover_everything_or_not(cases, all_of_them):

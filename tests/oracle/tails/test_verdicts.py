@@ -39,7 +39,7 @@ CAMPAIGN = int(os.environ.get("GNN_REPAIR_TAIL_NODES", "0"))
 @cache
 def solved(kind: str) -> tuple[TailedExposure, TailSolution]:
     exposure = tailed(kind, 2, groups=1 + len(kind) % 3)
-    hard = kind in ("mlp", "layer_norm_gelu")  # enough is decided without cases
+    hard = kind in ("mlp", "layer_norm_gelu", "group_norm")  # cases take long to check
     effort = "fast" if hard else "normal"
     return exposure, solve_oracle(exposure, "all", torch.arange(ASKED), effort=effort)
 
@@ -70,7 +70,7 @@ def test_every_verdict_is_proved_without_a_solver(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_most_questions_are_decided(kind):
     _, solution = solved(kind)
-    loose = {"mlp": 0.6, "group_norm": 0.6, "layer_norm_gelu": 0.65, "softmax_gate": 0.8}
+    loose = {"mlp": 0.6, "group_norm": 0.6, "layer_norm_gelu": 0.65, "softmax_gate": 0.95}
     least = 1.0 if kind in PIECEWISE else 0.8
     least = loose.get(kind, least)  # two layers of random weights; products of two moving values
     assert solution.decided.mean() >= least, solution
@@ -101,7 +101,7 @@ def test_rounds_of_lines_end_at_the_triangle_relaxation(kind):
     exposure = tailed(kind, 3, 2)
     base = base_of(exposure)
     for position in range(2, 8):
-        tree = Tree(position, 1, -np.inf, np.inf)
+        tree = Tree(position, 1, -np.inf, np.inf, 3)
         bounded(base, [(tree, Leaf())], 12)
         wanted = triangle(exposure, position, 1)
         assert tree.bound >= wanted - 1e-7

@@ -1,0 +1,268 @@
+"""Questions about tails as mixed integer programs, solved to the end by HiGHS, beside our verdicts.
+
+Every value of the tail is written as a linear function of variables: a node's shares, the outputs
+of its unstable ReLUs (with a binary each) and, where the tail was multiplied through by a length σ,
+σ between its interpolation at the vertices and tangents. Without σ the program *is* the question.
+With σ it is a relaxation: its value excludes, and its shares, put into the tail, may win.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from gnn_repair.exposure.tails.operations import (
+    Activation,
+    Add,
+    Affine,
+    Concatenate,
+    Constant,
+    Operation,
+    Scale,
+    Select,
+)
+from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.highs import new_highs
+from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.tails.lowering import Lowered, Root, lower
+from gnn_repair.oracle.tails.solution import TailSolution
+
+TANGENTS = 40
+"""Mixtures at which σ gets a tangent, besides the vertices; HiGHS needs seconds with many more."""
+NEAR = 1e-4
+"""Values closer to zero than this tell nothing: HiGHS is exact to 1e-6 of numbers up to a
+hundred."""
+
+
+class Program:
+    """max γ over the shares of one node, as rows low ≤ A z ≤ high and bounds of z."""
+
+    def __init__(
+        self, exposure: TailedExposure, lowered: Lowered, position: int, target: int
+    ) -> None:
+        self.low: list[float] = []
+        self.high: list[float] = []
+        self.whole: list[int] = []
+        self.rows: list[tuple[Floats, float, float]] = []
+        self.groups: list[Integers] = []
+        self.node = int(exposure.aggregate.recipients[position])
+        self.mixture = self._mixture(exposure, position)
+        values = [self.mixture]
+        for operation in lowered.graph.operations:
+            values.append(self._apply(operation, [values[i] for i in operation.inputs]))
+        gamma = self._variable(-1e6, 1e6)
+        matrix, offset = self._padded(values[-1])
+        for rival in range(len(offset)):
+            if rival != target:
+                row = matrix[target] - matrix[rival]
+                row[gamma] = -1.0
+                self.rows.append((row, offset[rival] - offset[target], np.inf))
+        self.gamma = gamma
+
+    def _variable(self, low: float, high: float, whole: int = 0) -> int:
+        self.low.append(low)
+        self.high.append(high)
+        self.whole.append(whole)
+        return len(self.low) - 1
+
+    def _mixture(self, exposure: TailedExposure, position: int) -> tuple[Floats, Floats]:
+        aggregate, columns = exposure.aggregate, list[Floats]()
+        for g in range(aggregate.num_groups):
+            place = position * aggregate.num_groups + g
+            first, last = int(aggregate.segments[place]), int(aggregate.segments[place + 1])
+            mass = float(aggregate.mass[0, position, g])
+            rows = aggregate.rows[first:last].long()
+            columns += list(mass * aggregate.contributions[0, rows].double().numpy())
+            shares = np.array([self._variable(0.0, 1.0) for _ in range(first, last)], np.int64)
+            if len(shares):
+                self.groups.append(shares)
+        for shares in self.groups:
+            row = np.zeros(len(self.low))
+            row[shares] = 1.0
+            self.rows.append((row, 1.0, 1.0))
+        fixed = aggregate.fixed_logits[0, self.node].double().numpy()
+        return np.array(columns).reshape(-1, len(fixed)).T.copy(), fixed
+
+    def _padded(self, value: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+        matrix, offset = value
+        return np.pad(matrix, ((0, 0), (0, len(self.low) - matrix.shape[1]))), offset
+
+    def _apply(self, op: Operation, inputs: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+        padded = [self._padded(value) for value in inputs]
+        if isinstance(op, Constant):
+            value = self._at(op.value)
+            return np.zeros((len(value), len(self.low))), value
+        matrix, offset = padded[0]
+        if isinstance(op, Affine):
+            weight = op.weight.numpy()
+            return weight @ matrix, weight @ offset + self._at(op.bias)
+        if isinstance(op, Scale):
+            factor = self._at(op.factor)
+            return factor[:, None] * matrix, factor * offset + self._at(op.shift)
+        if isinstance(op, Select):
+            index = op.index.numpy()
+            return matrix[index], offset[index]
+        if isinstance(op, Add):
+            pairs = list(zip(op.factors, padded, strict=True))
+            return (
+                np.sum([f * m for f, (m, _) in pairs], axis=0),
+                np.sum([f * o for f, (_, o) in pairs], axis=0),
+            )
+        if isinstance(op, Concatenate):
+            return np.concatenate([m for m, _ in padded]), np.concatenate([o for _, o in padded])
+        if isinstance(op, Root):
+            return self._root(op, matrix, offset)
+        assert isinstance(op, Activation) and op.name == "relu", op.title
+        return self._relu(matrix, offset)
+
+    def _at(self, constant: torch.Tensor) -> Floats:
+        return np.asarray((constant if constant.dim() == 1 else constant[self.node]).numpy())
+
+    def largest(self, matrix: Floats, offset: Floats) -> Floats:
+        """What rows can be at most: one share a group is 1, other variables at their ends."""
+        total, rest = offset.copy(), np.ones(matrix.shape[1], bool)
+        for shares in self.groups:
+            total += matrix[:, shares].max(1)
+            rest[shares] = False
+        low, high = np.array(self.low)[rest], np.array(self.high)[rest]
+        others = matrix[:, rest]
+        return np.asarray(total + np.maximum(others, 0) @ high + np.minimum(others, 0) @ low)
+
+    def _relu(self, matrix: Floats, offset: Floats) -> tuple[Floats, Floats]:
+        low, high = -self.largest(-matrix, -offset), self.largest(matrix, offset)
+        keep = low >= 0
+        made, constant = np.where(keep[:, None], matrix, 0.0), np.where(keep, offset, 0.0)
+        places = []
+        for unit in np.flatnonzero((low < 0) & (high > 0)):
+            x, on = self._variable(0.0, float(high[unit])), self._variable(0.0, 1.0, 1)
+            row = np.zeros(len(self.low))
+            row[: matrix.shape[1]], row[x] = -matrix[unit], 1.0
+            self.rows.append((row.copy(), offset[unit], np.inf))  # x ≥ y
+            row[on] = -low[unit]
+            self.rows.append((row, -np.inf, offset[unit] - low[unit]))  # x ≤ y − l (1 − on)
+            cap = np.zeros(len(self.low))
+            cap[x], cap[on] = 1.0, -high[unit]
+            self.rows.append((cap, -np.inf, 0.0))
+            places.append((unit, x))
+        made = np.pad(made, ((0, 0), (0, len(self.low) - made.shape[1])))
+        for unit, x in places:
+            made[unit, x] = 1.0
+        return made, constant
+
+    def _root(self, op: Root, matrix: Floats, offset: Floats) -> tuple[Floats, Floats]:
+        """σ of one part: at most its interpolation between vertices, at least its tangents."""
+        (shares,), width = self.groups, matrix.shape[1]
+        corners = (matrix[:, shares] + offset[:, None]).T
+        random = np.random.default_rng(0).dirichlet(np.ones(len(corners)), TANGENTS)
+        lengths = np.maximum(np.sqrt((corners**2).sum(1) + op.offset), op.floor)
+        sigma = self._variable(0.0, float(lengths.max()))
+        chord = np.zeros(width + 1)
+        chord[shares], chord[sigma] = -lengths, 1.0
+        self.rows.append((chord, -np.inf, 0.0))
+        for point in (*corners, *(random @ corners)):
+            length = np.sqrt(point @ point + op.offset)
+            row = np.append(-(point @ matrix) / length, 1.0)
+            self.rows.append((row, (point @ (offset - point)) / length + length, np.inf))
+        made = np.zeros((1, width + 1))
+        made[0, sigma] = 1.0
+        return made, np.zeros(1)
+
+    def solve(self, highs: Any) -> tuple[float, Floats, bool]:
+        """γ's bound, the best shares found, and whether HiGHS came to the end."""
+        import highspy
+
+        count = len(self.low)
+        matrix = np.array([np.pad(row, (0, count - len(row))) for row, *_ in self.rows])
+        index = np.nonzero(matrix)
+        start = np.append(0, np.cumsum(np.bincount(index[0], minlength=len(matrix))))
+        cost = np.zeros(count)
+        cost[self.gamma] = -1.0
+        highs.clearModel()
+        highs.passModel(
+            count, len(matrix), len(index[0]), int(highspy.MatrixFormat.kRowwise),
+            int(highspy.ObjSense.kMinimize), 0.0, cost, np.array(self.low), np.array(self.high),
+            np.array([low for _, low, _ in self.rows]), np.array([high for *_, high in self.rows]),
+            start.astype(np.int32), index[1].astype(np.int32), matrix[index],
+            np.array(self.whole, np.int32),
+        )  # fmt: skip
+        highs.run()
+        ended = highs.modelStatusToString(highs.getModelStatus()) == "Optimal"
+        found = np.array(highs.getSolution().col_value)
+        # Without an unstable unit there is nothing to branch on: HiGHS then solves an LP.
+        info = highs.getInfo()
+        bound = info.mip_dual_bound if any(self.whole) else info.objective_function_value
+        return -float(bound), np.clip(found, 0.0, 1.0), ended
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our verdicts beside a MILP's."""
+
+    asked: int
+    ended: int
+    """Programs HiGHS solved to the end."""
+    compared: int
+    """Of these, whose value says something, and that we decided."""
+    contradictions: tuple[str, ...]
+    """A sentence for each."""
+
+
+def compare_with_milp(
+    exposure: TailedExposure, solution: TailSolution, chosen: Integers, seconds: float = 60.0
+) -> Comparison | None:
+    """Give HiGHS the chosen questions of a solution; None where the tail is not for it."""
+    lowered = lower(exposure.tail)
+    if not _fits(lowered, exposure):
+        return None
+    highs = new_highs(1e-7)
+    options = {"presolve": "on", "solver": "choose", "mip_rel_gap": 0.0, "time_limit": seconds}
+    for name, value in options.items():
+        highs.setOptionValue(name, value)
+    ends = exposure.aggregate.segments[:: exposure.aggregate.num_groups].numpy()
+    chosen = chosen[np.diff(ends)[solution.recipient[chosen]] > 0]  # else there is no λ to ask for
+    ended = compared = 0
+    wrong = []
+    for i in chosen.tolist():
+        target = int(solution.target[i])
+        program = Program(exposure, lowered, int(solution.recipient[i]), target)
+        bound, shares, done = program.solve(highs)
+        ended += done
+        verdict = str(solution.verdict[i])
+        truth = _truth(exposure, program, target, bound, shares) if done else None
+        if truth is None or verdict == "undecided":
+            continue
+        compared += 1
+        if truth != verdict:
+            wrong.append(f"node {int(solution.node[i])}: {verdict}, the MILP {truth} ({bound:.3g})")
+    return Comparison(len(chosen), ended, compared, tuple(wrong))
+
+
+def _truth(
+    exposure: TailedExposure, program: Program, target: int, bound: float, shares: Floats
+) -> str | None:
+    """What the program's end says: nothing near zero, or where a relaxation's shares lose."""
+    if bound < -NEAR:
+        return "cannot"
+    if bound <= NEAR:
+        return None
+    columns, fixed = program.mixture
+    own = shares[: columns.shape[1]].copy()
+    for group in program.groups:
+        own[group] /= own[group].sum()
+    point = torch.from_numpy(fixed + columns @ own)[None]
+    logits = exposure.tail(point, torch.tensor([program.node]))[0].numpy()
+    margin = logits[target] - np.delete(logits, target).max()
+    return "can" if margin > NEAR else None
+
+
+def _fits(lowered: Lowered, exposure: TailedExposure) -> bool:
+    return not lowered.reason and all(_known(op, exposure) for op in lowered.graph.operations)
+
+
+def _known(op: Operation, exposure: TailedExposure) -> bool:
+    linear = isinstance(op, Affine | Scale | Select | Constant | Add | Concatenate)
+    relu = isinstance(op, Activation) and op.name == "relu"
+    return linear or relu or (isinstance(op, Root) and exposure.aggregate.num_groups == 1)
