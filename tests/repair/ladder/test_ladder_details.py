@@ -11,8 +11,9 @@ from torch_geometric.data import Data
 from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
-from gnn_repair.repair.evidence import LabelEvidence, check_data
+from gnn_repair.repair.evidence import LabelEvidence, check_graph_data
 from gnn_repair.repair.fold_task import prepare
+from gnn_repair.repair.ladder.catalogue import LEARNED
 from gnn_repair.repair.ladder.checks import check_ladder
 from gnn_repair.repair.ladder.combination import (
     RULES,
@@ -23,10 +24,9 @@ from gnn_repair.repair.ladder.combination import (
     temperature,
 )
 from gnn_repair.repair.ladder.findings import Finding, Findings, find, mean_gain
-from gnn_repair.repair.ladder.rungs import RUNGS
 
 NODES, CLASSES, MEMBERS = 6, 3, 2
-NAMES = ["frozen", *list(RUNGS)[:2]]
+NAMES = ["frozen", *LEARNED[:2]]
 
 
 def tables():
@@ -205,9 +205,9 @@ def test_temperatures_are_looked_for_in_their_range():
 
 def test_the_graph_that_is_given_must_be_the_exposed_one():
     exposure, graph = toy_exposure("gcn"), toy_graph()
-    check_data(exposure, graph)
-    check_data(exposure, Data(edge_index=graph.edge_index))
-    check_data(exposure, Data(edge_index=torch.empty(2, 0, dtype=torch.long)))
+    check_graph_data(exposure, graph)
+    check_graph_data(exposure, Data(edge_index=graph.edge_index))
+    check_graph_data(exposure, Data(edge_index=torch.empty(2, 0, dtype=torch.long)))
     odd = graph.x.clone()
     odd[3, 1] = float("inf")
     for data, words in [
@@ -222,7 +222,7 @@ def test_the_graph_that_is_given_must_be_the_exposed_one():
         (Data(x=odd, edge_index=graph.edge_index), "NaN or infinite"),
     ]:
         with pytest.raises(InputError, match=words):
-            check_data(exposure, data)
+            check_graph_data(exposure, data)
 
 
 def test_neighbours_labels_by_plain_loops():
