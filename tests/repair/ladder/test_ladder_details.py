@@ -13,6 +13,7 @@ from toy_exposures import toy_exposure, toy_graph
 from gnn_repair.errors import InputError
 from gnn_repair.repair.evidence import LabelEvidence, check_graph_data
 from gnn_repair.repair.fold_task import prepare
+from gnn_repair.repair.ladder.catalogue import RUNGS
 from gnn_repair.repair.ladder.checks import check_ladder
 from gnn_repair.repair.ladder.combination import (
     RULES,
@@ -23,7 +24,6 @@ from gnn_repair.repair.ladder.combination import (
     temperature,
 )
 from gnn_repair.repair.ladder.findings import Finding, Findings, find, mean_gain
-from gnn_repair.repair.ladder.rungs import RUNGS
 
 NODES, CLASSES, MEMBERS = 6, 3, 2
 NAMES = ["frozen", *list(RUNGS)[:2]]
