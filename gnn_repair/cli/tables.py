@@ -20,6 +20,7 @@ from gnn_repair.errors import InputError
 TABLE_NAMES = (
     *("exposure-oracle", "repair-accuracy", "controls", "full-controls", "dataset-statistics"),
     *("readout-exposure", "gains", "evidence", "parameters", "time"),
+    *("beyond", "lost-evidence", "lost-evidence-by-class"),
 )
 """Those of :data:`gnn_repair.study.tables.TABLES`, which takes longer to load than the help."""
 
