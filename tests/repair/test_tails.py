@@ -103,7 +103,7 @@ def test_the_ladder_is_climbed_before_a_tail(given, tmp_path) -> None:
     y = labels(exposure)
     ladder = short(EvidenceLadder(hidden=8, folds=2, clearly=0.0))
     fitted = ladder.fit(exposure, y, *masks(), data=data if given else None, device="cpu")
-    assert len(fitted.candidates) == (7 if given else 5)
+    assert len(fitted.candidates) == (6 if given else 4)
     logits = fitted.logits(exposure)
     fitted.save(tmp_path / "ladder")
     torch.testing.assert_close(load_repair(tmp_path / "ladder").logits(exposure), logits)

@@ -50,8 +50,10 @@ def test_the_run_is_made_again_in_its_stack_and_comes_out_the_same(store, tmp_pa
     run = rerun("builtin", "gcn", 1, source=store, protocol=SMALL, methods=METHODS, device="cpu")
     assert run.case.splits == (0, 1, 3)
     stored = store.get(SMALL.digest, run.case.runs[1])
-    for part in ("graph", "frozen", "methods", "stages", "stack", "members"):
+    for part in ("graph", "frozen", "stages", "stack", "members"):
         assert run.record[part] == stored[part], part
+    for name, scores in run.record["methods"].items():  # the store's say more of the shifts
+        assert scores.items() <= stored["methods"][name].items(), name
     assert run.provenance() == (
         "split 1, trained with splits 0, 1, 3; the stored run, made again with the same accuracies"
     )
