@@ -29,7 +29,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.base import base_of
-from gnn_repair.oracle.tails.effort import Budget
+from gnn_repair.oracle.tails.effort import EffortLimit
 from gnn_repair.oracle.tails.replaying import replay_margins
 from gnn_repair.oracle.tails.solve import solve_tails
 from gnn_repair.oracle.tails.stages import (
@@ -173,7 +173,7 @@ def time_stages(
         if work == "search":
             search_all(questions, left, frozen, ASCENT)
         else:
-            split_all(questions, left, Budget(1 if work == "lines" else 1000))
+            split_all(questions, left, EffortLimit(1 if work == "lines" else 1000))
         stages.append(_stage(exposure, questions, begin, len(left)))
     return tuple(stages)
 
@@ -183,7 +183,7 @@ def _lines_for_all(exposure: TailedExposure, position: Integers, target: Integer
     questions = Questions(base_of(exposure, position), position, target)
     relax_all(questions, frozen_of(exposure.aggregate.coefficients))
     begin = time.process_time()
-    split_all(questions, np.arange(len(questions)), Budget(1))
+    split_all(questions, np.arange(len(questions)), EffortLimit(1))
     return 1e6 * (time.process_time() - begin) / max(1, len(questions))
 
 

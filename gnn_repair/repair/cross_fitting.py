@@ -24,7 +24,7 @@ from gnn_repair.repair.fold_task import (
     FOLD_SHARE,
     FOLDS,
     Folding,
-    Outcome,
+    FoldOutcome,
     Task,
     by_node,
     fit_stack,
@@ -168,7 +168,7 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
         return self._fitted(task, outcome, roles.copies, evidence is not None)
 
     def _fitted(
-        self, task: Task, outcome: Outcome, copies: int, transductive: bool
+        self, task: Task, outcome: FoldOutcome, copies: int, transductive: bool
     ) -> FittedCrossFit:
         stack = outcome.stack
         by_copy = {

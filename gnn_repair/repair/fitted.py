@@ -126,7 +126,7 @@ class FittedRepair(ABC):
             "settings": self.repair.settings(),
             "width": self.width,
             "num_classes": self.num_classes,
-            "fingerprint": self.fingerprint,
+            "fingerprint": None if self.fingerprint is None else list(self.fingerprint),
         }
 
     # Does it fit? -----------------------------------------------------------------------------

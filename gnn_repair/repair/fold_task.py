@@ -125,7 +125,7 @@ class Folding:
         return Roles(weights.flatten(0, 1), judged.flatten(0, 1), self.folds * self.repeats)
 
 
-class Outcome(NamedTuple):
+class FoldOutcome(NamedTuple):
     """What fitting one repair gave."""
 
     stack: Stack
@@ -143,7 +143,7 @@ def fit_stack(
     evidence: KnownEvidence | None = None,
     batch_size: int | None = None,
     on_progress: ProgressCallback | None = None,
-) -> Outcome:
+) -> FoldOutcome:
     """Train the copies and average what they say."""
     stack = train_stack(
         repair,
@@ -156,7 +156,7 @@ def fit_stack(
     )
     inputs = stacked(task.inputs, roles.copies, evidence)
     each = stack_logits(repair, inputs, stack.parameters)
-    return Outcome(stack, averaged(each, roles.copies), held_out(each, roles))
+    return FoldOutcome(stack, averaged(each, roles.copies), held_out(each, roles))
 
 
 def averaged(logits: Tensor, copies: int) -> Tensor:

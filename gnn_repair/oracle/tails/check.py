@@ -14,7 +14,7 @@ from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.lowering import Lowered, lower
 from gnn_repair.oracle.tails.proofs import Proofs
 from gnn_repair.oracle.tails.recomputation import Recomputation
-from gnn_repair.oracle.tails.recomputed_cases import Case, Node, part_of
+from gnn_repair.oracle.tails.recomputed_cases import CoveredCase, Node, part_of
 from gnn_repair.oracle.tails.replaying import on_cpu
 from gnn_repair.oracle.tails.solution import TailSolution
 
@@ -193,7 +193,7 @@ class _Judge:
             unproved += int(claimed and not (found <= WINS and solution.bound[i] <= WINS))
         return max(excess, 0.0), unproved, wrong
 
-    def _bound(self, lowered: Lowered, i: int, cases: list[Case]) -> float:
+    def _bound(self, lowered: Lowered, i: int, cases: list[CoveredCase]) -> float:
         """What the cases of question i prove; infinite unless they cover everything."""
         if not cases or not covers(cases):
             return np.inf
@@ -249,7 +249,7 @@ class _Judge:
         return off
 
 
-def cases_of(proofs: Proofs, i: int) -> list[Case]:
+def cases_of(proofs: Proofs, i: int) -> list[CoveredCase]:
     """The cases that prove bound i."""
     cases = []
     for f in range(int(proofs.indptr[i]), int(proofs.indptr[i + 1])):
@@ -264,7 +264,7 @@ def cases_of(proofs: Proofs, i: int) -> list[Case]:
         rows = list(entries)
         splits = tuple(row for row in rows if row[0] >= 0)
         halvings = tuple((-1 - first, second, side) for first, second, side, _ in rows if first < 0)
-        cases.append(Case(proofs.weights[f], proofs.slopes[f], splits, halvings))
+        cases.append(CoveredCase(proofs.weights[f], proofs.slopes[f], splits, halvings))
     return cases
 
 
@@ -272,7 +272,7 @@ Assumed = tuple[dict[tuple[int, int], int], tuple[tuple[int, int, int], ...]]
 """Signs by unit, and halvings in order."""
 
 
-def covers(cases: list[Case]) -> bool:
+def covers(cases: list[CoveredCase]) -> bool:
     """Whether every λ falls into one of the cases, whatever signs its units have."""
     return _covers(
         [({(op, unit): s for op, unit, s, _ in case.splits}, case.halvings) for case in cases]

@@ -10,7 +10,7 @@ Effort = str | float
 
 
 @dataclass(frozen=True)
-class Budget:
+class EffortLimit:
     """Cases and seconds."""
 
     leaves: int
@@ -19,18 +19,18 @@ class Budget:
     """Processor time for each question that needs cases, shared by all of them."""
 
 
-NAMED = {"fast": Budget(1), "normal": Budget(1000), "full": Budget(50_000)}
+NAMED = {"fast": EffortLimit(1), "normal": EffortLimit(1000), "full": EffortLimit(50_000)}
 """A case takes about a quarter of a millisecond (64 units after one layer): a question that is
 never decided costs a quarter of a second with ``normal``."""
 MOST = 1_000_000
 """Cases at most where only time counts, so that memory stays bounded."""
 
 
-def budget_of(effort: Effort) -> Budget:
+def budget_of(effort: Effort) -> EffortLimit:
     """The budget that a word or a number of seconds stands for."""
     if isinstance(effort, str) and effort in NAMED:
         return NAMED[effort]
     if isinstance(effort, int | float) and not isinstance(effort, bool) and effort >= 0:
-        return Budget(MOST, float(effort))
+        return EffortLimit(MOST, float(effort))
     words = ", ".join(f'"{name}"' for name in NAMED)
     raise InputError(f"effort must be one of {words} or seconds a question, not {effort!r}")

@@ -24,7 +24,7 @@ from gnn_repair.exposure.tails.operations import (
     Select,
 )
 from gnn_repair.oracle.tails.lowering import Lowered, Root
-from gnn_repair.oracle.tails.recomputed_cases import Case, Node
+from gnn_repair.oracle.tails.recomputed_cases import CoveredCase, Node
 from gnn_repair.oracle.tails.recomputed_lines import (
     Array,
     constant_of,
@@ -39,7 +39,7 @@ from gnn_repair.oracle.tails.recomputed_lines import (
 class Recomputation:
     """All intervals of one node in one case, and the bound that its certificate proves."""
 
-    def __init__(self, lowered: Lowered, node: Node, case: Case) -> None:
+    def __init__(self, lowered: Lowered, node: Node, case: CoveredCase) -> None:
         self.lowered, self.node, self.case = lowered, node, case
         self.operations = lowered.graph.operations
         self.curved = [k for k, op in enumerate(self.operations) if not _is_linear(op)]

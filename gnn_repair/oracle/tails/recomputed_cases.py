@@ -19,7 +19,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Case:
+class CoveredCase:
     """One case of a proof."""
 
     weights: Array

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.files import load_tensors, save_tensors
 from gnn_repair.notebook import ROWS, shown
+from gnn_repair.oracle.flat_arrays import ANSWERED, ASKED, PER_TERM, support_entries
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.proofs import Proofs
 from gnn_repair.oracle.tails.sentence import CAN, CANNOT, STAGES, UNDECIDED, TailWitness
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 
 KIND = "gnn-repair tail solution"
 VERDICTS = (CAN, CANNOT, UNDECIDED)
-_PER_LP = ("member", "recipient", "node", "target", "margin", "bound", "verdict", "status")
-_PER_TERM = ("terms", "coefficients", "sources", "groups")
+_PER_LP = (*ASKED, *ANSWERED, "verdict")
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,11 +172,9 @@ class TailSolution:
         )
 
     def _part(self, chosen: Integers) -> TailSolution:
-        counts = np.diff(self.indptr)[chosen]
-        indptr = np.append(0, np.cumsum(counts))
-        entry = np.repeat(self.indptr[chosen] - indptr[:-1], counts) + np.arange(indptr[-1])
+        indptr, entry = support_entries(self.indptr, chosen)
         arrays = {name: getattr(self, name)[chosen] for name in _PER_LP}
-        arrays |= {name: getattr(self, name)[entry] for name in _PER_TERM}
+        arrays |= {name: getattr(self, name)[entry] for name in PER_TERM}
         reasons = {k: self.reasons[i] for k, i in enumerate(chosen.tolist()) if i in self.reasons}
         skipped = self.skipped if len(chosen) == len(self) else 0
         proofs = self.proofs.take(chosen)
@@ -199,7 +197,7 @@ class TailSolution:
             "scope": self.scope,
             "reasons": {str(i): reason for i, reason in self.reasons.items()},
         }
-        arrays = {name: getattr(self, name) for name in (*_PER_LP, "indptr", *_PER_TERM)}
+        arrays = {name: getattr(self, name) for name in (*_PER_LP, "indptr", *PER_TERM)}
         arrays["verdict"] = np.array([VERDICTS.index(word) for word in self.verdict], np.int8)
         arrays |= self.proofs.arrays()
         tensors = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
@@ -213,7 +211,7 @@ class TailSolution:
         try:
             arrays["verdict"] = np.array(VERDICTS)[arrays["verdict"]]
             proofs = Proofs.from_arrays(arrays)
-            own = {name: arrays[name] for name in (*_PER_LP, "indptr", *_PER_TERM)}
+            own = {name: arrays[name] for name in (*_PER_LP, "indptr", *PER_TERM)}
             reasons = {int(i): str(reason) for i, reason in header.pop("reasons").items()}
             solution = cls(**own, proofs=proofs, reasons=reasons, **header)
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
@@ -228,7 +226,7 @@ class TailSolution:
         count, ends = len(self.margin), self.indptr
         whole = all(len(getattr(self, name)) == count for name in _PER_LP)
         whole = whole and ends.shape == (count + 1,) and bool((np.diff(ends) >= 0).all())
-        entries = all(len(getattr(self, name)) == ends[-1] for name in _PER_TERM)
+        entries = all(len(getattr(self, name)) == ends[-1] for name in PER_TERM)
         stages = bool(np.isin(self.status, list(STAGES)).all())
         return whole and entries and stages and self.proofs.fits(count)
 

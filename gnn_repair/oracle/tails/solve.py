@@ -12,7 +12,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.oracle.tables import Floats, Integers, problems
 from gnn_repair.oracle.tails.base import Base, base_of
-from gnn_repair.oracle.tails.effort import Budget, Effort, budget_of
+from gnn_repair.oracle.tails.effort import Effort, EffortLimit, budget_of
 from gnn_repair.oracle.tails.lines import NONLINEAR
 from gnn_repair.oracle.tails.proofs import Proofs
 from gnn_repair.oracle.tails.replaying import on_cpu, replay_margins
@@ -85,7 +85,7 @@ def solve_tails(
 
 
 def _decide(
-    exposure: TailedExposure, questions: Questions, budget: Budget
+    exposure: TailedExposure, questions: Questions, budget: EffortLimit
 ) -> tuple[Floats, list[Floats]]:
     """Run the stages; the model's margin at the best confirmed λ of each question, and that λ."""
     frozen = frozen_of(exposure.aggregate.coefficients)
@@ -126,7 +126,7 @@ class _Confirmed:
 
 
 def _verdicts(
-    exposure: TailedExposure, questions: Questions, margin: Floats, budget: Budget
+    exposure: TailedExposure, questions: Questions, margin: Floats, budget: EffortLimit
 ) -> tuple[NDArray[np.str_], dict[int, str]]:
     """can, cannot or undecided, and why for the last."""
     wins, excluded = margin > REACHABLE, questions.bound <= REACHABLE
@@ -137,7 +137,7 @@ def _verdicts(
     return verdict, reasons
 
 
-def _reason(questions: Questions, i: int, wins: bool, margin: float, budget: Budget) -> str:
+def _reason(questions: Questions, i: int, wins: bool, margin: float, budget: EffortLimit) -> str:
     lowered = questions.base.lowered
     if wins:
         return (

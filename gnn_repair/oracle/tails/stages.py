@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.base import Base
 from gnn_repair.oracle.tails.branching import BATCH, grow
-from gnn_repair.oracle.tails.effort import Budget
+from gnn_repair.oracle.tails.effort import EffortLimit
 from gnn_repair.oracle.tails.leaves import Leaf, Tree, bounded, flat_slopes
 from gnn_repair.oracle.tails.region import Region, bare_region, region_of
 from gnn_repair.oracle.tails.relaxation import first_relaxation
@@ -148,7 +148,7 @@ def _search(questions: Questions, chosen: Integers, frozen: Floats, steps: int) 
     questions.take_search(chosen, search)
 
 
-def split_all(questions: Questions, chosen: Integers, budget: Budget) -> None:
+def split_all(questions: Questions, chosen: Integers, budget: EffortLimit) -> None:
     """Stages 3 and 4: rounds of lines, then cases, for the chosen questions."""
     threshold, win = questions.threshold, questions.win
     deadline = None

@@ -17,7 +17,7 @@ from gnn_repair.repair.fold_task import (
     FOLD_SHARE,
     FOLDS,
     Folding,
-    Outcome,
+    FoldOutcome,
     Task,
     by_node,
     fit_stack,
@@ -106,7 +106,7 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
 
     def _climb(
         self, task: Task, batch_size: int | None, on_progress: ProgressCallback | None
-    ) -> dict[str, Outcome]:
+    ) -> dict[str, FoldOutcome]:
         """What fitting each rung gave."""
         crossed, plain = self.folding.roles(task), paper_roles(task.train, task.val)
         evidence = task.evidence()
@@ -121,7 +121,7 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
             outcomes[name] = fit_stack(rung, task, roles, used, batch_size, told)
         return outcomes
 
-    def _decided(self, task: Task, outcomes: dict[str, Outcome]) -> FittedLadder:
+    def _decided(self, task: Task, outcomes: dict[str, FoldOutcome]) -> FittedLadder:
         folds = self.folding.deal(task)[0]
         held = torch.stack([outcome.out_of_fold for outcome in outcomes.values()], 1)
         frozen = task.exposure.frozen_logits[:, task.exposure.recipients].log_softmax(2)
@@ -151,7 +151,7 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
             **self._statistics(outcomes, constants["chosen"]),
         )
 
-    def _statistics(self, outcomes: dict[str, Outcome], chosen: Tensor) -> dict[str, Tensor]:
+    def _statistics(self, outcomes: dict[str, FoldOutcome], chosen: Tensor) -> dict[str, Tensor]:
         """Epochs of each member's chosen rung; none for Frozen."""
         members = chosen.numel()
         each = [
@@ -196,7 +196,7 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
         return [name for name in fitted.candidates[1:] if not self.rung(name).needs_evidence]
 
 
-def _trained_numbers(outcomes: dict[str, Outcome], members: int) -> int:
+def _trained_numbers(outcomes: dict[str, FoldOutcome], members: int) -> int:
     """Of one member, over all rungs and copies."""
     each = (
         outcome.stack.parameters[name].numel()

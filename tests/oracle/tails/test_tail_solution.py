@@ -16,7 +16,7 @@ from gnn_repair.oracle import (
     solve_oracle,
 )
 from gnn_repair.oracle.tails.check import covers
-from gnn_repair.oracle.tails.recomputed_cases import Case
+from gnn_repair.oracle.tails.recomputed_cases import CoveredCase
 from gnn_repair.oracle.tails.solution import TailSolution
 
 
@@ -89,7 +89,7 @@ def test_signs_that_were_not_assumed_prove_nothing(solution, exposure):
 
 
 def case(*signs, edges=()):
-    return Case(np.empty(0), np.empty(0), tuple((0, *sign, 0.0) for sign in signs), edges)
+    return CoveredCase(np.empty(0), np.empty(0), tuple((0, *sign, 0.0) for sign in signs), edges)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def case(*signs, edges=()):
         ([case((1, 1))], False),
         ([case((1, 1), (2, 1)), case((1, 1), (2, -1)), case((1, -1))], True),
         ([case((1, 1), (2, 1)), case((2, -1), (1, -1))], False),
-        ([case((1, 1)), Case(np.empty(0), np.empty(0), ((1, 1, -1, 0.0),))], False),
+        ([case((1, 1)), CoveredCase(np.empty(0), np.empty(0), ((1, 1, -1, 0.0),))], False),
         ([case(edges=((0, 1, 1),)), case(edges=((0, 1, -1),))], True),
         ([case(edges=((0, 1, 1),)), case(edges=((0, 2, -1),))], False),
         ([case(edges=((0, 1, 1),)), case(edges=((0, 1, 1),))], False),

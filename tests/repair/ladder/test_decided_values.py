@@ -1,0 +1,116 @@
+"""Figures that the ladder's records are made of, and choices of its controls, on planted values."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gnn_repair.errors import InputError
+from gnn_repair.repair.controls import label_propagation as spreading
+from gnn_repair.repair.controls.perceptron import FeaturePerceptron
+from gnn_repair.repair.ladder.catalogue import FAST, LEARNED, RUNGS
+from gnn_repair.repair.ladder.combination import calibration_error
+from gnn_repair.repair.methods import METHODS
+from gnn_repair.repair.registry import fitted_of
+
+
+def test_calibration_error_is_the_gap_by_bin_weighed_by_nodes():
+    # Two nodes said with 0.9, one of them right; two with 0.6, both right.
+    sure = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.4, 0.6]])
+    labels = torch.tensor([0, 1, 0, 1])
+    expected = (abs(1.8 - 1) + abs(1.2 - 2)) / 4
+    assert calibration_error(sure.log(), labels) == pytest.approx(expected, abs=1e-7)
+    # In one bin, gaps of either sign cancel; certainty belongs to the last bin.
+    assert calibration_error(torch.tensor([[1.0, 0.0]]).log(), torch.tensor([0])) == 0
+    assert calibration_error(torch.empty(0, 2), torch.empty(0, dtype=torch.long)) == 0
+
+
+def test_the_strength_is_the_one_that_is_right_about_validation_nodes(monkeypatch):
+    """Node 0's neighbour says class 0; all that lies behind it says class 1."""
+    monkeypatch.setattr(spreading, "ALPHAS", (0.05, 0.99))
+    edges = torch.tensor([[0, 1, *[1] * 8], [1, 0, *range(2, 10)]])
+    edges = torch.cat([edges, edges.flip(0)], 1)
+    operator = spreading.normalised_adjacency(edges.unique(dim=1), 10)
+    method = spreading.LabelPropagation(layers=50)
+    train = torch.tensor([[False, True, *[True] * 8]])
+    val = ~train
+    for label, strength in ((0, 0.05), (1, 0.99)):
+        y = torch.tensor([label, 0, *[1] * 8])
+        task = SimpleNamespace(y=y, exposure=SimpleNamespace(num_classes=2, num_members=1))
+        chosen = method._strengths(operator, task, train, val)
+        assert chosen.tolist() == [strength]
+
+
+def test_the_perceptron_s_numbers_are_pinned():
+    budget = FeaturePerceptron().budget
+    assert (budget.epochs, budget.patience) == (500, 80)
+    assert (budget.learning_rate, budget.weight_decay) == (1e-2, 5e-4)
+    assert (FeaturePerceptron().dropout, FeaturePerceptron().hidden) == (0.0, 128)
+
+
+def test_rungs_are_fast_or_learned():
+    assert FAST == (
+        "summary", "summary-labels", "summary-features", "summary-kin", "summary-all",
+    )  # fmt: skip
+    assert set(FAST) | set(LEARNED) == set(RUNGS) and not set(FAST) & set(LEARNED)
+    assert LEARNED[0] == "paper"
+
+
+DECLARED = {
+    "refit_head": (False, False, True, True, True),
+    "node_translation": (False, True, True, True, True),
+    "reweighting": (True, True, True, True, True),
+    "set_translation": (True, True, True, True, True),
+    "correct_and_smooth": (False, False, False, False, True),
+    "temperature_scaling": (False, False, False, False, True),
+}
+"""By method: reads the message set, in batches, from the paper, trained, run by default."""
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_declarations_are_pinned(name):
+    found = METHODS[name]
+    flags = (found.message_set, found.batched, found.from_paper, found.trained, found.by_default)
+    assert flags == DECLARED[name]
+
+
+def test_no_other_method_runs_by_default():
+    assert {name for name, method in METHODS.items() if method.by_default} == set(DECLARED)
+
+
+# What a repair's file may not say -----------------------------------------------------------------
+
+
+@pytest.fixture
+def described():
+    from toy_exposures import toy_exposure, toy_graph
+
+    import gnn_repair as gr
+    from gnn_repair.budget import Budget
+
+    data = toy_graph()
+    repair = gr.NodeTranslation(budget=Budget(2, None, 0.01, 0.0), hidden=3)
+    masks = data.train_mask[:, :2], data.val_mask[:, :2]
+    fitted = repair.fit(toy_exposure("gcn"), data.y, *masks, device="cpu")
+    return fitted.header(), fitted.tensors()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda header, tensors: tensors.update(best_epoch=tensors["best_epoch"] + 9),
+        lambda header, tensors: tensors.update(diverged=tensors["diverged"].long()),
+        lambda header, tensors: header["settings"].update(hidden="3"),
+        lambda header, tensors: header["settings"].update(dropout=None),
+        lambda header, tensors: header.update(width="7"),
+    ],
+)
+def test_inconsistent_descriptions_are_refused(described, damage):
+    header, tensors = described
+    header = {**header, "settings": {**header["settings"]}}
+    assert fitted_of(header, tensors).num_members == 2
+    damage(header, tensors)
+    with pytest.raises(InputError):
+        fitted_of(header, tensors)
