@@ -6,12 +6,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from toy_exposures import toy_exposure, toy_graph
 
+from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
+from gnn_repair.repair import CrossFitted, NodeTranslation, folds
 from gnn_repair.repair.controls import label_propagation as spreading
 from gnn_repair.repair.controls.perceptron import FeaturePerceptron
+from gnn_repair.repair.evidence import summary
+from gnn_repair.repair.ladder import decision
 from gnn_repair.repair.ladder.catalogue import FAST, LEARNED, RUNGS
-from gnn_repair.repair.ladder.combination import calibration_error
+from gnn_repair.repair.ladder.combination import calibration_error, temperature
+from gnn_repair.repair.ladder.findings import find
 from gnn_repair.repair.methods import METHODS
 from gnn_repair.repair.registry import fitted_of
 
@@ -80,6 +86,64 @@ def test_no_other_method_runs_by_default():
     assert {name for name, method in METHODS.items() if method.by_default} == set(DECLARED)
 
 
+def test_the_ladder_s_numbers_are_pinned():
+    """The committed records were made with these."""
+    assert (summary.WIDEST, summary.PROJECTED, summary.KERNELS) == (160, 128, 5)
+    assert (summary.SHARP, summary.NEAR, summary.FARTHEST) == (6.0, 3.0, 4.0)
+    assert (summary.SURE, summary.CUT) == (-8.0, 6.0)
+    reads = {name: (RUNGS[name].reads_labels, RUNGS[name].reads_kin, RUNGS[name].reads_features)
+             for name in FAST}  # fmt: skip
+    assert reads == {
+        "summary": (False, False, False),
+        "summary-labels": (True, False, False),
+        "summary-features": (True, False, True),
+        "summary-kin": (True, True, False),
+        "summary-all": (True, True, True),
+    }
+
+
+def test_a_row_s_weights_add_up_to_one_even_with_a_single_node():
+    chosen = torch.tensor([[True, False, False], [True, True, False], [False, False, False]])
+    assert folds._mean(chosen).sum(1).tolist() == [1.0, 1.0, 0.0]
+
+
+def test_frozen_is_scaled_by_its_own_temperature():
+    """Nothing beats Frozen, so it is what gets a temperature: the sure one, not the other."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(2, (400,), generator=generator)
+    right = torch.rand(400, generator=generator) < 0.9
+    said = torch.where(right, labels, 1 - labels)
+    sure = torch.full((400, 2), -12.0).scatter(1, said.unsqueeze(1), 12.0)
+    told = torch.stack([sure, torch.zeros(400, 2)]).log_softmax(2).double()
+    parts = torch.arange(400) % 4
+    weights, best, scale, _ = decision._one(told, labels, parts, "weighted", 1.0)
+    assert weights.tolist() == [1.0, 0.0] and int(best) == 0
+    assert float(scale) == pytest.approx(temperature(told[0], labels)) and float(scale) > 5
+
+
+def test_findings_are_points_and_their_spread():
+    """Over two members the rung is right about 2 of 4 and 3 of 4 nodes, Frozen about 1 of 4."""
+    labels = torch.zeros(2, 4, dtype=torch.long)
+
+    def says(right):
+        wrong = torch.arange(4) >= right
+        return torch.stack([torch.where(wrong, -2.0, -0.1), torch.where(wrong, -0.1, -2.0)], 1)
+
+    told = torch.stack([torch.stack([says(1), says(2)]), torch.stack([says(1), says(3)])])
+    row = find(("frozen", "summary"), told, labels, 2).of("summary")
+    assert row.gain == pytest.approx(37.5) and row.over_frozen == pytest.approx(37.5)
+    assert row.deviation == pytest.approx(100 * torch.tensor([0.25, 0.5]).std().item())
+
+
+def test_copies_that_diverge_are_told():
+    data, exposure = toy_graph(), toy_exposure("gcn")
+    budget = Budget(4, None, 1e308, 0.0)
+    folded = CrossFitted(NodeTranslation(budget=budget, hidden=3), folds=2)
+    masks = data.train_mask[:, :2], data.val_mask[:, :2]
+    with pytest.warns(UserWarning, match="copies diverged"):
+        folded.fit(exposure, data.y, *masks, device="cpu")
+
+
 # What a repair's file may not say -----------------------------------------------------------------
 
 
@@ -87,11 +151,8 @@ def test_no_other_method_runs_by_default():
 def described():
     from toy_exposures import toy_exposure, toy_graph
 
-    import gnn_repair as gr
-    from gnn_repair.budget import Budget
-
     data = toy_graph()
-    repair = gr.NodeTranslation(budget=Budget(2, None, 0.01, 0.0), hidden=3)
+    repair = NodeTranslation(budget=Budget(2, None, 0.01, 0.0), hidden=3)
     masks = data.train_mask[:, :2], data.val_mask[:, :2]
     fitted = repair.fit(toy_exposure("gcn"), data.y, *masks, device="cpu")
     return fitted.header(), fitted.tensors()
