@@ -195,8 +195,8 @@ class _Judge:
 
     def _bound(self, lowered: Lowered, i: int, cases: list[CoveredCase]) -> float:
         """What the cases of question i prove; infinite unless they cover everything."""
-        if not cases or not covers(cases):
-            return np.inf
+        if lowered.reason or not cases or not covers(cases):
+            return np.inf  # of a tail that nothing is known of, or of part of λ only
         node, target = self._node(int(self.solution.recipient[i])), int(self.solution.target[i])
         found, classes = -np.inf, self.exposure.frozen_logits.shape[2]
         for case in cases:

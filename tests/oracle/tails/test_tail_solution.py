@@ -191,6 +191,14 @@ def test_files(solution, exposure, tmp_path):
         TailSolution.load(path)
 
 
+@pytest.mark.parametrize("kind", ["relu", "gelu", "layer_norm"])
+def test_another_tail_s_answers_are_not_confirmed_of_one_without_bounds(kind):
+    y = torch.arange(NODES) % CLASSES
+    answers = solve_oracle(tailed(kind, 3), y)
+    found = answers.check(tailed("opaque", 3))
+    assert not found and found.unproved == (answers.verdict == "cannot").sum() > 0
+
+
 def test_reach_is_an_interval_that_collapses(exposure):
     y = torch.arange(NODES) % CLASSES
     found, answers = reach(exposure, y), solve_oracle(exposure, y)
