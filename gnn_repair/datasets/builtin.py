@@ -21,6 +21,7 @@ TOKENS = 3_000
 FEATURES = 64
 CLASSES = 18
 SEED = 7
+"""Of the generated graph; tests and examples quote its numbers, so it stays."""
 
 _COMMON = 3  # classes that may turn up anywhere
 _FOLLOW = (0.72, 0.86)  # cumulative probabilities of a class's three possible successors

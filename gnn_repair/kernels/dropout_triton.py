@@ -12,6 +12,7 @@ from torch import Tensor
 from gnn_repair.kernels.sets.triton_kernels import mixed_hash, stream_key
 
 BLOCK = 1024
+"""Numbers a program hashes: enough to hide the launch, few enough to fill all processors."""
 
 
 @triton.jit(do_not_specialize=["total", "rows", "channels", "threshold"])

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from gnn_repair.published import published
 
 HIDDEN = 128
+"""The width of the paper's backbones and adapters."""
 WIDE = ("sgc", "mixhop", "h2gcn")
 """Backbones whose state is the raw feature vector."""
 

@@ -28,6 +28,7 @@ _FIRST = np.uint32(0x21F0AAAD)
 _SECOND = np.uint32(0xD35A2D97)
 _S15 = np.uint32(15)
 _S16 = np.uint32(16)
+"""The multipliers and shifts of :mod:`gnn_repair.kernels.dropout`, typed once for the kernels."""
 
 
 @numba.njit(inline="always")

@@ -34,6 +34,7 @@ AIMS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)
 """By how much more the tail is to win, relative to its logits, until the model, which is run in a
 precision of its own, confirms it."""
 SHOWN = 6
+"""Changes named in a sentence; more would not be read."""
 
 
 @dataclass(frozen=True, eq=False)

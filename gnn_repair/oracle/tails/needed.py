@@ -24,6 +24,7 @@ from gnn_repair.oracle.witness import sender
 from gnn_repair.thresholds import ACTIVE
 
 SHOWN = 6
+"""Terms named in a sentence; more would not be read."""
 WORD = f"U{max(len(word) for word in (CAN, CANNOT, UNDECIDED))}"
 """NumPy cuts texts to the first one's length unless told."""
 
