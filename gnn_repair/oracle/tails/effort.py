@@ -19,9 +19,10 @@ class EffortLimit:
     """Processor time for each question that needs cases, shared by all of them."""
 
 
-NAMED = {"fast": EffortLimit(1), "normal": EffortLimit(1000), "full": EffortLimit(50_000)}
+NAMED = {"fast": EffortLimit(1), "normal": EffortLimit(1000, 1.0), "full": EffortLimit(50_000)}
 """A case takes about a quarter of a millisecond (64 units after one layer): a question that is
-never decided costs a quarter of a second with ``normal``."""
+never decided costs a quarter of a second with ``normal``. Cases of a long tail, such as an LSTM's,
+take a hundred times as long; a second a question ends them, and nobody waits for hours."""
 MOST = 1_000_000
 """Cases at most where only time counts, so that memory stays bounded."""
 

@@ -10,7 +10,7 @@ from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
-from gnn_repair.repair import CrossFitted, NodeTranslation, folds
+from gnn_repair.repair import CrossFitted, NodeTranslation, RefitHead, folds
 from gnn_repair.repair.controls import label_propagation as spreading
 from gnn_repair.repair.controls.perceptron import FeaturePerceptron
 from gnn_repair.repair.evidence import summary
@@ -119,6 +119,32 @@ def test_frozen_is_scaled_by_its_own_temperature():
     weights, best, scale, _ = decision._one(told, labels, parts, "weighted", 1.0)
     assert weights.tolist() == [1.0, 0.0] and int(best) == 0
     assert float(scale) == pytest.approx(temperature(told[0], labels)) and float(scale) > 5
+
+
+def test_the_best_single_rung_is_the_most_often_right():
+    """Three candidates; the second is right about all, the third about none."""
+    labels = torch.arange(400) % 2
+    says = [labels.clone(), labels, 1 - labels]
+    says[0][:200] = 0
+    told = torch.stack([torch.full((400, 2), -3.0).scatter(1, s.unsqueeze(1), 3.0) for s in says])
+    told = told.log_softmax(2).double()
+    assert int(decision._one(told, labels, torch.arange(400) % 4, "weighted", 1.0)[1]) == 1
+
+
+def test_the_strengths_are_pinned():
+    assert spreading.ALPHAS == (0.5, 0.8, 0.9, 0.95, 0.99)
+    assert FeaturePerceptron.needs_evidence is True
+
+
+def test_a_fitted_head_needs_positive_scales():
+    data, exposure = toy_graph(), toy_exposure("gcn")
+    masks = data.train_mask[:, :2], data.val_mask[:, :2]
+    fitted = RefitHead(budget=Budget(2, None, 0.01, 0.0)).fit(exposure, data.y, *masks)
+    header, tensors = fitted.header(), fitted.tensors()
+    scale = tensors["constants/scale"].clone()
+    scale[0, ..., 0] = 0.0
+    with pytest.raises(InputError, match="scale"):
+        fitted_of(header, {**tensors, "constants/scale": scale})
 
 
 def test_findings_are_points_and_their_spread():
