@@ -18,13 +18,14 @@ from torch_geometric.data import Data
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.study.before import real_work
+from gnn_repair.study.case_records import records_of
 from gnn_repair.study.cases import Case, Place, all_runs
 from gnn_repair.study.methods import METHODS, ORACLE, chosen_methods
 from gnn_repair.study.packed import protocol_of
 from gnn_repair.study.protocol import PAPER, Protocol
 from gnn_repair.study.records import Record
 from gnn_repair.study.results_source import ResultsSource
-from gnn_repair.study.run_case import Architecture, Worked, records_of, work_case
+from gnn_repair.study.run_case import Architecture, Worked, work_case
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,6 +62,21 @@ def test_a_witness_is_brought_to_todays_masses(saved):
     assert compare(solve_oracle(exposure, TRUE), saved, exposure).broken.empty
 
 
+def test_half_a_witness_would_not_win(tmp_path):
+    """A fixed logit of 1.5 for the rival: λ of mass 1 loses where today's mass 2 wins."""
+
+    def made(alpha):
+        lengths, fixed = np.array([[1]], np.int64), np.array([[0.0, 1.5]])
+        return exposure_of(Numbers(lengths, np.array([alpha]), np.array([[1.0, 0.0]]), fixed))
+
+    before = made(3.0)
+    save_baseline(solve_oracle(before, torch.tensor([0])), tmp_path / "b.json")
+    for alpha, broken in ((2.0, 0), (1.0, 1)):
+        exposure = made(alpha)
+        found = compare(solve_oracle(exposure, torch.tensor([0])), tmp_path / "b.json", exposure)
+        assert len(found.broken) == broken
+
+
 def test_what_was_not_asked_again_is_missing_and_not_ok(saved):
     found = compare(solve_oracle(exposed(BEFORE), TRUE, [0, 2]), saved)
     assert found.missing == 1 and not found.ok(tolerance=1.0)

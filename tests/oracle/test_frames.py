@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -93,3 +95,46 @@ def test_notebooks_get_words_and_a_table_and_no_markup(exposure):
     assert "<table" in reach(exposure, TRUE)._repr_html_()
     named = exposure.__class__.__name__
     assert named in exposure._repr_html_() and "<table" not in exposure._repr_html_()
+
+
+@pytest.fixture
+def two_members():
+    """One recipient, two messages and two rivals; the members' α and frozen answers differ."""
+    table = np.array([[2.0, 0.0, 3.0], [2.0, 3.0, 0.0]])
+    lengths = np.array([[2]], np.int64)
+    halves = [
+        exposure_of(Numbers(lengths, np.array(alpha), table * size, np.zeros((1, 3))))
+        for alpha, size in (((0.9, 0.1), 1.0), ((0.2, 0.8), 2.0))
+    ]
+    stacked = {
+        name: torch.cat([getattr(half, name) for half in halves])
+        for name in ("coefficients", "contributions", "fixed_logits", "frozen_logits")
+    }
+    return replace(halves[0], **stacked)
+
+
+def test_every_member_has_its_own_terms(two_members):
+    for member, alpha, size in ((0, [0.9, 0.1], 1.0), (1, [0.2, 0.8], 2.0)):
+        frame = two_members.to_frame(member=member)
+        assert frame["coefficient"].tolist() == pytest.approx(alpha)
+        assert frame["logit 2"].tolist() == pytest.approx([3 * size, 0])
+
+
+def test_rankings_and_confusions_are_each_member_s_own(two_members):
+    solution = solve_oracle(two_members, torch.tensor([0]))
+    # λ is (½, ½) for both: 0.4 beyond α for the first member's second term, 0.3 for the other's
+    # first. Both messages are node 0's here.
+    ranked = source_ranking(solution, two_members)
+    assert ranked["gained"].tolist() == pytest.approx([0.7])
+    found = confusion_by_reach(solution, two_members, torch.tensor([0]))
+    # z = (2, 0.3, 2.7) of the first member, (4, 4.8, 1.2) of the second.
+    assert sorted(zip(found["predicted"], found["can"], strict=True)) == [(1, 1), (2, 1)]
+
+
+def test_the_largest_weight_comes_first():
+    table = np.array([[2.0, 0.0, 4.0], [2.0, 3.0, 0.0]])
+    lengths = np.array([[2], [0]], np.int64)
+    exposure = exposure_of(Numbers(lengths, np.array([0.5, 0.5]), table, np.zeros((2, 3))))
+    [terms] = solve_oracle(exposure, torch.tensor([0, 0]), [0]).to_frame()["terms"]
+    # 2 − 3 (1 − λ) = 2 − 4 λ: λ = 3/7, so node 1 has more.
+    assert terms == ((1, pytest.approx(4 / 7)), (0, pytest.approx(3 / 7)))

@@ -41,6 +41,7 @@ def test_an_old_package_is_named(monkeypatch):
     finding = doctor._package("numba", "0.60", None)
     assert (finding.found, finding.wrong) == ("0.9.12", "0.60 or newer is needed")
     assert doctor._package("numba", "0.9.9", None).wrong is None
+    assert doctor._package("numba", "0.9.12", None).wrong is None
 
 
 def test_a_missing_package_is_wrong_only_where_it_is_needed(monkeypatch):
