@@ -87,7 +87,7 @@ def report(
     heading = title or exposure.origin or "Evidence of a trained model"
     content = {
         "title": heading,
-        "subtitle": _subtitle(evidence, words["left_out"], note),
+        "subtitle": _subtitle(evidence, words["explored"], words["left_out"], note),
         "run": words,
         "arrays": arrays,
         "study": _study(evidence, dataset or "this graph", backbone or "model", results),
@@ -117,11 +117,16 @@ def write_page(content: Mapping[str, Any], path: str | Path) -> Path:
     return path
 
 
-def _subtitle(evidence: Evidence, left_out: int, note: str) -> str:
+def _subtitle(evidence: Evidence, explored: int, left_out: int, note: str) -> str:
     errors = int((~evidence.right).sum())
     parts = [f"{len(evidence.nodes):,} nodes, {errors:,} of them misclassified"]
     if evidence.unlabelled:
         parts.append(f"{evidence.unlabelled:,} nodes without a label are not shown")
+    if explored < len(evidence.nodes):
+        parts.append(
+            f"figures and charts are over all of them, and a sample of {explored:,}, spread evenly "
+            "from the largest γ to the smallest, can be opened one by one"
+        )
     if left_out:
         parts.append(f"terms of {left_out:,} nodes left out to keep the file small")
     sentences = ["; ".join(parts), _about_tail(evidence), note[:1].upper() + note[1:]]

@@ -11,7 +11,9 @@ function openList(run, onChoose) {
   list.refresh = () => {
     list.shown = selectNodes(run, readFilters());
     room.style.height = `${list.shown.length * ROW_HEIGHT}px`;
-    byId("count").textContent = `${count(list.shown.length)} of ${count(run.count)} nodes`;
+    const sampled = run.explored < run.count ? `, a sample of ${count(run.count)}` : "";
+    byId("count").textContent =
+      `${count(list.shown.length)} of ${count(run.explored)} nodes${sampled}`;
     list.draw();
   };
   list.draw = () => {
@@ -107,7 +109,7 @@ function readFilters() {
 
 function selectNodes(run, filters) {
   const chosen = [];
-  for (let i = 0; i < run.count; i++) if (passes(run, i, filters)) chosen.push(i);
+  for (let i = 0; i < run.explored; i++) if (passes(run, i, filters)) chosen.push(i);
   // The payload lists errors first, by γ from high to low; the other orders are stable sorts of it.
   if (filters.order === "node") chosen.sort((a, b) => run.nodes[a] - run.nodes[b]);
   if (filters.order === "degree") chosen.sort((a, b) => run.degree[b] - run.degree[a]);

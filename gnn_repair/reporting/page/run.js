@@ -24,7 +24,7 @@ function openRun(payload) {
   // "class 7" is "7" where room is short.
   run.shortClasses = run.classes.map((name) => name.replace(/^class (?=\d+$)/, ""));
   run.position = new Map();
-  for (let i = 0; i < run.count; i++) run.position.set(run.nodes[i], i);
+  for (let i = 0; i < run.explored; i++) run.position.set(run.nodes[i], i);
   if (arrays.edge_sources) run.neighbours = neighboursOf(run);
   return run;
 }
