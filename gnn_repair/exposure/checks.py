@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.slices import slices
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
@@ -33,11 +34,16 @@ def check_exposure(exposure: Exposure) -> None:
 
 def reconstruction(exposure: Exposure) -> float:
     """max |z(α) − z⁰| / max(1, |z⁰|) over recipients, members and classes."""
-    frozen = exposure.frozen_logits[:, exposure.recipients]
-    if frozen.numel() == 0:
+    members, nodes, classes = exposure.frozen_logits.shape
+    if members * nodes * classes * exposure.num_recipients == 0:
         return 0.0
-    gap = (exposure.logits() - frozen).abs() / frozen.abs().clamp(min=1)
-    return float(gap.max())
+    mixed, worst = exposure.mixture(), []
+    for some in slices(exposure.num_recipients, members * classes):
+        chosen = exposure.recipients[some]
+        frozen = exposure.frozen_logits[:, chosen]
+        gap = exposure.fixed_logits[:, chosen] + mixed[:, some] - frozen
+        worst.append((gap.abs_() / frozen.abs_().clamp_(min=1)).max())
+    return float(torch.stack(worst).max())
 
 
 def _require(condition: bool, message: str) -> None:
@@ -131,8 +137,14 @@ def _check_terms(exposure: Exposure) -> None:
     _check_index(exposure.message_rows, exposure.messages.shape[1], "message_rows")
     _check_index(exposure.sources, exposure.num_nodes, "sources", low=-1)
     for name in ("coefficients", "contributions", "fixed_logits", "frozen_logits"):
-        finite = bool(torch.isfinite(getattr(exposure, name)).all())
-        _require(finite, f"{name} holds NaN or infinite values")
+        _require(_is_finite(getattr(exposure, name)), f"{name} holds NaN or infinite values")
+
+
+def _is_finite(values: Tensor) -> bool:
+    """Whether no number is NaN or infinite, without a second table of the size."""
+    if values.numel() == 0:
+        return True
+    return all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(values))
 
 
 def _check_index(index: Tensor, size: int, name: str, low: int = 0) -> None:

@@ -148,6 +148,8 @@ def expose_probing(
         with last_linear(model) as head:
             trace = watch.trace()
         _check_repeatable(model, logits, trace, cached, watch.unread_sum)
+        if torch.equal(trace.output, logits):
+            trace.output = logits  # one table instead of two
         finding = find_final(watch, trace, hops)
         if not finding.mixtures and not finding.nodewise:
             raise ExposureRefused(_why_not(watch, trace, finding))
@@ -157,7 +159,7 @@ def expose_probing(
         if not finding.mixtures:
             return expose_tailed(watch, trace, finding.nodewise, words, tolerance), finding
         # Earlier layers' arguments are large and of no further use.
-        trace.calls = [call for call in trace.calls if call.site in finding.tails]
+        trace.calls = [made for made in trace.calls if made.site in finding.tails]
         exposure, order = assemble(finding.mixtures, finding.tails, logits, words)
         residual = certify(watch, exposure, order, finding.mixtures, trace, finding.centred)
     _check_residual(residual, tolerance, logits, finding)

@@ -23,6 +23,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.arguments import classes_for, coefficients_for, member_for, nodes_for
 from gnn_repair.exposure.checks import check_exposure
 from gnn_repair.exposure.saving import read_pieces, write_pieces
+from gnn_repair.exposure.slices import slices
 from gnn_repair.files import contents_of
 from gnn_repair.kernels import Pattern, mix
 from gnn_repair.notebook import shown
@@ -191,10 +192,18 @@ class Exposure:
         Args:
             coefficients: λ, [S or 1, T], or [T] for all members alike.
         """
+        mixed = self.mixture(coefficients)
+        if mixed.requires_grad:
+            return self.fixed_logits[:, self.recipients] + mixed
+        for some in slices(self.num_recipients, self.num_members * self.num_classes):
+            mixed[:, some] += self.fixed_logits[:, self.recipients[some]]
+        return mixed
+
+    def mixture(self, coefficients: Tensor | None = None) -> Tensor:
+        """Σ λ ℓ at the recipients, [S, n, C] float64; λ = α unless given."""
         given = coefficients is not None
         coefficients = coefficients_for(self, coefficients) if given else self.coefficients
-        mixed = mixture_of(self.terms_by_recipient, coefficients, self.contributions)
-        return self.fixed_logits[:, self.recipients] + mixed
+        return mixture_of(self.terms_by_recipient, coefficients, self.contributions)
 
     def margins(self, target: Tensor, coefficients: Tensor | None = None) -> Tensor:
         """min_r z_c(λ) − z_r(λ): the worst-rival margin of class c = ``target``, [S, n] float64.
@@ -221,7 +230,7 @@ class Exposure:
         positions = place[chosen]
         if bool((positions < 0).any()):
             raise InputError(f"node {int(chosen[positions < 0][0])} is not among the recipients")
-        segments, terms = _cut(self.segments.view(-1), self.num_groups, positions)
+        segments, terms = cut_terms(self.segments.view(-1), self.num_groups, positions)
         return replace(
             self,
             recipients=chosen,
@@ -295,7 +304,7 @@ class Exposure:
         return one_line(self)
 
 
-def _cut(segments: Tensor, groups: int, positions: Tensor) -> tuple[Tensor, Tensor]:
+def cut_terms(segments: Tensor, groups: int, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Segments and term numbers of the recipients at ``positions``."""
     index = (positions.unsqueeze(1) * groups + torch.arange(groups, device=positions.device)).view(
         -1

@@ -20,6 +20,7 @@ from gnn_repair.exposure import Exposed
 from gnn_repair.files.headers import dataclass_hints
 from gnn_repair.repair.fitted import FittedRepair, about
 from gnn_repair.repair.fitting import RepairTrainee
+from gnn_repair.repair.focus import around
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import Noise, Parameters
 from gnn_repair.repair.methods import METHODS, method_of
@@ -205,7 +206,8 @@ class TrainedRepair(Repair[F]):
         on_progress: ProgressCallback | None,
     ) -> F:
         """Train on the training targets; validation accuracy decides which epoch is kept."""
-        inputs = repair_inputs(exposure)
+        needed, train, val = around(exposure, train, val)
+        inputs = repair_inputs(needed)
         constants = self.constants(inputs, train)
         trainee = RepairTrainee(
             self.initial(inputs),
