@@ -6,7 +6,8 @@ large; here nodes and table rows are numbered anew, so that cost and memory foll
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,8 +15,7 @@ from torch import Tensor
 from gnn_repair.exposure.value import Exposure, cut_terms
 
 
-@dataclass(frozen=True, eq=False)
-class Focus:
+class Focus(NamedTuple):
     """A part of an exposure, and where its nodes and terms stand in the whole."""
 
     exposure: Exposure

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ Self = TypeVar("Self", bound="FittedRepair")
 class FittedRepair(ABC):
     """A repair that has learned, for S members. Nothing in it changes."""
 
+    one_by_one: ClassVar[bool] = False
+    """Whether a recipient's logits follow from its own terms, whoever else is there."""
     repair: Repair[Any]
     """The method, with its settings."""
     width: int

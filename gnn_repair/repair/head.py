@@ -26,6 +26,8 @@ rounding."""
 class FittedHead(FittedRepair):
     """z = W (r − mean) / scale + b."""
 
+    one_by_one = True
+
     @property
     def reads(self) -> int:
         """How wide the embedding is."""

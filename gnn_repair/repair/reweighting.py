@@ -49,6 +49,8 @@ class ReweightingTables(NamedTuple):
 class FittedReweighting(FittedRepair):
     """z = β + Σ λ ℓ."""
 
+    one_by_one = True
+
     @torch.no_grad()
     def coefficients(self, exposure: Exposed) -> Tensor:
         """λ = m_g α e^s / Σ α e^s, [S, T] float64: nonnegative, same support, same masses."""

@@ -40,6 +40,8 @@ for a million recipients at once they would be gigabytes."""
 class FittedTranslation(FittedRepair):
     """z = z⁰ + q."""
 
+    one_by_one = True
+
     @torch.no_grad()
     def shift(self, exposure: Exposed) -> Tensor:
         """q, [S, n, C] in the model's precision; sums to zero over classes."""
