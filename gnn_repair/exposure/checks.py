@@ -65,7 +65,9 @@ KINDS: dict[str, tuple[int, tuple[torch.dtype, ...]]] = {
     "message_rows": (1, (torch.int32,)),
     "sources": (1, (torch.int32,)),
     "embedding": (3, FLOATING),
+    "n_id": (1, (torch.int64,)),
 }
+OPTIONAL = ("embedding", "n_id")
 """Axes and number types of every tensor: the kernels read memory by them."""
 
 
@@ -73,7 +75,7 @@ def _check_kinds(exposure: Exposure) -> None:
     device = None
     for name, (axes, dtypes) in KINDS.items():
         value = getattr(exposure, name)
-        if value is None and name == "embedding":
+        if value is None and name in OPTIONAL:
             continue
         _require(isinstance(value, Tensor), f"{name} is a {type(value).__name__}, not a tensor")
         _require(
@@ -118,6 +120,8 @@ def _check_shapes(exposure: Exposure) -> None:
     _require(known in (0, members), f"fingerprint has {known} entries for {members} members")
     if exposure.embedding is not None:
         expected["embedding"] = (members, nodes, exposure.embedding.shape[-1])
+    if exposure.n_id is not None:
+        expected["n_id"] = (nodes,)
     for name, shape in expected.items():
         found = tuple(getattr(exposure, name).shape)
         _require(found == shape, f"{name} has shape {list(found)} instead of {list(shape)}")
@@ -136,6 +140,9 @@ def _check_terms(exposure: Exposure) -> None:
     _check_index(exposure.recipients, exposure.num_nodes, "recipients")
     _check_index(exposure.message_rows, exposure.messages.shape[1], "message_rows")
     _check_index(exposure.sources, exposure.num_nodes, "sources", low=-1)
+    if exposure.n_id is not None:
+        negative = bool((exposure.n_id < 0).any())
+        _require(not negative, "n_id holds negative numbers; give each node's number in the graph")
     for name in ("coefficients", "contributions", "fixed_logits", "frozen_logits"):
         _require(_is_finite(getattr(exposure, name)), f"{name} holds NaN or infinite values")
 

@@ -51,7 +51,10 @@ def _recipients(exposure: Exposure) -> str:
     """``3 recipients``, and of how many nodes where some were left out."""
     count, nodes = exposure.num_recipients, exposure.num_nodes
     noun = "recipient" if count == 1 else "recipients"
-    return f"{count:,} {noun}" if count == nodes else f"{count:,} {noun} of {nodes:,} nodes"
+    sampled = " of a sampled subgraph" * (exposure.n_id is not None)
+    if count == nodes:
+        return f"{count:,} {noun}{sampled}"
+    return f"{count:,} {noun} of {nodes:,} nodes{sampled}"
 
 
 def _size(exposure: Exposure, group: int) -> str:

@@ -46,6 +46,7 @@ def focused(exposure: Exposure, positions: Tensor) -> Focus:
         message_rows=message_of[exposure.message_rows[rows]],
         sources=sources,
         embedding=None if exposure.embedding is None else exposure.embedding[:, nodes],
+        n_id=None if exposure.n_id is None else exposure.n_id[nodes],
         **{name: getattr(exposure, name)[:, nodes] for name in by_node},
     )
     return Focus(part, nodes, terms)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
+from torch import Tensor
 
 from gnn_repair.exposure.arguments import member_for, nodes_for
 
@@ -28,9 +29,9 @@ def term_frame(
     row = one.rows.long()
     frame = pd.DataFrame(
         {
-            "node": one.recipients.cpu()[slot // one.num_groups].numpy(),
+            "node": _numbers(one, one.recipients.cpu()[slot // one.num_groups]),
             "group": [one.groups[g].name for g in (slot % one.num_groups).tolist()],
-            "source": one.sources[row].cpu().numpy(),
+            "source": _numbers(one, one.sources[row].cpu()),
             "coefficient": one.coefficients[0].cpu().numpy(),
         }
     )
@@ -39,3 +40,11 @@ def term_frame(
         return frame
     logits = pd.DataFrame(table[0, row].cpu().numpy()).add_prefix("logit ")
     return pd.concat([frame, logits], axis=1)
+
+
+def _numbers(exposure: Exposure | TailedExposure, nodes: Tensor) -> Any:
+    """The graph's numbers of nodes; −1, nobody, stays."""
+    if exposure.n_id is None:
+        return nodes.numpy()
+    names = exposure.n_id.cpu()[nodes.clamp(min=0).long()]
+    return torch.where(nodes < 0, nodes, names).numpy()

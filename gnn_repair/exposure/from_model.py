@@ -37,6 +37,7 @@ from gnn_repair.exposure.probes import EXACT, deviation
 from gnn_repair.exposure.products import is_feature_map
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.rules import FILTERS
+from gnn_repair.exposure.sampled import of_subgraph
 from gnn_repair.exposure.tails.from_model import expose_tailed
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
@@ -104,7 +105,8 @@ def expose(
     refuse_compiled(model)
     data = one_graph(data, model, forward)
     with resting(model), torch.no_grad():
-        return expose_probing(model, data, hops, forward, tolerance, expected)[0]
+        found = expose_probing(model, data, hops, forward, tolerance, expected)[0]
+    return of_subgraph(found, data)
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

@@ -120,6 +120,9 @@ class Exposure:
     """[S]: a digest of each member's weights, the same on every graph; empty: not known."""
     called: str = ""
     """How the model was run, such as ``forward(x, edge_index, edge_weight=data.edge_attr)``."""
+    n_id: Tensor | None = None
+    """[N] int64: of a sampled subgraph, each node's number in the graph; witnesses and frames name
+    nodes by it. A node that was sampled several times stands there several times."""
 
     def __post_init__(self) -> None:
         check_exposure(self)
@@ -250,6 +253,26 @@ class Exposure:
             if value is not None
         }
         return replace(self, fingerprint=self.fingerprint[pick], **cut)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Exposure]) -> Exposure:
+        """Exposures of one model on several (sampled) graphs as one, recipients part by part.
+
+        Nothing is merged: a node that several parts hold stands there once for each, with the
+        state that it had there, and ``n_id`` says who it is.
+        """
+        from gnn_repair.exposure.sampled import concatenated
+
+        return concatenated(parts)
+
+    def local(self, values: Tensor) -> Tensor:
+        """Values of the graph's nodes (labels, a mask) as values of this exposure's nodes.
+
+        Of a mask what is true of recipients; without ``n_id`` the values themselves.
+        """
+        from gnn_repair.exposure.sampled import local_values
+
+        return local_values(self, values)
 
     def to(self, device: str | torch.device) -> Exposure:
         """The same exposure with its tensors on another device."""

@@ -28,7 +28,7 @@ def solution_frame(
     return pd.DataFrame(
         {
             "member": solution.member,
-            "node": solution.node,
+            "node": solution.named(solution.node),
             "class": solution.target,
             "verdict": solution.verdict,
             "margin": solution.margin,
@@ -42,7 +42,8 @@ def solution_frame(
 
 def _active(solution: OracleSolution | TailSolution, index: int) -> tuple[tuple[int, float], ...]:
     part = slice(solution.indptr[index], solution.indptr[index + 1])
-    pairs = zip(solution.sources[part].tolist(), solution.coefficients[part].tolist(), strict=True)
+    sources = solution.named(solution.sources[part])
+    pairs = zip(sources.tolist(), solution.coefficients[part].tolist(), strict=True)
     return tuple(sorted((p for p in pairs if p[1] > ACTIVE), key=lambda pair: -pair[1]))
 
 
@@ -79,7 +80,7 @@ def source_ranking(
     gained = np.maximum(solution.coefficients - alpha[member, solution.terms], 0)
     frame = pd.DataFrame(
         {
-            "source": solution.sources[used],
+            "source": solution.named(solution.sources[used]),
             "lp": owner[used],
             "mass": solution.coefficients[used],
             "gained": gained[used],

@@ -84,6 +84,8 @@ def report(
         backbone=backbone,
     )
     words["lost"] = lost_evidence(repairs, member, exposure.num_classes)
+    if exposure.n_id is not None and node_names is None:
+        words["names"] = [str(number) for number in exposure.n_id.tolist()]
     heading = title or exposure.origin or "Evidence of a trained model"
     content = {
         "title": heading,

@@ -68,7 +68,9 @@ def solve_oracle_sharded(
         if isinstance(result, Failure):
             raise GnnRepairError(f"a shard of the oracle failed: {result.error}")
         solved[shard.first] = result
-    return replace(merge([solved[first] for first in sorted(solved)]), skipped=skipped)
+    names = None if exposure.n_id is None else exposure.n_id.cpu().numpy()
+    whole = merge([solved[first] for first in sorted(solved)])
+    return replace(whole, skipped=skipped, n_id=names)
 
 
 def _check(exposure: Any, target: Any, shards: Any, engine: Any, threads: Any) -> None:
@@ -148,6 +150,7 @@ def _solve_shard(shared: tuple[Target, int | None], shard: Shard, tell: Tell) ->
         terms=solution.terms + shard.first_term,
         node=places[solution.node],
         sources=np.where(solution.sources < 0, -1, places[solution.sources]),
+        n_id=None,
     )
 
 
