@@ -32,9 +32,12 @@ def focused(exposure: Exposure, positions: Tensor) -> Focus:
     rows, row_of = _kept(exposure.rows[terms], exposure.contributions.shape[1])
     messages, message_of = _kept(exposure.message_rows[rows], exposure.messages.shape[1])
     senders, chosen = exposure.sources[rows], exposure.recipients[positions]
-    nodes, node_of = _kept(torch.cat([senders[senders >= 0].long(), chosen]), exposure.num_nodes)
+    nodes = torch.arange(exposure.num_nodes, device=chosen.device)
+    node_of, sources = nodes.int(), senders
+    if sends_to_itself(exposure):
+        nodes, node_of = _kept(torch.cat([senders[senders >= 0].long(), chosen]), len(nodes))
+        sources = torch.where(senders < 0, senders, node_of[senders.long().clamp(min=0)])
     by_node = ("fixed_logits", "frozen_logits", "state")
-    sources = torch.where(senders < 0, senders, node_of[senders.long().clamp(min=0)])
     part = replace(
         exposure,
         recipients=node_of[chosen].long(),
@@ -50,6 +53,15 @@ def focused(exposure: Exposure, positions: Tensor) -> Focus:
         **{name: getattr(exposure, name)[:, nodes] for name in by_node},
     )
     return Focus(part, nodes, terms)
+
+
+def sends_to_itself(exposure: Exposure) -> bool:
+    """Whether sources are numbers of the exposure's own nodes.
+
+    Where graphs are classified, or senders are of other kinds, nodes are not numbered anew.
+    """
+    names, graphs = (getattr(exposure, name, None) for name in ("names", "graph_starts"))
+    return graphs is None and not getattr(names, "typed", False)
 
 
 def _kept(index: Tensor, size: int) -> tuple[Tensor, Tensor]:

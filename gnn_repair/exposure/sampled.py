@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.focus import sends_to_itself
 from gnn_repair.exposure.model_arguments import field, field_names
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ def _worst(residuals: list[float | None]) -> float | None:
 
 def _check_alike(parts: Sequence[Exposure]) -> None:
     first = parts[0]
+    if not all(sends_to_itself(part) for part in parts):
+        raise InputError("exposures of graphs, or of several kinds of node, cannot be joined yet")
     for number, part in enumerate(parts[1:], 1):
         for name in SAME:
             if getattr(part, name) != getattr(first, name):

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 KIND = "gnn-repair repair"
 STATISTICS = ("best_epoch", "epochs_run", "diverged")
 """Fields [S] that say how training went."""
+TRY = (
+    "try the evidence ladder (EvidenceLadder), which reads labels and features as well, or more "
+    "validation nodes, so that small gains can show"
+)
 Self = TypeVar("Self", bound="FittedRepair")
 
 
@@ -78,6 +82,14 @@ class FittedRepair(ABC):
     def unchanged(self) -> Tensor:
         """[S] bool: no epoch validated better than the frozen prediction, which was kept."""
         return self.repair.starts_frozen & (self.best_epoch == 0)
+
+    @property
+    def advice(self) -> str:
+        """What to try where nothing was learned, a sentence; empty where something was."""
+        kept = self.unchanged.nonzero().view(-1).tolist()
+        if not kept:
+            return ""
+        return f"no epoch validated better than the frozen prediction for {_members(kept)}; {TRY}"
 
     @abstractmethod
     def logits(self, exposure: Exposed) -> Tensor:
@@ -198,6 +210,7 @@ class FittedRepair(ABC):
         wild = self.diverged.nonzero().view(-1).tolist()
         notes = [f"nothing learned for {_members(kept)} (frozen prediction kept)"] * bool(kept)
         notes += [f"{_members(wild)} diverged"] * bool(wild)
+        notes += [TRY] * bool(kept)
         return "\n".join(lines + ["  " + "; ".join(notes)] * bool(notes))
 
 
