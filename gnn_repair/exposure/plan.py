@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gnn_repair.errors import InputError
 from gnn_repair.exposure.assembly import assemble
 from gnn_repair.exposure.diagnosis import why_rows
 from gnn_repair.exposure.embedding import last_linear
@@ -37,6 +38,28 @@ class ExposurePlan:
         self._fingerprint: tuple[str, ...] = ()
         self._weights: tuple[tuple[int, int], ...] = ()
 
+    def with_gradients(self, data: Any, forward: Forward) -> Exposure:
+        """The same with gradients for what the model is given; its own weights stay frozen."""
+        if self._finding is None or self._versions() != self._weights:
+            self(data, forward)
+        known, name = self._finding, type(self.model).__name__
+        assert known is not None
+        try:
+            with resting(self.model), torch.enable_grad():
+                exposure = self._again(data, forward, known, tailed=False)
+        except (UnplannedError, RuntimeError) as error:
+            raise InputError(
+                f"no gradient can be followed through {name}: it ends in something nonlinear, or "
+                "in several hops whose weights are multiplied out; call it under torch.no_grad()"
+            ) from error
+        assert isinstance(exposure, Exposure)
+        return exposure
+
+    @property
+    def tail_by_node(self) -> bool:
+        """Whether the map after the last aggregation differs by node, and so with the input."""
+        return self._finding is not None and any(t.by_node for t in self._finding.tails.values())
+
     def __call__(self, data: Any, forward: Forward) -> Exposure | TailedExposure:
         """The exposure of the model on data, called by ``forward(model, data)``."""
         weights = self._versions()
@@ -59,7 +82,7 @@ class ExposurePlan:
         return tuple((tensor.data_ptr(), tensor._version) for tensor in held)
 
     def _again(
-        self, data: Any, forward: Forward, known: FinalAggregation
+        self, data: Any, forward: Forward, known: FinalAggregation, tailed: bool = True
     ) -> Exposure | TailedExposure:
         call = invocation(self.model, data, forward)
         readings: list[Reading] = []
@@ -82,6 +105,6 @@ class ExposurePlan:
             words = words_of(self.model, finding, embedding, call.text, self._fingerprint)
             if finding.mixtures:
                 return assemble(finding.mixtures, finding.tails, trace.output, words)[0]
-            if not finding.nodewise:
+            if not finding.nodewise or not tailed:
                 raise UnplannedError
             return expose_tailed(watch, trace, finding.nodewise, words, None, certified=False)

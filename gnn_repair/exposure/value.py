@@ -125,7 +125,10 @@ class Exposure:
     nodes by it. A node that was sampled several times stands there several times."""
 
     def __post_init__(self) -> None:
-        check_exposure(self)
+        with torch.no_grad():
+            check_exposure(self)
+        if self.coefficients.requires_grad:
+            self.__dict__.pop("mass", None)  # worked out by the check, without gradients
 
     # Sizes -----------------------------------------------------------------------------------
 

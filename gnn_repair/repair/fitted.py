@@ -95,6 +95,12 @@ class FittedRepair(ABC):
     def logits(self, exposure: Exposed) -> Tensor:
         """Repaired logits at the exposure's recipients, [S, n, C] float64."""
 
+    @staticmethod
+    def gradients(exposure: Exposed) -> Any:
+        """While open, gradients are on if they are on outside and the exposure has some."""
+        wanted = torch.is_grad_enabled() and exposure.frozen_logits.requires_grad
+        return torch.set_grad_enabled(wanted)
+
     def predict(self, exposure: Exposed) -> Tensor:
         """The repaired class of every recipient, [S, n]."""
         return self.logits(exposure).argmax(2)

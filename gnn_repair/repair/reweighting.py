@@ -51,9 +51,12 @@ class FittedReweighting(FittedRepair):
 
     one_by_one = True
 
-    @torch.no_grad()
     def coefficients(self, exposure: Exposed) -> Tensor:
         """λ = m_g α e^s / Σ α e^s, [S, T] float64: nonnegative, same support, same masses."""
+        with self.gradients(exposure):
+            return self._coefficients(exposure)
+
+    def _coefficients(self, exposure: Exposed) -> Tensor:
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         method: Reweighting = self.repair  # type: ignore[assignment]
         tables = method.tables(p, inputs)

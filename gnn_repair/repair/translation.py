@@ -42,9 +42,12 @@ class FittedTranslation(FittedRepair):
 
     one_by_one = True
 
-    @torch.no_grad()
     def shift(self, exposure: Exposed) -> Tensor:
         """q, [S, n, C] in the model's precision; sums to zero over classes."""
+        with self.gradients(exposure):
+            return self._shift(exposure)
+
+    def _shift(self, exposure: Exposed) -> Tensor:
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         method: _Translation = self.repair  # type: ignore[assignment]
         tables, parts = method.tables(p, inputs), inputs.everyone.split(CHUNK, dim=1)
