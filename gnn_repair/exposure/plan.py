@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.assembly import assemble
+from gnn_repair.exposure.checks import subtracted
 from gnn_repair.exposure.diagnosis import why_rows
 from gnn_repair.exposure.embedding import last_linear
 from gnn_repair.exposure.final_aggregation import FinalAggregation
@@ -104,7 +105,8 @@ class ExposurePlan:
             embedding = head.embedding(trace.output, readings[0].binary)
             words = words_of(self.model, finding, embedding, call.text, self._fingerprint)
             if finding.mixtures:
-                return assemble(finding.mixtures, finding.tails, trace.output, words)[0]
+                with subtracted():
+                    return assemble(finding.mixtures, finding.tails, trace.output, words)[0]
             if not finding.nodewise or not tailed:
                 raise UnplannedError
             return expose_tailed(watch, trace, finding.nodewise, words, None, certified=False)

@@ -51,7 +51,8 @@ class FittedTranslation(FittedRepair):
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         method: _Translation = self.repair  # type: ignore[assignment]
         tables, parts = method.tables(p, inputs), inputs.everyone.split(CHUNK, dim=1)
-        with whole_tables() if len(parts) > 1 else nullcontext():
+        # Where every node is asked for, nearly every message is read: no need to look which.
+        with whole_tables() if len(parts) > 1 or inputs.in_order else nullcontext():
             return torch.cat([method.shift(p, inputs, tables, t, None) for t in parts], dim=1)
 
     def logits(self, exposure: Exposed) -> Tensor:
