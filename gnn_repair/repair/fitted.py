@@ -98,6 +98,7 @@ class FittedRepair(ABC):
     @staticmethod
     def gradients(exposure: Exposed) -> Any:
         """While open, gradients are on if they are on outside and the exposure has some."""
+        check_exposure_given(exposure)
         wanted = torch.is_grad_enabled() and exposure.frozen_logits.requires_grad
         return torch.set_grad_enabled(wanted)
 
