@@ -9,7 +9,7 @@ import typer
 
 from gnn_repair.atomic import check_target
 from gnn_repair.cli import completion
-from gnn_repair.cli.own_backbones import is_own, load_own, short_name
+from gnn_repair.cli.plugins import PluginOption, Plugins
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def report(
     digest: Annotated[str | None, typer.Option(help="Digest of one stored protocol.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     root: Annotated[str | None, typer.Option(help="Folder of the raw datasets.")] = None,
+    plugin: PluginOption = None,
 ) -> None:
     """Write one self-contained HTML page: a study's overview and the nodes of one run.
 
@@ -64,9 +65,9 @@ def report(
     check_target(out)
     if figures and figures.is_file():
         raise InputError(f"{figures} is a file; name a folder for the figures")
-    own = None
-    if backbone is not None and is_own(backbone):
-        own, backbone = load_own(backbone), short_name(backbone)
+    own, graphs, plugins = None, None, Plugins.of(plugin)
+    if backbone is not None:
+        backbone, own = plugins.one_backbone(backbone)
     source, protocol, results = _stored(store, digest) if store else (None, PAPER, None)
     case = _case(results, dataset, backbone)
     if case is None:
@@ -75,6 +76,7 @@ def report(
         assert results is not None
         typer.echo(f"{report_results(results, out, title=f'Study {store}')} (overview alone)")
         return
+    graphs = plugins.datasets([case[0]], root, protocol.data.draw)
     run = rerun(
         *case,
         split,
@@ -84,6 +86,7 @@ def report(
         device=device,
         root=root,
         backbones=own,
+        datasets=graphs if isinstance(graphs, dict) else None,
         tell=lambda text: typer.echo(f"{text} …", err=True),
     )
     if figures:
