@@ -70,6 +70,8 @@ class Words:
     embedding: Tensor | None
     called: str
     fingerprint: tuple[str, ...] = ()
+    graph_starts: Tensor | None = None
+    """Where recipients are graphs: see ``Exposure.graph_starts``."""
 
 
 def assemble(
@@ -106,6 +108,7 @@ def assemble(
         embedding=None if words.embedding is None else words.embedding.unsqueeze(0),
         called=words.called,
         fingerprint=words.fingerprint,
+        graph_starts=words.graph_starts,
     )
     return exposure, order
 

@@ -97,7 +97,7 @@ def why_rows(model: nn.Module, run: Callable[[], Any], output: Tensor, nodes: in
             f"{needed}, but its forward keeps {rows} of them (such as out[:batch_size] or "
             "out[mask]); pass a forward= that returns all rows"
         )
-    return f"{needed}, so models that pool nodes into graph-level outputs cannot be exposed"
+    return f"{needed}, or one row per graph, pooled from the nodes by a sum, mean or attention"
 
 
 def _nodes_read(watch: Watch, trace: Trace, call: Call) -> int:

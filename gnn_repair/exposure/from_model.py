@@ -33,6 +33,9 @@ from gnn_repair.exposure.model_output import (
     refuse_node_types,
 )
 from gnn_repair.exposure.model_state import forget_propagations, refuse_compiled, resting
+from gnn_repair.exposure.pooling.batches import batches_of
+from gnn_repair.exposure.pooling.from_model import PooledCall, expose_pooled, graphs_told
+from gnn_repair.exposure.pooling.joining import joined
 from gnn_repair.exposure.probes import EXACT, deviation
 from gnn_repair.exposure.products import is_feature_map
 from gnn_repair.exposure.recording import Trace, Watch
@@ -66,9 +69,10 @@ def expose(
     """Write a trained model's logits as z⁰ = β + Σ_g A_g L_g, or as z⁰ = T(o + Σ_g A_g H_g).
 
     Args:
-        model: a frozen backbone, or any trained PyG model for node classification.
-        data: the PyG data the model runs on, or any object with such fields; not needed for a
-            frozen backbone or a model whose forward takes nothing.
+        model: a frozen backbone, or any trained PyG model that classifies nodes, or graphs.
+        data: the PyG data the model runs on, or any object with such fields; for a model that
+            classifies graphs a batch, a list or dataset of graphs, or a loader that does not
+            shuffle; not needed for a frozen backbone or a model whose forward takes nothing.
         hops: for convolutions that propagate several times (SGConv, TAGConv, APPNP, …):
             ``paths`` exposes all sources with their path sums (entries of Â^p), ``last`` only
             the last propagate.
@@ -102,9 +106,38 @@ def expose(
         raise InputError(f"model is a {type(model).__name__}; pass a torch module or a Frozen")
     model = _unwrapped(model)
     refuse_compiled(model)
-    data = one_graph(data, model, forward)
+    batches = batches_of(data)
+    if batches is not None and len(batches) > 1:
+        return _expose_batches(model, batches, hops, forward, tolerance, expected)
+    data = one_graph(batches[0] if batches else data, model, forward)
     with resting(model), torch.no_grad():
         return expose_probing(model, data, hops, forward, tolerance, expected)[0]
+
+
+def _expose_batches(
+    model: nn.Module,
+    batches: Sequence[Any],
+    hops: str,
+    forward: Forward | None,
+    tolerance: float | None,
+    expected: Any,
+) -> Exposure | TailedExposure:
+    """Each batch exposed and certified by itself; what is expected is of all their graphs."""
+    parts: list[Exposure | TailedExposure] = []
+    with resting(model), torch.no_grad():
+        for batch in batches:
+            part = expose_probing(model, batch, hops, forward, tolerance)[0]
+            if part.graph_starts is None:
+                raise InputError(
+                    f"{type(model).__name__} classifies nodes, and data is {len(batches)} batches "
+                    "of graphs; pass one of them"
+                )
+            parts.append(part)
+    exposure = joined(parts)
+    if expected is not None:
+        told = exposure.frozen_logits[0].float()
+        check_expected(expected, told, False, exposure.called, noun="graph")
+    return exposure
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -137,6 +170,11 @@ def expose_probing(
     call = invocation(model, data, forward)
     output = call()
     nodes = count_nodes(data)
+    graphs = graphs_told(data, output, nodes)
+    if graphs is not None and nodes is not None:
+        told = PooledCall(model, data, call, output, nodes, graphs)
+        if (pooled := expose_pooled(told, hops, tolerance, expected)) is not None:
+            return pooled
     read = read_output(output, nodes, partial(why_rows, model, call), count_classes(data, nodes))
     logits, called = read(output), call.text + read.text
     check_numbers(logits, model, data)

@@ -105,7 +105,7 @@ def read_output(
         why_rows: says in words why a tensor may have another number of rows.
         classes: how many classes data has, if known.
     """
-    found = [(key, value) for key, value in _tensors(output) if value.is_floating_point()]
+    found = [(key, value) for key, value in tensors_of(output) if value.is_floating_point()]
     if not found:
         raise InputError(
             f"the model returns {_kind(output)} instead of a tensor of logits; {NAMED}"
@@ -132,7 +132,7 @@ def read_output(
     return Reading(key, not wide, _words(output, key, binary=not wide))
 
 
-def _tensors(output: Any) -> Iterator[tuple[Any, Tensor]]:
+def tensors_of(output: Any) -> Iterator[tuple[Any, Tensor]]:
     """The tensors at the top of an output and their keys."""
     if isinstance(output, Tensor):
         yield None, output

@@ -208,6 +208,15 @@ class Products(TorchFunctionMode):
         self.nodes, self.seen, self.busy = nodes, seen, busy
         self.sums = HandSums(nodes)
 
+    @property
+    def unread(self) -> str:
+        """A sum over edges by hand that could not be read, in words."""
+        return self.sums.other
+
+    def forget(self) -> None:
+        """Let go of what the last run gathered."""
+        self.sums.gathered.clear()
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let a torch function run, or hand over the product that it is."""
         given = kwargs or {}

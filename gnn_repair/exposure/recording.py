@@ -81,7 +81,7 @@ class Watch:
     @property
     def unread_sum(self) -> str:
         """A sum over edges by hand that could not be read, in words; empty: there was none."""
-        return self._products.sums.other
+        return self._products.unread
 
     @contextmanager
     def installed(self) -> Iterator[Watch]:
@@ -150,7 +150,7 @@ class Watch:
             seen: is filled with the arguments of every propagate.
         """
         self._counts.clear()
-        self._products.sums.gathered.clear()
+        self._products.forget()
         self._open.clear()
         self._running.clear()
         self._inside = 0

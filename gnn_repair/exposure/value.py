@@ -82,7 +82,7 @@ class Exposure:
     groups: tuple[Group, ...]
     """The G groups, in the order of their segments."""
     recipients: Tensor
-    """[n] int64: the graph node behind each recipient."""
+    """[n] int64: the node (or the graph, see ``graph_starts``) behind each recipient."""
     segments: Tensor
     """[n·G + 1] int64: the terms of recipient i and group g are
     ``segments[i·G+g] : segments[i·G+g+1]``; an empty segment means that it lacks that group."""
@@ -119,6 +119,9 @@ class Exposure:
     """[S]: a digest of each member's weights, the same on every graph; empty: not known."""
     called: str = ""
     """How the model was run, such as ``forward(x, edge_index, edge_weight=data.edge_attr)``."""
+    graph_starts: Tensor | None = None
+    """[N + 1] int64, where recipients are graphs and sources their nodes: the nodes of graph i are
+    ``graph_starts[i] : graph_starts[i + 1]``. None: recipients and sources are nodes alike."""
 
     def __post_init__(self) -> None:
         check_exposure(self)
@@ -134,6 +137,16 @@ class Exposure:
     def num_nodes(self) -> int:
         """N."""
         return self.fixed_logits.shape[1]
+
+    @property
+    def num_sources(self) -> int:
+        """How many nodes can send: N, or the nodes of all graphs where graphs are classified."""
+        return self.num_nodes if self.graph_starts is None else int(self.graph_starts[-1])
+
+    @property
+    def recipient_noun(self) -> str:
+        """``node`` or ``graph``: what a recipient is."""
+        return "node" if self.graph_starts is None else "graph"
 
     @property
     def num_recipients(self) -> int:
@@ -220,7 +233,8 @@ class Exposure:
         place[self.recipients] = torch.arange(self.num_recipients, device=chosen.device)
         positions = place[chosen]
         if bool((positions < 0).any()):
-            raise InputError(f"node {int(chosen[positions < 0][0])} is not among the recipients")
+            lost = f"{self.recipient_noun} {int(chosen[positions < 0][0])}"
+            raise InputError(f"{lost} is not among the recipients")
         segments, terms = _cut(self.segments.view(-1), self.num_groups, positions)
         return replace(
             self,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.saving import check_pieces
+from gnn_repair.exposure.saving import OPTIONAL, check_pieces
 from gnn_repair.exposure.tails import operations as kinds
 from gnn_repair.exposure.tails.opaque import Opaque, find_target, restorable
 from gnn_repair.exposure.tails.opaque_saving import decoded, encoded, written_name
@@ -87,7 +87,7 @@ def _pieces(aggregate: Exposure) -> tuple[dict[str, Any], dict[str, Tensor]]:
     held = {field.name: getattr(aggregate, field.name) for field in fields(aggregate)}
     tensors = {f"aggregate/{name}": v for name, v in held.items() if isinstance(v, Tensor)}
     header = {n: list(v) if isinstance(v, tuple) else v for n, v in held.items()}
-    header = {n: v for n, v in header.items() if not isinstance(v, Tensor) and n != "embedding"}
+    header = {n: v for n, v in header.items() if not isinstance(v, Tensor) and n not in OPTIONAL}
     header["groups"] = [list(astuple(group)) for group in aggregate.groups]
     if aggregate.messages.data_ptr() == aggregate.state.data_ptr():  # one matrix, written once
         del tensors["aggregate/messages"]

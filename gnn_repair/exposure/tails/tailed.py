@@ -133,6 +133,21 @@ class TailedExposure:
         return self.aggregate.sources
 
     @property
+    def graph_starts(self) -> Tensor | None:
+        """[N + 1] where recipients are graphs: where each one's nodes start; else None."""
+        return self.aggregate.graph_starts
+
+    @property
+    def num_sources(self) -> int:
+        """How many nodes can send."""
+        return self.aggregate.num_sources
+
+    @property
+    def recipient_noun(self) -> str:
+        """``node`` or ``graph``: what a recipient is."""
+        return self.aggregate.recipient_noun
+
+    @property
     def root(self) -> bool:
         """Whether h_v itself enters the fixed part through a root transform."""
         return self.aggregate.root

@@ -1,0 +1,166 @@
+"""A model that classifies graphs as an exposure: recipients are graphs, sources their nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch_geometric.nn import aggr, pool
+
+from gnn_repair.errors import ExposureRefused
+from gnn_repair.exposure.assembly import Words, assemble
+from gnn_repair.exposure.certification import certify
+from gnn_repair.exposure.diagnosis import reason, why_rows
+from gnn_repair.exposure.embedding import last_linear
+from gnn_repair.exposure.final_aggregation import FinalAggregation
+from gnn_repair.exposure.fingerprint import fingerprint_of_model
+from gnn_repair.exposure.model_arguments import field
+from gnn_repair.exposure.model_call import Invocation, check_expected
+from gnn_repair.exposure.model_output import check_numbers, count_classes, read_output, tensors_of
+from gnn_repair.exposure.model_state import forget_propagations
+from gnn_repair.exposure.pooling.finding import PoolFinder, graph_starts
+from gnn_repair.exposure.pooling.pool import PoolCall
+from gnn_repair.exposure.pooling.watch import PoolWatch
+from gnn_repair.exposure.probes import EXACT, deviation
+from gnn_repair.exposure.recording import Trace
+from gnn_repair.exposure.tails.from_model import expose_tailed
+from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.exposure.value import Exposure
+
+CHOOSING = (pool.TopKPooling, pool.SAGPooling, pool.EdgePooling, pool.ASAPooling, pool.PANPooling)
+"""Layers after which rows are not the graph's nodes any more."""
+SORTING = (aggr.SortAggregation,)
+ONLY = "only pools that are weighted sums of node vectors (sum, mean, attention) can be exposed"
+
+
+@dataclass(frozen=True, eq=False)
+class PooledCall:
+    """A model, how it is called and what it gave: logits a graph."""
+
+    model: nn.Module
+    data: Any
+    call: Invocation
+    output: Any
+    nodes: int
+    graphs: int
+
+
+def graphs_told(data: Any, output: Any, nodes: int | None) -> int | None:
+    """How many graphs an output has rows for; None where it has a row per node."""
+    rows = [
+        len(value)
+        for _, value in tensors_of(output)
+        if value.is_floating_point() and value.dim() in (1, 2)
+    ]
+    if nodes is None or not rows or nodes in rows:
+        return None
+    batch = field(data, "batch")
+    known = field(data, "num_graphs")
+    if not isinstance(known, int) and isinstance(batch, Tensor) and batch.numel():
+        known = int(batch.max()) + 1
+    return known if known in rows else rows[0]
+
+
+def expose_pooled(
+    told: PooledCall, hops: str, tolerance: float | None, expected: Any
+) -> tuple[Exposure | TailedExposure, FinalAggregation] | None:
+    """The certified exposure over graphs; None where the model pools no nodes at all."""
+    model, data, output = told.model, told.data, told.output
+    classes = count_classes(data, told.graphs)
+    read = read_output(output, told.graphs, partial(why_rows, model, told.call), classes)
+    logits, called = read(output), told.call.text + read.text
+    check_numbers(logits, model, data)
+    forget_propagations(model)
+    watch = PoolWatch(model, lambda: read(told.call()), (told.nodes, told.graphs))
+    with watch.installed():
+        with last_linear(model) as head:
+            trace = watch.trace()
+        _check_pools(watch, trace, logits)
+        if not any(isinstance(call, PoolCall) for call in trace.calls):
+            return None
+        if expected is not None:
+            check_expected(expected, logits, read.binary, called, noun="graph")
+        finding = PoolFinder(watch, trace).find()
+        mixtures = finding.mixtures or finding.nodewise
+        if not mixtures:
+            raise ExposureRefused(_why_not(watch, trace, finding))
+        sites = {mixture.site for mixture in mixtures}
+        pools = [c for c in trace.calls if isinstance(c, PoolCall) and c.site in sites]
+        words = Words(
+            type(model).__name__, finding.fixed, False, head.embedding(logits, read.binary),
+            called, fingerprint_of_model(model, hops, logits.shape[1]),
+            graph_starts(pools, told.nodes, told.graphs),
+        )  # fmt: skip
+        if finding.nodewise:
+            return expose_tailed(watch, trace, mixtures, words, tolerance), finding
+        trace.calls = list(pools)
+        exposure, order = assemble(mixtures, finding.tails, logits, words)
+        residual = certify(watch, exposure, order, mixtures, trace, finding.centred)
+    check_residual(residual, tolerance, logits)
+    # Not yet seen by anybody, and validated a moment ago: no need to build it anew.
+    object.__setattr__(exposure, "residual", residual)
+    return exposure, finding
+
+
+def check_residual(residual: float, tolerance: float | None, logits: Tensor) -> None:
+    """Refuse an exposure that the model itself contradicts."""
+    limit = EXACT[logits.dtype] if tolerance is None else tolerance
+    if not residual <= limit:
+        raise ExposureRefused(
+            f"with reweighted nodes in its pools the model differs from β + Σ λ ℓ by "
+            f"{residual:.1e} (relative), more than {limit:.0e}; pass tolerance= to accept that"
+        )
+
+
+def _check_pools(watch: PoolWatch, trace: Trace, logits: Tensor) -> None:
+    if trace.output.shape == logits.shape:
+        gap = float(deviation(trace.output, logits).max())
+        if gap > 10 * EXACT[logits.dtype]:
+            raise ExposureRefused(
+                "the model's logits change from run to run in evaluation mode; make its dropout "
+                "and sampling depend on self.training"
+            )
+    if any(isinstance(call, PoolCall) for call in trace.calls):
+        return
+    if watch.pools.extremes:
+        how = watch.pools.extremes[-1]
+        raise ExposureRefused(
+            f"{type(watch.model).__name__} pools the nodes of a graph by {how}, which is no "
+            f"weighted sum of their vectors; {ONLY}"
+        )
+    if found := _module(watch.model, SORTING):
+        raise ExposureRefused(
+            f"{found} orders the nodes of a graph and keeps the first, which is no weighted sum "
+            f"of their vectors; {ONLY}"
+        )
+    if watch.pools.coarse:
+        raise ExposureRefused(_coarse(watch))
+
+
+def _coarse(watch: PoolWatch) -> str:
+    who = _module(watch.model, CHOOSING) or "the model"
+    rows = watch.pools.coarse[-1]
+    return (
+        f"{who} leaves {rows} of the {watch.pools.nodes} nodes before they are pooled, so which "
+        f"node stands behind a pooled row is not known; {ONLY}, over all nodes"
+    )
+
+
+def _module(model: nn.Module, kinds: tuple[type, ...]) -> str:
+    for name, module in model.named_modules():
+        if isinstance(module, kinds):
+            return f"`{name}` ({type(module).__name__})"
+    return ""
+
+
+def _why_not(watch: PoolWatch, trace: Trace, finding: FinalAggregation) -> str:
+    if watch.pools.coarse:
+        return _coarse(watch)
+    if finding.idle:
+        return f"the logits do not depend on what {finding.idle[0]} pools"
+    if watch.pools.extremes:
+        how = watch.pools.extremes[-1]
+        return f"what reaches the logits is pooled by {how}, no weighted sum of nodes; {ONLY}"
+    return f"{reason(watch, trace)}, so the logits are no mixture of its graphs' nodes"
