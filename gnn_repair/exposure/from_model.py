@@ -18,6 +18,7 @@ from gnn_repair.exposure.diagnosis import reason, why_rows
 from gnn_repair.exposure.embedding import last_linear
 from gnn_repair.exposure.final_aggregation import FinalAggregation, find_final
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
+from gnn_repair.exposure.known_aggregation import UnplannedError
 from gnn_repair.exposure.model_arguments import field, field_names
 from gnn_repair.exposure.model_call import (
     Forward,
@@ -34,7 +35,13 @@ from gnn_repair.exposure.model_output import (
 )
 from gnn_repair.exposure.model_state import forget_propagations, refuse_compiled, resting
 from gnn_repair.exposure.pooling.batches import batches_of
-from gnn_repair.exposure.pooling.from_model import PooledCall, expose_pooled, graphs_told
+from gnn_repair.exposure.pooling.from_model import (
+    PooledCall,
+    Wanted,
+    expose_again,
+    expose_pooled,
+    graphs_told,
+)
 from gnn_repair.exposure.pooling.joining import joined
 from gnn_repair.exposure.probes import EXACT, deviation
 from gnn_repair.exposure.products import is_feature_map
@@ -125,14 +132,19 @@ def _expose_batches(
     """Each batch exposed and certified by itself; what is expected is of all their graphs."""
     parts: list[Exposure | TailedExposure] = []
     with resting(model), torch.no_grad():
-        for batch in batches:
-            part = expose_probing(model, batch, hops, forward, tolerance)[0]
-            if part.graph_starts is None:
-                raise InputError(
-                    f"{type(model).__name__} classifies nodes, and data is {len(batches)} batches "
-                    "of graphs; pass one of them"
-                )
-            parts.append(part)
+        first, finding = expose_probing(model, batches[0], hops, forward, tolerance)
+        if first.graph_starts is None:
+            raise InputError(
+                f"{type(model).__name__} classifies nodes, and data is {len(batches)} batches of "
+                "graphs; pass one of them"
+            )
+        parts.append(first)
+        for batch in batches[1:]:
+            known = Wanted(hops, tolerance, known=finding)
+            try:
+                parts.append(expose_again(model, batch, forward, known))
+            except UnplannedError:
+                parts.append(expose_probing(model, batch, hops, forward, tolerance)[0])
     exposure = joined(parts)
     if expected is not None:
         told = exposure.frozen_logits[0].float()
@@ -173,7 +185,8 @@ def expose_probing(
     graphs = graphs_told(data, output, nodes)
     if graphs is not None and nodes is not None:
         told = PooledCall(model, data, call, output, nodes, graphs)
-        if (pooled := expose_pooled(told, hops, tolerance, expected)) is not None:
+        wanted = Wanted(hops, tolerance, expected)
+        if (pooled := expose_pooled(told, wanted)) is not None:
             return pooled
     read = read_output(output, nodes, partial(why_rows, model, call), count_classes(data, nodes))
     logits, called = read(output), call.text + read.text

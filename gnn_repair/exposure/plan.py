@@ -18,6 +18,7 @@ from gnn_repair.exposure.known_aggregation import UnplannedError, find_known
 from gnn_repair.exposure.model_call import Forward, invocation
 from gnn_repair.exposure.model_output import Reading, count_classes, count_nodes, read_output
 from gnn_repair.exposure.model_state import forget_propagations, refuse_compiled, resting
+from gnn_repair.exposure.pooling.from_model import Wanted, expose_again
 from gnn_repair.exposure.tails.from_model import expose_tailed
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
@@ -34,6 +35,7 @@ class ExposurePlan:
         refuse_compiled(model)
         self.model, self.hops = model, hops
         self._finding: FinalAggregation | None = None
+        self._pooled = False
         self._fingerprint: tuple[str, ...] = ()
         self._weights: tuple[tuple[int, int], ...] = ()
 
@@ -50,7 +52,7 @@ class ExposurePlan:
         for mixtures in (finding.mixtures, finding.nodewise):
             mixtures.clear()  # of this graph, and large
         self._finding, self._fingerprint = finding, exposure.fingerprint
-        self._weights = weights
+        self._weights, self._pooled = weights, exposure.graph_starts is not None
         return exposure
 
     def _versions(self) -> tuple[tuple[int, int], ...]:
@@ -61,6 +63,9 @@ class ExposurePlan:
     def _again(
         self, data: Any, forward: Forward, known: FinalAggregation
     ) -> Exposure | TailedExposure:
+        if self._pooled:
+            wanted = Wanted(self.hops, known=known, certified=False)
+            return expose_again(self.model, data, forward, wanted)
         call = invocation(self.model, data, forward)
         readings: list[Reading] = []
 

@@ -12,10 +12,11 @@ from torch_geometric.nn import aggr
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.final_aggregation import FinalAggregation, Finder
+from gnn_repair.exposure.known_aggregation import UnplannedError
 from gnn_repair.exposure.mixtures import Context, Mixture, Terms, mixtures_of
 from gnn_repair.exposure.pooling.pool import PoolCall
 from gnn_repair.exposure.pooling.watch import PoolWatch
-from gnn_repair.exposure.probes import deviation, perturbation
+from gnn_repair.exposure.probes import deviation, find_tail, perturbation
 from gnn_repair.exposure.recording import Trace
 from gnn_repair.exposure.sites import Call
 from gnn_repair.exposure.value import Group
@@ -104,6 +105,7 @@ class PoolFinder(Finder):
                 f"{call.title} gives something else than the sum of its nodes' vectors that it "
                 "reads; does the model change these vectors in place?"
             )
+        self.finding.splits[call.site] = 0
         return mixtures
 
     def _context(self, call: PoolCall) -> Context:
@@ -117,6 +119,39 @@ class PoolFinder(Finder):
             size = torch.bincount(graphs, minlength=call.num_nodes).clamp(min=1)
             self._contexts[key] = Context(table, total / size.unsqueeze(1))
         return self._contexts[key]
+
+
+class KnownPoolFinder(PoolFinder):
+    """The same on another run of the same model: what was probed then is taken as known."""
+
+    def __init__(self, watch: PoolWatch, trace: Trace, known: FinalAggregation) -> None:
+        super().__init__(watch, trace)
+        self.known = known
+
+    def find(self) -> FinalAggregation:
+        """The groups of the pools that were final then.
+
+        Raises:
+            UnplannedError: the run does not go through the same pools.
+        """
+        known, finding = self.known, self.finding
+        final = [call for call in self.pools if call.site in known.splits]
+        if len(final) < len(known.splits):
+            raise UnplannedError
+        self._names = _names(final)
+        finding.nonlinear, finding.left_out = known.nonlinear, known.left_out
+        for call in final:
+            mixtures = self._split([call], call, several=False)
+            if not known.tails:
+                finding.nodewise += mixtures
+                continue
+            tail = known.tails[call.site]
+            if tail.by_node:
+                value = self.trace.values[call.site]
+                tail = find_tail(self.watch, call.site, value, tail.centred, by_node=True)
+            finding.tails[call.site] = tail
+            finding.mixtures += mixtures
+        return finding
 
 
 def _refuse_squares(final: Sequence[PoolCall]) -> None:

@@ -16,11 +16,18 @@ from gnn_repair.exposure.diagnosis import reason, why_rows
 from gnn_repair.exposure.embedding import last_linear
 from gnn_repair.exposure.final_aggregation import FinalAggregation
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
+from gnn_repair.exposure.known_aggregation import UnplannedError
 from gnn_repair.exposure.model_arguments import field
-from gnn_repair.exposure.model_call import Invocation, check_expected
-from gnn_repair.exposure.model_output import check_numbers, count_classes, read_output, tensors_of
+from gnn_repair.exposure.model_call import Forward, Invocation, check_expected, invocation
+from gnn_repair.exposure.model_output import (
+    check_numbers,
+    count_classes,
+    count_nodes,
+    read_output,
+    tensors_of,
+)
 from gnn_repair.exposure.model_state import forget_propagations
-from gnn_repair.exposure.pooling.finding import PoolFinder, graph_starts
+from gnn_repair.exposure.pooling.finding import KnownPoolFinder, PoolFinder, graph_starts
 from gnn_repair.exposure.pooling.pool import PoolCall
 from gnn_repair.exposure.pooling.watch import PoolWatch
 from gnn_repair.exposure.probes import EXACT, deviation
@@ -63,10 +70,23 @@ def graphs_told(data: Any, output: Any, nodes: int | None) -> int | None:
     return known if known in rows else rows[0]
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """How a model is exposed."""
+
+    hops: str
+    tolerance: float | None = None
+    expected: Any = None
+    known: FinalAggregation | None = None
+    """What was found on another batch, so that nothing is probed again."""
+    certified: bool = True
+    """Whether the model is run on reweighted nodes; otherwise nothing is claimed."""
+
+
 def expose_pooled(
-    told: PooledCall, hops: str, tolerance: float | None, expected: Any
+    told: PooledCall, wanted: Wanted
 ) -> tuple[Exposure | TailedExposure, FinalAggregation] | None:
-    """The certified exposure over graphs; None where the model pools no nodes at all."""
+    """The exposure over graphs; None where the model pools no nodes at all."""
     model, data, output = told.model, told.data, told.output
     classes = count_classes(data, told.graphs)
     read = read_output(output, told.graphs, partial(why_rows, model, told.call), classes)
@@ -80,9 +100,9 @@ def expose_pooled(
         _check_pools(watch, trace, logits)
         if not any(isinstance(call, PoolCall) for call in trace.calls):
             return None
-        if expected is not None:
-            check_expected(expected, logits, read.binary, called, noun="graph")
-        finding = PoolFinder(watch, trace).find()
+        if wanted.expected is not None:
+            check_expected(wanted.expected, logits, read.binary, called, noun="graph")
+        finding = _found(watch, trace, wanted.known)
         mixtures = finding.mixtures or finding.nodewise
         if not mixtures:
             raise ExposureRefused(_why_not(watch, trace, finding))
@@ -90,18 +110,45 @@ def expose_pooled(
         pools = [c for c in trace.calls if isinstance(c, PoolCall) and c.site in sites]
         words = Words(
             type(model).__name__, finding.fixed, False, head.embedding(logits, read.binary),
-            called, fingerprint_of_model(model, hops, logits.shape[1]),
+            called, fingerprint_of_model(model, wanted.hops, logits.shape[1]),
             graph_starts(pools, told.nodes, told.graphs),
         )  # fmt: skip
         if finding.nodewise:
-            return expose_tailed(watch, trace, mixtures, words, tolerance), finding
+            tolerance, certified = wanted.tolerance, wanted.certified
+            return expose_tailed(watch, trace, mixtures, words, tolerance, certified), finding
         trace.calls = list(pools)
         exposure, order = assemble(mixtures, finding.tails, logits, words)
+        if not wanted.certified:
+            return exposure, finding
         residual = certify(watch, exposure, order, mixtures, trace, finding.centred)
-    check_residual(residual, tolerance, logits)
+    check_residual(residual, wanted.tolerance, logits)
     # Not yet seen by anybody, and validated a moment ago: no need to build it anew.
     object.__setattr__(exposure, "residual", residual)
     return exposure, finding
+
+
+def expose_again(
+    model: nn.Module, data: Any, forward: Forward | None, wanted: Wanted
+) -> Exposure | TailedExposure:
+    """The exposure on another batch, by what was found on the first.
+
+    Raises:
+        UnplannedError: the model pools something else there.
+    """
+    call = invocation(model, data, forward)
+    output, nodes = call(), count_nodes(data)
+    graphs = graphs_told(data, output, nodes)
+    if graphs is None or nodes is None:
+        raise UnplannedError
+    pooled = expose_pooled(PooledCall(model, data, call, output, nodes, graphs), wanted)
+    if pooled is None:
+        raise UnplannedError
+    return pooled[0]
+
+
+def _found(watch: PoolWatch, trace: Trace, known: FinalAggregation | None) -> FinalAggregation:
+    finder = PoolFinder(watch, trace) if known is None else KnownPoolFinder(watch, trace, known)
+    return finder.find()
 
 
 def check_residual(residual: float, tolerance: float | None, logits: Tensor) -> None:
@@ -137,6 +184,12 @@ def _check_pools(watch: PoolWatch, trace: Trace, logits: Tensor) -> None:
         )
     if watch.pools.coarse:
         raise ExposureRefused(_coarse(watch))
+    if watch.pools.elsewhere:
+        how = watch.pools.elsewhere[-1]
+        raise ExposureRefused(
+            f"{type(watch.model).__name__} pools {how}, where which node stands behind a row is "
+            "not known; pool with global_mean_pool, global_add_pool or one of PyG's aggregations"
+        )
 
 
 def _coarse(watch: PoolWatch) -> str:
@@ -163,4 +216,5 @@ def _why_not(watch: PoolWatch, trace: Trace, finding: FinalAggregation) -> str:
     if watch.pools.extremes:
         how = watch.pools.extremes[-1]
         return f"what reaches the logits is pooled by {how}, no weighted sum of nodes; {ONLY}"
-    return f"{reason(watch, trace)}, so the logits are no mixture of its graphs' nodes"
+    why = reason(watch, trace).replace("different nodes", "different graphs")
+    return f"{why}, so the logits are no mixture of its graphs' nodes"

@@ -98,7 +98,7 @@ class PoolCall(ProductCall):
     @property
     def last(self) -> str:
         """The title of the last one."""
-        return f"the last pool {self.title}"
+        return f"the last pool {self.title}" if self.site.name else f"the last {self.kind}"
 
     @cached_property
     def _by_size(self) -> bool:

@@ -68,6 +68,8 @@ class Pools(TorchFunctionMode):
         """Which of them is shifted in this run, to see whether it matters."""
         self.coarse: list[int] = []
         """How many rows were pooled where it were not the nodes."""
+        self.elsewhere: list[str] = []
+        """Sums that may be pools of another form, in words."""
 
     @property
     def unread(self) -> str:
@@ -76,8 +78,10 @@ class Pools(TorchFunctionMode):
 
     def forget(self) -> None:
         """Let go of what the last run made."""
-        for kept in (self.made, self.weighted, self.squares, self.extremes, self.coarse):
+        for kept in (self.made, self.weighted, self.squares):
             kept.clear()
+        for words in (self.extremes, self.coarse, self.elsewhere):
+            words.clear()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let a torch function run, or hand over the pool that it is."""
@@ -136,6 +140,12 @@ class Pools(TorchFunctionMode):
             self.extremes.append(SPELLED.get(args[1], args[1]))
         elif func in EXTREMES and self._over_nodes(args, kwargs) is not None:
             self.extremes.append("max" if "max" in func.__name__ else "min")
+        elif func in WHOLE and self.graphs > 1 and args and isinstance(args[0], Tensor):
+            axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
+            if args[0].dim() == 3 and len(args[0]) == self.graphs and axis in (1, -2):
+                self.elsewhere.append("a dense batch (to_dense_batch)")
+            elif args[0].dim() == 2 and len(args[0]) < self.nodes and axis in (0, -2):
+                self.elsewhere.append("graph by graph in a loop")
 
     # What is read ------------------------------------------------------------------------------
 
