@@ -1,4 +1,4 @@
-"""Every style of graph classifier in the table: exposed as it must be, or refused with the reason."""
+"""Every style of graph classifier in the table: exposed as it must be, or refused."""
 
 from __future__ import annotations
 
