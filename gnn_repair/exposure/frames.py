@@ -19,6 +19,9 @@ def term_frame(
 ) -> pd.DataFrame:
     """One row a term: recipient, group, source, α and the contribution ℓ, one column a class.
 
+    Where graphs are classified the recipient is called ``graph``, ``source`` is a node's number in
+    the whole list and ``node`` its number in that graph.
+
     Before a tail there are no contributions of single messages, so those columns are left out.
     """
     chosen = exposure if nodes is None else exposure.restrict(nodes_for(exposure, nodes))
@@ -28,12 +31,15 @@ def term_frame(
     row = one.rows.long()
     frame = pd.DataFrame(
         {
-            "node": one.recipients.cpu()[slot // one.num_groups].numpy(),
+            one.recipient_noun: one.recipients.cpu()[slot // one.num_groups].numpy(),
             "group": [one.groups[g].name for g in (slot % one.num_groups).tolist()],
             "source": one.sources[row].cpu().numpy(),
             "coefficient": one.coefficients[0].cpu().numpy(),
         }
     )
+    if one.graph_starts is not None:
+        first = one.graph_starts.cpu()[frame["graph"].to_numpy()]
+        frame.insert(3, "node", frame["source"] - first.numpy())
     table = getattr(one, "contributions", None)
     if table is None:
         return frame

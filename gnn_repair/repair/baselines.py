@@ -22,7 +22,7 @@ from gnn_repair.repair.correct_and_smooth import (
     normalised_adjacency,
 )
 from gnn_repair.repair.fitted import FittedRepair, about, untrained
-from gnn_repair.repair.targets import Targets
+from gnn_repair.repair.targets import Targets, require_nodes
 from gnn_repair.training import ProgressCallback
 
 ALPHAS = (0.5, 0.8, 0.95)
@@ -168,6 +168,7 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
         on_progress: ProgressCallback | None,
     ) -> FittedSmoothing:
         """Choose each member's strengths by validation accuracy."""
+        require_nodes(exposure, "correct-and-smooth")
         labels = _training_labels(exposure, train)
         best = self._hits(exposure, labels, val).argmax(1)  # the first of the best
         candidates = torch.tensor(CANDIDATES, dtype=torch.float64, device=best.device)

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
+from gnn_repair.repair.targets import require_nodes
 
 
 def check_graph_data(exposure: Exposed, data: Any) -> None:
     """Raise unless ``data`` has the exposed graph's entries and, if any, finite features."""
+    require_nodes(exposure, "this repair")
     entries, x = getattr(data, "edge_index", None), getattr(data, "x", None)
     whole = isinstance(entries, Tensor) and entries.dtype in (torch.int32, torch.int64)
     if not whole or entries.dim() != 2 or entries.shape[0] != 2:  # type: ignore[union-attr]

@@ -90,6 +90,7 @@ function drawPooledGraph(width, node) {
   for (const [j, entry] of entries.entries())
     svg.append(pooledMark(node, entry, spots[j], entry.used / most, entry.share / heaviest));
   pooledWords(run, entries, links.length);
+  byId("colouring").parentElement.hidden = true;
   return svg;
 }
 
