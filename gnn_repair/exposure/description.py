@@ -50,6 +50,9 @@ def one_line(exposure: Exposure) -> str:
 def _recipients(exposure: Exposure) -> str:
     """``3 recipients``, and of how many nodes where some were left out."""
     count, nodes = exposure.num_recipients, exposure.num_nodes
+    if exposure.graph_starts is not None:
+        some = f" of {nodes:,}" * (count < nodes)
+        return f"{count:,}{some} graphs with {exposure.num_sources:,} nodes"
     noun = "recipient" if count == 1 else "recipients"
     return f"{count:,} {noun}" if count == nodes else f"{count:,} {noun} of {nodes:,} nodes"
 

@@ -38,7 +38,7 @@ def term_frame(
         }
     )
     if one.graph_starts is not None:
-        first = one.graph_starts.cpu()[frame["graph"].to_numpy()]
+        first = one.graph_starts[one.recipients].cpu()[slot // one.num_groups]
         frame.insert(3, "node", frame["source"] - first.numpy())
     table = getattr(one, "contributions", None)
     if table is None:
