@@ -34,7 +34,7 @@ from gnn_repair.exposure.model_output import (
     refuse_node_types,
 )
 from gnn_repair.exposure.model_state import forget_propagations, refuse_compiled, resting
-from gnn_repair.exposure.pooling.batches import batches_of
+from gnn_repair.exposure.pooling.batches import as_batch, batches_of
 from gnn_repair.exposure.pooling.from_model import (
     PooledCall,
     Wanted,
@@ -117,6 +117,7 @@ def expose(
     if batches is not None and len(batches) > 1:
         return _expose_batches(model, batches, hops, forward, tolerance, expected)
     data = one_graph(batches[0] if batches else data, model, forward)
+    data = data if forward is not None else as_batch(data, model)
     with resting(model), torch.no_grad():
         return expose_probing(model, data, hops, forward, tolerance, expected)[0]
 
@@ -148,7 +149,8 @@ def _expose_batches(
     exposure = joined(parts)
     if expected is not None:
         told = exposure.frozen_logits[0].float()
-        check_expected(expected, told, False, exposure.called, noun="graph")
+        binary = told.shape[1] == 2 and not bool(told[:, 0].any())  # (0, z) of one logit z
+        check_expected(expected, told, binary, exposure.called, noun="graph")
     return exposure
 
 

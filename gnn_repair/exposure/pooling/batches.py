@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from torch import nn
 from torch.utils.data import DataLoader, RandomSampler
 from torch_geometric.data import Batch, Data, Dataset
 from torch_geometric.loader import DataLoader as GraphLoader
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.model_arguments import parameters_of
 
 LARGEST = 1 << 19
 """Nodes of one batch: their vectors, 64 wide, fill 128 MB a layer."""
@@ -24,6 +26,14 @@ def batches_of(data: Any) -> list[Any] | None:
     if isinstance(data, list | tuple) and data and all(isinstance(d, Data) for d in data):
         return list(_batched(data, {}))
     return None
+
+
+def as_batch(data: Any, model: nn.Module) -> Any:
+    """A graph alone as a batch of one, where the model's forward asks for a batch vector."""
+    if not isinstance(data, Data) or isinstance(data, Batch) or data.get("batch") is not None:
+        return data
+    asked = any(p.name == "batch" and p.required for p in parameters_of(model))
+    return Batch.from_data_list([data]) if asked else data
 
 
 def _of_loader(loader: DataLoader[Any]) -> list[Any]:

@@ -45,6 +45,7 @@ class PoolFinder(Finder):
         self._contexts: dict[tuple[Any, ...], Context] = {}
         self._modules = dict(watch.model.named_modules())
         self._seen_extremes = list(watch.pools.extremes)
+        self._coarse = list(watch.pools.coarse)
 
     def find(self) -> FinalAggregation:
         """The groups of every final pool."""
@@ -64,6 +65,9 @@ class PoolFinder(Finder):
         if self.finding.mixtures or self.finding.nodewise:
             for how in dict.fromkeys(self._extremes()):
                 self.finding.left_out.append(f"what is pooled by {how} is no weighted sum of nodes")
+            for rows in dict.fromkeys(self._coarse):
+                said = f"a sum of {rows:,} rows, which are not the {self.watch.pools.nodes:,} nodes"
+                self.finding.left_out.append(said)
         return self.finding
 
     def _extremes(self) -> list[str]:

@@ -47,7 +47,7 @@ class PoolWatch(Watch):
         key = (name, self._counts[name])
         if self._trace is None and key in self._kept:
             out, counts = self._kept[key]
-            if counts["propagate"] <= self._reach:
+            if counts["propagate"] < self._reach:
                 self._counts = counts.copy()
                 return out.clone()  # what follows may change it in place
         out = super()._forward(name, original, sites, *args, **kwargs)

@@ -74,6 +74,15 @@ def test_a_loader_that_shuffles_is_a_question() -> None:
         gr.expose(built("mean"), DataLoader(doubled(), batch_size=3, shuffle=True))
 
 
+def test_a_graph_alone_is_a_batch_of_one() -> None:
+    model, graph = built("mean"), doubled()[4]
+    exposure = gr.expose(model, graph)
+    with torch.no_grad():
+        told = model(graph.x, graph.edge_index, torch.zeros(len(graph.x), dtype=torch.long))
+    torch.testing.assert_close(exposure.frozen_logits[0], told, rtol=1e-12, atol=1e-12)
+    assert exposure.recipients.tolist() == [0]
+
+
 def test_what_is_expected_is_of_all_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "LARGEST", 12)
     model, whole = built("mean"), batch_of()

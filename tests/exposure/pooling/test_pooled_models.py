@@ -6,8 +6,21 @@ from typing import Any
 
 import pytest
 import torch
-from pool_models import GRAPHS, MODELS, REFUSED, SIZES, Alone, Pooled, batch_of, one, ring
+import torch_geometric.nn as pyg
+from pool_models import (
+    GRAPHS,
+    MODELS,
+    REFUSED,
+    SIZES,
+    WIDTH,
+    Alone,
+    Pooled,
+    batch_of,
+    one,
+    ring,
+)
 from torch import Tensor, nn
+from torch_geometric.nn import global_mean_pool
 
 import gnn_repair as gr
 from gnn_repair.errors import ExposureRefused
@@ -135,3 +148,24 @@ def test_graphs_are_graphs_whatever_their_number() -> None:
         exposure = gr.expose(model, batch_of(count=count))
         assert exposure.num_recipients == count
         assert exposure.num_terms == sum(SIZES[:count])
+
+
+class Thinned(Pooled):
+    """A sum over all nodes beside one over those that a layer leaves."""
+
+    def __init__(self) -> None:
+        super().__init__(global_mean_pool, wide=2 * WIDTH)
+        self.layer = pyg.TopKPooling(WIDTH, 0.5)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Any:
+        x = self.nodes(x, edge_index)
+        few, _, _, where, *_ = self.layer(x, edge_index, None, batch)
+        both = [global_mean_pool(x, batch), global_mean_pool(few, where)]
+        return self.head(torch.cat(both, dim=1))
+
+
+def test_sums_of_fewer_rows_are_said_to_stay() -> None:
+    torch.manual_seed(0)
+    found = gr.expose(Thinned().double(), batch_of())
+    assert "which are not the 59 nodes" in str(found)
+    assert found.num_groups == 1 and found.num_terms == sum(SIZES) == 59
