@@ -132,6 +132,18 @@ class Normed(Pooled):
         return self.head(global_mean_pool(F.relu(x, inplace=True), batch))
 
 
+class InPlace(Body):
+    """What convolutions give is changed where it lies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        x = self.conv2(self.conv1(x, edge_index).mul_(2).add_(1), edge_index).mul_(3).tanh_()
+        return self.head(global_add_pool(x, batch))
+
+
 class WithGlobals(Body):
     """Attributes of the graph stand beside the pooled vector."""
 
@@ -267,6 +279,7 @@ MODELS: dict[str, Case] = {
     "a score a layer": Case(lambda: JumpingGIN(True), (every,) * 3),
     "virtual node": Case(VirtualNode, (one,)),
     "GraphNorm": Case(Normed, (one,)),
+    "in place": Case(InPlace, (every,)),
     "attributes of the graph": Case(WithGlobals, (one,), True),
     "index_add": Case(lambda: Pooled(by_index_add), (one,)),
     "scatter_add": Case(lambda: Pooled(by_scatter_add), (one,)),

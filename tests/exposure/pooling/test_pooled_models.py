@@ -136,6 +136,16 @@ def test_one_graph_without_a_batch(size: int) -> None:
     torch.testing.assert_close(found, told, rtol=1e-10, atol=1e-10)
 
 
+def test_what_repairs_see_of_a_graph_and_its_nodes() -> None:
+    model, batch = built("sum"), batch_of()
+    exposure = gr.expose(model, batch)
+    with torch.no_grad():
+        nodes = model.nodes(batch.x, batch.edge_index)
+        mean = global_mean_pool(nodes, batch.batch)
+    torch.testing.assert_close(exposure.messages[0], nodes, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(exposure.state[0], mean, rtol=1e-12, atol=1e-12)
+
+
 def test_a_pool_by_max_beside_a_mean_is_said_to_stay() -> None:
     found = gr.expose(built("max beside mean"), batch_of())
     assert "pooled by max is no weighted sum" in str(found)
