@@ -98,8 +98,8 @@ def _add_messages(
     _, recipients, _ = call.entries
     factor, _ = aggregator_factor(call, recipients)
     if call.site not in messages:
-        blocks = call.value.numel() // call.num_nodes // call.value.shape[-1]
-        messages[call.site] = call.value.new_zeros(recipients.numel(), blocks, call.value.shape[-1])
+        shape = (recipients.numel(), *call.blocks.shape[1:])
+        messages[call.site] = call.value.new_zeros(shape)
     entries = slice(None) if mixture.entries is None else mixture.entries
     scale = coefficients * mixture.sign
     scale = scale if factor is None else scale / factor[entries]

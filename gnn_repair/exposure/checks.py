@@ -129,7 +129,8 @@ def _check_terms(exposure: Exposure) -> None:
     _check_index(exposure.rows, exposure.contributions.shape[1], "rows")
     _check_index(exposure.recipients, exposure.num_nodes, "recipients")
     _check_index(exposure.message_rows, exposure.messages.shape[1], "message_rows")
-    _check_index(exposure.sources, exposure.num_nodes, "sources", low=-1)
+    senders = exposure.names.count(exposure.num_nodes)
+    _check_index(exposure.sources, senders, "sources", low=-1)
     for name in ("coefficients", "contributions", "fixed_logits", "frozen_logits"):
         finite = bool(torch.isfinite(getattr(exposure, name)).all())
         _require(finite, f"{name} holds NaN or infinite values")

@@ -51,7 +51,9 @@ def _recipients(exposure: Exposure) -> str:
     """``3 recipients``, and of how many nodes where some were left out."""
     count, nodes = exposure.num_recipients, exposure.num_nodes
     noun = "recipient" if count == 1 else "recipients"
-    return f"{count:,} {noun}" if count == nodes else f"{count:,} {noun} of {nodes:,} nodes"
+    kind = f" ({exposure.names.recipient})" if exposure.names.typed else ""
+    whole = "" if count == nodes else f" of {nodes:,} nodes"
+    return f"{count:,} {noun}{kind}{whole}"
 
 
 def _size(exposure: Exposure, group: int) -> str:

@@ -20,17 +20,21 @@ def term_frame(
     """One row a term: recipient, group, source, α and the contribution ℓ, one column a class.
 
     Before a tail there are no contributions of single messages, so those columns are left out.
+    Where senders are of several kinds, ``source_type`` says which and ``source`` is the number
+    within that kind.
     """
     chosen = exposure if nodes is None else exposure.restrict(nodes_for(exposure, nodes))
     one = chosen.member(member_for(exposure, member))
     lengths = one.segments.diff()
     slot = torch.repeat_interleave(lengths).cpu()
     row = one.rows.long()
+    kind, number = one.names.split(one.sources[row].cpu().numpy())
     frame = pd.DataFrame(
         {
             "node": one.recipients.cpu()[slot // one.num_groups].numpy(),
             "group": [one.groups[g].name for g in (slot % one.num_groups).tolist()],
-            "source": one.sources[row].cpu().numpy(),
+            **({"source_type": kind} if one.names.typed else {}),
+            "source": number,
             "coefficient": one.coefficients[0].cpu().numpy(),
         }
     )
