@@ -289,10 +289,11 @@ def _node_context(call: Call, states: Tensor) -> Context:
 
 def mean_message(call: Call, split: Split) -> Tensor:
     """A node's average incoming message, Σ |α| h / Σ |α|, [N, B, D]."""
-    _, recipients, _ = call.entries
+    sources, recipients, _ = call.entries
     size = call.num_nodes
     weights = split.coefficients.abs().reshape(recipients.numel(), -1, 1)
+    states = split.states if split.by_entry else split.states[sources]
     total = split.states.new_zeros(size, *split.states.shape[1:])
-    total.index_add_(0, recipients, weights * split.states)
+    total.index_add_(0, recipients, weights * states)
     mass = weights.new_zeros(size, *weights.shape[1:]).index_add_(0, recipients, weights)
     return total / mass.clamp(min=torch.finfo(mass.dtype).tiny)

@@ -220,7 +220,7 @@ class Products(TorchFunctionMode):
 
         super().__init__()
         self.nodes, self.seen, self.busy, self.senders = nodes, seen, busy, senders
-        self.sums = HandSums(nodes)
+        self.sums = HandSums(nodes, senders)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let a torch function run, or hand over the product that it is."""

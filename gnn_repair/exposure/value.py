@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LAST_HOP = "last hop only"
 """Said in a group's rule, and by every answer, where earlier hops of a filter stay inside h."""
-HELD = "semantic attention held"
+HELD = "model with its semantic attention held"
 """Said likewise where weights that all nodes share were kept as they are (HANConv)."""
 SCOPES = (LAST_HOP, HELD)
 BY_MEMBER = (

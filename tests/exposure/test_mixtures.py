@@ -183,9 +183,7 @@ def test_messages_of_other_nodes_are_refused() -> None:
     fine = {"x": (states(NODES, 2), None), "size": (3, 4), "y": [states(NODES, 1)]}
     assert mixtures_of_split(call(arguments=fine), split, ["a"])
     for arguments in ({"x": (states(5, 2), None)}, {"y": [states(3, 1)]}):
-        with pytest.raises(
-            ExposureRefused, match="pass a graph of several node types"
-        ):
+        with pytest.raises(ExposureRefused, match="pass a graph of several node types"):
             mixtures_of_split(call(arguments=arguments), split, ["a"])
     many = Split(WEIGHTS, states(NODES + 1, 1, WIDTH), "rule", "weights")
     with pytest.raises(ExposureRefused, match="receives from 5 nodes"):

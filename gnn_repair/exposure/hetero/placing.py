@@ -96,7 +96,8 @@ class Placing:
                 f"{call.title} hears {senders} nodes over edges that are no relation of the data, "
                 f"and {of_size} as many, so it cannot be told who sends; pass data's own edges"
             )
-        return Placement(self.graph.node_type, (self._part(call.site.name, sending[0]),))
+        name = f"{sending[0]} to {self.graph.node_type}"
+        return Placement(self.graph.node_type, (self._part(name, sending[0]),))
 
     # All relations in one propagate -----------------------------------------------------------
 
