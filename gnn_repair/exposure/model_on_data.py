@@ -65,7 +65,8 @@ class ModelOnData:
         """Forget the propagates into other types: what they gave is behind the messages."""
         if self.graph is None or not trace.calls:
             return
-        into = [call for call in trace.calls if call.placement and call.placement.parts]
+        placed = [call for call in trace.calls if call.placement and call.placement.parts]
+        into = [call for call in placed if call.entries[0].numel()]
         if not into:
             others = {c.placement.recipient_type for c in trace.calls if c.placement} - {""}
             where = f"; they go to {listed(sorted(others))}" if others else ""

@@ -22,6 +22,7 @@ from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tails.solution import TailSolution
 from gnn_repair.reporting.corrections import Correction, RepairLike, correction_of
 from gnn_repair.reporting.inputs import INTEGERS, check_gathered, check_solution
+from gnn_repair.reporting.senders import with_senders
 from gnn_repair.reporting.tail_evidence import TailEvidence, tail_evidence
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
@@ -76,6 +77,8 @@ class Evidence:
     """Chosen nodes that are not shown because their class is unknown."""
     tail: TailEvidence | None = None
     """Verdicts and logits of a model that ends in a nonlinear tail."""
+    senders: tuple[str, ...] = ()
+    """Senders of other kinds, such as ``author 3``: their numbers follow the nodes'."""
     origin: str = field(default="", kw_only=True)
 
     @property
@@ -169,7 +172,7 @@ def gather(
     degree, homophily = _surroundings(part, y, edges)
     used, rows = np.unique(part.rows.numpy(), return_inverse=True)
     fixed, table, tail = _behind(part, member, solution, solved, y, witness)
-    return Evidence(
+    evidence = Evidence(
         groups=tuple(group.name for group in exposure.groups),
         nodes=known.numpy(),
         labels=y.numpy(),
@@ -195,6 +198,7 @@ def gather(
         tail=tail,
         origin=exposure.origin,
     )
+    return with_senders(evidence, exposure.names) if exposure.names.typed else evidence
 
 
 def _behind(
@@ -324,7 +328,8 @@ def _surroundings(
         owner = np.repeat(nodes, counts)
         source = part.sources.numpy()[part.rows.numpy()].astype(np.int64)
         ends = np.unique(np.stack([source, owner])[:, source != owner], axis=1)
-    labels = y.numpy()
+    others = part.names.count(len(y)) - len(y)  # senders of other kinds, which have no class
+    labels = np.concatenate([y.numpy(), np.full(others, -1)])
     known = labels[ends[0]] >= 0
     same = known & (labels[ends[0]] == labels[ends[1]])
     degree = np.bincount(ends[1], minlength=len(labels))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.hetero.graph import edges_of, typed_field
+from gnn_repair.exposure.hetero.graph import copied, edges_of, typed_field, untyped_field
 from gnn_repair.exposure.model_arguments import (
     FEATURES,
     GRAPHS,
@@ -18,7 +18,6 @@ from gnn_repair.exposure.model_arguments import (
     WEIGHTS,
     WHOLE,
     Parameter,
-    field,
     parameters_of,
 )
 
@@ -45,10 +44,7 @@ def typed_arguments(
     parts = [_shown(name, source) for name, (source, _) in given.items()]
 
     def fresh() -> dict[str, Any]:
-        return {
-            name: dict(value) if isinstance(value, Mapping) else value
-            for name, (_, value) in given.items()
-        }
+        return {name: copied(value) for name, (_, value) in given.items()}
 
     return fresh, f"forward({', '.join(parts)})"
 
@@ -78,7 +74,7 @@ class _Finder:
         own = typed_field(self.data, plain)
         if own is not None:
             return f"{plain}_dict", own
-        kept = field(self.data, name)
+        kept = untyped_field(self.data, name)
         if kept is not None:
             return name, kept
         if plain in (*WEIGHTS, *VECTORS, *TYPES):

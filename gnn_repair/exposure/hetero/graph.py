@@ -81,6 +81,13 @@ def typed_field(data: Any, name: str) -> dict[Any, Any] | None:
     return found or None
 
 
+def untyped_field(data: Any, name: str) -> Any:
+    """What data holds under a name for the whole graph; None: nothing."""
+    if isinstance(data, HeteroData):  # which raises where none of its types has the name
+        return data._global_store.get(name)
+    return field(data, name)
+
+
 def counts_of(data: Any) -> dict[str, int]:
     """How many nodes each type has: what data says, else as many as its edges name."""
     edges = edges_of(data)
@@ -105,7 +112,7 @@ def _count(data: Any, kind: str, edges: Mapping[Relation, Any]) -> int | None:
             number = data[kind].num_nodes
         if number is not None:
             return int(number)
-    given = field(data, "num_nodes_dict")
+    given = untyped_field(data, "num_nodes_dict")
     if isinstance(given, Mapping) and kind in given:
         return int(given[kind])
     ends = [end for relation, index in edges.items() for end in _ends(relation, index, kind)]
@@ -147,3 +154,22 @@ def typed_tensors(data: Any) -> dict[str, Tensor]:
 
 def _items(value: Any) -> list[tuple[Any, Any]]:
     return list(value.items()) if isinstance(value, Mapping) else []
+
+
+def typed_arguments_as_data(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a model was called with, as a graph: dicts by node type and by relation; None: none.
+
+    Args:
+        given: the arguments by name.
+    """
+    dicts = [value for value in given.values() if isinstance(value, Mapping) and value]
+    edges = next((d for d in dicts if all(isinstance(k, tuple) for k in d)), None)
+    features = next((d for d in dicts if all(isinstance(k, str) for k in d)), None)
+    if edges is None:
+        return None
+    return {"x_dict": dict(features or {}), "edge_index_dict": dict(edges)}
+
+
+def copied(value: Any) -> Any:
+    """A dict of its own for each run; everything else as it is."""
+    return dict(value) if isinstance(value, dict) else value

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from typed_models import first_run
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import HANConv, HGTConv, MessagePassing
+from typed_models import first_run
 
 Relation = tuple[str, str, str]
 Factors = dict[Relation, Tensor]

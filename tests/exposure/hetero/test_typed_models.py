@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from typed_models import MODELS, build, first_run
 from scaled_messages import logits_of, random_factors, scaled_coefficients, scaled_run
+from typed_models import MODELS, build, first_run
 
 from gnn_repair import Exposure, TailedExposure, expose
 from gnn_repair.errors import ExposureRefused
