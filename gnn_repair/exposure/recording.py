@@ -20,6 +20,7 @@ from gnn_repair.exposure.sites import (
     Placement,
     Site,
     in_blocks,
+    inputs_of,
     merged_heads,
     out_of_blocks,
     placed_into,
@@ -90,8 +91,7 @@ class Watch:
         self._before: dict[Site, int] = {}
         self._reach = 0
         self.on_propagate: Callable[[int], None] | None = None
-        self.fills_by_repeating = False
-        """Whether rows of other node types show recipients, so that nothing but they is there."""
+        self.fills_by_repeating = False  # whether rows of other node types show recipients
 
     @property
     def unread_sum(self) -> str:
@@ -192,7 +192,7 @@ class Watch:
         if (sites or name in self._inputs) and args:
             args = (self._pass(Site("input", name, order), args[0]), *args[1:])
         noted = len(self._before)
-        self._open.append((name, order, *_inputs_of(args, kwargs)))
+        self._open.append((name, order, *inputs_of(args, kwargs)))
         out = original(*args, **kwargs)
         self._open.pop()
         if sites and name in self._convs:
@@ -294,19 +294,17 @@ class Watch:
         if self._placing is None:
             return call
         assert self._trace is not None
-        call = replace(call, placement=self._placing(call))
-        rows = None if call.placement is None else call.placement.rows
-        if rows is not None:
+        placement = self._placing(call)
+        if placement.rows is not None:
             whole = self._trace.values[call.site]
-            self._whole[call.site] = whole, rows
-            self._trace.values[call.site] = whole[rows]
-        return call
+            self._whole[call.site] = whole, placement.rows
+            self._trace.values[call.site] = whole[placement.rows]
+        return replace(call, placement=placement)
 
     def _instead(self, site: Site, conv: Any, run: Callable[[], Tensor], blocks: Tensor) -> Tensor:
         if site in self._whole:
-            whole, rows = self._whole[site]
             fill = repeated_into if self.fills_by_repeating else placed_into
-            blocks = fill(blocks, whole, rows)
+            blocks = fill(blocks, *self._whole[site])
         value = out_of_blocks(blocks, self._shapes[site], conv.node_dim)
         plain = type(conv).update is MessagePassing.update
         return value if plain else self._hooked(conv, "aggregate", run, lambda _: value)
@@ -316,6 +314,9 @@ class Watch:
     ) -> Tensor:
         run = partial(plain_propagate(conv), edge_index, size=size, **dict(arguments))
         aggregates: list[Tensor] = []
+        sent: list[Tensor] = []
+        if conv._message_forward_hooks:  # which may need what the model sets for this run alone
+            run = partial(self._hooked, conv, "message", run, sent.append)
         if type(conv).update is MessagePassing.update:
             aggregates.append(run())
             out = aggregates[0]
@@ -329,8 +330,9 @@ class Watch:
         value = aggregates[0].detach().clone()
         attention = getattr(conv, "_alpha", None)
         call = Call(
-            site, conv, invocation, given, edge_index, size, arguments, value, attention, graph
-        )
+            site, conv, invocation, given, edge_index, size, arguments, value, attention, graph,
+            sent=next(iter(sent), None),
+        )  # fmt: skip
         self._note(site, value, conv.node_dim, merged_heads(conv))
         self._trace.calls.append(self._placed(call))
         return out
@@ -346,10 +348,3 @@ class Watch:
                 return run()
             finally:
                 handle.remove()
-
-
-def _inputs_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What a convolution reads and over which edges: its forward's first two arguments."""
-    given = args[0] if args else kwargs.get("x", kwargs.get("x_dict"))
-    graph = args[1] if len(args) > 1 else kwargs.get("edge_index", kwargs.get("edge_index_dict"))
-    return given, graph

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -75,6 +75,8 @@ class Call:
     """The second argument of the convolution's forward: its edges."""
     placement: Placement | None = None
     """Which relations' messages these are; None: the graph has one type of node."""
+    sent: Tensor | None = None
+    """The messages, where the model has hooks of its own on them."""
 
     @property
     def blocks(self) -> Tensor:
@@ -122,6 +124,9 @@ class Call:
 
     def messages(self) -> Tensor:
         """The messages themselves [T, B, D], by running the propagate again."""
+        heads = merged_heads(self.conv)
+        if self.sent is not None:
+            return in_blocks(self.sent, self.conv.node_dim, heads)
         kept: list[Tensor] = []
         with unfused(self.conv):
             handle = self.conv.register_message_forward_hook(lambda *it: kept.append(it[-1]))
@@ -129,7 +134,7 @@ class Call:
                 plain_propagate(self.conv)(self.edge_index, size=self.size, **self.arguments)
             finally:
                 handle.remove()
-        return in_blocks(kept[0], self.conv.node_dim, merged_heads(self.conv))
+        return in_blocks(kept[0], self.conv.node_dim, heads)
 
     def aggregated(self, messages: Tensor) -> Tensor:
         """What the convolution makes of other messages [T, B, D], before ``update``."""
@@ -218,3 +223,10 @@ def repeated_into(part: Tensor, whole: Tensor, rows: slice) -> Tensor:
     first = -rows.start % count
     copies = -(-(first + size) // count)
     return part.repeat(copies, *[1] * (part.dim() - 1))[first : first + size]
+
+
+def inputs_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What a convolution reads and over which edges: its forward's first two arguments."""
+    given = args[0] if args else kwargs.get("x", kwargs.get("x_dict"))
+    graph = args[1] if len(args) > 1 else kwargs.get("edge_index", kwargs.get("edge_index_dict"))
+    return given, graph

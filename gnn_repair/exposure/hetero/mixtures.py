@@ -41,7 +41,7 @@ def _mixtures_of(call: Call, split: Split, part: Part) -> list[Mixture]:
     rows = call.placement.rows or slice(0, None)
     states = split.states[chosen if split.by_entry else of_senders]
     context = _context(call, split, part, states)
-    kinds = [None] if split.kinds is None else torch.unique(split.kinds).tolist()
+    kinds = [None] if split.kinds is None else torch.unique(split.kinds[chosen]).tolist()
     found: list[Mixture] = []
     for block in range(states.shape[1]):
         for kind in kinds:
@@ -55,7 +55,7 @@ def _mixtures_of(call: Call, split: Split, part: Part) -> list[Mixture]:
                 context,
                 split.by_entry,
             )
-            name = part.name if kind is None else f"{part.name} relation {kind}"
+            name = part.name if len(kinds) == 1 else f"{part.name} relation {kind}"
             name = f"{name} head {block}" if states.shape[1] > 1 else name
             rule = f"{call.kind}: {split.rule}"
             group = Group(name, rule, split.coefficients_from + factor_text)
@@ -101,6 +101,9 @@ def _inputs(call: Call, part: Part) -> tuple[Any, Any]:
         return given.get(part.source_type), given.get(call.placement.recipient_type)
     if isinstance(given, tuple | list) and len(given) == 2:
         return given[0], given[1]
+    if part.states is not None and isinstance(given, Tensor) and given.dim() == 2:
+        assert call.placement is not None and call.placement.rows is not None
+        return given[part.states], given[call.placement.rows]
     return given, given
 
 

@@ -36,9 +36,9 @@ class Placing:
         if isinstance(call.conv, HGTConv) and isinstance(call.graph, Mapping):
             return self._side_by_side(call)
         relation = self._relation(call)
-        if relation is None:
-            return self._by_size(call)
-        return self._placed(relation)
+        if relation is not None:
+            return self._placed(relation)
+        return self._in_one_set(call) or self._by_size(call)
 
     def _placed(self, relation: Relation) -> Placement:
         source, _, recipient = relation
@@ -120,6 +120,47 @@ class Placing:
             rows = slice(start, start + graph.nodes)
             parts.append(self._part(in_words(relation), source, states=states, entries=entries))
         return Placement(graph.node_type if parts else "", tuple(parts), rows)
+
+    def _in_one_set(self, call: Call) -> Placement | None:
+        """All types' nodes one after another, as to_homogeneous makes them; None: they are not.
+
+        Told by the edges: those of one or more relations in order, moved to their types' places;
+        loops may follow.
+        """
+        counts, starts = self.graph.counts, dict[str, int]()
+        for kind in counts:
+            starts[kind] = sum(counts[before] for before in starts)
+        if call.num_nodes != sum(counts.values()) or len(counts) < 2:
+            return None
+        sources, recipients, _ = call.entries
+        parts: list[Part] = []
+        done = 0
+        for relation, index in self.graph.edges.items():
+            ends = [e + starts[k] for e, k in zip(endpoints(index), relation[::2], strict=True)]
+            found = slice(done, done + ends[0].numel())
+            if not torch.equal(sources[found], ends[0]) or not torch.equal(
+                recipients[found], ends[1]
+            ):
+                continue
+            done = found.stop
+            if relation[2] == self.graph.node_type and ends[0].numel():
+                parts.append(self._part_of_set(in_words(relation), relation[0], found, starts))
+        if not torch.equal(sources[done:], recipients[done:]) or not done:
+            return None
+        kind = self.graph.node_type
+        rows = slice(starts[kind], starts[kind] + counts[kind])
+        loops = (recipients >= rows.start) & (recipients < rows.stop)
+        loops[:done] = False
+        if bool(loops.any()):
+            parts.append(self._part(f"{kind} to itself", kind, states=rows,
+                                    entries=loops.nonzero().view(-1)))  # fmt: skip
+        return Placement(kind if parts else "", tuple(parts), rows)
+
+    def _part_of_set(self, name: str, source: str, found: slice, starts: dict[str, int]) -> Part:
+        states = slice(starts[source], starts[source] + self.graph.counts[source])
+        return self._part(
+            name, source, states=states, entries=torch.arange(found.start, found.stop)
+        )
 
 
 def senders_of(call: Call) -> int:

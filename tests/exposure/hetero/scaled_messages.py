@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import HANConv, HGTConv, MessagePassing
-from typed_models import first_run
+from typed_models import OneSet, first_run
 
 Relation = tuple[str, str, str]
 Factors = dict[Relation, Tensor]
@@ -32,7 +32,7 @@ def final_convolutions(model: nn.Module, data: HeteroData) -> list[tuple[Any, li
     """The convolutions that send to papers last, and whose messages each run sends."""
     convs = [c for c in model.modules() if isinstance(c, MessagePassing)]
     kinds = list(data.edge_types)
-    if isinstance(convs[-1], HGTConv | HANConv):
+    if isinstance(convs[-1], HGTConv | HANConv) or isinstance(model, OneSet):
         return [(convs[-1], kinds)]
     if len(convs) == 1:
         return [(convs[0], [kind for kind in kinds if kind[2] == "paper"])]
@@ -47,7 +47,7 @@ def scaled(model: nn.Module, data: HeteroData, factors: Factors) -> Iterator[Non
         queue = list(kinds)
 
         def change(module: Any, _: Any, out: Tensor, queue: list[Relation] = queue) -> Tensor:
-            if isinstance(module, HGTConv):  # all relations in one propagate
+            if len(out) == sum(map(len, factors.values())):  # all relations in one propagate
                 numbers = torch.cat([factors[kind] for kind in queue])
             else:
                 numbers = factors[queue.pop(0)]

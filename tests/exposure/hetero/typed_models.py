@@ -299,6 +299,59 @@ class Wrapped(nn.Module):
         return self.head(self.gnn(data.x_dict, data.edge_index_dict)["paper"])
 
 
+class OneSet(nn.Module):
+    """All types' nodes in one set, as to_homogeneous makes them; the papers' rows cut out."""
+
+    def __init__(self, conv: Callable[[int, int], nn.Module]) -> None:
+        super().__init__()
+        self.lins = pyg.HeteroDictLinear(WIDTHS, HIDDEN)
+        self.conv1, self.conv2 = conv(HIDDEN, HIDDEN), conv(HIDDEN, CLASSES)
+
+    def forward(self, x_dict: Types, edge_index_dict: Edges) -> Tensor:
+        x = torch.cat(list(self.lins(x_dict).values()))
+        starts = dict(zip(SIZES, (0, *torch.tensor([*SIZES.values()]).cumsum(0)), strict=False))
+        moves = [torch.tensor([[starts[k[0]]], [starts[k[2]]]]) for k in edge_index_dict]
+        parts = [e + move for e, move in zip(edge_index_dict.values(), moves, strict=True)]
+        edges = (torch.cat(parts, dim=1),)
+        if hasattr(self.conv1, "num_relations"):
+            counts = torch.tensor([part.shape[1] for part in parts])
+            edges = (*edges, torch.repeat_interleave(counts))
+        hidden = self.conv1(x, *edges).relu()
+        return self.conv2(hidden, *edges)[starts["paper"] : starts["paper"] + SIZES["paper"]]
+
+
+class Jumping(nn.Module):
+    """Every layer's papers side by side."""
+
+    def __init__(self, data: HeteroData) -> None:
+        super().__init__()
+        self.lins = pyg.HeteroDictLinear(WIDTHS, HIDDEN)
+        self.convs = nn.ModuleList(by_edge_type(data, sage, HIDDEN) for _ in range(2))
+        self.lin = nn.Linear(3 * HIDDEN, CLASSES)
+
+    def forward(self, x_dict: Types, edge_index_dict: Edges) -> Tensor:
+        x_dict = self.lins(x_dict)
+        seen = [x_dict["paper"]]
+        for conv in self.convs:
+            x_dict = {k: x.relu() for k, x in conv(x_dict, edge_index_dict).items()}
+            seen.append(x_dict["paper"])
+        return self.lin(torch.cat(seen, dim=-1))
+
+
+class Normed(nn.Module):
+    """BatchNorm and a linear map for every type."""
+
+    def __init__(self, data: HeteroData) -> None:
+        super().__init__()
+        self.conv = by_edge_type(data, sage, HIDDEN)
+        self.norms = nn.ModuleDict({kind: pyg.BatchNorm(HIDDEN) for kind in data.node_types})
+        self.lins = pyg.HeteroDictLinear(HIDDEN, CLASSES, data.node_types)
+
+    def forward(self, x_dict: Types, edge_index_dict: Edges) -> Types:
+        hidden = self.conv(x_dict, edge_index_dict)
+        return self.lins({kind: self.norms[kind](x) for kind, x in hidden.items()})
+
+
 def over_all_nodes(data: HeteroData) -> nn.Module:
     model = NodeAttention(data)
     model.over_all = True
@@ -345,6 +398,7 @@ MODELS: dict[str, Model] = {
     "HeteroConv by mean": Model(lambda d: Stacked(d, aggr="mean")),
     "HeteroConv by cat": Model(lambda d: Stacked(d, aggr="cat")),
     "HeteroConv by max": Model(lambda d: Stacked(d, aggr="max"), tail="maximum"),
+    "HeteroConv by min": Model(lambda d: Stacked(d, aggr="min"), tail="maximum"),
     "HeteroConv then ReLU": Model(lambda d: Stacked(d, last="relu"), tail="relu"),
     "HeteroConv of GAT": Model(lambda d: Stacked(d, gat), groups=6),
     "mixed convolutions": Model(lambda d: Mixed()),
@@ -359,6 +413,18 @@ MODELS: dict[str, Model] = {
     "sparse products": Model(Products),
     "rows averaged by hand": Model(Scattered),
     "attention between relations": Model(NodeAttention, tail="softmax"),
+    "to_hetero_with_bases": Model(
+        lambda d: pyg.to_hetero_with_bases(
+            Plain(lambda w: pyg.SAGEConv((-1, -1), w)), d.metadata(), 2, {"x": HIDDEN}
+        ),
+        groups=6,
+    ),
+    "RGCN in one set": Model(lambda d: OneSet(lambda a, b: pyg.RGCNConv(a, b, 5))),
+    "FastRGCN in one set": Model(lambda d: OneSet(lambda a, b: pyg.FastRGCNConv(a, b, 5))),
+    "SAGE in one set": Model(lambda d: OneSet(pyg.SAGEConv)),
+    "GAT in one set": Model(lambda d: OneSet(pyg.GATConv), groups=INTO_PAPER + 1),
+    "jumping knowledge": Model(Jumping, tail="relu"),
+    "BatchNorm by type": Model(Normed),
     "attention over all nodes": Model(
         over_all_nodes, refused="mixes the values of different nodes"
     ),
