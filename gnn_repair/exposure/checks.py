@@ -142,8 +142,9 @@ def _check_terms(exposure: Exposure) -> None:
 def _check_graphs(exposure: Exposure) -> None:
     starts = exposure.graph_starts
     if starts is not None:
-        rising = bool(starts[0] == 0) and bool((starts.diff() >= 0).all())
-        _require(rising, "graph_starts must rise from 0")
+        ends = bool(starts[0] == 0) and bool(starts[-1] == exposure.num_sources)
+        rising = ends and bool((starts.diff() >= 0).all())
+        _require(rising, "graph_starts must rise from 0 to the number of nodes")
 
 
 def _check_index(index: Tensor, size: int, name: str, low: int = 0) -> None:
@@ -160,5 +161,5 @@ def _check_masses(exposure: Exposure) -> None:
     if wrong.numel():
         _, recipient, group = wrong[0].tolist()
         node, name = int(exposure.recipients[recipient]), exposure.groups[group].name
-        owner = f"{exposure.recipient_noun} {node}"
+        owner = exposure.names.node(node)
         raise InputError(f"group {name} of {owner} has terms but no mass; leave its terms out")

@@ -54,7 +54,9 @@ def _recipients(exposure: Exposure) -> str:
         some = f" of {nodes:,}" * (count < nodes)
         return f"{count:,}{some} graphs with {exposure.num_sources:,} nodes"
     noun = "recipient" if count == 1 else "recipients"
-    return f"{count:,} {noun}" if count == nodes else f"{count:,} {noun} of {nodes:,} nodes"
+    kind = f" ({exposure.names.recipient})" if exposure.names.typed else ""
+    whole = "" if count == nodes else f" of {nodes:,} nodes"
+    return f"{count:,} {noun}{kind}{whole}"
 
 
 def _size(exposure: Exposure, group: int) -> str:

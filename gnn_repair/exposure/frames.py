@@ -23,17 +23,22 @@ def term_frame(
     the whole list and ``node`` its number in that graph.
 
     Before a tail there are no contributions of single messages, so those columns are left out.
+    Where senders are of several kinds, ``source_type`` says which and ``source`` is the number
+    within that kind.
     """
     chosen = exposure if nodes is None else exposure.restrict(nodes_for(exposure, nodes))
     one = chosen.member(member_for(exposure, member))
     lengths = one.segments.diff()
     slot = torch.repeat_interleave(lengths).cpu()
     row = one.rows.long()
+    kind, number = one.names.split(one.sources[row].cpu().numpy())
+    pooled = one.graph_starts is not None
     frame = pd.DataFrame(
         {
-            one.recipient_noun: one.recipients.cpu()[slot // one.num_groups].numpy(),
+            "graph" if pooled else "node": one.recipients.cpu()[slot // one.num_groups].numpy(),
             "group": [one.groups[g].name for g in (slot % one.num_groups).tolist()],
-            "source": one.sources[row].cpu().numpy(),
+            **({"source_type": kind} if one.names.typed and not pooled else {}),
+            "source": number,
             "coefficient": one.coefficients[0].cpu().numpy(),
         }
     )

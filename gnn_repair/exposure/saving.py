@@ -22,10 +22,10 @@ from gnn_repair.files import (
 KIND = "gnn-repair exposure"
 HEADER = {
     "groups": list, "root": bool, "origin": str, "fixed": str, "residual": float | None,
-    "fingerprint": list, "called": str,
+    "fingerprint": list, "called": str, "names": dict | None,
 }  # fmt: skip
-ABSENT: dict[str, Any] = {"fingerprint": [], "called": ""}
-"""What files of earlier versions leave out, and what that means."""
+ABSENT: dict[str, Any] = {"fingerprint": [], "called": "", "names": None}
+"""What files may leave out, and what that means."""
 PIECES = {
     "recipients": (1, INDEX),
     "segments": (1, INDEX),
@@ -49,7 +49,7 @@ recipients are nodes."""
 
 def write_pieces(path: str | Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write an exposure's pieces; one matrix by node is written once."""
-    check_pieces(header, tensors)
+    check_pieces({**ABSENT, **header}, tensors)
     if tensors["messages"].data_ptr() == tensors["state"].data_ptr():
         tensors = {name: value for name, value in tensors.items() if name != "messages"}
     save_tensors(path, KIND, header, tensors)

@@ -22,6 +22,7 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.arguments import classes_for, coefficients_for, member_for, nodes_for
 from gnn_repair.exposure.checks import check_exposure
+from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.saving import read_pieces, write_pieces
 from gnn_repair.files import contents_of
 from gnn_repair.kernels import Pattern, mix
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 LAST_HOP = "last hop only"
 """Said in a group's rule, and by every answer, where earlier hops of a filter stay inside h."""
+HELD = "model with its semantic attention held"
+"""Said likewise where weights that all nodes share were kept as they are (HANConv)."""
+SCOPES = (LAST_HOP, HELD)
 BY_MEMBER = (
     "coefficients",
     "contributions",
@@ -104,7 +108,8 @@ class Exposure:
     """[R] int32: the message behind a table row."""
     sources: Tensor
     """[R] int32: the node that sent it (its frozen logits describe the message); −1: nobody, for a
-    term without a message, as relaxed masses have one."""
+    term without a message, as relaxed masses have one. Where there are several kinds of node they
+    are numbered one kind after another (``names``)."""
     root: bool = False
     """Whether h_v itself enters β through a root transform (shown to repairs as context)."""
     origin: str = ""
@@ -122,6 +127,8 @@ class Exposure:
     graph_starts: Tensor | None = None
     """[N + 1] int64, where recipients are graphs and sources their nodes: the nodes of graph i are
     ``graph_starts[i] : graph_starts[i + 1]``. None: recipients and sources are nodes alike."""
+    names: NodeNames = ONE_KIND
+    """What recipients and senders are called where they are of several kinds."""
 
     def __post_init__(self) -> None:
         check_exposure(self)
@@ -140,13 +147,8 @@ class Exposure:
 
     @property
     def num_sources(self) -> int:
-        """How many nodes can send: N, or the nodes of all graphs where graphs are classified."""
-        return self.num_nodes if self.graph_starts is None else int(self.graph_starts[-1])
-
-    @property
-    def recipient_noun(self) -> str:
-        """``node`` or ``graph``: what a recipient is."""
-        return "node" if self.graph_starts is None else "graph"
+        """How many can send: N, or all of ``names.senders`` where these are of other kinds."""
+        return self.names.count(self.num_nodes)
 
     @property
     def num_recipients(self) -> int:
@@ -170,8 +172,14 @@ class Exposure:
 
     @property
     def scope(self) -> str:
-        """``last hop only`` where a filter of several hops shows its last alone; else empty."""
-        return LAST_HOP if any(LAST_HOP in group.rule for group in self.groups) else ""
+        """What is reweighted where that is not all, such as ``last hop only``; else empty."""
+        said = (w for w in SCOPES if any(w in group.rule for group in self.groups))
+        return ", ".join(said)
+
+    @property
+    def term_names(self) -> NodeNames:
+        """``names`` with those of the groups, where there are several kinds of node."""
+        return self.names.with_groups(tuple(group.name for group in self.groups))
 
     # What follows from the pieces -------------------------------------------------------------
 
@@ -233,7 +241,7 @@ class Exposure:
         place[self.recipients] = torch.arange(self.num_recipients, device=chosen.device)
         positions = place[chosen]
         if bool((positions < 0).any()):
-            lost = f"{self.recipient_noun} {int(chosen[positions < 0][0])}"
+            lost = self.names.node(int(chosen[positions < 0][0]))
             raise InputError(f"{lost} is not among the recipients")
         segments, terms = _cut(self.segments.view(-1), self.num_groups, positions)
         return replace(
@@ -278,7 +286,7 @@ class Exposure:
 
     def save(self, path: str | Path) -> None:
         """Write the exposure as one safetensors file."""
-        header = {
+        header: dict[str, Any] = {
             "groups": [[group.name, group.rule, group.coefficients_from] for group in self.groups],
             "root": self.root,
             "origin": self.origin,
@@ -287,6 +295,8 @@ class Exposure:
             "fingerprint": list(self.fingerprint),
             "called": self.called,
         }
+        if self.names.typed:
+            header["names"] = self.names.header()
         write_pieces(path, header, self._tensors())
 
     @classmethod
@@ -296,6 +306,7 @@ class Exposure:
         groups = tuple(Group(*texts) for texts in pieces.pop("groups"))
         pieces["fingerprint"] = tuple(pieces["fingerprint"])
         with contents_of(path):
+            pieces["names"] = NodeNames.of_header(pieces["names"])
             return cls(groups=groups, **pieces)
 
     def __str__(self) -> str:

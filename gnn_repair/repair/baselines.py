@@ -236,12 +236,13 @@ def _training_labels(exposure: Exposed, train: Targets) -> Tensor:
 
 
 def sources_to_recipients(exposure: Exposed) -> Tensor:
-    """Who sends to whom, each pair once, [2, E] in PyG's order."""
+    """Who sends to whom among the recipients, each pair once, [2, E] in PyG's order."""
     source = exposure.sources[exposure.rows.long()].long()
     # Before a tail the terms are its mixture's.
     mixture = exposure.aggregate if isinstance(exposure, TailedExposure) else exposure
     recipient = exposure.recipients[mixture.terms_by_recipient.recipients.long()]
-    sent = source >= 0  # the others are terms without a message
+    # The others are terms without a message, or senders of another kind than the recipients.
+    sent = (source >= 0) & (source < exposure.names.own(exposure.num_nodes))
     pairs = torch.stack([source[sent], recipient[sent]])
     entries: Tensor = coalesce(pairs, num_nodes=exposure.num_nodes)
     return entries

@@ -64,7 +64,7 @@ def run_payload(
     words = {
         "classes": _names(class_names, evidence.num_classes, "class"),
         "groups": list(evidence.groups),
-        "names": None if node_names is None else _names(node_names, _named(evidence), "node"),
+        "names": _node_names(evidence, node_names),
         "selection": selection,
         "dataset": dataset,
         "backbone": backbone,
@@ -80,10 +80,17 @@ def run_payload(
     return words, _arrays(evidence, kept)
 
 
-def _named(evidence: Evidence) -> int:
-    """How many nodes have a name; of graphs these, not their nodes."""
+def _node_names(evidence: Evidence, given: Sequence[str] | None) -> list[str] | None:
+    """The nodes' names and, behind them, those of senders of other kinds; None: by number.
+
+    Of graphs these alone: the page numbers their nodes itself.
+    """
     pooled = evidence.pooled
-    return len(evidence.labels) if pooled is None else len(pooled.starts) - 1
+    nodes = len(evidence.labels) - len(evidence.senders)
+    nodes = nodes if pooled is None else len(pooled.starts) - 1
+    if given is not None:
+        return [*_names(given, nodes, "node"), *evidence.senders]
+    return [*map(str, range(nodes)), *evidence.senders] if evidence.senders else None
 
 
 def _names(names: Sequence[str] | None, size: int, kind: str) -> list[str]:

@@ -18,15 +18,16 @@ from gnn_repair.exposure.final_aggregation import FinalAggregation
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
 from gnn_repair.exposure.known_aggregation import UnplannedError
 from gnn_repair.exposure.model_arguments import field
-from gnn_repair.exposure.model_call import Forward, Invocation, check_expected, invocation
+from gnn_repair.exposure.model_call import check_expected
+from gnn_repair.exposure.model_on_data import ModelOnData
 from gnn_repair.exposure.model_output import (
     check_numbers,
     count_classes,
-    count_nodes,
     read_output,
     tensors_of,
 )
 from gnn_repair.exposure.model_state import forget_propagations
+from gnn_repair.exposure.names import NodeNames
 from gnn_repair.exposure.pooling.finding import KnownPoolFinder, PoolFinder, graph_starts
 from gnn_repair.exposure.pooling.pool import PoolCall
 from gnn_repair.exposure.pooling.watch import PoolWatch
@@ -40,18 +41,6 @@ CHOOSING = (pool.TopKPooling, pool.SAGPooling, pool.EdgePooling, pool.ASAPooling
 """Layers after which rows are not the graph's nodes any more."""
 SORTING = (aggr.SortAggregation,)
 ONLY = "only pools that are weighted sums of node vectors (sum, mean, attention) can be exposed"
-
-
-@dataclass(frozen=True, eq=False)
-class PooledCall:
-    """A model, how it is called and what it gave: logits a graph."""
-
-    model: nn.Module
-    data: Any
-    call: Invocation
-    output: Any
-    nodes: int
-    graphs: int
 
 
 def graphs_told(data: Any, output: Any, nodes: int | None) -> int | None:
@@ -84,16 +73,18 @@ class Wanted:
 
 
 def expose_pooled(
-    told: PooledCall, wanted: Wanted
+    subject: ModelOnData, output: Any, wanted: Wanted
 ) -> tuple[Exposure | TailedExposure, FinalAggregation] | None:
-    """The exposure over graphs; None where the model pools no nodes at all."""
-    model, data, output = told.model, told.data, told.output
-    classes = count_classes(data, told.graphs)
-    read = read_output(output, told.graphs, partial(why_rows, model, told.call), classes)
-    logits, called = read(output), told.call.text + read.text
+    """The exposure over graphs; None where the model gives none, or pools no nodes at all."""
+    model, data, call, nodes = subject.model, subject.data, subject.call, subject.nodes
+    graphs = graphs_told(data, output, nodes)
+    if graphs is None or nodes is None:
+        return None
+    read = read_output(output, graphs, partial(why_rows, model, call), count_classes(data, graphs))
+    logits, called = read(output), call.text + read.text
     check_numbers(logits, model, data)
     forget_propagations(model)
-    watch = PoolWatch(model, lambda: read(told.call()), (told.nodes, told.graphs))
+    watch = PoolWatch(model, lambda: read(call()), (nodes, graphs))
     with watch.installed():
         with last_linear(model) as head:
             trace = watch.trace()
@@ -111,7 +102,7 @@ def expose_pooled(
         words = Words(
             type(model).__name__, finding.fixed, False, head.embedding(logits, read.binary),
             called, fingerprint_of_model(model, wanted.hops, logits.shape[1]),
-            graph_starts(pools, told.nodes, told.graphs),
+            NodeNames("graph", (("node", nodes),)), graph_starts(pools, nodes, graphs),
         )  # fmt: skip
         if finding.nodewise:
             tolerance, certified = wanted.tolerance, wanted.certified
@@ -127,20 +118,13 @@ def expose_pooled(
     return exposure, finding
 
 
-def expose_again(
-    model: nn.Module, data: Any, forward: Forward | None, wanted: Wanted
-) -> Exposure | TailedExposure:
+def expose_again(subject: ModelOnData, wanted: Wanted) -> Exposure | TailedExposure:
     """The exposure on another batch, by what was found on the first.
 
     Raises:
         UnplannedError: the model pools something else there.
     """
-    call = invocation(model, data, forward)
-    output, nodes = call(), count_nodes(data)
-    graphs = graphs_told(data, output, nodes)
-    if graphs is None or nodes is None:
-        raise UnplannedError
-    pooled = expose_pooled(PooledCall(model, data, call, output, nodes, graphs), wanted)
+    pooled = expose_pooled(subject, subject.call(), wanted)
     if pooled is None:
         raise UnplannedError
     return pooled[0]

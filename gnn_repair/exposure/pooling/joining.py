@@ -49,6 +49,7 @@ def _joined_mixtures(parts: list[Exposure]) -> Exposure:
         frozen_logits=_side_by_side(part.frozen_logits for part in parts),
         state=_side_by_side(part.state for part in parts),
         messages=_side_by_side(part.messages for part in parts),
+        names=replace(first.names, senders=(("node", sum(part.num_sources for part in parts)),)),
         embedding=_embedding(parts),
         residual=_worst(parts),
     )

@@ -35,7 +35,7 @@ class PoolWatch(Watch):
         self._products = self.pools  # type: ignore[assignment]
         self._divisors: dict[Site, Tensor] = {}
         self._quotients: list[tuple[Tensor, Tensor]] = []
-        self._kept: dict[tuple[str, int], tuple[Tensor, Counter[str]]] = {}
+        self._convolved: dict[tuple[str, int], tuple[Tensor, Counter[str]]] = {}
 
     def _forward(
         self, name: str, original: Callable[..., Any], sites: bool, *args: Any, **kwargs: Any
@@ -45,14 +45,14 @@ class PoolWatch(Watch):
         Runs go the same way up to there, so that counts are then what they were.
         """
         key = (name, self._counts[name])
-        if self._trace is None and key in self._kept:
-            out, counts = self._kept[key]
+        if self._trace is None and key in self._convolved:
+            out, counts = self._convolved[key]
             if counts["propagate"] < self._reach:
                 self._counts = counts.copy()
                 return out.clone()  # what follows may change it in place
         out = super()._forward(name, original, sites, *args, **kwargs)
         if self._trace is not None and isinstance(out, Tensor) and not self._open:
-            self._kept[key] = out.detach().clone(), self._counts.copy()
+            self._convolved[key] = out.detach().clone(), self._counts.copy()
         return out
 
     def _pooled(self, pool: Pool) -> Tensor:

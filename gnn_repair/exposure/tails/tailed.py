@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.arguments import classes_for, member_for
+from gnn_repair.exposure.names import NodeNames
 from gnn_repair.exposure.tails.checks import check_tailed
 from gnn_repair.exposure.tails.operations import TailGraph
 from gnn_repair.exposure.value import Exposure, Group
@@ -143,11 +144,6 @@ class TailedExposure:
         return self.aggregate.num_sources
 
     @property
-    def recipient_noun(self) -> str:
-        """``node`` or ``graph``: what a recipient is."""
-        return self.aggregate.recipient_noun
-
-    @property
     def root(self) -> bool:
         """Whether h_v itself enters the fixed part through a root transform."""
         return self.aggregate.root
@@ -173,8 +169,18 @@ class TailedExposure:
         return self.aggregate.called
 
     @property
+    def names(self) -> NodeNames:
+        """What recipients and senders are called where they are of several kinds."""
+        return self.aggregate.names
+
+    @property
+    def term_names(self) -> NodeNames:
+        """``names`` with those of the groups, where there are several kinds of node."""
+        return self.aggregate.term_names
+
+    @property
     def scope(self) -> str:
-        """``last hop only`` where a filter of several hops shows its last alone; else empty."""
+        """What is reweighted where that is not all, such as ``last hop only``; else empty."""
         return self.aggregate.scope
 
     @property
