@@ -17,6 +17,7 @@ from torch_geometric.nn import GCNConv
 import gnn_repair as gr
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.pooling import batches
+from gnn_repair.exposure.pooling.finding import PoolFinder
 
 STYLES = ("sum beside mean", "jumping knowledge, MLP", "attributes of the graph", "max beside mean")
 
@@ -67,6 +68,22 @@ def test_batches_of_graphs_make_one_exposure(
         )
     some = found.restrict([7, 2])
     torch.testing.assert_close(some.logits()[0], once.frozen_logits[0, [7, 2]], rtol=0, atol=1e-9)
+
+
+def test_later_batches_are_not_probed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "LARGEST", 12)
+    probed = []
+    once = PoolFinder.find
+
+    def find(finder: Any) -> Any:
+        probed.append(finder)
+        return once(finder)
+
+    monkeypatch.setattr(PoolFinder, "find", find)
+    for name in ("mean", "mean, MLP", "sum over the root of the size"):
+        probed.clear()
+        gr.expose(built(name), doubled())
+        assert len(probed) == 1
 
 
 def test_a_loader_that_shuffles_is_a_question() -> None:
