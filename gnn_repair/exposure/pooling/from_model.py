@@ -81,7 +81,7 @@ def expose_pooled(
     if graphs is None or nodes is None:
         return None
     read = read_output(output, graphs, partial(why_rows, model, call), count_classes(data, graphs))
-    logits, called = read(output), call.text + read.text
+    logits, called = read(output), call.text + read.text.replace("z a node", "z a graph")
     check_numbers(logits, model, data)
     forget_propagations(model)
     watch = PoolWatch(model, lambda: read(call()), (nodes, graphs))
