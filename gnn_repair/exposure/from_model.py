@@ -33,11 +33,13 @@ from gnn_repair.exposure.model_output import (
     refuse_node_types,
 )
 from gnn_repair.exposure.model_state import forget_propagations, refuse_compiled, resting
+from gnn_repair.exposure.outputs import Outputs, check_outputs, without_anchor
 from gnn_repair.exposure.probes import EXACT, deviation
 from gnn_repair.exposure.products import is_feature_map
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.rules import FILTERS
 from gnn_repair.exposure.tails.from_model import expose_tailed
+from gnn_repair.exposure.tails.model_replay import replay_of
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 
@@ -53,6 +55,7 @@ def expose(
     forward: Forward | None = None,
     tolerance: float | None = None,
     expected: Any = None,
+    outputs: Outputs | None = None,
 ) -> Exposure | TailedExposure: ...
 def expose(
     model: Frozen | nn.Module,
@@ -62,6 +65,7 @@ def expose(
     forward: Forward | None = None,
     tolerance: float | None = None,
     expected: Any = None,
+    outputs: Outputs | None = None,
 ) -> Exposure | TailedExposure:
     """Write a trained model's logits as z⁰ = β + Σ_g A_g L_g, or as z⁰ = T(o + Σ_g A_g H_g).
 
@@ -78,6 +82,9 @@ def expose(
             for float64 unless given.
         expected: what you know the model to give, logits [N, C] or predicted classes [N]; where
             the model as it is called here differs from it, nothing is exposed.
+        outputs: what the model gives: rival ``classes``, ``labels`` (each there where its own
+            logit is positive) or plain ``values``. Unless given, data.y decides: several zeros
+            and ones a node are labels, other real numbers are values, anything else classes.
 
     Returns:
         The exposure, certified by running the model on randomly reweighted messages. A model that
@@ -91,6 +98,7 @@ def expose(
     """
     if hops not in ("paths", "last"):
         raise InputError(f"hops is {hops!r}; choose 'paths' or 'last'")
+    check_outputs(outputs)
     if isinstance(model, Frozen):
         from gnn_repair.exposure.from_backbone import expose_frozen
 
@@ -104,7 +112,7 @@ def expose(
     refuse_compiled(model)
     data = one_graph(data, model, forward)
     with resting(model), torch.no_grad():
-        return expose_probing(model, data, hops, forward, tolerance, expected)[0]
+        return expose_probing(model, data, hops, forward, tolerance, expected, outputs)[0]
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -131,17 +139,21 @@ def expose_probing(
     forward: Forward | None = None,
     tolerance: float | None = None,
     expected: Any = None,
+    outputs: Outputs | None = None,
+    replayed: bool = False,
 ) -> tuple[Exposure | TailedExposure, FinalAggregation]:
-    """The certified exposure, and what was found on the way."""
+    """The certified exposure, and what was found on the way; with its replay where asked for."""
     refuse_node_types(data, model, forward is not None)
     call = invocation(model, data, forward)
     output = call()
     nodes = count_nodes(data)
-    read = read_output(output, nodes, partial(why_rows, model, call), count_classes(data, nodes))
+    why = partial(why_rows, model, call)
+    read = read_output(output, nodes, why, count_classes(data, nodes), outputs, data)
     logits, called = read(output), call.text + read.text
     check_numbers(logits, model, data)
+    anchored = read.outputs != "classes"
     if expected is not None:
-        check_expected(expected, logits, read.binary, called)
+        check_expected(expected, logits[:, int(anchored) :], read.binary, called)
     cached = forget_propagations(model)
     watch = watch_of(model, data, lambda: read(call()), logits.shape[0])
     with watch.installed():
@@ -152,18 +164,22 @@ def expose_probing(
         if not finding.mixtures and not finding.nodewise:
             raise ExposureRefused(_why_not(watch, trace, finding))
         embedding = head.embedding(logits, read.binary)
-        fingerprint = fingerprint_of_model(model, hops, logits.shape[1])
+        fingerprint = fingerprint_of_model(model, hops, logits.shape[1] - anchored)
         words = words_of(model, finding, embedding, called, fingerprint)
         if not finding.mixtures:
-            return expose_tailed(watch, trace, finding.nodewise, words, tolerance), finding
+            tailed = expose_tailed(watch, trace, finding.nodewise, words, tolerance)
+            finding.replay = tailed.replay if replayed else None
+            return (without_anchor(tailed, read.outputs) if anchored else tailed), finding
         # Earlier layers' arguments are large and of no further use.
         trace.calls = [call for call in trace.calls if call.site in finding.tails]
         exposure, order = assemble(finding.mixtures, finding.tails, logits, words)
         residual = certify(watch, exposure, order, finding.mixtures, trace, finding.centred)
+        if replayed:
+            finding.replay = replay_of(watch, finding.mixtures, trace, order)
     _check_residual(residual, tolerance, logits, finding)
     # Not yet seen by anybody, and validated a moment ago: no need to build it anew.
     object.__setattr__(exposure, "residual", residual)
-    return exposure, finding
+    return (without_anchor(exposure, read.outputs) if anchored else exposure), finding
 
 
 def words_of(

@@ -18,6 +18,7 @@ from gnn_repair.exposure.known_aggregation import UnplannedError, find_known
 from gnn_repair.exposure.model_call import Forward, invocation
 from gnn_repair.exposure.model_output import Reading, count_classes, count_nodes, read_output
 from gnn_repair.exposure.model_state import forget_propagations, refuse_compiled, resting
+from gnn_repair.exposure.outputs import Outputs, without_anchor
 from gnn_repair.exposure.tails.from_model import expose_tailed
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
@@ -30,9 +31,9 @@ class ExposurePlan:
     or a run does not go through the same propagates, everything is found anew.
     """
 
-    def __init__(self, model: nn.Module, hops: str = "paths") -> None:
+    def __init__(self, model: nn.Module, hops: str = "paths", outputs: Outputs = "classes") -> None:
         refuse_compiled(model)
-        self.model, self.hops = model, hops
+        self.model, self.hops, self.outputs = model, hops, outputs
         self._finding: FinalAggregation | None = None
         self._fingerprint: tuple[str, ...] = ()
         self._weights: tuple[tuple[int, int], ...] = ()
@@ -46,7 +47,9 @@ class ExposurePlan:
                     return self._again(data, forward, self._finding)
                 except UnplannedError:
                     pass
-            exposure, finding = expose_probing(self.model, data, self.hops, forward)
+            exposure, finding = expose_probing(
+                self.model, data, self.hops, forward, outputs=self.outputs
+            )
         for mixtures in (finding.mixtures, finding.nodewise):
             mixtures.clear()  # of this graph, and large
         self._finding, self._fingerprint = finding, exposure.fingerprint
@@ -69,7 +72,8 @@ class ExposurePlan:
             if not readings:
                 why: Callable[[Tensor, int], str] = partial(why_rows, self.model, call)
                 nodes = count_nodes(data)
-                readings.append(read_output(output, nodes, why, count_classes(data, nodes)))
+                classes = count_classes(data, nodes)
+                readings.append(read_output(output, nodes, why, classes, self.outputs))
             return readings[0](output)
 
         forget_propagations(self.model)
@@ -80,8 +84,12 @@ class ExposurePlan:
             finding = find_known(watch, trace, self.hops, known)
             embedding = head.embedding(trace.output, readings[0].binary)
             words = words_of(self.model, finding, embedding, call.text, self._fingerprint)
+            found: Exposure | TailedExposure
             if finding.mixtures:
-                return assemble(finding.mixtures, finding.tails, trace.output, words)[0]
-            if not finding.nodewise:
+                found = assemble(finding.mixtures, finding.tails, trace.output, words)[0]
+            elif not finding.nodewise:
                 raise UnplannedError
-            return expose_tailed(watch, trace, finding.nodewise, words, None, certified=False)
+            else:
+                nodewise = finding.nodewise
+                found = expose_tailed(watch, trace, nodewise, words, None, certified=False)
+        return found if self.outputs == "classes" else without_anchor(found, self.outputs)

@@ -22,9 +22,9 @@ from gnn_repair.files import (
 KIND = "gnn-repair exposure"
 HEADER = {
     "groups": list, "root": bool, "origin": str, "fixed": str, "residual": float | None,
-    "fingerprint": list, "called": str,
+    "fingerprint": list, "called": str, "outputs": str,
 }  # fmt: skip
-ABSENT: dict[str, Any] = {"fingerprint": [], "called": ""}
+ABSENT: dict[str, Any] = {"fingerprint": [], "called": "", "outputs": "classes"}
 """What files of earlier versions leave out, and what that means."""
 PIECES = {
     "recipients": (1, INDEX),

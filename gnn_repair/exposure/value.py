@@ -119,6 +119,9 @@ class Exposure:
     """[S]: a digest of each member's weights, the same on every graph; empty: not known."""
     called: str = ""
     """How the model was run, such as ``forward(x, edge_index, edge_weight=data.edge_attr)``."""
+    outputs: str = "classes"
+    """What the C columns are: rival ``classes``, ``labels`` (each there where its own logit is
+    positive) or plain ``values``."""
 
     def __post_init__(self) -> None:
         check_exposure(self)
@@ -272,6 +275,7 @@ class Exposure:
             "residual": self.residual,
             "fingerprint": list(self.fingerprint),
             "called": self.called,
+            "outputs": self.outputs,
         }
         write_pieces(path, header, self._tensors())
 

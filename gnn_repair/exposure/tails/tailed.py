@@ -158,6 +158,11 @@ class TailedExposure:
         return self.aggregate.called
 
     @property
+    def outputs(self) -> str:
+        """What the C outputs are: ``classes``, ``labels`` or ``values``."""
+        return self.aggregate.outputs
+
+    @property
     def scope(self) -> str:
         """``last hop only`` where a filter of several hops shows its last alone; else empty."""
         return self.aggregate.scope
