@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
 from gnn_repair.exposure.argument_choice import choose_arguments
 from gnn_repair.exposure.links.gathers import Gathers
-from gnn_repair.exposure.model_call import Forward
+from gnn_repair.exposure.model_call import Forward, Invocation
 
 LINK = re.compile(r"edge_label_index|link|pair|(label|target|query|pred|pos)_?edge")
 """Names of a forward's parameter for the links to predict."""
@@ -134,12 +134,13 @@ def _encoder(
     model: nn.Module, data: Any, forward: Forward | None, methods: bool
 ) -> tuple[Callable[[], Tensor], str]:
     if forward is not None:
-        return lambda: forward(model, data), "forward="
+        return Invocation(lambda: forward(model, data), "given by forward="), "forward="
     call: Any = model.encode if methods else model
     shown = _signed(call, getattr(model, "encoder", None)) if methods else model
     plan, text = choose_arguments(shown, data)
     arguments = {name: given.value for name, given in plan.items()}
-    return lambda: call(**arguments), text.replace("forward", "encode" if methods else "forward")
+    text = text.replace("forward", "encode" if methods else "forward")
+    return Invocation(lambda: call(**arguments), text), text
 
 
 def _signed(method: Callable[..., Any], inner: Any) -> nn.Module:

@@ -28,6 +28,7 @@ from gnn_repair.exposure.tails.logit_form import (
     logit_of,
     without_sigmoid,
 )
+from gnn_repair.exposure.tails.opaque import Opaque
 from gnn_repair.exposure.tails.operations import TailGraph
 from gnn_repair.exposure.tails.simplify import simplified
 from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
@@ -183,7 +184,13 @@ class _Exposing:
         except (ExposureRefused, Unfollowed) as refusal:
             return affine_by_probing(self.scores, embedding, refusal)
         steps = simplified(tracer.builder.operations, tracer.builder.widths, value)
-        return TailGraph(embedding.shape[1], tuple(steps))
+        followed = TailGraph(embedding.shape[1], tuple(steps))
+        if not any(isinstance(step, Opaque) for step in steps):
+            return followed
+        try:  # what was not understood may still be affine
+            return affine_by_probing(self.scores, embedding, ExposureRefused("it is opaque"))
+        except ExposureRefused:
+            return followed
 
     def _certify(self, found: Exposure | TailedExposure, replay: _Replay) -> float:
         """Largest difference between the model run with reweighted messages and what was found."""
