@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.model_arguments import field
 from gnn_repair.exposure.tails.operations import Select, TailGraph
 
 if TYPE_CHECKING:
@@ -44,6 +43,8 @@ def infer_outputs(data: Any, columns: int, nodes: int) -> Outputs:
         columns: how many outputs the model has a node.
         nodes: N.
     """
+    from gnn_repair.exposure.model_arguments import field  # needs PyG, which loads slowly
+
     y = field(data, "y")
     if not isinstance(y, Tensor) or y.is_complex() or y.shape[:1] != (nodes,) or not nodes:
         return "classes"

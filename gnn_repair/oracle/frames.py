@@ -12,6 +12,7 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.exposure.arguments import classes_for
+from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.oracle.tables import check_solution
 from gnn_repair.thresholds import ACTIVE
 
@@ -106,6 +107,7 @@ def confusion_by_reach(
     One row a pair of true and predicted class among the nodes asked about with their true class:
     ``nodes``, of which ``can`` win, ``cannot``, or stay ``undecided``.
     """
+    require_outputs(exposure, "classes")
     _check_same(solution, exposure)
     true = classes_for(exposure, y).cpu().numpy()
     own = solution.target == true[solution.node]

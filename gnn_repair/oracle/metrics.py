@@ -14,6 +14,7 @@ from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.notebook import shown
 from gnn_repair.oracle.counting import ReachCounts, count_reach, mean_over_members
+from gnn_repair.oracle.labels.solution import LabelSolution
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tables import Floats, Integers
@@ -230,6 +231,8 @@ def summarise(
     exposure: Exposure | TailedExposure, solution: OracleSolution | TailSolution
 ) -> Reach | TailReach:
     """The figures of a solution whose targets are the true classes."""
+    if isinstance(solution, LabelSolution):
+        raise InputError("a LabelSolution is summarised by reach(exposure, y [N, K])")
     if isinstance(exposure, TailedExposure) or not isinstance(solution, OracleSolution):
         return _summarise_tail(exposure, solution)
     predicted = exposure.frozen_logits.argmax(2).cpu().numpy()

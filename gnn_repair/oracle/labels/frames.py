@@ -50,7 +50,8 @@ def _subjects(solution: LabelSolution) -> dict[str, Any]:
     if solution.links is not None:
         ends = {"source": solution.links[:, 0], "target": solution.links[:, 1]}
         return {"member": solution.member, "link": solution.node, **ends}
-    return {"member": solution.member, "node": solution.node, solution.noun: solution.target}
+    number = "output" if solution.noun == "value" else solution.noun
+    return {"member": solution.member, "node": solution.node, number: solution.target}
 
 
 def active_terms(solution: LabelSolution, index: int) -> tuple[tuple[int, float], ...]:

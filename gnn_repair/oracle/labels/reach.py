@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.f1 import F1, F1Counts
@@ -124,6 +125,8 @@ def label_reach(
     """How often an admissible reweighting puts a label on its true side."""
     if isinstance(y, str):
         raise InputError("y must hold the truths [N, K]; without them use solve_labels")
+    if isinstance(exposure, Exposure | TailedExposure):
+        require_outputs(exposure, "labels")
     return summarise_labels(exposure, solve_labels(exposure, y, mask, threads=threads))
 
 
