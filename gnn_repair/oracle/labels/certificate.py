@@ -60,8 +60,8 @@ class LabelVerification:
         verdict = "all hold" if self.ok else "NOT all hold"
         return (
             f"{self.questions:,} certificates, {verdict}: mass {self.mass:.1e}, margin "
-            f"{self.margin:.1e}, bound {self.bound:.1e}; {self.misplaced:,} with misplaced terms, "
-            f"{self.unproven:,} parts unproven"
+            f"{self.margin:.1e}, bound {self.bound:.1e}; {self.misplaced:,} with misplaced terms"
+            + (f", {self.unproven:,} outputs whose proofs fail" if self.unproven else "")
         )
 
 
