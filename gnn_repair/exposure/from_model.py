@@ -102,6 +102,8 @@ def expose(
     if isinstance(model, Frozen):
         from gnn_repair.exposure.from_backbone import expose_frozen
 
+        if outputs not in (None, "classes"):
+            raise InputError(f"a frozen backbone's outputs are classes, not {outputs}")
         exposure = expose_frozen(model)
         if expected is not None:
             _check_members(expected, exposure)

@@ -159,11 +159,16 @@ def test_files_keep_what_outputs_are(tmp_path):
     exposure = gr.expose(Network(3), graph(several(3)))
     exposure.save(tmp_path / "plain")
     assert gr.Exposure.load(tmp_path / "plain").outputs == "labels"
-    bent = gr.expose(Network(3, lambda z: nn.functional.elu(z)), graph(several(3)))
+    torch.manual_seed(0)
+    model = Network(3, lambda z: nn.functional.elu(z))
+    bent = gr.expose(model, graph(), outputs="labels")
     bent.save(tmp_path / "bent")
     again = TailedExposure.load(tmp_path / "bent")
     assert again.outputs == "labels"
     assert again.num_classes == 3
+    whole = again.bind(model, graph())
+    alpha = bent.coefficients[0]
+    assert torch.equal(whole.replay(alpha), bent.replay(alpha))
 
 
 def test_expected_outputs_are_compared():

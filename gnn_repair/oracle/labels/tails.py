@@ -66,7 +66,8 @@ def _one_output(tail: TailGraph, width: int, output: int, limit: Tensor) -> Tail
 
 def _against(replay: Replay, output: int, limit: Tensor) -> Replay:
     def run(coefficients: Tensor) -> Tensor:
-        column = replay(coefficients)[:, output].double() - limit.cpu()
+        said = replay(coefficients)[:, output].double()
+        column = said - limit.to(said.device)
         return torch.stack([torch.zeros_like(column), column], 1)
 
     return run
