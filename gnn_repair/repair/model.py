@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
 from gnn_repair.exposure.plan import ExposurePlan
+from gnn_repair.exposure.tails.logit_form import TAKEN_OFF
 from gnn_repair.files import contents_of, load_tensors, save_tensors
 from gnn_repair.repair.fitted import STATISTICS, FittedRepair
 from gnn_repair.repair.registry import fitted_of
@@ -83,6 +84,8 @@ class RepairedModel(nn.Module):
         """Repaired logits [N, C] for what the model's own forward takes."""
         exposure = self._exposed(args, kwargs)
         logits = self.fitted.logits(exposure)[0]
+        if TAKEN_OFF in exposure.called:  # the model gives probabilities, and so must this
+            logits = logits.sigmoid()
         return logits.to(exposure.state.dtype)
 
     def changes(self, *args: Any, **kwargs: Any) -> pd.DataFrame:

@@ -145,6 +145,23 @@ def test_one_label_alone_can_be_repaired(data):
     assert found["micro_f1"][1] == pytest.approx(found["macro_f1"][1])
 
 
+def test_a_model_of_probabilities_is_served_with_probabilities(data, exposure):
+    class Squashed(Ear):
+        def forward(self, x, edge_index):
+            return super().forward(x, edge_index).sigmoid()
+
+    squashed = gr.expose(Squashed(4), data)
+    assert torch.allclose(squashed.frozen_logits, exposure.frozen_logits, atol=1e-5)
+    masks = (data.train_mask, data.val_mask)
+    plain = gr.RefitHead(budget=FEW).fit(exposure, data.y, *masks, device="cpu")
+    fitted = gr.RefitHead(budget=FEW).fit(squashed, data.y, *masks, device="cpu")
+    served = gr.repaired(Squashed(4), fitted)(data.x, data.edge_index)
+    other = gr.repaired(Ear(4), plain)(data.x, data.edge_index)
+    assert torch.allclose(served, other.sigmoid(), atol=1e-4)
+    again = gr.repaired(Squashed(4), fitted)
+    assert torch.equal(again(data.x, data.edge_index), again(data.x, data.edge_index))
+
+
 def test_unknown_labels_are_not_learned_from(data, exposure):
     y = data.y.double()
     y[data.train_mask] = float("nan")
