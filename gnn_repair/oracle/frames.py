@@ -107,8 +107,8 @@ def confusion_by_reach(
     One row a pair of true and predicted class among the nodes asked about with their true class:
     ``nodes``, of which ``can`` win, ``cannot``, or stay ``undecided``.
     """
-    require_outputs(exposure, "classes")
     _check_same(solution, exposure)
+    require_outputs(exposure, "classes")
     true = classes_for(exposure, y).cpu().numpy()
     own = solution.target == true[solution.node]
     if not own.any():

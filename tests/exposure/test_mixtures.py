@@ -195,5 +195,5 @@ def test_what_an_exposure_is_unless_it_says_so() -> None:
     defaults = {f.name: f.default for f in fields(Exposure) if f.default is not MISSING}
     assert defaults == {
         "root": False, "origin": "", "fixed": "biases", "embedding": None, "residual": None,
-        "fingerprint": (), "called": "",
+        "fingerprint": (), "called": "", "outputs": "classes",
     }  # fmt: skip

@@ -25,6 +25,8 @@ ARRAYS: dict[str, type] = {
     "wanted": np.bool_,
 }
 """Every array and its type; see :class:`~gnn_repair.oracle.labels.solution.LabelSolution`."""
+LARGEST = 1e300
+"""No threshold is larger: sums with it stay finite."""
 QUESTIONS = ("member", "recipient", "node", "target", "wanted", "margin", "bound")
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -42,7 +44,7 @@ def read_solution(path: str | Path) -> dict[str, Any]:
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     with contents_of(path):
         _check(header, arrays)
-    return {**arrays, **header}
+    return {**arrays, **header, "threshold": float(header["threshold"])}
 
 
 def write_range(path: str | Path, ends: Mapping[str, tuple[Arrays, dict[str, Any]]]) -> None:
@@ -69,7 +71,8 @@ def read_range(path: str | Path) -> dict[str, dict[str, Any]]:
             frozen = own.pop("frozen", None)
             _check(header[end], own)
             _require(_matches(frozen, own["margin"]), "frozen does not fit the ends")
-            ends[end] = {**own, **header[end], "frozen": frozen}
+            limit = float(header[end]["threshold"])
+            ends[end] = {**own, **header[end], "threshold": limit, "frozen": frozen}
         same = all((ends["low"][n] == ends["high"][n]).all() for n in ("node", "target"))
         _require(same, "its two ends are not of the same outputs")
         _require(not any(n.partition("/")[0] not in ends for n in tensors), "it holds more")
@@ -94,6 +97,8 @@ def _require(condition: bool | np.bool_, message: str) -> None:
 def _check(header: dict[str, Any], arrays: Arrays) -> None:
     check_fields(header, HEADER, "header")
     _require(header["skipped"] >= 0, f"skipped is {header['skipped']}")
+    # JSON's whole numbers have no end, and are read as real ones.
+    _require(abs(header["threshold"]) <= LARGEST, f"threshold is beyond {LARGEST}")
     _require(header["noun"] in NOUNS, f"its outputs are called {header['noun'][:40]!r}")
     names = ", ".join(sorted(ARRAYS.keys() ^ (arrays.keys() - {"links"})))
     _require(not names, f"{names[:80]} is missing or no array of a label solution")
@@ -123,6 +128,10 @@ def _check_numbers(arrays: Arrays) -> None:
     for name in ("member", "recipient", "node", "target", "terms", "groups"):
         _require((arrays[name] >= 0).all(), f"{name} holds negative numbers")
     _require((arrays["sources"] >= -1).all(), "sources holds numbers below -1")
+    terms, starts = arrays["terms"], arrays["indptr"][1:-1]
+    rises = np.diff(terms) > 0
+    rises[starts[(starts > 0) & (starts < len(terms))] - 1] = True  # another question begins
+    _require(rises.all(), "terms must ascend within a question")
     share = arrays["coefficients"]
     _require((np.isfinite(share) & (share > 0)).all(), "coefficients must be positive and finite")
     _require(np.isfinite(arrays["margin"]).all(), "margin holds NaN or infinite values")

@@ -88,6 +88,7 @@ def test_a_file_that_was_changed_is_refused(tmp_path):
         "falling": (header, {**tensors, "indptr": tensors["indptr"].flip(0)}),
         "terms": (header, {**tensors, "terms": tensors["terms"][1:]}),
         "kind": (header, {**tensors, "margin": tensors["margin"].float()}),
+        "order": (header, {**tensors, "terms": tensors["terms"].flip(0)}),
         "node": (header, {**tensors, "node": -tensors["node"] - 1}),
         "links": (header, {**tensors, "links": torch.zeros(3, 2, dtype=torch.long)}),
     }
