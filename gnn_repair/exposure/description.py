@@ -57,8 +57,13 @@ def counted_outputs(exposure: Exposure, count: int | None = None) -> str:
 def _recipients(exposure: Exposure) -> str:
     """``3 recipients``, and of how many nodes where some were left out."""
     count, nodes = exposure.num_recipients, exposure.num_nodes
+    if exposure.graph_starts is not None:
+        some = f" of {nodes:,}" * (count < nodes)
+        return f"{count:,}{some} graphs with {exposure.num_sources:,} nodes"
     noun = "recipient" if count == 1 else "recipients"
-    return f"{count:,} {noun}" if count == nodes else f"{count:,} {noun} of {nodes:,} nodes"
+    kind = f" ({exposure.names.recipient})" if exposure.names.typed else ""
+    whole = "" if count == nodes else f" of {nodes:,} nodes"
+    return f"{count:,} {noun}{kind}{whole}"
 
 
 def _size(exposure: Exposure, group: int) -> str:

@@ -39,7 +39,7 @@ OUTPUTS = [
     "tests/oracle/labels",
     "tests/exposure/test_outputs.py",
     "tests/exposure/links",
-    "tests/repair/test_labels.py",
+    "tests/repair/test_label_repairs.py",
     "tests/datasets/test_planted_outputs.py",
 ]
 TESTS = {

@@ -17,6 +17,7 @@ from gnn_repair.exposure.links.assembly import by_link, joined, link_mixture, ro
 from gnn_repair.exposure.links.calls import Decoder, LinkCall, link_call
 from gnn_repair.exposure.links.value import ENDS, LinkExposure
 from gnn_repair.exposure.model_call import Forward, one_graph
+from gnn_repair.exposure.model_on_data import on_data
 from gnn_repair.exposure.model_state import refuse_compiled, resting
 from gnn_repair.exposure.probes import EXACT, deviation
 from gnn_repair.exposure.tails.builder import Unfollowed
@@ -125,15 +126,10 @@ class _Exposing:
         self.fixed = self.tables[1 - end][behind[1 - end]]
 
     def expose(self, hops: str, tolerance: float | None) -> LinkExposure:
-        encoder, finding = expose_probing(
-            self.call.model,
-            self.data,
-            hops,
-            lambda *_: self.call.run(self.links)[1][self.end],
-            tolerance,
-            outputs="values",
-            replayed=True,
+        subject = on_data(
+            self.call.model, self.data, lambda *_: self.call.run(self.links)[1][self.end], None
         )
+        encoder, finding = expose_probing(subject, hops, tolerance, outputs="values", replayed=True)
         assert finding.replay is not None
         embed: Replay = finding.replay
         nodes, before = split(encoder)

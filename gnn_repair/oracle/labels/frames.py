@@ -54,10 +54,13 @@ def _subjects(solution: LabelSolution) -> dict[str, Any]:
     return {"member": solution.member, "node": solution.node, number: solution.target}
 
 
-def active_terms(solution: LabelSolution, index: int) -> tuple[tuple[int, float], ...]:
+def active_terms(solution: LabelSolution, index: int) -> tuple[tuple[Any, float], ...]:
     """(source, λ) of a question's active terms, the largest λ first."""
     part = slice(solution.indptr[index], solution.indptr[index + 1])
-    pairs = zip(solution.sources[part].tolist(), solution.coefficients[part].tolist(), strict=True)
+    sources = solution.sources[part].tolist()
+    if solution.names.typed:
+        sources = [solution.names.sender(source) for source in sources]
+    pairs = zip(sources, solution.coefficients[part].tolist(), strict=True)
     return tuple(sorted((p for p in pairs if p[1] > ACTIVE), key=lambda pair: -pair[1]))
 
 

@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.names import NodeNames
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 from gnn_repair.oracle.flat_arrays import PER_TERM
 
 KIND = "gnn-repair label solution"
 RANGE = "gnn-repair value range"
-HEADER = {"threshold": float, "skipped": int, "noun": str, "scope": str}
+HEADER = {"threshold": float, "skipped": int, "noun": str, "scope": str, "names": dict | None}
 NOUNS = ("label", "value", "link")
 ARRAYS: dict[str, type] = {
     **dict.fromkeys(("member", "recipient", "node", "target", "indptr"), np.int64),
@@ -44,7 +45,13 @@ def read_solution(path: str | Path) -> dict[str, Any]:
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     with contents_of(path):
         _check(header, arrays)
-    return {**arrays, **header, "threshold": float(header["threshold"])}
+        return {**arrays, **_words(header)}
+
+
+def _words(header: dict[str, Any]) -> dict[str, Any]:
+    """The header's values by the solution's field names."""
+    names = NodeNames.of_header(header["names"])
+    return {**header, "threshold": float(header["threshold"]), "names": names}
 
 
 def write_range(path: str | Path, ends: Mapping[str, tuple[Arrays, dict[str, Any]]]) -> None:
@@ -71,8 +78,7 @@ def read_range(path: str | Path) -> dict[str, dict[str, Any]]:
             frozen = own.pop("frozen", None)
             _check(header[end], own)
             _require(_matches(frozen, own["margin"]), "frozen does not fit the ends")
-            limit = float(header[end]["threshold"])
-            ends[end] = {**own, **header[end], "threshold": limit, "frozen": frozen}
+            ends[end] = {**own, **_words(header[end]), "frozen": frozen}
         same = all((ends["low"][n] == ends["high"][n]).all() for n in ("node", "target"))
         _require(same, "its two ends are not of the same outputs")
         _require(not any(n.partition("/")[0] not in ends for n in tensors), "it holds more")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.notebook import ROWS, shown
 from gnn_repair.oracle.flat_arrays import PER_TERM, support_entries
 from gnn_repair.oracle.labels.saving import ARRAYS, read_solution, write_solution
@@ -73,6 +74,8 @@ class LabelSolution:
     """What an output is called: ``label``, ``value`` or ``link``."""
     scope: str = ""
     """What of the model was reweighted where that is not all (``Exposure.scope``)."""
+    names: NodeNames = ONE_KIND
+    """What nodes and groups are called."""
     links: Integers | None = None
     """[L, 2]: the end nodes, where recipients are links."""
     parts: tuple[TailPart, ...] = field(default=(), repr=False)
@@ -118,7 +121,7 @@ class LabelSolution:
         """The answers about one node, one per output and member; print them."""
         chosen = np.flatnonzero(self.node == as_whole(node, "node"))
         if not len(chosen):
-            raise InputError(f"node {node} was not solved; add it to nodes")
+            raise InputError(f"{self.names.node(node)} was not solved; add it to nodes")
         return tuple(self[int(i)] for i in chosen)
 
     @overload
@@ -160,13 +163,14 @@ class LabelSolution:
             verdict=str(self.verdict[i]),
             reason=f"its margin is at least {self.margin[i]:.4g} and at most {self.bound[i]:.4g}",
             scope=self.scope,
+            names=self.names,
         )
 
     def subject(self, i: int) -> str:
         """What question i is about, in words."""
         if self.links is not None:
             return f"link {self.links[i, 0]} → {self.links[i, 1]}"
-        return f"node {self.node[i]}, {self.noun} {self.target[i]}"
+        return f"{self.names.node(self.node[i])}, {self.noun} {self.target[i]}"
 
     def check(self, exposure: Exposure | TailedExposure | Any) -> LabelVerification:
         """Verify every λ and every bound from the exposure alone, without the solver's code."""
@@ -189,7 +193,9 @@ class LabelSolution:
         if self.links is not None:
             arrays["links"] = self.links
         names = ("threshold", "skipped", "noun", "scope")
-        return arrays, {name: getattr(self, name) for name in names}
+        header: dict[str, Any] = {name: getattr(self, name) for name in names}
+        header["names"] = self.names.header() if self.names.typed else None
+        return arrays, header
 
     @classmethod
     def load(cls, path: str | Path) -> LabelSolution:

@@ -153,4 +153,5 @@ def _packed(
         skipped=asked.skipped,
         noun="value" if exposure.outputs == "values" else "label",
         scope=exposure.scope,
+        names=exposure.term_names,
     )

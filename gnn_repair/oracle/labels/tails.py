@@ -129,6 +129,7 @@ def joined(
         skipped=skipped,
         noun="value" if exposure.outputs == "values" else "label",
         scope=exposure.scope,
+        names=exposure.term_names,
         parts=tuple(parts),
     )
 

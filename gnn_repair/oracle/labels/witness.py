@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.oracle.tables import Floats, Integers
-from gnn_repair.oracle.witness import sender
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 SHOWN = 6
@@ -34,6 +34,8 @@ class LabelWitness:
     reason: str = ""
     scope: str = ""
     """What of the model was reweighted where that is not all."""
+    names: NodeNames = ONE_KIND
+    """What nodes and groups are called."""
 
     @property
     def value(self) -> float:
@@ -76,5 +78,6 @@ class LabelWitness:
         return (shown or "no message") + (f" and {more} more" if more > 0 else "")
 
     def _sender(self, i: int) -> str:
-        group = f", group {self.groups[i]}" if self.groups.any() else ""
-        return f"{sender(self.sources[i])} (λ {self.coefficients[i]:.4g}{group})"
+        named = self.names.typed or self.groups.any()
+        group = f", {self.names.group(self.groups[i])}" if named else ""
+        return f"{self.names.sender(self.sources[i])} (λ {self.coefficients[i]:.4g}{group})"
