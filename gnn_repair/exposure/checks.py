@@ -81,9 +81,11 @@ KINDS: dict[str, tuple[int, tuple[torch.dtype, ...]]] = {
     "sources": (1, (torch.int32,)),
     "embedding": (3, FLOATING),
     "n_id": (1, (torch.int64,)),
+    "graph_starts": (1, (torch.int64,)),
 }
-OPTIONAL = ("embedding", "n_id")
 """Axes and number types of every tensor: the kernels read memory by them."""
+OPTIONAL = ("embedding", "n_id", "graph_starts")
+"""Tensors that may be None."""
 
 
 def _check_kinds(exposure: Exposure) -> None:
@@ -116,7 +118,10 @@ def _check_shapes(exposure: Exposure) -> None:
     nodes = exposure.fixed_logits.shape[1]
     recipients, groups = exposure.recipients.numel(), len(exposure.groups)
     _require(groups >= 1, "an exposure needs at least one group")
-    _require(classes >= 2, f"an exposure needs at least two classes, not {classes}")
+    named = exposure.outputs in ("classes", "labels", "values")
+    _require(named, f"outputs is {exposure.outputs!r:.40}, none of classes, labels and values")
+    least = 2 if exposure.outputs == "classes" else 1
+    _require(classes >= least, f"an exposure needs at least two classes, not {classes}")
     expected: dict[str, tuple[int, ...]] = {
         "segments": (recipients * groups + 1,),
         "coefficients": (_shared(exposure.coefficients, members), exposure.rows.numel()),
@@ -137,6 +142,8 @@ def _check_shapes(exposure: Exposure) -> None:
         expected["embedding"] = (members, nodes, exposure.embedding.shape[-1])
     if exposure.n_id is not None:
         expected["n_id"] = (nodes,)
+    if exposure.graph_starts is not None:
+        expected["graph_starts"] = (nodes + 1,)
     for name, shape in expected.items():
         found = tuple(getattr(exposure, name).shape)
         _require(found == shape, f"{name} has shape {list(found)} instead of {list(shape)}")
@@ -154,7 +161,8 @@ def _check_terms(exposure: Exposure) -> None:
     _check_index(exposure.rows, exposure.contributions.shape[1], "rows")
     _check_index(exposure.recipients, exposure.num_nodes, "recipients")
     _check_index(exposure.message_rows, exposure.messages.shape[1], "message_rows")
-    _check_index(exposure.sources, exposure.num_nodes, "sources", low=-1)
+    _check_graphs(exposure)
+    _check_index(exposure.sources, exposure.num_sources, "sources", low=-1)
     if exposure.n_id is not None:
         negative = bool((exposure.n_id < 0).any())
         _require(not negative, "n_id holds negative numbers; give each node's number in the graph")
@@ -167,6 +175,14 @@ def _is_finite(values: Tensor) -> bool:
     if values.numel() == 0:
         return True
     return all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(values))
+
+
+def _check_graphs(exposure: Exposure) -> None:
+    starts = exposure.graph_starts
+    if starts is not None:
+        ends = bool(starts[0] == 0) and bool(starts[-1] == exposure.num_sources)
+        rising = ends and bool((starts.diff() >= 0).all())
+        _require(rising, "graph_starts must rise from 0 to the number of nodes")
 
 
 def _check_index(index: Tensor, size: int, name: str, low: int = 0) -> None:
@@ -183,4 +199,5 @@ def _check_masses(exposure: Exposure) -> None:
     if wrong.numel():
         _, recipient, group = wrong[0].tolist()
         node, name = int(exposure.recipients[recipient]), exposure.groups[group].name
-        raise InputError(f"group {name} of node {node} has terms but no mass; leave its terms out")
+        owner = exposure.names.node(node)
+        raise InputError(f"group {name} of {owner} has terms but no mass; leave its terms out")

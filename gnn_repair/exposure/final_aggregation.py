@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.diagnosis import unruly
 from gnn_repair.exposure.filters import FoundFilter, chained, find_filter
+from gnn_repair.exposure.hetero.mixtures import mixtures_of_parts
 from gnn_repair.exposure.mixtures import Mixture, mixtures_of_split
 from gnn_repair.exposure.probes import (
     AFFINE_SLACK,
@@ -54,6 +56,9 @@ class FinalAggregation:
 
     probed_filter: bool = False
     """Whether several hops were found to be one filter by probing."""
+
+    replay: Callable[[Tensor], Tensor] | None = None
+    """Where asked for: λ [T] → the outputs of the model itself, run with reweighted messages."""
 
     left_out: list[str] = field(default_factory=list)
     """Why the logits' other node-wise propagates are no mixtures; they stay in the fixed part."""
@@ -187,7 +192,10 @@ class Finder:
                 continue
             if several or call.site in self.finding.chain:
                 split = replace(split, rule=f"{split.rule}; {LAST_HOP}, the rest is in h")
-            mixtures = mixtures_of_split(call, split, names)
+            if call.placement is not None:
+                mixtures = mixtures_of_parts(call, split)
+            else:
+                mixtures = mixtures_of_split(call, split, names)
             if self._split_error(mixtures, call.site) <= self.limit:
                 self.finding.splits[call.site] = number
                 return mixtures

@@ -14,6 +14,7 @@ from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.exposure.arguments import classes_for
+from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.oracle.tables import check_solution
 from gnn_repair.thresholds import ACTIVE
 
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 def solution_frame(
     solution: OracleSolution | TailSolution, status: Mapping[int, str]
 ) -> pd.DataFrame:
-    """One row an LP; ``terms`` holds (source, λ) of the active terms, the largest λ first."""
+    """One row an LP; ``terms`` holds (source, λ) of the active terms, the largest λ first.
+
+    Where there are several kinds of node a source is named, such as ``author 3``.
+    """
     return pd.DataFrame(
         {
             "member": solution.member,
@@ -42,10 +46,12 @@ def solution_frame(
     )
 
 
-def _active(solution: OracleSolution | TailSolution, index: int) -> tuple[tuple[int, float], ...]:
+def _active(solution: OracleSolution | TailSolution, index: int) -> tuple[tuple[Any, float], ...]:
     part = slice(solution.indptr[index], solution.indptr[index + 1])
-    sources = solution.named(solution.sources[part])
-    pairs = zip(sources.tolist(), solution.coefficients[part].tolist(), strict=True)
+    sources = solution.named(solution.sources[part]).tolist()
+    if solution.names.typed:
+        sources = [solution.names.sender(source) for source in sources]
+    pairs = zip(sources, solution.coefficients[part].tolist(), strict=True)
     return tuple(sorted((p for p in pairs if p[1] > ACTIVE), key=lambda pair: -pair[1]))
 
 
@@ -118,6 +124,9 @@ def source_ranking(
     ranked = ranked.reset_index(drop=True)
     if indispensable:
         ranked = ranked.merge(_needed(solution, exposure), on="source", how="left")
+    if solution.names.typed:
+        kind, ranked["source"] = solution.names.split(ranked["source"].to_numpy())
+        ranked.insert(0, "source_type", kind)
     return _written(ranked, csv)
 
 
@@ -153,6 +162,7 @@ def confusion_by_reach(
     write the frame to as well.
     """
     _check_same(solution, exposure)
+    require_outputs(exposure, "classes")
     true = classes_for(exposure, y).cpu().numpy()
     own = solution.target == true[solution.node]
     if not own.any():

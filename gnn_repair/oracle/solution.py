@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.notebook import ROWS, shown
 from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM, numbered, support_entries
 from gnn_repair.oracle.saving import ARRAYS, read_arrays, write_arrays
@@ -72,6 +73,8 @@ class OracleSolution:
     n_id: Integers | None = None
     """[N]: of a sampled subgraph, the graph's number of each node; ``node`` and ``sources`` are the
     exposure's own numbers, witnesses and frames say the graph's."""
+    names: NodeNames = ONE_KIND
+    """What nodes and groups are called."""
 
     def __len__(self) -> int:
         return len(self.margin)
@@ -154,7 +157,7 @@ class OracleSolution:
             chosen &= self.member == as_whole(member, "member")
             where = f" by member {member}"
         if not chosen.any():
-            raise InputError(f"node {node} was not solved{where}; add it to nodes")
+            raise InputError(f"{self.names.node(node)} was not solved{where}; add it to nodes")
         return tuple(self[int(i)] for i in np.flatnonzero(chosen))
 
     def named(self, nodes: Any) -> Any:
@@ -189,6 +192,7 @@ class OracleSolution:
             status=STATUS[int(self.status[place])],
             reason=self.reasons.get(place, ""),
             scope=self.scope,
+            names=self.names,
         )
 
     def _part(self, index: slice) -> OracleSolution:
@@ -217,12 +221,14 @@ class OracleSolution:
 
     def save(self, path: str | Path) -> None:
         """Write the solution as one safetensors file."""
-        header = {
+        header: dict[str, Any] = {
             "skipped": int(self.skipped),
             "method": self.method,
             "reasons": {str(i): reason for i, reason in self.reasons.items()},
             "scope": self.scope,
         }
+        if self.names.typed:
+            header["names"] = self.names.header()
         arrays = {name: getattr(self, name) for name in ARRAYS}
         if self.n_id is not None:
             arrays["n_id"] = self.n_id

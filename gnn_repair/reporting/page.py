@@ -26,6 +26,7 @@ SCRIPTS = (
     "readout.js",
     "terms.js",
     "neighbourhood.js",
+    "graphs.js",
     "list.js",
     "explorer.js",
     "main.js",

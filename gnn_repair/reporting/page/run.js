@@ -55,6 +55,7 @@ function className(run, index) {
   return index < 0 ? "unlabelled" : run.classes[index];
 }
 function nodeName(run, node) {
+  if (run.graph_starts) return pooledName(run, node);
   return run.names ? run.names[node] : String(node);
 }
 function isRight(run, i) {
