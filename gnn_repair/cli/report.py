@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,14 +58,14 @@ def report(
     overview alone unless --dataset and --backbone name one.
     """
     from gnn_repair.reporting import evidence_of, report_results, report_run, write_figures
-    from gnn_repair.reporting.runs import class_names_of
+    from gnn_repair.reporting.runs import class_names_of, made_of
     from gnn_repair.study.protocol import PAPER
     from gnn_repair.study.rerun import rerun
 
     check_target(out)
     if figures and figures.is_file():
         raise InputError(f"{figures} is a file; name a folder for the figures")
-    own = None
+    own, named = None, backbone
     if backbone is not None and is_own(backbone):
         own, backbone = load_own(backbone), short_name(backbone)
     source, protocol, results = _stored(store, digest) if store else (None, PAPER, None)
@@ -73,8 +74,13 @@ def report(
         if figures:
             raise InputError("figures show one case; name it with --dataset and --backbone")
         assert results is not None
-        typer.echo(f"{report_results(results, out, title=f'Study {store}')} (overview alone)")
+        command = typed("report", store=store, digest=digest)
+        written = report_results(
+            results, out, title=f"Study {store}", made=made_of(protocol, command)
+        )
+        typer.echo(f"{written} (overview alone)")
         return
+    named = named or case[1]
     run = rerun(
         *case,
         split,
@@ -90,8 +96,21 @@ def report(
         names = class_names_of(run)
         for path in write_figures(evidence_of(run), figures, node=node, class_names=names):
             typer.echo(path)
-    typer.echo(report_run(run, out, results))
+    command = typed(
+        "report", store=store, dataset=case[0], backbone=named, split=split,
+        methods=methods, digest=digest, root=root,
+    )  # fmt: skip
+    typer.echo(report_run(run, out, results, command=command))
     typer.echo(run.provenance(), err=True)
+
+
+def typed(name: str, **options: object) -> str:
+    """The command with these options, as one would type it again."""
+    words = ["gnn-repair", name]
+    for option, value in options.items():
+        if value is not None:
+            words += [f"--{option}", str(value)]
+    return shlex.join(words)
 
 
 def _stored(store: Path, digest: str | None) -> tuple[ResultsSource, Protocol, pd.DataFrame]:

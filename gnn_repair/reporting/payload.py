@@ -58,16 +58,22 @@ def run_payload(
     selection: str = "nodes",
     dataset: str = "",
     backbone: str = "",
+    split: int | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The run's words and its arrays."""
+    """The run's words and its arrays.
+
+    ``noun`` is what a recipient is called; recipients that are no nodes have their own word there.
+    """
     kept = within_budget(evidence)
     words = {
         "classes": _names(class_names, evidence.num_classes, "class"),
         "groups": list(evidence.groups),
         "names": None if node_names is None else _names(node_names, len(evidence.labels), "node"),
+        "noun": "node",
         "selection": selection,
         "dataset": dataset,
         "backbone": backbone,
+        "split": split,
         "unlabelled": evidence.unlabelled,
         "thresholds": {"reachable": REACHABLE, "active": ACTIVE},
         "left_out": int((~kept).sum()),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gnn_repair.reporting.evidence import Evidence, gather
 from gnn_repair.reporting.writing import report
+from gnn_repair.study.protocol import Protocol
 from gnn_repair.study.rerun import Rerun
 
 if TYPE_CHECKING:
@@ -30,8 +31,19 @@ def evidence_of(run: Rerun) -> Evidence:
     )
 
 
-def report_run(run: Rerun, path: str | Path, results: pd.DataFrame | None = None) -> Path:
-    """Write the page of a run; it says which run it is."""
+def made_of(protocol: Protocol, command: str = "") -> dict[str, str]:
+    """What a page's footer says of a study's protocol."""
+    made = {
+        "protocol": protocol.digest,
+        "seed": f"{protocol.backbones.seed} (backbone), {protocol.repairs.seed} (repairs)",
+    }
+    return {**made, "command": command} if command else made
+
+
+def report_run(
+    run: Rerun, path: str | Path, results: pd.DataFrame | None = None, *, command: str = ""
+) -> Path:
+    """Write the page of a run; it says which run it is, and the command that made it if given."""
     return report(
         run.exposure,
         run.data.y,
@@ -44,6 +56,9 @@ def report_run(run: Rerun, path: str | Path, results: pd.DataFrame | None = None
         dataset=run.case.dataset,
         backbone=run.case.backbone,
         title=f"{run.exposure.origin}, split {run.split}",
+        selection="test nodes",
+        split=run.split,
         note=run.provenance(),
+        made=made_of(run.worked.settings.protocol, command),
         results=results,
     )

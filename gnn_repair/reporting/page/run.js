@@ -25,6 +25,8 @@ function openRun(payload) {
   run.shortClasses = run.classes.map((name) => name.replace(/^class (?=\d+$)/, ""));
   run.position = new Map();
   for (let i = 0; i < run.count; i++) run.position.set(run.nodes[i], i);
+  // How much node i changed between what is compared; nothing is compared at first.
+  run.changed = () => 0;
   if (arrays.edge_sources) run.neighbours = neighboursOf(run);
   return run;
 }
@@ -54,8 +56,22 @@ function neighboursOf(run) {
 function className(run, index) {
   return index < 0 ? "unlabelled" : run.classes[index];
 }
+// After the word "class": "class 7" is "7" there, other names are as they are.
+function bareClass(run, index) {
+  return index < 0 ? "unknown" : run.shortClasses[index];
+}
 function nodeName(run, node) {
   return run.names ? run.names[node] : String(node);
+}
+// Who sent a term: sources may be of another kind than recipients, with names of their own.
+function sourceName(run, source) {
+  return run.source_names ? run.source_names[source] : nodeName(run, source);
+}
+function plural(run) {
+  return `${run.noun}s`;
+}
+function titled(run, node) {
+  return `${run.noun[0].toUpperCase()}${run.noun.slice(1)} ${nodeName(run, node)}`;
 }
 function isRight(run, i) {
   return run.predictions[run.nodes[i]] === run.labels[run.nodes[i]];
@@ -83,6 +99,19 @@ const STATUS_WORDS = {
   undecided: ["?", "wrong, undecided whether the evidence is there"],
   unknown: ["?", "wrong, not solved"],
 };
+
+// The lead of the true class when frozen, of every node; computed when first asked for.
+function frozenMargins(run) {
+  run.leads ||= Float64Array.from(run.nodes, (_, i) => leadIn(run, run.frozen_logits, i));
+  return run.leads;
+}
+function repairMargin(run, j, i) {
+  return leadIn(run, run.repairs[j].logits, i);
+}
+function leadIn(run, logits, i) {
+  const C = run.classCount;
+  return verdictOf(logits.subarray(i * C, i * C + C), run.labels[run.nodes[i]]).margin;
+}
 
 // What a repair did to node i: corrected, broken, kept right or kept wrong.
 function outcomeOf(run, repair, i) {
