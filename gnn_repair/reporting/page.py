@@ -20,6 +20,7 @@ SCRIPTS = (
     "scope.js",
     "export.js",
     "printing.js",
+    "cards.js",
     "charts.js",
     "columns.js",
     "story.js",

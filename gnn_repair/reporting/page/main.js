@@ -82,9 +82,8 @@ function startPage() {
   }
 
   // #node=17 opens that node; #nodes the list; anything else the overview.
-  function follow() {
-    const parts = readAddress(),
-      node = parts.get("node");
+  function follow(parts) {
+    const node = parts.get("node");
     notice("");
     if (run && node !== undefined && run.position.has(Number(node))) openNodes(parts);
     else if (run && parts.has("nodes")) openNodes(parts);
@@ -97,7 +96,8 @@ function startPage() {
   // Another step of the page's own, as if its address had been typed.
   function goTo(entries) {
     goToAddress(entries, true);
-    follow();
+    // Not what the address says: the browser may have refused one step too many.
+    follow(new Map(entries));
   }
 
   byId("tab-overview").addEventListener("click", () => goTo([["overview", true]]));
@@ -113,7 +113,7 @@ function startPage() {
   );
   byId("copy-link").addEventListener("click", copyLink);
   byId("notice-close").addEventListener("click", () => notice(""));
-  window.addEventListener("hashchange", follow);
+  window.addEventListener("hashchange", () => follow(readAddress()));
 
   function lead(event) {
     const mark = event.target.closest(".go");
@@ -141,7 +141,7 @@ function startPage() {
       explorer.step(by);
     }
   });
-  follow();
+  follow(readAddress());
 }
 
 function missingNode(run, node) {

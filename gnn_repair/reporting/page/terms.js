@@ -132,7 +132,8 @@ function termHead(columns, state, sorted) {
   const row = element("tr", {}, ...(state.fixed ? [] : [slide]));
   for (const column of columns) {
     const button = element("button", { type: "button", onclick: () => state.sortBy(column.key) });
-    button.textContent = column.title;
+    if (column.kind === "weight") button.append(...glossed(column.title));
+    else button.textContent = column.title;
     row.append(
       element(
         "th",
@@ -178,7 +179,8 @@ function termRow(node, k, columns, whatIf, sliders, live, onMove) {
     onchange: () => onMove(k, Number(input.value) * node.mass[group], true),
   });
   input.value = share;
-  const output = element("output");
+  // Moving one slider moves others: what is announced is the mixture, once.
+  const output = element("output", { "aria-live": "off" });
   output.textContent = percent(share);
   if (!node.run.tail) sliders.set(k, { input, output });
   const row = element(
@@ -225,7 +227,7 @@ function summaryRows(node, columns, rest, live) {
     columns.forEach((column, j) => {
       const cell = element("td", { class: j ? "" : "text", tip: j ? null : [title] });
       const write = () => {
-        if (j === 0) cell.textContent = title;
+        if (j === 0) cell.replaceChildren(...glossed(title));
         else if (counts(column)) cell.textContent = cellText(column, value(column));
       };
       write();
