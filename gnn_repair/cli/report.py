@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from gnn_repair.study.protocol import Protocol
+    from gnn_repair.study.rerun import Rerun
     from gnn_repair.study.results_source import ResultsSource
 
 
@@ -47,6 +50,10 @@ def report(
         Path | None, typer.Option("--figures", help="Also draw SVG and PDF figures here.")
     ] = None,
     node: Annotated[int | None, typer.Option(help="Whose polytope the figures show.")] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(help="Another split's number or another backbone, node beside node."),
+    ] = None,
     digest: Annotated[str | None, typer.Option(help="Digest of one stored protocol.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     root: Annotated[str | None, typer.Option(help="Folder of the raw datasets.")] = None,
@@ -81,27 +88,44 @@ def report(
         typer.echo(f"{written} (overview alone)")
         return
     named = named or case[1]
-    run = rerun(
-        *case,
-        split,
+    chosen = None if methods == "paper" else [name.strip() for name in methods.split(",")]
+    again = partial(
+        rerun,
         source=source,
         protocol=protocol,
-        methods=None if methods == "paper" else [name.strip() for name in methods.split(",")],
+        methods=chosen,
         device=device,
         root=root,
         backbones=own,
         tell=lambda text: typer.echo(f"{text} …", err=True),
     )
+    run = again(*case, split)
     if figures:
         names = class_names_of(run)
         for path in write_figures(evidence_of(run), figures, node=node, class_names=names):
             typer.echo(path)
     command = typed(
         "report", store=store, dataset=case[0], backbone=named, split=split,
-        methods=methods, digest=digest, root=root,
+        methods=methods, compare=compare, digest=digest, root=root,
     )  # fmt: skip
-    typer.echo(report_run(run, out, results, command=command))
+    beside = {} if compare is None else _beside(run, compare, again)
+    typer.echo(report_run(run, out, results, command=command, beside=beside))
     typer.echo(run.provenance(), err=True)
+
+
+def _beside(run: Rerun, compare: str, again: Callable[..., Rerun]) -> dict[str, Rerun]:
+    """The run to compare with, by what people call it: another split or another backbone."""
+    dataset, backbone = run.case.dataset, run.case.backbone
+    if compare.isdecimal():
+        split = int(compare)
+        if split == run.split:
+            raise InputError(f"--compare {split} is the shown split itself; name another one")
+        return {f"split {split}": run.beside(split) or again(dataset, backbone, split)}
+    own = load_own(compare) if is_own(compare) else None
+    name = short_name(compare) if own else compare
+    if name == backbone:
+        raise InputError(f"--compare {name} is the shown backbone itself; name another one")
+    return {name: again(dataset, name, run.split, backbones=own)}
 
 
 def typed(name: str, **options: object) -> str:

@@ -37,6 +37,7 @@ SCRIPTS = (
     "terms.js",
     "neighbourhood.js",
     "filters.js",
+    "compare.js",
     "list.js",
     "choices.js",
     "explorer.js",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from gnn_repair.reporting.beside import PARTS, Beside
 from gnn_repair.reporting.evidence import Evidence, gather
 from gnn_repair.reporting.writing import report
 from gnn_repair.study.protocol import Protocol
@@ -31,6 +35,25 @@ def evidence_of(run: Rerun) -> Evidence:
     )
 
 
+def beside_of(run: Rerun, other: Rerun) -> Beside:
+    """Another run at the nodes that ``run`` shows, with what each of them is for it."""
+    evidence = gather(
+        other.exposure,
+        run.data.y,
+        run.test_mask,
+        member=other.member,
+        repairs=other.repairs,
+        edge_index=run.data.edge_index,
+    )
+    part = np.full(len(run.data.y), PARTS.index("unused"))
+    for name, mask in other.worked.masks.items():
+        part[mask[:, other.member].cpu().numpy()] = PARTS.index(_PART_WORDS[name])
+    return Beside(evidence, part[evidence.nodes], other.split)
+
+
+_PART_WORDS = {"train": "training", "val": "validation", "test": "test"}
+
+
 def made_of(protocol: Protocol, command: str = "") -> dict[str, str]:
     """What a page's footer says of a study's protocol."""
     made = {
@@ -41,9 +64,22 @@ def made_of(protocol: Protocol, command: str = "") -> dict[str, str]:
 
 
 def report_run(
-    run: Rerun, path: str | Path, results: pd.DataFrame | None = None, *, command: str = ""
+    run: Rerun,
+    path: str | Path,
+    results: pd.DataFrame | None = None,
+    *,
+    command: str = "",
+    beside: Mapping[str, Rerun] | None = None,
 ) -> Path:
-    """Write the page of a run; it says which run it is, and the command that made it if given."""
+    """Write the page of a run; it says which run it is.
+
+    Args:
+        run: whose nodes are shown.
+        path: the file to write.
+        results: the study around it.
+        command: what made the page, for its footer.
+        beside: by title, further runs on the same graph to compare nodes with.
+    """
     return report(
         run.exposure,
         run.data.y,
@@ -61,4 +97,5 @@ def report_run(
         note=run.provenance(),
         made=made_of(run.worked.settings.protocol, command),
         results=results,
+        beside={title: beside_of(run, other) for title, other in (beside or {}).items()},
     )

@@ -12,6 +12,7 @@ from gnn_repair import __version__
 from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.reporting.beside import Beside, beside_payload
 from gnn_repair.reporting.corrections import RepairLike
 from gnn_repair.reporting.evidence import Evidence, Solution, gather
 from gnn_repair.reporting.inputs import check_made, check_results, check_words
@@ -44,6 +45,7 @@ def report(
     split: int | None = None,
     made: Mapping[str, str] | None = None,
     results: pd.DataFrame | None = None,
+    beside: Mapping[str, Beside | Evidence] | None = None,
 ) -> Path:
     """Write one self-contained HTML file that shows the evidence of every chosen node.
 
@@ -64,6 +66,8 @@ def report(
         split: the run's split, which finds it among the splits of ``results``.
         made: what the footer says of how the page was made, such as protocol, seed and command.
         results: a study's long-form results, for the spread over splits and other cases.
+        beside: by title, the evidence of other runs on the same graph (what ``gather`` returns
+            for another split or model), to compare nodes with.
 
     Returns:
         The path.
@@ -98,6 +102,7 @@ def report(
         "subtitle": _subtitle(evidence, words["left_out"], note),
         "run": words,
         "arrays": arrays,
+        "beside": beside_payload(beside, evidence),
         "study": _study(evidence, words, results),
         "made": making(made),
     }

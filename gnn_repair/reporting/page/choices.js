@@ -153,6 +153,8 @@ function viewEntries(run, state) {
     ["weigh", unless("weighting")],
     ["colour", unless("colouring")],
     ["sort", state.sort && `${state.descending ? "down" : "up"} ${state.sort}`],
+    ["a", unless("a")],
+    ["b", unless("b")],
     ["hide", hidden.join() === usual.join() ? "" : hidden.join() || "none"],
   ];
 }
@@ -166,7 +168,8 @@ function readView(run, state, parts) {
   };
   const edges = (parts.get("frame") || "").split(",").map(Number);
   const [way, ...column] = (parts.get("sort") || "").split(" ");
-  const first = freshState(run);
+  const first = freshState(run),
+    sides = sidesOf(run).map(([text]) => text);
   Object.assign(state, {
     view: one("view", ["margins", "three", "spread"], "margins"),
     one: rival("one"),
@@ -178,6 +181,8 @@ function readView(run, state, parts) {
     sort: column.join(" "),
     descending: way !== "up",
     hidden: first.hidden,
+    a: one("a", sides, first.a),
+    b: one("b", sides, first.b),
   });
   const chosen = parts.get("hide");
   if (!chosen) return;

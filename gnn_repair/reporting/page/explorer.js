@@ -15,6 +15,8 @@ function freshState(run) {
     all: false,
     hidden: hiddenAtFirst(run),
     fixed: Boolean(run.tail),
+    a: firstPair(run)[0],
+    b: firstPair(run)[1],
   };
 }
 
@@ -28,6 +30,7 @@ function openExplorer(run) {
   // Widths are noted when they change: asking for them while drawing would lay the page out again.
   const widths = {};
 
+  setPair(run, state.a, state.b);
   const list = openList(
     run,
     (i) => explorer.show(i),
@@ -78,6 +81,26 @@ function openExplorer(run) {
       );
   }
 
+  // Below the fold most of the time, and four pictures' work: drawn when it comes into sight.
+  let comparing = false,
+    stale = true;
+  function drawPair() {
+    stale = !comparing;
+    if (comparing && widths["compare-pictures"] && node)
+      drawCompare(run, state.i, state, widths["compare-pictures"]);
+  }
+  new IntersectionObserver(
+    (seen) => {
+      comparing = seen[seen.length - 1].isIntersecting;
+      if (comparing && stale) drawPair();
+    },
+    { rootMargin: "200px" },
+  ).observe(byId("compare-panel"));
+  window.addEventListener("beforeprint", () => {
+    comparing = true;
+    if (stale) drawPair();
+  });
+
   function fillButtons() {
     if (run.tail) return;
     const made = node.points
@@ -110,11 +133,14 @@ function openExplorer(run) {
       note();
     });
     fillRivals(node, state);
-    fill(byId("weighting"), weightingsOf(node), state.weighting);
+    const weightings = weightingsOf(node);
+    if (!weightings.some(([key]) => key === state.weighting)) state.weighting = "frozen";
+    fill(byId("weighting"), weightings, state.weighting);
     fillButtons();
     drawSide();
     drawPlane();
     drawTable();
+    drawPair();
     drawGraph();
     movers[3](whatIf.logits);
   }
@@ -132,8 +158,8 @@ function openExplorer(run) {
   };
   explorer.draw = (i, push, parts) => {
     byId("node").removeAttribute("aria-busy");
-    const { hidden, view, weighting, colouring } = state;
-    Object.assign(state, freshState(run), { i, hidden, view, weighting, colouring });
+    const { hidden, view, weighting, colouring, a, b } = state;
+    Object.assign(state, freshState(run), { i, hidden, view, weighting, colouring, a, b });
     if (parts) readView(run, state, parts);
     byId("view").value = state.view;
     byId("colouring").value = state.colouring;
@@ -162,6 +188,11 @@ function openExplorer(run) {
       list.choose(state.i);
       note();
     } else explorer.show(list.shown[0], { push: false });
+  };
+  // Filters may speak of A and B, so these are known before the list is.
+  explorer.compare = (parts) => {
+    readView(run, state, parts);
+    setPair(run, state.a, state.b);
   };
   explorer.entries = () => [
     state.i >= 0 && node ? ["node", node.id] : ["nodes", true],
@@ -201,6 +232,15 @@ function openExplorer(run) {
       fillRivals(node, state);
       redrawPlane();
     });
+  for (const side of ["a", "b"])
+    byId(`compare-${side}`).addEventListener("change", (event) => {
+      state[side] = event.target.value;
+      setPair(run, state.a, state.b);
+      list.refresh();
+      drawPair();
+      explorer.agree();
+      if (byId("compare-words").firstChild) announce(byId("compare-words").firstChild.textContent);
+    });
   byId("weighting").addEventListener("change", (event) => {
     state.weighting = event.target.value;
     drawTable();
@@ -215,6 +255,7 @@ function openExplorer(run) {
     ["plane", drawPlane],
     ["logits", drawSide],
     ["neighbourhood", drawGraph],
+    ["compare-pictures", drawPair],
   ]) {
     widths[id] = byId(id).clientWidth;
     new ResizeObserver(() => {

@@ -80,10 +80,10 @@ function toolButton(text, label, onclick) {
 // Buttons for the picture in `box`; `titleOf()` names the file.
 function exportTools(title, box, titleOf = () => title) {
   const save = (how) => () => {
-    const svg = box.querySelector("svg"),
+    const pictures = [...box.querySelectorAll("svg")],
       table = box.querySelector("table");
-    if (svg) how(svg, fileName(titleOf()));
-    else if (table) saveCsv(fileName(titleOf()), tableRows(table));
+    pictures.forEach((svg, j) => how(svg, fileName(j ? `${titleOf()} ${j + 1}` : titleOf())));
+    if (!pictures.length && table) saveCsv(fileName(titleOf()), tableRows(table));
   };
   return element(
     "span",
@@ -189,8 +189,11 @@ function startExports(explorer) {
     ["plane", "polytope"],
     ["logits", "logits"],
     ["neighbourhood", "neighbourhood"],
+    ["compare", "comparison"],
   ])
-    byId(`${id}-tools`).replaceChildren(exportTools(title, byId(id), named(title)));
+    byId(`${id}-tools`).replaceChildren(
+      exportTools(title, byId(id === "compare" ? "compare-pictures" : id), named(title)),
+    );
   byId("nodes-csv").addEventListener("click", () =>
     saveCsv("nodes", nodeRows(explorer.run, explorer.list.shown)),
   );

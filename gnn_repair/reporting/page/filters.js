@@ -8,6 +8,7 @@ const FIELDS = [
   ["predicted", "filter-prediction"],
   ["repair", "filter-repair"],
   ["type", "filter-type"],
+  ["pair", "filter-pair"],
   ["from", "degree-from"],
   ["to", "degree-to"],
   ["order", "order"],
@@ -57,6 +58,7 @@ function fillFilters(run) {
   byId("filter-repair").parentElement.hidden = !run.repairs.length;
   byId("filter-type").parentElement.hidden = !run.types;
   fill(byId("filter-type"), [["", "any"], ...(run.types || []).map((name, t) => [t, name])], "");
+  fill(byId("filter-pair"), [["", "any"], ...PAIRS], "");
   fillOrders(run);
 }
 
@@ -92,6 +94,7 @@ function readFilters(picks) {
     repair: outcome ? Number(repair) : -1,
     outcome,
     type: number("filter-type", -1),
+    pair: value("filter-pair"),
     from: number("degree-from", 0),
     to: number("degree-to", Infinity),
     order: value("order"),
@@ -142,6 +145,7 @@ function passes(run, i, filters) {
   if (filters.type >= 0 && run.node_types[node] !== filters.type) return false;
   if (run.degree[i] < filters.from || run.degree[i] > filters.to) return false;
   if (filters.repair >= 0 && !hasOutcome(run, filters.repair, filters.outcome, i)) return false;
+  if (filters.pair && !run.paired(i, filters.pair)) return false;
   if (!picked(run, i, filters.picks)) return false;
   return !filters.text || isNamed(run, node, filters.text);
 }

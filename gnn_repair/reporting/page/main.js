@@ -48,6 +48,7 @@ function startPage() {
   startTips();
   startPrinting();
   const run = payload.run ? openRun(payload) : null;
+  if (run) openBeside(run, payload);
   let explorer = null;
   byId("tab-nodes").hidden = !run || !run.count;
 
@@ -61,6 +62,7 @@ function startPage() {
       explorer.show(explorer.state.i >= 0 ? explorer.state.i : startNode(run));
       return;
     }
+    explorer.compare(parts);
     explorer.list.set(parts);
     const asked = parts.has("node") ? run.position.get(Number(parts.get("node"))) : undefined;
     if (asked === undefined && !explorer.list.shown.length) {

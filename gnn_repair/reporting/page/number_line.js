@@ -37,7 +37,7 @@ function drawNumberLine(width, node, whatIf, hidden, choice) {
         "text-anchor": "end",
       }),
     );
-  const moving = shape("g", { id: "what-if-point" });
+  const moving = shape("g", { id: choice.quiet ? null : "what-if-point" });
   svg.append(moving);
   const move = (logits, touched) => {
     const x = frame.x(lead(logits));

@@ -56,7 +56,7 @@ function drawPolytope(width, height, node, view, whatIf, hidden, choice) {
     if (shifted.has(point.key)) drawShiftedHull(inside, shifted.get(point.key), point, frame);
   drawVertices(inside, node, view, frame);
   drawPoints(inside, points, frame, node, placed);
-  const moving = shape("g", { id: "what-if-point" });
+  const moving = shape("g", { id: choice.quiet ? null : "what-if-point" });
   inside.append(moving);
   const move = (logits, shown) => {
     moving.replaceChildren();
