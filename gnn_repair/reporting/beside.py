@@ -13,8 +13,8 @@ from gnn_repair.errors import InputError
 from gnn_repair.reporting.evidence import Evidence
 from gnn_repair.reporting.payload import encode_array, run_payload
 
-PARTS = ("training", "validation", "unused", "test")
-"""What a node can be for a run; the page says so where it is no test node."""
+PARTS = ("the training nodes", "the validation nodes", "no part", "the test nodes")
+"""Where a node can belong in a run; the page says so where that is not the last."""
 SHARED = ("labels", "edge_sources", "edge_recipients")
 """Arrays that are the same for all runs of a graph; the page's own run holds them."""
 

@@ -45,13 +45,13 @@ def beside_of(run: Rerun, other: Rerun) -> Beside:
         repairs=other.repairs,
         edge_index=run.data.edge_index,
     )
-    part = np.full(len(run.data.y), PARTS.index("unused"))
+    part = np.full(len(run.data.y), PARTS.index("no part"))
     for name, mask in other.worked.masks.items():
         part[mask[:, other.member].cpu().numpy()] = PARTS.index(_PART_WORDS[name])
     return Beside(evidence, part[evidence.nodes], other.split)
 
 
-_PART_WORDS = {"train": "training", "val": "validation", "test": "test"}
+_PART_WORDS = {"train": PARTS[0], "val": PARTS[1], "test": PARTS[3]}
 
 
 def made_of(protocol: Protocol, command: str = "") -> dict[str, str]:

@@ -97,13 +97,10 @@ def test_two_runs_on_one_node(browser, world):
         total = sum(number(row[3]) for row in terms[1:])
         assert total == pytest.approx(change[c] - change[rival], abs=2e-2)
         words = browser.text("#compare-words")
-        assert (
-            f"γ goes from {first.margin[i]:.2f} to {second.margin[j]:.2f}".replace("-", "−")
-            in words
-        )
-        part = ["training", "validation", "unused", ""][PARTS[first.nodes[i]]]
-        told = f"In split <1> it is a {part} node."
-        assert (told in words) == bool(part)
+        told = f"γ goes from {first.margin[i]:.2f} to {second.margin[j]:.2f}."
+        assert told.replace("-", "−") in words
+        part = ["the training nodes", "the validation nodes", "no part", ""][PARTS[first.nodes[i]]]
+        assert (f"In split <1> it belongs to {part}." in words) == bool(part)
     frames = browser.run(
         "return [...document.querySelectorAll('#compare-pictures svg')].map(svg =>"
         " [...svg.querySelectorAll('text.small')].map(t => t.textContent))"

@@ -119,17 +119,17 @@ function compareSentences(run, names, a, b) {
     `The lead of ${label} over its worst rival goes from ${signed(a.point.margin, 2)} ` +
     `(${className(run, a.point.rival)}) to ${signed(b.point.margin, 2)} ` +
     `(${className(run, b.point.rival)}).`;
-  return [first, second, ...runSentences(run, names, a, b)];
+  return [first, second, ...runSentences(a, b)];
 }
 
 // What two runs know of one node: its evidence in each, and what it was for the other.
-function runSentences(run, names, a, b) {
+function runSentences(a, b) {
   if (a.run === b.run) return [];
   const [left, right] = [a, b].map(({ run: own, node }) => own.margins[node.i]);
   const told = [`γ goes from ${figure(left, 2)} to ${figure(right, 2)}.`];
   for (const { run: own, node } of [a, b])
     if (own.parts && own.node_parts[node.i] !== own.parts.length - 1)
-      told.push(`In ${own.title} it is a ${own.parts[own.node_parts[node.i]]} ${run.noun}.`);
+      told.push(`In ${own.title} it belongs to ${own.parts[own.node_parts[node.i]]}.`);
   return told;
 }
 
