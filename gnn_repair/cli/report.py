@@ -54,6 +54,10 @@ def report(
         str | None,
         typer.Option(help="Another split's number or another backbone, node beside node."),
     ] = None,
+    single_file: Annotated[
+        bool,
+        typer.Option("--single-file", help="One file however large, without terms beyond 16 MB."),
+    ] = False,
     digest: Annotated[str | None, typer.Option(help="Digest of one stored protocol.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     root: Annotated[str | None, typer.Option(help="Folder of the raw datasets.")] = None,
@@ -109,7 +113,10 @@ def report(
         methods=methods, compare=compare, digest=digest, root=root,
     )  # fmt: skip
     beside = {} if compare is None else _beside(run, compare, again)
-    typer.echo(report_run(run, out, results, command=command, beside=beside))
+    written = report_run(
+        run, out, results, command=command, beside=beside, single_file=single_file or None
+    )
+    typer.echo(written)
     typer.echo(run.provenance(), err=True)
 
 

@@ -99,6 +99,12 @@ def check_made(made: Any, split: Any) -> None:
     check_words(**{f"made[{name!r}]": value for name, value in made.items()})
 
 
+def check_single(single_file: Any) -> None:
+    """Yes, no or by size."""
+    if single_file is not None and not isinstance(single_file, bool):
+        raise InputError(f"single_file is {single_file!r:.60}; give True, False or None")
+
+
 def check_results(results: Any) -> None:
     """A study's long-form results."""
     if results is None:

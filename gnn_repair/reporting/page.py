@@ -52,6 +52,8 @@ def build_page(content: Mapping[str, Any]) -> str:
         "TITLE": html.escape(str(content["title"])),
         "STYLE": _read("style.css"),
         "SCRIPT": joined_scripts(),
+        # Only a page with parts asks for anything, and only for what lies beside it.
+        "CONNECT": "; connect-src 'self'" if content.get("parts") else "",
         "PAYLOAD": script_safe({**content, "looks": _looks()}),
     }
     # Split once, so that a marker inside a title or a payload is never taken for ours.

@@ -59,12 +59,13 @@ def run_payload(
     dataset: str = "",
     backbone: str = "",
     split: int | None = None,
+    limit: int | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The run's words and its arrays.
+    """The run's words and its arrays, with at most ``limit`` bytes of terms.
 
     ``noun`` is what a recipient is called; recipients that are no nodes have their own word there.
     """
-    kept = within_budget(evidence)
+    kept = within_budget(evidence, limit)
     words = {
         "classes": _names(class_names, evidence.num_classes, "class"),
         "groups": list(evidence.groups),

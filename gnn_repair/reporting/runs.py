@@ -70,6 +70,7 @@ def report_run(
     *,
     command: str = "",
     beside: Mapping[str, Rerun] | None = None,
+    single_file: bool | None = None,
 ) -> Path:
     """Write the page of a run; it says which run it is.
 
@@ -79,6 +80,7 @@ def report_run(
         results: the study around it.
         command: what made the page, for its footer.
         beside: by title, further runs on the same graph to compare nodes with.
+        single_file: as in ``report``.
     """
     return report(
         run.exposure,
@@ -98,4 +100,5 @@ def report_run(
         made=made_of(run.worked.settings.protocol, command),
         results=results,
         beside={title: beside_of(run, other) for title, other in (beside or {}).items()},
+        single_file=single_file,
     )

@@ -15,10 +15,19 @@ from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.reporting.beside import Beside, beside_payload
 from gnn_repair.reporting.corrections import RepairLike
 from gnn_repair.reporting.evidence import Evidence, Solution, gather
-from gnn_repair.reporting.inputs import check_made, check_results, check_words
+from gnn_repair.reporting.inputs import check_made, check_results, check_single, check_words
 from gnn_repair.reporting.lost import lost_evidence
 from gnn_repair.reporting.overview import case_of_run, cases_of_results
 from gnn_repair.reporting.page import build_page
+from gnn_repair.reporting.parts import (
+    SINGLE_BYTES,
+    STORED_BYTES,
+    encoded_bytes,
+    forget_parts,
+    parts_folder,
+    split_content,
+    write_parts,
+)
 from gnn_repair.reporting.payload import run_payload
 
 if TYPE_CHECKING:
@@ -46,8 +55,11 @@ def report(
     made: Mapping[str, str] | None = None,
     results: pd.DataFrame | None = None,
     beside: Mapping[str, Beside | Evidence] | None = None,
+    single_file: bool | None = None,
 ) -> Path:
     """Write one self-contained HTML file that shows the evidence of every chosen node.
+
+    Above 20 MB the terms go into files beside it, for ``gnn-repair view`` to serve.
 
     Args:
         exposure: the frozen model's final aggregation, with a tail or without.
@@ -68,6 +80,8 @@ def report(
         results: a study's long-form results, for the spread over splits and other cases.
         beside: by title, the evidence of other runs on the same graph (what ``gather`` returns
             for another split or model), to compare nodes with.
+        single_file: True for one file however large, which leaves terms beyond 16 MB out; False
+            for files beside the page in any case; None lets the size decide.
 
     Returns:
         The path.
@@ -76,6 +90,7 @@ def report(
     check_words(dataset=dataset, backbone=backbone, title=title, selection=selection, note=note)
     check_results(results)
     check_made(made, split)
+    check_single(single_file)
     selection = selection or ("nodes" if nodes is None else "chosen nodes")
     evidence = gather(
         exposure,
@@ -94,6 +109,7 @@ def report(
         dataset=dataset,
         backbone=backbone,
         split=split,
+        limit=None if single_file else STORED_BYTES,
     )
     words["lost"] = lost_evidence(repairs, member, exposure.num_classes)
     heading = title or exposure.origin or "Evidence of a trained model"
@@ -106,7 +122,7 @@ def report(
         "study": _study(evidence, words, results),
         "made": making(made),
     }
-    return write_page(content, path)
+    return write_page(content, path, single_file=single_file)
 
 
 def report_results(
@@ -141,11 +157,19 @@ def making(made: Mapping[str, str] | None) -> dict[str, str]:
     return {"version": f"gnn-repair {__version__}", **(made or {})}
 
 
-def write_page(content: Mapping[str, Any], path: str | Path) -> Path:
-    """Write the page whole or not at all."""
+def write_page(
+    content: Mapping[str, Any], path: str | Path, *, single_file: bool | None = True
+) -> Path:
+    """Write the page whole or not at all, with parts beside it where it is large."""
     path = check_target(path)
+    parts: Mapping[str, Any] = {}
+    large = encoded_bytes(content) > SINGLE_BYTES if single_file is None else not single_file
+    if large and content["run"] is not None:
+        content, parts = split_content(content, path)
+        write_parts(parts, parts_folder(path))
     with replacing(path) as temporary:
         temporary.write_text(build_page(content), encoding="utf-8")
+    forget_parts(parts_folder(path), parts)
     return path
 
 

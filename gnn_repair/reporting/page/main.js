@@ -49,6 +49,7 @@ function startPage() {
   startPrinting();
   const run = payload.run ? openRun(payload) : null;
   if (run) openBeside(run, payload);
+  if (run && payload.parts) loadParts(run, payload.parts);
   let explorer = null;
   byId("tab-nodes").hidden = !run || !run.count;
 
