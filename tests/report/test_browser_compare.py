@@ -87,7 +87,11 @@ def test_two_runs_on_one_node(browser, world):
         j = place[int(first.nodes[i])]
         browser.open(path, f"#node={first.nodes[i]}")
         classes, terms = browser.run(TABLES)
-        assert classes[0][1:3] == ["this page's model: Frozen", "split <1>: Frozen"]
+        titles = browser.run(
+            "return [...document.querySelectorAll('#compare-panel figcaption')]"
+            ".map(title => title.textContent)"
+        )
+        assert titles == ["A: this page's model: Frozen", "B: split <1>: Frozen"]
         change = centred(second.frozen_logits[j]) - centred(first.frozen_logits[i])
         by_name = {row[0]: number(row[3]) for row in classes[1:]}
         for c in range(4):

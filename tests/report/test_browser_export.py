@@ -13,7 +13,7 @@ from browser import missing
 from report_worlds import Moved, Tilted, make_exposure
 
 import gnn_repair
-from gnn_repair.reporting import gather, report
+from gnn_repair.reporting import gather, report, report_results
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
@@ -77,6 +77,21 @@ def test_pictures_are_files_of_their_own(browser, world, folder):
     press(browser, "Save Accuracy as SVG")
     assert b"Reweight" in fetched(folder, "accuracy.svg")
     assert browser.messages() == []
+
+
+def test_tables_of_the_overview_are_saved_as_they_are(browser, folder, tmp_path):
+    import pandas as pd
+
+    columns = ["dataset", "backbone", "split", "method", "part", "metric", "value"]
+    rows = [["cora", "gcn", split, "frozen", "test", "accuracy", 0.8] for split in range(2)]
+    path = report_results(pd.DataFrame(rows, columns=columns), tmp_path / "r.html")
+    browser.open(path)
+    press(browser, "Save Beside the published numbers as CSV")
+    text = fetched(folder, "beside-the-published-numbers.csv").decode("utf-8-sig")
+    assert text.splitlines()[:2] == [
+        "Quantity,Here,Deviation,Published,Difference",
+        '"Frozen, accuracy (%)",80.00,0.00,88.1,−8.10',
+    ]
 
 
 def rows(content: bytes) -> list[dict[str, str]]:

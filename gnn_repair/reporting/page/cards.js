@@ -1,7 +1,7 @@
 // A card of the overview: its title, what it is about, its picture, and what all pictures share.
 
 // `scope` says what the numbers are about: which case, which splits, which nodes.
-function chartCard(title, caption, draw, { scope = "", wide = false } = {}) {
+function chartCard(title, caption, draw, { scope = "", wide = false, table = false } = {}) {
   const head = element("h2"),
     note = element("p", { class: "caption" }),
     about = element("p", { class: "scope" }),
@@ -12,7 +12,7 @@ function chartCard(title, caption, draw, { scope = "", wide = false } = {}) {
   const card = element(
     "section",
     { class: `panel chart${wide ? " wide" : ""}`, "aria-label": title },
-    element("header", { class: "panel-head" }, head, exportTools(title, box)),
+    element("header", { class: "panel-head" }, head, exportTools(title, box, { table })),
     about,
     note,
     box,

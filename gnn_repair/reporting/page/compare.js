@@ -133,7 +133,7 @@ function runSentences(a, b) {
   return told;
 }
 
-function classTable(run, names, a, b) {
+function classTable(run, a, b) {
   const left = centred(a.point.logits),
     right = centred(b.point.logits);
   const order = left.map((_, c) => c);
@@ -145,7 +145,7 @@ function classTable(run, names, a, b) {
     signed(right[c] - left[c], 3),
   ]);
   return plainTable(
-    ["Logit (centred)", names[0], names[1], "Change"],
+    ["Logit (centred)", "A", "B", "Change"],
     rows,
     (c) => order[c] === a.node.label,
   );
@@ -170,7 +170,7 @@ function termChanges(a, b, rival) {
   return [...found.values()].sort((p, q) => change(q) - change(p));
 }
 
-function termTable(run, names, a, b) {
+function termTable(run, a, b) {
   const shifts = [a, b].filter(({ point }) => !point.coefficients);
   if (a.run.tail || b.run.tail) return captioned("Behind a nonlinear tail terms have no share.");
   if (shifts.length || !a.node.count || !b.node.count)
@@ -209,11 +209,7 @@ function termTable(run, names, a, b) {
   if (rest.length) rows.push(row(`${count(rest.length)} other terms`, rest));
   if (a.run !== b.run) rows.push(["fixed part β", "", "", signed(fixed(b) - fixed(a), 3)]);
   const over = `Change of the lead over ${className(run, rival)}`;
-  return plainTable(
-    ["Term", `Weight, ${names[0]}`, `Weight, ${names[1]}`, over],
-    rows,
-    () => false,
-  );
+  return plainTable(["Term", "Weight A", "Weight B", over], rows, () => false);
 }
 
 function captioned(text) {
@@ -287,7 +283,7 @@ function drawCompare(run, i, state, width) {
   byId("compare-words").replaceChildren(strong, captioned(lines.slice(1).join(" ")));
   const both = a.point && b.point;
   byId("compare-tables").replaceChildren(
-    ...(both ? [classTable(run, names, a, b), termTable(run, names, a, b)] : []),
+    ...(both ? [classTable(run, a, b), termTable(run, a, b)] : []),
   );
   const narrow = width < 560,
     each = Math.floor(narrow ? width : (width - 16) / 2);
@@ -295,7 +291,7 @@ function drawCompare(run, i, state, width) {
     both && each > 120
       ? comparePictures(each, a, b).map((svg, j) => {
           const title = element("figcaption");
-          title.textContent = names[j];
+          title.textContent = `${"AB"[j]}: ${names[j]}`;
           return element("figure", {}, title, svg);
         })
       : [];

@@ -78,18 +78,21 @@ function toolButton(text, label, onclick) {
 }
 
 // Buttons for the picture in `box`; `titleOf()` names the file.
-function exportTools(title, box, titleOf = () => title) {
-  const save = (how) => () => {
-    const pictures = [...box.querySelectorAll("svg")],
-      table = box.querySelector("table");
-    pictures.forEach((svg, j) => how(svg, fileName(j ? `${titleOf()} ${j + 1}` : titleOf())));
-    if (!pictures.length && table) saveCsv(fileName(titleOf()), tableRows(table));
-  };
+function exportTools(title, box, { titleOf = () => title, table = false } = {}) {
+  const save = (how) => () =>
+    [...box.querySelectorAll("svg")].forEach((svg, j) =>
+      how(svg, fileName(j ? `${titleOf()} ${j + 1}` : titleOf())),
+    );
+  const sheet = () => saveCsv(fileName(titleOf()), tableRows(box.querySelector("table")));
   return element(
     "span",
     { class: "tools", role: "group", "aria-label": `Save: ${title}` },
-    toolButton("SVG", `Save ${title} as SVG`, save(saveSvg)),
-    toolButton("PNG", `Save ${title} as PNG`, save(savePng)),
+    ...(table
+      ? [toolButton("CSV", `Save ${title} as CSV`, sheet)]
+      : [
+          toolButton("SVG", `Save ${title} as SVG`, save(saveSvg)),
+          toolButton("PNG", `Save ${title} as PNG`, save(savePng)),
+        ]),
   );
 }
 
@@ -192,7 +195,9 @@ function startExports(explorer) {
     ["compare", "comparison"],
   ])
     byId(`${id}-tools`).replaceChildren(
-      exportTools(title, byId(id === "compare" ? "compare-pictures" : id), named(title)),
+      exportTools(title, byId(id === "compare" ? "compare-pictures" : id), {
+        titleOf: named(title),
+      }),
     );
   byId("nodes-csv").addEventListener("click", () =>
     saveCsv("nodes", nodeRows(explorer.run, explorer.list.shown)),

@@ -16,7 +16,7 @@ function lostCard(run) {
     "Points of accuracy over the rung in parentheses, overall and by class; bold: stands out in " +
       "accuracy and likelihood. A class leads to its nodes on this page",
     () => element("div", { class: "scroll", id: "lost" }, lostTable(run, lost), ...lostLines(lost)),
-    { scope, wide: true },
+    { scope, wide: true, table: true },
   );
 }
 

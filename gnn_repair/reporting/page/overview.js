@@ -322,6 +322,6 @@ function paperCard(shown) {
     "Beside the published numbers",
     "Published: test nodes, means over ten splits",
     () => table,
-    { scope: methodScope(shown) },
+    { scope: methodScope(shown), table: true },
   );
 }
