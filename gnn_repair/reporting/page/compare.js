@@ -200,7 +200,7 @@ function termTable(run, a, b) {
   const title = ({ node, k }) => {
     const source = sourceOf(node, k),
       group = node.run.groupCount > 1 ? `, ${node.run.groups[node.group[k]]}` : "";
-    return `${sourceName(run, source)}${source === node.id ? " (itself)" : ""}${group}`;
+    return `${nodeName(run, source)}${source === node.id ? " (itself)" : ""}${group}`;
   };
   const listed = entries.slice(0, COMPARED_TERMS),
     rest = entries.slice(COMPARED_TERMS);

@@ -159,7 +159,7 @@ function termRows(node) {
       };
     return [
       source,
-      sourceName(run, source),
+      nodeName(run, source),
       run.groups[node.group[k]],
       className(run, run.labels[source]),
       ...weighed.map((point) => point.coefficients[k]),

@@ -7,7 +7,6 @@ const FIELDS = [
   ["label", "filter-label"],
   ["predicted", "filter-prediction"],
   ["repair", "filter-repair"],
-  ["type", "filter-type"],
   ["pair", "filter-pair"],
   ["from", "degree-from"],
   ["to", "degree-to"],
@@ -56,9 +55,8 @@ function fillFilters(run) {
     "",
   );
   byId("filter-repair").parentElement.hidden = !run.repairs.length;
-  byId("filter-type").parentElement.hidden = !run.types;
-  fill(byId("filter-type"), [["", "any"], ...(run.types || []).map((name, t) => [t, name])], "");
   fill(byId("filter-pair"), [["", "any"], ...PAIRS], "");
+  if (run.graph_starts) document.querySelector("#filters .range span").textContent = "Nodes";
   fillOrders(run);
 }
 
@@ -93,7 +91,6 @@ function readFilters(picks) {
     prediction: number("filter-prediction", -1),
     repair: outcome ? Number(repair) : -1,
     outcome,
-    type: number("filter-type", -1),
     pair: value("filter-pair"),
     from: number("degree-from", 0),
     to: number("degree-to", Infinity),
@@ -142,7 +139,6 @@ function passes(run, i, filters) {
   if (filters.status && !hasStatus(run, i, filters.status)) return false;
   if (filters.label >= 0 && run.labels[node] !== filters.label) return false;
   if (filters.prediction >= 0 && run.predictions[node] !== filters.prediction) return false;
-  if (filters.type >= 0 && run.node_types[node] !== filters.type) return false;
   if (run.degree[i] < filters.from || run.degree[i] > filters.to) return false;
   if (filters.repair >= 0 && !hasOutcome(run, filters.repair, filters.outcome, i)) return false;
   if (filters.pair && !run.paired(i, filters.pair)) return false;
@@ -193,7 +189,7 @@ function orderKey(run, order) {
 
 function selectNodes(run, filters) {
   const chosen = [];
-  for (let i = 0; i < run.count; i++) if (passes(run, i, filters)) chosen.push(i);
+  for (let i = 0; i < run.explored; i++) if (passes(run, i, filters)) chosen.push(i);
   const key = orderKey(run, filters.order);
   if (!key) return chosen;
   const keys = new Map(chosen.map((i) => [i, key(i)]));

@@ -12,7 +12,9 @@ function openList(run, onChoose, onFilter) {
   list.refresh = () => {
     list.shown = selectNodes(run, readFilters(list.picks));
     room.style.height = `${list.shown.length * ROW_HEIGHT}px`;
-    byId("count").textContent = `${count(list.shown.length)} of ${count(run.count)} ${plural(run)}`;
+    const sampled = run.explored < run.count ? `, a sample of ${count(run.count)}` : "";
+    byId("count").textContent =
+      `${count(list.shown.length)} of ${count(run.explored)} ${plural(run)}${sampled}`;
     drawPicks(list);
     list.draw();
   };

@@ -37,12 +37,12 @@ function termLines(node, k) {
   const { run } = node,
     source = sourceOf(node, k),
     group = run.groups[node.group[k]];
-  const lines = [
-    (source === node.id ? "itself" : `node ${sourceName(run, source)}`) +
-      (run.groupCount > 1 ? `, ${group}` : ""),
-    `is ${className(run, run.labels[source])}, ` +
-      `predicted ${className(run, run.predictions[source])}`,
-  ];
+  const lines = [senderWords(node, source) + (run.groupCount > 1 ? `, ${group}` : "")];
+  if (!isForeign(run, source))
+    lines.push(
+      `is ${className(run, run.labels[source])}, ` +
+        `predicted ${className(run, run.predictions[source])}`,
+    );
   const share = (lambda) => percent(lambda / node.mass[node.group[k]]);
   lines.push(`α ${figure(node.alpha[k], 4)} (${share(node.alpha[k])} of the mass)`);
   if (node.witness[k] > ACTIVE)

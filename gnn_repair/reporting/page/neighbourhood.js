@@ -97,14 +97,14 @@ function drawLinks(svg, run, spots) {
 
 function sourceMark(node, entry, x, y, role, goTo, crowd) {
   const { run } = node,
-    listed = run.noun === "node" && run.position.has(entry.id),
+    listed = run.position.has(entry.id),
     radius = crowd > 30 ? 7 : 10;
   const group = shape("g", {
     "data-source": entry.id,
     class: listed ? "go" : null,
     role: listed ? "button" : null,
     tabindex: listed ? "-1" : null,
-    "aria-label": listed ? `Open node ${sourceName(run, entry.id)}` : null,
+    "aria-label": listed ? `Open ${run.noun} ${nodeName(run, entry.id)}` : null,
     onclick: listed ? () => goTo(run.position.get(entry.id)) : null,
     tip: () => [
       ...entry.terms.slice(0, 3).flatMap((k) => termLines(node, k)),
@@ -130,14 +130,14 @@ function nameSources(svg, run, spots, centre) {
   const everywhere = { left: -Infinity, right: Infinity, top: -Infinity, bottom: Infinity },
     placed = [[centre.x - 45, centre.y - 16, centre.x + 45, centre.y + 38]];
   for (const { entry, x, y } of [...spots].sort((a, b) => b.entry.used - a.entry.used)) {
-    const text = shorten(sourceName(run, entry.id), 70, 11),
+    const text = shorten(nodeName(run, entry.id), 70, 11),
       half = textWidth(text, 11) / 2,
       below = y + (spots.length > 30 ? 21 : 24);
     const spot = [x - half, below - 10, x + half, below + 3];
     if (!isFree(spot, placed, everywhere)) continue;
     placed.push(spot);
     svg.append(
-      roomy(x, below, sourceName(run, entry.id), 70, {
+      roomy(x, below, nodeName(run, entry.id), 70, {
         class: "small halo",
         "text-anchor": "middle",
       }),

@@ -71,7 +71,12 @@ function degreeCard(run) {
     const high = edges[j + 1] - 1;
     const label = high === Infinity ? `${low}+` : low === high ? String(low) : `${low}–${high}`;
     const go = { from: String(low), to: high === Infinity ? "" : String(high) };
-    return { label, tip: `degree ${label}`, parts: seriesOf(run).map(() => 0), go };
+    return {
+      label,
+      tip: `${run.graph_starts ? "nodes:" : "degree"} ${label}`,
+      parts: seriesOf(run).map(() => 0),
+      go,
+    };
   });
   for (let i = 0; i < run.count; i++) {
     if (statusOf(run, i) === "unknown") continue;
@@ -79,9 +84,10 @@ function degreeCard(run) {
   }
   const used = bins.filter((bin) => bin.parts.some((n) => n));
   chartCard(
-    "Reach by degree",
+    run.graph_starts ? "Reach by number of nodes" : "Reach by degree",
     "Share of nodes; the number of nodes stands above each column",
-    (width) => stackedColumns(width, used, seriesOf(run), "neighbours", true),
+    (width) =>
+      stackedColumns(width, used, seriesOf(run), run.graph_starts ? "nodes" : "neighbours", true),
     { scope: runScope(run) },
   );
 }

@@ -91,7 +91,7 @@ function shiftedHulls(hull, points) {
 }
 
 function planeFrame({ node, view, hull, points, shifted, width, height }, choice) {
-  const box = { left: 54, right: width - 14, top: 14, bottom: height - 42 };
+  const box = { left: 62, right: width - 14, top: 14, bottom: height - 42 };
   if (choice.edges) return { ...frameWith(box, ...choice.edges), width };
   const terms = hull.length
     ? []
@@ -125,19 +125,18 @@ function drawRegions(svg, view, frame, node, placed) {
     if (areaOf(polygon) < 0.02 * total) return;
     const { box } = frame,
       [x, y, anchor] = regionCorner(polygon, frame);
-    const title =
-      region.role === "true"
-        ? `${className(node.run, region.c)} wins (true class)`
-        : `${className(node.run, region.c)} wins`;
+    const brief = `${className(node.run, region.c)} wins`,
+      full = region.role === "true" ? `${brief} (true class)` : brief,
+      most = (box.right - box.left) * 0.46,
+      title = textWidth(full, 12, 650) <= most ? full : brief;
     const at = Math.min(box.right - 6, Math.max(box.left + 6, x)),
-      room = (box.right - box.left) * 0.46,
-      wide = Math.min(room, textWidth(title, 12, 650)),
+      wide = Math.min(most, textWidth(title, 12, 650)),
       start = at - { start: 0, middle: wide / 2, end: wide }[anchor];
     const spot = [start, y - 11, start + wide, y + 4];
     if (!isFree(spot, placed, box)) return; // The caption names the classes.
     placed.push(spot);
     svg.append(
-      roomy(at, y, title, room, {
+      roomy(at, y, title, most, {
         class: "halo bold region-name",
         "text-anchor": anchor,
         style: `fill:var(--${region.role}-text)`,

@@ -16,9 +16,10 @@ function drawHead(node) {
     { class: "facts" },
     fact("true class", bareClass(run, node.label)),
     fact("frozen model predicts", className(run, node.predicted)),
-    ...(run.types ? [fact("type", run.types[run.node_types[node.id]])] : []),
-    fact("degree", String(run.degree[node.i])),
-    fact("neighbours of its class", percent(run.homophily[node.i], 0)),
+    fact(run.graph_starts ? "nodes" : "degree", String(run.degree[node.i])),
+    ...(run.graph_starts
+      ? []
+      : [fact("neighbours of its class", percent(run.homophily[node.i], 0))]),
     fact("terms", count(node.count)),
   );
   byId("node-head").replaceChildren(title, facts);
@@ -41,7 +42,7 @@ function supportWords(node) {
   return joined(
     active.map((k) => {
       const source = sourceOf(node, k),
-        who = source === node.id ? "itself" : `node ${sourceName(run, source)}`;
+        who = senderWords(node, source);
       const share = percent(node.witness[k] / node.mass[node.group[k]], 0);
       return `${who} (${share}${run.groupCount > 1 ? ` of ${run.groups[node.group[k]]}` : ""})`;
     }),

@@ -23,8 +23,11 @@ function openRun(payload) {
   }));
   // "class 7" is "7" where room is short.
   run.shortClasses = run.classes.map((name) => name.replace(/^class (?=\d+$)/, ""));
+  // Nodes that can be opened come first; the overview counts all of them.
+  run.explored ??= run.count;
+  if (run.graph_starts) run.noun = "graph";
   run.position = new Map();
-  for (let i = 0; i < run.count; i++) run.position.set(run.nodes[i], i);
+  for (let i = 0; i < run.explored; i++) run.position.set(run.nodes[i], i);
   // How much node i changed between what is compared; nothing is compared at first.
   run.changed = () => 0;
   // Where the terms of node i lie: in one piece, unless parts of them are read on demand.
@@ -66,9 +69,14 @@ function bareClass(run, index) {
 function nodeName(run, node) {
   return run.names ? run.names[node] : String(node);
 }
-// Who sent a term: sources may be of another kind than recipients, with names of their own.
-function sourceName(run, source) {
-  return run.source_names ? run.source_names[source] : nodeName(run, source);
+// A sender that is no recipient's like: it has a name, and neither class nor prediction.
+function isForeign(run, source) {
+  return run.labels[source] < 0 && run.predictions[source] < 0;
+}
+function senderWords(node, source) {
+  if (source === node.id) return "itself";
+  const name = nodeName(node.run, source);
+  return node.run.names && isForeign(node.run, source) ? name : `node ${name}`;
 }
 function plural(run) {
   return `${run.noun}s`;
@@ -105,7 +113,9 @@ const STATUS_WORDS = {
 
 // The lead of the true class when frozen, of every node; computed when first asked for.
 function frozenMargins(run) {
-  run.leads ||= Float64Array.from(run.nodes, (_, i) => leadIn(run, run.frozen_logits, i));
+  run.leads ||= Float64Array.from({ length: run.explored }, (_, i) =>
+    leadIn(run, run.frozen_logits, i),
+  );
   return run.leads;
 }
 function repairMargin(run, j, i) {

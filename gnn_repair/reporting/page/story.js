@@ -52,7 +52,7 @@ function bestHere(run) {
 // is the middle one.
 function startNode(run) {
   const best = bestHere(run);
-  const nodes = Array.from({ length: run.count }, (_, i) => i);
+  const nodes = Array.from({ length: run.explored }, (_, i) => i);
   const good = nodes.filter((i) => statusOf(run, i) === "reachable" && run.kept[i]);
   const mended = best
     ? good.filter((i) => outcomeOf(run, run.repairs[best.j], i) === "corrected")

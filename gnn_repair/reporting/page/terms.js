@@ -14,7 +14,7 @@ function termColumns(node, weights) {
     "Source",
     source,
     (k) =>
-      source(k) === node.id ? `${sourceName(run, source(k))} (itself)` : sourceName(run, source(k)),
+      source(k) === node.id ? `${nodeName(run, source(k))} (itself)` : nodeName(run, source(k)),
     "text",
   );
   if (run.groupCount > 1)
@@ -174,7 +174,7 @@ function termRow(node, k, columns, whatIf, sliders, live, onMove) {
     step: 0.001,
     "data-term": k,
     disabled: high - low === 1 ? "" : null,
-    "aria-label": `Share of mass on node ${sourceName(node.run, sourceOf(node, k))}`,
+    "aria-label": `Share of mass on node ${nodeName(node.run, sourceOf(node, k))}`,
     oninput: () => onMove(k, Number(input.value) * node.mass[group], false),
     onchange: () => onMove(k, Number(input.value) * node.mass[group], true),
   });
