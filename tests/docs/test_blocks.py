@@ -1,0 +1,103 @@
+"""Every code block of the README and the documentation runs, and prints what the page shows."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from gnn_repair.cli import app
+from gnn_repair.datasets import DATASETS
+from tools.docs.blocks import Block, blocks_of, commands_of
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+NUMBER = re.compile(r"(?<![\w.])[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+LONG = ("docs/repair.md", "docs/ladder.md", "docs/backbones.md")
+"""Pages that train for minutes; `GNN_REPAIR_LONG=1` runs them, too."""
+
+pytestmark = pytest.mark.skipif(not PAGES[0].exists(), reason="not in a checkout")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_blocks_of_a_page_run_and_print_what_it_shows(name, tmp_path, monkeypatch):
+    blocks = [block for block in blocks_of(ROOT / name) if block.language == "python"]
+    if name in LONG and not os.environ.get("GNN_REPAIR_LONG"):
+        pytest.skip("trains for minutes; GNN_REPAIR_LONG=1 runs it")
+    _need_data(blocks)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks:
+        if block.skipped is None:
+            printed = _run(block, names, name)
+            if block.shown is not None:
+                assert_alike(printed, block.shown, f"{name}:{block.line}")
+
+
+def _need_data(blocks: list[Block]) -> None:
+    wanted = {word for b in blocks for word in re.findall(r'load_dataset\("([\w-]+)"\)', b.code)}
+    for dataset in wanted - {"builtin"}:
+        root = os.environ.get("GNN_REPAIR_DATA")
+        if not root or not list(Path(root).rglob(f"*{dataset}*")):
+            pytest.skip(f"the files of {dataset} are not here (GNN_REPAIR_DATA)")
+        assert dataset in DATASETS
+
+
+def _run(block: Block, names: dict[str, object], page: str) -> str:
+    """What a block prints; a fault is reported at the page's own line."""
+    code = compile("\n" * (block.line - 1) + block.code, page, "exec")
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        exec(code, names)
+    return out.getvalue()
+
+
+def assert_alike(printed: str, shown: str, where: str) -> None:
+    """The same words, and numbers that are the same up to what another processor may change."""
+    lines, wanted = (
+        [line.rstrip() for line in t.splitlines() if line.strip()] for t in (printed, shown)
+    )
+    assert len(lines) == len(wanted), (where, printed)
+    for line, other in zip(lines, wanted, strict=True):
+        assert _words(line) == _words(other), (where, line, other)
+        pairs = zip(NUMBER.findall(line), NUMBER.findall(other), strict=True)
+        assert all(_near(a, b) for a, b in pairs), (where, line, other)
+
+
+def _words(line: str) -> str:
+    return " ".join(NUMBER.sub("0", line).split())
+
+
+def _near(one: str, other: str) -> bool:
+    """Within five percent; residuals, which are rounding errors, within a factor of a hundred."""
+    a, b = (float(text.replace(",", "").replace("−", "-")) for text in (one, other))
+    if max(abs(a), abs(b)) < 1e-5:
+        return True
+    return math.isclose(a, b, rel_tol=0.05, abs_tol=0.02)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_commands_of_a_page_are_commands(name):
+    for line, words in commands_of(ROOT / name):
+        _parse(get_command(app), words, f"{name}:{line}")
+
+
+def _parse(command, words: list[str], where: str) -> None:
+    """Let the command read its options without running anything."""
+    while hasattr(command, "commands"):
+        assert words and words[0] in command.commands, (where, words)
+        command, words = command.commands[words[0]], words[1:]
+    try:
+        command.make_context(command.name, list(words), resilient_parsing=False)
+    except Exception as problem:
+        raise AssertionError(f"{where}: {problem}") from problem

@@ -1,0 +1,156 @@
+"""Controls, kept predictions and likeness by hand: each clause alone, each constant named."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch_geometric.data import Data
+from toy_exposures import toy_exposure, toy_graph
+
+from gnn_repair.budget import Budget
+from gnn_repair.errors import InputError
+from gnn_repair.repair.controls import FeaturePerceptron, LabelPropagation, RetrainedBackbone
+from gnn_repair.repair.controls.kept import check_kept
+from gnn_repair.repair.controls.perceptron import PERCEPTRON
+from gnn_repair.repair.evidence import EvidenceInputs, gather_evidence, kin
+from gnn_repair.repair.fold_task import prepare
+from gnn_repair.repair.folds import deal_folds
+from gnn_repair.repair.inputs import repair_inputs
+from gnn_repair.repair.kept_tables import check_table
+
+NODES, CLASSES = 5, 3
+
+
+def test_settings_of_the_controls():
+    assert Budget(500, 80, 0.01, 0.0005) == PERCEPTRON == FeaturePerceptron().budget
+    assert (FeaturePerceptron().hidden, FeaturePerceptron().dropout) == (128, 0.0)
+    assert LabelPropagation().layers == 50 and RetrainedBackbone().most_epochs == 2**31
+    assert (kin.KIN, kin.POWER) == (30, 4)
+    assert FeaturePerceptron(hidden=1).hidden == LabelPropagation(layers=1).layers == 1
+    for wrong in (lambda: FeaturePerceptron(hidden=0), lambda: LabelPropagation(layers=0)):
+        with pytest.raises(InputError, match="is 0"):
+            wrong()
+
+
+def kept(**changes):
+    constants = {
+        "signature": torch.zeros(2, NODES),
+        "log_probs": torch.zeros(2, NODES, CLASSES),
+        "single": torch.tensor([[[0, 1, 2, 0, 1]], [[2, 2, 2, 0, 0]]]),
+        **changes,
+    }
+    constants = {name: value for name, value in constants.items() if value is not None}
+    return SimpleNamespace(
+        constants=constants, num_classes=CLASSES, num_members=2, single=constants.get("single")
+    )
+
+
+def test_a_kept_prediction_is_checked_clause_by_clause():
+    check_kept(kept())
+    check_kept(kept(single=None))
+    one_off = kept().single.clone()
+    one_off[1, 0, 3] = 3
+    below = kept().single.clone()
+    below[0, 0, 0] = -1
+    for changes, words in [
+        ({"signature": torch.zeros(2, NODES, dtype=torch.float64)}, "signature has shape"),
+        ({"log_probs": torch.zeros(2, NODES, CLASSES + 1)}, r"log_probs has shape \(5, 4\)"),
+        ({"log_probs": torch.zeros(2, NODES + 1, CLASSES)}, r"log_probs has shape \(6, 3\)"),
+        ({"log_probs": None}, "lacks log_probs"),
+        ({"single": torch.zeros(2, 1, NODES)}, "single has shape"),
+        ({"single": torch.zeros(2, 1, NODES + 1, dtype=torch.long)}, "single has shape"),
+        ({"single": one_off}, r"single must lie in 0..2"),
+        ({"single": below}, r"single must lie in 0..2"),
+        ({"more": torch.zeros(2)}, "has no constant 'more'"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            check_kept(kept(**changes))
+        with pytest.raises(InputError, match=words):
+            LabelPropagation().check_constants(kept(**changes))
+
+
+def test_a_table_s_refusal_says_what_was_asked_for():
+    with pytest.raises(InputError, match=r"not \('any', 7\), torch.int64"):
+        check_table(kept(), "single", torch.int64, None, 7)
+
+
+def test_the_perceptron_by_hand():
+    graph, exposure = toy_graph(), toy_exposure("gcn")
+    known = (graph.train_mask[:, :2] | graph.val_mask[:, :2]).t()
+    evidence = gather_evidence(exposure, graph.y, known, graph)
+    inputs = EvidenceInputs(repair_inputs(exposure), 1, evidence)
+    repair = FeaturePerceptron(hidden=4, seed=3)
+    p = repair.initial(inputs)
+    targets = torch.tensor([[3, 8, 9], [0, 1, 29]])
+    found = repair.corrected(p, inputs, None, targets, None)
+    for s in range(2):
+        hidden = graph.x[targets[s]] @ p["features.weight"][s] + p["features.bias"][s]
+        expected = hidden.relu() @ p["head.weight"][s] + p["head.bias"][s]
+        torch.testing.assert_close(found[s], expected)
+
+
+def test_evidence_of_a_graph_with_and_without_features():
+    graph, exposure = toy_graph(), toy_exposure("gcn")
+    known = (graph.train_mask[:, :2] | graph.val_mask[:, :2]).t()
+    bare = gather_evidence(exposure, graph.y, known, Data(edge_index=graph.edge_index))
+    assert bare.features is None and bare.labels.kin_width == CLASSES + 1
+    whole = gather_evidence(exposure, graph.y, known, graph)
+    assert whole.features.width == graph.x.shape[1]
+    assert whole.labels.kin_width == 2 * (CLASSES + 1)
+    with pytest.raises(InputError, match="data has no edge_index"):
+        gather_evidence(exposure, graph.y, known, Data(x=graph.x))
+
+
+def test_what_is_fitted_must_be_an_exposure():
+    with pytest.raises(InputError, match="exposure"):
+        prepare("cora", *3 * [torch.ones(3)], None, "cpu")
+
+
+@pytest.mark.parametrize("how", ["links", "features"])
+def test_likeness_does_not_depend_on_the_blocks_it_is_computed_in(how, monkeypatch):
+    graph = toy_graph()
+    nodes = graph.num_nodes
+
+    def found():
+        if how == "links":
+            return kin.alike_by_links(graph.edge_index, nodes, torch.float64)
+        return kin.alike_by_features(graph.x)
+
+    def dense(operator):
+        out = torch.zeros(nodes, nodes, dtype=torch.float64)
+        row = operator.pattern.recipients.long()
+        out.index_put_((row, operator.pattern.indices.long()), operator.coefficients, True)
+        return out
+
+    whole = dense(found())
+    monkeypatch.setattr(kin, "BLOCK", 4 * nodes)
+    torch.testing.assert_close(dense(found()), whole)
+    if how == "links":
+        adjacency = torch.zeros(nodes, nodes, dtype=torch.float64)
+        apart = graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]]
+        adjacency[apart[1], apart[0]] = 1
+        vectors = adjacency
+    else:
+        vectors = graph.x
+    unit = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1e-30)
+    weights = (unit @ unit.t()).fill_diagonal_(0) ** 4
+    best = weights.topk(30, dim=1)
+    expected = torch.zeros_like(weights).scatter_(1, best.indices, best.values)
+    expected = expected / expected.sum(1, keepdim=True).clamp(min=1e-30)
+    torch.testing.assert_close(whole, expected)
+
+
+def test_folds_deal_every_class_evenly_among_nodes_that_are_not_judged():
+    generator = torch.Generator().manual_seed(7)
+    labels = torch.randint(3, (900,), generator=generator)
+    val = torch.rand(2, 900, generator=generator) < 0.4
+    folds = deal_folds(val, labels, 5, 0)
+    assert torch.equal(folds >= 0, val)
+    for s in range(2):
+        for label in range(3):
+            counts = folds[s][val[s] & (labels == label)].bincount(minlength=5)
+            assert int(counts.max() - counts.min()) <= 1
+        counts = folds[s][val[s]].bincount(minlength=5)
+        assert int(counts.max() - counts.min()) <= 1
