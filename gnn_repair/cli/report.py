@@ -54,9 +54,9 @@ def report(
         str | None,
         typer.Option(help="Another split's number or another backbone, node beside node."),
     ] = None,
-    single_file: Annotated[
+    parts: Annotated[
         bool,
-        typer.Option("--single-file", help="One file however large, without terms beyond 16 MB."),
+        typer.Option("--parts", help="Above 20 MB: files beside the page, for gnn-repair view."),
     ] = False,
     digest: Annotated[str | None, typer.Option(help="Digest of one stored protocol.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -114,7 +114,7 @@ def report(
     )  # fmt: skip
     beside = {} if compare is None else _beside(run, compare, again)
     written = report_run(
-        run, out, results, command=command, beside=beside, single_file=single_file or None
+        run, out, results, command=command, beside=beside, single_file=None if parts else True
     )
     typer.echo(written)
     typer.echo(run.provenance(), err=True)

@@ -49,7 +49,7 @@ def view(
         page = out or Path(tempfile.mkdtemp(prefix="gnn-repair-")) / "report.html"
         report(
             store=what, out=page, dataset=dataset, backbone=backbone, split=split,
-            compare=compare, digest=digest, device=device, root=root,
+            compare=compare, parts=True, digest=digest, device=device, root=root,
         )  # fmt: skip
     if page.is_file() and not needs_server(page):
         _tell(page.resolve().as_uri(), browser)

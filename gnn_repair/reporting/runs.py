@@ -70,7 +70,7 @@ def report_run(
     *,
     command: str = "",
     beside: Mapping[str, Rerun] | None = None,
-    single_file: bool | None = None,
+    single_file: bool | None = True,
 ) -> Path:
     """Write the page of a run; it says which run it is.
 

@@ -55,11 +55,9 @@ def report(
     made: Mapping[str, str] | None = None,
     results: pd.DataFrame | None = None,
     beside: Mapping[str, Beside | Evidence] | None = None,
-    single_file: bool | None = None,
+    single_file: bool | None = True,
 ) -> Path:
     """Write one self-contained HTML file that shows the evidence of every chosen node.
-
-    Above 20 MB the terms go into files beside it, for ``gnn-repair view`` to serve.
 
     Args:
         exposure: the frozen model's final aggregation, with a tail or without.
@@ -80,8 +78,9 @@ def report(
         results: a study's long-form results, for the spread over splits and other cases.
         beside: by title, the evidence of other runs on the same graph (what ``gather`` returns
             for another split or model), to compare nodes with.
-        single_file: True for one file however large, which leaves terms beyond 16 MB out; False
-            for files beside the page in any case; None lets the size decide.
+        single_file: None puts the terms into files beside the page where it would be above 20 MB,
+            for ``gnn-repair view`` to serve; False does so in any case. In a single file terms
+            beyond 16 MB are left out.
 
     Returns:
         The path.

@@ -316,8 +316,7 @@ def test_two_classes_and_left_out_terms(browser, tmp_path, monkeypatch):
     exposure, y = make_exposure(classes=2)
     monkeypatch.setattr("gnn_repair.reporting.payload.TERM_BYTES", 300)
     names = [f"page {v}" for v in range(40)]
-    options = {"node_names": names, "repairs": {"m": Moved()}, "single_file": True}
-    path = report(exposure, y, tmp_path / "r.html", **options)
+    path = report(exposure, y, tmp_path / "r.html", node_names=names, repairs={"m": Moved()})
     browser.open(path, "#nodes")
     assert browser.text("#node-head h2").startswith("Node page ")
     assert browser.run("return document.querySelectorAll('#plane .hull').length") == 1

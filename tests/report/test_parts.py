@@ -81,16 +81,19 @@ def test_size_decides_and_old_parts_go(tmp_path, monkeypatch):
     exposure, y = make_exposure()
     path, folder = tmp_path / "r.html", tmp_path / "r.parts"
     monkeypatch.setattr("gnn_repair.reporting.writing.SINGLE_BYTES", 1000)
-    report(exposure, y, path)
+    report(exposure, y, path, single_file=None)
     first = {file.name for file in folder.iterdir()}
     assert len(first) == 2
     (folder / "mine.txt").write_text("not a part")
     other, labels = make_exposure(seed=9)
-    report(other, labels, path)
+    report(other, labels, path, single_file=None)
     second = {file.name for file in folder.iterdir()}
     assert "mine.txt" in second and not first & second and len(second) == 3
     (folder / "mine.txt").unlink()
     monkeypatch.setattr("gnn_repair.reporting.writing.SINGLE_BYTES", 10**9)
+    report(exposure, y, path, single_file=None)
+    assert not folder.exists()
+    monkeypatch.setattr("gnn_repair.reporting.writing.SINGLE_BYTES", 1000)
     report(exposure, y, path)
     assert not folder.exists()
     with pytest.raises(InputError, match="give True, False or None"):
