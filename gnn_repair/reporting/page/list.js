@@ -84,6 +84,10 @@ function openList(run, onChoose, onFilter) {
     const meant = meantBy(run, byId("search").value.trim().toLowerCase(), list.shown);
     if (meant !== undefined) onChoose(meant);
   });
+  byId("more-filters").addEventListener("click", (event) => {
+    const open = byId("filters").classList.toggle("open");
+    event.target.setAttribute("aria-expanded", String(open));
+  });
   byId("clear").addEventListener("click", () => {
     const order = byId("order").value;
     list.set(new Map([["order", order]]));
