@@ -15,6 +15,8 @@ from gnn_repair.datasets.catalog import (
     from_paper,
 )
 from gnn_repair.datasets.loading import load
+from gnn_repair.datasets.motifs import motif_graphs
+from gnn_repair.datasets.publications import generate_publications
 from gnn_repair.datasets.splits import DRAWS, Draw, as_splits, stratified_splits
 from gnn_repair.datasets.validation import check_data, num_classes
 from gnn_repair.errors import DatasetError, SplitError
@@ -92,7 +94,9 @@ __all__ = [
     "as_splits",
     "check_data",
     "find_dataset",
+    "generate_publications",
     "load_dataset",
+    "motif_graphs",
     "num_classes",
     "stratified_splits",
 ]

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gnn_repair.exposure.mixtures import Context, Mixture
+from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.probes import Tail
 from gnn_repair.exposure.sites import Site
 from gnn_repair.exposure.value import Exposure, mixture_of
@@ -70,6 +71,9 @@ class Words:
     embedding: Tensor | None
     called: str
     fingerprint: tuple[str, ...] = ()
+    names: NodeNames = ONE_KIND
+    graph_starts: Tensor | None = None
+    """Where recipients are graphs: see ``Exposure.graph_starts``."""
 
 
 def assemble(
@@ -106,6 +110,8 @@ def assemble(
         embedding=None if words.embedding is None else words.embedding.unsqueeze(0),
         called=words.called,
         fingerprint=words.fingerprint,
+        graph_starts=words.graph_starts,
+        names=words.names,
     )
     return exposure, order
 
@@ -142,6 +148,10 @@ def _contexts(contexts: Sequence[Context]) -> tuple[Tensor, Tensor, list[int]]:
     Groups that read different inputs get columns of their own, zero in the others' messages.
     """
     distinct = {id(context.messages): context for context in contexts}
+    if contexts[0].shared:
+        tables = [context.messages for context in distinct.values()]
+        begins = dict(zip(distinct, accumulate((len(t) for t in tables), initial=0), strict=False))
+        return _joined(tables), contexts[0].state, [begins[id(c.messages)] for c in contexts]
     widths = [context.state.shape[1] for context in distinct.values()]
     state = _joined([context.state for context in distinct.values()], dim=1)
     parts: list[Tensor] = []

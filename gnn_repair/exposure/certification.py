@@ -98,13 +98,22 @@ def _add_messages(
     _, recipients, _ = call.entries
     factor, _ = aggregator_factor(call, recipients)
     if call.site not in messages:
-        blocks = call.value.numel() // call.num_nodes // call.value.shape[-1]
-        messages[call.site] = call.value.new_zeros(recipients.numel(), blocks, call.value.shape[-1])
+        messages[call.site] = _of_others(call, recipients.numel())
     entries = slice(None) if mixture.entries is None else mixture.entries
     scale = coefficients * mixture.sign
     scale = scale if factor is None else scale / factor[entries]
     message = scale.unsqueeze(1) * mixture.states[mixture.rows]
     messages[call.site][entries, mixture.block] += message
+
+
+def _of_others(call: Call, entries: int) -> Tensor:
+    """Messages [T, B, D] to other node types, as they are; zero where recipients' own will be."""
+    if call.placement is None or call.placement.rows is None:
+        return call.value.new_zeros((entries, *call.blocks.shape[1:]))
+    found = call.messages().clone()
+    for part in call.placement.parts:
+        found[slice(None) if part.entries is None else part.entries] = 0
+    return found
 
 
 def _add_entries(

@@ -59,6 +59,7 @@ KINDS: dict[str, tuple[int, tuple[torch.dtype, ...]]] = {
     "message_rows": (1, (torch.int32,)),
     "sources": (1, (torch.int32,)),
     "embedding": (3, FLOATING),
+    "graph_starts": (1, (torch.int64,)),
 }
 """Axes and number types of every tensor: the kernels read memory by them."""
 
@@ -67,7 +68,7 @@ def _check_kinds(exposure: Exposure) -> None:
     device = None
     for name, (axes, dtypes) in KINDS.items():
         value = getattr(exposure, name)
-        if value is None and name == "embedding":
+        if value is None and name in ("embedding", "graph_starts"):
             continue
         _require(isinstance(value, Tensor), f"{name} is a {type(value).__name__}, not a tensor")
         _require(
@@ -112,6 +113,8 @@ def _check_shapes(exposure: Exposure) -> None:
     _require(known in (0, members), f"fingerprint has {known} entries for {members} members")
     if exposure.embedding is not None:
         expected["embedding"] = (members, nodes, exposure.embedding.shape[-1])
+    if exposure.graph_starts is not None:
+        expected["graph_starts"] = (nodes + 1,)
     for name, shape in expected.items():
         found = tuple(getattr(exposure, name).shape)
         _require(found == shape, f"{name} has shape {list(found)} instead of {list(shape)}")
@@ -129,10 +132,19 @@ def _check_terms(exposure: Exposure) -> None:
     _check_index(exposure.rows, exposure.contributions.shape[1], "rows")
     _check_index(exposure.recipients, exposure.num_nodes, "recipients")
     _check_index(exposure.message_rows, exposure.messages.shape[1], "message_rows")
-    _check_index(exposure.sources, exposure.num_nodes, "sources", low=-1)
+    _check_graphs(exposure)
+    _check_index(exposure.sources, exposure.num_sources, "sources", low=-1)
     for name in ("coefficients", "contributions", "fixed_logits", "frozen_logits"):
         finite = bool(torch.isfinite(getattr(exposure, name)).all())
         _require(finite, f"{name} holds NaN or infinite values")
+
+
+def _check_graphs(exposure: Exposure) -> None:
+    starts = exposure.graph_starts
+    if starts is not None:
+        ends = bool(starts[0] == 0) and bool(starts[-1] == exposure.num_sources)
+        rising = ends and bool((starts.diff() >= 0).all())
+        _require(rising, "graph_starts must rise from 0 to the number of nodes")
 
 
 def _check_index(index: Tensor, size: int, name: str, low: int = 0) -> None:
@@ -149,4 +161,5 @@ def _check_masses(exposure: Exposure) -> None:
     if wrong.numel():
         _, recipient, group = wrong[0].tolist()
         node, name = int(exposure.recipients[recipient]), exposure.groups[group].name
-        raise InputError(f"group {name} of node {node} has terms but no mass; leave its terms out")
+        owner = exposure.names.node(node)
+        raise InputError(f"group {name} of {owner} has terms but no mass; leave its terms out")

@@ -50,8 +50,14 @@ def one_line(exposure: Exposure) -> str:
 def _recipients(exposure: Exposure) -> str:
     """``3 recipients``, and of how many nodes where some were left out."""
     count, nodes = exposure.num_recipients, exposure.num_nodes
+    if exposure.graph_starts is not None:
+        some = f" of {nodes:,}" * (count < nodes)
+        noun = "graph" if nodes == 1 else "graphs"
+        return f"{count:,}{some} {noun} with {exposure.num_sources:,} nodes"
     noun = "recipient" if count == 1 else "recipients"
-    return f"{count:,} {noun}" if count == nodes else f"{count:,} {noun} of {nodes:,} nodes"
+    kind = f" ({exposure.names.recipient})" if exposure.names.typed else ""
+    whole = "" if count == nodes else f" of {nodes:,} nodes"
+    return f"{count:,} {noun}{kind}{whole}"
 
 
 def _size(exposure: Exposure, group: int) -> str:

@@ -63,7 +63,7 @@ def _in_batches(watch: Watch, trace: Trace, other: Tensor) -> str:
     call, nodes = trace.calls[-1], trace.output.shape[0]
     parts = sum(c.conv is call.conv for c in trace.calls)
     reached = int((watch.run({call.site: other}) != trace.output).any(1).sum())
-    if call.num_nodes == nodes and (parts == 1 or reached == nodes):
+    if value_rows(trace, call) == nodes and (parts == 1 or reached == nodes):
         return ""
     if parts == 1:
         return (
@@ -74,6 +74,11 @@ def _in_batches(watch: Watch, trace: Trace, other: Tensor) -> str:
         f"{call.last} runs {parts} times, each on a part of the nodes, as "
         "layer-wise or sampled inference does (pass a forward= that runs the whole graph at once)"
     )
+
+
+def value_rows(trace: Trace, call: Call) -> int:
+    """How many recipients a propagate's aggregate has here."""
+    return int(trace.values[call.site].shape[0])
 
 
 def why_rows(model: nn.Module, run: Callable[[], Any], output: Tensor, nodes: int) -> str:
@@ -97,7 +102,7 @@ def why_rows(model: nn.Module, run: Callable[[], Any], output: Tensor, nodes: in
             f"{needed}, but its forward keeps {rows} of them (such as out[:batch_size] or "
             "out[mask]); pass a forward= that returns all rows"
         )
-    return f"{needed}, so models that pool nodes into graph-level outputs cannot be exposed"
+    return f"{needed}, or one row per graph, pooled from the nodes by a sum, mean or attention"
 
 
 def _nodes_read(watch: Watch, trace: Trace, call: Call) -> int:

@@ -106,7 +106,7 @@ def _candidates(calls: Sequence[Call]) -> list[Hop]:
     for call in reversed(calls):
         if filter_for(call.conv) is not None or call.value.shape != calls[-1].value.shape:
             break
-        if not is_sum_or_mean(call.conv.aggr_module):
+        if not is_sum_or_mean(call.conv.aggr_module) or not call.within:
             break
         if call.value.dim() != 2 or call.value.shape[1] != call.value.numel() // call.num_nodes:
             break

@@ -10,6 +10,7 @@ import torch
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.diagnosis import unruly
 from gnn_repair.exposure.filters import FoundFilter, chained, find_filter
+from gnn_repair.exposure.hetero.mixtures import mixtures_of_parts
 from gnn_repair.exposure.mixtures import Mixture, mixtures_of_split
 from gnn_repair.exposure.probes import (
     AFFINE_SLACK,
@@ -182,7 +183,10 @@ class Finder:
                 continue
             if several or call.site in self.finding.chain:
                 split = replace(split, rule=f"{split.rule}; {LAST_HOP}, the rest is in h")
-            mixtures = mixtures_of_split(call, split, names)
+            if call.placement is not None:
+                mixtures = mixtures_of_parts(call, split)
+            else:
+                mixtures = mixtures_of_split(call, split, names)
             if self._split_error(mixtures, call.site) <= self.limit:
                 self.finding.splits[call.site] = number
                 return mixtures

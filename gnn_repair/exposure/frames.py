@@ -19,21 +19,32 @@ def term_frame(
 ) -> pd.DataFrame:
     """One row a term: recipient, group, source, α and the contribution ℓ, one column a class.
 
+    Where graphs are classified the recipient is called ``graph``, ``source`` is a node's number in
+    the whole list and ``node`` its number in that graph.
+
     Before a tail there are no contributions of single messages, so those columns are left out.
+    Where senders are of several kinds, ``source_type`` says which and ``source`` is the number
+    within that kind.
     """
     chosen = exposure if nodes is None else exposure.restrict(nodes_for(exposure, nodes))
     one = chosen.member(member_for(exposure, member))
     lengths = one.segments.diff()
     slot = torch.repeat_interleave(lengths).cpu()
     row = one.rows.long()
+    kind, number = one.names.split(one.sources[row].cpu().numpy())
+    pooled = one.graph_starts is not None
     frame = pd.DataFrame(
         {
-            "node": one.recipients.cpu()[slot // one.num_groups].numpy(),
+            "graph" if pooled else "node": one.recipients.cpu()[slot // one.num_groups].numpy(),
             "group": [one.groups[g].name for g in (slot % one.num_groups).tolist()],
-            "source": one.sources[row].cpu().numpy(),
+            **({"source_type": kind} if one.names.typed and not pooled else {}),
+            "source": number,
             "coefficient": one.coefficients[0].cpu().numpy(),
         }
     )
+    if one.graph_starts is not None:
+        first = one.graph_starts[one.recipients].cpu()[slot // one.num_groups]
+        frame.insert(3, "node", frame["source"] - first.numpy())
     table = getattr(one, "contributions", None)
     if table is None:
         return frame

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -18,25 +18,22 @@ from gnn_repair.exposure.diagnosis import reason, why_rows
 from gnn_repair.exposure.embedding import last_linear
 from gnn_repair.exposure.final_aggregation import FinalAggregation, find_final
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
-from gnn_repair.exposure.model_arguments import field, field_names
-from gnn_repair.exposure.model_call import (
-    Forward,
-    check_expected,
-    invocation,
-    one_graph,
+from gnn_repair.exposure.known_aggregation import UnplannedError
+from gnn_repair.exposure.model_call import Forward, check_expected, one_graph
+from gnn_repair.exposure.model_on_data import ModelOnData, on_data
+from gnn_repair.exposure.model_output import check_numbers, read_output
+from gnn_repair.exposure.model_state import (
+    forget_propagations,
+    lazy_parameters,
+    refuse_compiled,
+    refuse_untrained,
+    resting,
 )
-from gnn_repair.exposure.model_output import (
-    check_numbers,
-    count_classes,
-    count_nodes,
-    read_output,
-    refuse_node_types,
-)
-from gnn_repair.exposure.model_state import forget_propagations, refuse_compiled, resting
+from gnn_repair.exposure.pooling.batches import as_batch, batches_of
+from gnn_repair.exposure.pooling.from_model import Wanted, expose_again, expose_pooled
+from gnn_repair.exposure.pooling.joining import joined
 from gnn_repair.exposure.probes import EXACT, deviation
-from gnn_repair.exposure.products import is_feature_map
 from gnn_repair.exposure.recording import Trace, Watch
-from gnn_repair.exposure.rules import FILTERS
 from gnn_repair.exposure.tails.from_model import expose_tailed
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
@@ -53,6 +50,7 @@ def expose(
     forward: Forward | None = None,
     tolerance: float | None = None,
     expected: Any = None,
+    node_type: str | None = None,
 ) -> Exposure | TailedExposure: ...
 def expose(
     model: Frozen | nn.Module,
@@ -62,13 +60,15 @@ def expose(
     forward: Forward | None = None,
     tolerance: float | None = None,
     expected: Any = None,
+    node_type: str | None = None,
 ) -> Exposure | TailedExposure:
     """Write a trained model's logits as z⁰ = β + Σ_g A_g L_g, or as z⁰ = T(o + Σ_g A_g H_g).
 
     Args:
-        model: a frozen backbone, or any trained PyG model for node classification.
-        data: the PyG data the model runs on, or any object with such fields; not needed for a
-            frozen backbone or a model whose forward takes nothing.
+        model: a frozen backbone, or any trained PyG model that classifies nodes, or graphs.
+        data: the PyG data the model runs on, or any object with such fields; for a model that
+            classifies graphs a batch, a list or dataset of graphs, or a loader that does not
+            shuffle; not needed for a frozen backbone or a model whose forward takes nothing.
         hops: for convolutions that propagate several times (SGConv, TAGConv, APPNP, …):
             ``paths`` exposes all sources with their path sums (entries of Â^p), ``last`` only
             the last propagate.
@@ -78,6 +78,8 @@ def expose(
             for float64 unless given.
         expected: what you know the model to give, logits [N, C] or predicted classes [N]; where
             the model as it is called here differs from it, nothing is exposed.
+        node_type: in a graph of several node types (HeteroData) the one that is classified; not
+            needed where only one has labels, or only one has outputs.
 
     Returns:
         The exposure, certified by running the model on randomly reweighted messages. A model that
@@ -102,9 +104,52 @@ def expose(
         raise InputError(f"model is a {type(model).__name__}; pass a torch module or a Frozen")
     model = _unwrapped(model)
     refuse_compiled(model)
-    data = one_graph(data, model, forward)
+    batches = batches_of(data)
+    if batches is not None and len(batches) > 1:
+        calling = (forward, node_type)
+        return _expose_batches(model, batches, hops, calling, tolerance, expected)
+    data = one_graph(batches[0] if batches else data, model, forward)
+    data = data if forward is not None else as_batch(data, model)
+    lazy = lazy_parameters(model)
     with resting(model), torch.no_grad():
-        return expose_probing(model, data, hops, forward, tolerance, expected)[0]
+        subject = on_data(model, data, forward, node_type)
+        if lazy:
+            subject.call()
+            refuse_untrained(model, lazy)
+        return expose_probing(subject, hops, tolerance, expected)[0]
+
+
+def _expose_batches(
+    model: nn.Module,
+    batches: Sequence[Any],
+    hops: str,
+    calling: tuple[Forward | None, str | None],
+    tolerance: float | None,
+    expected: Any,
+) -> Exposure | TailedExposure:
+    """Each batch exposed and certified by itself; what is expected is of all their graphs."""
+    parts: list[Exposure | TailedExposure] = []
+    with resting(model), torch.no_grad():
+        subject = on_data(model, batches[0], *calling)
+        first, finding = expose_probing(subject, hops, tolerance)
+        if first.graph_starts is None:
+            raise InputError(
+                f"{type(model).__name__} classifies nodes, and data is {len(batches)} batches of "
+                "graphs; pass one of them"
+            )
+        parts.append(first)
+        for batch in batches[1:]:
+            subject = on_data(model, batch, *calling)
+            try:
+                parts.append(expose_again(subject, Wanted(hops, tolerance, known=finding)))
+            except UnplannedError:
+                parts.append(expose_probing(subject, hops, tolerance)[0])
+    exposure = joined(parts)
+    if expected is not None:
+        told = exposure.frozen_logits[0].float()
+        binary = told.shape[1] == 2 and not bool(told[:, 0].any())  # (0, z) of one logit z
+        check_expected(expected, told, binary, exposure.called, noun="graph")
+    return exposure
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -125,35 +170,35 @@ def _check_members(expected: Any, exposure: Exposure) -> None:
 
 
 def expose_probing(
-    model: nn.Module,
-    data: Any,
-    hops: str,
-    forward: Forward | None = None,
-    tolerance: float | None = None,
-    expected: Any = None,
+    subject: ModelOnData, hops: str, tolerance: float | None = None, expected: Any = None
 ) -> tuple[Exposure | TailedExposure, FinalAggregation]:
     """The certified exposure, and what was found on the way."""
-    refuse_node_types(data, model, forward is not None)
-    call = invocation(model, data, forward)
+    model, call = subject.model, subject.call
     output = call()
-    nodes = count_nodes(data)
-    read = read_output(output, nodes, partial(why_rows, model, call), count_classes(data, nodes))
+    if subject.graph is None:
+        pooled = expose_pooled(subject, output, Wanted(hops, tolerance, expected))
+        if pooled is not None:
+            return pooled
+    read = read_output(output, subject.nodes, partial(why_rows, model, call), subject.classes)
     logits, called = read(output), call.text + read.text
-    check_numbers(logits, model, data)
+    check_numbers(logits, model, subject.fields)
     if expected is not None:
         check_expected(expected, logits, read.binary, called)
     cached = forget_propagations(model)
-    watch = watch_of(model, data, lambda: read(call()), logits.shape[0])
+    watch = subject.watch(lambda: read(call()), logits.shape[0])
     with watch.installed():
         with last_linear(model) as head:
             trace = watch.trace()
+        subject.keep_relations(trace)
         _check_repeatable(model, logits, trace, cached, watch.unread_sum)
         finding = find_final(watch, trace, hops)
         if not finding.mixtures and not finding.nodewise:
             raise ExposureRefused(_why_not(watch, trace, finding))
         embedding = head.embedding(logits, read.binary)
         fingerprint = fingerprint_of_model(model, hops, logits.shape[1])
-        words = words_of(model, finding, embedding, called, fingerprint)
+        words = words_of(subject, finding, embedding, called, fingerprint)
+        finding.mixtures = subject.finished(finding.mixtures)
+        finding.nodewise = subject.finished(finding.nodewise)
         if not finding.mixtures:
             return expose_tailed(watch, trace, finding.nodewise, words, tolerance), finding
         # Earlier layers' arguments are large and of no further use.
@@ -167,23 +212,17 @@ def expose_probing(
 
 
 def words_of(
-    model: nn.Module,
+    subject: ModelOnData,
     finding: FinalAggregation,
     embedding: Tensor | None,
     called: str,
     fingerprint: tuple[str, ...],
 ) -> Words:
     """What the exposure says of its model."""
-    mixtures = finding.mixtures or finding.nodewise
+    mixtures, model = finding.mixtures or finding.nodewise, subject.model
     root = _has_root(model, [mixture.site.name for mixture in mixtures])
-    return Words(type(model).__name__, finding.fixed, root, embedding, called, fingerprint)
-
-
-def watch_of(model: nn.Module, data: Any, run: Callable[[], Tensor], nodes: int) -> Watch:
-    """A watch on the model's run; products with the data's own features are feature maps."""
-    features = field(data, "x")
-    others = [field(data, name) for name in field_names(data) if name != "x"]
-    return Watch(model, run, tuple(FILTERS), nodes, lambda it: is_feature_map(it, features, others))
+    origin, fixed = type(model).__name__, finding.fixed
+    return Words(origin, fixed, root, embedding, called, fingerprint, subject.names)
 
 
 def _why_not(watch: Watch, trace: Trace, finding: FinalAggregation) -> str:

@@ -24,6 +24,8 @@ class Context:
     """[M, d]."""
     state: Tensor
     """[N, d]."""
+    shared: bool = False
+    """Whether state and columns are those of all groups already."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +262,8 @@ def _check_senders(call: Call, split: Split) -> None:
         if count != call.num_nodes:
             raise ExposureRefused(
                 f"{call.title} receives from {count} nodes but the logits are about "
-                f"{call.num_nodes}; only messages within one node set can be exposed"
+                f"{call.num_nodes}; pass a graph of several node types as HeteroData, with "
+                "node_type= for the one that is classified"
             )
 
 
@@ -269,7 +272,7 @@ def _context(call: Call, split: Split) -> Context:
         return _node_context(call, split.states.flatten(1))
     own = split.own_states
     if own is None:
-        own = _mean_message(call, split)
+        own = mean_message(call, split)
     return Context(split.states.flatten(1), own.flatten(1))
 
 
@@ -284,12 +287,13 @@ def _node_context(call: Call, states: Tensor) -> Context:
     return Context(pair[0], pair[-1]) if usable else Context(states, states)
 
 
-def _mean_message(call: Call, split: Split) -> Tensor:
+def mean_message(call: Call, split: Split) -> Tensor:
     """A node's average incoming message, Σ |α| h / Σ |α|, [N, B, D]."""
-    _, recipients, _ = call.entries
+    sources, recipients, _ = call.entries
     size = call.num_nodes
     weights = split.coefficients.abs().reshape(recipients.numel(), -1, 1)
+    states = split.states if split.by_entry else split.states[sources]
     total = split.states.new_zeros(size, *split.states.shape[1:])
-    total.index_add_(0, recipients, weights * split.states)
+    total.index_add_(0, recipients, weights * states)
     mass = weights.new_zeros(size, *weights.shape[1:]).index_add_(0, recipients, weights)
     return total / mass.clamp(min=torch.finfo(mass.dtype).tiny)

@@ -77,7 +77,9 @@ EXPECTED_SLACK = 100.0
 """The user's logits may come from another device or batch, and so round this much more."""
 
 
-def check_expected(expected: Any, logits: Tensor, binary: bool, called: str) -> None:
+def check_expected(
+    expected: Any, logits: Tensor, binary: bool, called: str, noun: str = "node"
+) -> None:
     """Compare with what the user says the model gives: logits [N, C] or predictions [N]."""
     theirs = _as_tensor(expected).detach().to(logits.device)
     if binary and theirs.is_floating_point() and theirs.numel() == logits.shape[0]:
@@ -97,8 +99,8 @@ def check_expected(expected: Any, logits: Tensor, binary: bool, called: str) -> 
     if count := int(wrong.sum()):
         first = int(wrong.nonzero()[0])
         raise InputError(
-            f"the model called as {called} {what} at {count} of {logits.shape[0]} nodes "
-            f"(the first is node {first}); pass forward=lambda model, data: ... to call it "
+            f"the model called as {called} {what} at {count} of {logits.shape[0]} {noun}s "
+            f"(the first is {noun} {first}); pass forward=lambda model, data: ... to call it "
             "as you do"
         )
 

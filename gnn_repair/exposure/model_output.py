@@ -59,14 +59,18 @@ def count_nodes(data: Any) -> int | None:
 
 def count_classes(data: Any, nodes: int | None) -> int | None:
     """How many classes the labels of data have; None where it does not say."""
-    y = field(data, "y")
+    return count_classes_of(field(data, "y"), nodes)
+
+
+def count_classes_of(y: Any, nodes: int | None) -> int | None:
+    """How many classes labels have, if they are one whole number for each of the nodes."""
     if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.shape != (nodes,) or not nodes:
         return None
     return int(y.max()) + 1
 
 
 def refuse_node_types(data: Any, model: nn.Module, called: bool) -> None:
-    """Several node sets have no single aggregation.
+    """A model of several node types needs a graph that has them.
 
     Args:
         data: the graph.
@@ -76,15 +80,9 @@ def refuse_node_types(data: Any, model: nn.Module, called: bool) -> None:
     taken = [] if called else list(inspect.signature(model.forward).parameters)
     typed = [name for name in taken if name.endswith("_dict") and field(data, name) is None]
     if typed:
-        raise ExposureRefused(
+        raise InputError(
             f"{type(model).__name__}'s forward takes {' and '.join(typed)}, one tensor for each of "
-            "several node types; only messages within one node set can be exposed: pass "
-            "forward=lambda model, data: ... that returns the logits of a type that hears itself"
-        )
-    if len(kinds := field(data, "node_types") or ()) > 1:
-        raise ExposureRefused(
-            f"data has {len(kinds)} types of nodes; only messages within one node set "
-            "can be exposed"
+            f"several node types, and data is a {type(data).__name__}; pass a HeteroData"
         )
 
 
@@ -105,7 +103,7 @@ def read_output(
         why_rows: says in words why a tensor may have another number of rows.
         classes: how many classes data has, if known.
     """
-    found = [(key, value) for key, value in _tensors(output) if value.is_floating_point()]
+    found = [(key, value) for key, value in tensors_of(output) if value.is_floating_point()]
     if not found:
         raise InputError(
             f"the model returns {_kind(output)} instead of a tensor of logits; {NAMED}"
@@ -132,7 +130,7 @@ def read_output(
     return Reading(key, not wide, _words(output, key, binary=not wide))
 
 
-def _tensors(output: Any) -> Iterator[tuple[Any, Tensor]]:
+def tensors_of(output: Any) -> Iterator[tuple[Any, Tensor]]:
     """The tensors at the top of an output and their keys."""
     if isinstance(output, Tensor):
         yield None, output

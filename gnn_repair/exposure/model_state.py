@@ -10,7 +10,7 @@ from torch import nn
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.models.rev_gnn import InvertibleModule
 
-from gnn_repair.errors import ExposureRefused
+from gnn_repair.errors import ExposureRefused, InputError
 
 
 def refuse_compiled(model: nn.Module) -> None:
@@ -34,6 +34,26 @@ def refuse_compiled(model: nn.Module) -> None:
             )
 
 
+def lazy_parameters(model: nn.Module) -> list[str]:
+    """The names of parameters that get their values in the first run that needs them."""
+    return [name for name, p in model.named_parameters() if nn.parameter.is_lazy(p)]
+
+
+def refuse_untrained(model: nn.Module, lazy: list[str]) -> None:
+    """Raise where a run has just given a lazy parameter its first, random values.
+
+    Args:
+        model: the model.
+        lazy: what :func:`lazy_parameters` gave before the run.
+    """
+    filled = sorted(set(lazy) - set(lazy_parameters(model)))
+    if filled:
+        raise InputError(
+            f"the model's weight `{filled[0]}` had no values before this run, so it was never "
+            "trained; run and train the model first"
+        )
+
+
 @contextmanager
 def resting(model: nn.Module) -> Iterator[None]:
     """While open the model is in evaluation mode and its parameters want no gradients.
@@ -42,12 +62,16 @@ def resting(model: nn.Module) -> Iterator[None]:
     """
     modules = list(model.modules())
     training = [module.training for module in modules]
-    wanted = [parameter.requires_grad for parameter in model.parameters()]
+    # A lazy parameter that no run has needed has neither values nor gradients.
+    real = [p for p in model.parameters() if not nn.parameter.is_lazy(p)]
+    wanted = [parameter.requires_grad for parameter in real]
     reversible = [m for m in modules if isinstance(m, InvertibleModule)]
     disabled = [module.disable for module in reversible]
     try:
         with preserved(model):
-            model.eval().requires_grad_(False)
+            model.eval()
+            for parameter in real:
+                parameter.requires_grad_(False)
             for module in reversible:
                 # They free the memory of their input, which is still read here (or is data's own).
                 module.disable = True
@@ -55,7 +79,7 @@ def resting(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in zip(modules, training, strict=True):
             module.training = mode
-        for parameter, want in zip(model.parameters(), wanted, strict=True):
+        for parameter, want in zip(real, wanted, strict=True):
             parameter.requires_grad_(want)
         for module, was in zip(reversible, disabled, strict=True):
             module.disable = was

@@ -13,11 +13,13 @@ from gnn_repair.exposure.assembly import assemble
 from gnn_repair.exposure.diagnosis import why_rows
 from gnn_repair.exposure.embedding import last_linear
 from gnn_repair.exposure.final_aggregation import FinalAggregation
-from gnn_repair.exposure.from_model import expose_probing, watch_of, words_of
+from gnn_repair.exposure.from_model import expose_probing, words_of
 from gnn_repair.exposure.known_aggregation import UnplannedError, find_known
-from gnn_repair.exposure.model_call import Forward, invocation
-from gnn_repair.exposure.model_output import Reading, count_classes, count_nodes, read_output
+from gnn_repair.exposure.model_call import Forward
+from gnn_repair.exposure.model_on_data import ModelOnData, on_data
+from gnn_repair.exposure.model_output import Reading, read_output
 from gnn_repair.exposure.model_state import forget_propagations, refuse_compiled, resting
+from gnn_repair.exposure.pooling.from_model import Wanted, expose_again
 from gnn_repair.exposure.tails.from_model import expose_tailed
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
@@ -30,10 +32,11 @@ class ExposurePlan:
     or a run does not go through the same propagates, everything is found anew.
     """
 
-    def __init__(self, model: nn.Module, hops: str = "paths") -> None:
+    def __init__(self, model: nn.Module, hops: str = "paths", node_type: str | None = None) -> None:
         refuse_compiled(model)
-        self.model, self.hops = model, hops
+        self.model, self.hops, self.node_type = model, hops, node_type
         self._finding: FinalAggregation | None = None
+        self._pooled = False
         self._fingerprint: tuple[str, ...] = ()
         self._weights: tuple[tuple[int, int], ...] = ()
 
@@ -41,16 +44,17 @@ class ExposurePlan:
         """The exposure of the model on data, called by ``forward(model, data)``."""
         weights = self._versions()
         with resting(self.model), torch.no_grad():
+            subject = on_data(self.model, data, forward, self.node_type)
             if self._finding is not None and weights == self._weights:
                 try:
-                    return self._again(data, forward, self._finding)
+                    return self._again(subject, self._finding)
                 except UnplannedError:
                     pass
-            exposure, finding = expose_probing(self.model, data, self.hops, forward)
+            exposure, finding = expose_probing(subject, self.hops)
         for mixtures in (finding.mixtures, finding.nodewise):
             mixtures.clear()  # of this graph, and large
         self._finding, self._fingerprint = finding, exposure.fingerprint
-        self._weights = weights
+        self._weights, self._pooled = weights, exposure.graph_starts is not None
         return exposure
 
     def _versions(self) -> tuple[tuple[int, int], ...]:
@@ -58,28 +62,30 @@ class ExposurePlan:
         held = [*self.model.parameters(), *self.model.buffers()]
         return tuple((tensor.data_ptr(), tensor._version) for tensor in held)
 
-    def _again(
-        self, data: Any, forward: Forward, known: FinalAggregation
-    ) -> Exposure | TailedExposure:
-        call = invocation(self.model, data, forward)
+    def _again(self, subject: ModelOnData, known: FinalAggregation) -> Exposure | TailedExposure:
+        if self._pooled:
+            return expose_again(subject, Wanted(self.hops, known=known, certified=False))
+        call = subject.call
         readings: list[Reading] = []
 
         def run() -> Tensor:
             output = call()
             if not readings:
                 why: Callable[[Tensor, int], str] = partial(why_rows, self.model, call)
-                nodes = count_nodes(data)
-                readings.append(read_output(output, nodes, why, count_classes(data, nodes)))
+                readings.append(read_output(output, subject.nodes, why, subject.classes))
             return readings[0](output)
 
         forget_propagations(self.model)
-        watch = watch_of(self.model, data, run, count_nodes(data) or -1)
+        watch = subject.watch(run, subject.nodes or -1)
         with watch.installed():
             with last_linear(self.model) as head:
                 trace = watch.trace()
+            subject.keep_relations(trace)
             finding = find_known(watch, trace, self.hops, known)
             embedding = head.embedding(trace.output, readings[0].binary)
-            words = words_of(self.model, finding, embedding, call.text, self._fingerprint)
+            words = words_of(subject, finding, embedding, call.text, self._fingerprint)
+            finding.mixtures = subject.finished(finding.mixtures)
+            finding.nodewise = subject.finished(finding.nodewise)
             if finding.mixtures:
                 return assemble(finding.mixtures, finding.tails, trace.output, words)[0]
             if not finding.nodewise:

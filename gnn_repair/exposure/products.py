@@ -128,9 +128,16 @@ def _with_entries(matrix: Tensor, values: Tensor) -> Tensor:
 
 
 def read_product(
-    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], nodes: int
+    function: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    nodes: int,
+    senders: frozenset[int] = frozenset(),
 ) -> Product | None:
-    """The product that a call of a torch function does, if it is one with an N × N matrix."""
+    """The product that a call of a torch function does, if it is one with an N × N matrix.
+
+    Or with a sparse N × M one, where M nodes of another type may send.
+    """
     options = {k: v for k, v in kwargs.items() if v is not None}
     added: Tensor | None = None
     factor = 1.0
@@ -146,19 +153,21 @@ def read_product(
         added = base if beta == 1 else base * beta
     else:
         return None
-    if not _fits(left, right, nodes):
+    if not _fits(left, right, nodes, senders):
         return None
     vector = right.dim() == 1
     return Product(left, right.unsqueeze(1) if vector else right, vector, factor, added)
 
 
-def _fits(left: Any, right: Any, nodes: int) -> bool:
+def _fits(left: Any, right: Any, nodes: int, senders: frozenset[int]) -> bool:
     tensors = isinstance(left, Tensor) and isinstance(right, Tensor)
+    if not tensors or left.dim() != 2 or left.shape[0] != nodes:
+        return False
+    columns = left.shape[1]
     return (
-        tensors
-        and tuple(left.shape) == (nodes, nodes)
+        (columns == nodes or (columns in senders and left.layout != torch.strided))
         and right.dim() in (1, 2)
-        and right.shape[0] == nodes
+        and right.shape[0] == columns
         and right.layout == torch.strided
         and right.is_floating_point()
         and left.dtype == right.dtype
@@ -193,7 +202,11 @@ class Products(TorchFunctionMode):
     """While open, products with an N × N matrix are handed to a function that does them."""
 
     def __init__(
-        self, nodes: int, seen: Callable[[Product], Tensor], busy: Callable[[], bool]
+        self,
+        nodes: int,
+        seen: Callable[[Product], Tensor],
+        busy: Callable[[], bool],
+        senders: frozenset[int] = frozenset(),
     ) -> None:
         """Watch products of one size.
 
@@ -201,17 +214,27 @@ class Products(TorchFunctionMode):
             nodes: N.
             seen: does a product.
             busy: whether a convolution is running, whose own sums are none of ours.
+            senders: further numbers of columns that a sparse matrix may have.
         """
         from gnn_repair.exposure.sums_by_hand import HandSums
 
         super().__init__()
-        self.nodes, self.seen, self.busy = nodes, seen, busy
-        self.sums = HandSums(nodes)
+        self.nodes, self.seen, self.busy, self.senders = nodes, seen, busy, senders
+        self.sums = HandSums(nodes, senders)
+
+    @property
+    def unread(self) -> str:
+        """A sum over edges by hand that could not be read, in words."""
+        return self.sums.other
+
+    def forget(self) -> None:
+        """Let go of what the last run gathered."""
+        self.sums.gathered.clear()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let a torch function run, or hand over the product that it is."""
         given = kwargs or {}
-        product = read_product(func, args, given, self.nodes)
+        product = read_product(func, args, given, self.nodes, self.senders)
         if product is None and not self.busy():
             self.sums.note(func, args, given)
             product = self.sums.read(func, args, given)

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import MessagePassing
+from torch_geometric.nn import HANConv, MessagePassing
 
 from gnn_repair.exposure.module_names import followed
 from gnn_repair.exposure.products import MatrixProduct, Product, ProductCall, Products
 from gnn_repair.exposure.sites import (
     Call,
+    Placement,
     Site,
     in_blocks,
+    inputs_of,
+    merged_heads,
     out_of_blocks,
+    placed_into,
     plain_propagate,
+    repeated_into,
     unfused,
 )
 
@@ -45,6 +50,8 @@ class Watch:
         parts_of: tuple[type, ...] = (),
         nodes: int = -1,
         is_feature_map: Callable[[Product], bool] = lambda _: False,
+        placing: Callable[[Call], Placement] | None = None,
+        senders: frozenset[int] = frozenset(),
     ) -> None:
         """Watch a model.
 
@@ -54,12 +61,19 @@ class Watch:
             parts_of: the kinds of convolution whose parts (linear maps) are sites as well.
             nodes: the size N of the matrices whose products are aggregations.
             is_feature_map: tells those that are not.
+            placing: in a graph of several node types, says whose messages a propagate sends.
+            senders: how many nodes the other types have: sizes of matrices, too.
         """
         self.model = model
         self.forward = forward
         self._parts_of = parts_of
         # What a convolution adds up beside its propagates (attention's denominators) is its own.
-        self._products = Products(nodes, self._product, lambda: bool(self._inside or self._open))
+        self._products = Products(
+            nodes, self._product, lambda: bool(self._inside or self._open), senders
+        )
+        self._placing = placing
+        self._whole: dict[Site, tuple[Tensor, slice]] = {}
+        self._kept: dict[tuple[str, int], Tensor] = {}
         self._is_feature_map = is_feature_map
         self._inside = 0
         self._running: list[str] = []
@@ -68,7 +82,7 @@ class Watch:
         self._inputs: set[str] = set()
         self._convs = {n: m for n, m in model.named_modules() if isinstance(m, MessagePassing)}
         self._counts: Counter[str] = Counter()
-        self._open: list[tuple[str, int, Any]] = []
+        self._open: list[tuple[str, int, Any, Any]] = []
         self._trace: Trace | None = None
         self._replaced: Mapping[Site, Tensor] = {}
         self._messages: Mapping[Site, Tensor] = {}
@@ -77,11 +91,12 @@ class Watch:
         self._before: dict[Site, int] = {}
         self._reach = 0
         self.on_propagate: Callable[[int], None] | None = None
+        self.fills_by_repeating = False  # whether rows of other node types show recipients
 
     @property
     def unread_sum(self) -> str:
         """A sum over edges by hand that could not be read, in words; empty: there was none."""
-        return self._products.sums.other
+        return self._products.unread
 
     @contextmanager
     def installed(self) -> Iterator[Watch]:
@@ -90,6 +105,9 @@ class Watch:
         try:
             for name, conv in self._convs.items():
                 self._wrap(saved, conv, "propagate", partial(self._propagate, name, conv))
+                if isinstance(conv, HANConv):
+                    keep = partial(self._keep, name, conv.k_lin.forward)
+                    self._wrap(saved, conv.k_lin, "forward", keep)
                 parts = dict(conv.named_modules(prefix=name)) if self._in_parts(conv) else {}
                 for part, module in {name: conv, **parts}.items():
                     wrapper = partial(self._forward, part, module.forward, bool(parts))
@@ -150,7 +168,7 @@ class Watch:
             seen: is filled with the arguments of every propagate.
         """
         self._counts.clear()
-        self._products.sums.gathered.clear()
+        self._products.forget()
         self._open.clear()
         self._running.clear()
         self._inside = 0
@@ -174,7 +192,7 @@ class Watch:
         if (sites or name in self._inputs) and args:
             args = (self._pass(Site("input", name, order), args[0]), *args[1:])
         noted = len(self._before)
-        self._open.append((name, order, args[0] if args else kwargs.get("x")))
+        self._open.append((name, order, *inputs_of(args, kwargs)))
         out = original(*args, **kwargs)
         self._open.pop()
         if sites and name in self._convs:
@@ -190,11 +208,19 @@ class Watch:
             return out_of_blocks(self._replaced[site], self._shapes[site], node_dim=0)
         return value
 
-    def _note(self, site: Site, value: Tensor, node_dim: int) -> None:
+    def _keep(self, name: str, original: Callable[[Tensor], Tensor], out: Tensor) -> Tensor:
+        """HANConv's relations are weighed by what all nodes together gave in the trace."""
+        key = name, self._counts[f"kept in {name}"]
+        self._counts[f"kept in {name}"] += 1
+        if self._trace is not None:
+            self._kept[key] = original(out).detach().clone()
+        return self._kept[key]
+
+    def _note(self, site: Site, value: Tensor, node_dim: int, heads: int = 1) -> None:
         assert self._trace is not None
         self._shapes[site] = value.shape
         self._before[site] = self._counts["propagate"]
-        self._trace.values[site] = in_blocks(value, node_dim)
+        self._trace.values[site] = in_blocks(value, node_dim, heads)
 
     def _next(self, name: str) -> Site:
         """The site of the aggregation that comes now."""
@@ -260,10 +286,25 @@ class Watch:
         call = ProductCall(
             site, conv, order, product.table, product.matrix, None, arguments, value, None
         )
-        self._trace.calls.append(call)
         self._note(site, value, node_dim=0)
+        self._trace.calls.append(self._placed(call))
+
+    def _placed(self, call: Call) -> Call:
+        """With its place among the relations; of its rows, the recipients' are kept."""
+        if self._placing is None:
+            return call
+        assert self._trace is not None
+        placement = self._placing(call)
+        if placement.rows is not None:
+            whole = self._trace.values[call.site]
+            self._whole[call.site] = whole, placement.rows
+            self._trace.values[call.site] = whole[placement.rows]
+        return replace(call, placement=placement)
 
     def _instead(self, site: Site, conv: Any, run: Callable[[], Tensor], blocks: Tensor) -> Tensor:
+        if site in self._whole:
+            fill = repeated_into if self.fills_by_repeating else placed_into
+            blocks = fill(blocks, *self._whole[site])
         value = out_of_blocks(blocks, self._shapes[site], conv.node_dim)
         plain = type(conv).update is MessagePassing.update
         return value if plain else self._hooked(conv, "aggregate", run, lambda _: value)
@@ -273,20 +314,27 @@ class Watch:
     ) -> Tensor:
         run = partial(plain_propagate(conv), edge_index, size=size, **dict(arguments))
         aggregates: list[Tensor] = []
+        sent: list[Tensor] = []
+        if conv._message_forward_hooks:  # which may need what the model sets for this run alone
+            run = partial(self._hooked, conv, "message", run, sent.append)
         if type(conv).update is MessagePassing.update:
             aggregates.append(run())
             out = aggregates[0]
         else:
             out = self._hooked(conv, "aggregate", run, aggregates.append)
-        _, invocation, given = next(
-            (entry for entry in reversed(self._open) if entry[0] == site.name), (site.name, 0, None)
+        _, invocation, given, graph = next(
+            (entry for entry in reversed(self._open) if entry[0] == site.name),
+            (site.name, 0, None, None),
         )
         assert self._trace is not None
         value = aggregates[0].detach().clone()
         attention = getattr(conv, "_alpha", None)
-        call = Call(site, conv, invocation, given, edge_index, size, arguments, value, attention)
-        self._trace.calls.append(call)
-        self._note(site, value, conv.node_dim)
+        call = Call(
+            site, conv, invocation, given, edge_index, size, arguments, value, attention, graph,
+            sent=next(iter(sent), None),
+        )  # fmt: skip
+        self._note(site, value, conv.node_dim, merged_heads(conv))
+        self._trace.calls.append(self._placed(call))
         return out
 
     @staticmethod

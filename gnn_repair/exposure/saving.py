@@ -22,10 +22,10 @@ from gnn_repair.files import (
 KIND = "gnn-repair exposure"
 HEADER = {
     "groups": list, "root": bool, "origin": str, "fixed": str, "residual": float | None,
-    "fingerprint": list, "called": str,
+    "fingerprint": list, "called": str, "names": dict | None,
 }  # fmt: skip
-ABSENT: dict[str, Any] = {"fingerprint": [], "called": ""}
-"""What files of earlier versions leave out, and what that means."""
+ABSENT: dict[str, Any] = {"fingerprint": [], "called": "", "names": None}
+"""What files may leave out, and what that means."""
 PIECES = {
     "recipients": (1, INDEX),
     "segments": (1, INDEX),
@@ -39,15 +39,17 @@ PIECES = {
     "message_rows": (1, INDEX),
     "sources": (1, INDEX),
     "embedding": (3, REAL),
+    "graph_starts": (1, INDEX),
 }
 """Axes and types of every tensor; see :class:`~gnn_repair.exposure.value.Exposure`."""
-OPTIONAL = {"messages", "embedding"}
-"""Left out where messages are the state itself, and where the model shows no embedding."""
+OPTIONAL = {"messages", "embedding", "graph_starts"}
+"""Left out where messages are the state itself, where the model shows no embedding, and where
+recipients are nodes."""
 
 
 def write_pieces(path: str | Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write an exposure's pieces; one matrix by node is written once."""
-    check_pieces(header, tensors)
+    check_pieces({**ABSENT, **header}, tensors)
     if tensors["messages"].data_ptr() == tensors["state"].data_ptr():
         tensors = {name: value for name, value in tensors.items() if name != "messages"}
     save_tensors(path, KIND, header, tensors)

@@ -53,8 +53,8 @@ class HandSum(Product):
 class HandSums:
     """Remembers gathered rows, and finds the product that a sum of them is."""
 
-    def __init__(self, nodes: int) -> None:
-        self.nodes = nodes
+    def __init__(self, nodes: int, senders: frozenset[int] = frozenset()) -> None:
+        self.nodes, self.senders = nodes, senders | {nodes}
         self.gathered: deque[tuple[Tensor, Tensor]] = deque(maxlen=KEPT)
         self.matrices: deque[Tensor] = deque(maxlen=KEPT)
         self.other: str = ""
@@ -67,7 +67,7 @@ class HandSums:
         table, index = args[0], args[-1]
         if function is not Tensor.__getitem__ and (len(args) != 3 or args[1] != 0):
             return
-        fits = isinstance(table, Tensor) and table.dim() == 2 and table.shape[0] == self.nodes
+        fits = isinstance(table, Tensor) and table.dim() == 2 and table.shape[0] in self.senders
         if fits and table.is_floating_point() and _is_list(index):
             self.gathered.append((table, index))
 
@@ -91,7 +91,7 @@ class HandSums:
             if weight is UNKNOWN:
                 why = "messages of which some are zero, so that their numbers cannot be told"
             elif weight is not None:
-                matrix = self._matrix(torch.stack([target, source]), weight)
+                matrix = self._matrix(torch.stack([target, source]), weight, len(table))
                 added = base.clone() if bool(base.any()) else None
                 inplace = base if ADDS[function] else None
                 return HandSum(matrix, table, False, 1.0, added, inplace)
@@ -99,15 +99,14 @@ class HandSums:
             self.other = f"{function.__name__} of {why}"
         return None
 
-    def _matrix(self, place: Tensor, weight: Tensor) -> Tensor:
-        """The N × N matrix of these numbers. Hops over the same edges with the same numbers get
+    def _matrix(self, place: Tensor, weight: Tensor, senders: int) -> Tensor:
+        """The N × M matrix of these numbers. Hops over the same edges with the same numbers get
         the same matrix, though each finds its numbers with a rounding of its own."""
         for known in self.matrices:
-            if torch.equal(known._indices(), place) and torch.allclose(
-                known._values(), weight, rtol=PROPORTIONAL, atol=0.0
-            ):
+            same = known.shape[1] == senders and torch.equal(known._indices(), place)
+            if same and torch.allclose(known._values(), weight, rtol=PROPORTIONAL, atol=0.0):
                 return known
-        shape = (self.nodes, self.nodes)
+        shape = (self.nodes, senders)
         made = torch.sparse_coo_tensor(place, weight, shape, check_invariants=False)
         self.matrices.append(made)
         return made

@@ -22,6 +22,7 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.arguments import classes_for, coefficients_for, member_for, nodes_for
 from gnn_repair.exposure.checks import check_exposure
+from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.saving import read_pieces, write_pieces
 from gnn_repair.files import contents_of
 from gnn_repair.kernels import Pattern, mix
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 LAST_HOP = "last hop only"
 """Said in a group's rule, and by every answer, where earlier hops of a filter stay inside h."""
+HELD = "model with its semantic attention held"
+"""Said likewise where weights that all nodes share were kept as they are (HANConv)."""
+SCOPES = (LAST_HOP, HELD)
 BY_MEMBER = (
     "coefficients",
     "contributions",
@@ -82,7 +86,7 @@ class Exposure:
     groups: tuple[Group, ...]
     """The G groups, in the order of their segments."""
     recipients: Tensor
-    """[n] int64: the graph node behind each recipient."""
+    """[n] int64: the node (or the graph, see ``graph_starts``) behind each recipient."""
     segments: Tensor
     """[n·G + 1] int64: the terms of recipient i and group g are
     ``segments[i·G+g] : segments[i·G+g+1]``; an empty segment means that it lacks that group."""
@@ -104,7 +108,8 @@ class Exposure:
     """[R] int32: the message behind a table row."""
     sources: Tensor
     """[R] int32: the node that sent it (its frozen logits describe the message); −1: nobody, for a
-    term without a message, as relaxed masses have one."""
+    term without a message, as relaxed masses have one. Where there are several kinds of node they
+    are numbered one kind after another (``names``)."""
     root: bool = False
     """Whether h_v itself enters β through a root transform (shown to repairs as context)."""
     origin: str = ""
@@ -119,6 +124,11 @@ class Exposure:
     """[S]: a digest of each member's weights, the same on every graph; empty: not known."""
     called: str = ""
     """How the model was run, such as ``forward(x, edge_index, edge_weight=data.edge_attr)``."""
+    graph_starts: Tensor | None = None
+    """[N + 1] int64, where recipients are graphs and sources their nodes: the nodes of graph i are
+    ``graph_starts[i] : graph_starts[i + 1]``. None: recipients and sources are nodes alike."""
+    names: NodeNames = ONE_KIND
+    """What recipients and senders are called where they are of several kinds."""
 
     def __post_init__(self) -> None:
         check_exposure(self)
@@ -134,6 +144,11 @@ class Exposure:
     def num_nodes(self) -> int:
         """N."""
         return self.fixed_logits.shape[1]
+
+    @property
+    def num_sources(self) -> int:
+        """How many can send: N, or all of ``names.senders`` where these are of other kinds."""
+        return self.names.count(self.num_nodes)
 
     @property
     def num_recipients(self) -> int:
@@ -157,8 +172,14 @@ class Exposure:
 
     @property
     def scope(self) -> str:
-        """``last hop only`` where a filter of several hops shows its last alone; else empty."""
-        return LAST_HOP if any(LAST_HOP in group.rule for group in self.groups) else ""
+        """What is reweighted where that is not all, such as ``last hop only``; else empty."""
+        said = (w for w in SCOPES if any(w in group.rule for group in self.groups))
+        return ", ".join(said)
+
+    @property
+    def term_names(self) -> NodeNames:
+        """``names`` with those of the groups, where there are several kinds of node."""
+        return self.names.with_groups(tuple(group.name for group in self.groups))
 
     # What follows from the pieces -------------------------------------------------------------
 
@@ -220,7 +241,8 @@ class Exposure:
         place[self.recipients] = torch.arange(self.num_recipients, device=chosen.device)
         positions = place[chosen]
         if bool((positions < 0).any()):
-            raise InputError(f"node {int(chosen[positions < 0][0])} is not among the recipients")
+            lost = self.names.node(int(chosen[positions < 0][0]))
+            raise InputError(f"{lost} is not among the recipients")
         segments, terms = _cut(self.segments.view(-1), self.num_groups, positions)
         return replace(
             self,
@@ -264,7 +286,7 @@ class Exposure:
 
     def save(self, path: str | Path) -> None:
         """Write the exposure as one safetensors file."""
-        header = {
+        header: dict[str, Any] = {
             "groups": [[group.name, group.rule, group.coefficients_from] for group in self.groups],
             "root": self.root,
             "origin": self.origin,
@@ -273,6 +295,8 @@ class Exposure:
             "fingerprint": list(self.fingerprint),
             "called": self.called,
         }
+        if self.names.typed:
+            header["names"] = self.names.header()
         write_pieces(path, header, self._tensors())
 
     @classmethod
@@ -282,6 +306,7 @@ class Exposure:
         groups = tuple(Group(*texts) for texts in pieces.pop("groups"))
         pieces["fingerprint"] = tuple(pieces["fingerprint"])
         with contents_of(path):
+            pieces["names"] = NodeNames.of_header(pieces["names"])
             return cls(groups=groups, **pieces)
 
     def __str__(self) -> str:

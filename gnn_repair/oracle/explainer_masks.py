@@ -25,6 +25,11 @@ Layers = dict[MessagePassing, list[int]]
 
 def exposed_layers(model: nn.Module, exposure: Exposure | TailedExposure) -> Layers:
     """The layers that the exposure's groups name; InputError where a group is no layer's."""
+    if exposure.names.typed:
+        raise InputError(
+            "an edge mask is of one edge_index, and this graph has several relations; use "
+            "solve_oracle instead, whose answers name relation and sender"
+        )
     modules, layers = dict(model.named_modules()), Layers()
     for number, group in enumerate(exposure.groups):
         layer = modules.get(PART.sub("", group.name))

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 def solution_frame(
     solution: OracleSolution | TailSolution, status: Mapping[int, str]
 ) -> pd.DataFrame:
-    """One row an LP; ``terms`` holds (source, λ) of the active terms, the largest λ first."""
+    """One row an LP; ``terms`` holds (source, λ) of the active terms, the largest λ first.
+
+    Where there are several kinds of node a source is named, such as ``author 3``.
+    """
     return pd.DataFrame(
         {
             "member": solution.member,
@@ -40,9 +43,12 @@ def solution_frame(
     )
 
 
-def _active(solution: OracleSolution | TailSolution, index: int) -> tuple[tuple[int, float], ...]:
+def _active(solution: OracleSolution | TailSolution, index: int) -> tuple[tuple[Any, float], ...]:
     part = slice(solution.indptr[index], solution.indptr[index + 1])
-    pairs = zip(solution.sources[part].tolist(), solution.coefficients[part].tolist(), strict=True)
+    sources = solution.sources[part].tolist()
+    if solution.names.typed:
+        sources = [solution.names.sender(source) for source in sources]
+    pairs = zip(sources, solution.coefficients[part].tolist(), strict=True)
     return tuple(sorted((p for p in pairs if p[1] > ACTIVE), key=lambda pair: -pair[1]))
 
 
@@ -95,7 +101,11 @@ def source_ranking(
     ranked = ranked.reset_index().sort_values(
         ["witnesses", "gained", "source"], ascending=[False, False, True]
     )
-    return ranked.reset_index(drop=True)
+    ranked = ranked.reset_index(drop=True)
+    if solution.names.typed:
+        kind, ranked["source"] = solution.names.split(ranked["source"].to_numpy())
+        ranked.insert(0, "source_type", kind)
+    return ranked
 
 
 def confusion_by_reach(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from torch import Tensor
 
+from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import TIGHT, new_highs, pass_lp, status_of
@@ -24,7 +25,6 @@ from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, check_number, instance
 from gnn_repair.oracle.threads import over_lps
-from gnn_repair.oracle.witness import sender
 
 if TYPE_CHECKING:
     from gnn_repair.oracle.tails.nearest import TailNearest
@@ -58,13 +58,17 @@ class Nearest:
     """The nodes that sent them."""
     mass: float
     """The node's total mass, for comparison."""
+    names: NodeNames = ONE_KIND
+    """What nodes and groups are called."""
 
     def __str__(self) -> str:
-        head = f"node {self.node}, class {self.target}"
+        head = f"{self.names.node(self.node)}, class {self.target}"
         if self.status != MOVED:
             return f"{head}: {self.status}"
         order = np.argsort(-np.abs(self.change))[:6]
-        parts = ", ".join(f"{sender(self.sources[i])} {self.change[i]:+.4g}" for i in order)
+        parts = ", ".join(
+            f"{self.names.sender(self.sources[i])} {self.change[i]:+.4g}" for i in order
+        )
         more = f" and {len(self.terms) - 6} more" if len(self.terms) > 6 else ""
         return (
             f"{head} wins when {self.moved:.4g} of mass {self.mass:.4g} moves: {parts}{more}; "
@@ -137,6 +141,7 @@ def nearest_reweighting(
             target=int(solution.target[index]),
             sources=sources[tables.rows[answer["terms"]]].astype(np.int64),
             mass=float(problem.mass.sum()),
+            names=solution.names,
             **answer,
         )
 

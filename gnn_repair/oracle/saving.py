@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.names import NodeNames
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 from gnn_repair.oracle.flat_arrays import ANSWERED, ASKED, PER_TERM
 from gnn_repair.oracle.status import FAILED, FALLBACK, FIXED, OPTIMAL
 
 KIND = "gnn-repair oracle solution"
-HEADER = {"skipped": int, "method": str, "reasons": dict, "scope": str}
+HEADER = {"skipped": int, "method": str, "reasons": dict, "scope": str, "names": dict | None}
 METHODS = ("simplex", "highs", "gurobi")
 ARRAYS = {
     **dict.fromkeys((*ASKED, "indptr", "terms", "sources", "groups"), np.int64),
@@ -122,7 +123,7 @@ def _check_answers(arrays: Arrays) -> None:
 
 
 def _words(header: dict[str, Any], lps: int) -> dict[str, Any]:
-    header = {"scope": "", **header}  # files of earlier versions name none
+    header = {"scope": "", "names": None, **header}  # files of earlier versions name none
     check_fields(header, HEADER, "header")
     _require(header["skipped"] >= 0, f"skipped is {header['skipped']}")
     _require(header["method"] in METHODS, f"method {header['method'][:80]!r} is unknown")
@@ -133,4 +134,4 @@ def _words(header: dict[str, Any], lps: int) -> dict[str, Any]:
         told = 0 <= index < lps and type(text) is str
         _require(told, f"reason {key[:80]!r} belongs to no LP")
         reasons[index] = text
-    return {**header, "reasons": reasons}
+    return {**header, "reasons": reasons, "names": NodeNames.of_header(header["names"])}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.notebook import ROWS, shown
 from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM, support_entries
 from gnn_repair.oracle.saving import ARRAYS, read_arrays, write_arrays
@@ -69,6 +70,8 @@ class OracleSolution:
     """Why LP i is a fallback, failed or not certified."""
     scope: str = ""
     """What of the model was reweighted where that is not all (``Exposure.scope``)."""
+    names: NodeNames = ONE_KIND
+    """What nodes and groups are called."""
 
     def __len__(self) -> int:
         return len(self.margin)
@@ -151,7 +154,7 @@ class OracleSolution:
             chosen &= self.member == as_whole(member, "member")
             where = f" by member {member}"
         if not chosen.any():
-            raise InputError(f"node {node} was not solved{where}; add it to nodes")
+            raise InputError(f"{self.names.node(node)} was not solved{where}; add it to nodes")
         return tuple(self[int(i)] for i in np.flatnonzero(chosen))
 
     @overload
@@ -182,6 +185,7 @@ class OracleSolution:
             status=STATUS[int(self.status[place])],
             reason=self.reasons.get(place, ""),
             scope=self.scope,
+            names=self.names,
         )
 
     def _part(self, index: slice) -> OracleSolution:
@@ -210,12 +214,14 @@ class OracleSolution:
 
     def save(self, path: str | Path) -> None:
         """Write the solution as one safetensors file."""
-        header = {
+        header: dict[str, Any] = {
             "skipped": int(self.skipped),
             "method": self.method,
             "reasons": {str(i): reason for i, reason in self.reasons.items()},
             "scope": self.scope,
         }
+        if self.names.typed:
+            header["names"] = self.names.header()
         arrays = {name: getattr(self, name) for name in ARRAYS}
         write_arrays(path, arrays, header, STATUS)
 

@@ -126,6 +126,7 @@ def solve_oracle(
         method=method,
         reasons=solved.reasons,
         scope=exposure.scope,
+        names=exposure.term_names,
     )
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import new_highs, pass_lp
@@ -26,7 +27,6 @@ from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, check_number, instance
 from gnn_repair.oracle.threads import over_lps
-from gnn_repair.oracle.witness import sender
 from gnn_repair.thresholds import ACTIVE
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class StableEvidence:
     """[K]: the smallest λ_a."""
     high: Floats
     """[K]: the largest λ_a."""
+    names: NodeNames = ONE_KIND
+    """What nodes and groups are called."""
 
     @property
     def indispensable(self) -> NDArray[np.bool_]:
@@ -71,11 +73,11 @@ class StableEvidence:
     def __str__(self) -> str:
         needed = np.flatnonzero(self.indispensable)
         parts = ", ".join(
-            f"{sender(self.sources[i])} (λ {self.low[i]:.4g} to {self.high[i]:.4g})"
+            f"{self.names.sender(self.sources[i])} (λ {self.low[i]:.4g} to {self.high[i]:.4g})"
             for i in needed[np.argsort(-self.low[needed])][:6]
         )
         return (
-            f"node {self.node}, class {self.target}, within {self.epsilon:.3g} of γ "
+            f"{self.names.node(self.node)}, class {self.target}, within {self.epsilon:.3g} of γ "
             f"{self.margin:.4g}: {len(needed)} indispensable terms{': ' * bool(parts)}{parts}; "
             f"{int(self.interchangeable.sum())} interchangeable of {len(self.terms)}"
         )
@@ -168,6 +170,7 @@ def _evidence(
         mass=problem.mass[problem.group],
         low=low,
         high=high,
+        names=solution.names,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.oracle.status import FAILED, FALLBACK, FIXED, OPTIMAL, UNCERTIFIED
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.thresholds import ACTIVE, REACHABLE
@@ -20,11 +21,6 @@ STATUS = {
 """Optimal; optimal at a second attempt (``reasons`` says which); nothing to reweight, γ is the
 frozen margin; no answer (``reasons`` says why); γ lies between margin and bound, which do not
 meet."""
-
-
-def sender(source: int | np.int64) -> str:
-    """Who sent a term's message; −1 is nobody."""
-    return f"node {source}" if source >= 0 else "no message"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +41,8 @@ class Witness:
     reason: str = ""
     scope: str = ""
     """What of the model was reweighted where that is not all."""
+    names: NodeNames = ONE_KIND
+    """What nodes and groups are called."""
 
     @property
     def reachable(self) -> bool:
@@ -52,7 +50,8 @@ class Witness:
         return self.margin > REACHABLE
 
     def __str__(self) -> str:
-        head = f"node {self.node}, class {self.target}" + (f" ({self.scope})" if self.scope else "")
+        head = f"{self.names.node(self.node)}, class {self.target}"
+        head += f" ({self.scope})" if self.scope else ""
         if self.status == STATUS[FAILED]:
             return f"{head}: no answer ({self.reason})"
         if self.status == STATUS[FIXED]:
@@ -102,5 +101,6 @@ class Witness:
         return ", ".join(self._sender(int(i)) for i in order)
 
     def _sender(self, i: int) -> str:
-        group = f", group {self.groups[i]}" if self.groups.any() else ""
-        return f"{sender(self.sources[i])} (λ {self.coefficients[i]:.4g}{group})"
+        named = self.names.typed or self.groups.any()
+        group = f", {self.names.group(self.groups[i])}" if named else ""
+        return f"{self.names.sender(self.sources[i])} (λ {self.coefficients[i]:.4g}{group})"

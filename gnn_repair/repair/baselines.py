@@ -22,7 +22,7 @@ from gnn_repair.repair.correct_and_smooth import (
     normalised_adjacency,
 )
 from gnn_repair.repair.fitted import FittedRepair, about, untrained
-from gnn_repair.repair.targets import Targets
+from gnn_repair.repair.targets import Targets, require_nodes
 from gnn_repair.training import ProgressCallback
 
 ALPHAS = (0.5, 0.8, 0.95)
@@ -168,6 +168,7 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
         on_progress: ProgressCallback | None,
     ) -> FittedSmoothing:
         """Choose each member's strengths by validation accuracy."""
+        require_nodes(exposure, "correct-and-smooth")
         labels = _training_labels(exposure, train)
         best = self._hits(exposure, labels, val).argmax(1)  # the first of the best
         candidates = torch.tensor(CANDIDATES, dtype=torch.float64, device=best.device)
@@ -235,12 +236,13 @@ def _training_labels(exposure: Exposed, train: Targets) -> Tensor:
 
 
 def sources_to_recipients(exposure: Exposed) -> Tensor:
-    """Who sends to whom, each pair once, [2, E] in PyG's order."""
+    """Who sends to whom among the recipients, each pair once, [2, E] in PyG's order."""
     source = exposure.sources[exposure.rows.long()].long()
     # Before a tail the terms are its mixture's.
     mixture = exposure.aggregate if isinstance(exposure, TailedExposure) else exposure
     recipient = exposure.recipients[mixture.terms_by_recipient.recipients.long()]
-    sent = source >= 0  # the others are terms without a message
+    # The others are terms without a message, or senders of another kind than the recipients.
+    sent = (source >= 0) & (source < exposure.names.own(exposure.num_nodes))
     pairs = torch.stack([source[sent], recipient[sent]])
     entries: Tensor = coalesce(pairs, num_nodes=exposure.num_nodes)
     return entries

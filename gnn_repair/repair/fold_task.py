@@ -18,7 +18,12 @@ from gnn_repair.repair.evidence import KnownEvidence, check_graph_data, gather_e
 from gnn_repair.repair.folds import Roles, cross_roles, deal_folds
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.stack_training import Stack, stack_logits, stacked, train_stack
-from gnn_repair.repair.targets import Targets, check_exposure_given, find_targets
+from gnn_repair.repair.targets import (
+    Targets,
+    check_exposure_given,
+    find_targets,
+    require_nodes,
+)
 from gnn_repair.training import ProgressCallback
 
 FOLDS = 5
@@ -49,6 +54,7 @@ class Task:
 
     def evidence(self) -> KnownEvidence:
         """What there is beside the exposure: labels of training and validation nodes alone."""
+        require_nodes(self.exposure, "the evidence ladder")
         shape = self.exposure.num_members, self.exposure.num_nodes
         known = torch.zeros(shape, dtype=torch.bool, device=self.val.device)
         known[:, self.exposure.recipients] = self.train | self.val

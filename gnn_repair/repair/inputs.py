@@ -19,6 +19,7 @@ from gnn_repair.exposure import Exposed, TailedExposure
 from gnn_repair.kernels import mix
 from gnn_repair.kernels.products import SharedRows, picked_product, product
 from gnn_repair.kernels.sets import TermSets, compare
+from gnn_repair.repair.alone import alone_logits
 
 NARROW = 32
 """A state no wider than this is kept once a member, beside the logits, even where all share it."""
@@ -114,6 +115,10 @@ class RepairInputs:
         self._state, self._messages = exposure.state, exposure.messages
         self._rows, self._segments = exposure.rows, exposure.segments
         self._message_rows, self._sources = exposure.message_rows, exposure.sources
+        self._senders = exposure.num_sources
+        self._own = exposure.names.own(exposure.num_nodes)
+        # Where nodes have no logits of their own: those of the graph by each node alone.
+        self._alone = None if exposure.graph_starts is None else alone_logits(exposure)
         self._coefficients, self._mass = exposure.coefficients.to(self.dtype), exposure.mass
         self._tail = exposure.tail if isinstance(exposure, TailedExposure) else None
         mixture = exposure.aggregate if isinstance(exposure, TailedExposure) else exposure
@@ -127,16 +132,24 @@ class RepairInputs:
     @cached_property
     def _pairs(self) -> tuple[Tensor, Tensor]:
         """Distinct (message, source) pairs as one number each, and the pair of every table row."""
-        key = self._message_rows.long() * self.frozen_logits.shape[1] + self._sources.long()
+        key = self._message_rows.long() * self._senders + self._sources.long()
         distinct, pair = key.unique(return_inverse=True)
         return distinct, pair
 
     @cached_property
     def messages(self) -> Description:
-        """Every distinct message: its state and its sender's frozen logits."""
-        distinct, _ = self._pairs
-        row = distinct // self.frozen_logits.shape[1]
-        logits = self.frozen_logits[:, distinct % self.frozen_logits.shape[1]]
+        """Every distinct message: its state and its sender's frozen logits.
+
+        Senders of another kind than the recipients have no logits of theirs: zeros stand there.
+        """
+        distinct, pair = self._pairs
+        row, source = distinct // self._senders, distinct % self._senders
+        if self._alone is not None:
+            logits = self.frozen_logits.new_empty(1, len(distinct), self.num_classes)
+            logits[:, pair] = self._alone.to(self.dtype)
+            return Description(self._messages[:, row], logits)
+        logits = self.frozen_logits[:, torch.where(source < self._own, source, 0)]
+        logits = torch.where((source < self._own).view(1, -1, 1), logits, 0.0)
         return Description(self._messages[:, row], logits)
 
     @cached_property
@@ -152,7 +165,7 @@ class RepairInputs:
         distinct, _ = self._pairs
         members = max(self._state.shape[0], self._messages.shape[0])
         here = self._state[:, self.nodes].expand(members, -1, -1).contiguous()
-        there = self._messages[:, distinct // self.frozen_logits.shape[1]]
+        there = self._messages[:, distinct // self._senders]
         there = there.expand(members, -1, -1).contiguous()
         ends = self._segments[:: self.groups].contiguous()
         products, squares = compare(ends, columns, here, there)

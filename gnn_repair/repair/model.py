@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
+from gnn_repair.exposure.hetero.graph import copied, is_typed, typed_arguments_as_data
 from gnn_repair.exposure.plan import ExposurePlan
 from gnn_repair.files import contents_of, load_tensors, save_tensors
 from gnn_repair.repair.fitted import STATISTICS, FittedRepair
@@ -24,14 +25,18 @@ KIND = "gnn-repair repaired model"
 HOPS = ("paths", "last")
 
 
-def repaired(model: nn.Module, fitted: FittedRepair) -> RepairedModel:
+def repaired(
+    model: nn.Module, fitted: FittedRepair, *, node_type: str | None = None
+) -> RepairedModel:
     """The model with its repair, as a module that is called as the model is.
 
     Args:
         model: the trained model that the repair was fitted on, left as it is.
         fitted: its repair, of one member.
+        node_type: in graphs of several node types the one that is classified; not needed where
+            the model returns logits of one type alone.
     """
-    return RepairedModel(model, fitted)
+    return RepairedModel(model, fitted, node_type)
 
 
 class RepairedModel(nn.Module):
@@ -42,7 +47,9 @@ class RepairedModel(nn.Module):
     it always runs in evaluation mode, and no gradient flows.
     """
 
-    def __init__(self, model: nn.Module, fitted: FittedRepair) -> None:
+    def __init__(
+        self, model: nn.Module, fitted: FittedRepair, node_type: str | None = None
+    ) -> None:
         super().__init__()
         if not isinstance(model, nn.Module):
             raise InputError(f"model is a {type(model).__name__}; pass the module that was exposed")
@@ -54,7 +61,7 @@ class RepairedModel(nn.Module):
             )
         self.model = model
         self._fitted = fitted
-        self._hops = _hops(model, fitted)
+        self._hops, self._node_type = _hops(model, fitted), node_type
         self._plan: ExposurePlan | None = None
         for number, tensor in enumerate(fitted.tensors().values()):
             self.register_buffer(f"repair_{number}", tensor.clone())
@@ -96,9 +103,15 @@ class RepairedModel(nn.Module):
 
     def _exposed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._plan is None or self._plan.model is not self.model:
-            self._plan = ExposurePlan(self.model, self._hops)
+            self._plan = ExposurePlan(self.model, self._hops, self._node_type)
         data = _as_data(self.model, args, kwargs)
-        return self._plan(data, lambda model, _: model(*args, **kwargs))
+
+        def run(model: nn.Module, _: Any) -> Any:
+            # Copies, since models of several node types write into the dicts that they get.
+            own = {name: copied(value) for name, value in kwargs.items()}
+            return model(*map(copied, args), **own)
+
+        return self._plan(data, run)
 
     # Copies and files --------------------------------------------------------------------------
 
@@ -114,7 +127,7 @@ class RepairedModel(nn.Module):
         save_tensors(path, KIND, fitted.header(), tensors)
 
     @classmethod
-    def load(cls, path: str | Path, model: nn.Module) -> Self:
+    def load(cls, path: str | Path, model: nn.Module, node_type: str | None = None) -> Self:
         """Read what :meth:`save` wrote into a model of the same class; nothing is unpickled."""
         header, tensors = load_tensors(path, KIND)
         with contents_of(path):
@@ -124,7 +137,7 @@ class RepairedModel(nn.Module):
         except RuntimeError as error:
             first = " ".join(str(error).split())[:200]
             raise InputError(f"{path} holds another model's weights: {first}") from error
-        return cls(model, fitted)
+        return cls(model, fitted, node_type)
 
     def extra_repr(self) -> str:
         """Which repair it is."""
@@ -157,9 +170,11 @@ def _as_data(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     except TypeError as error:
         name = type(model).__name__
         raise InputError(f"{name} cannot be called like that: {error}") from error
-    whole = next((v for v in given.values() if hasattr(v, "edge_index")), None)
+    whole = next((v for v in given.values() if hasattr(v, "edge_index") or is_typed(v)), None)
     if whole is not None:
         return whole
+    if (typed := typed_arguments_as_data(given)) is not None:
+        return typed
     tensors = {k: v for k, v in given.items() if isinstance(v, Tensor) and v.dim()}
     floats = (v for v in tensors.values() if v.is_floating_point() and v.layout == torch.strided)
     features = next(floats, None)

@@ -140,3 +140,12 @@ def _targets(exposure: Exposed, y: Tensor, mask: Tensor) -> Targets:
     # Padding repeats the member's own target: another's might not even be computable for it.
     index = torch.where(real, order, order[:, :1])
     return Targets(index, y[exposure.recipients][index], sizes)
+
+
+def require_nodes(exposure: Exposed, what: str) -> None:
+    """Raise where graphs are classified: they have no links to each other."""
+    if exposure.graph_starts is not None:
+        raise InputError(
+            f"{what} sends labels along the links between recipients, and this exposure classifies "
+            "graphs, which have none; use reweighting, a translation or a refitted head"
+        )

@@ -22,6 +22,8 @@ from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tails.solution import TailSolution
 from gnn_repair.reporting.corrections import Correction, RepairLike, correction_of
 from gnn_repair.reporting.inputs import INTEGERS, check_gathered, check_solution
+from gnn_repair.reporting.pooled import PooledGraphs, own_edges, with_nodes
+from gnn_repair.reporting.senders import with_senders
 from gnn_repair.reporting.tail_evidence import TailEvidence, tail_evidence
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
@@ -76,6 +78,10 @@ class Evidence:
     """Chosen nodes that are not shown because their class is unknown."""
     tail: TailEvidence | None = None
     """Verdicts and logits of a model that ends in a nonlinear tail."""
+    pooled: PooledGraphs | None = None
+    """Where graphs are classified: whose nodes the sources are."""
+    senders: tuple[str, ...] = ()
+    """Senders of other kinds, such as ``author 3``: their numbers follow the nodes'."""
     origin: str = field(default="", kw_only=True)
 
     @property
@@ -165,11 +171,16 @@ def gather(
     known, margin, weights = known[order], margin[order.numpy()], weights[order.numpy()]
     part = exposure.restrict(known)
     witness = _witness(solution, solved, exposure, part, y)
-    edges = None if edge_index is None else _undirected(edge_index)
-    degree, homophily = _surroundings(part, y, edges)
+    pooled = part.graph_starts is not None
+    if pooled:
+        edges = own_edges(edge_index, part)
+        degree, homophily = np.zeros(len(known), np.int64), np.zeros(len(known))
+    else:
+        edges = None if edge_index is None else _undirected(edge_index)
+        degree, homophily = _surroundings(part, y, edges)
     used, rows = np.unique(part.rows.numpy(), return_inverse=True)
     fixed, table, tail = _behind(part, member, solution, solved, y, witness)
-    return Evidence(
+    evidence = Evidence(
         groups=tuple(group.name for group in exposure.groups),
         nodes=known.numpy(),
         labels=y.numpy(),
@@ -195,6 +206,9 @@ def gather(
         tail=tail,
         origin=exposure.origin,
     )
+    if pooled:
+        return with_nodes(evidence, part)
+    return with_senders(evidence, exposure.names) if exposure.names.typed else evidence
 
 
 def _behind(
@@ -324,7 +338,8 @@ def _surroundings(
         owner = np.repeat(nodes, counts)
         source = part.sources.numpy()[part.rows.numpy()].astype(np.int64)
         ends = np.unique(np.stack([source, owner])[:, source != owner], axis=1)
-    labels = y.numpy()
+    others = part.names.count(len(y)) - len(y)  # senders of other kinds, which have no class
+    labels = np.concatenate([y.numpy(), np.full(others, -1)])
     known = labels[ends[0]] >= 0
     same = known & (labels[ends[0]] == labels[ends[1]])
     degree = np.bincount(ends[1], minlength=len(labels))

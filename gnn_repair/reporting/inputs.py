@@ -30,7 +30,7 @@ def check_gathered(exposure: Any, y: Any, member: Any, repairs: Any, edge_index:
     if y.shape != (exposure.num_nodes,):
         raise InputError(f"y has shape {list(y.shape)} instead of [{exposure.num_nodes}]")
     _check_repairs(repairs)
-    _check_graph(edge_index, exposure.num_nodes)
+    _check_graph(edge_index, exposure.num_sources)
 
 
 def _kind(value: Any) -> str:

@@ -36,6 +36,7 @@ SCRIPTS = (
     "readout.js",
     "terms.js",
     "neighbourhood.js",
+    "graphs.js",
     "filters.js",
     "compare.js",
     "list.js",

@@ -69,8 +69,8 @@ def run_payload(
     words = {
         "classes": _names(class_names, evidence.num_classes, "class"),
         "groups": list(evidence.groups),
-        "names": None if node_names is None else _names(node_names, len(evidence.labels), "node"),
-        "noun": "node",
+        "names": _node_names(evidence, node_names),
+        "noun": "node" if evidence.pooled is None else "graph",
         "selection": selection,
         "dataset": dataset,
         "backbone": backbone,
@@ -85,6 +85,19 @@ def run_payload(
         ],
     }
     return words, _arrays(evidence, kept)
+
+
+def _node_names(evidence: Evidence, given: Sequence[str] | None) -> list[str] | None:
+    """The nodes' names and, behind them, those of senders of other kinds; None: by number.
+
+    Of graphs these alone: the page numbers their nodes itself.
+    """
+    pooled = evidence.pooled
+    nodes = len(evidence.labels) - len(evidence.senders)
+    nodes = nodes if pooled is None else len(pooled.starts) - 1
+    if given is not None:
+        return [*_names(given, nodes, "node"), *evidence.senders]
+    return [*map(str, range(nodes)), *evidence.senders] if evidence.senders else None
 
 
 def _names(names: Sequence[str] | None, size: int, kind: str) -> list[str]:
@@ -138,6 +151,8 @@ def _arrays(evidence: Evidence, kept: NDArray[np.bool_]) -> dict[str, Any]:
             encoded[f"repair_{j}_coefficients"] = encode_array(item.coefficients[:end])
     if evidence.tail is not None:
         encoded |= _tail_arrays(evidence.tail, end)
+    if evidence.pooled is not None:
+        encoded["graph_starts"] = encode_array(evidence.pooled.starts)
     if evidence.edges is not None:
         encoded["edge_sources"] = encode_array(evidence.edges[0])
         encoded["edge_recipients"] = encode_array(evidence.edges[1])

@@ -90,7 +90,6 @@ def report(
     check_results(results)
     check_made(made, split)
     check_single(single_file)
-    selection = selection or ("nodes" if nodes is None else "chosen nodes")
     evidence = gather(
         exposure,
         y,
@@ -100,6 +99,8 @@ def report(
         repairs=repairs,
         edge_index=edge_index,
     )
+    noun = "nodes" if evidence.pooled is None else "graphs"
+    selection = selection or (noun if nodes is None else f"chosen {noun}")
     words, arrays = run_payload(
         evidence,
         class_names=class_names,
@@ -174,9 +175,10 @@ def write_page(
 
 def _subtitle(evidence: Evidence, left_out: int, note: str) -> str:
     errors = int((~evidence.right).sum())
-    parts = [f"{len(evidence.nodes):,} nodes, {errors:,} of them misclassified"]
+    noun = "nodes" if evidence.pooled is None else "graphs"
+    parts = [f"{len(evidence.nodes):,} {noun}, {errors:,} of them misclassified"]
     if evidence.unlabelled:
-        parts.append(f"{evidence.unlabelled:,} nodes without a label are not shown")
+        parts.append(f"{evidence.unlabelled:,} {noun} without a label are not shown")
     if left_out:
         parts.append(f"terms of {left_out:,} nodes left out to keep the file small")
     sentences = ["; ".join(parts), _about_tail(evidence), note[:1].upper() + note[1:]]

@@ -76,7 +76,9 @@ def test_root_tells_that_the_own_input_enters_beside_the_aggregate(name: str) ->
 def test_every_rule_has_a_case() -> None:
     tested = {name.split()[0] for name in CASES}
     registered = {kind.__name__ for kind in (*RULES, *FILTERS)} - {"MatrixProduct"}
-    assert registered <= tested
+    assert (
+        registered - {"HANConv", "HGTConv"} <= tested
+    )  # of several node types: tests of their own
     both = {"HeteroConv", "DirGNNConv", "ResGatedGraphConv"}  # containers and the generic rule
     assert tested - registered == both
 

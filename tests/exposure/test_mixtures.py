@@ -21,6 +21,7 @@ from gnn_repair.exposure.mixtures import (
     mixtures_of,
     mixtures_of_split,
 )
+from gnn_repair.exposure.names import ONE_KIND
 from gnn_repair.exposure.sites import Site
 from gnn_repair.exposure.value import Exposure, Group
 
@@ -182,7 +183,7 @@ def test_messages_of_other_nodes_are_refused() -> None:
     fine = {"x": (states(NODES, 2), None), "size": (3, 4), "y": [states(NODES, 1)]}
     assert mixtures_of_split(call(arguments=fine), split, ["a"])
     for arguments in ({"x": (states(5, 2), None)}, {"y": [states(3, 1)]}):
-        with pytest.raises(ExposureRefused, match="only messages within one node set"):
+        with pytest.raises(ExposureRefused, match="pass a graph of several node types"):
             mixtures_of_split(call(arguments=arguments), split, ["a"])
     many = Split(WEIGHTS, states(NODES + 1, 1, WIDTH), "rule", "weights")
     with pytest.raises(ExposureRefused, match="receives from 5 nodes"):
@@ -195,5 +196,5 @@ def test_what_an_exposure_is_unless_it_says_so() -> None:
     defaults = {f.name: f.default for f in fields(Exposure) if f.default is not MISSING}
     assert defaults == {
         "root": False, "origin": "", "fixed": "biases", "embedding": None, "residual": None,
-        "fingerprint": (), "called": "",
+        "fingerprint": (), "called": "", "graph_starts": None, "names": ONE_KIND,
     }  # fmt: skip

@@ -35,6 +35,11 @@ REPAIR = [
     "tests/study/test_declaring.py",
 ]
 STUDY = ["tests/study/test_tables.py", "tests/study/test_rendering.py"]
+POOLING = [
+    "tests/exposure/pooling",
+    "tests/repair/test_graph_classifiers.py",
+    "tests/oracle/test_graph_evidence.py",
+]
 TESTS = {
     "gnn_repair/oracle/certificate.py": ORACLE,
     "gnn_repair/oracle/counting.py": ORACLE,
@@ -43,6 +48,7 @@ TESTS = {
     "gnn_repair/oracle/solution.py": ORACLE,
     "gnn_repair/exposure/mixtures.py": EXPOSURE,
     "gnn_repair/exposure/value.py": EXPOSURE,
+    "gnn_repair/exposure/pooling": POOLING,
     "gnn_repair/study/tables.py": STUDY,
     "gnn_repair/study/cells.py": STUDY,
     "gnn_repair/study/rendering.py": STUDY,

@@ -15,7 +15,7 @@ from torch_geometric import nn as pyg
 
 from gnn_repair.exposure.mixtures import Split
 from gnn_repair.exposure.products import MatrixProduct
-from gnn_repair.exposure.rules import entries, hops, nodes
+from gnn_repair.exposure.rules import entries, hops, nodes, relations
 from gnn_repair.exposure.sites import Call
 
 Rule = Callable[[Call], Split]
@@ -36,6 +36,8 @@ RULES: dict[type, Rule] = {
     pyg.GINConv: nodes.unit,
     pyg.GINEConv: entries.whole_message,
     pyg.GraphConv: nodes.weighted,
+    pyg.HANConv: relations.path_attention,
+    pyg.HGTConv: relations.typed_attention,
     pyg.LEConv: entries.local_extremum,
     pyg.LGConv: nodes.weighted,
     pyg.MFConv: nodes.unit,

@@ -27,7 +27,7 @@ def local_extremum(call: Call) -> Split:
     states = (sender(ahead)[sources] - behind[recipients]).unsqueeze(1)
     if weight is None:
         weight = torch.ones(sources.numel(), dtype=states.dtype, device=states.device)
-    own = (sender(ahead) - behind).unsqueeze(1)
+    own = (sender(ahead) - behind).unsqueeze(1) if call.within else None
     rule = "α = edge weight (1 without), h = a_j − b_i"
     return Split(weight.view(-1), states, rule, "edge_weight", by_entry=True, own_states=own)
 
@@ -41,7 +41,14 @@ def dot_product_attention(call: Call) -> Split:
         return Split(call.attention, value, "α = attention, h = value of the source", origin)
     states = value[call.entries[0]] + vector
     rule = "α = attention, h = value of the source + edge vector"
-    return Split(call.attention, states, rule, origin, by_entry=True, own_states=value)
+    return Split(
+        call.attention,
+        states,
+        rule,
+        origin,
+        by_entry=True,
+        own_states=value if call.within else None,
+    )
 
 
 def _edge_vector(call: Call) -> Tensor | None:

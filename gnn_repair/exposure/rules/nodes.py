@@ -62,7 +62,7 @@ def found_weight(call: Call) -> Split | None:
     weights: dict[str, Any] = {**flat, "the graph's own values": stored, "": None}
     limit = 8 * torch.finfo(messages.dtype).eps * float(messages.abs().max())
     for name, states in sides:
-        if states.shape != (call.num_nodes, messages.shape[2]):
+        if states.shape[1] != messages.shape[2] or not _reaches(states, sources):
             continue
         for origin, weight in weights.items():
             if weight is None and origin:
@@ -71,6 +71,11 @@ def found_weight(call: Call) -> Split | None:
             if bool(((made - messages[:, 0]).abs() <= limit).all()):
                 return _found(weight, states, name, origin, sources.numel())
     return None
+
+
+def _reaches(states: Tensor, sources: Tensor) -> bool:
+    """Whether there is a state for every source."""
+    return sources.numel() == 0 or int(sources.max()) < states.shape[0]
 
 
 def _is_side(value: Any) -> bool:

@@ -48,12 +48,17 @@ def extract(watch: Watch, trace: Trace, sites: Sequence[Site]) -> Extracted:
     with _unfused_recurrence(), Tracer(values) as tracer:
         # Copies, since convolutions may change their aggregate in place.
         parts = [part.clone() for part in values.split(widths, dim=1)]
-        logits = watch.run(
-            {
-                site: part.view(trace.values[site].shape)
-                for site, part in zip(sites, parts, strict=True)
-            }
-        )
+        # Rows of other node types are no constants of the tail but other nodes' own.
+        watch.fills_by_repeating = True
+        try:
+            logits = watch.run(
+                {
+                    site: part.view(trace.values[site].shape)
+                    for site, part in zip(sites, parts, strict=True)
+                }
+            )
+        finally:
+            watch.fills_by_repeating = False
     value, frame = tracer.builder.flat(tracer.output(logits))
     assert frame.axis == 0, "logits have one row a node"
     operations = simplified(tracer.builder.operations, tracer.builder.widths, value)

@@ -38,6 +38,11 @@ def expose_tailed(
     """
     sites = list(dict.fromkeys(mixture.site for mixture in mixtures))
     extracted = extract(watch, trace, sites)
+    read = _read_by_tail(extracted, trace, sites)
+    if 0 < len(read) < len(sites):
+        # The others reach the logits through the final aggregates alone, which are replaced.
+        sites, mixtures = read, [mixture for mixture in mixtures if mixture.site in read]
+        extracted = extract(watch, trace, sites)
     frozen = trace.output
     values = joined_values(trace, sites)
     aggregate, order = assemble(
@@ -61,6 +66,12 @@ def _columns(extracted: Extracted, trace: Trace, sites: Sequence[Site]) -> dict[
         site: Tail(part.reshape(-1, *shape), centred=False)
         for site, part, shape in zip(sites, parts, shapes, strict=True)
     }
+
+
+def _read_by_tail(extracted: Extracted, trace: Trace, sites: Sequence[Site]) -> list[Site]:
+    """The sites that what follows reads at all."""
+    columns = _columns(extracted, trace, sites)
+    return [site for site in sites if bool((columns[site].weight != 0).any())]
 
 
 def _check(residual: float, tolerance: float | None, logits: Tensor, sites: Sequence[Site]) -> None:

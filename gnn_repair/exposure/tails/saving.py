@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.saving import check_pieces
+from gnn_repair.exposure.names import NodeNames
+from gnn_repair.exposure.saving import ABSENT, OPTIONAL, check_pieces
 from gnn_repair.exposure.tails import operations as kinds
 from gnn_repair.exposure.tails.opaque import Opaque, find_target, restorable
 from gnn_repair.exposure.tails.opaque_saving import decoded, encoded, written_name
@@ -87,8 +88,9 @@ def _pieces(aggregate: Exposure) -> tuple[dict[str, Any], dict[str, Tensor]]:
     held = {field.name: getattr(aggregate, field.name) for field in fields(aggregate)}
     tensors = {f"aggregate/{name}": v for name, v in held.items() if isinstance(v, Tensor)}
     header = {n: list(v) if isinstance(v, tuple) else v for n, v in held.items()}
-    header = {n: v for n, v in header.items() if not isinstance(v, Tensor) and n != "embedding"}
+    header = {n: v for n, v in header.items() if not isinstance(v, Tensor) and n not in OPTIONAL}
     header["groups"] = [list(astuple(group)) for group in aggregate.groups]
+    header["names"] = aggregate.names.header() if aggregate.names.typed else None
     if aggregate.messages.data_ptr() == aggregate.state.data_ptr():  # one matrix, written once
         del tensors["aggregate/messages"]
     return header, tensors
@@ -100,9 +102,11 @@ def _aggregate(header: dict[str, Any], tensors: dict[str, Tensor]) -> Exposure:
     if unread := sorted(name for name in tensors if not name.startswith(start)):
         raise InputError(f"it holds {unread[0][:80]!r}, which nothing here reads")
     parts = {name.removeprefix(start): tensor for name, tensor in tensors.items()}
+    header = {**ABSENT, **header}
     check_pieces(header, parts)
     plain = {n: tuple(v) if isinstance(v, list) else v for n, v in header.items()}
     plain["groups"] = tuple(Group(*texts) for texts in header["groups"])
+    plain["names"] = NodeNames.of_header(header["names"])
     pieces: dict[str, Any] = {"messages": parts["state"], **plain, **parts}
     return Exposure(**pieces)
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.arguments import classes_for, member_for
+from gnn_repair.exposure.names import NodeNames
 from gnn_repair.exposure.tails.checks import check_tailed
 from gnn_repair.exposure.tails.operations import TailGraph
 from gnn_repair.exposure.value import Exposure, Group
@@ -133,6 +134,16 @@ class TailedExposure:
         return self.aggregate.sources
 
     @property
+    def graph_starts(self) -> Tensor | None:
+        """[N + 1] where recipients are graphs: where each one's nodes start; else None."""
+        return self.aggregate.graph_starts
+
+    @property
+    def num_sources(self) -> int:
+        """How many nodes can send."""
+        return self.aggregate.num_sources
+
+    @property
     def root(self) -> bool:
         """Whether h_v itself enters the fixed part through a root transform."""
         return self.aggregate.root
@@ -158,8 +169,18 @@ class TailedExposure:
         return self.aggregate.called
 
     @property
+    def names(self) -> NodeNames:
+        """What recipients and senders are called where they are of several kinds."""
+        return self.aggregate.names
+
+    @property
+    def term_names(self) -> NodeNames:
+        """``names`` with those of the groups, where there are several kinds of node."""
+        return self.aggregate.term_names
+
+    @property
     def scope(self) -> str:
-        """``last hop only`` where a filter of several hops shows its last alone; else empty."""
+        """What is reweighted where that is not all, such as ``last hop only``; else empty."""
         return self.aggregate.scope
 
     @property

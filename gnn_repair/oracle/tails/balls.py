@@ -47,6 +47,7 @@ def ball(exposure: TailedExposure, distance: Tensor) -> TailedExposure:
         message_rows=torch.zeros(2 * table.shape[1], dtype=torch.int32),
         sources=aggregate.sources.repeat(2),
         origin=aggregate.origin,
+        names=aggregate.names,
     )
     return replace(exposure, aggregate=pieces, replay=None)
 

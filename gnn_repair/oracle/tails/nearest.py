@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.oracle.nearest import ALREADY, MOVED, UNREACHABLE
 from gnn_repair.oracle.tables import Floats, Integers
@@ -22,7 +23,6 @@ from gnn_repair.oracle.tails.replaying import on_cpu, replay_margins
 from gnn_repair.oracle.tails.sentence import CANNOT
 from gnn_repair.oracle.tails.solution import TailSolution
 from gnn_repair.oracle.tails.solve import solve_tails
-from gnn_repair.oracle.witness import sender
 
 UNDECIDED = "undecided"
 HALVINGS = {"fast": 6, "normal": 6}
@@ -64,6 +64,8 @@ class TailNearest:
     """Whether the model itself was run with λ."""
     reason: str = ""
     """Why it is undecided."""
+    names: NodeNames = ONE_KIND
+    """What nodes and groups are called."""
 
     @property
     def proved(self) -> bool:
@@ -71,11 +73,13 @@ class TailNearest:
         return bool(self.moved - self.bound <= NEAREST * self.moved)
 
     def __str__(self) -> str:
-        head = f"node {self.node}, class {self.target}"
+        head = f"{self.names.node(self.node)}, class {self.target}"
         if self.status != MOVED:
             return f"{head}: {self.status}" + (f" ({self.reason})" if self.reason else "")
         order = np.argsort(-np.abs(self.change))[:SHOWN]
-        parts = ", ".join(f"{sender(self.sources[i])} {self.change[i]:+.4g}" for i in order)
+        parts = ", ".join(
+            f"{self.names.sender(self.sources[i])} {self.change[i]:+.4g}" for i in order
+        )
         left = len(self.terms) - SHOWN
         more = f" and {left} more" if left > 0 else ""
         where = "the model itself" if self.replayed else "its tail"
@@ -243,6 +247,7 @@ def _answer(
         mass=float(alpha.sum()),
         replayed=solution.replayed,
         reason=reason,
+        names=solution.names,
     )
 
 

@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
 from gnn_repair.oracle.tables import Integers
 from gnn_repair.oracle.tails.replaying import on_cpu
 from gnn_repair.oracle.tails.sentence import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.tails.solution import TailSolution
 from gnn_repair.oracle.tails.solve import solve_tails
-from gnn_repair.oracle.witness import sender
 from gnn_repair.thresholds import ACTIVE
 
 SHOWN = 6
@@ -45,6 +45,8 @@ class NeededTerms:
     without: NDArray[np.str_]
     """[K]: whether the class can win while this term is unused: ``can``, ``cannot`` (proved, or the
     term is all of its group) or ``undecided``."""
+    names: NodeNames = ONE_KIND
+    """What nodes and groups are called."""
 
     @property
     def indispensable(self) -> NDArray[np.bool_]:
@@ -57,13 +59,13 @@ class NeededTerms:
         return np.asarray(self.without == CAN)
 
     def __str__(self) -> str:
-        head = f"node {self.node}, class {self.target}"
+        head = f"{self.names.node(self.node)}, class {self.target}"
         if self.verdict != CAN:
             if self.verdict == CANNOT:
                 return f"{head} cannot win, with all of its {len(self.terms)} terms or fewer"
             return f"{head} is undecided, so it is not known which terms it needs"
         needed = self.sources[self.indispensable]
-        names = ", ".join(sender(source) for source in needed[:SHOWN])
+        names = ", ".join(self.names.sender(source) for source in needed[:SHOWN])
         open_ = int((self.without == UNDECIDED).sum())
         return (
             f"{head} can win: {len(needed)} indispensable terms{': ' * bool(len(needed))}{names}; "
@@ -103,6 +105,7 @@ def needed_terms(
             terms=np.arange(begin[i], end[i]),
             sources=sources[rows[begin[i] : end[i]]].astype(np.int64),
             without=without[i] if solution.verdict[i] == CAN else _same(without[i], solution, i),
+            names=solution.names,
         )
         for i in range(len(solution))
     )

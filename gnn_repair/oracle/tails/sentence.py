@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
@@ -42,6 +43,8 @@ class TailWitness:
     reason: str = ""
     scope: str = ""
     """What of the model was reweighted where that is not all."""
+    names: NodeNames = ONE_KIND
+    """What nodes and groups are called."""
 
     @property
     def reachable(self) -> bool:
@@ -49,7 +52,8 @@ class TailWitness:
         return self.verdict == CAN
 
     def __str__(self) -> str:
-        head = f"node {self.node}, class {self.target}" + (f" ({self.scope})" if self.scope else "")
+        head = f"{self.names.node(self.node)}, class {self.target}"
+        head += f" ({self.scope})" if self.scope else ""
         where = "the model itself, run with these weights" if self.replayed else "its tail"
         if self.verdict == CAN:
             return (
@@ -83,5 +87,6 @@ class TailWitness:
         return ", ".join(parts) + more
 
     def _sender(self, i: int) -> str:
-        group = f", group {self.groups[i]}" if self.groups.any() else ""
-        return f"node {self.sources[i]} (λ {self.coefficients[i]:.4g}{group})"
+        named = self.names.typed or self.groups.any()
+        group = f", {self.names.group(self.groups[i])}" if named else ""
+        return f"{self.names.sender(self.sources[i])} (λ {self.coefficients[i]:.4g}{group})"

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.files import load_tensors, save_tensors
 from gnn_repair.notebook import ROWS, shown
 from gnn_repair.oracle.flat_arrays import ANSWERED, ASKED, PER_TERM, support_entries
@@ -78,6 +79,8 @@ class TailSolution:
     """Why LP i is undecided."""
     scope: str = ""
     """What of the model was reweighted where that is not all (``TailedExposure.scope``)."""
+    names: NodeNames = ONE_KIND
+    """What nodes and groups are called."""
 
     def __len__(self) -> int:
         return len(self.margin)
@@ -134,7 +137,7 @@ class TailSolution:
         """The answers about one node, one per solved class; print them."""
         chosen = np.flatnonzero(self.node == _whole(node, "node"))
         if not len(chosen):
-            raise InputError(f"node {node} was not solved; add it to nodes")
+            raise InputError(f"{self.names.node(node)} was not solved; add it to nodes")
         return tuple(self[int(i)] for i in chosen)
 
     @overload
@@ -169,6 +172,7 @@ class TailSolution:
             replayed=self.replayed,
             reason=self.reasons.get(i, ""),
             scope=self.scope,
+            names=self.names,
         )
 
     def _part(self, chosen: Integers) -> TailSolution:
@@ -190,13 +194,15 @@ class TailSolution:
 
     def save(self, path: str | Path) -> None:
         """Write the solution as one safetensors file."""
-        header = {
+        header: dict[str, Any] = {
             "skipped": self.skipped,
             "method": self.method,
             "replayed": self.replayed,
             "scope": self.scope,
             "reasons": {str(i): reason for i, reason in self.reasons.items()},
         }
+        if self.names.typed:
+            header["names"] = self.names.header()
         arrays = {name: getattr(self, name) for name in (*_PER_LP, "indptr", *PER_TERM)}
         arrays["verdict"] = np.array([VERDICTS.index(word) for word in self.verdict], np.int8)
         arrays |= self.proofs.arrays()
@@ -213,7 +219,8 @@ class TailSolution:
             proofs = Proofs.from_arrays(arrays)
             own = {name: arrays[name] for name in (*_PER_LP, "indptr", *PER_TERM)}
             reasons = {int(i): str(reason) for i, reason in header.pop("reasons").items()}
-            solution = cls(**own, proofs=proofs, reasons=reasons, **header)
+            names = NodeNames.of_header(header.pop("names", None))
+            solution = cls(**own, proofs=proofs, reasons=reasons, names=names, **header)
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             raise FileFormatError(
                 f"{path} lacks a piece of a tail solution or holds another: {error}"

@@ -81,6 +81,7 @@ def solve_tails(
         skipped=asked.skipped,
         reasons=reasons,
         scope=exposure.scope,
+        names=exposure.term_names,
     )
 
 

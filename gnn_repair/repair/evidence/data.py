@@ -9,14 +9,22 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
+from gnn_repair.repair.targets import require_nodes
 
 
 def check_graph_data(exposure: Exposed, data: Any) -> None:
     """Raise unless ``data`` has the exposed graph's entries and, if any, finite features."""
+    require_nodes(exposure, "this repair")
     entries, x = getattr(data, "edge_index", None), getattr(data, "x", None)
     whole = isinstance(entries, Tensor) and entries.dtype in (torch.int32, torch.int64)
     if not whole or entries.dim() != 2 or entries.shape[0] != 2:  # type: ignore[union-attr]
-        raise InputError("data has no edge_index [2, E]; pass the graph that was exposed")
+        kind = exposure.names.recipient
+        wanted = (
+            f"a Data of the {kind!r} nodes alone: their x, and an edge_index between them"
+            if exposure.names.typed
+            else "the graph that was exposed"
+        )
+        raise InputError(f"data has no edge_index [2, E]; pass {wanted}")
     least, most = (int(entries.min()), int(entries.max())) if entries.numel() else (0, -1)  # type: ignore[union-attr]
     if least < 0:
         raise InputError(f"data.edge_index holds {least}; nodes are counted from 0")

@@ -77,7 +77,9 @@ function openExplorer(run) {
     const width = widths.neighbourhood;
     if (width && node)
       byId("neighbourhood").replaceChildren(
-        drawNeighbourhood(width, node, state.colouring, explorer.show),
+        run.graph_starts
+          ? drawPooledGraph(width, node)
+          : drawNeighbourhood(width, node, state.colouring, explorer.show),
       );
   }
 

@@ -150,7 +150,8 @@ function startPage() {
 function missingNode(run, node) {
   if (!run) return `This page shows no single nodes, so there is no node ${node} to open.`;
   const number = Number(node),
-    inGraph = Number.isInteger(number) && number >= 0 && number < run.labels.length;
+    all = run.graph_starts ? run.graph_starts.length - 1 : run.labels.length,
+    inGraph = Number.isInteger(number) && number >= 0 && number < all;
   return inGraph
     ? `${run.noun} ${node} is not on this page, which shows ${count(run.count)} ${run.selection}.`
     : `There is no ${run.noun} ${node}; this page shows ${count(run.count)} ${run.selection}.`;

@@ -38,7 +38,8 @@ function termLines(node, k) {
     source = sourceOf(node, k),
     group = run.groups[node.group[k]];
   const lines = [senderWords(node, source) + (run.groupCount > 1 ? `, ${group}` : "")];
-  if (!isForeign(run, source))
+  // A node of a classified graph has no class; what it gives alone is said below.
+  if (!isForeign(run, source) && !run.graph_starts)
     lines.push(
       `is ${className(run, run.labels[source])}, ` +
         `predicted ${className(run, run.predictions[source])}`,

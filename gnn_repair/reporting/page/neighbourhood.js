@@ -3,7 +3,7 @@
 const MOST_SOURCES = 60;
 
 // One entry per source: its terms, total α share, whether the witness uses it, its first group.
-function sourcesOf(node) {
+function sourcesOf(node, most = MOST_SOURCES) {
   const found = new Map();
   for (let k = 0; k < node.count; k++) {
     const id = sourceOf(node, k),
@@ -23,7 +23,7 @@ function sourcesOf(node) {
   const others = [...found.values()].sort(
     (a, b) => (b.used > 0) - (a.used > 0) || b.share - a.share,
   );
-  return { own, others: others.slice(0, MOST_SOURCES), total: others.length };
+  return { own, others: others.slice(0, most), total: others.length };
 }
 
 function drawNeighbourhood(width, node, colouring, goTo) {

@@ -25,7 +25,6 @@ function openRun(payload) {
   run.shortClasses = run.classes.map((name) => name.replace(/^class (?=\d+$)/, ""));
   // Nodes that can be opened come first; the overview counts all of them.
   run.explored ??= run.count;
-  if (run.graph_starts) run.noun = "graph";
   run.position = new Map();
   for (let i = 0; i < run.explored; i++) run.position.set(run.nodes[i], i);
   // How much node i changed between what is compared; nothing is compared at first.
@@ -67,6 +66,7 @@ function bareClass(run, index) {
   return index < 0 ? "unknown" : run.shortClasses[index];
 }
 function nodeName(run, node) {
+  if (run.graph_starts) return pooledName(run, node);
   return run.names ? run.names[node] : String(node);
 }
 // A sender that is no recipient's like: it has a name, and neither class nor prediction.

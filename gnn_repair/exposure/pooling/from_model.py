@@ -1,0 +1,204 @@
+"""A model that classifies graphs as an exposure: recipients are graphs, sources their nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch_geometric.nn import aggr, pool
+
+from gnn_repair.errors import ExposureRefused
+from gnn_repair.exposure.assembly import Words, assemble
+from gnn_repair.exposure.certification import certify
+from gnn_repair.exposure.diagnosis import reason, why_rows
+from gnn_repair.exposure.embedding import last_linear
+from gnn_repair.exposure.final_aggregation import FinalAggregation
+from gnn_repair.exposure.fingerprint import fingerprint_of_model
+from gnn_repair.exposure.known_aggregation import UnplannedError
+from gnn_repair.exposure.model_arguments import field
+from gnn_repair.exposure.model_call import check_expected
+from gnn_repair.exposure.model_on_data import ModelOnData
+from gnn_repair.exposure.model_output import (
+    check_numbers,
+    count_classes,
+    read_output,
+    tensors_of,
+)
+from gnn_repair.exposure.model_state import forget_propagations
+from gnn_repair.exposure.names import NodeNames
+from gnn_repair.exposure.pooling.finding import KnownPoolFinder, PoolFinder, graph_starts
+from gnn_repair.exposure.pooling.pool import PoolCall
+from gnn_repair.exposure.pooling.watch import PoolWatch
+from gnn_repair.exposure.probes import EXACT, deviation
+from gnn_repair.exposure.recording import Trace
+from gnn_repair.exposure.tails.from_model import expose_tailed
+from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.exposure.value import Exposure
+
+CHOOSING = (pool.TopKPooling, pool.SAGPooling, pool.EdgePooling, pool.ASAPooling, pool.PANPooling)
+"""Layers after which rows are not the graph's nodes any more."""
+SORTING = (aggr.SortAggregation,)
+ONLY = "only pools that are weighted sums of node vectors (sum, mean, attention) can be exposed"
+
+
+def graphs_told(data: Any, output: Any, nodes: int | None) -> int | None:
+    """How many graphs an output has rows for; None where it has a row per node."""
+    rows = [
+        len(value)
+        for _, value in tensors_of(output)
+        if value.is_floating_point() and value.dim() in (1, 2)
+    ]
+    if nodes is None or not rows or nodes in rows:
+        return None
+    batch = field(data, "batch")
+    known = field(data, "num_graphs")
+    if not isinstance(known, int) and isinstance(batch, Tensor) and batch.numel():
+        known = int(batch.max()) + 1
+    return known if known in rows else rows[0]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How a model is exposed."""
+
+    hops: str
+    tolerance: float | None = None
+    expected: Any = None
+    known: FinalAggregation | None = None
+    """What was found on another batch, so that nothing is probed again."""
+    certified: bool = True
+    """Whether the model is run on reweighted nodes; otherwise nothing is claimed."""
+
+
+def expose_pooled(
+    subject: ModelOnData, output: Any, wanted: Wanted
+) -> tuple[Exposure | TailedExposure, FinalAggregation] | None:
+    """The exposure over graphs; None where the model gives none, or pools no nodes at all."""
+    model, data, call, nodes = subject.model, subject.data, subject.call, subject.nodes
+    graphs = graphs_told(data, output, nodes)
+    if graphs is None or nodes is None:
+        return None
+    read = read_output(output, graphs, partial(why_rows, model, call), count_classes(data, graphs))
+    logits, called = read(output), call.text + read.text.replace("z a node", "z a graph")
+    check_numbers(logits, model, data)
+    forget_propagations(model)
+    watch = PoolWatch(model, lambda: read(call()), (nodes, graphs))
+    with watch.installed():
+        with last_linear(model) as head:
+            trace = watch.trace()
+        _check_pools(watch, trace, logits)
+        if not any(isinstance(call, PoolCall) for call in trace.calls):
+            return None
+        if wanted.expected is not None:
+            check_expected(wanted.expected, logits, read.binary, called, noun="graph")
+        finding = _found(watch, trace, wanted.known)
+        mixtures = finding.mixtures or finding.nodewise
+        if not mixtures:
+            raise ExposureRefused(_why_not(watch, trace, finding))
+        sites = {mixture.site for mixture in mixtures}
+        pools = [c for c in trace.calls if isinstance(c, PoolCall) and c.site in sites]
+        words = Words(
+            type(model).__name__, finding.fixed, False, head.embedding(logits, read.binary),
+            called, fingerprint_of_model(model, wanted.hops, logits.shape[1]),
+            NodeNames("graph", (("node", nodes),)), graph_starts(pools, nodes, graphs),
+        )  # fmt: skip
+        if finding.nodewise:
+            tolerance, certified = wanted.tolerance, wanted.certified
+            return expose_tailed(watch, trace, mixtures, words, tolerance, certified), finding
+        trace.calls = list(pools)
+        exposure, order = assemble(mixtures, finding.tails, logits, words)
+        if not wanted.certified:
+            return exposure, finding
+        residual = certify(watch, exposure, order, mixtures, trace, finding.centred)
+    check_residual(residual, wanted.tolerance, logits)
+    # Not yet seen by anybody, and validated a moment ago: no need to build it anew.
+    object.__setattr__(exposure, "residual", residual)
+    return exposure, finding
+
+
+def expose_again(subject: ModelOnData, wanted: Wanted) -> Exposure | TailedExposure:
+    """The exposure on another batch, by what was found on the first.
+
+    Raises:
+        UnplannedError: the model pools something else there.
+    """
+    pooled = expose_pooled(subject, subject.call(), wanted)
+    if pooled is None:
+        raise UnplannedError
+    return pooled[0]
+
+
+def _found(watch: PoolWatch, trace: Trace, known: FinalAggregation | None) -> FinalAggregation:
+    finder = PoolFinder(watch, trace) if known is None else KnownPoolFinder(watch, trace, known)
+    return finder.find()
+
+
+def check_residual(residual: float, tolerance: float | None, logits: Tensor) -> None:
+    """Refuse an exposure that the model itself contradicts."""
+    limit = EXACT[logits.dtype] if tolerance is None else tolerance
+    if not residual <= limit:
+        raise ExposureRefused(
+            f"with reweighted nodes in its pools the model differs from β + Σ λ ℓ by "
+            f"{residual:.1e} (relative), more than {limit:.0e}; pass tolerance= to accept that"
+        )
+
+
+def _check_pools(watch: PoolWatch, trace: Trace, logits: Tensor) -> None:
+    if trace.output.shape == logits.shape:
+        gap = float(deviation(trace.output, logits).max())
+        if gap > 10 * EXACT[logits.dtype]:
+            raise ExposureRefused(
+                "the model's logits change from run to run in evaluation mode; make its dropout "
+                "and sampling depend on self.training"
+            )
+    if any(isinstance(call, PoolCall) for call in trace.calls):
+        return
+    if watch.pools.extremes:
+        how = watch.pools.extremes[-1]
+        raise ExposureRefused(
+            f"{type(watch.model).__name__} pools the nodes of a graph by {how}, which is no "
+            f"weighted sum of their vectors; {ONLY}"
+        )
+    if found := _module(watch.model, SORTING):
+        raise ExposureRefused(
+            f"{found} orders the nodes of a graph and keeps the first, which is no weighted sum "
+            f"of their vectors; {ONLY}"
+        )
+    if watch.pools.coarse:
+        raise ExposureRefused(_coarse(watch))
+    if watch.pools.elsewhere:
+        how = watch.pools.elsewhere[-1]
+        raise ExposureRefused(
+            f"{type(watch.model).__name__} pools {how}, where which node stands behind a row is "
+            "not known; pool with global_mean_pool, global_add_pool or one of PyG's aggregations"
+        )
+
+
+def _coarse(watch: PoolWatch) -> str:
+    who = _module(watch.model, CHOOSING) or "the model"
+    rows = watch.pools.coarse[-1]
+    return (
+        f"{who} leaves {rows} of the {watch.pools.nodes} nodes before they are pooled, so which "
+        f"node stands behind a pooled row is not known; {ONLY}, over all nodes"
+    )
+
+
+def _module(model: nn.Module, kinds: tuple[type, ...]) -> str:
+    for name, module in model.named_modules():
+        if isinstance(module, kinds):
+            return f"`{name}` ({type(module).__name__})"
+    return ""
+
+
+def _why_not(watch: PoolWatch, trace: Trace, finding: FinalAggregation) -> str:
+    if watch.pools.coarse:
+        return _coarse(watch)
+    if finding.idle:
+        return f"the logits do not depend on what {finding.idle[0]} pools"
+    if watch.pools.extremes:
+        how = watch.pools.extremes[-1]
+        return f"what reaches the logits is pooled by {how}, no weighted sum of nodes; {ONLY}"
+    why = reason(watch, trace).replace("different nodes", "different graphs")
+    return f"{why}, so the logits are no mixture of its graphs' nodes"

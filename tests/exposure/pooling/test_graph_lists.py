@@ -1,0 +1,229 @@
+"""Lists, datasets and loaders of graphs: one exposure over all of them, whatever the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pool_models import GRAPHS, MODELS, SIZES, NodesFirst, batch_of
+from torch import Tensor, nn
+from torch.utils.data import DataLoader as PlainLoader
+from torch.utils.data import Sampler, SubsetRandomSampler, WeightedRandomSampler
+from torch_geometric.data import Batch, Data
+from torch_geometric.datasets import TUDataset
+from torch_geometric.loader import DataLoader
+from torch_geometric.nn import GCNConv
+
+import gnn_repair as gr
+from gnn_repair.errors import InputError
+from gnn_repair.exposure.pooling import batches
+from gnn_repair.exposure.pooling.finding import PoolFinder
+
+STYLES = ("sum beside mean", "jumping knowledge, MLP", "attributes of the graph", "max beside mean")
+
+
+def doubled() -> list[Data]:
+    graphs = [graph.clone() for graph in GRAPHS]
+    for graph in graphs:
+        graph.x, graph.u = graph.x.double(), graph.u.double()
+    return graphs
+
+
+def forms() -> dict[str, Any]:
+    graphs = doubled()
+    return {
+        "list": graphs,
+        "loader": DataLoader(graphs, batch_size=3),
+        "batches": [Batch.from_data_list(graphs[:4]), Batch.from_data_list(graphs[4:])],
+    }
+
+
+def built(name: str) -> nn.Module:
+    torch.manual_seed(11)
+    return MODELS[name].build().double().eval()
+
+
+@pytest.mark.parametrize("name", STYLES)
+@pytest.mark.parametrize("form", ["list", "loader", "batches"])
+def test_batches_of_graphs_make_one_exposure(
+    name: str, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "LARGEST", 12)  # three graphs, so that there are several batches
+    model, whole = built(name), batch_of()
+    once, found = gr.expose(model, whole), gr.expose(model, forms()[form])
+    assert found.residual is not None and found.residual <= 1e-12
+    assert once.graph_starts is not None and found.graph_starts is not None
+    assert torch.equal(found.graph_starts, once.graph_starts)
+    assert [group.name for group in found.groups] == [group.name for group in once.groups]
+    assert torch.equal(found.segments, once.segments)
+    assert torch.equal(found.sources[found.rows.long()], once.sources[once.rows.long()])
+    drawn = torch.rand(1, once.num_terms, dtype=torch.float64, generator=torch.manual_seed(3))
+    torch.testing.assert_close(found.logits(drawn), once.logits(drawn), rtol=1e-9, atol=1e-9)
+    with torch.no_grad():
+        torch.testing.assert_close(found.frozen_logits, once.frozen_logits, rtol=1e-9, atol=1e-9)
+    if isinstance(found, gr.TailedExposure):
+        assert found.replay is not None
+        torch.testing.assert_close(
+            found.replay(drawn[0]), once.logits(drawn)[0], rtol=1e-9, atol=1e-9
+        )
+    some = found.restrict([7, 2])
+    torch.testing.assert_close(some.logits()[0], once.frozen_logits[0, [7, 2]], rtol=0, atol=1e-9)
+
+
+def test_later_batches_are_not_probed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "LARGEST", 12)
+    probed = []
+    once = PoolFinder.find
+
+    def find(finder: Any) -> Any:
+        probed.append(finder)
+        return once(finder)
+
+    monkeypatch.setattr(PoolFinder, "find", find)
+    for name in ("mean", "mean, MLP", "sum over the root of the size"):
+        probed.clear()
+        gr.expose(built(name), doubled())
+        assert len(probed) == 1
+
+
+@pytest.mark.parametrize("sampler", [None, SubsetRandomSampler([0, 4]), "weighted"])
+def test_a_loader_that_shuffles_is_a_question(sampler: Any) -> None:
+    if sampler == "weighted":
+        sampler = WeightedRandomSampler([1.0] * len(GRAPHS), 3)
+    loader = DataLoader(doubled(), batch_size=3, shuffle=sampler is None, sampler=sampler)
+    with pytest.raises(InputError, match="the loader shuffles its graphs"):
+        gr.expose(built("mean"), loader)
+
+
+class EveryThird(Sampler[int]):
+    """An order of one's own."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([9, 6, 3, 0])
+
+    def __len__(self) -> int:
+        return 4
+
+
+@pytest.mark.parametrize("form", ["sampler", "plain"])
+def test_a_loader_with_an_order_of_its_own(form: str) -> None:
+    model, graphs = built("mean"), doubled()
+    loader: Any = DataLoader(graphs, batch_size=3, sampler=EveryThird())
+    if form == "plain":  # PyTorch's own loader, with a function that makes batches
+        loader = PlainLoader(
+            [graphs[i] for i in EveryThird()],  # type: ignore[arg-type]
+            batch_size=3,
+            collate_fn=Batch.from_data_list,
+        )
+    exposure, whole = gr.expose(model, loader), gr.expose(model, graphs)
+    wanted = whole.frozen_logits[0, [9, 6, 3, 0]]
+    torch.testing.assert_close(exposure.frozen_logits[0], wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_an_empty_loader_is_named() -> None:
+    with pytest.raises(InputError, match="the loader holds no graphs"):
+        gr.expose(built("mean"), DataLoader([], batch_size=3))
+
+
+class Counting(GCNConv):
+    """Counts how often it is run."""
+
+    runs = 0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        self.runs += 1
+        return super().forward(*args, **kwargs)
+
+
+@pytest.mark.parametrize("name", ["mean", "mean, MLP", "sum beside mean"])
+def test_convolutions_run_twice_however_often_the_pools_do(name: str) -> None:
+    model: Any = built(name)
+    model.conv1 = Counting(5, 6).double()
+    gr.expose(model, batch_of())
+    assert model.conv1.runs == 2  # as it is called, and once while it is watched
+
+
+def test_a_graph_alone_is_a_batch_of_one() -> None:
+    model, graph = built("mean"), doubled()[4]
+    exposure = gr.expose(model, graph)
+    with torch.no_grad():
+        told = model(graph.x, graph.edge_index, torch.zeros(len(graph.x), dtype=torch.long))
+    torch.testing.assert_close(exposure.frozen_logits[0], told, rtol=1e-12, atol=1e-12)
+    assert exposure.recipients.tolist() == [0]
+
+
+def test_what_is_expected_is_of_all_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "LARGEST", 12)
+    model, whole = built("mean"), batch_of()
+    with torch.no_grad():
+        told = model(whole.x, whole.edge_index, whole.batch).argmax(1)
+    gr.expose(model, doubled(), expected=told)
+    told[9] = (told[9] + 1) % 3
+    with pytest.raises(InputError, match=r"at 1 of 11 graphs .the first is graph 9"):
+        gr.expose(model, doubled(), expected=told)
+
+
+class Nodes(nn.Module):
+    """A node classifier, for which several graphs are one with several parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = GCNConv(5, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.conv(x, edge_index)
+
+
+def test_node_classifiers_on_several_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    exposure = gr.expose(Nodes().double(), doubled())
+    assert exposure.graph_starts is None and exposure.num_nodes == sum(SIZES)
+    monkeypatch.setattr(batches, "LARGEST", 12)
+    with pytest.raises(InputError, match="Nodes classifies nodes, and data is"):
+        gr.expose(Nodes().double(), doubled())
+
+
+def test_files_keep_the_graphs(tmp_path: Path) -> None:
+    for name, kind in (("mean", gr.Exposure), ("mean, MLP", gr.TailedExposure)):
+        exposure = gr.expose(built(name), batch_of())
+        exposure.save(tmp_path / "exposure")
+        again = kind.load(tmp_path / "exposure")
+        assert exposure.graph_starts is not None and again.graph_starts is not None
+        assert torch.equal(again.graph_starts, exposure.graph_starts)
+        torch.testing.assert_close(again.logits(), exposure.logits(), rtol=0, atol=0)
+
+
+def test_terms_name_graph_and_node() -> None:
+    frame = gr.expose(built("sum beside mean"), batch_of()).to_frame([2])
+    size, start = SIZES[2], sum(SIZES[:2])
+    assert set(frame["graph"]) == {2}
+    assert frame["source"].tolist() == 2 * list(range(start, start + size))
+    assert frame["node"].tolist() == 2 * list(range(size))
+
+
+def write_tu(folder: Path) -> None:
+    """Two triangles and a path in the files of TUDataset."""
+    raw = folder / "TINY" / "raw"
+    raw.mkdir(parents=True)
+    links = [(1, 2), (2, 3), (3, 1), (4, 5), (5, 6), (6, 4), (7, 8), (8, 9), (9, 10)]
+    both = [*links, *[(b, a) for a, b in links]]
+    (raw / "TINY_A.txt").write_text("".join(f"{a}, {b}\n" for a, b in both))
+    indicator = [1] * 3 + [2] * 3 + [3] * 4
+    (raw / "TINY_graph_indicator.txt").write_text("".join(f"{i}\n" for i in indicator))
+    (raw / "TINY_graph_labels.txt").write_text("0\n0\n1\n")
+    (raw / "TINY_node_labels.txt").write_text("".join(f"{i % 5}\n" for i in range(10)))
+
+
+def test_a_dataset_of_pyg_is_exposed_as_it_is(tmp_path: Path) -> None:
+    write_tu(tmp_path)
+    dataset = TUDataset(str(tmp_path), "TINY")
+    torch.manual_seed(0)
+    model = NodesFirst()
+    exposure = gr.expose(model, dataset)
+    assert exposure.graph_starts is not None
+    assert exposure.graph_starts.tolist() == [0, 3, 6, 10]
+    with torch.no_grad():
+        told = model.eval()(Batch.from_data_list(list(dataset)))
+    torch.testing.assert_close(exposure.frozen_logits[0].float(), told)
