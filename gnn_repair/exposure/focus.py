@@ -60,8 +60,7 @@ def sends_to_itself(exposure: Exposure) -> bool:
 
     Where graphs are classified, or senders are of other kinds, nodes are not numbered anew.
     """
-    names, graphs = (getattr(exposure, name, None) for name in ("names", "graph_starts"))
-    return graphs is None and not getattr(names, "typed", False)
+    return exposure.graph_starts is None and not exposure.names.typed
 
 
 def _kept(index: Tensor, size: int) -> tuple[Tensor, Tensor]:

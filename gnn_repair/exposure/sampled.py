@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
 
 BY_NODE = ("fixed_logits", "frozen_logits", "state", "embedding")
-SAME = ("groups", "root", "fixed", "origin", "fingerprint")
+SAME = ("groups", "root", "fixed", "origin", "fingerprint", "outputs")
 """What parts of one exposure have in common."""
 
 
@@ -30,7 +30,7 @@ def of_subgraph(exposure: Exposure | TailedExposure, data: Any) -> Exposure | Ta
     neighbours about them, and only these are recipients.
     """
     names = field_names(data)
-    if "n_id" not in names:
+    if "n_id" not in names or exposure.graph_starts is not None or exposure.names.typed:
         return exposure
     whole, seeds = field(data, "n_id"), field(data, "batch_size") if "batch_size" in names else None
     if not isinstance(whole, Tensor) or whole.shape != (exposure.num_nodes,):

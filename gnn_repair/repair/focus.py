@@ -24,7 +24,7 @@ def around(exposure: Exposed, train: Targets, val: Targets) -> tuple[Exposed, Ta
     """
     if not isinstance(exposure, Exposure) or exposure.num_terms < LARGE:
         return exposure, train, val
-    if getattr(train, "truths", None) is not None:  # labels by recipient, several of each
+    if train.truths is not None:  # labels by recipient, several of each
         return exposure, train, val
     asked = torch.zeros(exposure.num_recipients, dtype=torch.bool, device=train.positions.device)
     for targets in (train, val):

@@ -56,18 +56,25 @@ def run_payload(
     selection: str = "nodes",
     dataset: str = "",
     backbone: str = "",
+    split: int | None = None,
+    limit: int | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The run's words and its arrays; nodes that can be opened come first."""
-    opened = explored(evidence)
+    """The run's words and its arrays; nodes that can be opened, within ``limit``, come first.
+
+    ``noun`` is what a recipient is called.
+    """
+    opened = explored(evidence, limit)
     part = evidence if len(opened) == len(evidence.nodes) else cut(evidence, opened)
-    kept = within_budget(part)
+    kept = within_budget(part, limit)
     words = {
         "classes": _names(class_names, evidence.num_classes, "class"),
         "groups": list(evidence.groups),
         "names": _node_names(evidence, node_names),
+        "noun": "node" if evidence.pooled is None else "graph",
         "selection": selection,
         "dataset": dataset,
         "backbone": backbone,
+        "split": split,
         "unlabelled": evidence.unlabelled,
         "thresholds": {"reachable": REACHABLE, "active": ACTIVE},
         "explored": len(opened),
