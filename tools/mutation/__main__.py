@@ -35,6 +35,18 @@ REPAIR = [
     "tests/study/test_declaring.py",
 ]
 STUDY = ["tests/study/test_tables.py", "tests/study/test_rendering.py"]
+OUTPUTS = [
+    "tests/oracle/labels",
+    "tests/exposure/test_outputs.py",
+    "tests/exposure/links",
+    "tests/repair/test_label_repairs.py",
+    "tests/datasets/test_planted_outputs.py",
+]
+POOLING = [
+    "tests/exposure/pooling",
+    "tests/repair/test_graph_classifiers.py",
+    "tests/oracle/test_graph_evidence.py",
+]
 TESTS = {
     "gnn_repair/oracle/certificate.py": ORACLE,
     "gnn_repair/oracle/counting.py": ORACLE,
@@ -43,6 +55,7 @@ TESTS = {
     "gnn_repair/oracle/solution.py": ORACLE,
     "gnn_repair/exposure/mixtures.py": EXPOSURE,
     "gnn_repair/exposure/value.py": EXPOSURE,
+    "gnn_repair/exposure/pooling": POOLING,
     "gnn_repair/study/tables.py": STUDY,
     "gnn_repair/study/cells.py": STUDY,
     "gnn_repair/study/rendering.py": STUDY,
@@ -50,6 +63,12 @@ TESTS = {
     "gnn_repair/repair/controls": REPAIR,
     "gnn_repair/repair/evidence": REPAIR,
     "gnn_repair/repair/ladder": REPAIR,
+    "gnn_repair/f1.py": OUTPUTS,
+    "gnn_repair/exposure/outputs.py": OUTPUTS,
+    "gnn_repair/exposure/truths.py": OUTPUTS,
+    "gnn_repair/exposure/tails/logit_form.py": OUTPUTS,
+    "gnn_repair/exposure/links": OUTPUTS,
+    "gnn_repair/oracle/labels": OUTPUTS,
 }
 """A module or folder, and the tests that should notice when it is wrong."""
 SLOW = ["tests/repair/test_repair_bench.py", "tests/repair/test_gpu.py"]

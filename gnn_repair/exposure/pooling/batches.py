@@ -6,13 +6,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import (
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch_geometric.data import Batch, Data, Dataset
 from torch_geometric.loader import DataLoader as GraphLoader
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.model_arguments import parameters_of
+from gnn_repair.exposure.model_arguments import BATCHES, parameters_of
 
+RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 LARGEST = 1 << 19
 """Nodes of one batch: their vectors, 64 wide, fill 128 MB a layer."""
 
@@ -32,30 +39,32 @@ def as_batch(data: Any, model: nn.Module) -> Any:
     """A graph alone as a batch of one, where the model's forward asks for a batch vector."""
     if not isinstance(data, Data) or isinstance(data, Batch) or data.get("batch") is not None:
         return data
-    asked = any(p.name == "batch" and p.required for p in parameters_of(model))
+    asked = any(p.name in BATCHES and p.required for p in parameters_of(model))
     return Batch.from_data_list([data]) if asked else data
 
 
 def _of_loader(loader: DataLoader[Any]) -> list[Any]:
-    if isinstance(loader.sampler, RandomSampler):
+    """Its graphs in order, in batches of our own size; of a sampler of one's own, its batches."""
+    if isinstance(loader.sampler, RANDOM):
         raise InputError(
             "the loader shuffles its graphs, so that an exposure's graphs could not be told; pass "
             "its dataset, or a loader with shuffle=False"
         )
-    if loader.batch_sampler is None or type(loader.sampler).__name__ != "SequentialSampler":
-        return _checked(list(loader))
-    if isinstance(loader, GraphLoader):
-        items = [loader.dataset[i] for i in range(len(loader.dataset))]
-        if all(isinstance(item, Data) for item in items):
-            words = {k: getattr(loader, k, None) for k in ("follow_batch", "exclude_keys")}
-            return list(_batched(items, {k: v for k, v in words.items() if v}))
-    return _checked(list(loader))
-
-
-def _checked(batches: list[Any]) -> list[Any]:
+    found = _in_order(loader) if isinstance(loader, GraphLoader) else None
+    batches = list(loader) if found is None else found
     if not batches:
         raise InputError("the loader holds no graphs; pass one with at least one batch")
     return batches
+
+
+def _in_order(loader: GraphLoader) -> list[Any] | None:
+    if type(loader.sampler) is not SequentialSampler or loader.batch_sampler is None:
+        return None
+    items = [loader.dataset[i] for i in range(len(loader.dataset))]
+    if not all(isinstance(item, Data) for item in items):
+        return None
+    words = {name: getattr(loader, name, None) for name in ("follow_batch", "exclude_keys")}
+    return list(_batched(items, {name: value for name, value in words.items() if value}))
 
 
 def _batched(graphs: Sequence[Any], words: dict[str, Any]) -> Iterator[Any]:

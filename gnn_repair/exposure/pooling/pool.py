@@ -118,11 +118,6 @@ class PoolCall(ProductCall):
             weight = weight / self.divisor[pool.graph]
         return source, pool.graph, weight
 
-    def messages(self) -> Tensor:
-        """Coefficient times state, [T, 1, D]."""
-        source, _, weight = self.entries
-        return (weight.view(-1, 1) * self.pool.table[source]).unsqueeze(1)
-
 
 def _sums(graph: Tensor, weight: Tensor, graphs: int) -> Tensor:
     return weight.new_zeros(graphs).index_add_(0, graph, weight)

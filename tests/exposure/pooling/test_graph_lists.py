@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 from pool_models import GRAPHS, MODELS, SIZES, NodesFirst, batch_of
 from torch import Tensor, nn
+from torch.utils.data import DataLoader as PlainLoader
+from torch.utils.data import Sampler, SubsetRandomSampler, WeightedRandomSampler
 from torch_geometric.data import Batch, Data
 from torch_geometric.datasets import TUDataset
 from torch_geometric.loader import DataLoader
@@ -17,6 +20,7 @@ from torch_geometric.nn import GCNConv
 import gnn_repair as gr
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.pooling import batches
+from gnn_repair.exposure.pooling.finding import PoolFinder
 
 STYLES = ("sum beside mean", "jumping knowledge, MLP", "attributes of the graph", "max beside mean")
 
@@ -69,9 +73,77 @@ def test_batches_of_graphs_make_one_exposure(
     torch.testing.assert_close(some.logits()[0], once.frozen_logits[0, [7, 2]], rtol=0, atol=1e-9)
 
 
-def test_a_loader_that_shuffles_is_a_question() -> None:
+def test_later_batches_are_not_probed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "LARGEST", 12)
+    probed = []
+    once = PoolFinder.find
+
+    def find(finder: Any) -> Any:
+        probed.append(finder)
+        return once(finder)
+
+    monkeypatch.setattr(PoolFinder, "find", find)
+    for name in ("mean", "mean, MLP", "sum over the root of the size"):
+        probed.clear()
+        gr.expose(built(name), doubled())
+        assert len(probed) == 1
+
+
+@pytest.mark.parametrize("sampler", [None, SubsetRandomSampler([0, 4]), "weighted"])
+def test_a_loader_that_shuffles_is_a_question(sampler: Any) -> None:
+    if sampler == "weighted":
+        sampler = WeightedRandomSampler([1.0] * len(GRAPHS), 3)
+    loader = DataLoader(doubled(), batch_size=3, shuffle=sampler is None, sampler=sampler)
     with pytest.raises(InputError, match="the loader shuffles its graphs"):
-        gr.expose(built("mean"), DataLoader(doubled(), batch_size=3, shuffle=True))
+        gr.expose(built("mean"), loader)
+
+
+class EveryThird(Sampler[int]):
+    """An order of one's own."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([9, 6, 3, 0])
+
+    def __len__(self) -> int:
+        return 4
+
+
+@pytest.mark.parametrize("form", ["sampler", "plain"])
+def test_a_loader_with_an_order_of_its_own(form: str) -> None:
+    model, graphs = built("mean"), doubled()
+    loader: Any = DataLoader(graphs, batch_size=3, sampler=EveryThird())
+    if form == "plain":  # PyTorch's own loader, with a function that makes batches
+        loader = PlainLoader(
+            [graphs[i] for i in EveryThird()],  # type: ignore[arg-type]
+            batch_size=3,
+            collate_fn=Batch.from_data_list,
+        )
+    exposure, whole = gr.expose(model, loader), gr.expose(model, graphs)
+    wanted = whole.frozen_logits[0, [9, 6, 3, 0]]
+    torch.testing.assert_close(exposure.frozen_logits[0], wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_an_empty_loader_is_named() -> None:
+    with pytest.raises(InputError, match="the loader holds no graphs"):
+        gr.expose(built("mean"), DataLoader([], batch_size=3))
+
+
+class Counting(GCNConv):
+    """Counts how often it is run."""
+
+    runs = 0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        self.runs += 1
+        return super().forward(*args, **kwargs)
+
+
+@pytest.mark.parametrize("name", ["mean", "mean, MLP", "sum beside mean"])
+def test_convolutions_run_twice_however_often_the_pools_do(name: str) -> None:
+    model: Any = built(name)
+    model.conv1 = Counting(5, 6).double()
+    gr.expose(model, batch_of())
+    assert model.conv1.runs == 2  # as it is called, and once while it is watched
 
 
 def test_a_graph_alone_is_a_batch_of_one() -> None:

@@ -14,6 +14,7 @@ from pool_models import (
     SIZES,
     WIDTH,
     Alone,
+    OtherNames,
     Pooled,
     batch_of,
     one,
@@ -136,6 +137,56 @@ def test_one_graph_without_a_batch(size: int) -> None:
     torch.testing.assert_close(found, told, rtol=1e-10, atol=1e-10)
 
 
+SAID = {
+    "mean": ["mean pool: α = 1 / nodes of the graph"],
+    "sum": ["sum pool: α = 1 per node, h"],
+    "attention": ["attention pool: α = attention"],
+    "attention by hand, MLP": ["attention pool: α = attention"],
+    "gated sum": ["weighted pool: α = the node's weight"],
+    "softmax by channel": ["softmax pool: α = 1 per node, its softmax by channel within h"],
+    "sum beside mean": ["sum pool: α = 1", "mean pool: α = 1 / nodes"],
+    "sum over the root of the size": ["scaled pool: α = what the model divides the sum by"],
+    "a matrix of marks": ["sum pool: α = 1"],
+    "segments": ["mean pool: α = 1 / nodes"],
+    "a score a layer": ["sum pool: α = 1"] * 3,
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_pools_are_called_what_they_are(name: str) -> None:
+    groups = gr.expose(built(name), batch_of()).groups
+    for group, said in zip(groups, SAID[name], strict=True):
+        assert group.rule.startswith(said)
+    assert len({group.name for group in groups}) == len(groups)
+
+
+def test_groups_are_named_by_module_or_kind() -> None:
+    names = {
+        "attention": ["pool"], "mean": ["mean pool"], "sum beside mean": ["sum pool", "mean pool"],
+        "a score a layer": ["sum pool 1", "sum pool 2", "sum pool 3"],
+    }  # fmt: skip
+    for name, wanted in names.items():
+        found = gr.expose(built(name), batch_of()).groups
+        assert [group.name for group in found] == wanted
+
+
+class ByHand(Alone):
+    """The mean of one graph's nodes: their sum over their number."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.nodes(x, edge_index)
+        return self.head(x.sum(0, keepdim=True) / x.size(0))
+
+
+def test_a_mean_by_hand_of_one_graph() -> None:
+    torch.manual_seed(2)
+    graph = ring(6, 3, 0)
+    graph.x = graph.x.double()
+    exposure = gr.expose(ByHand().double(), graph)
+    assert exposure.groups[0].rule.startswith("mean pool")
+    assert exposure.mass.item() == pytest.approx(1)
+
+
 def test_what_repairs_see_of_a_graph_and_its_nodes() -> None:
     model, batch = built("sum"), batch_of()
     exposure = gr.expose(model, batch)
@@ -150,6 +201,17 @@ def test_a_pool_by_max_beside_a_mean_is_said_to_stay() -> None:
     found = gr.expose(built("max beside mean"), batch_of())
     assert "pooled by max is no weighted sum" in str(found)
     assert "max" not in str(gr.expose(built("attention"), batch_of()))  # only inside its softmax
+
+
+def test_the_batch_vector_goes_by_other_names() -> None:
+    torch.manual_seed(0)
+    exposure = gr.expose(OtherNames().double(), batch_of())
+    assert "batch_idx=data.batch" in exposure.called
+    assert exposure.called.endswith("its one logit z a graph as the two classes (0, z)")
+    assert str(exposure).splitlines()[1].startswith("  11 graphs with 59 nodes, 2 classes")
+    one = ring(5, 0, 0)
+    one.x = one.x.double()
+    assert "1 graph with 5 nodes" in repr(gr.expose(OtherNames().double(), one))
 
 
 def test_graphs_are_graphs_whatever_their_number() -> None:
