@@ -12,6 +12,7 @@ from gnn_repair.exposure import Exposure, Group
 from gnn_repair.exposure.value import mixture_of
 from gnn_repair.kernels import Pattern
 from gnn_repair.oracle import solve_labels, solve_oracle
+from gnn_repair.oracle.tables import Floats
 
 
 @dataclass(frozen=True)
@@ -57,17 +58,18 @@ def bench_labels(
     )
 
 
-def _beside(exposure: Exposure, y: torch.Tensor, margin: np.ndarray) -> tuple[float, float]:
+def _beside(exposure: Exposure, y: torch.Tensor, margin: Floats) -> tuple[float, float]:
     """The simplex's LPs a second on label 0, and how far its margins are from these."""
 
     def against_zero(values: torch.Tensor) -> torch.Tensor:
         return torch.cat([torch.zeros_like(values[..., :1]), values[..., :1]], dim=-1)
 
-    names = ("contributions", "fixed_logits", "frozen_logits")
     two = replace(
         exposure,
         outputs="classes",
-        **{name: against_zero(getattr(exposure, name)) for name in names},
+        contributions=against_zero(exposure.contributions),
+        fixed_logits=against_zero(exposure.fixed_logits),
+        frozen_logits=against_zero(exposure.frozen_logits),
     )
     solve_oracle(two, y[:, 0].long(), torch.arange(2), threads=1)
     begin = time.process_time()
