@@ -144,7 +144,8 @@ def _report(protocol: Protocol, store: Path, page: Path) -> Path:
     from gnn_repair.study.store import Store
 
     run = rerun("builtin", BACKBONE, SPLITS[0], source=Store(store), protocol=protocol)
-    return report_run(run, page, read_results(store, protocol.digest))
+    results = read_results(store, protocol.digest)
+    return report_run(run, page, results, command="gnn-repair demo")
 
 
 def _reach_line(records: list[Record]) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gnn_repair import __version__
-from gnn_repair.cli import bench, check, data, demo, doctor, report, selftest, study
+from gnn_repair.cli import bench, check, data, demo, doctor, report, selftest, study, view
 from gnn_repair.errors import GnnRepairError, ResourceError
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app.command(name="demo")(demo.demo)
 app.command(name="doctor")(doctor.doctor)
 app.command(name="report")(report.report)
 app.command(name="selftest")(selftest.selftest)
+app.command(name="view")(view.view)
 
 
 def _print_version(value: bool) -> None:

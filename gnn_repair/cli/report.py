@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from gnn_repair.study.protocol import Protocol
+    from gnn_repair.study.rerun import Rerun
     from gnn_repair.study.results_source import ResultsSource
 
 
@@ -46,6 +50,14 @@ def report(
         Path | None, typer.Option("--figures", help="Also draw SVG and PDF figures here.")
     ] = None,
     node: Annotated[int | None, typer.Option(help="Whose polytope the figures show.")] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(help="Another split's number or another backbone, node beside node."),
+    ] = None,
+    parts: Annotated[
+        bool,
+        typer.Option("--parts", help="Above 20 MB: files beside the page, for gnn-repair view."),
+    ] = False,
     digest: Annotated[str | None, typer.Option(help="Digest of one stored protocol.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     root: Annotated[str | None, typer.Option(help="Folder of the raw datasets.")] = None,
@@ -57,14 +69,14 @@ def report(
     overview alone unless --dataset and --backbone name one.
     """
     from gnn_repair.reporting import evidence_of, report_results, report_run, write_figures
-    from gnn_repair.reporting.runs import class_names_of
+    from gnn_repair.reporting.runs import class_names_of, made_of
     from gnn_repair.study.protocol import PAPER
     from gnn_repair.study.rerun import rerun
 
     check_target(out)
     if figures and figures.is_file():
         raise InputError(f"{figures} is a file; name a folder for the figures")
-    own = None
+    own, named = None, backbone
     if backbone is not None and is_own(backbone):
         own, backbone = load_own(backbone), short_name(backbone)
     source, protocol, results = _stored(store, digest) if store else (None, PAPER, None)
@@ -73,25 +85,63 @@ def report(
         if figures:
             raise InputError("figures show one case; name it with --dataset and --backbone")
         assert results is not None
-        typer.echo(f"{report_results(results, out, title=f'Study {store}')} (overview alone)")
+        command = typed("report", store=store, digest=digest)
+        written = report_results(
+            results, out, title=f"Study {store}", made=made_of(protocol, command)
+        )
+        typer.echo(f"{written} (overview alone)")
         return
-    run = rerun(
-        *case,
-        split,
+    named = named or case[1]
+    chosen = None if methods == "paper" else [name.strip() for name in methods.split(",")]
+    again = partial(
+        rerun,
         source=source,
         protocol=protocol,
-        methods=None if methods == "paper" else [name.strip() for name in methods.split(",")],
+        methods=chosen,
         device=device,
         root=root,
         backbones=own,
         tell=lambda text: typer.echo(f"{text} …", err=True),
     )
+    run = again(*case, split)
     if figures:
         names = class_names_of(run)
         for path in write_figures(evidence_of(run), figures, node=node, class_names=names):
             typer.echo(path)
-    typer.echo(report_run(run, out, results))
+    command = typed(
+        "report", store=store, dataset=case[0], backbone=named, split=split,
+        methods=methods, compare=compare, digest=digest, root=root,
+    )  # fmt: skip
+    beside = {} if compare is None else _beside(run, compare, again)
+    written = report_run(
+        run, out, results, command=command, beside=beside, single_file=None if parts else True
+    )
+    typer.echo(written)
     typer.echo(run.provenance(), err=True)
+
+
+def _beside(run: Rerun, compare: str, again: Callable[..., Rerun]) -> dict[str, Rerun]:
+    """The run to compare with, by what people call it: another split or another backbone."""
+    dataset, backbone = run.case.dataset, run.case.backbone
+    if compare.isdecimal():
+        split = int(compare)
+        if split == run.split:
+            raise InputError(f"--compare {split} is the shown split itself; name another one")
+        return {f"split {split}": run.beside(split) or again(dataset, backbone, split)}
+    own = load_own(compare) if is_own(compare) else None
+    name = short_name(compare) if own else compare
+    if name == backbone:
+        raise InputError(f"--compare {name} is the shown backbone itself; name another one")
+    return {name: again(dataset, name, run.split, backbones=own)}
+
+
+def typed(name: str, **options: object) -> str:
+    """The command with these options, as one would type it again."""
+    words = ["gnn-repair", name]
+    for option, value in options.items():
+        if value is not None:
+            words += [f"--{option}", str(value)]
+    return shlex.join(words)
 
 
 def _stored(store: Path, digest: str | None) -> tuple[ResultsSource, Protocol, pd.DataFrame]:

@@ -59,7 +59,8 @@ def _recipients(exposure: Exposure) -> str:
     count, nodes = exposure.num_recipients, exposure.num_nodes
     if exposure.graph_starts is not None:
         some = f" of {nodes:,}" * (count < nodes)
-        return f"{count:,}{some} graphs with {exposure.num_sources:,} nodes"
+        noun = "graph" if nodes == 1 else "graphs"
+        return f"{count:,}{some} {noun} with {exposure.num_sources:,} nodes"
     noun = "recipient" if count == 1 else "recipients"
     kind = f" ({exposure.names.recipient})" if exposure.names.typed else ""
     whole = "" if count == nodes else f" of {nodes:,} nodes"

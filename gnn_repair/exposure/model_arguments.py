@@ -32,6 +32,9 @@ TYPES = ("edge_type", "edge_types", "rel", "rels", "relation", "relations", "rel
          "edge_rel")  # fmt: skip
 VECTORS = ("edge_attr", "edge_attrs", "edge_attribute", "edge_attributes", "edge_feature",
            "edge_features", "edge_feat", "edge_feats", "e_attr", "edge_emb", "e")  # fmt: skip
+BATCHES = ("batch", "batch_index", "batch_idx", "batch_vec", "batch_vector", "graph_ids",
+           "graph_index", "graph_idx", "node2graph")  # fmt: skip
+"""The graph of every node."""
 LABELS = ("y", "label", "labels", "target", "targets", "train_mask", "val_mask", "test_mask")
 """A default here may be meant: a model that is shown labels is another model."""
 
@@ -150,6 +153,8 @@ class ArgumentFinder:
             return self._layers() if name in LAYERWISE else self._given(self.graph)
         if name in LAYERWISE:
             return self._layers()
+        if name in BATCHES:
+            return self._given("batch")
         if place == 0 and parameter.required and "x" not in self.names:
             return self._given("x")
         return None

@@ -13,6 +13,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.repair.methods import METHODS
 from gnn_repair.reporting.evidence import Evidence
 from gnn_repair.reporting.inputs import check_names
+from gnn_repair.reporting.number_lines import draw_line
 from gnn_repair.reporting.planes import Plane, hull, plane_of, vertices
 
 if TYPE_CHECKING:
@@ -238,7 +239,11 @@ def draw_support(axes: Axes, evidence: Evidence) -> None:
 
 def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) -> None:
     """Node i's polytope, its vertices, the class regions and every method's point; with a tail the
-    vertices alone, each message with all of its group's mass."""
+    vertices alone, each message with all of its group's mass. Two classes stand on a line."""
+    if evidence.num_classes == 2:
+        points = [(plain(title), _look(name), z) for name, title, z in _predictions(evidence, i)]
+        draw_line(axes, evidence, i, points, [plain(name) for name in names])
+        return
     plane, outline = plane_of(evidence, i), hull(evidence, i, plane_of(evidence, i))
     frozen = plane.place(evidence.frozen_logits[i])
     if len(outline):
@@ -277,19 +282,23 @@ def _look(name: str) -> tuple[str, str]:
     return MARKERS[look.marker], look.colour
 
 
-def _points(
-    evidence: Evidence, i: int, plane: Plane
-) -> list[tuple[str, str, np.ndarray[Any, Any]]]:
+def _predictions(evidence: Evidence, i: int) -> list[tuple[str, str, np.ndarray[Any, Any]]]:
+    """Name, title and logits of node i's frozen point, oracle and repairs."""
     terms = slice(int(evidence.starts[i]), int(evidence.starts[i + 1]))
     table = evidence.contributions[evidence.rows[terms]]
     best = evidence.fixed_logits[i] + evidence.witness[terms] @ table
     if evidence.tail is not None:
         best = evidence.tail.oracle_logits[i]
-    points = [("frozen", "Frozen", plane.place(evidence.frozen_logits[i]))]
+    found = [("frozen", "Frozen", evidence.frozen_logits[i])]
     if not np.isnan(evidence.margin[i]):
-        points.append(("oracle", "Oracle", plane.place(best)))
-    points += [(c.name, c.title, plane.place(c.logits[i])) for c in evidence.corrections]
-    return points
+        found.append(("oracle", "Oracle", best))
+    return found + [(c.name, c.title, c.logits[i]) for c in evidence.corrections]
+
+
+def _points(
+    evidence: Evidence, i: int, plane: Plane
+) -> list[tuple[str, str, np.ndarray[Any, Any]]]:
+    return [(name, title, plane.place(z)) for name, title, z in _predictions(evidence, i)]
 
 
 def _regions(axes: Axes, plane: Plane, names: Sequence[str]) -> None:

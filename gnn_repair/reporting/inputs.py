@@ -88,6 +88,23 @@ def check_words(**words: Any) -> None:
             raise InputError(f"{name} is {value!r:.60}; give a text")
 
 
+def check_made(made: Any, split: Any) -> None:
+    """Words for the footer and a split's number."""
+    if split is not None and (isinstance(split, bool) or not isinstance(split, int) or split < 0):
+        raise InputError(f"split is {split!r:.60}; give a whole number from 0, or None")
+    if made is None:
+        return
+    if not isinstance(made, Mapping):
+        raise InputError(f"made is {made!r:.60}; give a mapping from words to words")
+    check_words(**{f"made[{name!r}]": value for name, value in made.items()})
+
+
+def check_single(single_file: Any) -> None:
+    """Yes, no or by size."""
+    if single_file is not None and not isinstance(single_file, bool):
+        raise InputError(f"single_file is {single_file!r:.60}; give True, False or None")
+
+
 def check_results(results: Any) -> None:
     """A study's long-form results."""
     if results is None:

@@ -17,8 +17,22 @@ if TYPE_CHECKING:
 REACH = ("true_class_reach", "error_reach", "support")
 
 
-def case_of_run(evidence: Evidence, dataset: str, backbone: str) -> dict[str, Any]:
-    """A run as a case of one split: accuracies and reach in percent, support in terms."""
+def case_of_run(
+    evidence: Evidence,
+    dataset: str,
+    backbone: str,
+    *,
+    selection: str = "nodes",
+    split: int | None = None,
+) -> dict[str, Any]:
+    """A run as a case of one split: accuracies and reach in percent, support in terms.
+
+    Args:
+        evidence: what was gathered of it.
+        dataset, backbone: the case.
+        selection: what its nodes are called.
+        split: its number, where it has one.
+    """
     truth, right = evidence.true_class, evidence.right
     counts = evidence.reach
     accuracy = {"frozen": [_percent(right)]}
@@ -31,7 +45,8 @@ def case_of_run(evidence: Evidence, dataset: str, backbone: str) -> dict[str, An
         "error_reach": [_known(100 * counts.error_reach)],
         "support": [_known(counts.support)],
     }
-    return _case(dataset, backbone, accuracy, reach, kinds)
+    splits = {name: [split] for name in accuracy}
+    return _case(dataset, backbone, accuracy, splits, reach, kinds, on=selection)
 
 
 def _percent(flags: np.ndarray[Any, Any]) -> float | None:
@@ -48,17 +63,24 @@ def cases_of_results(results: pd.DataFrame) -> list[dict[str, Any]]:
     cases = []
     test = results[results["part"] == "test"]
     for (dataset, backbone), rows in test.groupby(["dataset", "backbone"], sort=True):
-        accuracy = _by_name(rows[rows["metric"] == "accuracy"], "method", 100.0)
+        scores = rows[rows["metric"] == "accuracy"]
+        accuracy = _by_name(scores, "method", 100.0)
         if "frozen" not in accuracy:
             continue
         ordered = {"frozen": accuracy.pop("frozen"), **accuracy}
+        splits = {name: _splits(scores[scores["method"] == name]) for name in ordered}
         values = _by_name(rows[rows["metric"].isin(REACH)], "metric", 1.0)
         reach = {
             name: [value if name == "support" else 100 * value for value in found]
             for name, found in values.items()
         }
-        cases.append(_case(str(dataset), str(backbone), ordered, reach))
+        cases.append(_case(str(dataset), str(backbone), ordered, splits, reach))
     return cases
+
+
+def _splits(rows: pd.DataFrame) -> list[int]:
+    """Whose values :func:`_by_name` gives, in the same order."""
+    return [int(split) for split in rows.dropna(subset=["value"]).sort_values("split")["split"]]
 
 
 def _by_name(rows: pd.DataFrame, column: str, scale: float) -> dict[str, list[float]]:
@@ -71,8 +93,10 @@ def _case(
     dataset: str,
     backbone: str,
     accuracy: Mapping[str, Sequence[float | None]],
+    splits: Mapping[str, Sequence[int | None]],
     reach: Mapping[str, Sequence[float | None]],
     kinds: Mapping[str, str] | None = None,
+    on: str = "test nodes",
 ) -> dict[str, Any]:
     methods = [
         {
@@ -80,6 +104,7 @@ def _case(
             "title": title_of(name),
             "kind": (kinds or {}).get(name),
             "values": list(values),
+            "splits": list(splits[name]),
             "paper": published_value(name, dataset, backbone),
         }
         for name, values in accuracy.items()
@@ -89,6 +114,7 @@ def _case(
     return {
         "dataset": dataset,
         "backbone": backbone,
+        "on": on,
         "methods": methods,
         "reach": {name: list(values) for name, values in reach.items() if None not in values},
         "paper": {name: value for name, value in paper.items() if value is not None},

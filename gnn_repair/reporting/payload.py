@@ -58,16 +58,23 @@ def run_payload(
     selection: str = "nodes",
     dataset: str = "",
     backbone: str = "",
+    split: int | None = None,
+    limit: int | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The run's words and its arrays."""
-    kept = within_budget(evidence)
+    """The run's words and its arrays, with at most ``limit`` bytes of terms.
+
+    ``noun`` is what a recipient is called; recipients that are no nodes have their own word there.
+    """
+    kept = within_budget(evidence, limit)
     words = {
         "classes": _names(class_names, evidence.num_classes, "class"),
         "groups": list(evidence.groups),
         "names": _node_names(evidence, node_names),
+        "noun": "node" if evidence.pooled is None else "graph",
         "selection": selection,
         "dataset": dataset,
         "backbone": backbone,
+        "split": split,
         "unlabelled": evidence.unlabelled,
         "thresholds": {"reachable": REACHABLE, "active": ACTIVE},
         "left_out": int((~kept).sum()),

@@ -8,15 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from gnn_repair import __version__
 from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.reporting.beside import Beside, beside_payload
 from gnn_repair.reporting.corrections import RepairLike
 from gnn_repair.reporting.evidence import Evidence, Solution, gather
-from gnn_repair.reporting.inputs import check_results, check_words
+from gnn_repair.reporting.inputs import check_made, check_results, check_single, check_words
 from gnn_repair.reporting.lost import lost_evidence
 from gnn_repair.reporting.overview import case_of_run, cases_of_results
 from gnn_repair.reporting.page import build_page
+from gnn_repair.reporting.parts import (
+    SINGLE_BYTES,
+    STORED_BYTES,
+    encoded_bytes,
+    forget_parts,
+    parts_folder,
+    split_content,
+    write_parts,
+)
 from gnn_repair.reporting.payload import run_payload
 
 if TYPE_CHECKING:
@@ -40,7 +51,11 @@ def report(
     title: str | None = None,
     selection: str | None = None,
     note: str = "",
+    split: int | None = None,
+    made: Mapping[str, str] | None = None,
     results: pd.DataFrame | None = None,
+    beside: Mapping[str, Beside | Evidence] | None = None,
+    single_file: bool | None = True,
 ) -> Path:
     """Write one self-contained HTML file that shows the evidence of every chosen node.
 
@@ -56,9 +71,16 @@ def report(
         class_names, node_names: what people call them; shown as text, never as markup.
         dataset, backbone: name the case; the published numbers are shown where they exist.
         title: the page's heading.
-        selection: what the chosen nodes are called, such as "test nodes".
+        selection: what the chosen nodes are called, such as "test nodes"; the page cannot know.
         note: which run this is, or anything else that belongs under the heading.
+        split: the run's split, which finds it among the splits of ``results``.
+        made: what the footer says of how the page was made, such as protocol, seed and command.
         results: a study's long-form results, for the spread over splits and other cases.
+        beside: by title, the evidence of other runs on the same graph (what ``gather`` returns
+            for another split or model), to compare nodes with.
+        single_file: None puts the terms into files beside the page where it would be above 20 MB,
+            for ``gnn-repair view`` to serve; False does so in any case. In a single file terms
+            beyond 16 MB are left out.
 
     Returns:
         The path.
@@ -66,6 +88,8 @@ def report(
     check_target(path)
     check_words(dataset=dataset, backbone=backbone, title=title, selection=selection, note=note)
     check_results(results)
+    check_made(made, split)
+    check_single(single_file)
     evidence = gather(
         exposure,
         y,
@@ -75,13 +99,17 @@ def report(
         repairs=repairs,
         edge_index=edge_index,
     )
+    noun = "nodes" if evidence.pooled is None else "graphs"
+    selection = selection or (noun if nodes is None else f"chosen {noun}")
     words, arrays = run_payload(
         evidence,
         class_names=class_names,
         node_names=node_names,
-        selection=selection or ("nodes" if nodes is None else "test nodes"),
+        selection=selection,
         dataset=dataset,
         backbone=backbone,
+        split=split,
+        limit=None if single_file else STORED_BYTES,
     )
     words["lost"] = lost_evidence(repairs, member, exposure.num_classes)
     heading = title or exposure.origin or "Evidence of a trained model"
@@ -90,14 +118,23 @@ def report(
         "subtitle": _subtitle(evidence, words["left_out"], note),
         "run": words,
         "arrays": arrays,
-        "study": _study(evidence, dataset or "this graph", backbone or "model", results),
+        "beside": beside_payload(beside, evidence),
+        "study": _study(evidence, words, results),
+        "made": making(made),
     }
-    return write_page(content, path)
+    return write_page(content, path, single_file=single_file)
 
 
-def report_results(results: pd.DataFrame, path: str | Path, *, title: str = "Study") -> Path:
+def report_results(
+    results: pd.DataFrame,
+    path: str | Path,
+    *,
+    title: str = "Study",
+    made: Mapping[str, str] | None = None,
+) -> Path:
     """Write the overview of a study's results alone, without any node."""
     check_words(title=title)
+    check_made(made, None)
     if results is None:
         raise InputError("there are no results to show; give those of gnn_repair.read_results")
     check_results(results)
@@ -105,23 +142,43 @@ def report_results(results: pd.DataFrame, path: str | Path, *, title: str = "Stu
     if not cases:
         raise InputError("the results hold no test accuracy; run the study first")
     subtitle = f"{len(cases)} cases; the overview of a study, without single nodes"
-    study = {"cases": cases, "shown": 0}
-    return write_page({"title": title, "subtitle": subtitle, "run": None, "study": study}, path)
+    content = {
+        "title": title,
+        "subtitle": subtitle,
+        "run": None,
+        "study": {"cases": cases, "shown": 0},
+        "made": making(made),
+    }
+    return write_page(content, path)
 
 
-def write_page(content: Mapping[str, Any], path: str | Path) -> Path:
-    """Write the page whole or not at all."""
+def making(made: Mapping[str, str] | None) -> dict[str, str]:
+    """What the footer says: the version, then what the caller knows."""
+    return {"version": f"gnn-repair {__version__}", **(made or {})}
+
+
+def write_page(
+    content: Mapping[str, Any], path: str | Path, *, single_file: bool | None = True
+) -> Path:
+    """Write the page whole or not at all, with parts beside it where it is large."""
     path = check_target(path)
+    parts: Mapping[str, Any] = {}
+    large = encoded_bytes(content) > SINGLE_BYTES if single_file is None else not single_file
+    if large and content["run"] is not None:
+        content, parts = split_content(content, path)
+        write_parts(parts, parts_folder(path))
     with replacing(path) as temporary:
         temporary.write_text(build_page(content), encoding="utf-8")
+    forget_parts(parts_folder(path), parts)
     return path
 
 
 def _subtitle(evidence: Evidence, left_out: int, note: str) -> str:
     errors = int((~evidence.right).sum())
-    parts = [f"{len(evidence.nodes):,} nodes, {errors:,} of them misclassified"]
+    noun = "nodes" if evidence.pooled is None else "graphs"
+    parts = [f"{len(evidence.nodes):,} {noun}, {errors:,} of them misclassified"]
     if evidence.unlabelled:
-        parts.append(f"{evidence.unlabelled:,} nodes without a label are not shown")
+        parts.append(f"{evidence.unlabelled:,} {noun} without a label are not shown")
     if left_out:
         parts.append(f"terms of {left_out:,} nodes left out to keep the file small")
     sentences = ["; ".join(parts), _about_tail(evidence), note[:1].upper() + note[1:]]
@@ -139,11 +196,18 @@ def _about_tail(evidence: Evidence) -> str:
 
 
 def _study(
-    evidence: Evidence, dataset: str, backbone: str, results: pd.DataFrame | None
+    evidence: Evidence, words: Mapping[str, Any], results: pd.DataFrame | None
 ) -> dict[str, Any]:
     """The study's cases with the shown one among them; the run alone where there is no study."""
     cases = [] if results is None else cases_of_results(results)
     for index, case in enumerate(cases):
-        if (case["dataset"], case["backbone"]) == (dataset, backbone):
+        if (case["dataset"], case["backbone"]) == (words["dataset"], words["backbone"]):
             return {"cases": cases, "shown": index}
-    return {"cases": [case_of_run(evidence, dataset, backbone), *cases], "shown": 0}
+    own = case_of_run(
+        evidence,
+        words["dataset"] or "this graph",
+        words["backbone"] or "model",
+        selection=words["selection"],
+        split=words["split"],
+    )
+    return {"cases": [own, *cases], "shown": 0}

@@ -72,6 +72,10 @@ class Rerun:
         """What the study would store of it."""
         return records_of(self.worked)[self.member]
 
+    def beside(self, split: int) -> Rerun | None:
+        """Another split of those trained together; None where it is not among them."""
+        return Rerun(self.worked, split) if split in self.case.splits else None
+
     def provenance(self) -> str:
         """Which run this is, in a sentence for readers."""
         alone = "trained alone" if len(self.case.splits) == 1 else _stack(self.case.splits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,6 +83,16 @@ class Browser:
         from selenium.webdriver.common.keys import Keys
 
         ActionChains(self.driver).send_keys(*[getattr(Keys, key) for key in keys]).perform()
+
+    def selected(self) -> int:
+        """The node that the list shows as chosen."""
+        return int(
+            self.run("return document.querySelector('.row[aria-selected=true]').dataset.node")
+        )
+
+    def shown(self) -> int:
+        """How many nodes the list holds."""
+        return int(re.match(r"([\d,]+) of", self.text("#count"))[1].replace(",", ""))
 
     def messages(self) -> list[str]:
         """What the console said since the last call."""

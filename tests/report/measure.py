@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import statistics
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from browser import open_browser
+from browser import Browser, open_browser
+
+from gnn_repair.reporting.serving import PageServer, needs_server
 
 STEPS = 80
 PAINT = "return performance.getEntriesByName('first-contentful-paint')[0].startTime"
@@ -26,18 +31,35 @@ setTimeout(step, 500);
 """
 
 
+@contextmanager
+def opened(browser: Browser, page: Path) -> Iterator[None]:
+    """The page in the browser: as a file, or served where its terms lie beside it."""
+    if not needs_server(page):
+        browser.open(page)
+        yield
+        return
+    with PageServer(page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser.resize(1360)
+        browser.driver.get(server.address)
+        yield
+        server.shutdown()
+
+
 def main(pages: list[str]) -> None:
     """Print first paint and the time of a node change, layout and drawing included."""
     with open_browser() as browser:
-        for page in pages:
-            browser.open(Path(page).resolve())
-            browser.run("return document.body.offsetHeight")
-            browser.driver.set_script_timeout(60)
-            times = sorted(browser.driver.execute_async_script(WALK, STEPS))
+        for name in pages:
+            page = Path(name).resolve()
+            with opened(browser, page):
+                browser.run("return document.body.offsetHeight")
+                browser.driver.set_script_timeout(60)
+                times = sorted(browser.driver.execute_async_script(WALK, STEPS))
+                paint = browser.run(PAINT)
             late = times[int(0.95 * len(times))]
-            size = Path(page).stat().st_size / 1e6
+            size = page.stat().st_size / 1e6
             print(
-                f"{page}: {size:.1f} MB, first paint {browser.run(PAINT):.0f} ms, node change "
+                f"{name}: {size:.1f} MB, first paint {paint:.0f} ms, node change "
                 f"{statistics.median(times):.0f} / {late:.0f} / {times[-1]:.0f} ms "
                 "(median / 95 % / worst)"
             )

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from gnn_repair.exposure import Exposure, Group
 
+NASTY = ["<script>window.harm=1</script>", "</script><b id=harm>b</b>", "a & b", "plain"]
+"""Names that try to be markup."""
+
 
 def make_exposure(
     nodes: int = 40, classes: int = 4, groups: int = 1, members: int = 1, seed: int = 3

@@ -9,67 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from browser import DESKTOP, PHONE, Browser, missing, open_browser
-from report_worlds import Moved, Tilted, make_exposure
+from browser import DESKTOP, PHONE, missing
+from report_worlds import NASTY, Moved, Tilted, make_exposure
 
 from gnn_repair.errors import InputError
-from gnn_repair.reporting import evidence_of, gather, report, report_results, report_run
+from gnn_repair.reporting import report, report_results
 from gnn_repair.reporting.planes import hull, plane_of
-from gnn_repair.study.overrides import override
-from gnn_repair.study.protocol import PAPER
-from gnn_repair.study.rerun import rerun
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
-
-SETTINGS = (
-    "backbones.hidden=16",
-    "backbones.short.epochs=30",
-    "repairs.hidden=16",
-    "repairs.reweighting.epochs=10",
-    "repairs.set_translation.epochs=30",
-    "repairs.set_translation.learning_rate=1e-2",
-)
-NASTY = ["<script>window.harm=1</script>", "</script><b id=harm>b</b>", "a & b", "plain"]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with open_browser() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    """The built-in graph's report and the evidence it was written from."""
-    run = rerun(
-        "builtin",
-        "gcn",
-        protocol=override(PAPER, SETTINGS),
-        methods=["reweighting", "set_translation"],
-        device="cpu",
-    )
-    path = report_run(run, tmp_path_factory.mktemp("demo") / "report.html")
-    return path, evidence_of(run)
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    """A random exposure with three groups and names that try to be markup."""
-    exposure, y = make_exposure(groups=3)
-    own = {"reweighting": Tilted(), "set_translation": Moved(), "<i>mine</i>": torch.rand(40, 4)}
-    path = tmp_path_factory.mktemp("small") / "report.html"
-    report(exposure, y, path, repairs=own, class_names=NASTY, title="<img src=x onerror=harm()>")
-    return path, gather(exposure, y, repairs=own)
-
-
-def selected(browser: Browser) -> int:
-    return int(
-        browser.run("return document.querySelector('.row[aria-selected=true]').dataset.node")
-    )
-
-
-def shown(browser: Browser) -> int:
-    return int(re.match(r"([\d,]+) of", browser.text("#count"))[1].replace(",", ""))
 
 
 def margin(logits: np.ndarray, c: int) -> float:
@@ -112,13 +59,13 @@ def test_the_overview_states_pythons_numbers(browser, demo):
 
 def test_arrow_keys_walk_and_the_address_follows(browser, demo):
     path, evidence = demo
-    browser.open(path, "#nodes")
-    assert selected(browser) == evidence.nodes[0]
+    browser.open(path, f"#node={evidence.nodes[0]}")
+    assert browser.selected() == evidence.nodes[0]
     browser.press("ARROW_DOWN", "ARROW_DOWN", "ARROW_DOWN", "ARROW_UP")
-    assert selected(browser) == evidence.nodes[2]
+    assert browser.selected() == evidence.nodes[2]
     assert browser.run("return location.hash") == f"#node={evidence.nodes[2]}"
     browser.press(*["ARROW_DOWN"] * 40)
-    assert selected(browser) == evidence.nodes[42]
+    assert browser.selected() == evidence.nodes[42]
     # Only the rows in sight exist, however long the list.
     assert browser.run("return document.querySelectorAll('.row').length") < 60
 
@@ -127,28 +74,28 @@ def test_filters_count_what_python_counts(browser, demo):
     path, evidence = demo
     browser.open(path, "#nodes")
     wrong, reachable = ~evidence.right, evidence.margin > 1e-7
-    assert shown(browser) == len(evidence.nodes)
+    assert browser.shown() == len(evidence.nodes)
     browser.choose("#filter-status", "unreachable")
-    assert shown(browser) == int((wrong & ~reachable).sum())
+    assert browser.shown() == int((wrong & ~reachable).sum())
     browser.choose("#filter-status", "reachable")
     fixed = evidence.corrections[1].predictions == evidence.true_class
     browser.choose("#filter-repair", "1 corrected")
-    assert shown(browser) == int((wrong & reachable & fixed).sum()) > 0
+    assert browser.shown() == int((wrong & reachable & fixed).sum()) > 0
     browser.choose("#degree-from", "3")
     chosen = wrong & reachable & fixed & (evidence.degree >= 3)
-    assert shown(browser) == int(chosen.sum())
+    assert browser.shown() == int(chosen.sum())
     true = int(evidence.true_class[chosen][0])
     browser.choose("#filter-label", str(true))
-    assert shown(browser) == int((chosen & (evidence.true_class == true)).sum())
+    assert browser.shown() == int((chosen & (evidence.true_class == true)).sum())
     browser.press("ARROW_DOWN")
-    assert selected(browser) in evidence.nodes[chosen & (evidence.true_class == true)]
+    assert browser.selected() in evidence.nodes[chosen & (evidence.true_class == true)]
     for field in ("#filter-status", "#filter-repair", "#degree-from", "#filter-label"):
         browser.choose(field, "")
     node = str(evidence.nodes[7])
     browser.choose("#search", node)
-    assert shown(browser) == sum(str(v).startswith(node) for v in evidence.nodes)
+    assert browser.shown() == sum(str(v).startswith(node) for v in evidence.nodes)
     browser.choose("#search", "nothing like this")
-    assert shown(browser) == 0
+    assert browser.shown() == 0
     assert browser.messages() == []
 
 
@@ -244,7 +191,7 @@ def test_the_drawn_outline_is_pythons(browser, small):
 
 def test_every_view_draws_every_node_without_a_complaint(browser, small):
     path, evidence = small
-    browser.open(path, "#nodes")
+    browser.open(path, f"#node={evidence.nodes[0]}")
     walk = (
         "const faults = []; for (let step = 0; step < arguments[0]; step++) {"
         "  const text = document.getElementById('nodes').innerHTML;"
@@ -256,7 +203,7 @@ def test_every_view_draws_every_node_without_a_complaint(browser, small):
     for view, key in (("margins", "ArrowDown"), ("three", "ArrowUp"), ("spread", "ArrowDown")):
         browser.choose("#view", view)
         assert browser.run(walk, len(evidence.nodes), key) == []
-    assert selected(browser) == evidence.nodes[-1]
+    assert browser.selected() == evidence.nodes[-1]
     browser.choose("#colouring", "prediction")
     browser.choose("#weighting", "unit")
     browser.run(

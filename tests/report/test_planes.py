@@ -6,11 +6,14 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
+from matplotlib.figure import Figure
 from report_worlds import Moved, Tilted, make_exposure
 from scipy.spatial import ConvexHull
 
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather, write_figures
+from gnn_repair.reporting.figures import draw_polytope
 from gnn_repair.reporting.planes import Plane, convex_hull, group_slices, hull, plane_of, vertices
 
 
@@ -98,3 +101,25 @@ def test_figures_are_written_with_their_words(tmp_path):
 def test_two_classes_draw(tmp_path):
     exposure, y = make_exposure(classes=2)
     assert write_figures(gather(exposure, y), tmp_path, formats=["svg"])
+
+
+def test_two_classes_are_drawn_on_a_line():
+    exposure, y = make_exposure(classes=2, groups=2)
+    repairs = {"reweighting": Tilted()}
+    evidence = gather(exposure, y, repairs=repairs)
+    for i in (0, 9, 30):
+        axes = Figure().add_subplot()
+        draw_polytope(axes, evidence, i, ["licit", "$i$"])
+        c = int(evidence.true_class[i])
+        lead = [float(z[c] - z[1 - c]) for z in (
+            evidence.frozen_logits[i], None, evidence.corrections[0].logits[i]
+        ) if z is not None]  # fmt: skip
+        drawn = [float(line.get_xdata()[0]) for line in axes.lines[:3]]
+        assert drawn == pytest.approx([lead[0], evidence.margin[i], lead[1]], abs=1e-9)
+        (bar,) = axes.patches
+        # The right end of all mixtures is the oracle's; the left end is the other class's.
+        assert bar.get_x() + bar.get_width() == pytest.approx(evidence.margin[i], abs=1e-7)
+        other = gather(exposure, 1 - y, torch.tensor([int(evidence.nodes[i])]))
+        assert bar.get_x() == pytest.approx(-other.margin[0], abs=1e-7)
+        labels = [tick.get_text() for tick in axes.get_yticklabels()]
+        assert labels == ["Frozen", "Oracle", "Reweight", "all mixtures", "terms, each alone"]

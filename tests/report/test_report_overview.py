@@ -119,14 +119,33 @@ def test_a_store_of_several_cases_gives_the_overview(store, tmp_path):
         )
 
 
+def test_view_writes_the_page_of_a_store_and_opens_it(store, tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    out = tmp_path / "seen.html"
+    run = CliRunner().invoke(app, ["view", str(store), "--out", str(out)])
+    assert run.exit_code == 0, run.output
+    assert opened == [out.resolve().as_uri()]
+    assert payload(out)["made"]["command"] == f"gnn-repair report --store {store}"
+    run = CliRunner().invoke(app, ["view", str(store)])
+    assert run.exit_code == 0 and opened[1].endswith("/report.html")
+    assert str(store) not in opened[1]
+
+
 def test_a_named_case_is_run_again_with_the_stored_protocol(store, tmp_path):
     out, figures = tmp_path / "r.html", tmp_path / "figures"
     options = ["--store", str(store), "--out", str(out), "--figures", str(figures)]
     options += ["--dataset", "builtin", "--methods", "reweighting,set_translation"]
+    options += ["--compare", "1"]
     run = CliRunner().invoke(app, ["report", *options])
     assert run.exit_code == 0, run.output
     found = payload(out)
     assert [r["kind"] for r in found["run"]["repairs"]] == ["coefficients", "shift"]
+    (other,) = found["beside"]
+    assert other["title"] == "split 1" and other["run"]["split"] == 1
+    assert found["run"]["split"] == 0 and found["run"]["selection"] == "test nodes"
+    assert "--dataset builtin --backbone gcn --split 0" in found["made"]["command"]
+    assert found["made"]["protocol"] == TINY.digest
     assert found["study"]["cases"][found["study"]["shown"]]["dataset"] == "builtin"
     assert found["study"]["cases"][0]["methods"][0]["values"] == pytest.approx([40, 50, 60])
     assert out.stat().st_size < 8e6

@@ -17,7 +17,7 @@ from torch_geometric.data import Batch, Data, Dataset
 from torch_geometric.loader import DataLoader as GraphLoader
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.model_arguments import parameters_of
+from gnn_repair.exposure.model_arguments import BATCHES, parameters_of
 
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 LARGEST = 1 << 19
@@ -39,7 +39,7 @@ def as_batch(data: Any, model: nn.Module) -> Any:
     """A graph alone as a batch of one, where the model's forward asks for a batch vector."""
     if not isinstance(data, Data) or isinstance(data, Batch) or data.get("batch") is not None:
         return data
-    asked = any(p.name == "batch" and p.required for p in parameters_of(model))
+    asked = any(p.name in BATCHES and p.required for p in parameters_of(model))
     return Batch.from_data_list([data]) if asked else data
 
 

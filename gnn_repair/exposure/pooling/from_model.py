@@ -86,7 +86,7 @@ def expose_pooled(
     why, classes = partial(why_rows, model, call), count_classes(data, graphs)
     read = read_output(output, graphs, why, classes, wanted.outputs, data)
     anchored = read.outputs != "classes"
-    logits, called = read(output), call.text + read.text
+    logits, called = read(output), call.text + read.text.replace("z a node", "z a graph")
     check_numbers(logits, model, data)
     forget_propagations(model)
     watch = PoolWatch(model, lambda: read(call()), (nodes, graphs))

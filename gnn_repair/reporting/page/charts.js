@@ -1,53 +1,12 @@
 // The overview's chart forms. Each draws into a box of a given width.
 
-function chartCard(title, caption, draw, wide = false) {
-  const head = element("h2"),
-    note = element("p", { class: "caption" }),
-    box = element("div");
-  head.textContent = title;
-  note.textContent = caption;
-  const card = element("section", { class: `panel chart${wide ? " wide" : ""}` }, head, note, box);
-  byId("charts").append(card);
-  responsive(box, (width) => box.replaceChildren(draw(width)));
-  return card;
-}
-
-function legend(svg, entries, x, y, width) {
-  let left = x,
-    top = y;
-  for (const { colour, look, text } of entries) {
-    const room = 24 + text.length * 6.4;
-    if (left + room > width && left > x) {
-      left = x;
-      top += 18;
-    }
-    svg.append(
-      look
-        ? marker(look, left + 6, top - 4, 5)
-        : shape("rect", {
-            x: left,
-            y: top - 9,
-            width: 11,
-            height: 11,
-            rx: 2,
-            style: `fill:var(${colour})`,
-          }),
-    );
-    svg.append(words(left + 16, top, text, { class: "small muted" }));
-    left += room;
-  }
-  return top + 8;
-}
-
 // Values on a horizontal axis, one row a method: splits as faint dots, mean as the marker with a
 // bar of one standard deviation, the published value as a hollow diamond.
-function dotPlot(width, rows, unit, each = "split", within = [0, 100]) {
-  const left = Math.min(150, width * 0.32),
+function dotPlot(width, rows, unit, each = "split", within = [0, 100], own = "") {
+  const left = Math.min(150, width * 0.34),
     right = 64,
     rowHeight = 34;
-  const all = rows.flatMap((row) =>
-    [...row.values, row.paper].filter((v) => v !== null && v !== undefined),
-  );
+  const all = rows.flatMap((row) => [...row.values, row.own, row.paper].filter(known));
   const pad = Math.max(0.5, 0.08 * (Math.max(...all) - Math.min(...all)));
   const low = Math.max(within[0], Math.min(...all) - pad),
     high = Math.min(within[1], Math.max(...all) + pad);
@@ -57,8 +16,10 @@ function dotPlot(width, rows, unit, each = "split", within = [0, 100]) {
         { look: ["circle", "--frozen"], text: "mean, bar: standard deviation" },
         { look: ["circle", "--other"], text: `one ${each}` },
       ]
-    : [{ look: ["circle", "--frozen"], text: `this ${each}` }];
-  if (rows.some((row) => row.paper !== null && row.paper !== undefined))
+    : [{ look: ["circle", "--frozen"], text: `the only ${each}` }];
+  if (own && rows.some((row) => known(row.own)))
+    entries.push({ look: ["ring", "--what-if"], text: own });
+  if (rows.some((row) => known(row.paper)))
     entries.push({ look: ["ring", "--rival-two"], text: "published" });
   const svg = canvas(width, 0, unit);
   const top = legend(svg, entries, 0, 12, width) + 8;
@@ -86,6 +47,10 @@ function dotPlot(width, rows, unit, each = "split", within = [0, 100]) {
   return svg;
 }
 
+function known(value) {
+  return value !== null && value !== undefined;
+}
+
 function dotRow(row, x, y, left, width, each) {
   const group = shape("g");
   const { mean, deviation } = momentsOf(row.values);
@@ -94,12 +59,13 @@ function dotRow(row, x, y, left, width, each) {
     `mean ${mean.toFixed(2)} over ${row.values.length} ${each}${row.values.length > 1 ? "s" : ""}`,
   ];
   if (row.values.length > 1) lines.push(`standard deviation ${deviation.toFixed(2)}`);
-  const known = row.paper !== null && row.paper !== undefined;
-  if (known)
+  if (known(row.own)) lines.push(`the model on this page ${row.own.toFixed(2)}`);
+  if (known(row.paper))
     lines.push(`published ${row.paper.toFixed(1)} (difference ${signed(mean - row.paper, 1)})`);
-  group.tip = lines;
+  if (row.go) leadTo(group, row.go);
+  group.tip = row.go ? [...lines, row.goWords] : lines;
   group.append(shape("rect", { x: 0, y: y - 16, width, height: 32, fill: "transparent" }));
-  group.append(words(left - 10, y + 4, shorten(row.title, left - 8), { "text-anchor": "end" }));
+  group.append(words(left - 10, y + 4, shorten(row.title, left - 12), { "text-anchor": "end" }));
   if (row.values.length > 1) {
     for (const value of row.values)
       group.append(
@@ -115,8 +81,10 @@ function dotRow(row, x, y, left, width, each) {
       }),
     );
   }
-  if (known) group.append(marker(["ring", "--rival-two"], x(row.paper), y, 6.5));
+  if (known(row.paper)) group.append(marker(["ring", "--rival-two"], x(row.paper), y, 6.5));
   group.append(marker(row.look, x(mean), y, 6));
+  if (known(row.own))
+    group.append(marker(["ring", "--what-if"], x(row.own), y, 4.5, { "data-own": row.own }));
   group.append(words(width - 56, y + 4, minus(mean.toFixed(1)), { class: "bold" }));
   return group;
 }
@@ -129,11 +97,11 @@ function momentsOf(values) {
 
 // Corrected to the right of a centre line, broken to the left, the rest in words.
 function movesPlot(width, rows, total) {
-  const left = Math.min(130, width * 0.3),
+  const left = Math.min(130, width * 0.34),
     right = width < 420 ? 58 : 158,
     rowHeight = 34;
   const most = Math.max(1, ...rows.map((row) => Math.max(row.corrected, row.broken)));
-  const svg = canvas(width, 0, "Corrected and broken nodes by method");
+  const svg = canvas(width, 0, "Corrected and broken by method");
   const top =
     legend(
       svg,
@@ -152,58 +120,52 @@ function movesPlot(width, rows, total) {
     step = (half - 40) / most;
   rows.forEach((row, j) => {
     const y = top + (j + 0.5) * rowHeight,
-      bar = { y: y - 9, height: 18 };
-    const group = shape("g", {
-      tip: [
-        row.title,
-        `${row.corrected} corrected (${row.within} of them reachable by reweighting)`,
-        `${row.broken} broken`,
-        `${row.kept} stay right, ${row.missed} stay wrong`,
-      ],
-    });
-    group.append(shape("rect", { x: 0, y: y - 16, width, height: 32, fill: "transparent" }));
-    group.append(words(left - 10, y + 4, shorten(row.title, left - 8), { "text-anchor": "end" }));
-    group.append(
-      shape("rect", {
-        x: centre - row.broken * step,
-        width: row.broken * step,
-        ...bar,
-        style: "fill:var(--rival)",
-      }),
+      within = row.within * step,
+      beyond = (row.corrected - row.within) * step;
+    const bar = (x, wide, colour, go, text) =>
+      wide > 0 &&
+      svg.append(
+        shape("rect", {
+          x,
+          width: wide,
+          y: y - 12,
+          height: 24,
+          style: `fill:var(${colour})`,
+          go,
+          tip: [`${row.title}: ${text}`, "click to see them"],
+        }),
+      );
+    svg.append(moveWords(row, y, left, width, total));
+    bar(
+      centre - row.broken * step,
+      row.broken * step,
+      "--rival",
+      { repair: `${row.j} broken` },
+      `${row.broken} broken`,
     );
-    group.append(
-      shape("rect", { x: centre, width: row.within * step, ...bar, style: "fill:var(--shifted)" }),
+    bar(
+      centre,
+      within,
+      "--shifted",
+      { repair: `${row.j} corrected`, status: "reachable" },
+      `${row.within} corrected, evidence was there`,
     );
-    group.append(
-      shape("rect", {
-        x: centre + row.within * step,
-        width: (row.corrected - row.within) * step,
-        ...bar,
-        style: "fill:var(--node-shifted)",
-      }),
+    bar(
+      centre + within,
+      beyond,
+      "--node-shifted",
+      { repair: `${row.j} corrected`, status: "beyond" },
+      `${row.corrected - row.within} corrected, evidence was not there`,
     );
-    group.append(
+    svg.append(
       words(centre - row.broken * step - 5, y + 4, row.broken ? `−${row.broken}` : "0", {
         class: "small",
         "text-anchor": "end",
       }),
-    );
-    group.append(
       words(centre + row.corrected * step + 5, y + 4, row.corrected ? `+${row.corrected}` : "0", {
         class: "small",
       }),
     );
-    const net = row.corrected - row.broken,
-      unchanged = percent((row.kept + row.missed) / total, 0);
-    group.append(
-      words(
-        width,
-        y + 4,
-        width < 420 ? `net ${signed(net, 0)}` : `net ${signed(net, 0)}, ${unchanged} unchanged`,
-        { class: "small muted", "text-anchor": "end" },
-      ),
-    );
-    svg.append(group);
   });
   svg.append(
     shape("line", {
@@ -215,6 +177,30 @@ function movesPlot(width, rows, total) {
     }),
   );
   return svg;
+}
+
+function moveWords(row, y, left, width, total) {
+  const net = row.corrected - row.broken,
+    unchanged = percent((row.kept + row.missed) / total, 0);
+  const group = shape("g", {
+    tip: [
+      row.title,
+      `${row.corrected} corrected (${row.within} of them reachable by reweighting)`,
+      `${row.broken} broken`,
+      `${row.kept} stay right, ${row.missed} stay wrong`,
+    ],
+  });
+  group.append(
+    shape("rect", { x: 0, y: y - 16, width, height: 32, fill: "transparent" }),
+    words(left - 10, y + 4, shorten(row.title, left - 12), { "text-anchor": "end" }),
+    words(
+      width,
+      y + 4,
+      width < 420 ? `net ${signed(net, 0)}` : `net ${signed(net, 0)}, ${unchanged} unchanged`,
+      { class: "small muted", "text-anchor": "end" },
+    ),
+  );
+  return group;
 }
 
 // Points in percent by percent with the diagonal; dots are [{x, y, text, size, shown}].
@@ -264,20 +250,27 @@ function scatter(width, dots, across, up) {
     const cx = x(dot.x),
       cy = y(dot.y),
       from = cx + dot.size + 3,
-      to = from + 6.6 * Math.min(14, dot.text.length);
+      to = from + Math.min(90, textWidth(dot.text, 11));
     svg.append(
-      shape("circle", {
-        cx,
-        cy,
-        r: dot.size,
-        style: `fill:var(${dot.shown ? "--rival" : "--true"});fill-opacity:.55;stroke:var(--panel)`,
-        tip: dot.tip,
-      }),
+      shape(
+        "g",
+        { tip: dot.tip, go: dot.go },
+        // Room for a finger around a small dot.
+        shape("circle", { cx, cy, r: Math.max(12, dot.size), fill: "transparent" }),
+        shape("circle", {
+          cx,
+          cy,
+          r: dot.size,
+          style:
+            `fill:var(${dot.shown ? "--rival" : "--true"});` +
+            "fill-opacity:.55;stroke:var(--panel)",
+        }),
+      ),
     );
     const clear =
       to < width && !taken.some((t) => Math.abs(t.y - cy) < 12 && from < t.to && to > t.from);
     if (clear && dots.length <= 40) {
-      svg.append(words(from, cy + 4, shorten(dot.text, 90), { class: "small halo" }));
+      svg.append(roomy(from, cy + 4, dot.text, 90, { class: "small halo" }));
       taken.push({ y: cy, from, to });
     }
   }

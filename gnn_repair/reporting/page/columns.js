@@ -23,18 +23,26 @@ function stackedColumns(width, bins, series, axis, share, marks = null) {
     );
   }
   bins.forEach((bin, j) => {
-    const group = shape("g", {
-      tip: [
-        bin.tip || bin.label,
-        ...series.map(
-          (entry, s) =>
-            `${entry.text}: ${bin.parts[s]}` +
-            (totals[j] ? ` (${percent(bin.parts[s] / totals[j], 0)})` : ""),
-        ),
-      ],
-    });
+    const group = shape("g");
+    const lines = [
+      bin.tip || bin.label,
+      ...series.map(
+        (entry, s) =>
+          `${entry.text}: ${bin.parts[s]}` +
+          (totals[j] ? ` (${percent(bin.parts[s] / totals[j], 0)})` : ""),
+      ),
+    ];
+    const some = totals[j] && bin.go;
     group.append(
-      shape("rect", { x: left + j * wide, y: top, width: wide, height, fill: "transparent" }),
+      shape("rect", {
+        x: left + j * wide,
+        y: top,
+        width: wide,
+        height,
+        fill: "transparent",
+        tip: some ? [...lines, "click to see them"] : lines,
+        go: some ? bin.go : null,
+      }),
     );
     let at = 0;
     bin.parts.forEach((n, s) => {
@@ -48,6 +56,12 @@ function stackedColumns(width, bins, series, axis, share, marks = null) {
             y: y(at + size),
             height: y(at) - y(at + size),
             style: `fill:var(${series[s].colour})`,
+            tip: [
+              bin.tip || bin.label,
+              `${series[s].text}: ${n}`,
+              ...(bin.go ? ["click to see them"] : []),
+            ],
+            go: bin.go ? { ...bin.go, ...series[s].go } : null,
           }),
         );
       at += size;

@@ -1,4 +1,4 @@
-// Small drawing vocabulary: elements, numbers, scales, markers, the hover card.
+// Small drawing vocabulary: elements, numbers, scales, markers.
 // Every word that comes from data goes through textContent, never through markup.
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -20,11 +20,20 @@ function furnish(made, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;
     if (name === "tip") made.tip = value;
+    else if (name === "go") leadTo(made, value);
     else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else made.setAttribute(name, value);
   }
   made.append(...children.filter((child) => child !== null && child !== undefined));
   return made;
+}
+
+// A mark that shows its nodes when it is chosen, by mouse, touch or key.
+function leadTo(made, filters) {
+  made.go = filters;
+  made.classList.add("go");
+  made.setAttribute("role", "button");
+  made.setAttribute("tabindex", "-1");
 }
 
 function words(x, y, text, attributes = {}) {
@@ -34,7 +43,7 @@ function words(x, y, text, attributes = {}) {
 }
 
 function canvas(width, height, title) {
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "group" });
   // Not a <title>: the native tooltip would cover the hover card.
   svg.setAttribute("aria-label", title);
   return svg;
@@ -91,10 +100,32 @@ function tickWords(value) {
   return minus(String(Number(value.toPrecision(6))));
 }
 
-// Text cut to about `room` pixels at 12 px.
-function shorten(text, room) {
-  const most = Math.max(3, Math.floor(room / 6.6));
-  return text.length <= most ? text : `${text.slice(0, most - 1)}…`;
+const RULER = document.createElement("canvas").getContext("2d");
+const RULED = new Map();
+// Width in pixels of a text of the pictures; measured once.
+function textWidth(text, size = 12, weight = 400) {
+  const key = `${size} ${weight} ${text}`;
+  if (!RULED.has(key)) {
+    RULER.font = `${weight} ${size}px ${getComputedStyle(document.body).fontFamily}`;
+    RULED.set(key, RULER.measureText(text).width);
+  }
+  return RULED.get(key);
+}
+
+// Text cut to `room` pixels.
+function shorten(text, room, size = 12, weight = 400) {
+  if (textWidth(text, size, weight) <= room) return text;
+  let most = text.length - 1;
+  while (most > 1 && textWidth(`${text.slice(0, most)}…`, size, weight) > room) most--;
+  return `${text.slice(0, most)}…`;
+}
+
+// Words cut to `room` pixels; what was cut can be read in the hover card.
+function roomy(x, y, text, room, attributes = {}) {
+  const small = /\bsmall\b/.test(attributes.class || ""),
+    bold = /\bbold\b/.test(attributes.class || "");
+  const brief = shorten(text, room, small ? 11 : 12, bold ? 650 : 400);
+  return words(x, y, brief, brief === text ? attributes : { tip: [text], ...attributes });
 }
 
 // Markers ------------------------------------------------------------------------------------
@@ -176,37 +207,6 @@ function keyOf(look) {
   const svg = shape("svg", { viewBox: "0 0 16 16", class: "key", "aria-hidden": "true" });
   svg.append(marker(look, 8, 8.5, 5));
   return svg;
-}
-
-// Hover card ---------------------------------------------------------------------------------
-
-function startTips() {
-  const card = byId("tip");
-  document.addEventListener("pointermove", (event) => {
-    let over = event.target;
-    while (over && !over.tip) over = over.parentElement;
-    if (!over) {
-      card.hidden = true;
-      return;
-    }
-    const lines = typeof over.tip === "function" ? over.tip() : over.tip;
-    card.replaceChildren(
-      ...lines.map((line) => {
-        const made = element("div");
-        made.textContent = line;
-        return made;
-      }),
-    );
-    card.hidden = false;
-    const box = card.getBoundingClientRect();
-    const left = Math.min(event.clientX + 14, window.innerWidth - box.width - 8);
-    const above = event.clientY + 16 + box.height > window.innerHeight;
-    card.style.left = `${Math.max(8, left)}px`;
-    card.style.top = `${above ? event.clientY - box.height - 10 : event.clientY + 16}px`;
-  });
-  document.addEventListener("pointerleave", () => {
-    card.hidden = true;
-  });
 }
 
 // Calls `draw(width)` now and whenever the element's width changes.

@@ -1,11 +1,13 @@
 // The node explorer: one node at a time, all its views in step.
 
-function openExplorer(run) {
-  const state = {
+function freshState(run) {
+  return {
     i: -1,
     view: "margins",
     one: null,
     two: null,
+    fit: "start",
+    edges: null,
     weighting: "frozen",
     colouring: "label",
     sort: "",
@@ -13,40 +15,34 @@ function openExplorer(run) {
     all: false,
     hidden: hiddenAtFirst(run),
     fixed: Boolean(run.tail),
-    zoom: { by: 1, across: 0, up: 0 },
+    a: firstPair(run)[0],
+    b: firstPair(run)[1],
   };
-  const explorer = { state };
+}
+
+function openExplorer(run) {
+  const state = freshState(run);
+  const explorer = { state, run };
   let node = null,
     whatIf = null,
+    drawn = null,
     movers = [];
   // Widths are noted when they change: asking for them while drawing would lay the page out again.
   const widths = {};
 
-  const list = openList(run, (i) => explorer.show(i));
-  fill(
-    byId("view"),
-    [
-      ["margins", "margins over two rivals"],
-      ["three", "three classes, equal angles"],
-      ["spread", "principal directions (PCA)"],
-    ],
-    state.view,
+  setPair(run, state.a, state.b);
+  const list = openList(
+    run,
+    (i) => explorer.show(i),
+    () => explorer.agree(),
   );
-  fill(
-    byId("colouring"),
-    [
-      ["label", "by class"],
-      ["prediction", "by prediction"],
-    ],
-    state.colouring,
-  );
+  fillChoices(run, state);
 
-  function resetWhatIf(lambda, touched) {
-    whatIf = { lambda: Float64Array.from(lambda), touched };
-    whatIf.logits = logitsAt(node, whatIf.lambda);
+  function note(push = false) {
+    goToAddress([...explorer.entries()], push);
   }
 
-  function moved() {
+  function mixed() {
     whatIf.logits = logitsAt(node, whatIf.lambda);
     for (const move of movers) if (move) move(whatIf.logits, whatIf.touched);
     drawWhatIfLine(node, whatIf);
@@ -54,35 +50,11 @@ function openExplorer(run) {
 
   function drawPlane() {
     const width = widths.plane;
-    if (!width || !node) return;
-    const view = viewOf(
-      node,
-      state.view,
-      state.one ?? rivalsOf(node)[0],
-      state.two ?? rivalsOf(node)[1],
-    );
-    // Beside a long list of logits the plane may be as tall as the list (about 19 px a line).
-    const beside =
-      window.innerWidth > 1100 ? 19 * run.classCount + 25 * node.points.length + 30 : 0;
-    const height = Math.round(Math.max(300, Math.min(620, Math.max(width * 0.66, beside))));
-    const { svg, move } = drawPolytope(width, height, node, view, whatIf, state.hidden, state.zoom);
-    byId("plane").replaceChildren(svg);
-    movers[0] = move;
-    const hidden =
-      node.count > MOST_VERTICES
-        ? ` ${count(MOST_VERTICES)} of ${count(node.count)} terms drawn.`
-        : "";
-    const what = run.tail
-      ? "Every mark is a prediction of the whole model; the dots by its tail as certified. " +
-        "Dots: all of a group's mass on one message, sized by α, coloured by its source's class; " +
-        "a rim marks the oracle's. What other mixtures give is not drawn: behind a nonlinear " +
-        "tail it is no polygon."
-      : "Filled: all mixtures the frozen messages allow. Dots: terms, sized by α, " +
-        "coloured by their source's class; a rim marks the oracle's.";
-    byId("plane-caption").textContent = `${view.note} ${what}${hidden}`;
-    const needed = state.view !== "spread" && run.classCount > 2;
-    byId("rival-one-label").hidden = !needed;
-    byId("rival-two-label").hidden = !needed;
+    if (!(width > 120) || !node) return; // Too narrow for axes, while the page is laid out.
+    drawn = planePicture(width, node, state, whatIf);
+    byId("plane").replaceChildren(drawn.svg);
+    movers[0] = drawn.move;
+    byId("plane-caption").replaceChildren(...glossed(planeCaption(node, drawn)));
   }
 
   function drawSide() {
@@ -91,10 +63,12 @@ function openExplorer(run) {
   }
 
   function drawTable() {
-    movers[2] = drawTerms(node, state, whatIf, (k, value) => {
-      moveMass(node, whatIf.lambda, k, value);
-      whatIf.touched = true;
-      moved();
+    movers[2] = drawTerms(node, state, whatIf, (k, value, done) => {
+      pushMass(node, whatIf, k, value);
+      mixed();
+      if (!done) return;
+      note();
+      announce(byId("what-if-margin").textContent);
     });
     drawWhatIfLine(node, whatIf);
   }
@@ -109,12 +83,25 @@ function openExplorer(run) {
       );
   }
 
-  function fillRivals() {
-    const options = run.classes.map((name, c) => [c, name]).filter(([c]) => c !== node.label);
-    fill(byId("rival-one"), options, rivalsOf(node)[0]);
-    fill(byId("rival-two"), options, rivalsOf(node)[1]);
-    fill(byId("weighting"), weightingsOf(node), state.weighting);
+  // Below the fold most of the time, and four pictures' work: drawn when it comes into sight.
+  let comparing = false,
+    stale = true;
+  function drawPair() {
+    stale = !comparing;
+    if (comparing && widths["compare-pictures"] && node)
+      drawCompare(run, state.i, state, widths["compare-pictures"]);
   }
+  new IntersectionObserver(
+    (seen) => {
+      comparing = seen[seen.length - 1].isIntersecting;
+      if (comparing && stale) drawPair();
+    },
+    { rootMargin: "200px" },
+  ).observe(byId("compare-panel"));
+  window.addEventListener("beforeprint", () => {
+    comparing = true;
+    if (stale) drawPair();
+  });
 
   function fillButtons() {
     if (run.tail) return;
@@ -125,8 +112,10 @@ function openExplorer(run) {
           type: "button",
           "data-set": point.key,
           onclick: () => {
-            resetWhatIf(point.coefficients, point.key !== "frozen");
-            moved();
+            whatIf = startWhatIf(node, point.key);
+            drawTable();
+            mixed();
+            note();
           },
         });
         button.textContent = point.title;
@@ -135,18 +124,7 @@ function openExplorer(run) {
     byId("what-if-buttons").replaceChildren(...(made.length ? ["Start from ", ...made] : []));
   }
 
-  explorer.show = (i) => {
-    Object.assign(state, {
-      i,
-      one: null,
-      two: null,
-      sort: "",
-      all: false,
-      zoom: { by: 1, across: 0, up: 0 },
-    });
-    node = openNode(run, i);
-    list.choose(i);
-    resetWhatIf(node.alpha, false);
+  function drawAll() {
     drawHead(node);
     drawCertificate(node);
     movers = [];
@@ -154,62 +132,132 @@ function openExplorer(run) {
       state.hidden[shown ? "delete" : "add"](key);
       drawSide();
       drawPlane();
+      note();
     });
-    fillRivals();
+    fillRivals(node, state);
+    const weightings = weightingsOf(node);
+    if (!weightings.some(([key]) => key === state.weighting)) state.weighting = "frozen";
+    fill(byId("weighting"), weightings, state.weighting);
     fillButtons();
     drawSide();
     drawPlane();
     drawTable();
+    drawPair();
     drawGraph();
     movers[3](whatIf.logits);
-    const address = `#node=${node.id}`;
-    if (location.hash !== address) history.replaceState(null, "", address);
+  }
+
+  // Shows node i. `push`: a step that Back undoes; `parts`: what an address says about the view.
+  explorer.show = (i, { push = true, parts = null } = {}) => {
+    state.i = i;
+    const waiting = run.ensure ? run.ensure(i) : null;
+    if (!waiting) return explorer.draw(i, push, parts);
+    byId("node").setAttribute("aria-busy", "true");
+    waiting.then(
+      () => state.i === i && explorer.draw(i, push, parts),
+      (fault) => notice(fault.message),
+    );
+  };
+  explorer.draw = (i, push, parts) => {
+    byId("node").removeAttribute("aria-busy");
+    const { hidden, view, weighting, colouring, a, b } = state;
+    Object.assign(state, freshState(run), { i, hidden, view, weighting, colouring, a, b });
+    if (parts) readView(run, state, parts);
+    byId("view").value = state.view;
+    byId("colouring").value = state.colouring;
+    node = openNode(run, i);
+    if (!list.shown.includes(i)) {
+      list.set(new Map([["order", byId("order").value]]));
+      notice(`Filters were taken away: they leave out ${run.noun} ${nodeName(run, node.id)}.`);
+    }
+    whatIf = readWhatIf(node, parts ? parts.get("what") : null);
+    byId("nothing").hidden = true;
+    byId("node").hidden = false;
+    list.choose(i);
+    drawAll();
+    note(push);
+    announce(`${titled(run, node.id)}: ${certificateWords(node)[0]}`);
     explorer.node = node;
   };
+  // The shown node is one of the list, whatever the filters are; none where they leave none.
+  explorer.agree = () => {
+    notice("");
+    if (!list.shown.length) {
+      state.i = -1;
+      byId("nothing").hidden = false;
+      byId("node").hidden = true;
+    } else if (list.shown.includes(state.i)) {
+      list.choose(state.i);
+      note();
+    } else explorer.show(list.shown[0], { push: false });
+  };
+  // Filters may speak of A and B, so these are known before the list is.
+  explorer.compare = (parts) => {
+    readView(run, state, parts);
+    setPair(run, state.a, state.b);
+  };
+  explorer.entries = () => [
+    state.i >= 0 && node ? ["node", node.id] : ["nodes", true],
+    ...list.entries(),
+    ...viewEntries(run, state),
+    ["what", whatIf ? whatIfText(whatIf) : ""],
+  ];
   explorer.step = list.step;
   explorer.list = list;
-  explorer.redraw = () => {
-    list.draw();
-    drawPlane();
-    drawSide();
-    drawGraph();
-  };
 
+  const redrawPlane = () => {
+    drawPlane();
+    note();
+  };
   state.sortBy = (key) => {
     Object.assign(
       state,
       state.sort === key ? { descending: !state.descending } : { sort: key, descending: true },
     );
     drawTable();
+    note();
   };
   state.showAll = () => {
     state.all = true;
     drawTable();
   };
   byId("view").addEventListener("change", (event) => {
-    state.view = event.target.value;
-    drawPlane();
+    Object.assign(state, { view: event.target.value, edges: null });
+    redrawPlane();
   });
-  byId("rival-one").addEventListener("change", (event) => {
-    state.one = Number(event.target.value);
-    drawPlane();
-  });
-  byId("rival-two").addEventListener("change", (event) => {
-    state.two = Number(event.target.value);
-    drawPlane();
-  });
+  for (const [id, key] of [
+    ["rival-one", "one"],
+    ["rival-two", "two"],
+  ])
+    byId(id).addEventListener("change", (event) => {
+      state[key] = Number(event.target.value);
+      fillRivals(node, state);
+      redrawPlane();
+    });
+  for (const side of ["a", "b"])
+    byId(`compare-${side}`).addEventListener("change", (event) => {
+      state[side] = event.target.value;
+      setPair(run, state.a, state.b);
+      list.refresh();
+      drawPair();
+      explorer.agree();
+      if (byId("compare-words").firstChild) announce(byId("compare-words").firstChild.textContent);
+    });
   byId("weighting").addEventListener("change", (event) => {
     state.weighting = event.target.value;
     drawTable();
+    note();
   });
   byId("colouring").addEventListener("change", (event) => {
     state.colouring = event.target.value;
     drawGraph();
+    note();
   });
   for (const [id, draw] of [
     ["plane", drawPlane],
     ["logits", drawSide],
     ["neighbourhood", drawGraph],
+    ["compare-pictures", drawPair],
   ]) {
     widths[id] = byId(id).clientWidth;
     new ResizeObserver(() => {
@@ -219,24 +267,13 @@ function openExplorer(run) {
       }
     }).observe(byId(id));
   }
-  for (const [id, by] of [
-    ["closer", 2],
-    ["farther", 0.5],
-    ["fit", 0],
-  ]) {
-    byId(id).addEventListener("click", () => {
-      state.zoom = by
-        ? { ...state.zoom, by: Math.min(512, Math.max(0.5, state.zoom.by * by)) }
-        : { by: 1, across: 0, up: 0 };
-      drawPlane();
-    });
-  }
-  if (run.tail) {
-    byId("plane-panel").querySelector("h2").textContent = "Predictions in logit space";
-    byId("terms-panel").querySelector("h2").textContent = "Terms, each alone";
-    byId("weighting").parentElement.hidden = true;
-  }
-  dragPlane(state, drawPlane);
+  navigatePlane(
+    () => (drawn ? { frame: drawn.frame, home: drawn.home } : {}),
+    (edges, fit = state.fit) => {
+      Object.assign(state, { edges, fit });
+      redrawPlane();
+    },
+  );
   linkTerms();
   return explorer;
 }
@@ -244,34 +281,14 @@ function openExplorer(run) {
 // A term under the pointer lights up in the table, in the plane and in the neighbourhood.
 function linkTerms() {
   let lit = [];
-  byId("node").addEventListener("pointerover", (event) => {
+  const light = (event) => {
     const over = event.target.closest("[data-term]");
     for (const mark of lit) mark.classList.remove("lit");
     lit = over
       ? [...byId("plane").querySelectorAll(`circle[data-term="${over.dataset.term}"]`)]
       : [];
     for (const mark of lit) mark.classList.add("lit");
-  });
-}
-
-// Dragging moves the picture.
-function dragPlane(state, redraw) {
-  const box = byId("plane");
-  let from = null;
-  box.addEventListener("pointerdown", (event) => {
-    if (event.pointerType === "mouse") from = { x: event.clientX, y: event.clientY, ...state.zoom };
-  });
-  box.addEventListener("pointermove", (event) => {
-    if (!from || !event.buttons) {
-      from = null;
-      return;
-    }
-    const area = box.getBoundingClientRect();
-    state.zoom = {
-      ...state.zoom,
-      across: from.across - (event.clientX - from.x) / area.width,
-      up: from.up + (event.clientY - from.y) / area.height,
-    };
-    redraw();
-  });
+  };
+  byId("node").addEventListener("pointerover", light);
+  byId("node").addEventListener("focusin", light);
 }

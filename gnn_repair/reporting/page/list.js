@@ -1,26 +1,32 @@
-// The list of nodes: filters, order, and a window that draws only the rows in sight.
+// The list of nodes: a listbox whose window draws only the rows in sight.
 
 const ROW_HEIGHT = 34;
 
-function openList(run, onChoose) {
-  const list = { run, shown: [], chosen: -1 };
+// `onChoose(i)` shows a node; `onFilter()` is told when another set of nodes is listed.
+function openList(run, onChoose, onFilter) {
+  const list = { run, shown: [], chosen: -1, picks: {} };
   const box = byId("list"),
     room = byId("list-room");
   fillFilters(run);
 
   list.refresh = () => {
-    list.shown = selectNodes(run, readFilters());
+    list.shown = selectNodes(run, readFilters(list.picks));
     room.style.height = `${list.shown.length * ROW_HEIGHT}px`;
-    byId("count").textContent = `${count(list.shown.length)} of ${count(run.count)} nodes`;
+    const sampled = run.explored < run.count ? `, a sample of ${count(run.count)}` : "";
+    byId("count").textContent =
+      `${count(list.shown.length)} of ${count(run.explored)} ${plural(run)}${sampled}`;
+    drawPicks(list);
     list.draw();
   };
   list.draw = () => {
     const first = Math.max(0, Math.floor(box.scrollTop / ROW_HEIGHT) - 4);
     const last = Math.min(list.shown.length, first + Math.ceil(box.clientHeight / ROW_HEIGHT) + 8);
     const rows = [];
-    for (let j = first; j < last; j++)
-      rows.push(listRow(run, list.shown[j], j, list.shown[j] === list.chosen, onChoose));
+    for (let j = first; j < last; j++) rows.push(listRow(list, j, onChoose));
     room.replaceChildren(...rows);
+    const at = list.shown.indexOf(list.chosen);
+    if (at >= first && at < last) box.setAttribute("aria-activedescendant", `option-${at}`);
+    else box.removeAttribute("aria-activedescendant");
   };
   list.choose = (i) => {
     list.chosen = i;
@@ -34,115 +40,87 @@ function openList(run, onChoose) {
     const at = list.shown.indexOf(list.chosen);
     onChoose(list.shown[at < 0 ? 0 : Math.min(list.shown.length - 1, Math.max(0, at + by))]);
   };
-  box.addEventListener("scroll", list.draw, { passive: true });
-  new ResizeObserver(list.draw).observe(box);
-  byId("filters").addEventListener("input", () => {
+  // All filters at once, as [key, text] of the address; those not named are taken away.
+  list.set = (parts) => {
+    for (const [key, id] of FIELDS) {
+      const field = byId(id);
+      field.value = parts.get(key) ?? (key === "order" ? FIRST_ORDER : "");
+      if (field.selectedIndex === -1) field.value = key === "order" ? FIRST_ORDER : "";
+    }
+    list.picks = {};
+    for (const key of PICKS.keys()) {
+      const range = parts.has(key) ? rangeOf(parts.get(key)) : null;
+      if (range) list.picks[key] = range;
+    }
     box.scrollTop = 0;
     list.refresh();
+  };
+  list.entries = () => [
+    ...FIELDS.map(([key, id]) => [
+      key,
+      key === "order" && byId(id).value === FIRST_ORDER ? "" : byId(id).value,
+    ]),
+    ...Object.entries(list.picks).map(([key, range]) => [key, rangeText(range)]),
+  ];
+  list.filtered = () => list.entries().some(([key, value]) => key !== "order" && value !== "");
+  list.changed = () => {
+    box.scrollTop = 0;
+    list.refresh();
+    onFilter();
+    announce(byId("count").textContent);
+  };
+  box.addEventListener("scroll", list.draw, { passive: true });
+  new ResizeObserver(list.draw).observe(box);
+  box.addEventListener("keydown", (event) => {
+    const page = Math.max(1, Math.floor(box.clientHeight / ROW_HEIGHT) - 1),
+      by = { Home: -Infinity, End: Infinity, PageUp: -page, PageDown: page }[event.key];
+    if (by === undefined) return;
+    event.preventDefault();
+    list.step(by);
   });
+  byId("filters").addEventListener("input", list.changed);
   byId("filters").addEventListener("submit", (event) => {
     event.preventDefault();
-    list.step(0);
+    const meant = meantBy(run, byId("search").value.trim().toLowerCase(), list.shown);
+    if (meant !== undefined) onChoose(meant);
+  });
+  byId("more-filters").addEventListener("click", (event) => {
+    const open = byId("filters").classList.toggle("open");
+    event.target.setAttribute("aria-expanded", String(open));
+  });
+  byId("clear").addEventListener("click", () => {
+    const order = byId("order").value;
+    list.set(new Map([["order", order]]));
+    list.changed();
   });
   list.refresh();
   return list;
 }
 
-function fillFilters(run) {
-  const classes = run.classes.map((name, c) => [c, name]);
-  fill(
-    byId("filter-status"),
-    [
-      ["", "any"],
-      ["wrong", "wrong"],
-      ["reachable", "wrong, reachable"],
-      ["unreachable", "wrong, unreachable"],
-      ...(run.tail ? [["undecided", "wrong, undecided"]] : []),
-      ["right", "right"],
-    ],
-    "",
-  );
-  fill(byId("filter-label"), [["", "any"], ...classes], "");
-  fill(byId("filter-prediction"), [["", "any"], ...classes], "");
-  fill(
-    byId("filter-repair"),
-    [
-      ["", "any"],
-      ...run.repairs.flatMap((repair, j) => [
-        [`${j} corrected`, `${repair.title} corrects`],
-        [`${j} broken`, `${repair.title} breaks`],
-        [`${j} missed`, `${repair.title} leaves wrong`],
-      ]),
-    ],
-    "",
-  );
-  fill(
-    byId("order"),
-    [
-      ["list", "wrong first, then γ"],
-      ["node", "number"],
-      ["degree", "degree, high first"],
-      ["margin", "γ, low first"],
-    ],
-    "list",
-  );
+// What was picked in a picture, each with a button that takes it away.
+function drawPicks(list) {
+  const made = Object.entries(list.picks).map(([key, range]) => {
+    const button = element("button", {
+      type: "button",
+      class: "pick",
+      "data-pick": key,
+      tip: ["Take this filter away"],
+      onclick: () => {
+        delete list.picks[key];
+        list.changed();
+      },
+    });
+    button.textContent = `${pickWords(key, range)} ✕`;
+    return button;
+  });
+  byId("picks").replaceChildren(...made);
+  byId("clear").hidden = !list.filtered();
 }
 
-function readFilters() {
-  const value = (id) => byId(id).value;
-  const number = (id, otherwise) => (value(id) === "" ? otherwise : Number(value(id)));
-  const [repair, outcome] = value("filter-repair").split(" ");
-  return {
-    text: value("search").trim().toLowerCase(),
-    status: value("filter-status"),
-    label: number("filter-label", -1),
-    prediction: number("filter-prediction", -1),
-    repair: outcome ? Number(repair) : -1,
-    outcome,
-    from: number("degree-from", 0),
-    to: number("degree-to", Infinity),
-    order: value("order"),
-  };
-}
-
-function selectNodes(run, filters) {
-  const chosen = [];
-  for (let i = 0; i < run.count; i++) if (passes(run, i, filters)) chosen.push(i);
-  // The payload lists errors first, by γ from high to low; the other orders are stable sorts of it.
-  if (filters.order === "node") chosen.sort((a, b) => run.nodes[a] - run.nodes[b]);
-  if (filters.order === "degree") chosen.sort((a, b) => run.degree[b] - run.degree[a]);
-  if (filters.order === "margin") chosen.sort((a, b) => run.margins[a] - run.margins[b]);
-  return chosen;
-}
-
-function passes(run, i, filters) {
-  const status = statusOf(run, i),
-    node = run.nodes[i];
-  if (
-    filters.status &&
-    (filters.status === "wrong" ? status === "right" : status !== filters.status)
-  )
-    return false;
-  if (filters.label >= 0 && run.labels[node] !== filters.label) return false;
-  if (filters.prediction >= 0 && run.predictions[node] !== filters.prediction) return false;
-  if (run.degree[i] < filters.from || run.degree[i] > filters.to) return false;
-  if (filters.repair >= 0 && outcomeOf(run, run.repairs[filters.repair], i) !== filters.outcome)
-    return false;
-  if (!filters.text) return true;
-  if (/^\d+$/.test(filters.text))
-    return (
-      String(node).startsWith(filters.text) ||
-      Boolean(run.names && run.names[node].toLowerCase().includes(filters.text))
-    );
-  return (
-    nodeName(run, node).toLowerCase().includes(filters.text) ||
-    className(run, run.labels[node]).toLowerCase().includes(filters.text) ||
-    className(run, run.predictions[node]).toLowerCase().includes(filters.text)
-  );
-}
-
-function listRow(run, i, at, chosen, onChoose) {
-  const node = run.nodes[i],
+function listRow(list, at, onChoose) {
+  const { run } = list,
+    i = list.shown[at],
+    node = run.nodes[i],
     status = statusOf(run, i),
     [sign, meaning] = STATUS_WORDS[status];
   const part = (kind, text) => {
@@ -159,13 +137,16 @@ function listRow(run, i, at, chosen, onChoose) {
     {
       class: "row",
       role: "option",
-      "aria-selected": String(chosen),
+      id: `option-${at}`,
+      "aria-selected": String(i === list.chosen),
+      "aria-posinset": at + 1,
+      "aria-setsize": list.shown.length,
       "data-node": node,
       style: `top:${at * ROW_HEIGHT}px`,
       onclick: () => onChoose(i),
       tip: [
-        `Node ${nodeName(run, node)}: ${meaning}`,
-        `true class ${label}, predicted ${says}`,
+        `${titled(run, node)}: ${meaning}`,
+        `is ${label}, predicted ${says}`,
         (run.tail ? "best margin found " : "γ ") +
           `${figure((run.tail ? run.tail_margin : run.margins)[i], 3)}, degree ${run.degree[i]}`,
       ],

@@ -17,8 +17,6 @@ function startThemes() {
     applyTheme(theme);
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => applyTheme(theme));
-  window.addEventListener("beforeprint", () => applyTheme("light"));
-  window.addEventListener("afterprint", () => applyTheme(theme));
 }
 
 function show(name) {
@@ -28,58 +26,135 @@ function show(name) {
   }
 }
 
+function drawFooter(made) {
+  const parts = Object.entries(made || {}).map(([name, value]) => {
+    const what = element("span"),
+      text = element(name === "command" ? "code" : "b");
+    text.textContent = value;
+    what.append(name === "version" ? "made by " : `${name} `, text);
+    return what;
+  });
+  byId("made").replaceChildren(...parts);
+}
+
+// The hidden half is not walked into by keys or screen readers; the visible one is one main region.
 function startPage() {
   const payload = readPayload();
   takeLooks(payload.looks);
   byId("title").textContent = payload.title;
   byId("subtitle").textContent = payload.subtitle;
+  drawFooter(payload.made);
   startThemes();
   startTips();
+  startPrinting();
   const run = payload.run ? openRun(payload) : null;
+  if (run) openBeside(run, payload);
+  if (run && payload.parts) loadParts(run, payload.parts);
   let explorer = null;
   byId("tab-nodes").hidden = !run || !run.count;
 
-  function openNodes(i) {
+  function openNodes(parts) {
     show("nodes");
-    explorer ||= openExplorer(run);
-    explorer.show(i ?? (explorer.state.i >= 0 ? explorer.state.i : (explorer.list.shown[0] ?? 0)));
+    if (!explorer) {
+      explorer = openExplorer(run);
+      startExports(explorer);
+    }
+    if (!parts) {
+      explorer.show(explorer.state.i >= 0 ? explorer.state.i : startNode(run));
+      return;
+    }
+    explorer.compare(parts);
+    explorer.list.set(parts);
+    const asked = parts.has("node") ? run.position.get(Number(parts.get("node"))) : undefined;
+    if (asked === undefined && !explorer.list.shown.length) {
+      explorer.agree();
+      return;
+    }
+    const usual = explorer.list.filtered() ? explorer.list.shown[0] : startNode(run);
+    explorer.show(asked ?? usual, { push: false, parts });
   }
 
-  let drawn = false;
-  function openOverview() {
+  let drawn = -1;
+  function openOverview(parts) {
     show("overview");
-    if (!drawn) drawOverview(run, payload.study);
-    drawn = true;
+    const last = payload.study.cases.length - 1,
+      asked = Number(parts.get("case") ?? payload.study.shown);
+    const index = Number.isInteger(asked) && asked >= 0 && asked <= last ? asked : 0;
+    if (drawn !== index) drawOverview(run, payload.study, index);
+    drawn = index;
   }
 
-  // #node=17 opens that node; anything else the overview.
-  function follow() {
-    const match = /^#node=(\d+)$/.exec(location.hash);
-    const i = match && run ? run.position.get(Number(match[1])) : undefined;
-    if (i !== undefined) openNodes(i);
-    else if (location.hash === "#nodes" && run) openNodes();
-    else openOverview();
+  // #node=17 opens that node; #nodes the list; anything else the overview.
+  function follow(parts) {
+    const node = parts.get("node");
+    notice("");
+    if (run && node !== undefined && run.position.has(Number(node))) openNodes(parts);
+    else if (run && parts.has("nodes")) openNodes(parts);
+    else {
+      openOverview(parts);
+      if (node !== undefined) notice(missingNode(run, node));
+    }
   }
 
-  byId("tab-overview").addEventListener("click", () => {
-    history.replaceState(null, "", "#overview");
-    openOverview();
+  // Another step of the page's own, as if its address had been typed.
+  function goTo(entries) {
+    goToAddress(entries, true);
+    // Not what the address says: the browser may have refused one step too many.
+    follow(new Map(entries));
+  }
+
+  byId("tab-overview").addEventListener("click", () => goTo([["overview", true]]));
+  byId("tab-nodes").addEventListener("click", () => {
+    notice("");
+    openNodes(null);
   });
-  byId("tab-nodes").addEventListener("click", () => openNodes());
-  window.addEventListener("hashchange", follow);
+  byId("case").addEventListener("change", (event) =>
+    goTo([
+      ["overview", true],
+      ["case", event.target.value],
+    ]),
+  );
+  byId("copy-link").addEventListener("click", copyLink);
+  byId("notice-close").addEventListener("click", () => notice(""));
+  window.addEventListener("hashchange", () => follow(readAddress()));
+
+  function lead(event) {
+    const mark = event.target.closest(".go");
+    if (!mark || !mark.go || !run) return false;
+    const entries = Object.entries(mark.go);
+    goTo(mark.go.node ? entries : [["nodes", true], ...entries]);
+    return true;
+  }
+  document.addEventListener("click", lead);
   document.addEventListener("keydown", (event) => {
-    const typing =
-      event.target.tagName &&
-      /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) &&
-      event.target.type !== "search";
-    if (byId("nodes").hidden || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { target } = event,
+      tag = target.tagName || "";
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const chosen = event.key === "Enter" || event.key === " ";
+    if (chosen && tag !== "BUTTON" && target.classList.contains("go")) {
+      event.preventDefault();
+      target.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+      return;
+    }
+    const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(tag) && target.type !== "search";
+    if (byId("nodes").hidden || typing || !explorer) return;
     const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (by) {
       event.preventDefault();
       explorer.step(by);
     }
   });
-  follow();
+  follow(readAddress());
+}
+
+function missingNode(run, node) {
+  if (!run) return `This page shows no single nodes, so there is no node ${node} to open.`;
+  const number = Number(node),
+    all = run.graph_starts ? run.graph_starts.length - 1 : run.labels.length,
+    inGraph = Number.isInteger(number) && number >= 0 && number < all;
+  return inGraph
+    ? `${run.noun} ${node} is not on this page, which shows ${count(run.count)} ${run.selection}.`
+    : `There is no ${run.noun} ${node}; this page shows ${count(run.count)} ${run.selection}.`;
 }
 
 startPage();

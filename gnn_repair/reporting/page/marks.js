@@ -37,12 +37,13 @@ function termLines(node, k) {
   const { run } = node,
     source = sourceOf(node, k),
     group = run.groups[node.group[k]];
-  const lines = [
-    (source === node.id ? "itself" : `node ${nodeName(run, source)}`) +
-      (run.groupCount > 1 ? `, ${group}` : ""),
-    `class ${className(run, run.labels[source])}, ` +
-      `predicted ${className(run, run.predictions[source])}`,
-  ];
+  const lines = [senderWords(node, source) + (run.groupCount > 1 ? `, ${group}` : "")];
+  // A node of a classified graph has no class; what it gives alone is said below.
+  if (!isForeign(run, source) && !run.graph_starts)
+    lines.push(
+      `is ${className(run, run.labels[source])}, ` +
+        `predicted ${className(run, run.predictions[source])}`,
+    );
   const share = (lambda) => percent(lambda / node.mass[node.group[k]]);
   lines.push(`α ${figure(node.alpha[k], 4)} (${share(node.alpha[k])} of the mass)`);
   if (node.witness[k] > ACTIVE)
@@ -65,51 +66,57 @@ function shownTerms(node, most) {
   return all.sort((a, b) => weight[b] - weight[a]).slice(0, most);
 }
 
-function drawPoints(svg, points, frame, node) {
-  const from = points[0].at,
-    placed = [],
-    labels = [];
-  for (const point of points.slice(1)) {
-    const long = Math.hypot(
-      frame.x(point.at[0]) - frame.x(from[0]),
-      frame.y(point.at[1]) - frame.y(from[1]),
-    );
-    if (long > 14)
-      svg.append(
-        arrow(
-          frame.x(from[0]),
-          frame.y(from[1]),
-          frame.x(point.at[0]),
-          frame.y(point.at[1]),
-          point.key === "oracle" ? "--oracle-edge" : point.look[1],
-        ),
-      );
-  }
-  for (const point of [...points].reverse()) {
-    const x = frame.x(point.at[0]),
-      y = frame.y(point.at[1]);
+// Where a prediction is drawn: at its place, or at the edge if that lies outside the picture.
+function spotOf(point, frame) {
+  const { box } = frame,
+    x = frame.x(point.at[0]),
+    y = frame.y(point.at[1]);
+  const off = x < box.left - 1 || x > box.right + 1 || y < box.top - 1 || y > box.bottom + 1;
+  if (!off) return { x, y, off };
+  const inner = 12,
+    cx = (box.left + box.right) / 2,
+    cy = (box.top + box.bottom) / 2;
+  const share = Math.min(
+    ((box.right - box.left) / 2 - inner) / Math.abs(x - cx),
+    ((box.bottom - box.top) / 2 - inner) / Math.abs(y - cy),
+  );
+  return { x: cx + share * (x - cx), y: cy + share * (y - cy), off };
+}
+
+function arrowColour(point) {
+  return point.key === "oracle" ? "--oracle-edge" : point.look[1];
+}
+
+function drawPoints(svg, points, frame, node, placed) {
+  const spots = points.map((point) => spotOf(point, frame)),
+    from = spots[0];
+  points.forEach((point, j) => {
+    const { x, y } = spots[j];
+    if (j && !from.off && Math.hypot(x - from.x, y - from.y) > 14)
+      svg.append(arrow(from.x, from.y, x, y, arrowColour(point)));
+  });
+  for (let j = points.length - 1; j >= 0; j--) {
+    const point = points[j],
+      { x, y, off } = spots[j];
     placed.push([x - 8, y - 8, x + 8, y + 8]);
     svg.append(
       marker(point.look, x, y, 7.5, {
-        "data-point": point.key,
+        [off ? "data-off" : "data-point"]: point.key,
         tip: [
           point.title,
           `predicts ${className(node.run, point.predicted)}`,
           `margin of ${className(node.run, node.label)}: ${signed(point.margin, 3)}`,
+          ...(off ? ["outside the picture; “fit all” shows it"] : []),
         ],
       }),
     );
   }
-  for (const point of points)
-    labels.push(
-      freeLabel(
-        point.title.toLowerCase(),
-        frame.x(point.at[0]),
-        frame.y(point.at[1]),
-        placed,
-        frame.box,
-      ),
-    );
+  // What lies outside is named first: nothing else says where it is.
+  const order = points.map((_, j) => j).sort((a, b) => spots[b].off - spots[a].off);
+  const labels = order.map((j) => {
+    const text = points[j].title.toLowerCase() + (spots[j].off ? " (outside)" : "");
+    return freeLabel(text, spots[j].x, spots[j].y, placed, frame.box);
+  });
   svg.append(...labels.filter((made) => made));
 }
 
@@ -130,9 +137,19 @@ function arrow(x1, y1, x2, y2, colour) {
   );
 }
 
+function isFree([l, t, r, b], placed, box) {
+  return (
+    l >= box.left &&
+    r <= box.right &&
+    t >= box.top &&
+    b <= box.bottom &&
+    !placed.some((p) => l < p[2] && r > p[0] && t < p[3] && b > p[1])
+  );
+}
+
 // A label beside a marker at the first of a few places that is free.
 function freeLabel(text, x, y, placed, box) {
-  const wide = 6.6 * text.length,
+  const wide = textWidth(text, 12, 650),
     tries = [
       [12, 4],
       [-12 - wide, 4],
@@ -144,17 +161,17 @@ function freeLabel(text, x, y, placed, box) {
       [-12 - wide, 18],
       [14, 32],
       [14, -24],
+      [-wide, 32],
+      [-wide, -24],
+      [-wide, 48],
     ];
-  const spot = (dx, dy) => [x + dx, y + dy - 10, x + dx + wide, y + dy + 3];
-  const free = ([l, t, r, b]) =>
-    l > box.left &&
-    r < box.right &&
-    t > box.top &&
-    b < box.bottom &&
-    !placed.some((p) => l < p[2] && r > p[0] && t < p[3] && b > p[1]);
-  const found = tries.find(([dx, dy]) => free(spot(dx, dy)));
+  const spot = (dx, dy) => [x + dx, y + dy - 11, x + dx + wide, y + dy + 4];
+  const found = tries.find(([dx, dy]) => isFree(spot(dx, dy), placed, box));
   if (!found) return null; // The list beside the plane names every marker.
   const [dx, dy] = found;
   placed.push(spot(dx, dy));
-  return words(x + dx, y + dy, text, { class: "bold halo", style: "pointer-events:none" });
+  return words(x + dx, y + dy, text, {
+    class: "bold halo point-name",
+    style: "pointer-events:none",
+  });
 }

@@ -31,7 +31,7 @@ function drawNeighbourhood(width, node, colouring, goTo) {
     { run } = node;
   const few = others.length <= 8;
   const height = few ? 280 : Math.round(Math.min(520, Math.max(320, width * 0.62)));
-  const svg = canvas(width, height, `Neighbourhood of node ${nodeName(run, node.id)}`);
+  const svg = canvas(width, height, `Neighbourhood of ${titled(run, node.id)}`);
   const roleOf = rolesOf(node),
     classOf = (id) => (colouring === "label" ? run.labels[id] : run.predictions[id]);
   // Sources of one class sit together, so that the eye can count them.
@@ -56,8 +56,10 @@ function drawNeighbourhood(width, node, colouring, goTo) {
   }
   for (const { entry, x, y } of spots)
     svg.append(sourceMark(node, entry, x, y, roleOf(classOf(entry.id)), goTo, spots.length));
+  nameSources(svg, run, spots, centre);
   svg.append(...centreMark(node, own, centre, roleOf(classOf(node.id))));
   neighbourhoodWords(node, others.length, total, colouring);
+  roam(svg);
   return svg;
 }
 
@@ -99,13 +101,18 @@ function sourceMark(node, entry, x, y, role, goTo, crowd) {
     radius = crowd > 30 ? 7 : 10;
   const group = shape("g", {
     "data-source": entry.id,
-    style: listed ? "cursor:pointer" : null,
+    class: listed ? "go" : null,
+    role: listed ? "button" : null,
+    tabindex: listed ? "-1" : null,
+    "aria-label": listed ? `Open ${run.noun} ${nodeName(run, entry.id)}` : null,
     onclick: listed ? () => goTo(run.position.get(entry.id)) : null,
     tip: () => [
       ...entry.terms.slice(0, 3).flatMap((k) => termLines(node, k)),
       ...(listed ? ["click to open"] : []),
     ],
   });
+  // Room for a finger around a small mark.
+  group.append(shape("circle", { cx: x, cy: y, r: 13, fill: "transparent" }));
   if (entry.used) group.append(marker(LOOKS.get("oracle"), x, y, radius + 7));
   group.append(
     shape("circle", {
@@ -115,14 +122,27 @@ function sourceMark(node, entry, x, y, role, goTo, crowd) {
       style: `fill:var(--${role});stroke:var(--panel);stroke-width:1.5`,
     }),
   );
-  if (crowd <= 30 || entry.used)
-    group.append(
-      words(x, y + radius + 14, shorten(nodeName(run, entry.id), 70), {
+  return group;
+}
+
+// Names below the marks, those of the witness first; one that has no room is in the mark's card.
+function nameSources(svg, run, spots, centre) {
+  const everywhere = { left: -Infinity, right: Infinity, top: -Infinity, bottom: Infinity },
+    placed = [[centre.x - 45, centre.y - 16, centre.x + 45, centre.y + 38]];
+  for (const { entry, x, y } of [...spots].sort((a, b) => b.entry.used - a.entry.used)) {
+    const text = shorten(nodeName(run, entry.id), 70, 11),
+      half = textWidth(text, 11) / 2,
+      below = y + (spots.length > 30 ? 21 : 24);
+    const spot = [x - half, below - 10, x + half, below + 3];
+    if (!isFree(spot, placed, everywhere)) continue;
+    placed.push(spot);
+    svg.append(
+      roomy(x, below, nodeName(run, entry.id), 70, {
         class: "small halo",
         "text-anchor": "middle",
       }),
     );
-  return group;
+  }
 }
 
 function centreMark(node, own, { x, y }, role) {
@@ -144,11 +164,11 @@ function centreMark(node, own, { x, y }, role) {
       cy: y,
       r: 14,
       style: `fill:var(--${role});stroke:var(--ink);stroke-width:2.5`,
-      tip: () => (own ? termLines(node, own.terms[0]) : [`node ${nodeName(node.run, node.id)}`]),
+      tip: () => (own ? termLines(node, own.terms[0]) : [titled(node.run, node.id)]),
     }),
   );
   made.push(
-    words(x, y + 34, shorten(nodeName(node.run, node.id), 90), {
+    roomy(x, y + 34, nodeName(node.run, node.id), 90, {
       class: "bold halo",
       "text-anchor": "middle",
     }),

@@ -1,12 +1,12 @@
 // Cards of the overview that count the nodes of one run.
 
 const STATUS_SERIES = [
-  { colour: "--right", text: "frozen right" },
-  { colour: "--shifted", text: "wrong, reachable" },
-  { colour: "--rival", text: "wrong, unreachable" },
+  { colour: "--right", text: "frozen right", go: { status: "right" } },
+  { colour: "--shifted", text: "wrong, reachable", go: { status: "reachable" } },
+  { colour: "--rival", text: "wrong, unreachable", go: { status: "unreachable" } },
 ];
 function seriesOf(run) {
-  const open = { colour: "--other", text: "wrong, undecided" };
+  const open = { colour: "--other", text: "wrong, undecided", go: { status: "undecided" } };
   return run.tail ? [...STATUS_SERIES, open] : STATUS_SERIES;
 }
 function statusPart(run, i) {
@@ -23,24 +23,11 @@ function marginCard(run) {
   const low = Math.min(0, values[Math.floor(values.length * 0.02)]),
     high = Math.max(0, values[Math.ceil(values.length * 0.98) - 1]);
   const step = ticks(low, high, 24)[1] - ticks(low, high, 24)[0] || 1;
-  const first = Math.floor(low / step),
-    bins = [];
-  for (let b = first; b * step < high || !bins.length; b++)
-    bins.push({
-      label: tickWords(b * step),
-      tip: `γ from ${tickWords(b * step)} to ${tickWords((b + 1) * step)}`,
-      parts: [0, 0, 0],
-    });
-  bins[0].tip = `γ below ${tickWords((first + 1) * step)}`;
-  bins[bins.length - 1].tip = `γ above ${bins[bins.length - 1].label}`;
+  const bins = marginBins(low, high, step);
+  const first = -bins.findIndex((bin) => bin.range[0] === 0);
   for (let i = 0; i < run.count; i++) {
-    const margin = run.margins[i];
-    if (Number.isNaN(margin)) continue;
-    const b =
-      margin > REACHABLE
-        ? Math.max(-first, Math.floor(margin / step) - first)
-        : Math.floor(Math.min(margin, -1e-12) / step) - first;
-    bins[Math.min(bins.length - 1, Math.max(0, b))].parts[statusPart(run, i)]++;
+    if (Number.isNaN(run.margins[i])) continue;
+    bins.find((bin) => inMargins(run.margins[i], bin.range)).parts[statusPart(run, i)]++;
   }
   chartCard(
     run.tail ? "Best margin found of the true class" : "Best margin γ of the true class",
@@ -54,7 +41,28 @@ function marginCard(run) {
       stackedColumns(width, bins, STATUS_SERIES, "γ (logits)", false, [
         { place: -first, text: "γ = 0" },
       ]),
+    { scope: runScope(run) },
   );
+}
+
+// Bins of γ with an edge at zero, so that no column mixes reachable and unreachable; the outer ones
+// are open.
+function marginBins(low, high, step) {
+  const first = Math.min(-1, Math.floor(low / step)),
+    last = Math.max(1, Math.ceil(high / step));
+  return Array.from({ length: last - first }, (_, j) => {
+    const edge = (b) => Number((b * step).toPrecision(12)),
+      from = edge(first + j),
+      to = edge(first + j + 1);
+    const range = [j === 0 ? -Infinity : from, first + j + 1 === last ? Infinity : to];
+    return {
+      range,
+      label: tickWords(from),
+      tip: pickWords("gamma", range),
+      parts: [0, 0, 0],
+      go: { gamma: rangeText(range) },
+    };
+  });
 }
 
 function degreeCard(run) {
@@ -62,7 +70,13 @@ function degreeCard(run) {
   const bins = edges.slice(0, -1).map((low, j) => {
     const high = edges[j + 1] - 1;
     const label = high === Infinity ? `${low}+` : low === high ? String(low) : `${low}–${high}`;
-    return { label, tip: `degree ${label}`, parts: seriesOf(run).map(() => 0) };
+    const go = { from: String(low), to: high === Infinity ? "" : String(high) };
+    return {
+      label,
+      tip: `${run.graph_starts ? "nodes:" : "degree"} ${label}`,
+      parts: seriesOf(run).map(() => 0),
+      go,
+    };
   });
   for (let i = 0; i < run.count; i++) {
     if (statusOf(run, i) === "unknown") continue;
@@ -70,9 +84,11 @@ function degreeCard(run) {
   }
   const used = bins.filter((bin) => bin.parts.some((n) => n));
   chartCard(
-    "Reach by degree",
+    run.graph_starts ? "Reach by number of nodes" : "Reach by degree",
     "Share of nodes; the number of nodes stands above each column",
-    (width) => stackedColumns(width, used, seriesOf(run), "neighbours", true),
+    (width) =>
+      stackedColumns(width, used, seriesOf(run), run.graph_starts ? "nodes" : "neighbours", true),
+    { scope: runScope(run) },
   );
 }
 
@@ -84,12 +100,14 @@ function homophilyCard(run) {
       tip:
         j === 0 ? "no neighbour shares the class" : `${label} % of the neighbours share the class`,
       parts: seriesOf(run).map(() => 0),
+      range: j === 0 ? [-Infinity, 0] : [(j - 1) / 5, j / 5],
+      go: { homophily: j === 0 ? "~0" : `${(j - 1) / 5}~${j / 5}` },
     };
   });
   for (let i = 0; i < run.count; i++) {
     const h = run.homophily[i];
     if (!Number.isNaN(h) && statusOf(run, i) !== "unknown")
-      bins[h === 0 ? 0 : Math.min(5, 1 + Math.floor(h * 5 - 1e-9))].parts[statusPart(run, i)]++;
+      bins.find((bin) => inShares(h, bin.range)).parts[statusPart(run, i)]++;
   }
   if (bins.some((bin) => bin.parts.some((n) => n))) {
     chartCard(
@@ -97,6 +115,7 @@ function homophilyCard(run) {
       "Share of nodes, by how many of a node's neighbours have its class",
       (width) =>
         stackedColumns(width, bins, seriesOf(run), "neighbours of the same class (%)", true),
+      { scope: runScope(run) },
     );
   }
 }
@@ -114,12 +133,23 @@ function supportCard(run) {
     label: String(j + 1),
     tip: `${j + 1} active term${j ? "s" : ""}`,
     parts: [0, 0],
+    go: { support: `${j + 1}~${j + 1}` },
   }));
   for (let i = 0; i < run.count; i++) {
     if (isReachable(run, i) && run.support[i])
       bins[run.support[i] - 1].parts[isRight(run, i) ? 0 : 1]++;
   }
-  chartCard("Size of the witness", `Active terms in the ${what}`, (width) =>
-    stackedColumns(width, bins, STATUS_SERIES.slice(0, 2), "active terms", false),
+  chartCard(
+    "Size of the witness",
+    `Active terms in the ${what}`,
+    (width) =>
+      stackedColumns(
+        width,
+        bins,
+        [STATUS_SERIES[0], { ...STATUS_SERIES[1], text: "frozen wrong", go: { status: "wrong" } }],
+        "active terms",
+        false,
+      ),
+    { scope: runScope(run) },
   );
 }

@@ -1,112 +1,133 @@
 // The overview: what the run as a whole looks like, and the cases of the study around it.
 
-function drawOverview(run, study) {
+function drawOverview(run, study, index) {
   const { cases } = study;
   const chosen = byId("case");
-  byId("case-choice").hidden = cases.length < 2;
+  // A run's page is about its own case: a choice of another would change half of it.
+  byId("case-choice").hidden = Boolean(run) || cases.length < 2;
+  const shown = run ? study.shown : index;
   fill(
     chosen,
-    cases.map((entry, j) => [j, `${entry.dataset} × ${entry.backbone}`]),
-    Math.max(0, study.shown),
+    cases.map((entry, j) => [j, caseName(entry)]),
+    shown,
   );
-  chosen.addEventListener("change", () => layOut(run, cases, Number(chosen.value)));
-  layOut(run, cases, Math.max(0, study.shown));
+  drawStory(run, study);
+  layOut(run, cases, shown);
 }
 
 function layOut(run, cases, index) {
   byId("charts").replaceChildren();
   const shown = cases[index];
-  if (run) drawFigures(run, shown);
+  if (run) drawFigures(run);
   else drawStudyFigures(cases, shown);
-  accuracyCard(shown);
-  if (cases.length > 1) gainCard(cases);
   if (run) movesCard(run);
-  if (run) lostCard(run);
-  reachCard(run, cases, index);
+  accuracyCard(run, shown);
   if (run) {
+    lostCard(run);
     marginCard(run);
+    reachCard(run, cases, index);
+    confusionCard(run);
     degreeCard(run);
     homophilyCard(run);
     supportCard(run);
-  }
+  } else reachCard(run, cases, index);
+  if (cases.length > 1) gainCard(cases);
   if (Object.keys(shown.paper).length) paperCard(shown);
 }
 
-function tally(run) {
-  const sums = {
-    right: 0,
-    reachable: 0,
-    unreachable: 0,
-    undecided: 0,
-    unknown: 0,
-    reach: 0,
-    support: 0,
-    solved: 0,
-    open: 0,
-  };
-  for (let i = 0; i < run.count; i++) {
-    sums[statusOf(run, i)]++;
-    if (tailVerdict(run, i) === "undecided") sums.open++;
-    if (!Number.isNaN(run.margins[i])) sums.solved++;
-    if (isReachable(run, i)) {
-      sums.reach++;
-      sums.support += run.support[i];
-    }
-  }
-  return sums;
-}
-
-function keyFigure(value, text, tip) {
+function keyFigure(value, text, scope, { tip = null, go = null } = {}) {
   const big = element("b"),
-    small = element("span");
+    small = element("span"),
+    about = element("small", { class: "scope" });
   big.textContent = value;
-  small.textContent = text;
-  return element("div", { class: "figure", tip }, big, small);
+  small.append(...glossed(text));
+  about.textContent = scope;
+  if (!go) return element("div", { class: "figure", tip }, big, small, about);
+  const made = element(
+    "button",
+    { type: "button", class: "figure go", tip: [...(tip || []), "click to see them"] },
+    big,
+    small,
+    about,
+  );
+  made.go = go;
+  return made;
 }
 
 // A share that is known up to the undecided: from what is proved to what is not excluded.
-function reachFigure(proved, open, total, text, tip) {
-  if (!open) return keyFigure(percent(proved / total), text, tip);
+function reachFigure(proved, open, total, text, scope, { tip, go }) {
+  if (!open) return keyFigure(percent(proved / total), text, scope, { tip, go });
   const low = (100 * proved) / total,
     high = (100 * (proved + open)) / total;
-  return keyFigure(`${low.toFixed(1)}–${high.toFixed(1)} %`, text, [
-    ...tip,
-    `${count(open)} more are undecided: proved to not excluded`,
-  ]);
+  return keyFigure(`${low.toFixed(1)}–${high.toFixed(1)} %`, text, scope, {
+    tip: [...tip, `${count(open)} more are undecided: proved to not excluded`],
+    go,
+  });
 }
 
-function drawFigures(run, shown) {
+function drawFigures(run) {
   // A node without an answer counts neither as reachable nor as unreachable.
   const sums = tally(run),
-    wrong = sums.reachable + sums.unreachable;
-  const best = bestRepair(shown);
+    wrong = sums.reachable + sums.unreachable,
+    scope = runScope(run),
+    best = bestHere(run);
+  const errors = `${caseScope(run)}${count(run.count - sums.right)} errors`;
   byId("key-figures").replaceChildren(
-    keyFigure(count(run.count), `${run.selection}, ${run.classCount} classes`),
-    keyFigure(percent(sums.right / run.count), "frozen model right", [
-      `${count(sums.right)} of ${count(run.count)} nodes`,
-    ]),
-    reachFigure(sums.reach, sums.open, sums.solved + sums.open, "true class reachable", [
-      "Some reweighting of the frozen messages makes the true class win",
-      `${count(sums.reach)} of ${count(sums.solved + sums.open)} nodes`,
-    ]),
-    reachFigure(sums.reachable, sums.undecided, wrong + sums.undecided, "of errors reachable", [
-      `${count(sums.reachable)} of ${count(wrong + sums.undecided)} errors ` +
-        "could be mended by reweighting alone",
-    ]),
-    keyFigure(figure(sums.support / sums.reach, 2), "terms in a witness, on average"),
-    ...(best ? [keyFigure(`${best.mean.toFixed(1)} %`, `best repair: ${best.title}`)] : []),
+    keyFigure(count(run.count), `${run.selection}, ${run.classCount} classes`, scope, { go: {} }),
+    keyFigure(percent(sums.right / run.count), "frozen model right", scope, {
+      tip: [`${count(sums.right)} of ${count(run.count)} ${run.selection}`],
+      go: { status: "right" },
+    }),
+    reachFigure(sums.reach, sums.open, sums.solved + sums.open, "true class reachable", scope, {
+      tip: [
+        "Some reweighting of the frozen messages makes the true class win",
+        `${count(sums.reach)} of ${count(sums.solved + sums.open)} ${plural(run)}`,
+      ],
+      go: { status: "can" },
+    }),
+    reachFigure(
+      sums.reachable,
+      sums.undecided,
+      wrong + sums.undecided,
+      "of errors reachable",
+      errors,
+      {
+        tip: [
+          `${count(sums.reachable)} of ${count(wrong + sums.undecided)} errors ` +
+            "could be mended by reweighting alone",
+        ],
+        go: { status: "reachable" },
+      },
+    ),
+    keyFigure(
+      figure(sums.support / sums.reach, 2),
+      "terms in a witness, on average",
+      `${caseScope(run)}${count(sums.reach)} reachable ${plural(run)}`,
+    ),
+    ...(best
+      ? [
+          keyFigure(
+            `${ownAccuracy(run, run.repairs[best.j].key).toFixed(1)} %`,
+            `right with the best repair, ${best.title}`,
+            scope,
+            { go: { repair: `${best.j} corrected` }, tip: [`${count(best.corrected)} corrected`] },
+          ),
+        ]
+      : []),
   );
 }
 
 function drawStudyFigures(cases, shown) {
-  const best = bestRepair(shown);
+  const best = bestRepair(shown),
+    scope = methodScope(shown);
   byId("key-figures").replaceChildren(
-    keyFigure(count(cases.length), cases.length === 1 ? "case" : "cases"),
+    keyFigure(count(cases.length), cases.length === 1 ? "case" : "cases", "the whole study"),
     keyFigure(
       `${momentsOf(shown.methods[0].values).mean.toFixed(1)} %`,
-      `${shown.dataset} × ${shown.backbone}: ${shown.methods[0].title}`,
+      shown.methods[0].title,
+      scope,
     ),
-    ...(best ? [keyFigure(`${best.mean.toFixed(1)} %`, `best repair: ${best.title}`)] : []),
+    ...(best ? [keyFigure(`${best.mean.toFixed(1)} %`, `best repair: ${best.title}`, scope)] : []),
   );
 }
 
@@ -119,19 +140,37 @@ function bestRepair(shown) {
   return means.sort((a, b) => b.mean - a.mean)[0];
 }
 
-function accuracyCard(shown) {
-  const rows = shown.methods.map((method, j) => ({
-    title: method.title,
-    values: method.values,
-    paper: method.paper,
-    look: lookOf(method.key, method.kind, j - 1),
-  }));
-  const splits = shown.methods[0].values.length;
+// The means of the stored splits; with a run its own model's numbers as rings among them.
+function accuracyCard(run, shown) {
+  const own = ownSplit(run, shown) >= 0 || (run && shown.methods[0].splits.length === 1);
+  const rows = shown.methods.map((method, j) => {
+    const place = run ? run.repairs.findIndex((repair) => repair.key === method.key) : -1;
+    const here = run && own ? ownAccuracy(run, method.key) : null;
+    return {
+      title: method.title,
+      values: method.values,
+      paper: method.paper,
+      own: method.values.length > 1 || changedFrom(method.values[0], here) ? here : null,
+      look: lookOf(method.key, method.kind, j - 1),
+      go: here === null ? null : place < 0 ? { status: "wrong" } : { repair: `${place} wrong` },
+      goWords: "click to see the nodes that it gets wrong",
+    };
+  });
+  const ring =
+    run && known(run.split) ? `split ${run.split}, this page's model` : "this page's model";
   chartCard(
     "Accuracy",
-    `${shown.dataset} × ${shown.backbone}, test nodes, ${splits} split${splits > 1 ? "s" : ""}`,
-    (width) => dotPlot(width, rows, "test accuracy (%)"),
+    shown.methods[0].values.length > 1
+      ? "One row a method. The number is the mean over the splits; every split is a faint dot"
+      : "One row a method",
+    (width) => dotPlot(width, rows, `accuracy on ${shown.on} (%)`, "split", [0, 100], ring),
+    { scope: methodScope(shown) },
   );
+}
+
+// A stored number that the page's own model does not repeat, by more than rounding.
+function changedFrom(stored, here) {
+  return here !== null && Math.abs(stored - here) > 1e-6;
 }
 
 // Every method's lead over the frozen model, one dot a case.
@@ -152,46 +191,42 @@ function gainCard(cases) {
   if (!gains.size) return;
   chartCard(
     "Gain over Frozen, all cases",
-    `Difference of test accuracies, each case the mean of its splits; ${count(cases.length)} cases`,
+    "Difference of accuracies, one dot a case",
     (width) =>
       dotPlot(width, [...gains.values()], "points of accuracy over Frozen", "case", [-100, 100]),
+    { scope: studyScope(cases) },
   );
 }
 
 function movesCard(run) {
   if (!run.repairs.length) return;
-  const rows = run.repairs.map((repair) => {
-    const row = { title: repair.title, corrected: 0, broken: 0, kept: 0, missed: 0, within: 0 };
-    for (let i = 0; i < run.count; i++) {
-      const outcome = outcomeOf(run, repair, i);
-      row[outcome]++;
-      if (outcome === "corrected" && isReachable(run, i)) row.within++;
-    }
-    return row;
-  });
+  const rows = run.repairs.map((_, j) => outcomesOf(run, j));
   chartCard(
     "What each repair moved",
-    `Nodes of this split whose prediction became right or wrong, of ${count(run.count)}`,
+    "Predictions that became right or wrong. A bar shows its nodes",
     (width) => movesPlot(width, rows, run.count),
+    { scope: runScope(run) },
   );
 }
 
-// With several cases or splits one dot each; with a single run one dot a class.
+// With several cases one dot each; with a single case one dot a class.
 function reachCard(run, cases, index) {
   const reached = cases.filter((entry) => entry.reach.true_class_reach);
-  if (reached.length > 1) {
-    const dots = reached.map((entry) => caseDot(entry, entry === cases[index]));
+  if (run)
     chartCard(
-      "Reach and accuracy",
-      "One dot a case; above the dashed line there is evidence that the frozen model does not use",
-      (width) => scatter(width, dots, "frozen test accuracy (%)", "true-class reach (%)"),
-    );
-  } else if (run) {
-    chartCard(
-      "Reach and accuracy",
+      "Reach and accuracy, by class",
       "One dot a true class, its size the number of nodes; the height above the dashed line is " +
         "evidence that the frozen model does not use",
       (width) => scatter(width, classDots(run), "frozen accuracy (%)", "true-class reach (%)"),
+      { scope: runScope(run) },
+    );
+  if (reached.length > 1) {
+    const dots = reached.map((entry) => caseDot(entry, entry === cases[index]));
+    chartCard(
+      "Reach and accuracy, all cases",
+      "One dot a case; above the dashed line there is evidence that the frozen model does not use",
+      (width) => scatter(width, dots, "frozen accuracy (%)", "true-class reach (%)"),
+      { scope: studyScope(reached) },
     );
   }
 }
@@ -229,12 +264,14 @@ function classDots(run) {
             y: (100 * reach) / n,
             text: run.shortClasses[c],
             size: 4 + 9 * Math.sqrt(n / most),
+            go: { label: String(c) },
             tip: [
               run.classes[c],
               `${count(n)} nodes`,
               `frozen accuracy ${percent(right / n)}`,
               `true-class reach ${percent(reach / n)}` +
                 (open ? ` proved, ${percent((reach + open) / n)} not excluded` : ""),
+              "click to see them",
             ],
           },
         ]
@@ -262,7 +299,7 @@ function paperCard(shown) {
       }),
     );
   table.append(
-    element("thead", {}, line("th", ["", "Here", "Deviation", "Published", "Difference"])),
+    element("thead", {}, line("th", ["Quantity", "Here", "Deviation", "Published", "Difference"])),
     body,
   );
   const add = (title, values, paper) => {
@@ -281,11 +318,10 @@ function paperCard(shown) {
   for (const method of shown.methods)
     add(`${method.title}, accuracy (%)`, method.values, method.paper);
   for (const [key, title] of PAPER_ROWS) add(title, shown.reach[key], shown.paper[key]);
-  const splits = shown.methods[0].values.length;
   chartCard(
     "Beside the published numbers",
-    `${shown.dataset} × ${shown.backbone}, means over ${splits} split${splits > 1 ? "s" : ""} ` +
-      "(published: ten)",
+    "Published: test nodes, means over ten splits",
     () => table,
+    { scope: methodScope(shown), table: true },
   );
 }

@@ -3,16 +3,16 @@
 const MOST_VERTICES = 400;
 
 function viewOf(node, kind, one, two) {
-  if (node.run.classCount === 2) return marginView(node, one, one);
   if (kind === "spread") return spreadView(node);
   return kind === "three" ? threeClassView(node, one, two) : marginView(node, one, two);
 }
 
-function drawPolytope(width, height, node, view, whatIf, hidden, zoom) {
+// `choice` is {fit, edges}: what is in sight, or the frame's edges where somebody moved it.
+function drawPolytope(width, height, node, view, whatIf, hidden, choice) {
   const svg = canvas(
     width,
     height,
-    `${node.run.tail ? "Predictions" : "Evidence polytope"} of node ${nodeName(node.run, node.id)}`,
+    `${node.run.tail ? "Predictions" : "Evidence polytope"} of ${titled(node.run, node.id)}`,
   );
   const hull = polytopeHull(node, view);
   const points = node.points
@@ -22,19 +22,14 @@ function drawPolytope(width, height, node, view, whatIf, hidden, zoom) {
       look: lookOf(point.key, point.kind, j - 2),
     }))
     .filter((point) => !hidden.has(point.key) || point.key === "frozen");
-  const shifts = points
-    .filter((point) => hull.length && point.kind === "shift" && !NODE_ONLY.has(point.key))
-    .slice(0, 1);
-  const frame = zoomed(
-    frameOf(hull, points, shifts, node, view, width, height),
-    zoom,
-    points[0].at,
-  );
-  const inside = shape("g", { "clip-path": "url(#plane-clip)" });
+  const shifted = shiftedHulls(hull, points);
+  const frame = planeFrame({ node, view, hull, points, shifted, width, height }, choice);
+  const edge = `plane-clip-${++clips}`,
+    inside = shape("g", { "clip-path": `url(#${edge})` });
   svg.append(
     shape(
       "clipPath",
-      { id: "plane-clip" },
+      { id: edge },
       shape("rect", {
         x: frame.box.left,
         y: frame.box.top,
@@ -43,7 +38,8 @@ function drawPolytope(width, height, node, view, whatIf, hidden, zoom) {
       }),
     ),
   );
-  drawRegions(svg, view, frame, node);
+  const placed = [];
+  drawRegions(svg, view, frame, node, placed);
   drawAxes(svg, view, frame);
   svg.append(inside);
   if (hull.length)
@@ -56,10 +52,11 @@ function drawPolytope(width, height, node, view, whatIf, hidden, zoom) {
           "stroke:var(--true);stroke-width:1.8;stroke-linejoin:round",
       }),
     );
-  for (const point of shifts) drawShiftedHull(inside, hull, point, node, view, frame);
+  for (const point of points)
+    if (shifted.has(point.key)) drawShiftedHull(inside, shifted.get(point.key), point, frame);
   drawVertices(inside, node, view, frame);
-  drawPoints(inside, points, frame, node);
-  const moving = shape("g", { id: "what-if-point" });
+  drawPoints(inside, points, frame, node, placed);
+  const moving = shape("g", { id: choice.quiet ? null : "what-if-point" });
   inside.append(moving);
   const move = (logits, shown) => {
     moving.replaceChildren();
@@ -78,7 +75,30 @@ function drawPolytope(width, height, node, view, whatIf, hidden, zoom) {
     );
   };
   move(whatIf.logits, whatIf.touched);
-  return { svg, move, frame };
+  return { svg, move, frame, home: points[0].at };
+}
+
+// Every picture clips at a frame of its own name.
+let clips = 0;
+
+// The hull moved by the first drawn translation of the whole message set.
+function shiftedHulls(hull, points) {
+  const found = points.find((point) => point.kind === "shift" && !NODE_ONLY.has(point.key));
+  if (!hull.length || !found) return new Map();
+  const from = points[0].at,
+    shift = [found.at[0] - from[0], found.at[1] - from[1]];
+  return new Map([[found.key, hull.map((p) => [p[0] + shift[0], p[1] + shift[1]])]]);
+}
+
+function planeFrame({ node, view, hull, points, shifted, width, height }, choice) {
+  const box = { left: 62, right: width - 14, top: 14, bottom: height - 42 };
+  if (choice.edges) return { ...frameWith(box, ...choice.edges), width };
+  const terms = hull.length
+    ? []
+    : shownTerms(node, MOST_VERTICES).map((k) => positionIn(view, vertexLogits(node, k)));
+  const zero = view.regions.length === 3 ? [[0, 0]] : [];
+  const seen = inSight({ hull, terms, points, shifted, zero }, choice.fit);
+  return { ...frameAround(seen, box, view.equal), width };
 }
 
 function positionIn(view, logits) {
@@ -88,65 +108,7 @@ function path(points, frame) {
   return points.map((p) => `${frame.x(p[0]).toFixed(2)},${frame.y(p[1]).toFixed(2)}`).join(" ");
 }
 
-// What must be in the picture: the hull, every point, the shifted hull and the boundary.
-function frameOf(hull, points, shifts, node, view, width, height) {
-  const seen = [...hull, ...points.map((point) => point.at)];
-  if (!hull.length)
-    for (const k of shownTerms(node, MOST_VERTICES))
-      seen.push(positionIn(view, vertexLogits(node, k)));
-  const frozen = points[0].at;
-  for (const { at } of shifts)
-    for (const p of hull) seen.push([p[0] + at[0] - frozen[0], p[1] + at[1] - frozen[1]]);
-  if (view.regions.length === 3) seen.push([0, 0]);
-  const box = { left: 54, right: width - 14, top: 14, bottom: height - 42 };
-  let [left, right] = padded(seen.map((p) => p[0])),
-    [bottom, top] = padded(seen.map((p) => p[1]));
-  if (node.run.classCount === 2) [bottom, top] = [-1, 1];
-  if (view.equal) {
-    const unit = Math.max(
-      (right - left) / (box.right - box.left),
-      (top - bottom) / (box.bottom - box.top),
-    );
-    const addX = (unit * (box.right - box.left) - (right - left)) / 2,
-      addY = (unit * (box.bottom - box.top) - (top - bottom)) / 2;
-    left -= addX;
-    right += addX;
-    bottom -= addY;
-    top += addY;
-  }
-  return frameWith(box, left, right, bottom, top);
-}
-
-function frameWith(box, left, right, bottom, top) {
-  const x = scale(left, right, box.left, box.right);
-  const y = scale(bottom, top, box.bottom, box.top);
-  return { box, left, right, bottom, top, x, y };
-}
-
-// The frame around the frozen point, `zoom.by` times closer and moved by `zoom.across`, `zoom.up`
-// frame widths.
-function zoomed(frame, zoom, centre) {
-  if (zoom.by === 1 && !zoom.across && !zoom.up) return frame;
-  const wide = (frame.right - frame.left) / zoom.by,
-    high = (frame.top - frame.bottom) / zoom.by;
-  const t = 1 - 1 / zoom.by;
-  const x = ((1 - t) * (frame.left + frame.right)) / 2 + t * centre[0] + zoom.across * wide;
-  const y = ((1 - t) * (frame.bottom + frame.top)) / 2 + t * centre[1] + zoom.up * high;
-  return frameWith(frame.box, x - wide / 2, x + wide / 2, y - high / 2, y + high / 2);
-}
-
-function padded(values) {
-  let low = Infinity,
-    high = -Infinity;
-  for (const v of values) {
-    if (v < low) low = v;
-    if (v > high) high = v;
-  }
-  const pad = 0.09 * (high - low) || 0.5;
-  return [low - pad, high + pad];
-}
-
-function drawRegions(svg, view, frame, node) {
+function drawRegions(svg, view, frame, node, placed) {
   const total = (frame.right - frame.left) * (frame.top - frame.bottom);
   view.regions.forEach((region, k) => {
     const polygon = regionPolygon(view, k, frame);
@@ -163,21 +125,22 @@ function drawRegions(svg, view, frame, node) {
     if (areaOf(polygon) < 0.02 * total) return;
     const { box } = frame,
       [x, y, anchor] = regionCorner(polygon, frame);
-    const title =
-      region.role === "true"
-        ? `${className(node.run, region.c)} wins (true class)`
-        : `${className(node.run, region.c)} wins`;
+    const brief = `${className(node.run, region.c)} wins`,
+      full = region.role === "true" ? `${brief} (true class)` : brief,
+      most = (box.right - box.left) * 0.46,
+      title = textWidth(full, 12, 650) <= most ? full : brief;
+    const at = Math.min(box.right - 6, Math.max(box.left + 6, x)),
+      wide = Math.min(most, textWidth(title, 12, 650)),
+      start = at - { start: 0, middle: wide / 2, end: wide }[anchor];
+    const spot = [start, y - 11, start + wide, y + 4];
+    if (!isFree(spot, placed, box)) return; // The caption names the classes.
+    placed.push(spot);
     svg.append(
-      words(
-        Math.min(box.right - 6, Math.max(box.left + 6, x)),
-        y,
-        shorten(title, (box.right - box.left) * 0.45),
-        {
-          class: "halo bold",
-          "text-anchor": anchor,
-          style: `fill:var(--${region.role})`,
-        },
-      ),
+      roomy(at, y, title, most, {
+        class: "halo bold region-name",
+        "text-anchor": anchor,
+        style: `fill:var(--${region.role}-text)`,
+      }),
     );
   });
 }
@@ -245,13 +208,13 @@ function drawAxes(svg, view, frame) {
       }),
     );
   svg.append(
-    words((box.left + box.right) / 2, box.bottom + 34, shorten(view.xTitle, box.right - box.left), {
+    roomy((box.left + box.right) / 2, box.bottom + 34, view.xTitle, box.right - box.left, {
       class: "muted",
       "text-anchor": "middle",
     }),
   );
   svg.append(
-    words(0, 0, shorten(view.yTitle, box.bottom - box.top), {
+    roomy(0, 0, view.yTitle, box.bottom - box.top, {
       class: "muted",
       "text-anchor": "middle",
       transform: `translate(13 ${(box.top + box.bottom) / 2}) rotate(-90)`,
@@ -259,12 +222,10 @@ function drawAxes(svg, view, frame) {
   );
 }
 
-function drawShiftedHull(svg, hull, point, node, view, frame) {
-  const frozen = positionIn(view, node.frozen);
-  const moved = hull.map((p) => [p[0] + point.at[0] - frozen[0], p[1] + point.at[1] - frozen[1]]);
+function drawShiftedHull(svg, hull, point, frame) {
   svg.append(
     shape("polygon", {
-      points: path(moved, frame),
+      points: path(hull, frame),
       class: "shifted-hull dash",
       tip: [`Polytope shifted by ${point.title}`, "same shape, every mixture moved alike"],
       style: `fill:none;stroke:var(${point.look[1]});stroke-width:1.8;stroke-linejoin:round`,

@@ -3,7 +3,7 @@
 function drawHead(node) {
   const { run } = node,
     title = element("h2");
-  title.textContent = `Node ${nodeName(run, node.id)}`;
+  title.textContent = titled(run, node.id);
   const fact = (name, value) => {
     const made = element("span"),
       strong = element("b");
@@ -14,10 +14,12 @@ function drawHead(node) {
   const facts = element(
     "div",
     { class: "facts" },
-    fact("true class", className(run, node.label)),
-    fact("frozen prediction", className(run, node.predicted)),
-    fact("degree", String(run.degree[node.i])),
-    fact("neighbours of its class", percent(run.homophily[node.i], 0)),
+    fact("true class", bareClass(run, node.label)),
+    fact("frozen model predicts", className(run, node.predicted)),
+    fact(run.graph_starts ? "nodes" : "degree", String(run.degree[node.i])),
+    ...(run.graph_starts
+      ? []
+      : [fact("neighbours of its class", percent(run.homophily[node.i], 0))]),
     fact("terms", count(node.count)),
   );
   byId("node-head").replaceChildren(title, facts);
@@ -40,7 +42,7 @@ function supportWords(node) {
   return joined(
     active.map((k) => {
       const source = sourceOf(node, k),
-        who = source === node.id ? "itself" : `node ${nodeName(run, source)}`;
+        who = senderWords(node, source);
       const share = percent(node.witness[k] / node.mass[node.group[k]], 0);
       return `${who} (${share}${run.groupCount > 1 ? ` of ${run.groups[node.group[k]]}` : ""})`;
     }),
@@ -253,10 +255,10 @@ function drawLogits(box, width, node, whatIf, hidden) {
       role = roleOf(c);
     heights.set(c, y);
     svg.append(
-      words(left - 9, y + 4, shorten(className(node.run, c), left - 9), {
+      roomy(left - 9, y + 4, className(node.run, c), left - 11, {
         "text-anchor": "end",
         class: role === "other" ? "small muted" : "small bold",
-        style: role === "other" ? null : `fill:var(--${role})`,
+        style: role === "other" ? null : `fill:var(--${role}-text)`,
       }),
     );
     svg.append(shape("line", { x1: left, x2: width - 10, y1: y, y2: y, class: "grid" }));
@@ -295,9 +297,11 @@ function drawLogits(box, width, node, whatIf, hidden) {
   return move;
 }
 
-// What is drawn at first: the frozen model, the oracle, reweighting and the first translation.
+// What is drawn at first: the frozen model, the oracle, reweighting, and one translation: of the
+// message set where there is one, for it moves the whole polytope.
 function hiddenAtFirst(run) {
-  const shift = run.repairs.find((repair) => repair.kind === "shift");
+  const shifts = run.repairs.filter((repair) => repair.kind === "shift"),
+    shift = shifts.find((repair) => !NODE_ONLY.has(repair.key)) || shifts[0];
   return new Set(
     run.repairs
       .filter((repair) => repair.kind !== "coefficients" && repair !== shift)

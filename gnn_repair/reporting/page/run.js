@@ -18,13 +18,20 @@ function openRun(payload) {
   run.repairs = payload.run.repairs.map((repair, j) => ({
     ...repair,
     logits: arrays[`repair_${j}_logits`],
-    coefficients: arrays[`repair_${j}_coefficients`],
+    place: j,
     predictions: arrays[`repair_${j}_predictions`],
   }));
   // "class 7" is "7" where room is short.
   run.shortClasses = run.classes.map((name) => name.replace(/^class (?=\d+$)/, ""));
+  // Nodes that can be opened come first; the overview counts all of them.
+  run.explored ??= run.count;
   run.position = new Map();
-  for (let i = 0; i < run.count; i++) run.position.set(run.nodes[i], i);
+  for (let i = 0; i < run.explored; i++) run.position.set(run.nodes[i], i);
+  // How much node i changed between what is compared; nothing is compared at first.
+  run.changed = () => 0;
+  // Where the terms of node i lie: in one piece, unless parts of them are read on demand.
+  const whole = { ...arrays, from: 0 };
+  run.termsOf = () => whole;
   if (arrays.edge_sources) run.neighbours = neighboursOf(run);
   return run;
 }
@@ -54,9 +61,28 @@ function neighboursOf(run) {
 function className(run, index) {
   return index < 0 ? "unlabelled" : run.classes[index];
 }
+// After the word "class": "class 7" is "7" there, other names are as they are.
+function bareClass(run, index) {
+  return index < 0 ? "unknown" : run.shortClasses[index];
+}
 function nodeName(run, node) {
   if (run.graph_starts) return pooledName(run, node);
   return run.names ? run.names[node] : String(node);
+}
+// A sender that is no recipient's like: it has a name, and neither class nor prediction.
+function isForeign(run, source) {
+  return run.labels[source] < 0 && run.predictions[source] < 0;
+}
+function senderWords(node, source) {
+  if (source === node.id) return "itself";
+  const name = nodeName(node.run, source);
+  return node.run.names && isForeign(node.run, source) ? name : `node ${name}`;
+}
+function plural(run) {
+  return `${run.noun}s`;
+}
+function titled(run, node) {
+  return `${run.noun[0].toUpperCase()}${run.noun.slice(1)} ${nodeName(run, node)}`;
 }
 function isRight(run, i) {
   return run.predictions[run.nodes[i]] === run.labels[run.nodes[i]];
@@ -85,6 +111,21 @@ const STATUS_WORDS = {
   unknown: ["?", "wrong, not solved"],
 };
 
+// The lead of the true class when frozen, of every node; computed when first asked for.
+function frozenMargins(run) {
+  run.leads ||= Float64Array.from({ length: run.explored }, (_, i) =>
+    leadIn(run, run.frozen_logits, i),
+  );
+  return run.leads;
+}
+function repairMargin(run, j, i) {
+  return leadIn(run, run.repairs[j].logits, i);
+}
+function leadIn(run, logits, i) {
+  const C = run.classCount;
+  return verdictOf(logits.subarray(i * C, i * C + C), run.labels[run.nodes[i]]).margin;
+}
+
 // What a repair did to node i: corrected, broken, kept right or kept wrong.
 function outcomeOf(run, repair, i) {
   const now = repair.predictions[i] === run.labels[run.nodes[i]];
@@ -97,18 +138,19 @@ function openNode(run, i) {
   const C = run.classCount,
     G = run.groupCount,
     base = i * G;
-  const first = run.segments[base],
-    last = run.segments[base + G];
+  const terms = run.termsOf(i),
+    first = run.segments[base] - terms.from,
+    last = run.segments[base + G] - terms.from;
   const node = { run, i, id: run.nodes[i], label: run.labels[run.nodes[i]], count: last - first };
   node.predicted = run.predictions[node.id];
   node.beta = Float64Array.from(run.fixed_logits.subarray(i * C, i * C + C));
-  node.alpha = Float64Array.from(run.coefficients.subarray(first, last));
-  node.rows = run.rows.subarray(first, last);
+  node.alpha = Float64Array.from(terms.coefficients.subarray(first, last));
+  node.rows = terms.rows.subarray(first, last);
   node.group = new Uint8Array(node.count);
   node.bounds = [];
   for (let g = 0; g < G; g++) {
-    const low = run.segments[base + g] - first,
-      high = run.segments[base + g + 1] - first;
+    const low = run.segments[base + g] - run.segments[base],
+      high = run.segments[base + g + 1] - run.segments[base];
     node.bounds.push([low, high]);
     node.group.fill(g, low, high);
   }
@@ -119,13 +161,13 @@ function openNode(run, i) {
   }
   node.weights = Float64Array.from(run.rival_weights.subarray(i * C, i * C + C));
   node.frozen = Float64Array.from(run.frozen_logits.subarray(i * C, i * C + C));
-  if (run.tail) node.alone = run.alone_logits.subarray(first * C, last * C);
-  node.points = pointsOf(node, first, last);
+  if (run.tail) node.alone = terms.alone_logits.subarray(first * C, last * C);
+  node.points = pointsOf(node, terms, first, last);
   return node;
 }
 
 // The named predictions of a node: frozen, oracle and every repair.
-function pointsOf(node, first, last) {
+function pointsOf(node, terms, first, last) {
   const { run, i } = node,
     C = run.classCount;
   const points = [
@@ -139,8 +181,8 @@ function pointsOf(node, first, last) {
   }
   for (const repair of run.repairs) {
     const logits = Float64Array.from(repair.logits.subarray(i * C, i * C + C));
-    const coefficients =
-      repair.coefficients && Float64Array.from(repair.coefficients.subarray(first, last));
+    const all = terms[`repair_${repair.place}_coefficients`],
+      coefficients = all && Float64Array.from(all.subarray(first, last));
     points.push({ key: repair.key, title: repair.title, kind: repair.kind, logits, coefficients });
   }
   for (const point of points) Object.assign(point, verdictOf(point.logits, node.label));

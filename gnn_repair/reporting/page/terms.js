@@ -37,6 +37,7 @@ function termColumns(node, weights) {
     "α frozen",
     (k) => node.alpha[k],
     (k) => figure(node.alpha[k], 4),
+    "weight",
   );
   for (const point of node.points) {
     if (!point.coefficients || point.key === "frozen") continue;
@@ -46,6 +47,7 @@ function termColumns(node, weights) {
       `λ ${point.title.toLowerCase()}`,
       (k) => lambda[k],
       (k) => (lambda[k] > ACTIVE ? figure(lambda[k], 4) : "·"),
+      "weight",
     );
   }
   const c = node.label;
@@ -101,15 +103,16 @@ function drawTerms(node, state, whatIf, onMove) {
   const heavy = (k) => (node.witness[k] > ACTIVE ? 1 : 0);
   const sign = state.descending ? -1 : 1,
     values = Float64Array.from(order, sorted.value),
-    first = Uint8Array.from(order, state.sort ? () => 0 : heavy);
-  order.sort((a, b) => first[b] - first[a] || sign * (values[a] - values[b]));
+    ahead = Uint8Array.from(order, state.sort ? () => 0 : heavy);
+  order.sort((a, b) => ahead[b] - ahead[a] || sign * (values[a] - values[b]));
   const shown = state.all ? order : order.slice(0, FIRST_ROWS);
-  const table = element("table");
+  const first = columns.findIndex((column) => column.kind === "margin"),
+    table = element("table", { "data-wide": first + (node.run.tail ? 0 : 1) });
   const body = element("tbody"),
     sliders = new Map(),
     live = [];
   for (const k of shown) body.append(termRow(node, k, columns, whatIf, sliders, live, onMove));
-  if (!node.run.tail) body.append(...summaryRows(node, columns, live));
+  body.append(...summaryRows(node, columns, order.slice(shown.length), live));
   table.append(termHead(columns, state, sorted), body);
   byId("terms").replaceChildren(table);
   moreLine(node, shown.length, state);
@@ -129,11 +132,13 @@ function termHead(columns, state, sorted) {
   const row = element("tr", {}, ...(state.fixed ? [] : [slide]));
   for (const column of columns) {
     const button = element("button", { type: "button", onclick: () => state.sortBy(column.key) });
-    button.textContent = column.title;
+    if (column.kind === "weight") button.append(...glossed(column.title));
+    else button.textContent = column.title;
     row.append(
       element(
         "th",
         {
+          scope: "col",
           class: column.kind === "text" ? "text" : "",
           "aria-sort":
             state.sort && column === sorted
@@ -170,15 +175,21 @@ function termRow(node, k, columns, whatIf, sliders, live, onMove) {
     "data-term": k,
     disabled: high - low === 1 ? "" : null,
     "aria-label": `Share of mass on node ${nodeName(node.run, sourceOf(node, k))}`,
-    oninput: () => onMove(k, Number(input.value) * node.mass[group]),
+    oninput: () => onMove(k, Number(input.value) * node.mass[group], false),
+    onchange: () => onMove(k, Number(input.value) * node.mass[group], true),
   });
   input.value = share;
-  const output = element("output");
+  // Moving one slider moves others: what is announced is the mixture, once.
+  const output = element("output", { "aria-live": "off" });
   output.textContent = percent(share);
   if (!node.run.tail) sliders.set(k, { input, output });
   const row = element(
     "tr",
-    { class: node.witness[k] > ACTIVE ? "active" : null, "data-term": k },
+    {
+      class: node.witness[k] > ACTIVE ? "active" : null,
+      "data-term": k,
+      tip: () => termLines(node, k),
+    },
     ...(node.run.tail ? [] : [element("td", { class: "slide" }, input, " ", output)]),
   );
   for (const column of columns) {
@@ -187,6 +198,7 @@ function termRow(node, k, columns, whatIf, sliders, live, onMove) {
       cell.textContent = column.text(k);
       cell.className =
         column.kind === "margin" ? (column.value(k) >= 0 ? "positive" : "negative") : column.kind;
+      if (column.kind === "text") cell.tip = [column.text(k)];
     };
     write();
     if (column.key === "label")
@@ -202,30 +214,45 @@ function termRow(node, k, columns, whatIf, sliders, live, onMove) {
   return row;
 }
 
-// The fixed part and the total, so that a column can be added up.
-function summaryRows(node, columns, live) {
-  const c = node.label;
-  const line = (title, value) => {
-    const cells = [element("td", { class: "slide" })];
+// What is not listed, the fixed part and the total, so that every column adds up on screen.
+function summaryRows(node, columns, rest, live) {
+  const { run } = node,
+    c = node.label,
+    every = Array.from({ length: node.count }, (_, k) => k);
+  const added = (column, terms) => terms.reduce((sum, k) => sum + column.value(k), 0);
+  const weighs = (column) => column.kind === "weight",
+    leads = (column) => column.kind === "margin" && !run.tail;
+  const line = (kind, title, value, counts) => {
+    const cells = run.tail ? [] : [element("td", { class: "slide" })];
     columns.forEach((column, j) => {
-      const cell = element("td", { class: j ? "" : "text" });
+      const cell = element("td", { class: j ? "" : "text", tip: j ? null : [title] });
       const write = () => {
-        cell.textContent =
-          j === 0 ? title : column.kind === "margin" ? signed(value(column), 3) : "";
+        if (j === 0) cell.replaceChildren(...glossed(title));
+        else if (counts(column)) cell.textContent = cellText(column, value(column));
       };
       write();
       if (column.kind === "margin") live.push(write);
       cells.push(cell);
     });
-    return element("tr", { class: "total" }, ...cells);
+    return element("tr", { class: "total", "data-row": kind }, ...cells);
   };
   const fixed = (column) => node.beta[c] - node.beta[column.rival];
-  const total = (column) => {
-    let sum = fixed(column);
-    for (let k = 0; k < node.count; k++) sum += column.value(k);
-    return sum;
-  };
-  return [line("fixed part β", fixed), line("margin", total)];
+  const others = `${count(rest.length)} other term${rest.length > 1 ? "s" : ""}`;
+  const both = (column) => weighs(column) || leads(column);
+  return [
+    ...(rest.length ? [line("other", others, (column) => added(column, rest), both)] : []),
+    ...(run.tail ? [] : [line("fixed", "fixed part β", fixed, leads)]),
+    line(
+      "total",
+      run.tail ? "sum" : "sum: mass, margin",
+      (column) => added(column, every) + (leads(column) ? fixed(column) : 0),
+      both,
+    ),
+  ];
+}
+
+function cellText(column, value) {
+  return column.kind === "margin" ? signed(value, 3) : figure(value, 4);
 }
 
 function moreLine(node, shown, state) {
@@ -235,8 +262,7 @@ function moreLine(node, shown, state) {
   const button = element("button", { type: "button", onclick: state.showAll });
   button.textContent = `Show all ${count(node.count)} terms`;
   line.append(
-    `${count(shown)} of ${count(node.count)} terms; ` +
-      "the others share what is left of their group's mass. ",
+    `${count(shown)} of ${count(node.count)} terms are listed, the others added up. `,
     button,
   );
 }

@@ -144,6 +144,17 @@ class InPlace(Body):
         return self.head(global_add_pool(x, batch))
 
 
+class OtherNames(Body):
+    """The graph of every node under another name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch_idx: Tensor) -> Tensor:
+        return self.head(global_mean_pool(self.nodes(x, edge_index), batch_idx))
+
+
 class WithGlobals(Body):
     """Attributes of the graph stand beside the pooled vector."""
 

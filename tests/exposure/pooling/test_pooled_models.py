@@ -14,6 +14,7 @@ from pool_models import (
     SIZES,
     WIDTH,
     Alone,
+    OtherNames,
     Pooled,
     batch_of,
     one,
@@ -200,6 +201,17 @@ def test_a_pool_by_max_beside_a_mean_is_said_to_stay() -> None:
     found = gr.expose(built("max beside mean"), batch_of())
     assert "pooled by max is no weighted sum" in str(found)
     assert "max" not in str(gr.expose(built("attention"), batch_of()))  # only inside its softmax
+
+
+def test_the_batch_vector_goes_by_other_names() -> None:
+    torch.manual_seed(0)
+    exposure = gr.expose(OtherNames().double(), batch_of())
+    assert "batch_idx=data.batch" in exposure.called
+    assert exposure.called.endswith("its one logit z a graph as the two classes (0, z)")
+    assert str(exposure).splitlines()[1].startswith("  11 graphs with 59 nodes, 2 classes")
+    one = ring(5, 0, 0)
+    one.x = one.x.double()
+    assert "1 graph with 5 nodes" in repr(gr.expose(OtherNames().double(), one))
 
 
 def test_graphs_are_graphs_whatever_their_number() -> None:

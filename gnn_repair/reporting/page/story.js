@@ -1,0 +1,142 @@
+// The first screen: the page's story in a sentence with its own numbers, and where to start.
+
+function tally(run) {
+  const sums = {
+    right: 0,
+    reachable: 0,
+    unreachable: 0,
+    undecided: 0,
+    unknown: 0,
+    reach: 0,
+    support: 0,
+    solved: 0,
+    open: 0,
+  };
+  for (let i = 0; i < run.count; i++) {
+    sums[statusOf(run, i)]++;
+    if (tailVerdict(run, i) === "undecided") sums.open++;
+    if (!Number.isNaN(run.margins[i])) sums.solved++;
+    if (isReachable(run, i)) {
+      sums.reach++;
+      sums.support += run.support[i];
+    }
+  }
+  return sums;
+}
+
+function outcomesOf(run, j) {
+  const row = {
+    j,
+    title: run.repairs[j].title,
+    corrected: 0,
+    broken: 0,
+    kept: 0,
+    missed: 0,
+    within: 0,
+  };
+  for (let i = 0; i < run.count; i++) {
+    const outcome = outcomeOf(run, run.repairs[j], i);
+    row[outcome]++;
+    if (outcome === "corrected" && isReachable(run, i)) row.within++;
+  }
+  return row;
+}
+
+// The repair with the most right answers on this page's nodes.
+function bestHere(run) {
+  const rows = run.repairs.map((_, j) => outcomesOf(run, j));
+  return rows.sort((a, b) => b.corrected - b.broken - (a.corrected - a.broken))[0];
+}
+
+// A typical error: its evidence is there in more than one term, the best repair mends it, and its γ
+// is the middle one.
+function startNode(run) {
+  const best = bestHere(run);
+  const nodes = Array.from({ length: run.explored }, (_, i) => i);
+  const good = nodes.filter((i) => statusOf(run, i) === "reachable" && run.kept[i]);
+  const mended = best
+    ? good.filter((i) => outcomeOf(run, run.repairs[best.j], i) === "corrected")
+    : [];
+  const among = mended.length ? mended : good,
+    rich = among.filter((i) => run.support[i] > 1);
+  const choice = rich.length ? rich : among;
+  // In order of γ already.
+  return choice.length ? choice[Math.floor(choice.length / 2)] : 0;
+}
+
+function storySentence(run) {
+  const sums = tally(run),
+    wrong = run.count - sums.right,
+    best = bestHere(run);
+  if (!wrong) return `The frozen model is right about all ${count(run.count)} ${run.selection}.`;
+  const open = sums.undecided ? ` and for ${count(sums.undecided)} it is undecided` : "";
+  let text =
+    `${count(wrong)} of ${count(run.count)} ${run.selection} are wrong; for ` +
+    `${count(sums.reachable)} of them the evidence was there${open}`;
+  if (best)
+    text +=
+      `; the best repair, ${best.title}, fixes ${count(best.corrected)}` +
+      ` and breaks ${count(best.broken)} others`;
+  return `${text}.`;
+}
+
+function goButton(text, filters, tip) {
+  const made = element("button", { type: "button", class: "go", tip });
+  made.go = filters;
+  made.textContent = text;
+  return made;
+}
+
+function drawStory(run, study) {
+  const box = byId("story");
+  const sentence = element("p", { class: "lead", id: "story-sentence" }),
+    where = element("p", { class: "starts" });
+  if (!run) {
+    const named = count(study.cases.length);
+    sentence.textContent =
+      `${named} case${study.cases.length === 1 ? "" : "s"} of a study, without single nodes. ` +
+      "Choose a case to see its methods; “gnn-repair report --dataset … --backbone …” shows nodes.";
+    box.replaceChildren(sentence);
+    return;
+  }
+  sentence.textContent = storySentence(run);
+  const why = element("p", { class: "caption" });
+  why.append(
+    ...glossed(
+      "“The evidence was there” means: the model's own last messages, weighed differently but " +
+        "with the same mass in every group, make the true class win, and the witness shows how. " +
+        "Otherwise it is proved that no weights do. A term is one message; γ is the best lead.",
+    ),
+  );
+  const sums = tally(run),
+    first = run.nodes[startNode(run)];
+  where.append(
+    goButton(`Start with a typical error: ${run.noun} ${nodeName(run, first)} →`, {
+      node: String(first),
+    }),
+    ...(sums.reachable
+      ? [goButton(`${count(sums.reachable)} errors with evidence`, { status: "reachable" })]
+      : []),
+    ...(sums.unreachable
+      ? [goButton(`${count(sums.unreachable)} errors without`, { status: "unreachable" })]
+      : []),
+    ...(sums.undecided
+      ? [goButton(`${count(sums.undecided)} undecided`, { status: "undecided" })]
+      : []),
+  );
+  box.replaceChildren(sentence, why, where, glossary());
+}
+
+function glossary() {
+  const list = element("dl", { class: "glossary" });
+  for (const [word, meaning] of GLOSSARY) {
+    const term = element("dt"),
+      text = element("dd");
+    term.textContent = word;
+    text.textContent = meaning;
+    list.append(term, text);
+  }
+  const title = element("summary");
+  title.textContent = "Words of this page";
+  return element("details", {}, title, list);
+}

@@ -1,0 +1,200 @@
+"""The first screen, the glossary, and pictures that lead to their nodes."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from browser import missing
+from report_worlds import Moved, Tilted, make_exposure
+
+from gnn_repair.reporting import gather, report
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
+
+WORDS = ("γ", "α", "λ", "β", "term", "group", "witness", "reach")
+
+
+def test_the_story_is_told_in_the_page_s_numbers(browser, demo):
+    path, evidence = demo
+    wrong, reachable = ~evidence.right, evidence.margin > 1e-7
+    now = [item.predictions == evidence.true_class for item in evidence.corrections]
+    best = max(range(2), key=lambda j: now[j].sum())
+    title = evidence.corrections[best].title
+    browser.open(path)
+    assert browser.text("#story-sentence") == (
+        f"{wrong.sum()} of {len(wrong)} test nodes are wrong; for {(wrong & reachable).sum()} of "
+        f"them the evidence was there; the best repair, {title}, fixes "
+        f"{(wrong & now[best]).sum()} and breaks {(~wrong & ~now[best]).sum()} others."
+    )
+    start = browser.driver.find_element("css selector", "#story .starts button")
+    node = int(re.search(r"node (\d+)", start.text)[1])
+    start.click()
+    assert browser.selected() == node
+    i = int(np.flatnonzero(evidence.nodes == node)[0])
+    assert wrong[i] and reachable[i] and now[best][i]
+    assert evidence.support[i] > 1
+    browser.driver.back()
+    browser.driver.find_elements("css selector", "#story .starts button")[1].click()
+    assert browser.shown() == (wrong & reachable).sum()
+    assert browser.messages() == []
+
+
+def test_every_word_is_explained_on_hover_and_in_a_list(browser, demo):
+    path, evidence = demo
+    seen = {}
+    for fragment in ("", f"#node={evidence.nodes[0]}"):
+        browser.open(path, fragment)
+        seen |= dict(
+            browser.run(
+                "return [...document.querySelectorAll('.gloss')].filter(e => e.offsetParent).map(e"
+                " => { e.dispatchEvent(new PointerEvent('pointermove', {bubbles: true}));"
+                " return [e.textContent.toLowerCase(),"
+                "  document.getElementById('tip').lastChild.textContent]; })"
+            )
+        )
+        listed = browser.run(
+            "return [...document.querySelectorAll('.glossary dt')].map(e => e.textContent)"
+        )
+        assert fragment or listed == list(WORDS)
+    for word in WORDS:
+        found = [text for name, text in seen.items() if name.startswith(word)]
+        assert found and len(found[0]) > 20, word
+
+
+def test_a_tail_s_story_names_the_undecided(browser, tailed):
+    browser.open(tailed)
+    sentence = browser.text("#story-sentence")
+    wrong = int(sentence.split()[0])
+    there, open_ = map(int, re.search(r"for (\d+) of them .* for (\d+) it is", sentence).groups())
+    browser.run(
+        "[...document.querySelectorAll('#story button')].find(b =>"
+        " b.textContent.includes('undecided')).click()"
+    )
+    assert browser.shown() == open_ > 0
+    for status, expected in (("wrong", wrong), ("reachable", there)):
+        browser.choose("#filter-status", status)
+        assert browser.shown() == expected
+    total = 0
+    for verdict in ("can", "cannot", "open"):
+        browser.choose("#filter-status", verdict)
+        total += browser.shown()
+    assert total == 30
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    exposure, y = make_exposure(nodes=80, seed=6)
+    repairs = {"reweighting": Tilted(), "set_translation": Moved()}
+    path = tmp_path_factory.mktemp("clicks") / "r.html"
+    report(exposure, y, path, repairs=repairs)
+    return path, gather(exposure, y, repairs=repairs)
+
+
+def chosen(evidence, go: dict[str, str]) -> np.ndarray:
+    """Which nodes a mark's filters mean, counted without the page."""
+    wrong, reachable, y = ~evidence.right, evidence.margin > 1e-7, evidence.true_class
+    kept = np.ones(len(evidence.nodes), bool)
+    status = {
+        "": kept, "right": ~wrong, "wrong": wrong, "reachable": wrong & reachable,
+        "unreachable": wrong & ~reachable, "beyond": wrong & ~reachable, "can": reachable,
+    }  # fmt: skip
+    kept = kept & status[go.get("status", "")]
+    if "label" in go:
+        kept &= y == int(go["label"])
+    if "predicted" in go:
+        kept &= evidence.predictions[evidence.nodes] == int(go["predicted"])
+    if "from" in go:
+        kept &= evidence.degree >= int(go["from"])
+    if go.get("to"):
+        kept &= evidence.degree <= int(go["to"])
+    if "repair" in go:
+        j, outcome = go["repair"].split()
+        now = evidence.corrections[int(j)].predictions == y
+        kept &= {"corrected": wrong & now, "broken": ~wrong & ~now, "wrong": ~now}[outcome]
+    for key, values in (("gamma", evidence.margin), ("homophily", evidence.homophily)):
+        if key in go:
+            low, high = (float(v) if v else s * np.inf for v, s in
+                         zip(go[key].split("~"), (-1, 1), strict=True))  # fmt: skip
+            if key == "gamma":
+                kept &= (values > 1e-7 if low == 0 else values >= low) & (
+                    values <= 1e-7 if high == 0 else values < high
+                )
+            else:
+                kept &= (values > low + 1e-6) & (values <= high + 1e-6)
+    if "support" in go:
+        kept &= reachable & (evidence.support == int(go["support"].split("~")[0]))
+    return kept
+
+
+def test_every_mark_leads_to_the_nodes_it_counts(browser, world):
+    path, evidence = world
+    browser.open(path)
+    marks = browser.run(
+        "return [...document.querySelectorAll('#overview .go')].map(m => [m.go,"
+        " (m.closest('.chart') || m.closest('section')).getAttribute('aria-label'),"
+        " (Array.isArray(m.tip) ? m.tip : []).join('; ')])"
+    )
+    assert len(marks) > 40
+    kinds = {name for _, name, _ in marks}
+    assert kinds >= {
+        "In short", "Key figures", "Accuracy", "What each repair moved", "Reach by degree",
+        "Best margin γ of the true class", "Reach by local homophily", "Size of the witness",
+        "Reach and accuracy, by class", "Which classes are taken for which",
+    }  # fmt: skip
+    counts = browser.run(
+        "return [...document.querySelectorAll('#overview .go')].map(mark => {"
+        "  mark.dispatchEvent(new MouseEvent('click', {bubbles: true}));"
+        "  const text = document.getElementById('count').textContent;"
+        "  document.getElementById('tab-overview').click(); return parseInt(text); })"
+    )
+    for (go, name, tip), listed in zip(marks, counts, strict=True):
+        if "node" in go:
+            continue
+        expected = chosen(evidence, go)
+        assert listed == expected.sum(), (name, go)
+        counted = re.search(r": (\d+)(?: corrected| broken| right|;)", tip)
+        if counted and name != "Key figures":
+            assert int(counted[1]) == expected.sum(), (name, tip)
+    # Hundreds of steps in seconds are the test's; the page goes on where the browser refuses one.
+    assert [line for line in browser.messages() if "Throttling" not in line] == []
+
+
+def test_what_was_picked_can_be_taken_away(browser, world):
+    path, evidence = world
+    browser.open(path, "#nodes&gamma=0~1&status=reachable")
+    inside = (evidence.margin > 1e-7) & (evidence.margin < 1) & ~evidence.right
+    assert browser.shown() == inside.sum() > 0
+    assert browser.text("[data-pick=gamma]") == "γ 0 to 1 ✕"
+    browser.driver.find_element("css selector", "[data-pick=gamma]").click()
+    assert browser.shown() == (~evidence.right & evidence.reachable).sum()
+    browser.driver.find_element("id", "clear").click()
+    assert browser.shown() == len(evidence.nodes)
+    assert not browser.driver.find_element("id", "clear").is_displayed()
+    browser.open(path, "#nodes&gamma=nonsense&status=nonsense&label=77")
+    assert browser.shown() == len(evidence.nodes)
+    assert browser.messages() == []
+
+
+def test_the_confusion_matrix_counts_by_reach(browser, world):
+    path, evidence = world
+    browser.open(path)
+    cells = dict(
+        browser.run(
+            "return [...document.querySelectorAll('[data-cell]')].map(c => [c.dataset.cell, c.tip])"
+        )
+    )
+    true, said = evidence.true_class, evidence.predictions[evidence.nodes]
+    pairs = sorted({(int(a), int(b)) for a, b in zip(true, said, strict=True)})
+    assert sorted(cells) == [f"{a} {b}" for a, b in pairs]
+    for a, b in pairs:
+        here = (true == a) & (said == b)
+        if a == b:
+            assert cells[f"{a} {b}"][0] == f"class {a}: {here.sum()} right"
+        else:
+            reach = int((here & evidence.reachable).sum())
+            assert cells[f"{a} {b}"][:2] == [
+                f"class {a} taken for class {b}: {here.sum()}",
+                f"{reach} reachable, {here.sum() - reach} unreachable",
+            ]
