@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint types tests docs wheel test-minimum test-latest audit mutation beyond clean
+.PHONY: demo test lint types tests docs notebooks wheel test-minimum test-latest audit mutation beyond clean
 .NOTPARALLEL:
 
 demo: .venv/.installed
@@ -39,11 +39,15 @@ tests: .venv/.installed-dev
 
 # The documentation site, in site/: open site/index.html.
 docs: .venv/.installed-docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 .venv/.installed-docs: .venv/.installed
 	$(PIP) --editable '.[docs]'
 	@touch $@
+
+# The tutorials' outputs, made anew: all of docs/tutorials, or ARGS="1-your-own-model".
+notebooks: .venv/.installed-dev
+	$(BIN)/python -m tools.docs.notebooks $(ARGS)
 
 # What a release uploads, in dist/, checked as a package index would.
 wheel: .venv/.installed-dev

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.exposure import Exposure as Exposure
     from gnn_repair.exposure import TailedExposure as TailedExposure
     from gnn_repair.exposure import expose as expose
+    from gnn_repair.exposure import expose_links as expose_links
     from gnn_repair.oracle import OracleExplainer as OracleExplainer
     from gnn_repair.oracle import OracleSolution as OracleSolution
     from gnn_repair.oracle import compare as compare
@@ -36,9 +37,11 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.oracle import nearest_reweighting as nearest_reweighting
     from gnn_repair.oracle import reach as reach
     from gnn_repair.oracle import save_baseline as save_baseline
+    from gnn_repair.oracle import solve_labels as solve_labels
     from gnn_repair.oracle import solve_oracle as solve_oracle
     from gnn_repair.oracle import source_ranking as source_ranking
     from gnn_repair.oracle import stable_evidence as stable_evidence
+    from gnn_repair.oracle import value_range as value_range
     from gnn_repair.repair import CrossFitted as CrossFitted
     from gnn_repair.repair import EvidenceLadder as EvidenceLadder
     from gnn_repair.repair import NodeTranslation as NodeTranslation
@@ -68,6 +71,7 @@ _HOMES = {
     "Exposure": "exposure",
     "TailedExposure": "exposure",
     "expose": "exposure",
+    "expose_links": "exposure",
     "OracleExplainer": "oracle",
     "OracleSolution": "oracle",
     "compare": "oracle",
@@ -75,9 +79,11 @@ _HOMES = {
     "nearest_reweighting": "oracle",
     "reach": "oracle",
     "save_baseline": "oracle",
+    "solve_labels": "oracle",
     "solve_oracle": "oracle",
     "source_ranking": "oracle",
     "stable_evidence": "oracle",
+    "value_range": "oracle",
     "CrossFitted": "repair",
     "EvidenceLadder": "repair",
     "NodeTranslation": "repair",

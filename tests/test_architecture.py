@@ -16,7 +16,7 @@ PACKAGE = Path(gnn_repair.__file__).parent
 LAYERS = [
     {"errors"},
     {"atomic"},
-    {"published", "files", "devices", "budget", "startup", "immutable", "thresholds"},
+    {"published", "files", "devices", "budget", "startup", "immutable", "thresholds", "f1"},
     {"notebook", "highs"},
     {"kernel_cache"},
     {"kernels"},

@@ -10,13 +10,14 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch_geometric.nn import GCNConv
 
 import gnn_repair as gr
 from gnn_repair import study
@@ -89,6 +90,20 @@ def nodes(*fine: str) -> dict[str, Any]:
 FRACTIONS = junk("minus", one=1.0, minus=-0.1, infinite=float("inf"))
 COUNTS = junk("None", "int", zero=0, half=1.5, minus=-1, true=True)
 BUDGET = Budget(epochs=1, patience=None, learning_rate=1e-2, weight_decay=0.0)
+
+
+class LinkNetwork(torch.nn.Module):
+    """Dot products of embeddings."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = GCNConv(width, 4)
+
+    def encode(self, x: Any, edge_index: Any) -> Any:
+        return self.conv(x, edge_index)
+
+    def decode(self, z: Any, links: Any) -> Any:
+        return (z[links[0]] * z[links[1]]).sum(1)
 
 
 def build(scratch: Any) -> dict[str, Good]:
@@ -182,11 +197,78 @@ def build(scratch: Any) -> dict[str, Good]:
             "hops": junk(),
             "forward": junk("None", "class"),
             "tolerance": junk("None", "int", zero=0.0),
+            "outputs": junk("None"),
         },
         model=torch.nn.Linear(3, 3),
         data=data,
         hops="paths",
         forward=None,
+        tolerance=None,
+        outputs=None,
+    )
+    several = replace(exposure, outputs="labels")
+    truths = torch.nn.functional.one_hot(data.y, CLASSES).bool()
+    good(
+        "solve_labels",
+        gr.solve_labels,
+        {
+            "exposure": junk(frozen=frozen, classes=exposure),
+            "y": {**labels(), "two": torch.full((NODES, CLASSES), 2)},
+            "nodes": nodes("short", "empty mask"),
+            "labels": junk("None", far=[CLASSES], half=[0.5], empty=[]),
+            "threshold": junk("int", "minus"),
+            "threads": COUNTS,
+        },
+        exposure=several,
+        y=truths,
+        nodes=test,
+        labels=None,
+        threshold=0.0,
+        threads=1,
+    )
+    good(
+        "value_range",
+        gr.value_range,
+        {
+            "exposure": junk(frozen=frozen, classes=exposure),
+            "nodes": nodes("short", "empty mask"),
+            "outputs": junk("None", far=[CLASSES], half=[0.5], empty=[]),
+            "threads": COUNTS,
+        },
+        exposure=several,
+        nodes=test,
+        outputs=None,
+        threads=1,
+    )
+    network = LinkNetwork(data.x.shape[1])
+    pairs = torch.tensor([[0, 1, 2], [3, 4, 5]])
+    good(
+        "expose_links",
+        gr.expose_links,
+        {
+            "model": junk(linear=torch.nn.Linear(3, 3)),
+            "data": junk(tensor=data.x),
+            "links": {
+                **junk("None"),
+                **TENSORS,
+                "loop": torch.tensor([[0], [0]]),
+                "far": torch.tensor([[0], [10**6]]),
+                "minus": torch.tensor([[0], [-1]]),
+                "none": torch.zeros(2, 0, dtype=torch.long),
+            },
+            "decoder": junk("None", wide=lambda z, links: z[links[0]] * z[links[1]]),
+            "vary": junk(both="both"),
+            "forward": junk("None"),
+            "hops": junk(),
+            "tolerance": {"zero": 0.0},
+        },
+        model=network,
+        data=data,
+        links=pairs,
+        decoder=None,
+        vary="source",
+        forward=None,
+        hops="paths",
         tolerance=None,
     )
     good("expose frozen", gr.expose, {"model": junk()}, model=frozen)
@@ -567,7 +649,8 @@ def calls(tmp_path_factory):
 
 NAMES = [
     "load_dataset", "train_backbone", "load_frozen", "load_repair", "Exposure.load",
-    "OracleSolution.load", "expose", "expose frozen", "solve_oracle", "reach",
+    "OracleSolution.load", "expose", "expose frozen", "expose_links", "solve_oracle", "reach",
+    "solve_labels", "value_range",
     "nearest_reweighting", "stable_evidence", "solution.check", "solution.for_node",
     "solve_oracle_sharded", "Reweighting", "Reweighting.fit", "SetTranslation",
     "SetTranslation.fit", "NodeTranslation", "NodeTranslation.fit", "RefitHead", "RefitHead.fit",

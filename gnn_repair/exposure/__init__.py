@@ -7,11 +7,12 @@ from gnn_repair.exposure.value import Exposure, Group
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.from_model import expose
+    from gnn_repair.exposure.links.from_model import expose_links
 
 Exposed = Exposure | TailedExposure
 """What :func:`expose` returns, and what oracle and repairs take."""
 
-__all__ = ["Exposed", "Exposure", "Group", "TailedExposure", "expose"]
+__all__ = ["Exposed", "Exposure", "Group", "TailedExposure", "expose", "expose_links"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +21,8 @@ def __getattr__(name: str) -> Any:
         from gnn_repair.exposure.from_model import expose
 
         return expose
+    if name == "expose_links":
+        from gnn_repair.exposure.links.from_model import expose_links
+
+        return expose_links
     raise AttributeError(f"module 'gnn_repair.exposure' has no attribute {name!r}")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.outputs import require_outputs
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.tails.tailed import TailedExposure
@@ -45,6 +46,7 @@ def coefficients_for(exposure: Exposure | TailedExposure, coefficients: Any) -> 
 
 def classes_for(exposure: Exposure | TailedExposure, target: Any) -> Tensor:
     """The class of every node of the graph, [N] int64, −1 where it is not known."""
+    require_outputs(exposure, "classes")
     classes = _tensor(target, "target", "a class for every node, [N]").to(exposure.rows.device)
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
         raise InputError(f"target holds {classes.dtype}; pass class numbers, such as data.y")

@@ -94,7 +94,10 @@ def _check_shapes(exposure: Exposure) -> None:
     nodes = exposure.fixed_logits.shape[1]
     recipients, groups = exposure.recipients.numel(), len(exposure.groups)
     _require(groups >= 1, "an exposure needs at least one group")
-    _require(classes >= 2, f"an exposure needs at least two classes, not {classes}")
+    named = exposure.outputs in ("classes", "labels", "values")
+    _require(named, f"outputs is {exposure.outputs!r:.40}, none of classes, labels and values")
+    least = 2 if exposure.outputs == "classes" else 1
+    _require(classes >= least, f"an exposure needs at least two classes, not {classes}")
     expected: dict[str, tuple[int, ...]] = {
         "segments": (recipients * groups + 1,),
         "coefficients": (_shared(exposure.coefficients, members), exposure.rows.numel()),

@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from gnn_repair.exposure.checks import reconstruction
+from gnn_repair.exposure.outputs import NOUNS
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
@@ -16,7 +17,7 @@ def describe(exposure: Exposure) -> str:
     members = exposure.num_members
     lines = [
         f"Exposure of {exposure.origin or 'a model'}" + (f", {members} members" * (members > 1)),
-        f"  {_recipients(exposure)}, {exposure.num_classes} classes, "
+        f"  {_recipients(exposure)}, {counted_outputs(exposure)}, "
         f"{exposure.num_terms:,} terms ({_spread(exposure)})",
     ]
     if exposure.called:
@@ -42,9 +43,15 @@ def one_line(exposure: Exposure) -> str:
     counted = f"{members} members, " if members > 1 else ""
     return (
         f"<Exposure of {exposure.origin or 'a model'}: {counted}{_recipients(exposure)}, "
-        f"{exposure.num_classes} classes, {exposure.num_groups} "
+        f"{counted_outputs(exposure)}, {exposure.num_groups} "
         f"group{'s' * (exposure.num_groups > 1)}, {exposure.num_terms:,} terms>"
     )
+
+
+def counted_outputs(exposure: Exposure, count: int | None = None) -> str:
+    """``18 classes``, ``121 labels``, ``1 value``; another number of them where given."""
+    number = exposure.num_classes if count is None else count
+    return f"{number} {NOUNS[exposure.outputs] if number == 1 else exposure.outputs}"
 
 
 def _recipients(exposure: Exposure) -> str:

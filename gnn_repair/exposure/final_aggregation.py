@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.diagnosis import unruly
@@ -55,6 +56,9 @@ class FinalAggregation:
 
     probed_filter: bool = False
     """Whether several hops were found to be one filter by probing."""
+
+    replay: Callable[[Tensor], Tensor] | None = None
+    """Where asked for: λ [T] → the outputs of the model itself, run with reweighted messages."""
 
     left_out: list[str] = field(default_factory=list)
     """Why the logits' other node-wise propagates are no mixtures; they stay in the fixed part."""

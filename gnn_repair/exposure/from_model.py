@@ -29,12 +29,14 @@ from gnn_repair.exposure.model_state import (
     refuse_untrained,
     resting,
 )
+from gnn_repair.exposure.outputs import Outputs, check_outputs, without_anchor
 from gnn_repair.exposure.pooling.batches import as_batch, batches_of
 from gnn_repair.exposure.pooling.from_model import Wanted, expose_again, expose_pooled
 from gnn_repair.exposure.pooling.joining import joined
 from gnn_repair.exposure.probes import EXACT, deviation
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.tails.from_model import expose_tailed
+from gnn_repair.exposure.tails.model_replay import replay_of
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 
@@ -51,6 +53,7 @@ def expose(
     tolerance: float | None = None,
     expected: Any = None,
     node_type: str | None = None,
+    outputs: Outputs | None = None,
 ) -> Exposure | TailedExposure: ...
 def expose(
     model: Frozen | nn.Module,
@@ -61,6 +64,7 @@ def expose(
     tolerance: float | None = None,
     expected: Any = None,
     node_type: str | None = None,
+    outputs: Outputs | None = None,
 ) -> Exposure | TailedExposure:
     """Write a trained model's logits as z⁰ = β + Σ_g A_g L_g, or as z⁰ = T(o + Σ_g A_g H_g).
 
@@ -80,6 +84,9 @@ def expose(
             the model as it is called here differs from it, nothing is exposed.
         node_type: in a graph of several node types (HeteroData) the one that is classified; not
             needed where only one has labels, or only one has outputs.
+        outputs: what the model gives: rival ``classes``, ``labels`` (each there where its own
+            logit is positive) or plain ``values``. Unless given, data.y decides: several zeros
+            and ones a node are labels, other real numbers are values, anything else classes.
 
     Returns:
         The exposure, certified by running the model on randomly reweighted messages. A model that
@@ -93,9 +100,12 @@ def expose(
     """
     if hops not in ("paths", "last"):
         raise InputError(f"hops is {hops!r}; choose 'paths' or 'last'")
+    check_outputs(outputs)
     if isinstance(model, Frozen):
         from gnn_repair.exposure.from_backbone import expose_frozen
 
+        if outputs not in (None, "classes"):
+            raise InputError(f"a frozen backbone's outputs are classes, not {outputs}")
         exposure = expose_frozen(model)
         if expected is not None:
             _check_members(expected, exposure)
@@ -107,7 +117,7 @@ def expose(
     batches = batches_of(data)
     if batches is not None and len(batches) > 1:
         calling = (forward, node_type)
-        return _expose_batches(model, batches, hops, calling, tolerance, expected)
+        return _expose_batches(model, batches, hops, calling, tolerance, expected, outputs)
     data = one_graph(batches[0] if batches else data, model, forward)
     data = data if forward is not None else as_batch(data, model)
     lazy = lazy_parameters(model)
@@ -116,7 +126,7 @@ def expose(
         if lazy:
             subject.call()
             refuse_untrained(model, lazy)
-        return expose_probing(subject, hops, tolerance, expected)[0]
+        return expose_probing(subject, hops, tolerance, expected, outputs)[0]
 
 
 def _expose_batches(
@@ -126,24 +136,27 @@ def _expose_batches(
     calling: tuple[Forward | None, str | None],
     tolerance: float | None,
     expected: Any,
+    outputs: Outputs | None,
 ) -> Exposure | TailedExposure:
     """Each batch exposed and certified by itself; what is expected is of all their graphs."""
     parts: list[Exposure | TailedExposure] = []
     with resting(model), torch.no_grad():
         subject = on_data(model, batches[0], *calling)
-        first, finding = expose_probing(subject, hops, tolerance)
+        first, finding = expose_probing(subject, hops, tolerance, outputs=outputs)
         if first.graph_starts is None:
             raise InputError(
                 f"{type(model).__name__} classifies nodes, and data is {len(batches)} batches of "
                 "graphs; pass one of them"
             )
         parts.append(first)
+        same: Any = first.outputs
         for batch in batches[1:]:
             subject = on_data(model, batch, *calling)
+            known = Wanted(hops, tolerance, known=finding, outputs=same)
             try:
-                parts.append(expose_again(subject, Wanted(hops, tolerance, known=finding)))
+                parts.append(expose_again(subject, known))
             except UnplannedError:
-                parts.append(expose_probing(subject, hops, tolerance)[0])
+                parts.append(expose_probing(subject, hops, tolerance, outputs=same)[0])
     exposure = joined(parts)
     if expected is not None:
         told = exposure.frozen_logits[0].float()
@@ -170,20 +183,28 @@ def _check_members(expected: Any, exposure: Exposure) -> None:
 
 
 def expose_probing(
-    subject: ModelOnData, hops: str, tolerance: float | None = None, expected: Any = None
+    subject: ModelOnData,
+    hops: str,
+    tolerance: float | None = None,
+    expected: Any = None,
+    outputs: Outputs | None = None,
+    replayed: bool = False,
 ) -> tuple[Exposure | TailedExposure, FinalAggregation]:
-    """The certified exposure, and what was found on the way."""
+    """The certified exposure, and what was found on the way; with its replay where asked for."""
     model, call = subject.model, subject.call
     output = call()
     if subject.graph is None:
-        pooled = expose_pooled(subject, output, Wanted(hops, tolerance, expected))
+        wanted = Wanted(hops, tolerance, expected, outputs=outputs)
+        pooled = expose_pooled(subject, output, wanted)
         if pooled is not None:
             return pooled
-    read = read_output(output, subject.nodes, partial(why_rows, model, call), subject.classes)
+    why = partial(why_rows, model, call)
+    read = read_output(output, subject.nodes, why, subject.classes, outputs, subject.labelled)
     logits, called = read(output), call.text + read.text
     check_numbers(logits, model, subject.fields)
+    anchored = read.outputs != "classes"
     if expected is not None:
-        check_expected(expected, logits, read.binary, called)
+        check_expected(expected, logits[:, int(anchored) :], read.binary, called)
     cached = forget_propagations(model)
     watch = subject.watch(lambda: read(call()), logits.shape[0])
     with watch.installed():
@@ -195,20 +216,24 @@ def expose_probing(
         if not finding.mixtures and not finding.nodewise:
             raise ExposureRefused(_why_not(watch, trace, finding))
         embedding = head.embedding(logits, read.binary)
-        fingerprint = fingerprint_of_model(model, hops, logits.shape[1])
+        fingerprint = fingerprint_of_model(model, hops, logits.shape[1] - anchored)
         words = words_of(subject, finding, embedding, called, fingerprint)
         finding.mixtures = subject.finished(finding.mixtures)
         finding.nodewise = subject.finished(finding.nodewise)
         if not finding.mixtures:
-            return expose_tailed(watch, trace, finding.nodewise, words, tolerance), finding
+            tailed = expose_tailed(watch, trace, finding.nodewise, words, tolerance)
+            finding.replay = tailed.replay if replayed else None
+            return (without_anchor(tailed, read.outputs) if anchored else tailed), finding
         # Earlier layers' arguments are large and of no further use.
         trace.calls = [call for call in trace.calls if call.site in finding.tails]
         exposure, order = assemble(finding.mixtures, finding.tails, logits, words)
         residual = certify(watch, exposure, order, finding.mixtures, trace, finding.centred)
+        if replayed:
+            finding.replay = replay_of(watch, finding.mixtures, trace, order)
     _check_residual(residual, tolerance, logits, finding)
     # Not yet seen by anybody, and validated a moment ago: no need to build it anew.
     object.__setattr__(exposure, "residual", residual)
-    return exposure, finding
+    return (without_anchor(exposure, read.outputs) if anchored else exposure), finding
 
 
 def words_of(

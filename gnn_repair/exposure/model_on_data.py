@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch_geometric.data import HeteroData
 
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.hetero.calling import typed_call
@@ -46,6 +47,14 @@ class ModelOnData:
     def fields(self) -> Any:
         """What holds the data's tensors by name."""
         return self.data if self.graph is None else typed_tensors(self.data)
+
+    @property
+    def labelled(self) -> Any:
+        """What holds the labels of the nodes that are classified, as ``y``."""
+        kind = None if self.graph is None else self.graph.node_type
+        if kind is None or not isinstance(self.data, HeteroData):
+            return self.data if kind is None else None
+        return self.data[kind]
 
     def watch(self, run: Callable[[], Tensor], nodes: int) -> Watch:
         """A watch on the model's run; products with the data's own features are feature maps."""

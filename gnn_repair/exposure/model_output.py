@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.model_arguments import field, field_names
+from gnn_repair.exposure.outputs import Outputs, infer_outputs
 
 LOGITS = ("logits", "logit", "y_pred", "scores")
 """Names of an output that say what it is."""
@@ -26,7 +27,9 @@ class Reading:
     place: Any = None
     """The key of the output in a tuple or dict; None: the output itself."""
     binary: bool = False
-    """Whether one logit z a node stands for the two classes (0, z)."""
+    """Whether a zero stands before the outputs: one logit z a node as the two classes (0, z), or
+    labels and values beside their anchor (:mod:`gnn_repair.exposure.outputs`)."""
+    outputs: Outputs = "classes"
     text: str = ""
     """What was read, in words that follow the call."""
 
@@ -38,9 +41,9 @@ class Reading:
 
 
 def two_classes(logit: Tensor) -> Tensor:
-    """(0, z) from z [N] or [N, 1]: softmax of it gives the sigmoid of z."""
-    column = logit.reshape(-1, 1)
-    return torch.cat([torch.zeros_like(column), column], dim=1)
+    """(0, z) from z [N] or [N, K]: softmax of (0, z) gives the sigmoid of a single z."""
+    columns = logit.reshape(len(logit), -1)
+    return torch.cat([torch.zeros_like(columns[:, :1]), columns], dim=1)
 
 
 def count_nodes(data: Any) -> int | None:
@@ -91,6 +94,8 @@ def read_output(
     nodes: int | None,
     why_rows: Callable[[Tensor, int], str],
     classes: int | None = None,
+    outputs: Outputs | None = None,
+    data: Any = None,
 ) -> Reading:
     """Find the logits in a model's output.
 
@@ -102,6 +107,8 @@ def read_output(
         nodes: how many nodes there are, if known.
         why_rows: says in words why a tensor may have another number of rows.
         classes: how many classes data has, if known.
+        outputs: what they are; what the labels of ``data`` say where None.
+        data: the graph.
     """
     found = [(key, value) for key, value in tensors_of(output) if value.is_floating_point()]
     if not found:
@@ -126,8 +133,11 @@ def read_output(
             f"the model returns several tensors with a row per node: {listed}; "
             "pass forward=lambda model, data: ... that returns the logits among them"
         )
-    key = chosen[0][0]
-    return Reading(key, not wide, _words(output, key, binary=not wide))
+    key, logits = chosen[0]
+    columns = logits.shape[1] if logits.dim() == 2 else 1
+    kind = outputs or infer_outputs(data, columns, nodes)
+    anchored = not wide or kind != "classes"
+    return Reading(key, anchored, kind, _words(output, key, not wide, kind, outputs is None))
 
 
 def tensors_of(output: Any) -> Iterator[tuple[Any, Tensor]]:
@@ -159,9 +169,11 @@ def _named(key: Any) -> str:
     return f"output {key!r}"
 
 
-def _words(output: Any, key: Any, binary: bool) -> str:
+def _words(output: Any, key: Any, binary: bool, kind: str, inferred: bool) -> str:
     count = len(output) if isinstance(output, tuple | list) else len(_fields(output))
     text = "" if key is None else f"; logits are {_named(key)} of its {count}"
+    if kind != "classes":
+        return f"{text}; its outputs are {kind}" + ", as data.y says" * inferred
     return text + ("; its one logit z a node as the two classes (0, z)" if binary else "")
 
 

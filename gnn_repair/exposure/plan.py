@@ -19,6 +19,7 @@ from gnn_repair.exposure.model_call import Forward
 from gnn_repair.exposure.model_on_data import ModelOnData, on_data
 from gnn_repair.exposure.model_output import Reading, read_output
 from gnn_repair.exposure.model_state import forget_propagations, refuse_compiled, resting
+from gnn_repair.exposure.outputs import Outputs, without_anchor
 from gnn_repair.exposure.pooling.from_model import Wanted, expose_again
 from gnn_repair.exposure.tails.from_model import expose_tailed
 from gnn_repair.exposure.tails.tailed import TailedExposure
@@ -32,9 +33,15 @@ class ExposurePlan:
     or a run does not go through the same propagates, everything is found anew.
     """
 
-    def __init__(self, model: nn.Module, hops: str = "paths", node_type: str | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        hops: str = "paths",
+        node_type: str | None = None,
+        outputs: Outputs = "classes",
+    ) -> None:
         refuse_compiled(model)
-        self.model, self.hops, self.node_type = model, hops, node_type
+        self.model, self.hops, self.node_type, self.outputs = model, hops, node_type, outputs
         self._finding: FinalAggregation | None = None
         self._pooled = False
         self._fingerprint: tuple[str, ...] = ()
@@ -50,7 +57,7 @@ class ExposurePlan:
                     return self._again(subject, self._finding)
                 except UnplannedError:
                     pass
-            exposure, finding = expose_probing(subject, self.hops)
+            exposure, finding = expose_probing(subject, self.hops, outputs=self.outputs)
         for mixtures in (finding.mixtures, finding.nodewise):
             mixtures.clear()  # of this graph, and large
         self._finding, self._fingerprint = finding, exposure.fingerprint
@@ -64,7 +71,8 @@ class ExposurePlan:
 
     def _again(self, subject: ModelOnData, known: FinalAggregation) -> Exposure | TailedExposure:
         if self._pooled:
-            return expose_again(subject, Wanted(self.hops, known=known, certified=False))
+            wanted = Wanted(self.hops, known=known, certified=False, outputs=self.outputs)
+            return expose_again(subject, wanted)
         call = subject.call
         readings: list[Reading] = []
 
@@ -72,7 +80,8 @@ class ExposurePlan:
             output = call()
             if not readings:
                 why: Callable[[Tensor, int], str] = partial(why_rows, self.model, call)
-                readings.append(read_output(output, subject.nodes, why, subject.classes))
+                classes = subject.classes
+                readings.append(read_output(output, subject.nodes, why, classes, self.outputs))
             return readings[0](output)
 
         forget_propagations(self.model)
@@ -86,8 +95,12 @@ class ExposurePlan:
             words = words_of(subject, finding, embedding, call.text, self._fingerprint)
             finding.mixtures = subject.finished(finding.mixtures)
             finding.nodewise = subject.finished(finding.nodewise)
+            found: Exposure | TailedExposure
             if finding.mixtures:
-                return assemble(finding.mixtures, finding.tails, trace.output, words)[0]
-            if not finding.nodewise:
+                found = assemble(finding.mixtures, finding.tails, trace.output, words)[0]
+            elif not finding.nodewise:
                 raise UnplannedError
-            return expose_tailed(watch, trace, finding.nodewise, words, None, certified=False)
+            else:
+                nodewise = finding.nodewise
+                found = expose_tailed(watch, trace, nodewise, words, None, certified=False)
+        return found if self.outputs == "classes" else without_anchor(found, self.outputs)

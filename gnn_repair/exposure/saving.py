@@ -22,9 +22,11 @@ from gnn_repair.files import (
 KIND = "gnn-repair exposure"
 HEADER = {
     "groups": list, "root": bool, "origin": str, "fixed": str, "residual": float | None,
-    "fingerprint": list, "called": str, "names": dict | None,
+    "fingerprint": list, "called": str, "names": dict | None, "outputs": str,
 }  # fmt: skip
-ABSENT: dict[str, Any] = {"fingerprint": [], "called": "", "names": None}
+ABSENT: dict[str, Any] = {
+    "fingerprint": [], "called": "", "names": None, "outputs": "classes",
+}  # fmt: skip
 """What files may leave out, and what that means."""
 PIECES = {
     "recipients": (1, INDEX),

@@ -124,6 +124,9 @@ class Exposure:
     """[S]: a digest of each member's weights, the same on every graph; empty: not known."""
     called: str = ""
     """How the model was run, such as ``forward(x, edge_index, edge_weight=data.edge_attr)``."""
+    outputs: str = "classes"
+    """What the C columns are: rival ``classes``, ``labels`` (each there where its own logit is
+    positive) or plain ``values``."""
     graph_starts: Tensor | None = None
     """[N + 1] int64, where recipients are graphs and sources their nodes: the nodes of graph i are
     ``graph_starts[i] : graph_starts[i + 1]``. None: recipients and sources are nodes alike."""
@@ -294,6 +297,7 @@ class Exposure:
             "residual": self.residual,
             "fingerprint": list(self.fingerprint),
             "called": self.called,
+            "outputs": self.outputs,
         }
         if self.names.typed:
             header["names"] = self.names.header()

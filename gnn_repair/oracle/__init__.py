@@ -4,6 +4,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from gnn_repair.oracle.certificate import Verification
+from gnn_repair.oracle.labels.ranges import ValueRange, value_range
+from gnn_repair.oracle.labels.reach import LabelReach
+from gnn_repair.oracle.labels.solution import LabelSolution
+from gnn_repair.oracle.labels.solve import solve_labels
 from gnn_repair.oracle.metrics import ClassReach, Rate, Reach, class_reach, reach, summarise
 from gnn_repair.oracle.nearest import Nearest, nearest_reweighting
 from gnn_repair.oracle.relaxed import RelaxedMargins, relax, relaxed_margins
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClassReach",
+    "LabelReach",
+    "LabelSolution",
     "Nearest",
     "OracleExplainer",
     "OracleSolution",
@@ -26,6 +32,7 @@ __all__ = [
     "Reach",
     "RelaxedMargins",
     "StableEvidence",
+    "ValueRange",
     "Verification",
     "Witness",
     "class_reach",
@@ -36,10 +43,12 @@ __all__ = [
     "relax",
     "relaxed_margins",
     "save_baseline",
+    "solve_labels",
     "solve_oracle",
     "source_ranking",
     "stable_evidence",
     "summarise",
+    "value_range",
 ]
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.exposure.arguments import classes_for
+from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.oracle.tables import check_solution
 from gnn_repair.thresholds import ACTIVE
 
@@ -117,6 +118,7 @@ def confusion_by_reach(
     ``nodes``, of which ``can`` win, ``cannot``, or stay ``undecided``.
     """
     _check_same(solution, exposure)
+    require_outputs(exposure, "classes")
     true = classes_for(exposure, y).cpu().numpy()
     own = solution.target == true[solution.node]
     if not own.any():

@@ -14,6 +14,7 @@ from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.notebook import shown
 from gnn_repair.oracle.counting import ReachCounts, count_reach, mean_over_members
+from gnn_repair.oracle.labels.solution import LabelSolution
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tables import Floats, Integers
@@ -22,6 +23,7 @@ from gnn_repair.thresholds import REACHABLE
 if TYPE_CHECKING:
     import pandas as pd
 
+    from gnn_repair.oracle.labels.reach import LabelReach
     from gnn_repair.oracle.tails.reach import TailClassReach, TailReach
     from gnn_repair.oracle.tails.solution import TailSolution
 
@@ -198,17 +200,22 @@ def reach(
     mask: Tensor | None = None,
     *,
     threads: int | None = None,
-) -> Reach | TailReach:
+) -> Reach | TailReach | LabelReach:
     """How often an admissible reweighting makes the true class win.
 
     Args:
-        exposure: S members.
-        y: [N] true classes, −1 where unknown.
+        exposure: S members. Where its outputs are labels, or its recipients links, each label is
+            asked for its own side, and a ``LabelReach`` comes back.
+        y: [N] true classes, −1 where unknown; of labels [N, K] zeros and ones.
         mask: [N], or [N, S] with a column per member (such as ``data.test_mask``); None: all.
         threads: as for :func:`solve_oracle`.
     """
     if isinstance(y, str):
         raise InputError("y must hold the true classes; for every class use class_reach")
+    if getattr(exposure, "outputs", "classes") != "classes":
+        from gnn_repair.oracle.labels.reach import label_reach
+
+        return label_reach(exposure, y, mask, threads)
     if isinstance(exposure, TailedExposure):
         from gnn_repair.oracle.tails.reach import tail_reach
 
@@ -224,6 +231,8 @@ def summarise(
     exposure: Exposure | TailedExposure, solution: OracleSolution | TailSolution
 ) -> Reach | TailReach:
     """The figures of a solution whose targets are the true classes."""
+    if isinstance(solution, LabelSolution):
+        raise InputError("a LabelSolution is summarised by reach(exposure, y [N, K])")
     if isinstance(exposure, TailedExposure) or not isinstance(solution, OracleSolution):
         return _summarise_tail(exposure, solution)
     predicted = exposure.frozen_logits.argmax(2).cpu().numpy()

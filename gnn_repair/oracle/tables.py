@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 
@@ -154,6 +155,7 @@ def problems(
         target: [N] a class per node of the graph, −1 where unknown; or ``"all"``.
         nodes: a mask [N] or [N, S] (member s takes column s), node numbers, or None for all.
     """
+    require_outputs(exposure, "classes")
     member, position = selection(exposure, nodes)
     classes = exposure.num_classes
     if isinstance(target, str):

@@ -17,6 +17,7 @@ from gnn_repair.budget import check_real, check_whole
 from gnn_repair.devices import choose_device, out_of_memory_hint, seeded
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
+from gnn_repair.f1 import f1_of
 from gnn_repair.files.headers import dataclass_hints
 from gnn_repair.repair.fitted import FittedRepair, about
 from gnn_repair.repair.fitting import RepairTrainee
@@ -35,6 +36,8 @@ class Repair(ABC, Generic[F]):
 
     title: ClassVar[str]
     """Its name wherever people read it: that of its declaration, else of the class."""
+    takes_labels: ClassVar[bool] = False
+    """Whether it also learns several labels a node, by their binary cross-entropy."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -62,7 +65,8 @@ class Repair(ABC, Generic[F]):
 
         Args:
             exposure: the frozen model.
-            y: [N] labels; only those of nodes in a mask are read.
+            y: [N] labels; only those of nodes in a mask are read. Where the exposure's outputs
+                are labels, [N, K] zeros and ones (NaN or −1: unknown).
             train_mask: bool [N], or [N, S] with a column per member.
             val_mask: likewise, disjoint from it.
             batch_size: targets an update sees, each with its complete set; all unless given.
@@ -77,7 +81,7 @@ class Repair(ABC, Generic[F]):
         place = choose_device(device)
         with out_of_memory_hint(f"fitting {self.title} for {exposure.num_members} members"):
             placed = on_device(exposure, place)
-            train, val = find_targets(placed, y, train_mask, val_mask)
+            train, val = find_targets(placed, y, train_mask, val_mask, self.takes_labels)
             return self.learn(placed, train, val, batch_size, on_progress)
 
     @abstractmethod
@@ -204,7 +208,10 @@ class TrainedRepair(Repair[F]):
         batch_size: int | None,
         on_progress: ProgressCallback | None,
     ) -> F:
-        """Train on the training targets; validation accuracy decides which epoch is kept."""
+        """Train on the training targets; validation accuracy decides which epoch is kept.
+
+        Of labels it is micro-F1 on the validation targets.
+        """
         inputs = repair_inputs(exposure)
         constants = self.constants(inputs, train)
         trainee = RepairTrainee(
@@ -228,7 +235,23 @@ class TrainedRepair(Repair[F]):
             best_epoch=outcome.best_epoch,
             epochs_run=outcome.epochs_run,
             diverged=outcome.diverged,
+            f1=self._validation_f1({**outcome.parameters, **constants}, inputs, val),
         )
+
+    @torch.no_grad()
+    def _validation_f1(
+        self, p: Parameters, inputs: RepairInputs, val: Targets
+    ) -> tuple[tuple[float, float], ...]:
+        """Micro- and macro-F1 of every member on its validation targets; of labels only."""
+        if val.truths is None:
+            return ()
+        logits = self.corrected(p, inputs, self.tables(p, inputs), val.positions, None)
+        found = []
+        for member, size in enumerate(val.sizes.tolist()):
+            truths = val.truths[val.positions[member, :size]]
+            score = f1_of(logits[member, :size] > 0, truths)
+            found.append((score.micro, score.macro))
+        return tuple(found)
 
     def _warn_diverged(self, outcome: Fitted) -> None:
         for member in outcome.diverged.nonzero().view(-1).tolist():

@@ -75,6 +75,7 @@ class FittedCrossFit(FittedRepair):
             width=self.width,
             num_classes=self.num_classes,
             fingerprint=self.fingerprint,
+            outputs=self.outputs,
             parameters={name: value[:, index] for name, value in self.parameters.items()},
             constants=own,
             best_epoch=self.constants["best_epochs"][:, index],

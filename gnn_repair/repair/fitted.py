@@ -52,6 +52,10 @@ class FittedRepair(ABC):
     """[S] bool: training ended because the loss was not finite."""
     fingerprint: tuple[str, ...] | None = ()
     """[S]: the members' models; empty: not known; None: any model will do."""
+    outputs: str = "classes"
+    """What the C outputs are: ``classes`` or ``labels``."""
+    f1: tuple[tuple[float, float], ...] = ()
+    """[S]: micro- and macro-F1 on the validation nodes; empty for classes."""
 
     def __post_init__(self) -> None:
         for name in ("parameters", "constants"):
@@ -82,8 +86,10 @@ class FittedRepair(ABC):
         """Repaired logits at the exposure's recipients, [S, n, C] float64."""
 
     def predict(self, exposure: Exposed) -> Tensor:
-        """The repaired class of every recipient, [S, n]."""
-        return self.logits(exposure).argmax(2)
+        """The repaired class of every recipient, [S, n]; of labels whether each is there,
+        bool [S, n, K]."""
+        logits = self.logits(exposure)
+        return logits > 0 if self.outputs == "labels" else logits.argmax(2)
 
     # Other views of the same value ------------------------------------------------------------
 
@@ -100,6 +106,7 @@ class FittedRepair(ABC):
                 for name, value in self.constants.items()
             },
             fingerprint=self.fingerprint and self.fingerprint[pick],
+            f1=self.f1[pick],
             **{name: getattr(self, name)[pick] for name in STATISTICS},
         )
 
@@ -127,6 +134,8 @@ class FittedRepair(ABC):
             "width": self.width,
             "num_classes": self.num_classes,
             "fingerprint": None if self.fingerprint is None else list(self.fingerprint),
+            "outputs": self.outputs,
+            "f1": [[None if f != f else f for f in pair] for pair in self.f1],
         }
 
     # Does it fit? -----------------------------------------------------------------------------
@@ -144,9 +153,14 @@ class FittedRepair(ABC):
         }
 
     def _check_sizes(self, exposure: Exposed) -> None:
-        found = (exposure.state.shape[2], exposure.num_classes, exposure.num_members)
-        expected = (self.width, self.num_classes, self.num_members)
-        names = ("state width", "classes", "members")
+        found = (
+            exposure.state.shape[2],
+            exposure.num_classes,
+            exposure.num_members,
+            exposure.outputs,
+        )
+        expected = (self.width, self.num_classes, self.num_members, self.outputs)
+        names = ("state width", "classes", "members", "outputs that are")
         for name, here, there in zip(names, found, expected, strict=True):
             if here != there:
                 raise InputError(
@@ -179,6 +193,8 @@ class FittedRepair(ABC):
         import pandas as pd
 
         columns = {name: getattr(self, name).tolist() for name in (*STATISTICS, "unchanged")}
+        if self.f1:
+            columns |= {"micro_f1": [f[0] for f in self.f1], "macro_f1": [f[1] for f in self.f1]}
         return pd.DataFrame({"member": range(self.num_members), **columns})
 
     def _repr_html_(self) -> str:
@@ -188,8 +204,11 @@ class FittedRepair(ABC):
         members = "1 member" if self.num_members == 1 else f"{self.num_members} members"
         lines = [
             f"{self.repair.title}, fitted: {members}, {self.num_parameters:,} parameters each, "
-            f"state width {self.width}, {self.num_classes} classes"
+            f"state width {self.width}, {self.num_classes} {self.outputs}"
         ]
+        if self.f1:
+            means = [100 * sum(column) / len(self.f1) for column in zip(*self.f1, strict=True)]
+            lines.append(f"  validation micro-F1 {means[0]:.1f} %, macro-F1 {means[1]:.1f} %")
         if bool((self.epochs_run > 0).any()):
             lines.append(f"  epochs kept: {_listed(self.best_epoch.tolist())}")
         kept = self.unchanged.nonzero().view(-1).tolist()
@@ -213,6 +232,7 @@ def about(exposure: Exposed) -> dict[str, Any]:
         "width": exposure.state.shape[2],
         "num_classes": exposure.num_classes,
         "fingerprint": exposure.fingerprint,
+        "outputs": exposure.outputs,
     }
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
+from gnn_repair.f1 import micro_scores
 from gnn_repair.kernels import row_hash
 from gnn_repair.kernels.dropout import LOW
 from gnn_repair.repair.layers import SEEDS_A_STEP, Noise, Parameters
@@ -94,7 +96,10 @@ class RepairTrainee(Trainee):
         noise = Noise(self.dropout, self._next_stream()) if self.dropout else None
         targets, labels, weights = self._next_batch()
         logits = self.predict(self.parameters, trunk, targets, noise)
-        chosen = logits.log_softmax(2).gather(2, labels.unsqueeze(2)).squeeze(2)
+        if self.train.truths is not None:
+            chosen = label_likelihood(logits, self.train.truths[targets])
+        else:
+            chosen = logits.log_softmax(2).gather(2, labels.unsqueeze(2)).squeeze(2)
         return -(chosen * weights.to(chosen.dtype)).sum(1)
 
     def learning(self) -> Tensor | None:
@@ -114,7 +119,22 @@ class RepairTrainee(Trainee):
 
     def scores(self, trunk: Any) -> Tensor:
         logits = self.predict(self.parameters, trunk, self.val.positions, None)
+        if self.val.truths is not None:
+            return micro_scores(logits > 0, self.val.truths[self.val.positions], self.val.real)
         return ((logits.argmax(2) == self.val.labels) & self.val.real).sum(1)
+
+
+def label_likelihood(logits: Tensor, truths: Tensor) -> Tensor:
+    """Mean log-likelihood of a target's known labels, each of them a coin, [S, L].
+
+    Args:
+        logits: [S, L, K].
+        truths: [S, L, K]: 0, 1, or NaN where unknown.
+    """
+    known = ~truths.isnan()
+    signs = torch.where(truths == 1, 1.0, -1.0).to(logits.dtype)
+    told = torch.where(known, logsigmoid(signs * logits), 0.0)
+    return told.sum(2) / known.sum(2).clamp(min=1)
 
 
 def _padded(targets: Targets, length: int) -> Targets:
@@ -122,7 +142,7 @@ def _padded(targets: Targets, length: int) -> Targets:
     index, labels = (
         torch.cat([values, values[:, :1].expand(-1, extra)], dim=1) for values in targets[:2]
     )
-    return Targets(index, labels, targets.sizes)
+    return targets._replace(positions=index, labels=labels)
 
 
 def _batch_weights(targets: Targets, batch: int) -> Tensor:

@@ -44,6 +44,7 @@ class FittedHead(FittedRepair):
 class RefitHead(TrainedRepair[FittedHead]):
     """A new affine classifier on the frozen embedding r, standardised over training nodes."""
 
+    takes_labels: ClassVar[bool] = True
     budget: Budget = REFIT
     dropout: float = 0.0
     shared_settings: ClassVar[tuple[str, ...]] = ()

@@ -101,6 +101,7 @@ class RepairInputs:
                 "messages and their senders; use the exposure that it was relaxed from"
             )
         self.num_members, self.num_classes = exposure.num_members, exposure.num_classes
+        self.outputs = exposure.outputs
         self.width = exposure.state.shape[2]
         self.dtype, self.device = exposure.state.dtype, exposure.recipients.device
         self.root, self.groups = exposure.root, exposure.num_groups

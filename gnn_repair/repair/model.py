@@ -17,6 +17,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
 from gnn_repair.exposure.hetero.graph import copied, is_typed, typed_arguments_as_data
 from gnn_repair.exposure.plan import ExposurePlan
+from gnn_repair.exposure.tails.logit_form import TAKEN_OFF
 from gnn_repair.files import contents_of, load_tensors, save_tensors
 from gnn_repair.repair.fitted import STATISTICS, FittedRepair
 from gnn_repair.repair.registry import fitted_of
@@ -90,20 +91,37 @@ class RepairedModel(nn.Module):
         """Repaired logits [N, C] for what the model's own forward takes."""
         exposure = self._exposed(args, kwargs)
         logits = self.fitted.logits(exposure)[0]
+        if TAKEN_OFF in exposure.called:  # the model gives probabilities, and so must this
+            logits = logits.sigmoid()
         return logits.to(exposure.state.dtype)
 
     def changes(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
-        """Nodes whose class the repair changes: node, before, after."""
+        """Nodes whose class the repair changes: node, before, after (of labels: which label)."""
         exposure = self._exposed(args, kwargs)
+        if self._fitted.outputs == "labels":
+            return self._label_changes(exposure)
         before = exposure.frozen_logits[0, exposure.recipients].argmax(1)
         after = self.fitted.logits(exposure)[0].argmax(1)
         changed = (before != after).nonzero().view(-1)
         columns = {"node": exposure.recipients, "before": before, "after": after}
         return pd.DataFrame({name: value[changed].cpu() for name, value in columns.items()})
 
+    def _label_changes(self, exposure: Any) -> pd.DataFrame:
+        before = exposure.frozen_logits[0, exposure.recipients] > 0
+        after = self.fitted.logits(exposure)[0] > 0
+        place, label = (before != after).nonzero(as_tuple=True)
+        columns = {
+            "node": exposure.recipients[place],
+            "label": label,
+            "before": before[place, label],
+            "after": after[place, label],
+        }
+        return pd.DataFrame({name: value.cpu() for name, value in columns.items()})
+
     def _exposed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._plan is None or self._plan.model is not self.model:
-            self._plan = ExposurePlan(self.model, self._hops, self._node_type)
+            outputs: Any = self._fitted.outputs
+            self._plan = ExposurePlan(self.model, self._hops, self._node_type, outputs)
         data = _as_data(self.model, args, kwargs)
 
         def run(model: nn.Module, _: Any) -> Any:

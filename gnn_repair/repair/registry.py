@@ -26,7 +26,7 @@ REPAIRS: dict[str, type[Repair[Any]]] = {
 
 HEADER = {
     "repair": str, "settings": dict, "width": int, "num_classes": int,
-    "fingerprint": list | None,
+    "fingerprint": list | None, "outputs": str, "f1": list,
 }  # fmt: skip
 LARGEST = 2**62
 """No setting is larger; torch counts and seeds with 63 bits."""
@@ -42,7 +42,7 @@ def load_repair(path: str | Path) -> FittedRepair:
 
 def fitted_of(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> FittedRepair:
     """The repair that its ``header()`` and ``tensors()`` describe, once they fit together."""
-    header = {"fingerprint": [], **header}
+    header = {"fingerprint": [], "outputs": "classes", "f1": [], **header}
     check_fields(header, HEADER, "header")
     repair = repair_of(header["repair"], header["settings"])
     _check_sizes(header)
@@ -53,6 +53,8 @@ def fitted_of(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> FittedRe
         parameters=below(tensors, "parameters/"),
         constants=below(tensors, "constants/"),
         fingerprint=_fingerprint(header["fingerprint"]),
+        outputs=header["outputs"],
+        f1=_scores(header["f1"]),
         **{field: tensors[field] for field in STATISTICS},
     )
     _check_fitted(fitted, tensors)
@@ -64,6 +66,17 @@ def _fingerprint(held: list[Any] | None) -> tuple[str, ...] | None:
     if held is not None and not all(isinstance(digest, str) for digest in held):
         raise InputError("its fingerprint is not a list of texts")
     return None if held is None else tuple(held)
+
+
+def _scores(held: list[Any]) -> tuple[tuple[float, float], ...]:
+    """Micro- and macro-F1 of every member."""
+    found = []
+    for pair in held:
+        whole = isinstance(pair, list) and len(pair) == 2
+        if not whole or not all(f is None or (type(f) is float and 0 <= f <= 1) for f in pair):
+            raise InputError("its f1 is not a list of pairs of shares")
+        found.append(tuple(float("nan") if f is None else f for f in pair))
+    return tuple(found)  # type: ignore[arg-type]
 
 
 def known_repairs() -> dict[str, type[Repair[Any]]]:
@@ -90,7 +103,10 @@ def repair_of(name: str, settings: dict[str, Any]) -> Repair[Any]:
 
 
 def _check_sizes(header: dict[str, Any]) -> None:
-    if not (1 <= header["width"] <= LARGEST and 2 <= header["num_classes"] <= LARGEST):
+    if header["outputs"] not in ("classes", "labels"):
+        raise InputError(f"its outputs are {header['outputs'][:40]!r}, not classes or labels")
+    least = 2 if header["outputs"] == "classes" else 1
+    if not (1 <= header["width"] <= LARGEST and least <= header["num_classes"] <= LARGEST):
         raise InputError(f"it is {header['width']} wide with {header['num_classes']} classes")
 
 
@@ -101,6 +117,8 @@ def _check_fitted(fitted: FittedRepair, tensors: Mapping[str, Tensor]) -> None:
         raise InputError(
             f"it has {len(fitted.fingerprint)} fingerprints for {members} members; save it again"
         )
+    if fitted.f1 and (len(fitted.f1) != members or fitted.outputs != "labels"):
+        raise InputError(f"it has {len(fitted.f1)} pairs of F1 for {members} members")
     check_statistics(tensors, members, repair.most_epochs)
     for name, value in {**fitted.parameters, **fitted.constants}.items():
         shared = name in fitted.constants and value.shape[:1] == (1,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +73,7 @@ class FittedReweighting(FittedRepair):
 class Reweighting(TrainedRepair[FittedReweighting]):
     """λ_{v,a} ∝ α_{v,a} e^s within each group, s = 4 tanh(MLP([x_{v,a}, c_v]))."""
 
+    takes_labels: ClassVar[bool] = True
     budget: Budget = REWEIGHTING
     hidden: int = 128
     """H, also the width of p_v."""

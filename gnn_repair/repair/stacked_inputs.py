@@ -53,6 +53,7 @@ class StackedInputs(RepairInputs):
         self.own, self.copies = own, copies
         self.num_members, self.num_classes = own.num_members * copies, own.num_classes
         self.width, self.dtype, self.device = own.width, own.dtype, own.device
+        self.outputs = own.outputs
         self.root, self.groups, self.nodes = own.root, own.groups, own.nodes
         self._tail, self.in_order = own._tail, own.in_order
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from gnn_repair.datasets.splits import as_splits
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposed, Exposure, TailedExposure
+from gnn_repair.exposure.truths import truths_for
 
 
 class Targets(NamedTuple):
@@ -22,6 +23,9 @@ class Targets(NamedTuple):
     """[S, L], likewise."""
     sizes: Tensor
     """[S]: how many are real; they come first."""
+    truths: Tensor | None = None
+    """[n, K]: where outputs are labels, those of every recipient: 0, 1, or NaN where unknown; the
+    ``labels`` above are then positions once more."""
 
     @property
     def real(self) -> Tensor:
@@ -39,9 +43,18 @@ def check_exposure_given(exposure: Any) -> None:
 
 
 def find_targets(
-    exposure: Exposed, y: Tensor, train_mask: Tensor, val_mask: Tensor
+    exposure: Exposed, y: Tensor, train_mask: Tensor, val_mask: Tensor, labels: bool = False
 ) -> tuple[Targets, Targets]:
-    """Training and validation targets of every member; raises on masks that cannot be used."""
+    """Training and validation targets of every member; raises on masks that cannot be used.
+
+    Args:
+        exposure: the frozen model.
+        y: [N] classes; of labels [N, K] zeros and ones.
+        train_mask: bool [N] or [N, S].
+        val_mask: likewise.
+        labels: whether several labels a node can be learned from.
+    """
+    _check_outputs(exposure, labels)
     train = _mask(exposure, train_mask, "train_mask")
     val = _mask(exposure, val_mask, "val_mask")
     both = (train & val).nonzero()
@@ -51,9 +64,50 @@ def find_targets(
             f"node {node} is in train_mask and in val_mask (member {member}); "
             "make the masks disjoint"
         )
+    if exposure.outputs == "labels":
+        return _label_targets(exposure, y, train, val)
     y = _labels(exposure, y, (train | val).any(1))
     _warn_absent(exposure, y, train)
     return _targets(exposure, y, train), _targets(exposure, y, val)
+
+
+def _check_outputs(exposure: Exposed, labels: bool) -> None:
+    if exposure.outputs == "classes" or (labels and exposure.outputs == "labels"):
+        return
+    if exposure.outputs == "values":
+        raise InputError(
+            "the exposure's outputs are values, and repairs learn classes or labels; ask "
+            "value_range what reweighting could do"
+        )
+    raise InputError(
+        "the exposure's outputs are labels, which this repair cannot learn; use Reweighting, "
+        "SetTranslation, NodeTranslation or RefitHead"
+    )
+
+
+def _label_targets(
+    exposure: Exposed, y: Any, train: Tensor, val: Tensor
+) -> tuple[Targets, Targets]:
+    """Targets whose labels are a row of zeros and ones each."""
+    truths = truths_for(exposure, y)
+    place = torch.zeros(exposure.num_nodes, dtype=torch.long, device=truths.device)
+    place[exposure.recipients] = torch.arange(exposure.num_recipients, device=truths.device)
+    for mask, name in ((train, "train_mask"), (val, "val_mask")):
+        known = (~truths.isnan()).any(1, keepdim=True) & mask
+        empty = (~known.any(0)).nonzero()
+        if empty.numel():
+            raise InputError(f"no node of {name} of member {int(empty[0])} has a known label")
+    absent = ~((truths == 1) & train.any(1, keepdim=True)).any(0)
+    if bool(absent.any()):
+        warnings.warn(
+            f"no training node has label {int(absent.nonzero()[0])}: what is learned of it is its "
+            "absence",
+            stacklevel=5,  # whoever called fit
+        )
+    rows = truths[exposure.recipients]
+    both = (_targets(exposure, place, mask) for mask in (train, val))
+    first, second = (targets._replace(truths=rows) for targets in both)
+    return first, second
 
 
 def _mask(exposure: Exposed, mask: Any, name: str) -> Tensor:

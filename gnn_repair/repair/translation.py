@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -52,13 +52,17 @@ class FittedTranslation(FittedRepair):
 class _Translation(TrainedRepair[FittedTranslation]):
     """What set and node translation share."""
 
+    takes_labels: ClassVar[bool] = True
+
     def shift(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
     ) -> Tensor:
-        """q = P · 4 tanh(ρ(·)) of targets [S, L], [S, L, C]."""
+        """q = P · 4 tanh(ρ(·)) of targets [S, L], [S, L, C]; of labels, whose logits stand for
+        themselves, without the projection P."""
         hidden = self.hidden_layer(p, inputs, tables, targets, noise).relu()
         raw = affine(p, "head.2", noise.head(hidden) if noise else hidden)
-        return centred(BOUND * raw.tanh())
+        shift = BOUND * raw.tanh()
+        return centred(shift) if inputs.outputs == "classes" else shift
 
     def hidden_layer(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None

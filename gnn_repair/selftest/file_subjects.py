@@ -1,4 +1,4 @@
-"""Small values of the four kinds that are saved, and judges of what is loaded in their place.
+"""Small values of the five kinds that are saved, and judges of what is loaded in their place.
 
 A judge recomputes with plain NumPy or PyG what the package's own checks promise.
 """
@@ -19,7 +19,7 @@ from torch_geometric.data import Data
 from gnn_repair.backbones import BACKBONES, Backbone, Frozen, Shape, load_frozen, train_backbone
 from gnn_repair.budget import LADDER, SHORT
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.oracle import OracleSolution, solve_oracle
+from gnn_repair.oracle import LabelSolution, OracleSolution, solve_labels, solve_oracle
 from gnn_repair.repair import REPAIRS, CrossFitted, EvidenceLadder, SetTranslation, load_repair
 from gnn_repair.repair.base import TrainedRepair
 from gnn_repair.repair.controls import FeaturePerceptron, LabelPropagation, RetrainedBackbone
@@ -46,12 +46,14 @@ class Subject:
 
 
 def make_subjects(folder: Path) -> list[Subject]:
-    """The four kinds, trained and solved on a small random graph."""
+    """The five kinds, trained and solved on a small random graph."""
     data, budget = _graph(), replace(SHORT, epochs=2)
     backbone = BACKBONES["sage"](Shape(hidden=4, heads=2))
     frozen = train_backbone(backbone, data, device="cpu", budget=budget)
     exposure = expose(frozen)
     solution = solve_oracle(exposure, "all", torch.arange(4))
+    several = replace(exposure, outputs="labels")
+    answers = solve_labels(several, "flip", torch.arange(4))
     fitted = [_fit(name, exposure, data) for name in REPAIRS]
     fitted += _in_folds(exposure, data, frozen)
 
@@ -73,6 +75,11 @@ def make_subjects(folder: Path) -> list[Subject]:
             "solution", saved(solution), OracleSolution.load, judge_solution,
             lambda value: (str(value), [str(value[i]) for i in range(len(value))],
                            value.check(exposure)),
+        ),
+        Subject(
+            "label solution", saved(answers), LabelSolution.load, judge_label_solution,
+            lambda value: (str(value), [str(value[i]) for i in range(len(value))],
+                           value.check(several)),
         ),
     ]  # fmt: skip
 
@@ -239,3 +246,18 @@ def judge_solution(value: OracleSolution) -> str:
         if not np.isfinite([value.margin[i], value.bound[i]]).all():
             return f"LP {i} has no margin"
     return "" if (value.coefficients > 0).all() and min(value.node, default=0) >= 0 else "bad signs"
+
+
+def judge_label_solution(value: LabelSolution) -> str:
+    """Every question's support lies in the arrays, and its numbers are some."""
+    ends = value.indptr.tolist()
+    for i in range(len(value)):
+        terms = value.terms[ends[i] : ends[i + 1]].tolist()
+        if not 0 <= ends[i] <= ends[i + 1] <= len(value.coefficients) or terms != sorted(
+            set(terms)
+        ):
+            return f"question {i} has no proper support"
+        if not np.isfinite(value.margin[i]) or np.isnan(value.bound[i]):
+            return f"question {i} has no margin"
+    fair = (value.coefficients > 0).all() and min(value.node, default=0) >= 0
+    return "" if fair and np.isfinite(value.threshold) else "bad signs"

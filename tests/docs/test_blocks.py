@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 import os
 import re
 import warnings
 from pathlib import Path
 
 import pytest
+from shown_output import assert_alike
 from typer.main import get_command
 
 from gnn_repair.cli import app
@@ -20,7 +20,6 @@ from tools.docs.blocks import Block, blocks_of, commands_of
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
-NUMBER = re.compile(r"(?<![\w.])[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 LONG = ("docs/repair.md", "docs/ladder.md", "docs/backbones.md")
 """Pages that train for minutes; `GNN_REPAIR_LONG=1` runs them, too."""
 
@@ -60,30 +59,6 @@ def _run(block: Block, names: dict[str, object], page: str) -> str:
         warnings.simplefilter("ignore", DeprecationWarning)
         exec(code, names)
     return out.getvalue()
-
-
-def assert_alike(printed: str, shown: str, where: str) -> None:
-    """The same words, and numbers that are the same up to what another processor may change."""
-    lines, wanted = (
-        [line.rstrip() for line in t.splitlines() if line.strip()] for t in (printed, shown)
-    )
-    assert len(lines) == len(wanted), (where, printed)
-    for line, other in zip(lines, wanted, strict=True):
-        assert _words(line) == _words(other), (where, line, other)
-        pairs = zip(NUMBER.findall(line), NUMBER.findall(other), strict=True)
-        assert all(_near(a, b) for a, b in pairs), (where, line, other)
-
-
-def _words(line: str) -> str:
-    return " ".join(NUMBER.sub("0", line).split())
-
-
-def _near(one: str, other: str) -> bool:
-    """Within five percent; residuals, which are rounding errors, within a factor of a hundred."""
-    a, b = (float(text.replace(",", "").replace("−", "-")) for text in (one, other))
-    if max(abs(a), abs(b)) < 1e-5:
-        return True
-    return math.isclose(a, b, rel_tol=0.05, abs_tol=0.02)
 
 
 @pytest.mark.parametrize("name", NAMES)

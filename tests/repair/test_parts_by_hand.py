@@ -12,9 +12,10 @@ from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
-from gnn_repair.repair import NodeTranslation, SetTranslation
+from gnn_repair.repair import NodeTranslation, SetTranslation, realizable
 from gnn_repair.repair.inputs import Description
 from gnn_repair.repair.model import repaired
+from gnn_repair.repair.realizability import displacement_distance
 from gnn_repair.repair.registry import _check_fitted as check_fitted
 
 BRIEF = replace(NodeTranslation().budget, epochs=2, epoch_zero=False)
@@ -85,3 +86,50 @@ def test_a_repaired_model_s_state_names_the_model_it_belongs_to():
     assert loose.get_extra_state() == {"fingerprint": None}
     loose.load_state_dict(bound.state_dict())
     assert loose.fitted.fingerprint == fitted.fingerprint
+
+
+def test_the_pair_layer_s_gradient_where_state_and_classes_differ():
+    """ψ's first weight taken apart: state width 5, 3 classes, by finite differences."""
+    from gnn_repair.repair.layers import _SplitPair
+
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randn(2, 26, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda w: _SplitPair.apply(w, 5, 3), (weight,))
+
+
+def test_realizable_is_judged_at_the_size_of_the_numbers():
+    """A gap that is large in itself and small beside the contributions is rounding."""
+    exposure = toy_exposure("gcn")
+    one = exposure.member(0).restrict([2])
+    large = replace(
+        one,
+        contributions=one.contributions * 1e6,
+        fixed_logits=one.fixed_logits * 0,
+        frozen_logits=_mixed(one) * 1e6,
+    )
+    nothing = torch.zeros(1, 1, 3, dtype=torch.float64)
+    size = float(
+        (large.contributions[0] - large.contributions[0].mean(1, keepdim=True)).abs().max()
+    )
+    beyond = displacement_distance(large, nothing + torch.tensor([0.9e9, -0.9e9, 0]))
+    assert float(beyond) > 1e6  # far outside, so the distance grows as the shift does
+    for share, expected in ((0.3, True), (30.0, False)):
+        # A mixture of all terms, pushed out of the polytope by a share of the tolerance.
+        corner = _corner_shift(large)
+        gap = share * 1e-6 * max(size * float(large.mass.max()), float(corner.abs().max()))
+        found = realizable(large, corner * (1 + gap / float(corner.abs().max())), tolerance=1e-6)
+        assert bool(found.all()) is expected
+
+
+def _mixed(one):
+    logits = one.logits(one.coefficients) - one.fixed_logits[:, one.recipients]
+    return torch.zeros_like(one.frozen_logits).index_copy(1, one.recipients, logits)
+
+
+def _corner_shift(exposure):
+    """P(z(λ) − z⁰) of all mass on the term that moves class 0 farthest."""
+    best = exposure.contributions[0, exposure.rows.long(), 0].argmax()
+    alone = torch.zeros_like(exposure.coefficients)
+    alone[0, best] = exposure.mass[0, 0, 0]
+    moved = exposure.logits(alone) - exposure.frozen_logits[:, exposure.recipients]
+    return moved - moved.mean(2, keepdim=True)

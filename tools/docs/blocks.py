@@ -11,6 +11,8 @@ _PIECE = re.compile(
     r"^```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^```$|^<!-- (?P<note>run|skip)\b(?P<text>.*?)-->$",
     re.DOTALL | re.MULTILINE,
 )
+MADE_WITH = ("2.13.0", "AVX512")
+"""PyTorch and the processor's instructions behind the outputs that pages and notebooks show."""
 _BETWEEN = 40
 """Characters of text ("prints", "gives") that may stand between a block and what it prints."""
 
@@ -73,3 +75,13 @@ def commands_of(page: Path) -> Iterator[tuple[int, list[str]]]:
             words = line.strip().removeprefix("- run: ").removeprefix("$ ")
             if words.startswith("gnn-repair "):
                 yield block.line + number, shlex.split(words, comments=True)[1:]
+
+
+def made_elsewhere() -> str | None:
+    """Why the shown numbers cannot be expected here: other products train other weights."""
+    import torch
+
+    here = torch.__version__.split("+")[0], torch.backends.cpu.get_cpu_capability()
+    if here == MADE_WITH:
+        return None
+    return f"numbers were made with {' on '.join(MADE_WITH)}, this is {' on '.join(here)}"

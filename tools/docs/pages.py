@@ -12,6 +12,8 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from tools.docs.notebooks import as_markdown, notebooks
+
 ROOT = Path(__file__).parents[2]
 WEB = "https://github.com/gnn-repair/gnn-repair/blob/main"
 COPIED = {
@@ -21,6 +23,7 @@ COPIED = {
     "security.md": "SECURITY.md",
 }
 """Pages of the site that are files of the repository's root."""
+_ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc|obj):<code>~?(?:[\w.]*\.)?(\w+)</code>")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 
@@ -31,12 +34,15 @@ def on_files(files: Files, config: Any) -> Files:
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=_relinked(text)))
     files.append(File.generated(config, "reference/commands.md", content=commands()))
+    for path in notebooks():
+        page = f"tutorials/{path.stem}.md"
+        files.append(File.generated(config, page, content=as_markdown(path)))
     return files
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Formulas as MathML, which browsers draw themselves: the site fetches nothing."""
-    return _FORMULA.sub(_mathml, html)
+    """Formulas as MathML, which browsers draw themselves; names in docstrings without roles."""
+    return _ROLE.sub(r"<code>\1</code>", _FORMULA.sub(_mathml, html))
 
 
 def _mathml(match: re.Match[str]) -> str:
@@ -60,7 +66,7 @@ def _target(link: str) -> str:
     if inside in pages:
         return pages[inside]
     if inside.startswith("docs/"):
-        return inside.removeprefix("docs/")
+        return inside.removeprefix("docs/").replace(".ipynb", ".md")
     return f"{WEB}/{inside}"
 
 

@@ -28,6 +28,7 @@ from gnn_repair.exposure.model_output import (
 )
 from gnn_repair.exposure.model_state import forget_propagations
 from gnn_repair.exposure.names import NodeNames
+from gnn_repair.exposure.outputs import Outputs, without_anchor
 from gnn_repair.exposure.pooling.finding import KnownPoolFinder, PoolFinder, graph_starts
 from gnn_repair.exposure.pooling.pool import PoolCall
 from gnn_repair.exposure.pooling.watch import PoolWatch
@@ -70,6 +71,8 @@ class Wanted:
     """What was found on another batch, so that nothing is probed again."""
     certified: bool = True
     """Whether the model is run on reweighted nodes; otherwise nothing is claimed."""
+    outputs: Outputs | None = None
+    """What the model's outputs are; what ``y`` says where None."""
 
 
 def expose_pooled(
@@ -80,7 +83,9 @@ def expose_pooled(
     graphs = graphs_told(data, output, nodes)
     if graphs is None or nodes is None:
         return None
-    read = read_output(output, graphs, partial(why_rows, model, call), count_classes(data, graphs))
+    why, classes = partial(why_rows, model, call), count_classes(data, graphs)
+    read = read_output(output, graphs, why, classes, wanted.outputs, data)
+    anchored = read.outputs != "classes"
     logits, called = read(output), call.text + read.text.replace("z a node", "z a graph")
     check_numbers(logits, model, data)
     forget_propagations(model)
@@ -92,7 +97,8 @@ def expose_pooled(
         if not any(isinstance(call, PoolCall) for call in trace.calls):
             return None
         if wanted.expected is not None:
-            check_expected(wanted.expected, logits, read.binary, called, noun="graph")
+            told = logits[:, int(anchored) :]
+            check_expected(wanted.expected, told, read.binary, called, noun="graph")
         finding = _found(watch, trace, wanted.known)
         mixtures = finding.mixtures or finding.nodewise
         if not mixtures:
@@ -101,21 +107,22 @@ def expose_pooled(
         pools = [c for c in trace.calls if isinstance(c, PoolCall) and c.site in sites]
         words = Words(
             type(model).__name__, finding.fixed, False, head.embedding(logits, read.binary),
-            called, fingerprint_of_model(model, wanted.hops, logits.shape[1]),
+            called, fingerprint_of_model(model, wanted.hops, logits.shape[1] - anchored),
             NodeNames("graph", (("node", nodes),)), graph_starts(pools, nodes, graphs),
         )  # fmt: skip
         if finding.nodewise:
             tolerance, certified = wanted.tolerance, wanted.certified
-            return expose_tailed(watch, trace, mixtures, words, tolerance, certified), finding
+            tailed = expose_tailed(watch, trace, mixtures, words, tolerance, certified)
+            return (without_anchor(tailed, read.outputs) if anchored else tailed), finding
         trace.calls = list(pools)
         exposure, order = assemble(mixtures, finding.tails, logits, words)
         if not wanted.certified:
-            return exposure, finding
+            return (without_anchor(exposure, read.outputs) if anchored else exposure), finding
         residual = certify(watch, exposure, order, mixtures, trace, finding.centred)
     check_residual(residual, wanted.tolerance, logits)
     # Not yet seen by anybody, and validated a moment ago: no need to build it anew.
     object.__setattr__(exposure, "residual", residual)
-    return exposure, finding
+    return (without_anchor(exposure, read.outputs) if anchored else exposure), finding
 
 
 def expose_again(subject: ModelOnData, wanted: Wanted) -> Exposure | TailedExposure:

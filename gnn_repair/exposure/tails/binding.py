@@ -21,7 +21,7 @@ def bound(
     from gnn_repair.exposure.from_model import expose
     from gnn_repair.exposure.tails.tailed import TailedExposure
 
-    fresh = expose(model, data, **settings)
+    fresh = expose(model, data, **{"outputs": exposure.outputs, **settings})
     if not isinstance(fresh, TailedExposure):
         raise InputError("the model has no nonlinear tail; bind the model that was exposed")
     device = exposure.recipients.device

@@ -51,7 +51,8 @@ def check_tailed(exposure: TailedExposure) -> None:
         f"the tail reads {tail.width} channels but the aggregate has {aggregate.num_classes}",
     )
     shape = tuple(frozen.shape)
-    sized = len(shape) == 3 and shape[:2] == (1, aggregate.num_nodes) and shape[2] >= 2
+    least = 2 if aggregate.outputs == "classes" else 1
+    sized = len(shape) == 3 and shape[:2] == (1, aggregate.num_nodes) and shape[2] >= least
     _require(sized, f"frozen_logits has shape {list(shape)} instead of [1, N, C]")
     sound = frozen.dtype == torch.float64 and bool(torch.isfinite(frozen).all())
     _require(sound, "frozen_logits must be finite float64 numbers")

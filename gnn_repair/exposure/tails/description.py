@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from gnn_repair.exposure.description import counted_outputs
 from gnn_repair.exposure.description import describe as describe_mixture
 from gnn_repair.exposure.tails.checks import reconstruction
 from gnn_repair.exposure.tails.opaque import Opaque
@@ -61,9 +62,10 @@ def followed_by(tail: TailGraph) -> str:
 def describe(exposure: TailedExposure) -> str:
     """What was exposed, what follows it and which answers to expect."""
     first, *lines = describe_mixture(exposure.aggregate).split("\n")
-    channels = f"{exposure.tail.width} classes"
+    channels = counted_outputs(exposure.aggregate)
+    outputs = counted_outputs(exposure.aggregate, exposure.num_classes)
     middle = [
-        line.replace(channels, f"{exposure.num_classes} classes").replace(
+        line.replace(channels, outputs).replace(
             "fixed logits:", f"aggregate of {exposure.tail.width} channels; fixed:"
         )
         for line in lines

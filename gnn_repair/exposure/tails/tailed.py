@@ -169,6 +169,11 @@ class TailedExposure:
         return self.aggregate.called
 
     @property
+    def outputs(self) -> str:
+        """What the C outputs are: ``classes``, ``labels`` or ``values``."""
+        return self.aggregate.outputs
+
+    @property
     def names(self) -> NodeNames:
         """What recipients and senders are called where they are of several kinds."""
         return self.aggregate.names

@@ -11,14 +11,18 @@ from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
+from gnn_repair.repair import CrossFitted, EvidenceLadder
 from gnn_repair.repair.controls import FeaturePerceptron, LabelPropagation, RetrainedBackbone
 from gnn_repair.repair.controls.kept import check_kept
 from gnn_repair.repair.controls.perceptron import PERCEPTRON
 from gnn_repair.repair.evidence import EvidenceInputs, gather_evidence, kin
-from gnn_repair.repair.fold_task import prepare
-from gnn_repair.repair.folds import deal_folds
+from gnn_repair.repair.evidence.summary import set_summary, statistics, summary_times
+from gnn_repair.repair.fold_task import FOLD_SHARE, FOLDS, Folding, prepare
+from gnn_repair.repair.folds import Roles, deal_folds
 from gnn_repair.repair.inputs import repair_inputs
 from gnn_repair.repair.kept_tables import check_table
+from gnn_repair.repair.methods import METHODS
+from gnn_repair.repair.stack_training import RoleTrainee
 
 NODES, CLASSES = 5, 3
 
@@ -154,3 +158,84 @@ def test_folds_deal_every_class_evenly_among_nodes_that_are_not_judged():
             assert int(counts.max() - counts.min()) <= 1
         counts = folds[s][val[s]].bincount(minlength=5)
         assert int(counts.max() - counts.min()) <= 1
+
+
+def test_propagation_of_one_step_by_hand():
+    graph, exposure = toy_graph(), toy_exposure("gcn")
+    masks = graph.train_mask[:, :2], graph.val_mask[:, :2]
+    repair = LabelPropagation(layers=1)
+    task = prepare(exposure, graph.y, *masks, graph, "cpu")
+    shown = repair._shown(task, (masks[0] | masks[1]).t())
+    nodes = graph.num_nodes
+    apart = graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]]
+    dense = torch.zeros(nodes, nodes, dtype=torch.float64)
+    dense.index_put_((apart[1], apart[0]), torch.ones(apart.shape[1], dtype=torch.float64), True)
+    degree = dense.sum(1)
+    scale = torch.where(degree > 0, degree.clamp(min=1).rsqrt(), 0.0)
+    dense = scale.unsqueeze(1) * dense * scale
+    alphas = torch.tensor([0.5, 0.9], dtype=torch.float64)
+    found = repair._spread(dense, shown, alphas)
+    for s, alpha in enumerate(alphas.tolist()):
+        spread = alpha * dense @ shown[:, s] + (1 - alpha) * shown[:, s]
+        total = spread.sum(1, keepdim=True)
+        expected = torch.where(total > 0, spread / total.clamp(min=1e-30), 1 / CLASSES)
+        torch.testing.assert_close(found[s], expected)
+
+
+def test_defaults_that_only_a_protocol_changes():
+    assert (FOLDS, FOLD_SHARE) == (5, 0.8)
+    for value in (CrossFitted(), EvidenceLadder(), Folding()):
+        assert (value.folds, value.repeats, value.fold_share, value.seed) == (5, 1, 0.8, 0)
+    for name in ("evidence_ladder", "label_propagation", "retrained_backbone"):
+        method = METHODS[name]
+        assert not (method.batched or method.from_paper or method.by_default)
+
+
+def test_statistics_of_inputs_without_copies():
+    own = repair_inputs(toy_exposure("gcn"))
+    found = statistics(own)
+    table = set_summary(own)
+    assert found["mean"].shape == (2, table.shape[2])
+    torch.testing.assert_close(found["mean"], table.mean(1))
+    torch.testing.assert_close(
+        summary_times(own, torch.ones(2, table.shape[2], 1).double(), **found),
+        ((table - found["mean"].unsqueeze(1)) / found["scale"].unsqueeze(1)).sum(2, keepdim=True),
+    )
+
+
+class Copies:
+    """A trainee of copies whose predictions are tables: what is learned can be counted."""
+
+    def __init__(self, batch):
+        generator = torch.Generator().manual_seed(0)
+        labels = torch.randint(3, (12,), generator=generator)
+        weights = torch.zeros(2, 12, dtype=torch.float64)
+        weights[0, :7], weights[1, 2:5] = 1 / 7, 1 / 3
+        self.seen, self.labels, self.weights = [], labels, weights
+        roles = Roles(weights, torch.arange(12).expand(2, -1) > 8, 1)
+        self.table = torch.randn(2, 12, 3, generator=generator, dtype=torch.float64)
+        p = {"table": self.table.clone()}
+        self.trainee = RoleTrainee(
+            p, lambda p: None, self.predict, self.predict, roles, labels,
+            begin_step=lambda stream: self.seen.append(int(stream)),
+            dropout=0.0, batch_size=batch, seed=3,
+        )  # fmt: skip
+
+    def predict(self, p, tables, targets, noise):
+        assert noise is None
+        return p["table"].gather(1, targets.unsqueeze(2).expand(-1, -1, 3))
+
+
+@pytest.mark.parametrize(("batch", "steps"), [(None, 1), (3, 3)])
+def test_an_epoch_s_losses_are_the_weighted_sum_however_it_is_cut(batch, steps):
+    copies = Copies(batch)
+    trainee = copies.trainee
+    trainee.begin_epoch()
+    total = torch.zeros(2, dtype=torch.float64)
+    counts = torch.tensor([-(-7 // (batch or 7)), -(-3 // (batch or 7))]).clamp(min=1)
+    for _ in range(trainee.steps_per_epoch):
+        total += trainee.losses(None)
+    likely = copies.table.log_softmax(2)[:, torch.arange(12), copies.labels]
+    expected = -(likely * copies.weights).sum(1) * counts
+    torch.testing.assert_close(total, expected)
+    assert trainee.steps_per_epoch == steps == len(copies.seen) == len(set(copies.seen))

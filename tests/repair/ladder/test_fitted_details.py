@@ -11,12 +11,13 @@ from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.repair import EvidenceLadder
+from gnn_repair.repair.controls import RetrainedBackbone, retrained
 from gnn_repair.repair.evidence import EvidenceInputs, gather_evidence
 from gnn_repair.repair.inputs import repair_inputs
 from gnn_repair.repair.ladder.catalogue import RUNGS
 from gnn_repair.repair.ladder.combination import RIDGE, RULES, stack
 from gnn_repair.repair.ladder.decision import decide
-from gnn_repair.repair.ladder.findings import find
+from gnn_repair.repair.ladder.findings import Finding, Findings, find
 
 SMALL = replace(
     LADDER, rungs=("summary", "summary-labels"), folds=2, budget=replace(LADDER.budget, epochs=3)
@@ -174,3 +175,34 @@ def test_the_summary_s_first_layer_by_hand():
         expected = expected + inputs.labels_at(targets)[s] @ p["labels.weight"][s]
         expected = expected + inputs.kin_at(targets)[s] @ p["kin.weight"][s]
         torch.testing.assert_close(found[s], expected)
+
+
+def test_a_rung_is_compared_with_the_one_below_it_that_was_fitted():
+    labels = torch.tensor([[0, 1, 1]])
+    told = torch.zeros(1, 3, 3, 2).log_softmax(3)
+    both = find(["frozen", "summary", "summary-labels"], told, labels, 2)
+    assert [row.above for row in both.overall()] == ["frozen", "summary"]
+    alone = find(["frozen", "summary-labels"], told[:, :2], labels, 2)
+    assert [row.above for row in alone.overall()] == ["frozen"]
+
+
+def test_half_a_point_is_worth_advice_where_it_is_clear():
+    row = Finding("summary", "frozen", None, 0.5, 0.1, 0.0, 0.2, 0.05, 0.5, 10.0)
+    assert Findings((row,)).to_frame()["advice"].tolist() != [""]
+    assert Findings((replace(row, gain=-0.5, nats=-0.2),)).to_frame()["advice"].tolist() == [""]
+
+
+def test_a_control_diverged_where_one_of_its_models_did(monkeypatch):
+    frozen, exposure = planted("labels")[0], planted_exposure("labels")
+    genuine = retrained.train_backbone
+
+    def train(*args, **kwargs):
+        trained = genuine(*args, **kwargs)
+        return replace(trained, diverged=torch.tensor([False, True, False]))
+
+    monkeypatch.setattr(retrained, "train_backbone", train)
+    masks = frozen.data.train_mask, frozen.data.val_mask
+    found = RetrainedBackbone(folds=3).fit(
+        exposure, frozen.data.y, *masks, frozen=frozen, device="cpu"
+    )
+    assert found.diverged.tolist() == [True]

@@ -1,0 +1,82 @@
+"""From the mixture of nodes' embeddings to the mixture of links' logits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnn_repair.errors import ExposureRefused
+from gnn_repair.exposure.tails.opaque import Opaque
+from gnn_repair.exposure.tails.operations import Operation, TailGraph
+from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.exposure.value import Exposure, _cut
+
+
+def link_mixture(nodes: Exposure, ends: Tensor) -> tuple[Exposure, Tensor]:
+    """The mixture of each link's varied end, beside the nodes, and the node's term behind each.
+
+    The N nodes of the graph keep their numbers, so that senders do, and have no terms; link i is
+    number N + i. What stands behind the nodes' own rows is the first link's, which nobody reads.
+
+    Args:
+        nodes: the mixture of all nodes, in the channels of the embedding (or before a tail).
+        ends: [L] the varied end of every link.
+    """
+    segments, terms = _cut(nodes.segments.view(-1), nodes.num_groups, ends)
+    behind = rows_behind(nodes.num_nodes, ends)
+    places = torch.arange(ends.numel(), device=ends.device) + nodes.num_nodes
+    changed: dict[str, Any] = {
+        "recipients": places,
+        "segments": segments,
+        "rows": nodes.rows[terms],
+        "coefficients": nodes.coefficients[:, terms],
+        "fixed_logits": nodes.fixed_logits[:, behind],
+        "frozen_logits": nodes.frozen_logits[:, behind],
+        "state": nodes.state[:, behind],
+        "messages": nodes.messages,
+        "embedding": None,
+        "outputs": "labels",
+    }
+    return replace(nodes, **changed), terms
+
+
+def rows_behind(count: int, ends: Tensor) -> Tensor:
+    """[N + L]: the node whose embedding stands in each row: the first link's, then each link's."""
+    return torch.cat([ends[:1].expand(count), ends])
+
+
+def by_link(tail: TailGraph, behind: Tensor, nodes: int) -> TailGraph:
+    """A tail of nodes as a tail of links: constants by node become constants by link."""
+    return TailGraph(tail.width, tuple(_by_link(op, behind, nodes) for op in tail.operations))
+
+
+def _by_link(operation: Operation, behind: Tensor, nodes: int) -> Operation:
+    if isinstance(operation, Opaque):
+        raise ExposureRefused(
+            f"the encoder ends in {operation.title}, which is kept as PyTorch's own and cannot be "
+            "carried over to links; end the encoder in a known step"
+        )
+    moved: dict[str, Any] = {
+        name: value[behind]
+        for name, value in operation.constants()
+        # Weights are shared; so is a vector. What has a row a node is by node.
+        if value.dim() == 2 and name != "weight" and len(value) == nodes
+    }
+    return replace(operation, **moved) if moved else operation
+
+
+def joined(first: TailGraph, then: TailGraph) -> TailGraph:
+    """One tail after the other."""
+    shift = len(first.operations)
+    later = [replace(op, inputs=tuple(i + shift for i in op.inputs)) for op in then.operations]
+    return TailGraph(first.width, (*first.operations, *later))
+
+
+def split(exposure: Exposure | TailedExposure) -> tuple[Exposure, TailGraph]:
+    """The mixture of nodes, and what follows it up to the embedding."""
+    if isinstance(exposure, TailedExposure):
+        return exposure.aggregate, exposure.tail
+    return exposure, TailGraph(exposure.num_classes, ())

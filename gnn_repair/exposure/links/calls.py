@@ -1,0 +1,200 @@
+"""How a model of links is called: its own forward, encode and decode, or an encoder and a decoder.
+
+Whatever the form, a call takes links [2, L] and gives their logits [L].
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
+from gnn_repair.exposure.argument_choice import choose_arguments
+from gnn_repair.exposure.links.gathers import Gathers
+from gnn_repair.exposure.model_call import Forward, Invocation
+
+LINK = re.compile(r"edge_label_index|link|pair|(label|target|query|pred|pos)_?edge")
+"""Names of a forward's parameter for the links to predict."""
+INDEX = re.compile(r"edge|index|link|pair")
+"""Names of a decoder's second parameter when it looks the ends up itself."""
+SAY = "pass the encoder, and decoder=lambda z, links: ... that gives one logit a link"
+
+Decoder = Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class LinkCall:
+    """One way of asking a model for links' logits."""
+
+    model: nn.Module
+    encode: Callable[[], Tensor] | None
+    """Gives z; None where only the whole can be run."""
+    score: Callable[[Tensor | None, Tensor], Any]
+    """From z (None: run the encoder, too) and links to what the model says of them."""
+    text: str
+
+    def run(
+        self, links: Tensor, rows: Sequence[Tensor] | None = None, z: Tensor | None = None
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Logits [L, 1], and the tables that both ends were looked up in.
+
+        Args:
+            links: [2, L].
+            rows: what to put in place of the ends' embeddings, [L, d] each.
+            z: the embeddings where they are known already.
+        """
+        own = links.clone(memory_format=torch.contiguous_format)
+        if self.encode is not None and z is None:
+            z = self.encode()
+        with Gathers(own, rows, by_value=self.encode is not None) as gathers:
+            out = self._said(z, own)
+        if len(gathers.tables) < 2:
+            raise ExposureRefused(
+                f"{self.text} looks up no rows of its embeddings for the two ends of a link, so "
+                f"what follows cannot be told from what came before; {SAY}"
+            )
+        return _column(out, own.shape[1]), gathers.tables
+
+    def _said(self, z: Tensor | None, links: Tensor) -> Any:
+        try:
+            return self.score(z, links)
+        except (GnnRepairError, torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:
+            said = " ".join(str(error).split())[:300]
+            raise InputError(f"{self.text} raised {type(error).__name__}: {said}; {SAY}") from error
+
+
+def _column(out: Any, count: int) -> Tensor:
+    if isinstance(out, tuple | list) and len(out) and isinstance(out[0], Tensor):
+        out = out[0]
+    if not isinstance(out, Tensor) or not out.is_floating_point():
+        raise InputError(f"the decoder gives {type(out).__name__}, not one logit a link; {SAY}")
+    if out.numel() != count or out.shape[:1] != (count,):
+        raise InputError(
+            f"the decoder gives a tensor of shape {list(out.shape)} for {count} links; {SAY}"
+        )
+    return out.reshape(count, 1)
+
+
+def link_call(
+    model: nn.Module, data: Any, decoder: Decoder | None, forward: Forward | None
+) -> LinkCall:
+    """How this model is asked about links."""
+    has = [hasattr(model, name) for name in ("encode", "decode")]
+    if decoder is None and not all(has):
+        if forward is not None:
+            raise InputError(
+                f"forward= says how an encoder is called, and no decoder is there; {SAY}"
+            )
+        return _whole(model, data)
+    encode, text = _encoder(model, data, forward, all(has))
+    score, words = _decoder(getattr(model, "decode", None) if decoder is None else decoder, encode)
+    return LinkCall(model, encode, score, f"{text} and {words}")
+
+
+def _whole(model: nn.Module, data: Any) -> LinkCall:
+    """A model whose forward takes the links beside the graph."""
+    try:
+        names = list(inspect.signature(model.forward).parameters)
+    except (TypeError, ValueError):
+        names = []
+    named = [name for name in names if LINK.search(name)]
+    if not named:
+        raise InputError(
+            f"{type(model).__name__}'s forward takes {', '.join(names) or 'nothing'}, none of them "
+            f"links, and it has no encode and decode; {SAY}"
+        )
+    given, text = _arguments(model, data, named[0])
+
+    def score(_: Tensor | None, links: Tensor) -> Any:
+        return model(**{**given, named[0]: links})
+
+    return LinkCall(model, None, score, f"{type(model).__name__}.{text}")
+
+
+def _arguments(module: nn.Module, data: Any, links: str) -> tuple[dict[str, Any], str]:
+    """What a forward is called with beside its links, as ``expose`` would find it."""
+    shown = copy.copy(data)
+    if getattr(shown, links, None) is None:
+        few = getattr(data, "edge_index", None)
+        setattr(shown, links, few[:, :1] if isinstance(few, Tensor) else None)
+    plan, text = choose_arguments(module, shown)
+    return {name: given.value for name, given in plan.items() if name != links}, text
+
+
+def _encoder(
+    model: nn.Module, data: Any, forward: Forward | None, methods: bool
+) -> tuple[Callable[[], Tensor], str]:
+    if forward is not None:
+        return Invocation(lambda: forward(model, data), "given by forward="), "forward="
+    call: Any = model.encode if methods else model
+    shown = _signed(call, getattr(model, "encoder", None)) if methods else model
+    plan, text = choose_arguments(shown, data)
+    arguments = {name: given.value for name, given in plan.items()}
+    text = text.replace("forward", "encode" if methods else "forward")
+    return Invocation(lambda: call(**arguments), text), text
+
+
+def _signed(method: Callable[..., Any], inner: Any) -> nn.Module:
+    """A module with the method's signature; that of ``inner`` where it takes anything."""
+    kinds = [p.kind for p in inspect.signature(method).parameters.values()]
+    if isinstance(inner, nn.Module) and all(k in (2, 4) for k in map(int, kinds)):
+        return inner
+    shell = nn.Module()
+    shell.__dict__["forward"] = method
+    return shell
+
+
+def _decoder(
+    decoder: Decoder | None, encode: Callable[[], Tensor]
+) -> tuple[Callable[[Tensor | None, Tensor], Any], str]:
+    if not callable(decoder):
+        raise InputError(f"decoder is a {type(decoder).__name__}; {SAY}")
+    inside = getattr(getattr(decoder, "__self__", None), "decoder", None)
+    parameters = _parameters(decoder, inside)
+    names = [p.name for p in parameters]
+    options = {"sigmoid": False} if "sigmoid" in names else {}
+    rest = [p for p in parameters[2:] if p.default is p.empty and p.name not in options]
+    named = len(names) > 1 and INDEX.search(names[1])
+    by_rows = not named and not _looks_up(decoder, encode())
+
+    def score(z: Tensor | None, links: Tensor) -> Any:
+        assert z is not None
+        if by_rows:
+            return decoder(z[links[0]], z[links[1]], **options)
+        # An older way of writing it takes true and sampled links apart; here are no sampled ones.
+        return decoder(z, links, *[links.new_zeros(2, 0) for _ in rest], **options)
+
+    form = "two rows" if by_rows else "z and links"
+    return score, f"a decoder of {form}" + ", without its sigmoid" * bool(options)
+
+
+def _looks_up(decoder: Decoder, z: Any) -> bool:
+    """Whether a decoder takes z and links, and looks the ends up itself: tried on one link."""
+    links = torch.tensor([[0], [1]], device=z.device if isinstance(z, Tensor) else None)
+    try:
+        with Gathers(links, by_value=True) as gathers:
+            decoder(z, links)
+    except Exception:
+        return False
+    return len(gathers.tables) == 2
+
+
+def _parameters(decoder: Decoder, inside: Any) -> list[inspect.Parameter]:
+    try:
+        module = decoder.forward if isinstance(decoder, nn.Module) else decoder
+        found = list(inspect.signature(module).parameters.values())
+    except (TypeError, ValueError):
+        return []
+    plain = [p for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if not plain and isinstance(inside, nn.Module):
+        return _parameters(inside, None)
+    return plain

@@ -1,0 +1,123 @@
+"""What a model's outputs are: rival classes, labels of their own, or plain values.
+
+Of classes the largest logit wins, and only differences count. A label is there where its own logit
+is positive; a value is what it is. For the last two a column of zeros is put before the outputs
+while the model is probed, the *anchor*: against it a shift common to all outputs shows, which for
+classes is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure.tails.operations import Select, TailGraph
+
+if TYPE_CHECKING:
+    from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
+    from gnn_repair.exposure.value import Exposure
+
+Outputs = Literal["classes", "labels", "values"]
+OUTPUTS = ("classes", "labels", "values")
+NOUNS = {"classes": "class", "labels": "label", "values": "value"}
+
+
+def check_outputs(outputs: Any) -> None:
+    """Raise InputError unless it names what outputs can be, or is None."""
+    if outputs is not None and outputs not in OUTPUTS:
+        raise InputError(f"outputs is {outputs!r}; choose 'classes', 'labels' or 'values'")
+
+
+def infer_outputs(data: Any, columns: int, nodes: int) -> Outputs:
+    """What the labels of data say that the outputs are; classes where they say nothing.
+
+    Zeros and ones, one column an output and not one of them a row, are labels; other real numbers
+    are values.
+
+    Args:
+        data: the graph.
+        columns: how many outputs the model has a node.
+        nodes: N.
+    """
+    from gnn_repair.exposure.model_arguments import field  # needs PyG, which loads slowly
+
+    y = field(data, "y")
+    if not isinstance(y, Tensor) or y.is_complex() or y.shape[:1] != (nodes,) or not nodes:
+        return "classes"
+    if y.dim() not in (1, 2) or y.numel() != nodes * columns:
+        return "classes"
+    known = y[~torch.isnan(y)] if y.is_floating_point() else y
+    flags = bool(((known == 0) | (known == 1)).all())
+    if not flags:
+        return "values" if y.is_floating_point() else "classes"
+    exclusive = columns == 1 or bool((y.sum(1) == 1).all())
+    return "classes" if exclusive else "labels"
+
+
+def require_outputs(exposure: Any, *wanted: str) -> None:
+    """Raise InputError where the exposure's outputs are none of ``wanted``."""
+    found = exposure.outputs
+    if found in wanted:
+        return
+    advice = {
+        "labels": "use solve_labels, reach(exposure, y [N, K]) or value_range",
+        "values": "use value_range",
+        "classes": "expose the model with outputs='labels' or outputs='values'",
+    }
+    raise InputError(
+        f"the exposure's outputs are {found}, and this is about {' or '.join(wanted)}; "
+        + advice[found]
+    )
+
+
+def without_anchor(
+    exposure: Exposure | TailedExposure, outputs: Outputs
+) -> Exposure | TailedExposure:
+    """The exposure of the outputs themselves, the first column left out."""
+    from gnn_repair.exposure.tails.tailed import TailedExposure
+
+    if isinstance(exposure, TailedExposure):
+        return _tail_without_anchor(exposure, outputs)
+    cut = {
+        name: getattr(exposure, name)[..., 1:].contiguous()
+        for name in ("contributions", "fixed_logits", "frozen_logits")
+    }
+    return replace(exposure, outputs=outputs, **cut)
+
+
+def _tail_without_anchor(exposure: TailedExposure, outputs: Outputs) -> Exposure | TailedExposure:
+    from gnn_repair.exposure.tails.logit_form import in_logits
+
+    columns = torch.arange(1, exposure.num_classes, device=exposure.frozen_logits.device)
+    cut = replace(
+        exposure,
+        aggregate=replace(exposure.aggregate, outputs=outputs),
+        tail=extended(exposure.tail, columns),
+        frozen_logits=exposure.frozen_logits[..., 1:].contiguous(),
+        replay=_columns_of(exposure.replay, columns),
+    )
+    return in_logits(cut) if outputs == "labels" else cut
+
+
+def extended(tail: TailGraph, columns: Tensor) -> TailGraph:
+    """The tail whose outputs are some columns of what it gives, in as few steps as possible."""
+    from gnn_repair.exposure.tails.simplify import simplified
+
+    last = Select((len(tail.operations),), columns)
+    operations = [*tail.operations, last]
+    one = torch.zeros(1, tail.width, dtype=torch.float64, device=columns.device)
+    shown = TailGraph(tail.width, tuple(operations))
+    nodes = torch.zeros(1, dtype=torch.long, device=columns.device)
+    widths = [value.shape[1] for value in shown.values(one, nodes)]
+    return TailGraph(tail.width, tuple(simplified(operations, widths, len(operations))))
+
+
+def _columns_of(replay: Replay | None, columns: Tensor) -> Replay | None:
+    if replay is None:
+        return None
+    whole = replay
+    return lambda coefficients: whole(coefficients)[:, columns]

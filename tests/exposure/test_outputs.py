@@ -1,0 +1,181 @@
+"""What a model's outputs are read as: classes, labels or values, and never one for another."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GATConv, GCNConv, GraphConv, SAGEConv
+
+import gnn_repair as gr
+from gnn_repair.errors import InputError
+from gnn_repair.exposure.tails.tailed import TailedExposure
+
+NODES = 40
+
+
+class Network(nn.Module):
+    def __init__(self, outputs: int, after=None, conv=GCNConv) -> None:
+        super().__init__()
+        self.first, self.last = conv(6, 8), conv(8, outputs)
+        self.after = after or (lambda z: z)
+
+    def forward(self, x, edge_index):
+        return self.after(self.last(self.first(x, edge_index).relu(), edge_index))
+
+
+def graph(y=None, dtype=torch.float32):
+    torch.manual_seed(3)
+    edges = torch.randint(0, NODES, (2, 150))
+    return Data(x=torch.randn(NODES, 6).to(dtype), edge_index=edges, y=y)
+
+
+def several(columns):
+    draw = torch.Generator().manual_seed(0)
+    return (torch.rand(NODES, columns, generator=draw) > 0.5).float()
+
+
+class PpiGat(nn.Module):
+    """Heads averaged at the end, linear skips."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.lin1 = GATConv(6, 4, heads=4), nn.Linear(6, 16)
+        self.conv2, self.lin2 = GATConv(16, 5, heads=3, concat=False), nn.Linear(16, 5)
+
+    def forward(self, x, edge_index):
+        x = nn.functional.elu(self.conv1(x, edge_index) + self.lin1(x))
+        return self.conv2(x, edge_index) + self.lin2(x)
+
+
+class OgbSage(nn.Module):
+    """Dropout between layers, logits at the end, as the examples for proteins have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([SAGEConv(6, 8), SAGEConv(8, 8), SAGEConv(8, 5)])
+
+    def forward(self, x, edge_index):
+        for conv in self.convs[:-1]:
+            x = nn.functional.dropout(conv(x, edge_index).relu(), training=self.training)
+        return self.convs[-1](x, edge_index)
+
+
+class HeadedGcn(nn.Module):
+    """A linear head on a normalised last layer, probabilities at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = GCNConv(6, 8), GCNConv(8, 8)
+        self.norm, self.head = nn.BatchNorm1d(8), nn.Linear(8, 5)
+
+    def forward(self, data):
+        x = self.conv1(data.x, data.edge_index).relu()
+        return torch.sigmoid(self.head(self.norm(self.conv2(x, data.edge_index))))
+
+
+@pytest.mark.parametrize("model", [PpiGat, OgbSage, HeadedGcn])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_models_of_several_labels_are_exposed_exactly(model, dtype):
+    torch.manual_seed(1)
+    data = graph(several(5), dtype)
+    exposure = gr.expose(model().to(dtype), data)
+    assert isinstance(exposure, gr.Exposure)
+    assert exposure.outputs == "labels"
+    assert exposure.num_classes == 5
+    assert exposure.residual <= (1e-5 if dtype == torch.float32 else 1e-12)
+    assert "5 labels" in str(exposure)
+
+
+def test_a_lone_output_is_a_value_where_y_says_so_and_two_classes_otherwise():
+    squeeze = Network(1, lambda z: z.squeeze(-1))
+    value = gr.expose(squeeze, graph(torch.randn(NODES)))
+    assert value.outputs == "values"
+    assert "its outputs are values, as data.y says" in value.called
+    classes = gr.expose(squeeze, graph(torch.randint(0, 2, (NODES,))))
+    assert classes.num_classes == 2
+    assert "as the two classes (0, z)" in classes.called
+    told = gr.expose(squeeze, graph(torch.randn(NODES)), outputs="classes")
+    assert told.num_classes == 2
+    label = gr.expose(squeeze, graph(), outputs="labels")
+    assert (label.num_classes, label.outputs) == (1, "labels")
+    assert torch.equal(label.contributions[..., 0], told.contributions[..., 1])
+
+
+@pytest.mark.parametrize(
+    ("y", "kind"),
+    [
+        (several(3), "labels"),
+        (several(3).long(), "labels"),
+        (several(3).bool(), "labels"),
+        (several(3).masked_fill(several(3) == 1, float("nan")), "labels"),
+        (nn.functional.one_hot(torch.arange(NODES) % 3).float(), "classes"),
+        (torch.arange(NODES) % 3, "classes"),
+        (torch.randn(NODES, 3), "values"),
+        (several(4), "classes"),
+        (None, "classes"),
+    ],
+)
+def test_what_y_says(y, kind):
+    assert gr.expose(Network(3), graph(y)).outputs == kind
+
+
+def test_a_shift_common_to_all_outputs_is_none_for_classes_only():
+    """log_softmax moves every label's logit, and no class's margin."""
+    model = Network(3, lambda z: z.log_softmax(1))
+    assert isinstance(gr.expose(model, graph()), gr.Exposure)
+    bent = gr.expose(model, graph(), outputs="labels")
+    assert isinstance(bent, TailedExposure)
+    assert torch.allclose(bent.frozen_logits[0].exp().sum(1), torch.ones(NODES).double())
+
+
+def test_edge_weights_are_the_coefficients_of_a_regression():
+    class Weighted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = GraphConv(6, 1)
+
+        def forward(self, x, edge_index, edge_weight):
+            return self.conv(x, edge_index, edge_weight).squeeze()
+
+    data = graph(torch.randn(NODES), torch.float64)
+    data.edge_weight = torch.rand(150).double() + 0.1
+    model = Weighted().double()
+    exposure = gr.expose(model, data)
+    assert exposure.residual <= 1e-12
+    ranges = gr.value_range(exposure)
+    message = model.conv.lin_rel(data.x).squeeze().detach() - model.conv.lin_rel.bias.detach()
+    for node in (3, 17):
+        own = data.edge_index[1] == node
+        heard = message[data.edge_index[0, own]]
+        root = model.conv.lin_root(data.x[node]).item() + model.conv.lin_rel.bias.item()
+        mass = float(data.edge_weight[own].sum())
+        assert ranges.low[node] == pytest.approx(root + mass * float(heard.min()), abs=1e-12)
+        assert ranges.high[node] == pytest.approx(root + mass * float(heard.max()), abs=1e-12)
+
+
+def test_files_keep_what_outputs_are(tmp_path):
+    exposure = gr.expose(Network(3), graph(several(3)))
+    exposure.save(tmp_path / "plain")
+    assert gr.Exposure.load(tmp_path / "plain").outputs == "labels"
+    torch.manual_seed(0)
+    model = Network(3, lambda z: nn.functional.elu(z))
+    bent = gr.expose(model, graph(), outputs="labels")
+    bent.save(tmp_path / "bent")
+    again = TailedExposure.load(tmp_path / "bent")
+    assert again.outputs == "labels"
+    assert again.num_classes == 3
+    whole = again.bind(model, graph())
+    alpha = bent.coefficients[0]
+    assert torch.equal(whole.replay(alpha), bent.replay(alpha))
+
+
+def test_expected_outputs_are_compared():
+    model, data = Network(3), graph(several(3))
+    right = model(data.x, data.edge_index).detach()
+    assert gr.expose(model, data, expected=right).outputs == "labels"
+    with pytest.raises(InputError, match="gives other logits"):
+        gr.expose(model, data, expected=right + 1)
+    with pytest.raises(InputError, match="choose 'classes', 'labels' or 'values'"):
+        gr.expose(model, data, outputs="label")

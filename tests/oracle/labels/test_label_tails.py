@@ -1,0 +1,128 @@
+"""Single outputs after a nonlinear tail: answers that hold, bounds that contain, proofs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import SAGEConv
+
+import gnn_repair as gr
+from gnn_repair.errors import InputError
+from gnn_repair.exposure.tails.tailed import TailedExposure
+
+NODES = 24
+
+
+class Network(nn.Module):
+    def __init__(self, after: nn.Module) -> None:
+        super().__init__()
+        self.conv = SAGEConv(3, 4)
+        self.after = after
+
+    def forward(self, x, edge_index):
+        return self.after(self.conv(x, edge_index))
+
+
+def exposed(after: nn.Module, outputs: str, seed: int = 0) -> TailedExposure:
+    torch.manual_seed(seed)
+    model = Network(after).double()
+    data = Data(x=torch.randn(NODES, 3).double(), edge_index=torch.randint(0, NODES, (2, 70)))
+    return gr.expose(model, data, outputs=outputs)
+
+
+def sampled(exposure: TailedExposure, draws: int = 400) -> np.ndarray:
+    """Outputs [draws, N, K] at random λ, half of them corners."""
+    draw = torch.Generator().manual_seed(1)
+    found = []
+    for k in range(draws):
+        shares = torch.rand(1, exposure.num_terms, generator=draw, dtype=torch.float64)
+        shares = shares ** (1 if k % 2 else 40)
+        ratio = exposure.mass / exposure.masses(shares).clamp(min=1e-300)
+        lam = shares * torch.repeat_interleave(ratio.view(1, -1), exposure.segments.diff(), dim=1)
+        found.append(exposure.logits(lam)[0].numpy())
+    return np.stack(found)
+
+
+@pytest.fixture(scope="module")
+def bent():
+    return exposed(nn.Sequential(nn.ReLU(), nn.Linear(4, 2)), "labels")
+
+
+def test_verdicts_agree_with_what_sampling_finds(bent):
+    values = sampled(bent)
+    solution = gr.solve_labels(bent, torch.ones(NODES, 2), torch.arange(12))
+    assert solution.check(bent).ok
+    assert solution.target.tolist()[:4] == [0, 1, 0, 1]
+    seen = values[:, solution.node, solution.target].max(0)
+    assert (seen <= solution.bound + 1e-9).all()
+    assert (solution.verdict[seen > 1e-6] == "can").all()
+    cannot = solution.verdict == "cannot"
+    assert (seen[cannot] <= 0).all()
+    assert {"can", "cannot"} <= set(solution.verdict.tolist())
+
+
+def test_a_claim_beyond_the_proof_is_noticed(bent):
+    solution = gr.solve_labels(bent, torch.ones(NODES, 2), torch.arange(3))
+    lower = replace(solution, bound=solution.bound - 0.5)
+    assert not lower.check(bent)
+    higher = replace(solution, margin=solution.margin + 0.5)
+    assert not higher.check(bent)
+    with pytest.raises(InputError, match="hold a proof an output"):
+        solution.save("nowhere")
+
+
+def test_ranges_hold_every_sample_and_are_nearly_closed(bent):
+    ranges = gr.value_range(bent, torch.arange(6), outputs=[1])
+    assert all(ranges.check(bent))
+    assert not ranges.exact
+    values = sampled(bent)[:, ranges.lower.node, ranges.lower.target]
+    assert (values >= ranges.low_bound - 1e-9).all()
+    assert (values <= ranges.high_bound + 1e-9).all()
+    assert (ranges.low_bound <= ranges.low + 1e-9).all()
+    slack = (ranges.high_bound - ranges.high) + (ranges.low - ranges.low_bound)
+    assert np.median(slack / (ranges.width + 1e-3)) < 0.3
+
+
+def test_reach_counts_undecided_nowhere(bent):
+    y = torch.ones(NODES, 2)
+    found = gr.reach(bent, y, torch.arange(8))
+    solution = gr.solve_labels(bent, y, torch.arange(8))
+    assert found.micro.total == int(solution.decided.sum())
+    assert found.undecided == int((~solution.decided).sum())
+
+
+def test_a_sigmoid_at_the_end_is_taken_off_and_the_rest_is_exact():
+    plain = exposed(nn.Linear(4, 2), "labels")
+    squashed = exposed(nn.Sequential(nn.Linear(4, 2), nn.Sigmoid()), "labels")
+    assert isinstance(squashed, gr.Exposure)
+    assert "sigmoid at its end is taken off" in squashed.called
+    assert torch.allclose(plain.frozen_logits, squashed.frozen_logits, atol=1e-12)
+    ours = gr.solve_labels(squashed, "flip")
+    theirs = gr.solve_labels(plain, "flip")
+    assert ours.margin == pytest.approx(theirs.margin, abs=1e-12)
+    assert ours.check(squashed).ok
+
+
+def test_as_a_value_the_sigmoid_stays():
+    kept = exposed(nn.Sequential(nn.Linear(4, 1), nn.Sigmoid(), nn.Flatten(0)), "values")
+    assert isinstance(kept, TailedExposure)
+    ranges = gr.value_range(kept, torch.arange(3))
+    assert ((ranges.low >= 0) & (ranges.high <= 1)).all()
+    plain = gr.value_range(exposed(nn.Linear(4, 1), "values"), torch.arange(3))
+    assert ranges.high == pytest.approx(1 / (1 + np.exp(-plain.high)), abs=1e-3)
+    assert ranges.low == pytest.approx(1 / (1 + np.exp(-plain.low)), abs=1e-3)
+
+
+def test_bent_labels_behind_a_sigmoid_are_replayed_in_logits():
+    after = nn.Sequential(nn.ReLU(), nn.Linear(4, 2), nn.Sigmoid())
+    exposure = exposed(after, "labels")
+    solution = gr.solve_labels(exposure, torch.ones(NODES, 2), torch.arange(4))
+    plain = exposed(after[:2], "labels")
+    other = gr.solve_labels(plain, torch.ones(NODES, 2), torch.arange(4))
+    assert solution.verdict.tolist() == other.verdict.tolist()
+    assert solution.check(exposure).ok
