@@ -145,6 +145,30 @@ def _sizes(text: str, degree: int) -> list[int]:
 
 
 @app.command()
+def labels(
+    nodes: Annotated[int, typer.Option(min=100, help="Nodes of the random graph.")] = 5_000,
+    labels: Annotated[int, typer.Option(min=1, help="Labels a node.")] = 121,
+    neighbours: Annotated[int, typer.Option(min=1, help="Messages a node and head.")] = 28,
+    heads: Annotated[int, typer.Option(min=1, help="Groups of messages.")] = 2,
+    format: FormatOption = Format.table,
+) -> None:
+    """Pairs of node and label answered a second, beside the simplex on the same questions."""
+    from gnn_repair.bench.labels import bench_labels
+
+    row = bench_labels(nodes, labels, neighbours, heads)
+    shown = {
+        "nodes": row.nodes,
+        "labels": row.labels,
+        "terms": row.terms,
+        "pairs a CPU second": round(row.pairs_per_second),
+        "simplex": round(row.simplex_per_second),
+        "certificates": round(row.check_per_second),
+        "largest difference": float(f"{row.difference:.1e}"),
+    }
+    emit([shown], format, title="Labels in closed form")
+
+
+@app.command()
 def graphs(
     graphs: Annotated[int, typer.Option(min=10, help="How many graphs are generated.")] = 10_000,
     nodes: Annotated[int, typer.Option(min=12, help="Nodes of each, on average.")] = 30,
