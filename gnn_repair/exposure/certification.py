@@ -13,6 +13,7 @@ from gnn_repair.exposure.probes import centre, deviation
 from gnn_repair.exposure.products import ProductCall
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sites import Call, Site
+from gnn_repair.exposure.slices import slices
 from gnn_repair.exposure.value import Exposure
 
 DRAWS = 2
@@ -45,7 +46,7 @@ def certify(
     centred: bool,
 ) -> float:
     """Largest |model(λ) − z(λ)| / max(1, |z|) over nodes and random admissible λ."""
-    worst = 0.0
+    worst: list[Tensor] = []
     for draw in range(DRAWS if exposure.num_terms < LARGE else 1):
         coefficients = random_admissible(exposure, seed=draw)
         # The model sees λ in its own precision, and so must the prediction.
@@ -54,12 +55,14 @@ def certify(
         if order is not None:
             placed = torch.empty_like(coefficients)
             placed[order] = coefficients
-        seen = reweighted_run(watch, placed, mixtures, trace).double()
+        seen = reweighted_run(watch, placed, mixtures, trace)
         expected = exposure.logits(coefficients.unsqueeze(0))[0]
-        if centred:
-            seen, expected = centre(seen), centre(expected)
-        worst = max(worst, float(deviation(seen, expected, exposure.frozen_logits[0]).max()))
-    return worst
+        frozen = exposure.frozen_logits[0]
+        for some in slices(*seen.shape):
+            pair = seen[some].double(), expected[some]
+            pair = (centre(pair[0]), centre(pair[1])) if centred else pair
+            worst.append(deviation(*pair, frozen[some]).max())
+    return float(torch.stack(worst).max())  # NaN where the model gave one, which no limit allows
 
 
 def reweighted_run(

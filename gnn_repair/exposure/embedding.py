@@ -23,10 +23,14 @@ class Head:
     gave: Tensor | None = None
 
     def embedding(self, logits: Tensor, binary: bool) -> Tensor | None:
-        """What it read, [N, k], if what it gave are the logits (up to a shift per node)."""
-        if self.gave is None or self.read is None:
+        """What it read, [N, k], if what it gave are the logits (up to a shift per node).
+
+        Asked once: what it gave is forgotten, for on a large graph it is large.
+        """
+        given, self.gave = self.gave, None
+        if given is None or self.read is None:
             return None
-        gave = two_classes(self.gave) if binary else self.gave
+        gave = two_classes(given) if binary else given
         if gave.shape != logits.shape:
             return None
         # The same numbers but for a few float32 operations (a log_softmax, a sum) between them.

@@ -9,7 +9,7 @@ import torch
 
 import gnn_repair as gr
 from gnn_repair.bench.scale import MODELS, Net, bench_scale, generated_graph
-from gnn_repair.errors import InputError
+from gnn_repair.errors import ExposureRefused, InputError
 
 
 def test_generated_graph_has_distinct_sources_and_a_self_loop() -> None:
@@ -55,3 +55,12 @@ def test_nan_is_found_wherever_it_stands(bad: str) -> None:
         spoilt.view(-1)[-3] = value
         with pytest.raises(InputError, match=f"{bad} holds NaN or infinite"):
             replace(exposure, **{bad: spoilt})
+
+
+def test_a_model_that_gives_nan_on_other_weights_is_refused(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    def spoilt(*given: object) -> torch.Tensor:
+        return torch.full((200, 3), torch.nan)
+
+    monkeypatch.setattr("gnn_repair.exposure.certification.reweighted_run", spoilt)
+    with pytest.raises(ExposureRefused, match="differs from β"):
+        gr.expose(Net(4, 8, 3).eval(), generated_graph(nodes=200, entries=2000, features=4))
