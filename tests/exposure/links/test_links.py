@@ -255,6 +255,14 @@ def test_logits_are_asked_of_decoders_that_offer_them():
     assert "a decoder of two rows" in gr.expose_links(model, data, decoder=decoder).mixture.called
 
 
+def test_layers_side_by_side_are_no_chain_of_hops():
+    """VGAE's two last layers share their weights, and neither reads the other."""
+    model, _ = built(EXACT["VGAE"], torch.float64)
+    exposure = gr.expose_links(model, graph())
+    assert exposure.mixture.scope == ""
+    assert "last hop" not in str(exposure)
+
+
 def test_links_may_be_given_where_data_names_none():
     data = graph()
     links = data.edge_label_index
