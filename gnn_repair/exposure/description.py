@@ -64,7 +64,8 @@ def _recipients(exposure: Exposure) -> str:
     noun = "recipient" if count == 1 else "recipients"
     kind = f" ({exposure.names.recipient})" if exposure.names.typed else ""
     whole = "" if count == nodes else f" of {nodes:,} nodes"
-    return f"{count:,} {noun}{kind}{whole}"
+    sampled = " of a sampled subgraph" * (exposure.n_id is not None)
+    return f"{count:,} {noun}{kind}{whole}{sampled}"
 
 
 def _size(exposure: Exposure, group: int) -> str:
