@@ -44,8 +44,8 @@ def split_content(
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The page's content without its terms, and the parts by file name."""
     arrays = dict(content["arrays"])
-    nodes, lengths = _decoded(arrays["nodes"]), _decoded(arrays["lengths"])
-    counts = lengths.reshape(len(nodes), -1).sum(1, dtype=np.int64)
+    opened, lengths = len(_decoded(arrays["kept"])), _decoded(arrays["lengths"])
+    counts = lengths.reshape(opened, -1).sum(1, dtype=np.int64)
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     table = {"contributions": arrays.pop("contributions")}
     encoded = {name: arrays.pop(name) for name in _term_arrays(arrays)}

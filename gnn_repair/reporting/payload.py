@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 
 from gnn_repair.reporting.evidence import Evidence
 from gnn_repair.reporting.inputs import check_names
+from gnn_repair.reporting.sample import cut, explored, within_budget
 from gnn_repair.reporting.tail_evidence import VERDICTS, TailEvidence
 from gnn_repair.thresholds import ACTIVE, REACHABLE
-
-TERM_BYTES = 16 * 2**20
-"""Bytes of terms a page holds at most; base64 makes a third more of them."""
 
 
 def encode_array(values: NDArray[Any], *, wide: bool = False) -> dict[str, str]:
@@ -61,11 +59,13 @@ def run_payload(
     split: int | None = None,
     limit: int | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The run's words and its arrays, with at most ``limit`` bytes of terms.
+    """The run's words and its arrays; nodes that can be opened, within ``limit``, come first.
 
-    ``noun`` is what a recipient is called; recipients that are no nodes have their own word there.
+    ``noun`` is what a recipient is called.
     """
-    kept = within_budget(evidence, limit)
+    opened = explored(evidence, limit)
+    part = evidence if len(opened) == len(evidence.nodes) else cut(evidence, opened)
+    kept = within_budget(part, limit)
     words = {
         "classes": _names(class_names, evidence.num_classes, "class"),
         "groups": list(evidence.groups),
@@ -77,14 +77,16 @@ def run_payload(
         "split": split,
         "unlabelled": evidence.unlabelled,
         "thresholds": {"reachable": REACHABLE, "active": ACTIVE},
+        "explored": len(opened),
         "left_out": int((~kept).sum()),
-        "tail": _tail_words(evidence),
+        "tail": _tail_words(part),
         "repairs": [
             {"key": item.name, "title": item.title, "kind": item.kind}
             for item in evidence.corrections
         ],
     }
-    return words, _arrays(evidence, kept)
+    arrays = _arrays(part, kept)
+    return words, arrays if part is evidence else arrays | _of_everyone(evidence, opened)
 
 
 def _node_names(evidence: Evidence, given: Sequence[str] | None) -> list[str] | None:
@@ -104,23 +106,28 @@ def _names(names: Sequence[str] | None, size: int, kind: str) -> list[str]:
     return check_names(names, size, kind) or [f"class {index}" for index in range(size)]
 
 
-def within_budget(evidence: Evidence, limit: int | None = None) -> NDArray[np.bool_]:
-    """[n]: nodes whose terms fit into the page, in the order of the list (errors first)."""
-    reweighted = sum(item.coefficients is not None for item in evidence.corrections)
-    each = (2 if len(evidence.sources) < 2**16 else 4) + 4 * (1 + reweighted)
-    if evidence.tail is not None:  # logits of every term alone
-        each += 4 * evidence.num_classes
-    used: NDArray[np.bool_] = evidence.starts[1:] * each <= (limit or TERM_BYTES)
-    return used
+def _of_everyone(evidence: Evidence, opened: NDArray[np.int64]) -> dict[str, Any]:
+    """What the overview counts, of all nodes: those that can be opened, then the others."""
+    closed = np.ones(len(evidence.nodes), bool)
+    closed[opened] = False
+    order = np.concatenate([opened, np.flatnonzero(closed)])
+    names = ("nodes", "degree", "homophily", "support")
+    encoded = {name: encode_array(getattr(evidence, name)[order]) for name in names}
+    encoded["margins"] = encode_array(evidence.margin[order], wide=True)
+    for j, item in enumerate(evidence.corrections):
+        encoded[f"repair_{j}_predictions"] = encode_array(item.predictions[order])
+    if evidence.tail is not None:
+        encoded |= _tail_answers(evidence.tail, order)
+    return encoded
 
 
 def _arrays(evidence: Evidence, kept: NDArray[np.bool_]) -> dict[str, Any]:
     groups, n = len(evidence.groups), len(evidence.nodes)
     lengths = np.diff(evidence.segments).reshape(n, groups) * kept[:, None]
-    end = int(lengths.sum())
+    shown = np.repeat(kept, np.diff(evidence.starts))
     terms, values, counts = _witness(evidence, kept)
     # The table of contributions keeps only the rows that are still pointed at.
-    used, rows = np.unique(evidence.rows[:end], return_inverse=True)
+    used, rows = np.unique(evidence.rows[shown], return_inverse=True)
     arrays: Mapping[str, NDArray[Any]] = {
         "nodes": evidence.nodes,
         "labels": evidence.labels,
@@ -132,7 +139,7 @@ def _arrays(evidence: Evidence, kept: NDArray[np.bool_]) -> dict[str, Any]:
         "kept": kept.astype(np.uint8),
         "lengths": lengths,
         "rows": rows,
-        "coefficients": evidence.coefficients[:end],
+        "coefficients": evidence.coefficients[shown],
         "contributions": evidence.contributions[used],
         "sources": evidence.sources[used],
         "rival_weights": evidence.rival_weights,
@@ -148,9 +155,9 @@ def _arrays(evidence: Evidence, kept: NDArray[np.bool_]) -> dict[str, Any]:
         encoded[f"repair_{j}_logits"] = encode_array(item.logits)
         encoded[f"repair_{j}_predictions"] = encode_array(item.predictions)
         if item.coefficients is not None:
-            encoded[f"repair_{j}_coefficients"] = encode_array(item.coefficients[:end])
+            encoded[f"repair_{j}_coefficients"] = encode_array(item.coefficients[shown])
     if evidence.tail is not None:
-        encoded |= _tail_arrays(evidence.tail, end)
+        encoded |= _tail_arrays(evidence.tail, shown)
     if evidence.pooled is not None:
         encoded["graph_starts"] = encode_array(evidence.pooled.starts)
     if evidence.edges is not None:
@@ -174,15 +181,21 @@ def _tail_words(evidence: Evidence) -> dict[str, Any] | None:
     }
 
 
-def _tail_arrays(tail: TailEvidence, end: int) -> dict[str, Any]:
+def _tail_arrays(tail: TailEvidence, shown: NDArray[np.bool_]) -> dict[str, Any]:
+    return {
+        **_tail_answers(tail, np.arange(len(tail.verdict))),
+        "oracle_logits": encode_array(tail.oracle_logits),
+        "alone_logits": encode_array(tail.alone_logits[shown]),
+    }
+
+
+def _tail_answers(tail: TailEvidence, order: NDArray[np.int64]) -> dict[str, Any]:
     """Bounds in float64, like margins; an infinite one is none, which NaN says."""
     bound = np.where(np.isfinite(tail.bound), tail.bound, np.nan)
     return {
-        "tail_verdict": encode_array(tail.verdict),
-        "tail_margin": encode_array(tail.margin, wide=True),
-        "tail_bound": encode_array(bound, wide=True),
-        "oracle_logits": encode_array(tail.oracle_logits),
-        "alone_logits": encode_array(tail.alone_logits[:end]),
+        "tail_verdict": encode_array(tail.verdict[order]),
+        "tail_margin": encode_array(tail.margin[order], wide=True),
+        "tail_bound": encode_array(bound[order], wide=True),
     }
 
 

@@ -79,8 +79,8 @@ def report(
         beside: by title, the evidence of other runs on the same graph (what ``gather`` returns
             for another split or model), to compare nodes with.
         single_file: None puts the terms into files beside the page where it would be above 20 MB,
-            for ``gnn-repair view`` to serve; False does so in any case. In a single file terms
-            beyond 16 MB are left out.
+            for ``gnn-repair view`` to serve; False does so in any case. In a large single file a
+            sample of the nodes can be opened.
 
     Returns:
         The path.
@@ -112,10 +112,12 @@ def report(
         limit=None if single_file else STORED_BYTES,
     )
     words["lost"] = lost_evidence(repairs, member, exposure.num_classes)
+    if exposure.n_id is not None and node_names is None:
+        words["names"] = [str(number) for number in exposure.n_id.tolist()]
     heading = title or exposure.origin or "Evidence of a trained model"
     content = {
         "title": heading,
-        "subtitle": _subtitle(evidence, words["left_out"], note),
+        "subtitle": _subtitle(evidence, words["explored"], words["left_out"], note),
         "run": words,
         "arrays": arrays,
         "beside": beside_payload(beside, evidence),
@@ -173,12 +175,17 @@ def write_page(
     return path
 
 
-def _subtitle(evidence: Evidence, left_out: int, note: str) -> str:
+def _subtitle(evidence: Evidence, explored: int, left_out: int, note: str) -> str:
     errors = int((~evidence.right).sum())
     noun = "nodes" if evidence.pooled is None else "graphs"
     parts = [f"{len(evidence.nodes):,} {noun}, {errors:,} of them misclassified"]
     if evidence.unlabelled:
         parts.append(f"{evidence.unlabelled:,} {noun} without a label are not shown")
+    if explored < len(evidence.nodes):
+        parts.append(
+            f"figures and charts are over all of them, and a sample of {explored:,}, spread evenly "
+            "from the largest γ to the smallest, can be opened one by one"
+        )
     if left_out:
         parts.append(f"terms of {left_out:,} nodes left out to keep the file small")
     sentences = ["; ".join(parts), _about_tail(evidence), note[:1].upper() + note[1:]]

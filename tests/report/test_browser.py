@@ -314,14 +314,30 @@ def test_a_page_prints_to_pdf(browser, demo):
 
 def test_two_classes_and_left_out_terms(browser, tmp_path, monkeypatch):
     exposure, y = make_exposure(classes=2)
-    monkeypatch.setattr("gnn_repair.reporting.payload.TERM_BYTES", 300)
     names = [f"page {v}" for v in range(40)]
+    # Node 2 has a term from everybody, of six bytes each.
+    monkeypatch.setattr("gnn_repair.reporting.sample.LARGEST", 10 * 2**20 // 239)
     path = report(exposure, y, tmp_path / "r.html", node_names=names, repairs={"m": Moved()})
     browser.open(path, "#nodes")
     assert browser.text("#node-head h2").startswith("Node page ")
     assert browser.run("return document.querySelectorAll('#plane .hull').length") == 1
-    browser.press(*["ARROW_DOWN"] * 39)
+    browser.open(path, "#node=2")
     assert "left out" in browser.text("#certificate")
+    assert browser.messages() == []
+
+
+def test_a_large_page_opens_a_sample_of_its_nodes(browser, tmp_path, monkeypatch):
+    exposure, y = make_exposure()
+    monkeypatch.setattr("gnn_repair.reporting.sample.EXPLORED_BYTES", 3000)
+    path = report(exposure, y, tmp_path / "r.html", repairs={"m": Moved()})
+    browser.open(path, "#overview")
+    assert "a sample of" in browser.text("#subtitle")
+    assert browser.text("#key-figures .figure b").startswith("40")
+    browser.open(path, "#nodes")
+    words = re.fullmatch(r"(\d+) of (\d+) nodes, a sample of 40", browser.text("#count"))
+    assert words and words[1] == words[2] and 3 < int(words[1]) < 30
+    browser.press(*["ARROW_DOWN"] * 39)
+    assert "exceeds" in browser.text("#certificate") or "wins" in browser.text("#certificate")
     assert browser.messages() == []
 
 

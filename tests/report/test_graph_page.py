@@ -97,6 +97,15 @@ def test_the_witness_is_what_is_coloured(world: Any, tmp_path: Path) -> None:
         lines = browser.driver.execute_script(
             "return document.querySelectorAll('#neighbourhood line').length"
         )
-        errors = browser.messages()
+        facts = browser.text("#node-head")
+        tip = browser.run("return document.querySelector('#neighbourhood [data-lambda]').tip()")
+        browser.open(page)
+        story, words = browser.text("#story-sentence"), browser.text("#overview")
+        heading, errors = browser.text("#subtitle"), browser.messages()
     assert sorted(found) == sorted([[float(k == 2), str(k)] for k in range(6)])
     assert lines == 6 and not errors
+    assert story.startswith("4 of 4 graphs are wrong; for 4 of them the evidence was there")
+    assert "Reach by number of nodes" in words and heading.startswith("4 graphs, 4 of them")
+    assert "test nodes" not in words and "homophily" not in words
+    assert facts.startswith("Graph 1") and "nodes 6" in facts
+    assert not [line for line in tip if "unlabelled" in line]

@@ -14,7 +14,8 @@ from report_worlds import Moved, Tilted, make_exposure
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather, report, report_results
 from gnn_repair.reporting.page import build_page
-from gnn_repair.reporting.payload import encode_array, run_payload, script_safe, within_budget
+from gnn_repair.reporting.payload import encode_array, run_payload, script_safe
+from gnn_repair.reporting.sample import cut, explored, within_budget
 
 NASTY = ["</script><script>alert(1)</script>", "<!-- & -->", "@@PAYLOAD@@", "line\u2028end"]
 
@@ -70,17 +71,67 @@ def test_the_payload_is_the_evidence():
     np.testing.assert_allclose(witness, evidence.witness, rtol=1e-6)
 
 
-def test_terms_beyond_the_budget_are_left_out_from_the_end(monkeypatch):
+def test_a_node_with_very_many_terms_is_shown_without_them(monkeypatch):
     exposure, y = make_exposure()
     evidence = gather(exposure, y)
-    limit = 6 * int(evidence.starts[20])
-    kept = within_budget(evidence, limit)
-    assert kept[:20].all() and not kept[20:].any()
-    monkeypatch.setattr("gnn_repair.reporting.payload.TERM_BYTES", limit)
+    hub = evidence.nodes.tolist().index(2)  # has a term from everybody
+    monkeypatch.setattr("gnn_repair.reporting.sample.EXPLORED_BYTES", 8 * 6 * 39)
+    kept = within_budget(evidence)
+    assert np.flatnonzero(~kept).tolist() == [hub]
     words, arrays = run_payload(evidence)
-    assert words["left_out"] == 20
-    assert len(decode(arrays["coefficients"])) == evidence.starts[20]
-    assert decode(arrays["lengths"])[20:].sum() == 0
+    part = cut(evidence, np.sort(explored(evidence)))
+    shown = np.repeat(within_budget(part), np.diff(part.starts))
+    assert words["left_out"] == int(2 in part.nodes)
+    assert len(decode(arrays["coefficients"])) == shown.sum()
+    assert decode(arrays["lengths"]).sum() == shown.sum()
+
+
+def numbers_of(page: str) -> dict[str, np.ndarray]:
+    return {name: decode(entry) for name, entry in payload_of(page)["arrays"].items()}
+
+
+def test_a_large_report_opens_a_sample_and_counts_everybody(tmp_path, monkeypatch):
+    exposure, y = make_exposure(nodes=600, groups=2)
+    edges = torch.randint(600, (2, 900), generator=torch.Generator().manual_seed(0))
+    repairs = {"reweighting": Tilted(), "set_translation": Moved()}
+    given = {"edge_index": edges, "repairs": repairs}
+    whole = report(exposure, y, tmp_path / "whole.html", **given).read_text(encoding="utf-8")
+    monkeypatch.setattr("gnn_repair.reporting.sample.EXPLORED_BYTES", 40_000)
+    page = report(exposure, y, tmp_path / "part.html", **given).read_text(encoding="utf-8")
+    run, everyone, some = payload_of(page)["run"], numbers_of(whole), numbers_of(page)
+    count = run["explored"]
+    assert 20 < count < 300
+    assert f"a sample of {count:,}" in payload_of(page)["subtitle"]
+    # What is counted is there for all nodes, in another order.
+    assert len(some["nodes"]) == 600 and set(some["nodes"]) == set(everyone["nodes"])
+    back = {node: i for i, node in enumerate(everyone["nodes"].tolist())}
+    places = [back[node] for node in some["nodes"].tolist()]
+    for name in ("margins", "degree", "support", "repair_0_predictions", "repair_1_predictions"):
+        np.testing.assert_array_equal(some[name], everyone[name][places])
+    # What is shown of single nodes is there for the first ones, as it was.
+    places = places[:count]
+    assert places == sorted(places)
+    assert np.diff(places).max() <= 3 * 600 / count  # spread over the list
+    for name in ("frozen_logits", "fixed_logits", "rival_weights", "repair_1_logits"):
+        np.testing.assert_array_equal(
+            some[name].reshape(-1, 4), everyone[name].reshape(-1, 4)[places]
+        )
+    kept = some["kept"].astype(bool)  # not the node with a term from everybody
+    assert (~kept).sum() == run["left_out"] == int(2 in some["nodes"][:count])
+    lengths = everyone["lengths"].reshape(-1, 2)[places] * kept[:, None]
+    np.testing.assert_array_equal(some["lengths"].reshape(-1, 2), lengths)
+    starts = np.append(0, np.cumsum(everyone["lengths"].astype(int)))[::2]
+    shown = [np.arange(starts[i], starts[i + 1]) for i in np.array(places)[kept]]
+    terms = np.concatenate(shown)
+    for name in ("coefficients", "repair_0_coefficients"):
+        np.testing.assert_array_equal(some[name], everyone[name][terms])
+    told, tells = (n["contributions"].reshape(-1, 4)[n["rows"]] for n in (everyone, some))
+    np.testing.assert_array_equal(tells, told[terms])
+    np.testing.assert_array_equal(
+        some["sources"][some["rows"]], everyone["sources"][everyone["rows"][terms]]
+    )
+    size = sum(len(some[name].tobytes()) for name in set(some) - {"nodes", "margins", "edges"})
+    assert len(some["frozen_logits"]) == 4 * count and size < 40_000 + 600 * 30
 
 
 def test_the_page_is_one_file_with_nothing_outside(tmp_path):

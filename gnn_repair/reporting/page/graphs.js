@@ -40,8 +40,8 @@ function settled(entries, neighbours, width, height) {
     const heat = 0.15 * (1 - step / SETTLING) + 0.002;
     for (const spot of spots) spot.dx = spot.dy = 0;
     for (let i = 0; i < n; i++)
-      for (let j = 0; j < i; j++) push(spots[i], spots[j], (d) => (ideal * ideal) / d, 1);
-    for (const [i, j] of links) push(spots[i], spots[j], (d) => (d * d) / ideal, -1);
+      for (let j = 0; j < i; j++) nudge(spots[i], spots[j], (d) => (ideal * ideal) / d, 1);
+    for (const [i, j] of links) nudge(spots[i], spots[j], (d) => (d * d) / ideal, -1);
     for (const spot of spots) {
       const size = Math.hypot(spot.dx, spot.dy) || 1;
       spot.x += (spot.dx / size) * Math.min(size, heat);
@@ -51,7 +51,7 @@ function settled(entries, neighbours, width, height) {
   return { spots: fitted(spots, width, height), links };
 }
 
-function push(a, b, force, sign) {
+function nudge(a, b, force, sign) {
   const x = a.x - b.x || 1e-3,
     y = a.y - b.y || 1e-3,
     d = Math.max(1e-3, Math.hypot(x, y)),
