@@ -74,7 +74,9 @@ class Features:
     def __init__(self, x: Tensor) -> None:
         self.dense = x
         share = float((x != 0).float().mean()) if x.numel() else 1.0
-        self.sparse = Operator(*Pattern.from_dense(x)) if share < SPARSE_BELOW else None
+        # A zero has a gradient too, where gradients are asked for.
+        sparse = share < SPARSE_BELOW and not x.requires_grad
+        self.sparse = Operator(*Pattern.from_dense(x)) if sparse else None
 
     def times(self, weight: Tensor) -> Tensor:
         """X W for every member: weight [S, F, k] gives [N, S, k]."""

@@ -51,7 +51,14 @@ class OwnNetwork:
 
     def network(self, features: int, classes: int) -> nn.Module:
         """A fresh one; InputError where ``build`` gives something else."""
-        made = self.build(features, classes)
+        try:
+            made = self.build(features, classes)
+        except TypeError as error:
+            name = getattr(self.build, "__name__", "build")
+            raise InputError(
+                f"{name} cannot be built from {features} features and {classes} classes: {error}; "
+                "give an OwnNetwork a build=lambda features, classes: ..."
+            ) from error
         if not isinstance(made, nn.Module):
             raise InputError(
                 f"OwnNetwork: build gives {made!r:.60}; it must return a torch module for "

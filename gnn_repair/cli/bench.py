@@ -9,6 +9,7 @@ import typer
 
 from gnn_repair.cli.output import Format, FormatOption, emit
 from gnn_repair.cli.parsing import names, numbers
+from gnn_repair.errors import InputError
 
 app = typer.Typer(help="Measure speed and accuracy; every figure beside a peer's.")
 
@@ -89,31 +90,82 @@ def accuracy(
 
 @app.command()
 def scale(
-    nodes: Annotated[int, typer.Option(min=100, help="Nodes of the generated graph.")] = 1_000_000,
-    entries: Annotated[
-        int, typer.Option(min=100, help="Entries, self-loops included.")
-    ] = 20_000_000,
+    nodes: Annotated[
+        str, typer.Option(help="Comma-separated: nodes of each generated graph.")
+    ] = "10000,100000,1000000",
+    degree: Annotated[int, typer.Option(min=1, help="Entries a node, self-loop included.")] = 20,
     hidden: Annotated[int, typer.Option(min=1, help="Width of the GCN's layers.")] = 64,
+    features: Annotated[int, typer.Option(min=1, help="Features of a node.")] = 64,
+    classes: Annotated[int, typer.Option(min=2, help="Classes.")] = 40,
+    models: Annotated[
+        str, typer.Option(help="Comma-separated: GCNConv (a PyG model), built-in (our own).")
+    ] = "GCNConv,built-in",
     format: FormatOption = Format.table,
 ) -> None:
-    """Seconds and peak memory of exposing a GCN on a large generated graph."""
-    from gnn_repair.bench.scale import bench_scale
+    """Large generated graphs: expose, ask the oracle about every node, learn a repair and use it.
 
-    measured = bench_scale(nodes, entries, hidden=hidden)
+    Seconds are processor seconds over threads: what an idle machine with as many cores takes.
+    """
+    from gnn_repair.bench.scale import MODELS, bench_scale
+
+    measured = bench_scale(
+        _sizes(nodes, degree),
+        models=names(models, MODELS, "model"),
+        degree=degree,
+        features=features,
+        hidden=hidden,
+        classes=classes,
+    )
     rows = [
         {
+            "model": row.model,
             "nodes": row.nodes,
             "terms": row.terms,
+            "expose (s)": round(row.expose_seconds, 2),
+            "peak (GiB)": round(row.expose_peak_gib, 2),
+            "oracle, all nodes (s)": round(row.oracle_seconds, 2),
+            "targets": row.targets,
+            "an epoch (s)": round(row.epoch_seconds, 3),
+            "500 targets, an epoch (s)": round(row.few_epoch_seconds, 3),
+            "repair all nodes (s)": round(row.predict_seconds, 2),
+            "peak at the end (GiB)": round(row.peak_gib, 2),
             "threads": row.threads,
-            "one forward (s)": round(row.forward_seconds, 1),
-            "expose (s)": round(row.expose_seconds, 1),
-            "CPU (s)": round(row.expose_cpu_seconds, 1),
-            "peak memory (GiB)": round(row.peak_gib, 2),
-            "residual": float(f"{row.residual:.1e}"),
         }
         for row in measured
     ]
-    emit(rows, format, title="Exposing a two-layer GCN")
+    emit(rows, format, title="A two-layer GCN on generated graphs")
+
+
+def _sizes(text: str, degree: int) -> list[int]:
+    """Numbers of nodes from a comma-separated text; every node has its own sources."""
+    sizes, least = numbers(text), max(100, 2 * degree)
+    if min(sizes) < least:
+        raise InputError(f"--nodes names {min(sizes)}; with {degree} entries a node give {least}")
+    return sizes
+
+
+@app.command()
+def labels(
+    nodes: Annotated[int, typer.Option(min=100, help="Nodes of the random graph.")] = 5_000,
+    labels: Annotated[int, typer.Option(min=1, help="Labels a node.")] = 121,
+    neighbours: Annotated[int, typer.Option(min=1, help="Messages a node and head.")] = 28,
+    heads: Annotated[int, typer.Option(min=1, help="Groups of messages.")] = 2,
+    format: FormatOption = Format.table,
+) -> None:
+    """Pairs of node and label answered a second, beside the simplex on the same questions."""
+    from gnn_repair.bench.labels import bench_labels
+
+    row = bench_labels(nodes, labels, neighbours, heads)
+    shown = {
+        "nodes": row.nodes,
+        "labels": row.labels,
+        "terms": row.terms,
+        "pairs a CPU second": round(row.pairs_per_second),
+        "simplex": round(row.simplex_per_second),
+        "certificates": round(row.check_per_second),
+        "largest difference": float(f"{row.difference:.1e}"),
+    }
+    emit([shown], format, title="Labels in closed form")
 
 
 @app.command()

@@ -8,6 +8,7 @@ import typer
 
 from gnn_repair.cli import completion
 from gnn_repair.cli.output import Format, FormatOption, emit
+from gnn_repair.cli.plugins import PluginOption, Plugins
 
 if TYPE_CHECKING:
     from gnn_repair.datasets import DatasetSpec
@@ -24,13 +25,22 @@ RootOption = Annotated[
 
 
 @app.command(name="list")
-def list_datasets(root: RootOption = None, format: FormatOption = Format.table) -> None:
-    """List every dataset with its published statistics and whether its files are here."""
+def list_datasets(
+    root: RootOption = None, format: FormatOption = Format.table, plugin: PluginOption = None
+) -> None:
+    """List every dataset with its published statistics and whether its files are here.
+
+    Those of other packages and of --plugin follow, by name.
+    """
     from gnn_repair.datasets import DATASETS
     from gnn_repair.datasets.files import data_root, missing_files
 
     folder = data_root(root)
     rows = [_row(spec, len(missing_files(spec, folder))) for spec in DATASETS.values()]
+    unknown = dict.fromkeys(("nodes", "entries", "features", "classes", "splits"))
+    for kind, name, origin in Plugins.of(plugin).listed():
+        if kind == "dataset":
+            rows.append({"dataset": name, **unknown, "source": origin, "files": "its own"})
     emit(rows, format, title=f"Datasets (data root: {folder})")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,46 +20,36 @@ def short_name(name: str) -> str:
     return name.rpartition(":")[2] if is_own(name) else name
 
 
-def with_own(names: Sequence[str]) -> Sequence[str] | dict[str, Any]:
-    """Names as they are; with a ``FILE.py:NAME`` among them, a mapping from names to backbones.
-
-    NAME is a Backbone (class or instance), an OwnNetwork, or a module's class or a function that is
-    called with the numbers of features and classes. The file is run.
-    """
-    if not any(is_own(name) for name in names):
-        return names
-    from gnn_repair.backbones import BACKBONES, find_backbone
-
-    found: dict[str, Any] = {}
-    for name in names:
-        if is_own(name):
-            found[short_name(name)] = _loaded(name)
-        else:
-            find_backbone(name)
-            found[name] = BACKBONES[name]
-    return found
-
-
 def load_own(name: str) -> dict[str, Any]:
     """One ``FILE.py:NAME`` by its short name."""
     return {short_name(name): _loaded(name)}
 
 
 def _loaded(name: str) -> Any:
-    from torch import nn
-
-    from gnn_repair.backbones import Backbone, OwnNetwork
-
+    """NAME of the file, which is run."""
     path, _, attribute = name.rpartition(":")
     given = getattr(_module(Path(path)), attribute, None)
     if given is None:
         raise InputError(f"{path} has no {attribute!r:.60}; name a class or function that it has")
+    return as_architecture(given, name, attribute)
+
+
+def as_architecture(given: Any, name: str, title: str) -> Any:
+    """What a study takes as a backbone.
+
+    A Backbone (class or instance), an OwnNetwork, or a module's class or a function that is called
+    with the numbers of features and classes.
+    """
+    from torch import nn
+
+    from gnn_repair.backbones import Backbone, OwnNetwork
+
     if isinstance(given, Backbone | OwnNetwork) or (
         isinstance(given, type) and issubclass(given, Backbone)
     ):
         return given
     if callable(given) and not isinstance(given, nn.Module):
-        return OwnNetwork(given, title=attribute)
+        return OwnNetwork(given, title=title)
     raise InputError(
         f"{name} is a {type(given).__name__}; name a Backbone, an OwnNetwork, or what builds a "
         "network from the numbers of features and classes"

@@ -12,7 +12,7 @@ import typer
 
 from gnn_repair.atomic import check_target
 from gnn_repair.cli import completion
-from gnn_repair.cli.own_backbones import is_own, load_own, short_name
+from gnn_repair.cli.plugins import PluginOption, Plugins
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def report(
     digest: Annotated[str | None, typer.Option(help="Digest of one stored protocol.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     root: Annotated[str | None, typer.Option(help="Folder of the raw datasets.")] = None,
+    plugin: PluginOption = None,
 ) -> None:
     """Write one self-contained HTML page: a study's overview and the nodes of one run.
 
@@ -76,9 +77,9 @@ def report(
     check_target(out)
     if figures and figures.is_file():
         raise InputError(f"{figures} is a file; name a folder for the figures")
-    own, named = None, backbone
-    if backbone is not None and is_own(backbone):
-        own, backbone = load_own(backbone), short_name(backbone)
+    own, named, plugins = None, backbone, Plugins.of(plugin)
+    if backbone is not None:
+        backbone, own = plugins.one_backbone(backbone)
     source, protocol, results = _stored(store, digest) if store else (None, PAPER, None)
     case = _case(results, dataset, backbone)
     if case is None:
@@ -92,6 +93,8 @@ def report(
         typer.echo(f"{written} (overview alone)")
         return
     named = named or case[1]
+    own = own or plugins.one_backbone(named)[1]
+    graphs = plugins.datasets([case[0]], root, protocol.data.draw)
     chosen = None if methods == "paper" else [name.strip() for name in methods.split(",")]
     again = partial(
         rerun,
@@ -101,6 +104,7 @@ def report(
         device=device,
         root=root,
         backbones=own,
+        datasets=graphs if isinstance(graphs, dict) else None,
         tell=lambda text: typer.echo(f"{text} …", err=True),
     )
     run = again(*case, split)
@@ -110,9 +114,9 @@ def report(
             typer.echo(path)
     command = typed(
         "report", store=store, dataset=case[0], backbone=named, split=split,
-        methods=methods, compare=compare, digest=digest, root=root,
+        methods=methods, compare=compare, digest=digest, root=root, plugin=plugin,
     )  # fmt: skip
-    beside = {} if compare is None else _beside(run, compare, again)
+    beside = {} if compare is None else _beside(run, compare, again, plugins)
     written = report_run(
         run, out, results, command=command, beside=beside, single_file=None if parts else True
     )
@@ -120,7 +124,9 @@ def report(
     typer.echo(run.provenance(), err=True)
 
 
-def _beside(run: Rerun, compare: str, again: Callable[..., Rerun]) -> dict[str, Rerun]:
+def _beside(
+    run: Rerun, compare: str, again: Callable[..., Rerun], plugins: Plugins
+) -> dict[str, Rerun]:
     """The run to compare with, by what people call it: another split or another backbone."""
     dataset, backbone = run.case.dataset, run.case.backbone
     if compare.isdecimal():
@@ -128,8 +134,7 @@ def _beside(run: Rerun, compare: str, again: Callable[..., Rerun]) -> dict[str, 
         if split == run.split:
             raise InputError(f"--compare {split} is the shown split itself; name another one")
         return {f"split {split}": run.beside(split) or again(dataset, backbone, split)}
-    own = load_own(compare) if is_own(compare) else None
-    name = short_name(compare) if own else compare
+    name, own = plugins.one_backbone(compare)
     if name == backbone:
         raise InputError(f"--compare {name} is the shown backbone itself; name another one")
     return {name: again(dataset, name, run.split, backbones=own)}
@@ -139,8 +144,9 @@ def typed(name: str, **options: object) -> str:
     """The command with these options, as one would type it again."""
     words = ["gnn-repair", name]
     for option, value in options.items():
-        if value is not None:
-            words += [f"--{option}", str(value)]
+        for each in value if isinstance(value, list) else [value]:
+            if each is not None:
+                words += [f"--{option}", str(each)]
     return shlex.join(words)
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gnn_repair.cli.output import Format, FormatOption, emit
-from gnn_repair.cli.own_backbones import short_name, with_own
+from gnn_repair.cli.own_backbones import short_name
 from gnn_repair.cli.parsing import numbers
+from gnn_repair.cli.plugins import PluginOption, Plugins
 from gnn_repair.cli.study_options import (
     BackbonesOption,
     DatasetsOption,
@@ -71,6 +72,7 @@ def run(
         float | None,
         typer.Option(min=0, help="Ray: GPUs a case needs, such as 0.5; one with --device cuda."),
     ] = None,
+    plugin: PluginOption = None,
 ) -> None:
     """Run what the store lacks; what is stored is skipped, what failed is tried again.
 
@@ -79,11 +81,12 @@ def run(
     from gnn_repair.cli.progress import StudyProgress
     from gnn_repair.study.grid import run_study
 
-    settings = chosen_protocol(protocol, set_)
+    settings, plugins = chosen_protocol(protocol, set_), Plugins.of(plugin)
+    graphs = plugins.datasets(_names(datasets, "datasets"), root, settings.data.draw)
     with _interruptible(), StudyProgress() as progress:
         outcome = run_study(
-            _names(datasets, "datasets"),
-            with_own(_names(backbones, "backbones")),
+            graphs,
+            plugins.backbones(_names(backbones, "backbones")),
             numbers(splits),
             store=store,
             methods=_methods(methods),

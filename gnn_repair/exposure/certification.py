@@ -50,12 +50,12 @@ def certify(
         coefficients = random_admissible(exposure, seed=draw)
         # The model sees λ in its own precision, and so must the prediction.
         coefficients = coefficients.to(exposure.coefficients.dtype)
-        expected = exposure.logits(coefficients.unsqueeze(0))[0]
         placed = coefficients
         if order is not None:
             placed = torch.empty_like(coefficients)
             placed[order] = coefficients
         seen = reweighted_run(watch, placed, mixtures, trace).double()
+        expected = exposure.logits(coefficients.unsqueeze(0))[0]
         if centred:
             seen, expected = centre(seen), centre(expected)
         worst = max(worst, float(deviation(seen, expected, exposure.frozen_logits[0]).max()))
@@ -84,9 +84,8 @@ def reweighted_run(
 
 
 def _fits(call: Call) -> bool:
-    entries, width = call.entries[0].numel(), call.value.numel() // call.num_nodes
     return (
-        entries * width <= LARGEST_MESSAGES
+        call.num_entries * (call.value.numel() // call.num_nodes) <= LARGEST_MESSAGES
         and type(call.conv).aggregate is MessagePassing.aggregate
     )
 

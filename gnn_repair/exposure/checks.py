@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.slices import slices
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
@@ -17,13 +20,26 @@ RECONSTRUCTION = 1e-5
 sums are right to five digits."""
 
 
+_SUBTRACTED: list[bool] = []
+
+
+@contextmanager
+def subtracted() -> Iterator[None]:
+    """Inside, β is known to have been made as z⁰ − Σ α ℓ, so that adding it up again is spared."""
+    _SUBTRACTED.append(True)
+    try:
+        yield
+    finally:
+        _SUBTRACTED.pop()
+
+
 def check_exposure(exposure: Exposure) -> None:
     """Raise :class:`InputError` naming the first field that is not what it must be."""
     _check_kinds(exposure)
     _check_shapes(exposure)
     _check_terms(exposure)
     _check_masses(exposure)
-    gap = reconstruction(exposure)
+    gap = 0.0 if _SUBTRACTED else reconstruction(exposure)
     if not gap <= RECONSTRUCTION:
         raise InputError(
             f"β + Σ α ℓ differs from the frozen logits by {gap:.2g} (relative); "
@@ -33,11 +49,16 @@ def check_exposure(exposure: Exposure) -> None:
 
 def reconstruction(exposure: Exposure) -> float:
     """max |z(α) − z⁰| / max(1, |z⁰|) over recipients, members and classes."""
-    frozen = exposure.frozen_logits[:, exposure.recipients]
-    if frozen.numel() == 0:
+    members, nodes, classes = exposure.frozen_logits.shape
+    if members * nodes * classes * exposure.num_recipients == 0:
         return 0.0
-    gap = (exposure.logits() - frozen).abs() / frozen.abs().clamp(min=1)
-    return float(gap.max())
+    mixed, worst = exposure.mixture(), []
+    for some in slices(exposure.num_recipients, members * classes):
+        chosen = exposure.recipients[some]
+        frozen = exposure.frozen_logits[:, chosen]
+        gap = exposure.fixed_logits[:, chosen] + mixed[:, some] - frozen
+        worst.append((gap.abs_() / frozen.abs_().clamp_(min=1)).max())
+    return float(torch.stack(worst).max())
 
 
 def _require(condition: bool, message: str) -> None:
@@ -59,16 +80,19 @@ KINDS: dict[str, tuple[int, tuple[torch.dtype, ...]]] = {
     "message_rows": (1, (torch.int32,)),
     "sources": (1, (torch.int32,)),
     "embedding": (3, FLOATING),
+    "n_id": (1, (torch.int64,)),
     "graph_starts": (1, (torch.int64,)),
 }
 """Axes and number types of every tensor: the kernels read memory by them."""
+OPTIONAL = ("embedding", "n_id", "graph_starts")
+"""Tensors that may be None."""
 
 
 def _check_kinds(exposure: Exposure) -> None:
     device = None
     for name, (axes, dtypes) in KINDS.items():
         value = getattr(exposure, name)
-        if value is None and name in ("embedding", "graph_starts"):
+        if value is None and name in OPTIONAL:
             continue
         _require(isinstance(value, Tensor), f"{name} is a {type(value).__name__}, not a tensor")
         _require(
@@ -116,6 +140,8 @@ def _check_shapes(exposure: Exposure) -> None:
     _require(known in (0, members), f"fingerprint has {known} entries for {members} members")
     if exposure.embedding is not None:
         expected["embedding"] = (members, nodes, exposure.embedding.shape[-1])
+    if exposure.n_id is not None:
+        expected["n_id"] = (nodes,)
     if exposure.graph_starts is not None:
         expected["graph_starts"] = (nodes + 1,)
     for name, shape in expected.items():
@@ -137,9 +163,18 @@ def _check_terms(exposure: Exposure) -> None:
     _check_index(exposure.message_rows, exposure.messages.shape[1], "message_rows")
     _check_graphs(exposure)
     _check_index(exposure.sources, exposure.num_sources, "sources", low=-1)
+    if exposure.n_id is not None:
+        negative = bool((exposure.n_id < 0).any())
+        _require(not negative, "n_id holds negative numbers; give each node's number in the graph")
     for name in ("coefficients", "contributions", "fixed_logits", "frozen_logits"):
-        finite = bool(torch.isfinite(getattr(exposure, name)).all())
-        _require(finite, f"{name} holds NaN or infinite values")
+        _require(_is_finite(getattr(exposure, name)), f"{name} holds NaN or infinite values")
+
+
+def _is_finite(values: Tensor) -> bool:
+    """Whether no number is NaN or infinite, without a second table of the size."""
+    if values.numel() == 0:
+        return True
+    return all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(values))
 
 
 def _check_graphs(exposure: Exposure) -> None:

@@ -64,7 +64,8 @@ def _recipients(exposure: Exposure) -> str:
     noun = "recipient" if count == 1 else "recipients"
     kind = f" ({exposure.names.recipient})" if exposure.names.typed else ""
     whole = "" if count == nodes else f" of {nodes:,} nodes"
-    return f"{count:,} {noun}{kind}{whole}"
+    sampled = " of a sampled subgraph" * (exposure.n_id is not None)
+    return f"{count:,} {noun}{kind}{whole}{sampled}"
 
 
 def _size(exposure: Exposure, group: int) -> str:
@@ -75,7 +76,7 @@ def _size(exposure: Exposure, group: int) -> str:
     if mass.numel():
         low, high = f"{float(mass.min()):.4g}", f"{float(mass.max()):.4g}"
         text += f", mass {low}" if low == high else f", mass {low} to {high}"
-    return text + (f", absent at {absent:,} recipients" if absent else "")
+    return text + (f", absent at {absent:,} recipient{'s' * (absent > 1)}" if absent else "")
 
 
 def _spread(exposure: Exposure) -> str:

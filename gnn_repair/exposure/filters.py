@@ -31,6 +31,7 @@ from gnn_repair.exposure.rules.hops import matrix_entries, one_hop
 from gnn_repair.exposure.rules.nodes import sender
 from gnn_repair.exposure.rules.sizes import estimated_terms, refuse_too_large
 from gnn_repair.exposure.sites import Call, Site
+from gnn_repair.exposure.slices import slices
 from gnn_repair.exposure.value import Group
 
 
@@ -159,12 +160,14 @@ def _later(hop: Hop, first: int) -> Hop:
 
 def _number(change: Tensor, unit: Tensor, limit: float) -> float | None:
     """m where change = m · unit; None where it is no multiple."""
-    unit, change = unit.double(), change.double()
-    size = float((unit * unit).sum())
-    number = float((change * unit).sum()) / size if size else 0.0
+    places = list(slices(unit.shape[0], unit[:1].numel()))
+    size = sum(float(unit[some].double().square().sum()) for some in places)
+    along = sum(float((change[some].double() * unit[some].double()).sum()) for some in places)
+    number = along / size if size else 0.0
     if abs(number) <= limit:
         number = 0.0
-    gap = float((change - number * unit).abs().max())
+    gaps = [(change[some].double() - number * unit[some]).abs_().max() for some in places]
+    gap = float(torch.stack(gaps).max())
     return number if gap <= limit * float(unit.abs().max()) * max(1.0, abs(number)) else None
 
 

@@ -117,7 +117,14 @@ class Finder:
 
     def _find_filter(self) -> FoundFilter | None:
         hops = chained(self.watch, self.trace, self.limit)
-        self.finding.chain = frozenset(hop.site for hop in hops) if len(hops) > 1 else frozenset()
+        kept = {hop.site for hop in hops}
+        for call in self.trace.calls:
+            if call.site not in kept:
+                call.forget_entries()
+        # Side by side with the same weights (the two ends of a VGAE) is no chain.
+        read = {place for hop in hops for place in hop.inputs}
+        linked = (hop.site for place, hop in enumerate(hops) if hop.inputs or place in read)
+        self.finding.chain = frozenset(linked)
         if self.mode != "paths":
             return None
         return find_filter(self.watch, self.trace, hops, self.limit)
@@ -175,6 +182,7 @@ class Finder:
         self, calls: Sequence[Call], call: Call, answer: ProbeResult, several: bool
     ) -> list[Mixture]:
         mixtures = self._split(calls, call, several)
+        call.forget_entries()
         if not self._find_tail(call.site, call, answer, mixtures):
             return []
         return self._reaching_logits(mixtures, call)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
+from torch import Tensor
 
 from gnn_repair.exposure.arguments import member_for, nodes_for
 
@@ -35,10 +36,12 @@ def term_frame(
     pooled = one.graph_starts is not None
     frame = pd.DataFrame(
         {
-            "graph" if pooled else "node": one.recipients.cpu()[slot // one.num_groups].numpy(),
+            "graph" if pooled else "node": _numbers(
+                one, one.recipients.cpu()[slot // one.num_groups]
+            ),
             "group": [one.groups[g].name for g in (slot % one.num_groups).tolist()],
             **({"source_type": kind} if one.names.typed and not pooled else {}),
-            "source": number,
+            "source": number if one.n_id is None else _numbers(one, one.sources[row].cpu()),
             "coefficient": one.coefficients[0].cpu().numpy(),
         }
     )
@@ -50,3 +53,11 @@ def term_frame(
         return frame
     logits = pd.DataFrame(table[0, row].cpu().numpy()).add_prefix("logit ")
     return pd.concat([frame, logits], axis=1)
+
+
+def _numbers(exposure: Exposure | TailedExposure, nodes: Tensor) -> Any:
+    """The graph's numbers of nodes; −1, nobody, stays."""
+    if exposure.n_id is None:
+        return nodes.numpy()
+    names = exposure.n_id.cpu()[nodes.clamp(min=0).long()]
+    return torch.where(nodes < 0, nodes, names).numpy()

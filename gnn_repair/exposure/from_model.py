@@ -35,6 +35,7 @@ from gnn_repair.exposure.pooling.from_model import Wanted, expose_again, expose_
 from gnn_repair.exposure.pooling.joining import joined
 from gnn_repair.exposure.probes import EXACT, deviation
 from gnn_repair.exposure.recording import Trace, Watch
+from gnn_repair.exposure.sampled import of_subgraph
 from gnn_repair.exposure.tails.from_model import expose_tailed
 from gnn_repair.exposure.tails.model_replay import replay_of
 from gnn_repair.exposure.tails.tailed import TailedExposure
@@ -126,7 +127,8 @@ def expose(
         if lazy:
             subject.call()
             refuse_untrained(model, lazy)
-        return expose_probing(subject, hops, tolerance, expected, outputs)[0]
+        found = expose_probing(subject, hops, tolerance, expected, outputs)[0]
+    return of_subgraph(found, data)
 
 
 def _expose_batches(
@@ -212,6 +214,8 @@ def expose_probing(
             trace = watch.trace()
         subject.keep_relations(trace)
         _check_repeatable(model, logits, trace, cached, watch.unread_sum)
+        if torch.equal(trace.output, logits):
+            trace.output = logits  # one table instead of two
         finding = find_final(watch, trace, hops)
         if not finding.mixtures and not finding.nodewise:
             raise ExposureRefused(_why_not(watch, trace, finding))
@@ -225,7 +229,7 @@ def expose_probing(
             finding.replay = tailed.replay if replayed else None
             return (without_anchor(tailed, read.outputs) if anchored else tailed), finding
         # Earlier layers' arguments are large and of no further use.
-        trace.calls = [call for call in trace.calls if call.site in finding.tails]
+        trace.calls = [made for made in trace.calls if made.site in finding.tails]
         exposure, order = assemble(finding.mixtures, finding.tails, logits, words)
         residual = certify(watch, exposure, order, finding.mixtures, trace, finding.centred)
         if replayed:

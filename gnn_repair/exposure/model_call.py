@@ -82,7 +82,9 @@ def check_expected(
 ) -> None:
     """Compare with what the user says the model gives: logits [N, C] or predictions [N]."""
     theirs = _as_tensor(expected).detach().to(logits.device)
-    if binary and theirs.is_floating_point() and theirs.numel() == logits.shape[0]:
+    if logits.shape[1] == 1 and theirs.numel() == logits.shape[0]:  # one value or label a row
+        theirs = theirs.reshape(-1, 1)
+    elif binary and theirs.is_floating_point() and theirs.numel() == logits.shape[0]:
         theirs = torch.stack([torch.zeros_like(theirs.view(-1)), theirs.view(-1)], dim=1)
     if theirs.is_floating_point() and theirs.shape == logits.shape:
         precision = max(EXACT[logits.dtype], 4 * torch.finfo(theirs.dtype).eps)

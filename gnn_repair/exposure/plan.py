@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gnn_repair.errors import InputError
 from gnn_repair.exposure.assembly import assemble
+from gnn_repair.exposure.checks import subtracted
 from gnn_repair.exposure.diagnosis import why_rows
 from gnn_repair.exposure.embedding import last_linear
 from gnn_repair.exposure.final_aggregation import FinalAggregation
@@ -47,6 +49,29 @@ class ExposurePlan:
         self._fingerprint: tuple[str, ...] = ()
         self._weights: tuple[tuple[int, int], ...] = ()
 
+    def with_gradients(self, data: Any, forward: Forward) -> Exposure:
+        """The same with gradients for what the model is given; its own weights stay frozen."""
+        if self._finding is None or self._versions() != self._weights:
+            self(data, forward)
+        known, name = self._finding, type(self.model).__name__
+        assert known is not None
+        try:
+            with resting(self.model), torch.enable_grad():
+                subject = on_data(self.model, data, forward, self.node_type)
+                exposure = self._again(subject, known, tailed=False)
+        except (UnplannedError, RuntimeError) as error:
+            raise InputError(
+                f"no gradient can be followed through {name}: it ends in something nonlinear, or "
+                "in several hops whose weights are multiplied out; call it under torch.no_grad()"
+            ) from error
+        assert isinstance(exposure, Exposure)
+        return exposure
+
+    @property
+    def tail_by_node(self) -> bool:
+        """Whether the map after the last aggregation differs by node, and so with the input."""
+        return self._finding is not None and any(t.by_node for t in self._finding.tails.values())
+
     def __call__(self, data: Any, forward: Forward) -> Exposure | TailedExposure:
         """The exposure of the model on data, called by ``forward(model, data)``."""
         weights = self._versions()
@@ -69,8 +94,12 @@ class ExposurePlan:
         held = [*self.model.parameters(), *self.model.buffers()]
         return tuple((tensor.data_ptr(), tensor._version) for tensor in held)
 
-    def _again(self, subject: ModelOnData, known: FinalAggregation) -> Exposure | TailedExposure:
+    def _again(
+        self, subject: ModelOnData, known: FinalAggregation, tailed: bool = True
+    ) -> Exposure | TailedExposure:
         if self._pooled:
+            if not tailed:
+                raise UnplannedError
             wanted = Wanted(self.hops, known=known, certified=False, outputs=self.outputs)
             return expose_again(subject, wanted)
         call = subject.call
@@ -97,8 +126,9 @@ class ExposurePlan:
             finding.nodewise = subject.finished(finding.nodewise)
             found: Exposure | TailedExposure
             if finding.mixtures:
-                found = assemble(finding.mixtures, finding.tails, trace.output, words)[0]
-            elif not finding.nodewise:
+                with subtracted():
+                    found = assemble(finding.mixtures, finding.tails, trace.output, words)[0]
+            elif not finding.nodewise or not tailed:
                 raise UnplannedError
             else:
                 nodewise = finding.nodewise

@@ -41,12 +41,13 @@ PIECES = {
     "message_rows": (1, INDEX),
     "sources": (1, INDEX),
     "embedding": (3, REAL),
+    "n_id": (1, INDEX),
     "graph_starts": (1, INDEX),
 }
 """Axes and types of every tensor; see :class:`~gnn_repair.exposure.value.Exposure`."""
-OPTIONAL = {"messages", "embedding", "graph_starts"}
-"""Left out where messages are the state itself, where the model shows no embedding, and where
-recipients are nodes."""
+OPTIONAL = {"messages", "embedding", "n_id", "graph_starts"}
+"""Left out where messages are the state itself, where the model shows no embedding, where nodes
+have no other numbers, and where recipients are nodes."""
 
 
 def write_pieces(path: str | Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:

@@ -108,6 +108,14 @@ class Call:
         """Recipients of this propagate."""
         return int(self.value.shape[self.conv.node_dim])
 
+    @property
+    def num_entries(self) -> int:
+        """Messages of this propagate."""
+        index = self.edge_index
+        if isinstance(index, SparseTensor):
+            return int(index.nnz())
+        return int(index._nnz() if is_torch_sparse_tensor(index) else index.shape[1])
+
     @cached_property
     def entries(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Source and recipient of every message in the conv's own order, and stored values."""
@@ -121,6 +129,10 @@ class Call:
         first, second = endpoints(index)
         forward = self.conv.flow == "source_to_target"
         return (first, second, None) if forward else (second, first, None)
+
+    def forget_entries(self) -> None:
+        """Free the lists of entries, which on large graphs are large; they can be made anew."""
+        self.__dict__.pop("entries", None)
 
     def messages(self) -> Tensor:
         """The messages themselves [T, B, D], by running the propagate again."""

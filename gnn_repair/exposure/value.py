@@ -24,6 +24,7 @@ from gnn_repair.exposure.arguments import classes_for, coefficients_for, member_
 from gnn_repair.exposure.checks import check_exposure
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.saving import read_pieces, write_pieces
+from gnn_repair.exposure.slices import slices
 from gnn_repair.files import contents_of
 from gnn_repair.kernels import Pattern, mix
 from gnn_repair.notebook import shown
@@ -124,6 +125,9 @@ class Exposure:
     """[S]: a digest of each member's weights, the same on every graph; empty: not known."""
     called: str = ""
     """How the model was run, such as ``forward(x, edge_index, edge_weight=data.edge_attr)``."""
+    n_id: Tensor | None = None
+    """[N] int64: of a sampled subgraph, each node's number in the graph; witnesses and frames name
+    nodes by it. A node that was sampled several times stands there several times."""
     outputs: str = "classes"
     """What the C columns are: rival ``classes``, ``labels`` (each there where its own logit is
     positive) or plain ``values``."""
@@ -134,7 +138,10 @@ class Exposure:
     """What recipients and senders are called where they are of several kinds."""
 
     def __post_init__(self) -> None:
-        check_exposure(self)
+        with torch.no_grad():
+            check_exposure(self)
+        if self.coefficients.requires_grad:
+            self.__dict__.pop("mass", None)  # worked out by the check, without gradients
 
     # Sizes -----------------------------------------------------------------------------------
 
@@ -215,10 +222,18 @@ class Exposure:
         Args:
             coefficients: λ, [S or 1, T], or [T] for all members alike.
         """
+        mixed = self.mixture(coefficients)
+        if mixed.requires_grad:
+            return self.fixed_logits[:, self.recipients] + mixed
+        for some in slices(self.num_recipients, self.num_members * self.num_classes):
+            mixed[:, some] += self.fixed_logits[:, self.recipients[some]]
+        return mixed
+
+    def mixture(self, coefficients: Tensor | None = None) -> Tensor:
+        """Σ λ ℓ at the recipients, [S, n, C] float64; λ = α unless given."""
         given = coefficients is not None
         coefficients = coefficients_for(self, coefficients) if given else self.coefficients
-        mixed = mixture_of(self.terms_by_recipient, coefficients, self.contributions)
-        return self.fixed_logits[:, self.recipients] + mixed
+        return mixture_of(self.terms_by_recipient, coefficients, self.contributions)
 
     def margins(self, target: Tensor, coefficients: Tensor | None = None) -> Tensor:
         """min_r z_c(λ) − z_r(λ): the worst-rival margin of class c = ``target``, [S, n] float64.
@@ -246,7 +261,7 @@ class Exposure:
         if bool((positions < 0).any()):
             lost = self.names.node(int(chosen[positions < 0][0]))
             raise InputError(f"{lost} is not among the recipients")
-        segments, terms = _cut(self.segments.view(-1), self.num_groups, positions)
+        segments, terms = cut_terms(self.segments.view(-1), self.num_groups, positions)
         return replace(
             self,
             recipients=chosen,
@@ -266,6 +281,26 @@ class Exposure:
             if value is not None
         }
         return replace(self, fingerprint=self.fingerprint[pick], **cut)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Exposure]) -> Exposure:
+        """Exposures of one model on several (sampled) graphs as one, recipients part by part.
+
+        Nothing is merged: a node that several parts hold stands there once for each, with the
+        state that it had there, and ``n_id`` says who it is.
+        """
+        from gnn_repair.exposure.sampled import concatenated
+
+        return concatenated(parts)
+
+    def local(self, values: Tensor) -> Tensor:
+        """Values of the graph's nodes (labels, a mask) as values of this exposure's nodes.
+
+        Of a mask what is true of recipients; without ``n_id`` the values themselves.
+        """
+        from gnn_repair.exposure.sampled import local_values
+
+        return local_values(self, values)
 
     def to(self, device: str | torch.device) -> Exposure:
         """The same exposure with its tensors on another device."""
@@ -324,7 +359,7 @@ class Exposure:
         return one_line(self)
 
 
-def _cut(segments: Tensor, groups: int, positions: Tensor) -> tuple[Tensor, Tensor]:
+def cut_terms(segments: Tensor, groups: int, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Segments and term numbers of the recipients at ``positions``."""
     index = (positions.unsqueeze(1) * groups + torch.arange(groups, device=positions.device)).view(
         -1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gnn_repair.oracle.tables import Integers
@@ -22,3 +24,8 @@ def support_entries(indptr: Integers, chosen: Integers) -> tuple[Integers, Integ
     ends = np.append(0, np.cumsum(counts))
     entries = np.repeat(indptr[chosen] - ends[:-1], counts) + np.arange(ends[-1])
     return ends, entries
+
+
+def numbered(nodes: Any, n_id: Integers | None) -> Any:
+    """What the graph calls the nodes of a sampled subgraph; −1, nobody, stays."""
+    return nodes if n_id is None else np.where(nodes < 0, nodes, n_id[nodes])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.exposure.arguments import classes_for
@@ -32,7 +34,7 @@ def solution_frame(
     return pd.DataFrame(
         {
             "member": solution.member,
-            "node": solution.node,
+            "node": solution.named(solution.node),
             "class": solution.target,
             "verdict": solution.verdict,
             "margin": solution.margin,
@@ -46,7 +48,7 @@ def solution_frame(
 
 def _active(solution: OracleSolution | TailSolution, index: int) -> tuple[tuple[Any, float], ...]:
     part = slice(solution.indptr[index], solution.indptr[index + 1])
-    sources = solution.sources[part].tolist()
+    sources = solution.named(solution.sources[part]).tolist()
     if solution.names.typed:
         sources = [solution.names.sender(source) for source in sources]
     pairs = zip(sources, solution.coefficients[part].tolist(), strict=True)
@@ -70,15 +72,32 @@ def reach_frame(reach: Reach) -> pd.DataFrame:
 
 
 def source_ranking(
-    solution: OracleSolution | TailSolution, exposure: Exposure | TailedExposure
+    solution: OracleSolution | TailSolution,
+    exposure: Exposure | TailedExposure,
+    *,
+    indispensable: bool = False,
+    csv: str | Path | None = None,
 ) -> pd.DataFrame:
     """Which nodes' messages the witnesses listen to, the most used first.
 
     Of LPs whose class can win. ``witnesses``: how many use the source; ``mass``: Σ λ there;
     ``gained``: Σ max(λ − α, 0), what reweighting gives it beyond the frozen model; ``alone``:
     witnesses that use nobody else.
+
+    Args:
+        solution: the oracle's answers.
+        exposure: what was solved.
+        indispensable: whether to ask every witness again without each of its sources; adds
+            ``needed``, how many classes can no longer win without the source, and ``unsure``, of
+            how many that is not decided.
+        csv: a file to write the frame to as well.
     """
     _check_same(solution, exposure)
+    if indispensable and not isinstance(exposure, Exposure):
+        raise InputError(
+            "a model with a tail is not asked again source by source here; "
+            "gr.stable_evidence(exposure, y) says which terms it needs"
+        )
     owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
     used = (solution.coefficients > ACTIVE) & solution.reachable[owner]
     alpha = exposure.coefficients.cpu().numpy()
@@ -86,7 +105,7 @@ def source_ranking(
     gained = np.maximum(solution.coefficients - alpha[member, solution.terms], 0)
     frame = pd.DataFrame(
         {
-            "source": solution.sources[used],
+            "source": solution.named(solution.sources[used]),
             "lp": owner[used],
             "mass": solution.coefficients[used],
             "gained": gained[used],
@@ -103,19 +122,44 @@ def source_ranking(
         ["witnesses", "gained", "source"], ascending=[False, False, True]
     )
     ranked = ranked.reset_index(drop=True)
+    if indispensable:
+        ranked = ranked.merge(_needed(solution, exposure), on="source", how="left")
     if solution.names.typed:
         kind, ranked["source"] = solution.names.split(ranked["source"].to_numpy())
         ranked.insert(0, "source_type", kind)
-    return ranked
+    return _written(ranked, csv)
+
+
+def _needed(solution: Any, exposure: Any) -> pd.DataFrame:
+    """For every source how many classes cannot win without it, and of how many nobody knows."""
+    from gnn_repair.oracle.indispensable import without_each_source
+
+    found = without_each_source(solution, exposure)
+    told = {"needed": found["verdict"] == "cannot", "unsure": found["verdict"] == "undecided"}
+    counted = pd.DataFrame({"source": found["source"], **told}).groupby("source").sum()
+    return counted.astype(int).reset_index()
+
+
+def _written(frame: pd.DataFrame, csv: str | Path | None) -> pd.DataFrame:
+    """The frame itself, once it stands in the file."""
+    if csv is not None:
+        with replacing(check_target(csv)) as temporary:
+            frame.to_csv(temporary, index=False)
+    return frame
 
 
 def confusion_by_reach(
-    solution: OracleSolution | TailSolution, exposure: Exposure | TailedExposure, y: Tensor
+    solution: OracleSolution | TailSolution,
+    exposure: Exposure | TailedExposure,
+    y: Tensor,
+    *,
+    csv: str | Path | None = None,
 ) -> pd.DataFrame:
     """Which classes steal from which, and how often the evidence for the true one was there.
 
     One row a pair of true and predicted class among the nodes asked about with their true class:
-    ``nodes``, of which ``can`` win, ``cannot``, or stay ``undecided``.
+    ``nodes``, of which ``can`` win, ``cannot``, or stay ``undecided``. ``csv`` names a file to
+    write the frame to as well.
     """
     _check_same(solution, exposure)
     require_outputs(exposure, "classes")
@@ -136,7 +180,8 @@ def confusion_by_reach(
     counted.insert(0, "nodes", counted.sum(axis=1))
     counted.columns.name = None
     ranked = counted.reset_index()
-    return ranked.sort_values(["nodes", "true"], ascending=[False, True]).reset_index(drop=True)
+    ranked = ranked.sort_values(["nodes", "true"], ascending=[False, True])
+    return _written(ranked.reset_index(drop=True), csv)
 
 
 def _check_same(

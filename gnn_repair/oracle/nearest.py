@@ -137,9 +137,9 @@ def nearest_reweighting(
         answer = _nearest(highs, problem, frozen, margin, None if failed else reachable, own)
         return Nearest(
             member=s,
-            node=int(solution.node[index]),
+            node=int(solution.named(solution.node[index])),
             target=int(solution.target[index]),
-            sources=sources[tables.rows[answer["terms"]]].astype(np.int64),
+            sources=solution.named(sources[tables.rows[answer["terms"]]].astype(np.int64)),
             mass=float(problem.mass.sum()),
             names=solution.names,
             **answer,

@@ -26,6 +26,8 @@ ARRAYS = {
     "status": np.int8,
 }
 """Every array and its type; see :class:`~gnn_repair.oracle.solution.OracleSolution`."""
+NAMES = "n_id"
+"""The array that only solutions of sampled subgraphs have: what the graph calls its nodes."""
 WHOLE = 1e-6
 """How far Σ w may be from one: the coarsest tolerance among the solvers."""
 
@@ -36,7 +38,7 @@ def write_arrays(
     path: str | Path, arrays: Arrays, header: dict[str, Any], statuses: Collection[int]
 ) -> None:
     """Write a solution's arrays and words; what could not be read back is refused at once."""
-    tensors = {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in ARRAYS}
+    tensors = {n: torch.from_numpy(np.ascontiguousarray(array)) for n, array in arrays.items()}
     _checked(header, tensors, statuses)
     save_tensors(path, KIND, header, tensors)
 
@@ -66,12 +68,12 @@ def _require(condition: bool | np.bool_, message: str) -> None:
 
 
 def _typed(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    names = ", ".join(sorted(ARRAYS.keys() ^ tensors.keys()))
+    names = ", ".join(sorted((ARRAYS.keys() ^ tensors.keys()) - {NAMES}))
     _require(not names, f"{names[:80]} is missing or no array of a solution")
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     for name, array in arrays.items():
-        found = array.dtype
-        _require(found == ARRAYS[name], f"{name} holds {found} instead of {ARRAYS[name].__name__}")
+        found, wanted = array.dtype, ARRAYS.get(name, np.int64)
+        _require(found == wanted, f"{name} holds {found} instead of {wanted.__name__}")
     return arrays
 
 
@@ -97,6 +99,10 @@ def _check_numbers(arrays: Arrays) -> None:
     for name in ("member", "recipient", "node", "target", "terms", "groups"):
         _require((arrays[name] >= 0).all(), f"{name} holds negative numbers")
     _require((arrays["sources"] >= -1).all(), "sources holds numbers below -1")
+    if NAMES in arrays:
+        most = max(arrays["node"].max(initial=-1), arrays["sources"].max(initial=-1))
+        _require(most < len(arrays[NAMES]), f"{NAMES} does not name node {most}")
+        _require((arrays[NAMES] >= 0).all(), f"{NAMES} holds negative numbers")
     classes = arrays["rival_weights"].shape[1]
     _require((arrays["target"] < classes).all(), f"target must lie in 0..{classes - 1}")
     terms, starts = arrays["terms"], arrays["indptr"][1:-1]

@@ -25,7 +25,15 @@ from gnn_repair.oracle.reference_solvers import (
     highs_solver,
 )
 from gnn_repair.oracle.status import FAILED, FALLBACK, OPTIMAL, UNCERTIFIED
-from gnn_repair.oracle.tables import Floats, Instance, Integers, Problems, Tables, instance
+from gnn_repair.oracle.tables import (
+    Floats,
+    Instance,
+    Integers,
+    Problems,
+    Tables,
+    instance,
+    on_terms,
+)
 from gnn_repair.thresholds import REACHABLE
 
 ACCEPT = 1e-10
@@ -98,21 +106,9 @@ def _reduced(
     tables: Tables, asked: Problems, chosen: Integers, terms: Sequence[Integers]
 ) -> tuple[Tables, Integers]:
     """Tables with a recipient for each chosen LP, on the given terms only, and these terms."""
-    position, groups = asked.position[chosen], tables.num_groups
     joined = np.concatenate(terms)
     owner = np.repeat(np.arange(len(chosen)), [len(part) for part in terms])
-    _, group = tables.origin(position[owner], joined)
-    lengths = np.bincount(owner * groups + group, minlength=len(chosen) * groups)
-    return (
-        replace(
-            tables,
-            nodes=tables.nodes[position],
-            segments=np.append(0, np.cumsum(lengths)),
-            rows=tables.rows[joined],
-            mass=np.ascontiguousarray(tables.mass[:, position]),
-        ),
-        joined,
-    )
+    return on_terms(tables, asked.position[chosen], owner, joined), joined
 
 
 def _carefully(reduced: Instance, weights: Floats, best: Answer, solver: object) -> Answer:

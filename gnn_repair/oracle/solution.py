@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.notebook import ROWS, shown
-from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM, support_entries
+from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM, numbered, support_entries
 from gnn_repair.oracle.saving import ARRAYS, read_arrays, write_arrays
 from gnn_repair.oracle.status import FAILED, UNCERTIFIED
 from gnn_repair.oracle.tables import Floats, Integers, as_whole, require_exposure
@@ -70,6 +70,9 @@ class OracleSolution:
     """Why LP i is a fallback, failed or not certified."""
     scope: str = ""
     """What of the model was reweighted where that is not all (``Exposure.scope``)."""
+    n_id: Integers | None = None
+    """[N]: of a sampled subgraph, the graph's number of each node; ``node`` and ``sources`` are the
+    exposure's own numbers, witnesses and frames say the graph's."""
     names: NodeNames = ONE_KIND
     """What nodes and groups are called."""
 
@@ -148,7 +151,7 @@ class OracleSolution:
 
     def for_node(self, node: int, member: int | None = None) -> tuple[Witness, ...]:
         """The answers about one node, one per solved class and member; print them."""
-        chosen = self.node == as_whole(node, "node")
+        chosen = self.named(self.node) == as_whole(node, "node")
         where = ""
         if member is not None:
             chosen &= self.member == as_whole(member, "member")
@@ -156,6 +159,10 @@ class OracleSolution:
         if not chosen.any():
             raise InputError(f"{self.names.node(node)} was not solved{where}; add it to nodes")
         return tuple(self[int(i)] for i in np.flatnonzero(chosen))
+
+    def named(self, nodes: Any) -> Any:
+        """The graph's numbers of the exposure's nodes; −1, nobody, stays."""
+        return numbered(nodes, self.n_id)
 
     @overload
     def __getitem__(self, index: int) -> Witness: ...
@@ -173,14 +180,14 @@ class OracleSolution:
         part = slice(self.indptr[place], self.indptr[place + 1])
         return Witness(
             member=int(self.member[place]),
-            node=int(self.node[place]),
+            node=int(self.named(self.node[place])),
             target=int(self.target[place]),
             margin=float(self.margin[place]),
             bound=float(self.bound[place]),
             rival_weights=self.rival_weights[place],
             terms=self.terms[part],
             coefficients=self.coefficients[part],
-            sources=self.sources[part],
+            sources=self.named(self.sources[part]),
             groups=self.groups[part],
             status=STATUS[int(self.status[place])],
             reason=self.reasons.get(place, ""),
@@ -223,6 +230,8 @@ class OracleSolution:
         if self.names.typed:
             header["names"] = self.names.header()
         arrays = {name: getattr(self, name) for name in ARRAYS}
+        if self.n_id is not None:
+            arrays["n_id"] = self.n_id
         write_arrays(path, arrays, header, STATUS)
 
     @classmethod

@@ -126,6 +126,7 @@ def solve_oracle(
         method=method,
         reasons=solved.reasons,
         scope=exposure.scope,
+        n_id=None if exposure.n_id is None else exposure.n_id.cpu().numpy(),
         names=exposure.term_names,
     )
 

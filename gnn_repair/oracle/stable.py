@@ -161,12 +161,12 @@ def _evidence(
         low, high = _ranges(highs, problem, optimum, weights, margin, epsilon)
     return StableEvidence(
         member=s,
-        node=int(solution.node[index]),
+        node=int(solution.named(solution.node[index])),
         target=c,
         margin=margin,
         epsilon=epsilon,
         terms=problem.terms,
-        sources=sources[tables.rows[problem.terms]].astype(np.int64),
+        sources=solution.named(sources[tables.rows[problem.terms]].astype(np.int64)),
         mass=problem.mass[problem.group],
         low=low,
         high=high,

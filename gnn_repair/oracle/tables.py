@@ -75,6 +75,27 @@ class Tables:
         return self.sources[self.rows[terms]].astype(np.int64), groups
 
 
+def on_terms(tables: Tables, position: Integers, owner: Integers, terms: Integers) -> Tables:
+    """Tables with a recipient for each of the q positions, on some of its terms.
+
+    Args:
+        tables: the exposure's.
+        position: [q] recipients, any of them several times.
+        owner: [t] ascending, which of the q each term is for.
+        terms: [t] terms of the exposure, ascending for each of the q.
+    """
+    groups = tables.num_groups
+    _, group = tables.origin(position[owner], terms)
+    lengths = np.bincount(owner * groups + group, minlength=len(position) * groups)
+    return replace(
+        tables,
+        nodes=tables.nodes[position],
+        segments=np.append(0, np.cumsum(lengths)),
+        rows=tables.rows[terms],
+        mass=np.ascontiguousarray(tables.mass[:, position]),
+    )
+
+
 def check_number(value: Any, name: str) -> float:
     """A finite number, or InputError."""
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):

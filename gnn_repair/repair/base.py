@@ -7,7 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +21,16 @@ from gnn_repair.f1 import f1_of
 from gnn_repair.files.headers import dataclass_hints
 from gnn_repair.repair.fitted import FittedRepair, about
 from gnn_repair.repair.fitting import RepairTrainee
+from gnn_repair.repair.focus import around
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import Noise, Parameters
 from gnn_repair.repair.methods import METHODS, method_of
+from gnn_repair.repair.progress import Listener
 from gnn_repair.repair.targets import Targets, check_exposure_given, find_targets
-from gnn_repair.training import Budget, Fitted, ProgressCallback, check_progress, fit
+from gnn_repair.training import Budget, Fitted, ProgressCallback, fit
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 F = TypeVar("F", bound=FittedRepair)
 
@@ -57,9 +62,11 @@ class Repair(ABC, Generic[F]):
         train_mask: Tensor,
         val_mask: Tensor,
         *,
+        data: Data | None = None,
         batch_size: int | None = None,
         device: str | torch.device = "auto",
         on_progress: ProgressCallback | None = None,
+        progress: bool = False,
     ) -> F:
         """Learn from training labels, select on validation labels.
 
@@ -69,20 +76,37 @@ class Repair(ABC, Generic[F]):
                 are labels, [N, K] zeros and ones (NaN or −1: unknown).
             train_mask: bool [N], or [N, S] with a column per member.
             val_mask: likewise, disjoint from it.
+            data: the graph with ``edge_index`` and ``x``, for repairs that read it, such as the
+                evidence ladder; the others do not look at it.
             batch_size: targets an update sees, each with its complete set; all unless given.
                 Where nothing is trained it does not matter.
             device: ``"auto"`` takes the GPU when there is one.
             on_progress: called every few epochs.
+            progress: whether to show how far it is, in a terminal or a notebook; the logger
+                ``gnn_repair.repair`` is told either way.
         """
         check_exposure_given(exposure)
         if batch_size is not None:
             check_whole("fit", "batch_size", batch_size, 1)
-        check_progress(on_progress)
-        place = choose_device(device)
-        with out_of_memory_hint(f"fitting {self.title} for {exposure.num_members} members"):
+        place, listener = choose_device(device), Listener(self.title, on_progress, progress)
+        hint = f"fitting {self.title} for {exposure.num_members} members"
+        with out_of_memory_hint(hint), listener:
             placed = on_device(exposure, place)
             train, val = find_targets(placed, y, train_mask, val_mask, self.takes_labels)
-            return self.learn(placed, train, val, batch_size, on_progress)
+            fitted = self.learn_with(placed, train, val, data, batch_size, listener.callback)
+        return listener.told(fitted)
+
+    def learn_with(
+        self,
+        exposure: Exposed,
+        train: Targets,
+        val: Targets,
+        data: Data | None,
+        batch_size: int | None,
+        on_progress: ProgressCallback | None,
+    ) -> F:
+        """Learn, from the graph as well where a repair reads it."""
+        return self.learn(exposure, train, val, batch_size, on_progress)
 
     @abstractmethod
     def learn(
@@ -212,7 +236,8 @@ class TrainedRepair(Repair[F]):
 
         Of labels it is micro-F1 on the validation targets.
         """
-        inputs = repair_inputs(exposure)
+        needed, train, val = around(exposure, train, val)
+        inputs = repair_inputs(needed)
         constants = self.constants(inputs, train)
         trainee = RepairTrainee(
             self.initial(inputs),
@@ -258,7 +283,7 @@ class TrainedRepair(Repair[F]):
             warnings.warn(
                 f"{self.title} of member {member} diverged; "
                 f"its state of epoch {int(outcome.best_epoch[member])} was kept",
-                stacklevel=4,  # whoever called fit
+                stacklevel=5,  # whoever called fit
             )
 
     def initial(self, inputs: RepairInputs) -> dict[str, Tensor]:

@@ -44,6 +44,8 @@ would be an infinite loss."""
 class FittedTemperature(FittedRepair):
     """z = z⁰ / τ."""
 
+    one_by_one = True
+
     def logits(self, exposure: Exposed) -> Tensor:
         """z⁰ / τ at the recipients, [S, n, C] float64."""
         scale = self._matching(exposure)["temperature"].double().view(-1, 1, 1)

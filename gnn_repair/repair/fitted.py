@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 KIND = "gnn-repair repair"
 STATISTICS = ("best_epoch", "epochs_run", "diverged")
 """Fields [S] that say how training went."""
+TRY = (
+    "try the evidence ladder (EvidenceLadder), which reads labels and features as well, or more "
+    "validation nodes, so that small gains can show"
+)
 Self = TypeVar("Self", bound="FittedRepair")
 
 
@@ -34,6 +38,8 @@ Self = TypeVar("Self", bound="FittedRepair")
 class FittedRepair(ABC):
     """A repair that has learned, for S members. Nothing in it changes."""
 
+    one_by_one: ClassVar[bool] = False
+    """Whether a recipient's logits follow from its own terms, whoever else is there."""
     repair: Repair[Any]
     """The method, with its settings."""
     width: int
@@ -81,9 +87,24 @@ class FittedRepair(ABC):
         """[S] bool: no epoch validated better than the frozen prediction, which was kept."""
         return self.repair.starts_frozen & (self.best_epoch == 0)
 
+    @property
+    def advice(self) -> str:
+        """What to try where nothing was learned, a sentence; empty where something was."""
+        kept = self.unchanged.nonzero().view(-1).tolist()
+        if not kept:
+            return ""
+        return f"no epoch validated better than the frozen prediction for {_members(kept)}; {TRY}"
+
     @abstractmethod
     def logits(self, exposure: Exposed) -> Tensor:
         """Repaired logits at the exposure's recipients, [S, n, C] float64."""
+
+    @staticmethod
+    def gradients(exposure: Exposed) -> Any:
+        """While open, gradients are on if they are on outside and the exposure has some."""
+        check_exposure_given(exposure)
+        wanted = torch.is_grad_enabled() and exposure.frozen_logits.requires_grad
+        return torch.set_grad_enabled(wanted)
 
     def predict(self, exposure: Exposed) -> Tensor:
         """The repaired class of every recipient, [S, n]; of labels whether each is there,
@@ -215,6 +236,7 @@ class FittedRepair(ABC):
         wild = self.diverged.nonzero().view(-1).tolist()
         notes = [f"nothing learned for {_members(kept)} (frozen prediction kept)"] * bool(kept)
         notes += [f"{_members(wild)} diverged"] * bool(wild)
+        notes += [TRY] * bool(kept)
         return "\n".join(lines + ["  " + "; ".join(notes)] * bool(notes))
 
 

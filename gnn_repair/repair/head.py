@@ -26,18 +26,20 @@ rounding."""
 class FittedHead(FittedRepair):
     """z = W (r − mean) / scale + b."""
 
+    one_by_one = True
+
     @property
     def reads(self) -> int:
         """How wide the embedding is."""
         return self.constants["mean"].shape[1]
 
-    @torch.no_grad()
     def logits(self, exposure: Exposed) -> Tensor:
         """The new head's logits at the recipients, [S, n, C] float64."""
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         _check_width(inputs, self.reads)
         method: RefitHead = self.repair  # type: ignore[assignment]
-        return method.corrected(p, inputs, None, inputs.everyone, None).double()
+        with self.gradients(exposure):
+            return method.corrected(p, inputs, None, inputs.everyone, None).double()
 
 
 @dataclass(frozen=True)

@@ -39,15 +39,21 @@ class Description:
     @cached_property
     def pieces(self) -> SharedRows | None:
         """The shared state for tensor cores; None where there are none."""
-        if self.shared is None or self.shared.dense.dtype != torch.float32:
+        if self.shared is None or self.shared.dense.dtype != torch.float32 or self.varies:
             return None
         return SharedRows(self.shared.dense) if self.rows.device.type == "cuda" else None
+
+    @property
+    def varies(self) -> bool:
+        """Whether gradients are wanted of the rows, not of the weights alone."""
+        shared = self.shared is not None and self.shared.dense.requires_grad
+        return shared or self.rows.requires_grad
 
     @property
     def picks_cheaply(self) -> bool:
         """Whether some rows cost their share of all: not where rows are multiplied as sparse."""
         sparse = self.shared is not None and self.shared.sparse is not None
-        return self.rows.device.type == "cpu" and not sparse
+        return self.rows.device.type == "cpu" and not sparse and not self.varies
 
     def times(self, weight: Tensor) -> Tensor:
         """[h, z⁰] W of every row: weight [S, d + C, k] gives [S, M, k]."""
@@ -172,8 +178,11 @@ class RepairInputs:
         products, squares = compare(ends, columns, here, there)
         owner = torch.repeat_interleave(ends.diff())
         norms = here.norm(dim=2)[:, owner] * there.norm(dim=2)[:, columns.long()]
-        # The cosine of a zero vector is 0.
-        return torch.where(norms > 0, products / norms, 0.0), squares.sqrt()
+        # The cosine of a zero vector is 0; of a message from oneself the distance stays 0. Both
+        # are computed elsewhere, so that their gradients are zero and not NaN.
+        known, apart = norms > 0, squares > 0
+        cosine = torch.where(known, products / torch.where(known, norms, 1.0), 0.0)
+        return cosine, torch.where(apart, torch.where(apart, squares, 1.0).sqrt(), 0.0)
 
     @cached_property
     def root_cosine(self) -> Tensor:

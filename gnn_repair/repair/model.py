@@ -21,6 +21,7 @@ from gnn_repair.exposure.tails.logit_form import TAKEN_OFF
 from gnn_repair.files import contents_of, load_tensors, save_tensors
 from gnn_repair.repair.fitted import STATISTICS, FittedRepair
 from gnn_repair.repair.registry import fitted_of
+from gnn_repair.repair.reweighting import FittedReweighting
 
 KIND = "gnn-repair repaired model"
 HOPS = ("paths", "last")
@@ -45,7 +46,8 @@ class RepairedModel(nn.Module):
 
     It gives repaired logits in the model's precision, on the model's device, for any graph. The
     first call finds out how the model is exposed; later ones run it once. The model stays frozen:
-    it always runs in evaluation mode, and no gradient flows.
+    it always runs in evaluation mode, and its weights get no gradient. What it is given does, where
+    it asks for one: features, edge weights.
     """
 
     def __init__(
@@ -89,7 +91,8 @@ class RepairedModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Repaired logits [N, C] for what the model's own forward takes."""
-        exposure = self._exposed(args, kwargs)
+        wanted = torch.is_grad_enabled() and _wants_gradient(args, kwargs)
+        exposure = self._exposed(args, kwargs, wanted)
         logits = self.fitted.logits(exposure)[0]
         if TAKEN_OFF in exposure.called:  # the model gives probabilities, and so must this
             logits = logits.sigmoid()
@@ -118,7 +121,9 @@ class RepairedModel(nn.Module):
         }
         return pd.DataFrame({name: value.cpu() for name, value in columns.items()})
 
-    def _exposed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _exposed(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool = False
+    ) -> Any:
         if self._plan is None or self._plan.model is not self.model:
             outputs: Any = self._fitted.outputs
             self._plan = ExposurePlan(self.model, self._hops, self._node_type, outputs)
@@ -129,7 +134,23 @@ class RepairedModel(nn.Module):
             own = {name: copied(value) for name, value in kwargs.items()}
             return model(*map(copied, args), **own)
 
-        return self._plan(data, run)
+        if not gradients:
+            return self._plan(data, run)
+        self._check_gradients()
+        exposure = self._plan.with_gradients(data, run)
+        if self._plan.tail_by_node and isinstance(self._fitted, FittedReweighting):
+            raise InputError(
+                "no gradient can be followed through a reweighting where the map after the last "
+                "aggregation differs by node; call it under torch.no_grad()"
+            )
+        return exposure
+
+    def _check_gradients(self) -> None:
+        if not self._fitted.one_by_one:
+            raise InputError(
+                f"no gradient can be followed through {self._fitted.repair.title}, which is no "
+                "differentiable function of the model's numbers; call it under torch.no_grad()"
+            )
 
     # Copies and files --------------------------------------------------------------------------
 
@@ -160,6 +181,14 @@ class RepairedModel(nn.Module):
     def extra_repr(self) -> str:
         """Which repair it is."""
         return self._fitted.repair.title
+
+
+def _wants_gradient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether something that the model is given asks for a gradient."""
+    given = [*args, *kwargs.values()]
+    for whole in [value for value in given if hasattr(value, "edge_index")]:
+        given += [value for _, value in whole]
+    return any(isinstance(value, Tensor) and value.requires_grad for value in given)
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -49,9 +49,14 @@ class ReweightingTables(NamedTuple):
 class FittedReweighting(FittedRepair):
     """z = β + Σ λ ℓ."""
 
-    @torch.no_grad()
+    one_by_one = True
+
     def coefficients(self, exposure: Exposed) -> Tensor:
         """λ = m_g α e^s / Σ α e^s, [S, T] float64: nonnegative, same support, same masses."""
+        with self.gradients(exposure):
+            return self._coefficients(exposure)
+
+    def _coefficients(self, exposure: Exposed) -> Tensor:
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         method: Reweighting = self.repair  # type: ignore[assignment]
         tables = method.tables(p, inputs)

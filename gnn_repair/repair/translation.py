@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -28,19 +29,31 @@ from gnn_repair.repair.layers import (
     split_context,
     split_pair,
 )
-from gnn_repair.repair.message_table import MessageTable
+from gnn_repair.repair.message_table import MessageTable, whole_tables
+
+CHUNK = 1 << 16
+"""Recipients whose shifts are worked out at once: 32 MB a hidden layer, of which there are several;
+for a million recipients at once they would be gigabytes."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FittedTranslation(FittedRepair):
     """z = z⁰ + q."""
 
-    @torch.no_grad()
+    one_by_one = True
+
     def shift(self, exposure: Exposed) -> Tensor:
         """q, [S, n, C] in the model's precision; sums to zero over classes."""
+        with self.gradients(exposure):
+            return self._shift(exposure)
+
+    def _shift(self, exposure: Exposed) -> Tensor:
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         method: _Translation = self.repair  # type: ignore[assignment]
-        return method.shift(p, inputs, method.tables(p, inputs), inputs.everyone, None)
+        tables, parts = method.tables(p, inputs), inputs.everyone.split(CHUNK, dim=1)
+        # Where every node is asked for, nearly every message is read: no need to look which.
+        with whole_tables() if len(parts) > 1 or inputs.in_order else nullcontext():
+            return torch.cat([method.shift(p, inputs, tables, t, None) for t in parts], dim=1)
 
     def logits(self, exposure: Exposed) -> Tensor:
         """z⁰ + q at the recipients, [S, n, C] float64."""

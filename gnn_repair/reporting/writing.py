@@ -112,6 +112,8 @@ def report(
         limit=None if single_file else STORED_BYTES,
     )
     words["lost"] = lost_evidence(repairs, member, exposure.num_classes)
+    if exposure.n_id is not None and node_names is None:
+        words["names"] = [str(number) for number in exposure.n_id.tolist()]
     heading = title or exposure.origin or "Evidence of a trained model"
     content = {
         "title": heading,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # what type checkers and the reference see; the same names as
     from gnn_repair.study.ray_engine import RayEngine as RayEngine
     from gnn_repair.study.results import export_results as export_results
     from gnn_repair.study.results import read_results as read_results
+    from gnn_repair.study.sharded_repair import repaired_logits_sharded as repaired_logits_sharded
     from gnn_repair.study.sharding import solve_oracle_sharded as solve_oracle_sharded
     from gnn_repair.study.store import Store as Store
     from gnn_repair.study.tables import TABLES as TABLES
@@ -60,6 +61,7 @@ _HOMES = {
     "TABLES": "tables",
     "make_tables": "tables",
     "RENDERERS": "formats",
+    "repaired_logits_sharded": "sharded_repair",
     "solve_oracle_sharded": "sharding",
 }
 

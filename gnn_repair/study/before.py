@@ -49,6 +49,15 @@ def real_work(
     return run_case, Settings(protocol, load, chosen, place.device)
 
 
+def notes_of(settings: Settings) -> list[str]:
+    """What whoever runs a study should know of how its backbones are trained."""
+    return [
+        f"{name} is no Backbone, so its splits are trained one after the other, not as one"
+        for name, given in settings.backbones.items()
+        if isinstance(given, OwnNetwork)
+    ]
+
+
 def _refuse_retrained(case: Case) -> None:
     """A method that trains the backbone again needs a Backbone."""
     for name in case.methods:
@@ -107,14 +116,13 @@ def _architecture(name: str, given: Any) -> Architecture:
         isinstance(given, type) and issubclass(given, Backbone)
     ):
         return given
+    if isinstance(given, type) and issubclass(given, nn.Module):
+        return OwnNetwork(given, title=given.__name__)
     found = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
-    plain = isinstance(given, nn.Module) or (
-        isinstance(given, type) and issubclass(given, nn.Module)
-    )
     remedy = (
-        "a study trains its models itself; say how yours is built with an OwnNetwork "
+        "a study trains its models itself; give its class, say how it is built with an OwnNetwork "
         "(docs/backbones.md), or look at a trained model with gnn_repair.expose"
-        if plain
+        if isinstance(given, nn.Module)
         else "give a Backbone class or instance"
     )
     raise InputError(f"backbone {name!r} is {found}, which is no Backbone; {remedy}")

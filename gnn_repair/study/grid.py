@@ -184,12 +184,14 @@ def run_study(
     shared = None
     warm: AbstractContextManager[None] = nullcontext()
     if work is None:
-        from gnn_repair.study.before import real_work
+        from gnn_repair.study.before import notes_of, real_work
         from gnn_repair.study.warm_up import warming
 
         remote = engine is not None and engine.elsewhere
         place = Place(device, root, remote)
         work, shared = real_work(graphs, models, plan.cases, protocol, place)
+        for text in notes_of(shared):
+            watcher.noted(text)
         warm = nullcontext() if remote else warming(device, watcher.noted)
     for case in plan.cases:
         for run in case.runs:

@@ -127,6 +127,7 @@ def rerun(
     device: str = "auto",
     root: str | Path | None = None,
     backbones: Mapping[str, Architecture] | None = None,
+    datasets: Mapping[str, Data] | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Rerun:
     """Make one run again, with the splits it was trained with, and keep its models.
@@ -141,6 +142,7 @@ def rerun(
         device: ``"auto"`` takes the GPU when there is one.
         root: folder of the raw datasets.
         backbones: where the backbone is the user's own, a mapping that has it.
+        datasets: where the graph is the user's own, likewise.
         tell: told what is being done.
     """
     (run,) = all_runs([dataset], [backbone], [split])
@@ -150,7 +152,8 @@ def rerun(
     splits = (split,) if stored is None else stack_of(source, protocol.digest, stored)
     case = Case(dataset, backbone, splits, tuple(name for name in chosen if name != ORACLE))
     models = [backbone] if backbones is None else {backbone: backbones[backbone]}
-    _, settings = real_work([dataset], models, [case], protocol, Place(device, root))
+    graphs = [dataset] if datasets is None else {dataset: datasets[dataset]}
+    _, settings = real_work(graphs, models, [case], protocol, Place(device, root))
     return Rerun(work_case(settings, case, _stages(tell)), split, stored)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.exposure.focus import focused
 from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import Target, solve_oracle
@@ -24,8 +25,11 @@ class Shard:
     """A range of recipients with their terms, and nothing that the oracle does not read."""
 
     exposure: Exposure
+    """With k nodes and the table rows that its terms point at, numbered anew."""
+    places: Tensor
+    """[k]: the whole exposure's node behind each of its own."""
     nodes: Tensor
-    """[N] or [N, S] bool: which of them are asked for."""
+    """[k] or [k, S] bool: which of them are asked for."""
     first: int
     """Position of its first recipient in the whole exposure."""
     first_term: int
@@ -64,7 +68,9 @@ def solve_oracle_sharded(
         if isinstance(result, Failure):
             raise GnnRepairError(f"a shard of the oracle failed: {result.error}")
         solved[shard.first] = result
-    return replace(merge([solved[first] for first in sorted(solved)]), skipped=skipped)
+    names = None if exposure.n_id is None else exposure.n_id.cpu().numpy()
+    whole = merge([solved[first] for first in sorted(solved)])
+    return replace(whole, skipped=skipped, n_id=names)
 
 
 def _check(exposure: Any, target: Any, shards: Any, engine: Any, threads: Any) -> None:
@@ -115,31 +121,36 @@ def make_shards(exposure: Exposure, mask: Tensor, shards: int) -> list[Shard]:
     load = ends + torch.arange(len(ends))
     marks = torch.arange(1, shards) * load[-1] // shards
     cuts = [0, *torch.searchsorted(load, marks).tolist(), exposure.num_recipients]
-    made = []
+    made, slim = list[Shard](), _slim(exposure)
     for first, last in pairwise(cuts):
-        own = torch.zeros(exposure.num_nodes, dtype=torch.bool)
-        own[exposure.recipients[first:last].cpu()] = True
-        asked = mask & (own if mask.dim() == 1 else own.unsqueeze(1))
-        if bool(asked.any()):
-            part = _slim(exposure.restrict(exposure.recipients[first:last]))
-            made.append(Shard(part, asked, first, int(ends[first])))
+        if bool(mask[slim.recipients[first:last]].any()):
+            part, places, _ = focused(slim, torch.arange(first, last))
+            asked = torch.zeros(len(places), *mask.shape[1:], dtype=torch.bool)
+            asked[part.recipients] = mask[places][part.recipients]
+            made.append(Shard(part, places, asked, first, int(ends[first])))
     return made
 
 
 def _slim(exposure: Exposure) -> Exposure:
     """Without the states behind the contributions, on the CPU."""
     state, messages = exposure.state[..., :0], exposure.messages[..., :0]
-    return replace(exposure, state=state, messages=messages, embedding=None).to("cpu")
+    slim = replace(exposure, state=state, messages=messages, embedding=None)
+    return slim if slim.recipients.device.type == "cpu" else slim.to("cpu")
 
 
 def _solve_shard(shared: tuple[Target, int | None], shard: Shard, tell: Tell) -> OracleSolution:
     """One task: solve and express the answer in the whole exposure's positions and terms."""
     target, threads = shared
-    solution = solve_oracle(shard.exposure, target, shard.nodes, threads=threads)
+    own = target[shard.places] if isinstance(target, Tensor) else target
+    solution = solve_oracle(shard.exposure, own, shard.nodes, threads=threads)
+    places = shard.places.numpy()
     return replace(
         solution,
         recipient=solution.recipient + shard.first,
         terms=solution.terms + shard.first_term,
+        node=places[solution.node],
+        sources=np.where(solution.sources < 0, -1, places[solution.sources]),
+        n_id=None,
     )
 
 

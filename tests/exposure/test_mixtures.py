@@ -196,6 +196,6 @@ def test_what_an_exposure_is_unless_it_says_so() -> None:
     defaults = {f.name: f.default for f in fields(Exposure) if f.default is not MISSING}
     assert defaults == {
         "root": False, "origin": "", "fixed": "biases", "embedding": None, "residual": None,
-        "fingerprint": (), "called": "", "outputs": "classes", "graph_starts": None,
+        "fingerprint": (), "called": "", "n_id": None, "outputs": "classes", "graph_starts": None,
         "names": ONE_KIND,
     }  # fmt: skip

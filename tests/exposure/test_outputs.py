@@ -177,5 +177,11 @@ def test_expected_outputs_are_compared():
     assert gr.expose(model, data, expected=right).outputs == "labels"
     with pytest.raises(InputError, match="gives other logits"):
         gr.expose(model, data, expected=right + 1)
+    squeeze, one = Network(1, lambda z: z.squeeze(-1)), graph(torch.randn(NODES))
+    value = squeeze(one.x, one.edge_index).detach()
+    assert gr.expose(squeeze, one, expected=value).outputs == "values"
+    assert gr.expose(squeeze, one, expected=value, outputs="classes").num_classes == 2
+    with pytest.raises(InputError, match="gives other logits"):
+        gr.expose(squeeze, one, expected=value + 1)
     with pytest.raises(InputError, match="choose 'classes', 'labels' or 'values'"):
         gr.expose(model, data, outputs="label")

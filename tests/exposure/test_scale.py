@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
 
-from gnn_repair.bench.scale import bench_scale, generated_graph
+import gnn_repair as gr
+from gnn_repair.bench.scale import MODELS, Net, bench_scale, generated_graph
+from gnn_repair.errors import InputError
 
 
 def test_generated_graph_has_distinct_sources_and_a_self_loop() -> None:
@@ -14,13 +19,39 @@ def test_generated_graph_has_distinct_sources_and_a_self_loop() -> None:
     assert bool((dense.diagonal() == 1).all())
 
 
-def test_a_small_run() -> None:
-    (row,) = bench_scale(200, 2000, features=4, hidden=8, classes=3)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_small_run(model: str) -> None:
+    (row,) = bench_scale(
+        (200,), models=[model], degree=10, features=4, hidden=8, classes=3, apart=False
+    )
     assert (row.nodes, row.terms, row.threads) == (200, 2000, torch.get_num_threads())
-    assert row.residual <= 1e-5 and row.peak_gib > 0
+    assert row.model == model and row.targets == 10
+    assert row.residual is None or row.residual <= 1e-5
+    assert row.peak_gib >= row.expose_peak_gib > 0 and 0 < row.reach <= 1
 
 
 def test_large_messages_are_certified_by_their_aggregate(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    torch.manual_seed(0)
+    data = generated_graph(nodes=200, entries=2000, features=4)
+    model = Net(4, 8, 3).eval()
+    usual = gr.expose(model, data)
     monkeypatch.setattr("gnn_repair.exposure.certification.LARGEST_MESSAGES", 10)
-    (row,) = bench_scale(200, 2000, features=4, hidden=8, classes=3)
-    assert row.residual <= 1e-5
+    monkeypatch.setattr("gnn_repair.exposure.slices.NUMBERS", 50)
+    large = gr.expose(model, data)
+    assert large.residual is not None and large.residual <= 1e-5
+    torch.testing.assert_close(large.logits(), usual.logits(), rtol=0, atol=0)
+
+
+def test_unknown_models_are_named() -> None:
+    with pytest.raises(InputError, match="'GAT' is not measured"):
+        bench_scale((200,), models=["GAT"])
+
+
+@pytest.mark.parametrize("bad", ["contributions", "fixed_logits", "frozen_logits", "coefficients"])
+def test_nan_is_found_wherever_it_stands(bad: str) -> None:
+    exposure = gr.expose(Net(4, 8, 3).eval(), generated_graph(nodes=200, entries=2000, features=4))
+    for value in (torch.nan, torch.inf):
+        spoilt = getattr(exposure, bad).clone()
+        spoilt.view(-1)[-3] = value
+        with pytest.raises(InputError, match=f"{bad} holds NaN or infinite"):
+            replace(exposure, **{bad: spoilt})

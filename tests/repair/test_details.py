@@ -87,12 +87,16 @@ def test_sizes_and_fingerprints_in_files():
         (1, 2, True), (0, 2, False), (1, 1, False), (LARGEST, LARGEST, True),
         (LARGEST + 1, 2, False), (1, LARGEST + 1, False),
     ]:  # fmt: skip
-        header = {"width": width, "num_classes": classes}
+        header = {"width": width, "num_classes": classes, "outputs": "classes"}
         if fine:
             _check_sizes(header)
         else:
             with pytest.raises(InputError, match=f"it is {width} wide with {classes} classes"):
                 _check_sizes(header)
+    _check_sizes({"width": 1, "num_classes": 1, "outputs": "labels"})
+    for words, count in (("values", 2), ("labels", 0)):
+        with pytest.raises(InputError):
+            _check_sizes({"width": 1, "num_classes": count, "outputs": words})
     assert (_fingerprint(None), _fingerprint([]), _fingerprint(["a"])) == (None, (), ("a",))
     with pytest.raises(InputError, match="not a list of texts"):
         _fingerprint(["a", 3])

@@ -10,7 +10,7 @@ from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.repair import REPAIRS, NodeTranslation, RefitHead, TemperatureScaling
 from gnn_repair.repair.base import TrainedRepair
-from gnn_repair.repair.fitted import FittedRepair
+from gnn_repair.repair.fitted import TRY, FittedRepair
 
 DATA = toy_graph()
 
@@ -41,8 +41,12 @@ def test_a_repair_that_brings_nothing_says_so_by_member():
         f"Node translation, fitted: 2 members, {fitted.num_parameters:,} parameters each, "
         "state width 8, 3 classes\n"
         f"  epochs kept: 0, {int(fitted.best_epoch[1])}\n"
-        "  nothing learned for member 0 (frozen prediction kept)"
+        f"  nothing learned for member 0 (frozen prediction kept); {TRY}"
     )
+    assert fitted.advice.startswith("no epoch validated better")
+    assert fitted.advice.endswith(f"for member 0; {TRY}") and "evidence ladder" in TRY
+    assert "more validation nodes" in fitted.advice
+    assert fitted.member(1).advice == ""
     assert fitted.member(1).unchanged.tolist() == [False]
     assert "nothing learned" not in repr(fitted.member(1))
     assert str(fitted) == repr(fitted)
@@ -64,7 +68,7 @@ def test_what_has_no_epoch_zero_is_never_unchanged():
 def test_divergence_is_said():
     fitted = planted_hopeless()
     wild = replace(fitted, diverged=torch.tensor([False, True]))
-    assert repr(wild).endswith("member 0 (frozen prediction kept); member 1 diverged")
+    assert "member 0 (frozen prediction kept); member 1 diverged; try the" in repr(wild)
 
 
 @pytest.mark.parametrize("name", REPAIRS)

@@ -16,9 +16,9 @@ import gnn_repair as gr
 from gnn_repair.backbones import OwnNetwork, train_own
 from gnn_repair.budget import Budget
 from gnn_repair.cli.main import app
-from gnn_repair.cli.own_backbones import with_own
+from gnn_repair.cli.plugins import Plugins
 from gnn_repair.errors import InputError
-from gnn_repair.study import Store, make_tables, override
+from gnn_repair.study import Store, Watcher, make_tables, override
 from gnn_repair.study.protocol import PAPER
 from gnn_repair.study.rendering import as_json, markdown
 
@@ -170,7 +170,7 @@ def test_the_command_line_takes_a_network_from_a_file(tmp_path):
     wrong = {f"{file}:broken": "is a int", f"{file}:no": "has no", "a.py:b": "no file"}
     for name, message in wrong.items():
         with pytest.raises(InputError, match=message):
-            with_own([name])
+            Plugins().backbones([name])
 
 
 def test_training_keeps_the_best_state_with_its_buffers():
@@ -217,3 +217,29 @@ def test_what_cannot_be_run_is_refused_before_the_first_case(tmp_path):
     with pytest.raises(InputError, match="build is 3; give a function"):
         OwnNetwork(3)
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InputError, match="cannot be built from 6 features and 3 classes"):
+        OwnNetwork(lambda features: Affine(features, 3)).network(6, 3)
+
+
+class Noting(Watcher):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def noted(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_plain_module_is_a_backbone_and_the_study_says_how_it_is_trained(tmp_path, done):
+    watcher = Noting()
+    outcome = gr.run_study(
+        {"mine": tiny_graph()}, {"affine": Affine, "gcn": gr.BACKBONES["gcn"]}, [0, 2],
+        store=tmp_path, methods=["oracle"], protocol=PROTOCOL, device="cpu", watcher=watcher,
+    )  # fmt: skip
+    assert not outcome.failures and outcome.stored == 4
+    assert watcher.notes == [
+        "affine is no Backbone, so its splits are trained one after the other, not as one"
+    ]
+    made = by_name(Store(tmp_path).records(outcome.protocol), "affine")
+    known = by_name(done[1], "affine")
+    assert [r["frozen"] for r in made] == [r["frozen"] for r in known]
+    assert [r["oracle"]["test"] for r in made] == [r["oracle"]["test"] for r in known]

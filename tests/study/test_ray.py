@@ -14,15 +14,18 @@ from planted_records import make_record
 from tiny import TINY, tiny_graph
 
 from gnn_repair.backbones import train_backbone
+from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.repair import SetTranslation
 from gnn_repair.study import (
     PAPER,
     RayEngine,
     Store,
     Watcher,
     override,
+    repaired_logits_sharded,
     run_study,
     solve_oracle_sharded,
 )
@@ -102,6 +105,18 @@ def test_the_oracle_shards_over_the_cluster(cluster):
     )
     for name in ("member", "node", "recipient", "margin", "terms", "coefficients", "indptr"):
         np.testing.assert_array_equal(getattr(sharded, name), getattr(whole, name))
+
+
+def test_a_repair_shards_over_the_cluster_with_the_same_bits(cluster):
+    data = tiny_graph()
+    budget = Budget(epochs=5, patience=None, learning_rate=1e-2, weight_decay=0.0)
+    exposure = expose(train_backbone("gcn", data, [0, 1], device="cpu", budget=budget))
+    masks = data.train_mask[:, :2], data.val_mask[:, :2]
+    fitted = SetTranslation(budget).fit(exposure, data.y, *masks)
+    here = repaired_logits_sharded(fitted, exposure, shards=1, size=8)
+    there = repaired_logits_sharded(fitted, exposure, shards=4, size=8, engine=RayEngine())
+    assert here.shape == (2, 60, 3) and (here == there).all()
+    assert not (here == exposure.frozen_logits).all()
 
 
 def test_errors_of_a_task_come_back_and_are_not_retried(cluster, tmp_path):

@@ -21,8 +21,8 @@ from gnn_repair.exposure.sites import Call, Part, Placement, endpoints
 class Placing:
     """Tells of every propagate of a model which relations' messages it sends.
 
-    By the edges themselves; where a convolution was given others (with loops added, sampled,
-    turned round) by the relation's name in the module's, else by how many nodes send and receive.
+    By the edges themselves, or some of them (loops may be added); where they are others, by the
+    relation's name in the module's; else the types are told by how many nodes send and receive.
     """
 
     def __init__(self, model: nn.Module, graph: TypedGraph) -> None:
@@ -54,12 +54,12 @@ class Placing:
 
     def _relation(self, call: Call) -> Relation | None:
         fitting = [relation for relation in self.graph.edges if self._fits(relation, call)]
-        for narrower in (self._is_given, self._same_edges, self._named):
-            chosen = [relation for relation in fitting if narrower(relation, call)]
+        for test in (self._is_given, self._same_edges, self._some_edges, self._named):
+            chosen = [relation for relation in fitting if test(relation, call)]
             if len(chosen) == 1:
                 return chosen[0]
             fitting = chosen or fitting
-        return fitting[0] if len(fitting) == 1 else None
+        return None
 
     def _fits(self, relation: Relation, call: Call) -> bool:
         sizes = tuple(self.graph.counts[kind] for kind in (relation[0], relation[2]))
@@ -75,6 +75,16 @@ class Placing:
         mine, seen = endpoints(self.graph.edges[relation]), call.entries[:2]
         count = mine[0].numel()
         return all(torch.equal(a, b[:count]) for a, b in zip(mine, seen, strict=True))
+
+    def _some_edges(self, relation: Relation, call: Call) -> bool:
+        """Whether every entry but loops is an edge of the relation."""
+        sources, recipients, _ = call.entries
+        loops = (sources == recipients) & (relation[0] == relation[2])
+        edges = endpoints(self.graph.edges[relation])
+        size = call.num_nodes
+        sent = sources[~loops], recipients[~loops]
+        keys, known = (source * size + recipient for source, recipient in (sent, edges))
+        return keys.numel() > 0 and bool(torch.isin(keys, known).all())
 
     def _named(self, relation: Relation, call: Call) -> bool:
         if call.site.name in self._shared:

@@ -12,7 +12,7 @@ from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.tails.opaque import Opaque
 from gnn_repair.exposure.tails.operations import Operation, TailGraph
 from gnn_repair.exposure.tails.tailed import TailedExposure
-from gnn_repair.exposure.value import Exposure, _cut
+from gnn_repair.exposure.value import Exposure, cut_terms
 
 
 def link_mixture(nodes: Exposure, ends: Tensor) -> tuple[Exposure, Tensor]:
@@ -25,7 +25,7 @@ def link_mixture(nodes: Exposure, ends: Tensor) -> tuple[Exposure, Tensor]:
         nodes: the mixture of all nodes, in the channels of the embedding (or before a tail).
         ends: [L] the varied end of every link.
     """
-    segments, terms = _cut(nodes.segments.view(-1), nodes.num_groups, ends)
+    segments, terms = cut_terms(nodes.segments.view(-1), nodes.num_groups, ends)
     behind = rows_behind(nodes.num_nodes, ends)
     places = torch.arange(ends.numel(), device=ends.device) + nodes.num_nodes
     changed: dict[str, Any] = {

@@ -164,6 +164,15 @@ class TailedExposure:
         return self.aggregate.fingerprint
 
     @property
+    def n_id(self) -> Tensor | None:
+        """[N] int64: of a sampled subgraph, each node's number in the graph."""
+        return self.aggregate.n_id
+
+    def local(self, values: Tensor) -> Tensor:
+        """Values of the graph's nodes as values of this exposure's; see :meth:`Exposure.local`."""
+        return self.aggregate.local(values)
+
+    @property
     def called(self) -> str:
         """How the model was run."""
         return self.aggregate.called

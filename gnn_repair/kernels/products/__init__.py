@@ -87,10 +87,12 @@ def product(own: Tensor, weight: Tensor, shared: SharedRows | None = None) -> Te
     """[X, Z_s] W_s of every member, [S, P, H].
 
     Args:
-        own: Z, [S, P, k], without gradient.
+        own: Z, [S, P, k]; with a gradient only where nothing is shared.
         weight: [S, d + k, H], or [S, k, H] where nothing is shared.
         shared: X.
     """
+    if own.requires_grad and shared is None:
+        return torch.bmm(own, weight)
     out: Tensor = _Product.apply(own, weight, shared)  # type: ignore[no-untyped-call]
     return out
 

@@ -111,6 +111,16 @@ def _kernels(tensor: Tensor) -> Any:
     return _FORCED[-1] if _FORCED else _implementation(tensor.device.type)
 
 
+def _plain() -> Any:
+    return importlib.import_module("gnn_repair.kernels.sets.plain")
+
+
+def _varies(*frozen: Tensor) -> bool:
+    """Whether gradients are wanted of what is frozen while a repair learns: the kernels give none
+    there, the plain form does."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in frozen)
+
+
 def no_dropout(like: Tensor) -> Dropout:
     """Nothing is dropped."""
     return Dropout(0.0, torch.zeros((), dtype=torch.long, device=like.device))
@@ -126,6 +136,8 @@ def pool(sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout | None 
         dropout: none unless given.
     """
     _check_layer(sets, targets, layer)
+    if _varies(sets.coefficients, sets.cosine, sets.distance):
+        return _plain().pool_reference(sets, targets, layer, dropout or no_dropout(targets))
     out: Tensor = _Pool.apply(sets, targets, dropout or no_dropout(targets), *layer)  # type: ignore[no-untyped-call]
     return out
 
@@ -189,7 +201,8 @@ def compare(
     """
     check_sizes("recipients", recipients, None, segments.numel() - 1, None)
     check_sizes("sources", sources, recipients.shape[0], None, recipients.shape[2])
-    products, squares = _kernels(recipients).compare(segments, columns, recipients, sources)
+    kernels = _plain() if _varies(recipients, sources) else _kernels(recipients)
+    products, squares = kernels.compare(segments, columns, recipients, sources)
     return products, squares
 
 

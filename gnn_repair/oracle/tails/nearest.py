@@ -235,7 +235,7 @@ def _answer(
     moved = {ALREADY: 0.0, MOVED: 0.0 if found is None else found.moved}.get(status, np.nan)
     return TailNearest(
         member=0,
-        node=int(solution.node[i]),
+        node=int(solution.named(solution.node[i])),
         target=int(solution.target[i]),
         status=status,
         moved=moved,
@@ -243,7 +243,9 @@ def _answer(
         margin=frozen if status == ALREADY else np.nan if found is None else found.margin,
         terms=terms,
         change=change[active],
-        sources=exposure.sources[exposure.rows[terms].long()].numpy().astype(np.int64),
+        sources=solution.named(
+            exposure.sources[exposure.rows[terms].long()].numpy().astype(np.int64)
+        ),
         mass=float(alpha.sum()),
         replayed=solution.replayed,
         reason=reason,

@@ -99,11 +99,11 @@ def needed_terms(
     return tuple(
         NeededTerms(
             member=0,
-            node=int(solution.node[i]),
+            node=int(solution.named(solution.node[i])),
             target=int(solution.target[i]),
             verdict=str(solution.verdict[i]),
             terms=np.arange(begin[i], end[i]),
-            sources=sources[rows[begin[i] : end[i]]].astype(np.int64),
+            sources=solution.named(sources[rows[begin[i] : end[i]]].astype(np.int64)),
             without=without[i] if solution.verdict[i] == CAN else _same(without[i], solution, i),
             names=solution.names,
         )

@@ -16,7 +16,7 @@ from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.files import load_tensors, save_tensors
 from gnn_repair.notebook import ROWS, shown
-from gnn_repair.oracle.flat_arrays import ANSWERED, ASKED, PER_TERM, support_entries
+from gnn_repair.oracle.flat_arrays import ANSWERED, ASKED, PER_TERM, numbered, support_entries
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.proofs import Proofs
 from gnn_repair.oracle.tails.sentence import CAN, CANNOT, STAGES, UNDECIDED, TailWitness
@@ -79,6 +79,8 @@ class TailSolution:
     """Why LP i is undecided."""
     scope: str = ""
     """What of the model was reweighted where that is not all (``TailedExposure.scope``)."""
+    n_id: Integers | None = None
+    """[N]: of a sampled subgraph, the graph's number of each node, by which witnesses name them."""
     names: NodeNames = ONE_KIND
     """What nodes and groups are called."""
 
@@ -135,10 +137,14 @@ class TailSolution:
 
     def for_node(self, node: int) -> tuple[TailWitness, ...]:
         """The answers about one node, one per solved class; print them."""
-        chosen = np.flatnonzero(self.node == _whole(node, "node"))
+        chosen = np.flatnonzero(self.named(self.node) == _whole(node, "node"))
         if not len(chosen):
             raise InputError(f"{self.names.node(node)} was not solved; add it to nodes")
         return tuple(self[int(i)] for i in chosen)
+
+    def named(self, nodes: Any) -> Any:
+        """The graph's numbers of the exposure's nodes; −1, nobody, stays."""
+        return numbered(nodes, self.n_id)
 
     @overload
     def __getitem__(self, index: int) -> TailWitness: ...
@@ -158,14 +164,14 @@ class TailSolution:
     def _witness(self, i: int) -> TailWitness:
         part = slice(self.indptr[i], self.indptr[i + 1])
         return TailWitness(
-            node=int(self.node[i]),
+            node=int(self.named(self.node[i])),
             target=int(self.target[i]),
             verdict=str(self.verdict[i]),
             margin=float(self.margin[i]),
             bound=float(self.bound[i]),
             terms=self.terms[part],
             coefficients=self.coefficients[part],
-            sources=self.sources[part],
+            sources=self.named(self.sources[part]),
             groups=self.groups[part],
             stage=STAGES[int(self.status[i])],
             cases=int(np.diff(self.proofs.indptr[i : i + 2])[0]),
@@ -205,7 +211,7 @@ class TailSolution:
             header["names"] = self.names.header()
         arrays = {name: getattr(self, name) for name in (*_PER_LP, "indptr", *PER_TERM)}
         arrays["verdict"] = np.array([VERDICTS.index(word) for word in self.verdict], np.int8)
-        arrays |= self.proofs.arrays()
+        arrays |= self.proofs.arrays() | ({} if self.n_id is None else {"n_id": self.n_id})
         tensors = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
         save_tensors(path, KIND, header, tensors)
 
@@ -220,7 +226,10 @@ class TailSolution:
             own = {name: arrays[name] for name in (*_PER_LP, "indptr", *PER_TERM)}
             reasons = {int(i): str(reason) for i, reason in header.pop("reasons").items()}
             names = NodeNames.of_header(header.pop("names", None))
-            solution = cls(**own, proofs=proofs, reasons=reasons, names=names, **header)
+            numbers = arrays.get("n_id")
+            solution = cls(
+                **own, proofs=proofs, reasons=reasons, n_id=numbers, names=names, **header
+            )
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             raise FileFormatError(
                 f"{path} lacks a piece of a tail solution or holds another: {error}"
@@ -234,6 +243,8 @@ class TailSolution:
         whole = all(len(getattr(self, name)) == count for name in _PER_LP)
         whole = whole and ends.shape == (count + 1,) and bool((np.diff(ends) >= 0).all())
         entries = all(len(getattr(self, name)) == ends[-1] for name in PER_TERM)
+        most = max(self.node.max(initial=-1), self.sources.max(initial=-1))
+        whole = whole and (self.n_id is None or bool(most < len(self.n_id)))
         stages = bool(np.isin(self.status, list(STAGES)).all())
         return whole and entries and stages and self.proofs.fits(count)
 

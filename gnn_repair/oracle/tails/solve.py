@@ -81,6 +81,7 @@ def solve_tails(
         skipped=asked.skipped,
         reasons=reasons,
         scope=exposure.scope,
+        n_id=None if exposure.n_id is None else exposure.n_id.cpu().numpy(),
         names=exposure.term_names,
     )
 

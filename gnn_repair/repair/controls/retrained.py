@@ -16,8 +16,9 @@ from gnn_repair.exposure import Exposed
 from gnn_repair.repair.base import Repair
 from gnn_repair.repair.controls.kept import KeptPrediction, check_kept, keep
 from gnn_repair.repair.fold_task import FOLDS, Folding, Task, averaged, by_node, prepare
+from gnn_repair.repair.progress import Listener
 from gnn_repair.repair.targets import Targets
-from gnn_repair.training import ProgressCallback, check_progress
+from gnn_repair.training import ProgressCallback
 
 MANY = 2**31
 """No budget has more epochs."""
@@ -54,22 +55,26 @@ class RetrainedBackbone(Repair[KeptPrediction]):
         val_mask: Tensor,
         *,
         frozen: Frozen | None = None,
+        data: Data | None = None,
         batch_size: int | None = None,
         device: str | torch.device = "auto",
         on_progress: ProgressCallback | None = None,
+        progress: bool = False,
     ) -> KeptPrediction:
-        """Train ``frozen``'s architecture within its budget; batches do not matter."""
+        """Train ``frozen``'s architecture within its budget, on its own graph; batches do not
+        matter."""
         if not isinstance(frozen, Frozen):
             raise InputError("a retrained backbone needs frozen=…, the model that is trained anew")
-        check_progress(on_progress)
+        listener = Listener(self.title, on_progress, progress)
         task = prepare(exposure, y, train_mask, val_mask, None, device)
         if frozen.data.num_nodes != task.exposure.num_nodes:
             raise InputError(
                 f"frozen has {frozen.data.num_nodes} nodes but the exposure has "
                 f"{task.exposure.num_nodes}; pass the model that was exposed"
             )
-        with out_of_memory_hint(f"training {self.folds * exposure.num_members} backbones anew"):
-            return self._train(task, frozen, on_progress)
+        hint = f"training {self.folds * exposure.num_members} backbones anew"
+        with out_of_memory_hint(hint), listener:
+            return listener.told(self._train(task, frozen, listener.callback))
 
     def learn(
         self,

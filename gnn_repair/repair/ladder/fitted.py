@@ -46,6 +46,11 @@ class FittedLadder(FittedRepair):
         return ("frozen", *names)
 
     @property
+    def advice(self) -> str:
+        """What to try where Frozen stays as it is; empty where it does not."""
+        return "; ".join(self.findings().advice()) if bool(self.unchanged.any()) else ""
+
+    @property
     def num_parameters(self) -> int:
         """Trained numbers of one member, all rungs and copies together."""
         return int(self.constants["count"][0])

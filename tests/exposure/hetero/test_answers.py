@@ -275,3 +275,17 @@ def test_degrees_count_all_senders(affine: tuple[Any, HeteroData, Exposure]) -> 
     assert evidence.degree.tolist() == counted.tolist()
     assert len(evidence.labels) == len(evidence.predictions) == 30 + len(evidence.senders)
     assert (evidence.labels[30:] == -1).all() and evidence.sources.max() < len(evidence.labels)
+
+
+def test_only_senders_that_are_shown_are_numbered(affine: tuple[Any, HeteroData, Exposure]) -> None:
+    from gnn_repair.reporting.evidence import gather
+
+    _, data, exposure = affine
+    evidence = gather(exposure, data["paper"].y, torch.arange(4))
+    seen = exposure.to_frame(list(range(4)))
+    foreign = seen[seen["source_type"] != "paper"]
+    told = set(foreign["source_type"] + " " + foreign["source"].astype(str))
+    assert set(evidence.senders) == told and len(told) < 20
+    last = evidence.rows[np.flatnonzero(evidence.sources[evidence.rows] >= 30)]
+    names = {evidence.senders[k - 30] for k in evidence.sources[last]}
+    assert names == told

@@ -291,3 +291,11 @@ def test_a_value_is_inside_or_as_far_away_as_said():
     assert ranges.distance(y)[:3] == pytest.approx([0, 2, 3])
     assert "value 0" in ranges.sentence(0)
     assert ranges.to_frame()["low"].tolist() == ranges.low.tolist()
+
+
+def test_the_simplex_on_two_classes_agrees():
+    from gnn_repair.bench.labels import bench_labels
+
+    row = bench_labels(nodes=120, labels=4, neighbours=5)
+    assert row.terms == 120 * 2 * 5
+    assert row.difference < 1e-12

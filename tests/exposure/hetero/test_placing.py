@@ -1,0 +1,242 @@
+"""Which relation a propagate belongs to where sizes, names or edges alone do not tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from scaled_messages import random_factors, scaled, scaled_coefficients
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+from torch_geometric.data import HeteroData
+from torch_geometric.utils import scatter
+from typed_models import CLASSES, HIDDEN, SIZES, WIDTHS, graph
+
+from gnn_repair import Exposure, TailedExposure, expose
+from gnn_repair.errors import ExposureRefused
+
+LIKE = ("paper", "like", "paper")
+CITES = ("paper", "cites", "paper")
+
+
+def with_second_relation() -> HeteroData:
+    """Papers hear papers over two relations, so that sizes tell nothing."""
+    data = graph()
+    generator = torch.Generator().manual_seed(9)
+    data[LIKE].edge_index = torch.unique(torch.randint(30, (2, 50), generator=generator), dim=1)
+    return data
+
+
+class Papers(nn.Module):
+    """Both relations among papers, in a way of its own."""
+
+    def __init__(self, names: dict[Any, str], how: Callable[[Any, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        width = WIDTHS["paper"]
+        self.convs = nn.ModuleDict({n: pyg.SAGEConv(width, CLASSES) for n in names.values()})
+        self.names, self.how = names, how
+
+    def forward(self, x_dict: Any, edge_index_dict: Any) -> Tensor:
+        x = x_dict["paper"]
+        parts = [
+            self.how(self.convs[name], x, edge_index_dict[kind])
+            for kind, name in self.names.items()
+        ]
+        return torch.stack(parts).sum(0)
+
+
+def by_hand(conv: Any, x: Tensor, edges: Tensor) -> Tensor:
+    return scatter(conv.lin_l(x)[edges[0]], edges[1], 0, len(x), reduce="sum")
+
+
+def in_another_order(conv: Any, x: Tensor, edges: Tensor) -> Tensor:
+    return conv(x, edges[:, torch.argsort(edges[0], stable=True)].contiguous())
+
+
+def with_one_more(conv: Any, x: Tensor, edges: Tensor) -> Tensor:
+    """An edge that no relation has."""
+    return conv(x, torch.cat([edges, torch.tensor([[29], [28]])], dim=1).flip(1))
+
+
+def with_loops(conv: Any, x: Tensor, edges: Tensor) -> Tensor:
+    loops = torch.arange(len(x)).repeat(2, 1)
+    return conv(x, torch.cat([edges, loops], dim=1))
+
+
+NAMED = {LIKE: "paper__like__paper", CITES: "paper__cites__paper"}
+CROSSED = {LIKE: "first", CITES: "second"}
+
+
+@pytest.mark.parametrize(
+    ("names", "how", "loops"),
+    [
+        (CROSSED, by_hand, 0),
+        (CROSSED, in_another_order, 0),
+        (CROSSED, with_loops, 30),
+        (NAMED, with_one_more, 1),
+    ],
+)
+def test_relations_between_the_same_types(names: Any, how: Any, loops: int) -> None:
+    data = with_second_relation()
+    exposure = expose(Papers(names, how).double(), data)
+    frame = exposure.to_frame()
+    assert [group.name for group in exposure.groups] == ["paper like paper", "paper cites paper"]
+    for kind in (LIKE, CITES):
+        rows = frame[frame["group"] == " ".join(kind)]
+        assert len(rows) == data[kind].edge_index.shape[1] + loops
+        ends = set(map(tuple, data[kind].edge_index.t().tolist()))
+        seen = set(zip(rows["source"], rows["node"], strict=True))
+        assert ends <= seen and len(seen - ends) <= loops
+
+
+def test_edges_that_nobody_knows() -> None:
+    """New edges from a type whose size another shares: who sends cannot be told."""
+    data = graph()
+    data["editor"].x = torch.randn(SIZES["author"], WIDTHS["author"]).double()
+
+    class Guess(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = pyg.SAGEConv((WIDTHS["author"], WIDTHS["paper"]), CLASSES)
+
+        def forward(self, x_dict: Any, edge_index_dict: Any) -> Tensor:
+            made = torch.stack([torch.arange(18), torch.arange(18)])
+            return self.conv((x_dict["editor"], x_dict["paper"]), made)
+
+    with pytest.raises(ExposureRefused, match="'author', 'editor' have as many, so it cannot be"):
+        expose(Guess().double(), data)
+    del data["editor"]
+
+    class Known(Guess):
+        def forward(self, x_dict: Any, edge_index_dict: Any) -> Tensor:
+            return super().forward({**x_dict, "editor": x_dict["author"]}, edge_index_dict)
+
+    exposure = expose(Known().double(), data)
+    assert [group.name for group in exposure.groups] == ["author to paper"]
+    assert set(exposure.to_frame()["source_type"]) == {"author"}
+
+
+class EveryType(nn.Module):
+    """HGT in two layers; logits of every type."""
+
+    def __init__(self, data: HeteroData) -> None:
+        super().__init__()
+        metadata = data.metadata()
+        self.lins = pyg.HeteroDictLinear(WIDTHS, HIDDEN)
+        self.first = pyg.HGTConv(HIDDEN, HIDDEN, metadata, 2)
+        self.last = pyg.HGTConv(HIDDEN, HIDDEN, metadata, 2)
+        self.heads = pyg.HeteroDictLinear(HIDDEN, CLASSES, data.node_types)
+
+    def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
+        hidden = self.first(self.lins(x_dict), edge_index_dict)
+        return self.heads(self.last(hidden, edge_index_dict))
+
+
+@pytest.mark.parametrize("kind", ["author", "venue"])
+def test_rows_of_later_types(kind: str) -> None:
+    """Their rows in HGTConv's aggregate do not begin at zero."""
+    data = graph()
+    model = EveryType(data).double().eval()
+    exposure, factors = expose(model, data, node_type=kind), random_factors(data)
+    assert isinstance(exposure, TailedExposure)
+    last = [name for name in exposure.term_names.groups if name.endswith("(last)")]
+    assert len(last) == 2 and exposure.num_groups == 4  # the first layer's stay in the skip
+    with scaled(model, data, factors), torch.no_grad():
+        seen = model(data.x_dict, data.edge_index_dict)[kind]
+    frame = exposure.to_frame()
+    plain = frame["group"].str.replace(" (last)", "", regex=False)
+    later = torch.tensor(frame["group"].str.endswith("(last)").to_numpy())
+
+    class Renamed:
+        coefficients = exposure.coefficients[:, later]
+
+        @staticmethod
+        def to_frame() -> Any:
+            return frame.assign(group=plain)[later.numpy()]
+
+    scale = exposure.coefficients[0].clone()
+    scale[later] = scaled_coefficients(Renamed, data, factors)
+    torch.testing.assert_close(exposure.logits(scale)[0], seen, rtol=0, atol=1e-10)
+
+
+def test_other_types_keep_their_messages() -> None:
+    """The first layer is reweighted at papers alone; what authors heard in it still arrives."""
+    data = HeteroData()
+    generator = torch.Generator().manual_seed(3)
+    for kind in ("paper", "author"):
+        data[kind].x = torch.randn(SIZES[kind], HIDDEN, generator=generator).double()
+    data["paper"].y = torch.arange(SIZES["paper"]) % CLASSES
+    for source, name, target in (("author", "writes", "paper"), ("author", "knows", "author")):
+        ends = [torch.randint(SIZES[k], (60,), generator=generator) for k in (source, target)]
+        data[source, name, target].edge_index = torch.stack(ends)
+
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = pyg.SAGEConv(HIDDEN, HIDDEN)
+            self.straight = pyg.SAGEConv(HIDDEN, CLASSES)
+            self.bent = pyg.SAGEConv(HIDDEN, CLASSES, root_weight=False)
+
+        def forward(self, x_dict: Any, edge_index_dict: Any) -> Tensor:
+            writes, knows = edge_index_dict.values()
+            moved = torch.stack([writes[0] + 30, writes[1]]), knows + 30
+            edges = torch.cat(moved, dim=1)
+            hidden = self.first(torch.cat([x_dict["paper"], x_dict["author"]]), edges)
+            return (self.straight(hidden, edges) + self.bent(hidden, edges).tanh())[:30]
+
+    exposure = expose(Branches().double(), data)
+    assert isinstance(exposure, Exposure)
+    assert [group.name for group in exposure.groups] == [
+        "author writes paper (first)", "author writes paper (straight)",
+    ]  # fmt: skip
+    assert "`bent` (SAGEConv) (not affine)" in str(exposure)
+    assert exposure.residual is not None and exposure.residual <= 1e-12
+
+
+def test_layers_that_only_steer_attention_are_no_groups() -> None:
+    """An author's first layer is read by nothing but the attention of its second."""
+    data = graph()
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = pyg.HANConv(WIDTHS, HIDDEN, data.metadata(), heads=2)
+            self.second = pyg.HANConv(HIDDEN, HIDDEN, data.metadata(), heads=2)
+            self.lin = nn.Linear(HIDDEN, CLASSES)
+
+        def forward(self, x_dict: Any, edge_index_dict: Any) -> Tensor:
+            hidden = self.second(self.first(x_dict, edge_index_dict), edge_index_dict)
+            return self.lin(hidden["author"])
+
+    exposure = expose(Twice().double(), data, node_type="author")
+    assert [group.name for group in exposure.groups] == [
+        "paper rev_writes author head 0 (second)", "paper rev_writes author head 1 (second)",
+    ]  # fmt: skip
+
+
+def test_weights_that_differ_by_node() -> None:
+    """Senders keep their numbers where every paper has a map of its own."""
+    data = graph()
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            into = [kind for kind in data.edge_types if kind[2] == "paper"]
+            self.conv = pyg.HeteroConv(
+                {k: pyg.SAGEConv((WIDTHS[k[0]], WIDTHS["paper"]), CLASSES) for k in into}
+            )
+
+        def forward(self, x_dict: Any, edge_index_dict: Any) -> Tensor:
+            return self.conv(x_dict, edge_index_dict)["paper"] * x_dict["paper"][:, :1].exp()
+
+    exposure = expose(Gated().double(), data)
+    assert isinstance(exposure, Exposure)
+    frame = exposure.to_frame()
+    for kind in data.edge_types:
+        rows = frame[frame["group"] == " ".join(kind)]
+        if kind[2] == "paper":
+            seen = sorted(zip(rows["source"], rows["node"], strict=True))
+            assert seen == sorted(map(tuple, data[kind].edge_index.t().tolist()))
+            assert set(rows["source_type"]) == {kind[0]}

@@ -1,0 +1,218 @@
+"""Exposures of sampled subgraphs say the graph's node numbers, and several make one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv, SAGEConv
+
+import gnn_repair as gr
+from gnn_repair.budget import Budget
+from gnn_repair.errors import InputError
+from gnn_repair.oracle.solution import OracleSolution
+from gnn_repair.study import solve_oracle_sharded
+
+
+class Sage(nn.Module):
+    def __init__(self, tail: bool = False) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = SAGEConv(5, 8), SAGEConv(8, 4)
+        self.tail = tail
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.conv2(self.conv1(x, edge_index).relu(), edge_index)
+        return out.relu() @ torch.eye(4) if self.tail else out
+
+
+@pytest.fixture(scope="module")
+def graph() -> Data:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(80, 5, generator=generator)
+    edge_index = torch.randint(80, (2, 420), generator=generator)
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]].unique(dim=1)
+    y = torch.randint(4, (80,), generator=generator)
+    return Data(x=x, edge_index=edge_index, y=y)
+
+
+@pytest.fixture(scope="module")
+def model() -> Sage:
+    torch.manual_seed(1)
+    return Sage().eval()
+
+
+def batch_of(graph: Data, seeds: Tensor, fanout: int | None = None) -> Data:
+    """What a NeighborLoader makes of two hops: seeds first, ``n_id`` and ``batch_size``."""
+    generator = torch.Generator().manual_seed(int(seeds[0]))
+    known, kept, asked = seeds, [], seeds
+    for _ in range(2):
+        found = []
+        for node in asked.tolist():
+            entries = (graph.edge_index[1] == node).nonzero().view(-1)
+            order = torch.randperm(len(entries), generator=generator)
+            found.append(entries[order[:fanout]])
+        entries = torch.cat(found)
+        kept.append(entries)
+        fresh = graph.edge_index[0, entries].unique()
+        asked = fresh[~torch.isin(fresh, known)]
+        known = torch.cat([known, asked])
+    place = torch.full((80,), -1)
+    place[known] = torch.arange(len(known))
+    entries = torch.cat(kept).unique()
+    return Data(
+        x=graph.x[known],
+        edge_index=place[graph.edge_index[:, entries]],
+        y=graph.y[known],
+        n_id=known,
+        batch_size=len(seeds),
+    )
+
+
+def test_all_neighbours_give_the_whole_graphs_answers_in_its_numbers(graph, model) -> None:
+    whole = gr.expose(model, graph)
+    seeds = torch.randperm(80, generator=torch.Generator().manual_seed(4))[:30]
+    parts = [gr.expose(model, batch_of(graph, some)) for some in seeds.split(8)]
+    assert [part.num_recipients for part in parts] == [8, 8, 8, 6]
+    joined = gr.Exposure.concatenate(parts)
+    assert torch.equal(joined.n_id[joined.recipients], seeds)
+    torch.testing.assert_close(joined.logits()[0], whole.logits()[0, seeds], rtol=1e-5, atol=1e-5)
+    here = gr.solve_oracle(joined, joined.local(graph.y))
+    there = gr.solve_oracle(whole, graph.y, seeds)
+    order = np.argsort(here.named(here.node))
+    other = np.argsort(there.node)
+    np.testing.assert_allclose(here.margin[order], there.margin[other], atol=1e-5)
+    for node in seeds[:6].tolist():
+        (mine,), (theirs,) = here.for_node(node), there.for_node(node)
+        assert mine.node == theirs.node == node
+        assert set(mine.sources.tolist()) == set(theirs.sources.tolist())
+        assert str(mine).partition(" by ")[0] == str(theirs).partition(" by ")[0]
+    assert here.check(joined).ok
+
+
+def test_frames_and_rankings_say_the_graphs_numbers(graph, model) -> None:
+    batch = batch_of(graph, torch.tensor([70, 3, 55]))
+    exposure = gr.expose(model, batch)
+    assert exposure.recipients.tolist() == [0, 1, 2]
+    assert "of a sampled subgraph" in str(exposure)
+    entries = exposure.to_frame()
+    assert list(entries["node"].unique()) == [70, 3, 55]
+    for node, rows in entries.groupby("node"):
+        senders = graph.edge_index[0, graph.edge_index[1] == node]
+        assert sorted(rows["source"]) == sorted(senders.tolist())
+    solution = gr.solve_oracle(exposure, batch.y)
+    frame = solution.to_frame()
+    assert list(frame["node"]) == [70, 3, 55]
+    used = {source for terms in frame["terms"] for source, _ in terms}
+    ranked = gr.source_ranking(solution, exposure)
+    assert set(ranked["source"]) <= used and used <= set(entries["source"])
+    near = gr.nearest_reweighting(exposure, batch.y)
+    assert [answer.node for answer in near] == [70, 3, 55]
+    assert set(np.concatenate([answer.sources for answer in near])) <= set(entries["source"])
+
+
+def test_a_sample_is_a_model_of_its_own(graph, model) -> None:
+    """Fewer neighbours, other coefficients: the exposure is of the run on the sample."""
+    batch = batch_of(graph, torch.tensor([5, 9, 31, 60]), fanout=2)
+    exposure = gr.expose(model, batch)
+    seen = model(batch.x, batch.edge_index)[:4].double()
+    torch.testing.assert_close(exposure.logits()[0], seen, rtol=1e-5, atol=1e-5)
+    assert int(exposure.segments.diff().max()) <= 2
+    whole = gr.expose(model, graph)
+    assert float((seen - whole.logits()[0, batch.n_id[:4]]).abs().max()) > 1e-3
+
+
+def test_files_keep_the_numbers(graph, model, tmp_path) -> None:
+    batch = batch_of(graph, torch.tensor([70, 3, 55]))
+    for network in (model, Sage(tail=True).eval()):
+        exposure = gr.expose(network, batch)
+        exposure.save(tmp_path / "e.safetensors")
+        again = type(exposure).load(tmp_path / "e.safetensors")
+        assert torch.equal(again.n_id, batch.n_id)
+        solution = gr.solve_oracle(exposure, batch.y)
+        solution.save(tmp_path / "s.safetensors")
+        read = type(solution).load(tmp_path / "s.safetensors")
+        assert [w.node for w in read] == [70, 3, 55]
+        assert list(read.to_frame()["terms"]) == list(solution.to_frame()["terms"])
+
+
+def test_repairs_learn_from_joined_samples(graph, model) -> None:
+    seeds = torch.arange(60)
+    joined = gr.Exposure.concatenate(
+        [gr.expose(model, batch_of(graph, some)) for some in seeds.split(20)]
+    )
+    whole = gr.expose(model, graph)
+    train, val = torch.arange(80) < 40, (torch.arange(80) >= 40) & (torch.arange(80) < 60)
+    assert int(joined.local(train).sum()) == 40  # copies of a node that are no recipients stay out
+    budget = Budget(epochs=10, patience=None, learning_rate=0.02, weight_decay=0.0)
+    repair = gr.NodeTranslation(budget, dropout=0.0)
+    here = repair.fit(joined, joined.local(graph.y), joined.local(train), joined.local(val))
+    there = repair.fit(whole, graph.y, train, val)
+    torch.testing.assert_close(
+        here.logits(joined)[0], there.logits(whole)[0, :60], rtol=1e-3, atol=1e-3
+    )
+
+
+def test_shards_and_members_keep_the_numbers(graph, model) -> None:
+    batch = batch_of(graph, torch.tensor([70, 3, 55, 8]))
+    exposure = gr.expose(model, batch)
+    sharded = solve_oracle_sharded(exposure, batch.y, shards=2)
+    assert isinstance(sharded, OracleSolution)
+    assert [w.node for w in sharded] == [70, 3, 55, 8]
+    assert str(sharded[1]) == str(gr.solve_oracle(exposure, batch.y)[1])
+
+
+def test_joining_adds_up(graph, model) -> None:
+    first, second = (
+        gr.expose(model, batch_of(graph, torch.tensor(seeds))) for seeds in ([1, 2, 3], [40, 2])
+    )
+    joined = gr.Exposure.concatenate([first, second])
+    assert joined.num_nodes == first.num_nodes + second.num_nodes
+    torch.testing.assert_close(joined.logits()[:, :3], first.logits(), rtol=0, atol=0)
+    torch.testing.assert_close(joined.logits()[:, 3:], second.logits(), rtol=0, atol=0)
+    assert joined.residual == max(first.residual, second.residual)
+    assert joined.n_id[joined.recipients].tolist() == [1, 2, 3, 40, 2]
+
+
+@pytest.mark.parametrize("bad", [[], "nothing", [3], None])
+def test_what_cannot_be_joined_is_named(bad) -> None:
+    with pytest.raises(InputError, match="cannot be joined"):
+        gr.Exposure.concatenate(bad)
+
+
+def test_parts_of_other_models_are_refused(graph, model) -> None:
+    batch = batch_of(graph, torch.tensor([1, 2]))
+    part = gr.expose(model, batch)
+    with pytest.raises(InputError, match="part 1 has another fingerprint"):
+        gr.Exposure.concatenate([part, gr.expose(Sage().eval(), batch)])
+    with pytest.raises(InputError, match="having node numbers"):
+        gr.Exposure.concatenate([part, replace(part, n_id=None)])
+    with pytest.raises(InputError, match="give a row for each node"):
+        part.local(torch.zeros(2))
+    with pytest.raises(InputError, match="give a tensor"):
+        part.local([1, 2])
+    with pytest.raises(InputError, match="n_id has shape"):
+        replace(part, n_id=torch.arange(3))
+    with pytest.raises(InputError, match="n_id holds negative"):
+        replace(part, n_id=-part.n_id)
+
+
+def test_a_field_of_that_name_that_is_something_else_is_left_alone(graph) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = GCNConv(5, 4)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.conv(x, edge_index)  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    for other in (torch.rand(80), torch.arange(3), "names"):
+        data = Data(x=graph.x, edge_index=graph.edge_index, n_id=other)
+        assert gr.expose(Net().eval(), data).n_id is None
+    data = Data(x=graph.x, edge_index=graph.edge_index, n_id=torch.arange(80) + 5)
+    exposure = gr.expose(Net().eval(), data)
+    assert exposure.num_recipients == 80 and int(exposure.n_id[0]) == 5
