@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from gnn_repair.cli import completion
+from gnn_repair.cli.plugins import PluginOption
 from gnn_repair.cli.report import report
 
 
@@ -34,6 +35,7 @@ def view(
     digest: Annotated[str | None, typer.Option(help="Digest of one stored protocol.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     root: Annotated[str | None, typer.Option(help="Folder of the raw datasets.")] = None,
+    plugin: PluginOption = None,
     browser: Annotated[bool, typer.Option(help="Open it; or only say where it is.")] = True,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the server; 0: any.")] = 0,
 ) -> None:
@@ -49,7 +51,7 @@ def view(
         page = out or Path(tempfile.mkdtemp(prefix="gnn-repair-")) / "report.html"
         report(
             store=what, out=page, dataset=dataset, backbone=backbone, split=split,
-            compare=compare, parts=True, digest=digest, device=device, root=root,
+            compare=compare, parts=True, digest=digest, device=device, root=root, plugin=plugin,
         )  # fmt: skip
     if page.is_file() and not needs_server(page):
         _tell(page.resolve().as_uri(), browser)

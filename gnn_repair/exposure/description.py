@@ -76,7 +76,7 @@ def _size(exposure: Exposure, group: int) -> str:
     if mass.numel():
         low, high = f"{float(mass.min()):.4g}", f"{float(mass.max()):.4g}"
         text += f", mass {low}" if low == high else f", mass {low} to {high}"
-    return text + (f", absent at {absent:,} recipients" if absent else "")
+    return text + (f", absent at {absent:,} recipient{'s' * (absent > 1)}" if absent else "")
 
 
 def _spread(exposure: Exposure) -> str:

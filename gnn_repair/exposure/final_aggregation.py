@@ -121,7 +121,10 @@ class Finder:
         for call in self.trace.calls:
             if call.site not in kept:
                 call.forget_entries()
-        self.finding.chain = frozenset(hop.site for hop in hops) if len(hops) > 1 else frozenset()
+        # Side by side with the same weights (the two ends of a VGAE) is no chain.
+        read = {place for hop in hops for place in hop.inputs}
+        linked = (hop.site for place, hop in enumerate(hops) if hop.inputs or place in read)
+        self.finding.chain = frozenset(linked)
         if self.mode != "paths":
             return None
         return find_filter(self.watch, self.trace, hops, self.limit)

@@ -261,7 +261,7 @@ def test_the_text_gives_the_masses_of_all_members(exposure: Exposure) -> None:
     low, high = f"{float(mass.min()):.4g}", f"{float(mass.max()):.4g}"
     count = int((alpha[0, 1] != 0).sum())
     text = str(exposure)
-    assert f"group second: {count} terms, mass {low} to {high}, absent at 1 recipients" in text
+    assert f"group second: {count} terms, mass {low} to {high}, absent at 1 recipient" in text
     assert "Exposure of a model, 2 members" in text and "exact by algebra" in text
 
 

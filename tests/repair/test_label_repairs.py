@@ -90,8 +90,10 @@ def test_selection_is_by_micro_f1_of_each_members_own_targets():
     predicted = torch.tensor([[[True, True], [True, False], [True, False]]]).expand(2, -1, -1)
     real = torch.tensor([[True, True, True], [True, False, False]])
     assert micro_scores(predicted, truths, real).tolist() == pytest.approx([4 / 6, 2 / 3])
-    nothing = torch.zeros(1, 2, 2)
+    false = torch.tensor([[[True, False], [False, False]]])
     everyone = torch.ones(1, 2, dtype=torch.bool)
+    assert micro_scores(false, torch.zeros(1, 2, 2), everyone).tolist() == [0.0]
+    nothing = torch.zeros(1, 2, 2)
     assert micro_scores(nothing.bool(), nothing, everyone).tolist() == [1.0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,6 +88,14 @@ def test_a_tail_s_story_names_the_undecided(browser, tailed):
 def world(tmp_path_factory):
     exposure, y = make_exposure(nodes=80, seed=6)
     repairs = {"reweighting": Tilted(), "set_translation": Moved()}
+    # One error's γ is brought to a billionth: positive, and yet no win.
+    evidence = gather(exposure, y)
+    i = int(np.flatnonzero(~evidence.right & evidence.reachable)[0])
+    node, c = int(evidence.nodes[i]), int(evidence.true_class[i])
+    fixed, frozen = exposure.fixed_logits.clone(), exposure.frozen_logits.clone()
+    for logits in (fixed, frozen):
+        logits[0, node, c] -= evidence.margin[i] - 1e-9
+    exposure = replace(exposure, fixed_logits=fixed, frozen_logits=frozen)
     path = tmp_path_factory.mktemp("clicks") / "r.html"
     report(exposure, y, path, repairs=repairs)
     return path, gather(exposure, y, repairs=repairs)
@@ -130,6 +139,7 @@ def chosen(evidence, go: dict[str, str]) -> np.ndarray:
 
 def test_every_mark_leads_to_the_nodes_it_counts(browser, world):
     path, evidence = world
+    assert ((evidence.margin > 0) & (evidence.margin < 1e-7)).sum() == 1
     browser.open(path)
     marks = browser.run(
         "return [...document.querySelectorAll('#overview .go')].map(m => [m.go,"

@@ -55,6 +55,8 @@ TESTS = {
     "gnn_repair/oracle/solution.py": ORACLE,
     "gnn_repair/exposure/mixtures.py": EXPOSURE,
     "gnn_repair/exposure/value.py": EXPOSURE,
+    "gnn_repair/exposure/hetero": ["tests/exposure/hetero"],
+    "gnn_repair/exposure/names.py": ["tests/exposure/hetero"],
     "gnn_repair/exposure/pooling": POOLING,
     "gnn_repair/study/tables.py": STUDY,
     "gnn_repair/study/cells.py": STUDY,

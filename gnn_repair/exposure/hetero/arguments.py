@@ -99,4 +99,10 @@ class _Finder:
         return found[0] if len(found) == 1 else None
 
     def _by_place(self, place: int) -> tuple[str, Any] | None:
-        return self._of_role("x" if place == 0 else "edge_index") if place < 2 else None
+        """Of the first two the role that no other has by its name: features, then edges."""
+        names = {parameter.name.removesuffix("_dict") for parameter in self.parameters}
+        roles = [("x", FEATURES), ("edge_index", GRAPHS)]
+        free = [role for role, known in roles if not names & set(known)]
+        if place > 1 or not free:
+            return None
+        return self._of_role(free[min(place, len(free) - 1)])

@@ -115,7 +115,7 @@ class Placing:
         """HGTConv: a row of states for every relation and sender, a row for every recipient."""
         graph, edges = self.graph, call.graph
         parts: list[Part] = []
-        first, rows = 0, slice(0, 0)
+        first, rows = 0, None
         for relation, index in edges.items():
             source, _, recipient = relation
             states = slice(first, first + graph.counts[source])

@@ -85,44 +85,68 @@ def expose_pooled(
         return None
     why, classes = partial(why_rows, model, call), count_classes(data, graphs)
     read = read_output(output, graphs, why, classes, wanted.outputs, data)
-    anchored = read.outputs != "classes"
     logits, called = read(output), call.text + read.text.replace("z a node", "z a graph")
     check_numbers(logits, model, data)
     forget_propagations(model)
     watch = PoolWatch(model, lambda: read(call()), (nodes, graphs))
+    anchored = read.outputs != "classes"
     with watch.installed():
         with last_linear(model) as head:
             trace = watch.trace()
         _check_pools(watch, trace, logits)
-        if not any(isinstance(call, PoolCall) for call in trace.calls):
+        if not pools_of(trace):
             return None
         if wanted.expected is not None:
             told = logits[:, int(anchored) :]
             check_expected(wanted.expected, told, read.binary, called, noun="graph")
         finding = _found(watch, trace, wanted.known)
-        mixtures = finding.mixtures or finding.nodewise
-        if not mixtures:
-            raise ExposureRefused(_why_not(watch, trace, finding))
-        sites = {mixture.site for mixture in mixtures}
-        pools = [c for c in trace.calls if isinstance(c, PoolCall) and c.site in sites]
         words = Words(
             type(model).__name__, finding.fixed, False, head.embedding(logits, read.binary),
             called, fingerprint_of_model(model, wanted.hops, logits.shape[1] - anchored),
-            NodeNames("graph", (("node", nodes),)), graph_starts(pools, nodes, graphs),
+            NodeNames("graph", (("node", nodes),)), _starts(trace, finding, nodes, graphs),
         )  # fmt: skip
-        if finding.nodewise:
-            tolerance, certified = wanted.tolerance, wanted.certified
-            tailed = expose_tailed(watch, trace, mixtures, words, tolerance, certified)
-            return (without_anchor(tailed, read.outputs) if anchored else tailed), finding
-        trace.calls = list(pools)
-        exposure, order = assemble(mixtures, finding.tails, logits, words)
-        if not wanted.certified:
-            return (without_anchor(exposure, read.outputs) if anchored else exposure), finding
-        residual = certify(watch, exposure, order, mixtures, trace, finding.centred)
-    check_residual(residual, wanted.tolerance, logits)
-    # Not yet seen by anybody, and validated a moment ago: no need to build it anew.
-    object.__setattr__(exposure, "residual", residual)
+        exposure = _assembled(watch, trace, finding, words, wanted)
     return (without_anchor(exposure, read.outputs) if anchored else exposure), finding
+
+
+def _assembled(
+    watch: PoolWatch, trace: Trace, finding: FinalAggregation, words: Words, wanted: Wanted
+) -> Exposure | TailedExposure:
+    """The groups of the final pools put together, certified where that is wanted."""
+    logits, mixtures, certified = trace.output, finding.mixtures, wanted.certified
+    if not mixtures:
+        return expose_tailed(watch, trace, finding.nodewise, words, wanted.tolerance, certified)
+    sites = {mixture.site for mixture in mixtures}
+    trace.calls = [call for call in trace.calls if call.site in sites]
+    exposure, order = assemble(mixtures, finding.tails, logits, words)
+    if not certified:
+        return exposure
+    residual = certify(watch, exposure, order, mixtures, trace, finding.centred)
+    limit = EXACT[logits.dtype] if wanted.tolerance is None else wanted.tolerance
+    if residual <= limit:
+        # Not yet seen by anybody, and validated a moment ago: no need to build it anew.
+        object.__setattr__(exposure, "residual", residual)
+        return exposure
+    if len(sites) > 1:
+        # Affine in every pool by itself and not in all together, as their product is.
+        finding.nodewise, finding.mixtures = mixtures, []
+        finding.tails.clear()
+        return expose_tailed(watch, trace, finding.nodewise, words, wanted.tolerance)
+    raise ExposureRefused(
+        f"with reweighted nodes in its pools the model differs from β + Σ λ ℓ by "
+        f"{residual:.1e} (relative), more than {limit:.0e}; pass tolerance= to accept that"
+    )
+
+
+def pools_of(trace: Trace) -> list[PoolCall]:
+    """The pools of a run."""
+    return [call for call in trace.calls if isinstance(call, PoolCall)]
+
+
+def _starts(trace: Trace, finding: FinalAggregation, nodes: int, graphs: int) -> Tensor:
+    sites = {mixture.site for mixture in finding.mixtures or finding.nodewise}
+    final = [call for call in pools_of(trace) if call.site in sites]
+    return graph_starts(final, nodes, graphs)
 
 
 def expose_again(subject: ModelOnData, wanted: Wanted) -> Exposure | TailedExposure:
@@ -139,17 +163,10 @@ def expose_again(subject: ModelOnData, wanted: Wanted) -> Exposure | TailedExpos
 
 def _found(watch: PoolWatch, trace: Trace, known: FinalAggregation | None) -> FinalAggregation:
     finder = PoolFinder(watch, trace) if known is None else KnownPoolFinder(watch, trace, known)
-    return finder.find()
-
-
-def check_residual(residual: float, tolerance: float | None, logits: Tensor) -> None:
-    """Refuse an exposure that the model itself contradicts."""
-    limit = EXACT[logits.dtype] if tolerance is None else tolerance
-    if not residual <= limit:
-        raise ExposureRefused(
-            f"with reweighted nodes in its pools the model differs from β + Σ λ ℓ by "
-            f"{residual:.1e} (relative), more than {limit:.0e}; pass tolerance= to accept that"
-        )
+    finding = finder.find()
+    if not finding.mixtures and not finding.nodewise:
+        raise ExposureRefused(_why_not(watch, trace, finding))
+    return finding
 
 
 def _check_pools(watch: PoolWatch, trace: Trace, logits: Tensor) -> None:
@@ -160,7 +177,7 @@ def _check_pools(watch: PoolWatch, trace: Trace, logits: Tensor) -> None:
                 "the model's logits change from run to run in evaluation mode; make its dropout "
                 "and sampling depend on self.training"
             )
-    if any(isinstance(call, PoolCall) for call in trace.calls):
+    if pools_of(trace):
         return
     if watch.pools.extremes:
         how = watch.pools.extremes[-1]

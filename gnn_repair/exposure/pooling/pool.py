@@ -91,7 +91,7 @@ class PoolCall(ProductCall):
             return "attention pool" if even else "weighted pool"
         if self.pool.by_channel:
             return "softmax pool"
-        if self.pool.mean or self._by_size:
+        if self.pool.mean or self.by_size:
             return "mean pool"
         return "sum pool" if self.divisor is None else "scaled pool"
 
@@ -101,7 +101,8 @@ class PoolCall(ProductCall):
         return f"the last pool {self.title}" if self.site.name else f"the last {self.kind}"
 
     @cached_property
-    def _by_size(self) -> bool:
+    def by_size(self) -> bool:
+        """Whether the divisor is the number of nodes."""
         if self.divisor is None:
             return False
         sizes = torch.bincount(self.pool.graph, minlength=self.pool.graphs).clamp(min=1)

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gnn_repair.exposure.pooling.pool import GraphPool, Pool, PoolCall
 from gnn_repair.exposure.pooling.reading import Pools
-from gnn_repair.exposure.recording import Watch
+from gnn_repair.exposure.probes import perturbation
+from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sites import Site, in_blocks
 
 
@@ -34,8 +36,32 @@ class PoolWatch(Watch):
         )
         self._products = self.pools  # type: ignore[assignment]
         self._divisors: dict[Site, Tensor] = {}
-        self._quotients: list[tuple[Tensor, Tensor]] = []
+        self._quotients: list[tuple[Site, Tensor, Tensor]] = []
+        self._moving: set[Site] = set()
         self._convolved: dict[tuple[str, int], tuple[Tensor, Counter[str]]] = {}
+
+    def trace(self) -> Trace:
+        """Run once and record every propagate and every pool."""
+        trace = super().trace()
+        pools = [call for call in trace.calls if isinstance(call, PoolCall)]
+        # The number of nodes depends on nothing; any other divisor may come from the sum itself.
+        doubtful = [call for call in pools if call.divisor is not None and not call.by_size]
+        if doubtful:
+            self._moving.clear()
+            values = {call.site: trace.values[call.site] for call in doubtful}
+            self.run({s: value + perturbation(value, seed=5) for s, value in values.items()})
+            for call in doubtful:
+                if call.site in self._moving:
+                    self._undivide(trace, call)
+        return trace
+
+    def _undivide(self, trace: Trace, call: PoolCall) -> None:
+        """What a sum is divided by depends on it: the division is part of what follows."""
+        divisor = self._divisors.pop(call.site)
+        value = call.value * divisor.unsqueeze(1)
+        arguments = {name: given for name, given in call.arguments.items() if name != "divisor"}
+        trace.calls[trace.calls.index(call)] = replace(call, value=value, arguments=arguments)
+        trace.values[call.site] = in_blocks(value, 0)
 
     def _forward(
         self, name: str, original: Callable[..., Any], sites: bool, *args: Any, **kwargs: Any
@@ -74,7 +100,7 @@ class PoolWatch(Watch):
             if divisor is None:
                 return pool.finish(value)
             out = pool.finish(value * divisor.unsqueeze(1))
-            self._quotients.append((out, value.reshape(out.shape)))
+            self._quotients.append((site, out, value.reshape(out.shape)))
             return out
         return pool.own()
 
@@ -91,7 +117,12 @@ class PoolWatch(Watch):
     def _divided(self, sums: Tensor, pool: Pool, divisor: Tensor) -> Tensor | None:
         """The model divides what a pool gave: from here on the quotient is what is pooled."""
         if self._trace is None:
-            return next((value for out, value in self._quotients if out is sums), None)
+            for site, out, value in self._quotients:
+                if out is sums and torch.equal(divisor, self._divisors[site]):
+                    return value
+                if out is sums:
+                    self._moving.add(site)
+            return None
         for place, call in enumerate(self._trace.calls):
             if isinstance(call, PoolCall) and call.pool is pool and call.divisor is None:
                 value = call.value / divisor.unsqueeze(1)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
@@ -132,7 +133,7 @@ def label_reach(
 
 def summarise_labels(exposure: Any, solution: LabelSolution) -> LabelReach:
     """The figures of a solution whose wanted sides are the truths."""
-    mixture = getattr(exposure, "mixture", exposure)
+    mixture = exposure.mixture if isinstance(exposure, LinkExposure) else exposure
     frozen = mixture.frozen_logits[:, mixture.recipients].cpu().numpy()
     value = frozen[solution.member, solution.recipient, solution.target]
     says = value > solution.threshold

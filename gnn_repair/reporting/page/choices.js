@@ -22,6 +22,8 @@ function fillChoices(run, state) {
   byId("view").parentElement.hidden = binary;
   const title = byId("plane-panel").querySelector("h2");
   if (binary) title.textContent = "Evidence on a line";
+  if (run.graph_starts)
+    byId("neighbourhood-panel").querySelector("h2").textContent = "The graph's nodes";
   if (run.tail) {
     title.textContent = binary ? "Predictions on a line" : "Predictions in logit space";
     byId("terms-panel").querySelector("h2").textContent = "Terms, each alone";

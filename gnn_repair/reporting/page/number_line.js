@@ -95,7 +95,9 @@ function drawSides(svg, node, frame, c, rival) {
       }),
     );
     const own = role === "true",
-      text = `${className(node.run, own ? c : rival)} wins${own ? " (true class)" : ""}`;
+      brief = `${className(node.run, own ? c : rival)} wins`,
+      full = own ? `${brief} (true class)` : brief,
+      text = textWidth(full, 12, 650) <= to - from ? full : brief;
     if (to - from > 40)
       svg.append(
         roomy(role === "true" ? to : from, box.top - 8, text, to - from, {

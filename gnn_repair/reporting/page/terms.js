@@ -25,13 +25,15 @@ function termColumns(node, weights) {
       (k) => run.groups[node.group[k]],
       "text",
     );
-  add(
-    "label",
-    "Class",
-    (k) => run.labels[source(k)],
-    (k) => className(run, run.labels[source(k)]),
-    "text",
-  );
+  // Nodes of a classified graph have no class of their own.
+  if (!run.graph_starts)
+    add(
+      "label",
+      "Class",
+      (k) => run.labels[source(k)],
+      (k) => className(run, run.labels[source(k)]),
+      "text",
+    );
   add(
     "alpha",
     "α frozen",

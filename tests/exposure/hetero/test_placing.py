@@ -240,3 +240,54 @@ def test_weights_that_differ_by_node() -> None:
             seen = sorted(zip(rows["source"], rows["node"], strict=True))
             assert seen == sorted(map(tuple, data[kind].edge_index.t().tolist()))
             assert set(rows["source_type"]) == {kind[0]}
+
+
+def test_edges_made_on_the_way() -> None:
+    """Papers hear papers, and authors authors, over edges that the model makes itself."""
+    data = graph()
+    data["editor"].x = torch.randn(SIZES["paper"], 2).double()  # as many as papers: no doubt here
+
+    class Making(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.authors = pyg.SAGEConv(WIDTHS["author"], HIDDEN)
+            self.writes = pyg.SAGEConv((HIDDEN, WIDTHS["paper"]), CLASSES)
+            self.papers = pyg.SAGEConv(WIDTHS["paper"], CLASSES)
+
+        def forward(self, x_dict: Any, edge_index_dict: Any) -> Tensor:
+            ring = [torch.stack([torch.arange(n), torch.arange(n).roll(1)]) for n in (18, 30)]
+            author = self.authors(x_dict["author"], ring[0]).relu()
+            edges = edge_index_dict["author", "writes", "paper"]
+            out = self.writes((author, x_dict["paper"]), edges)
+            return out + self.papers(x_dict["paper"], ring[1])
+
+    frame = expose(Making().double(), data).to_frame()
+    assert list(dict.fromkeys(frame["group"])) == ["author writes paper", "paper to paper"]
+    ring = frame[frame["group"] == "paper to paper"]
+    assert set(ring["source_type"]) == {"paper"}
+    assert ((ring["node"] + 1) % 30 == ring["source"]).all()
+
+
+def test_a_convolution_that_reaches_the_type_by_no_relation() -> None:
+    """HGT without a relation into papers beside one that has it."""
+    data = graph()
+
+    class Beside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lins = pyg.HeteroDictLinear(WIDTHS, HIDDEN)
+            kinds = [kind for kind in data.edge_types if kind[2] != "paper"]
+            self.first = pyg.HGTConv(HIDDEN, HIDDEN, (data.node_types, kinds), 2)
+            self.writes = pyg.SAGEConv((HIDDEN, HIDDEN), CLASSES)
+
+        def forward(self, x_dict: Any, edge_index_dict: Any) -> Tensor:
+            x_dict = self.lins(x_dict)
+            some = {k: e for k, e in edge_index_dict.items() if k[2] != "paper"}
+            author = self.first(x_dict, some)["author"]
+            return self.writes(
+                (author, x_dict["paper"]), edge_index_dict["author", "writes", "paper"]
+            )
+
+    exposure = expose(Beside().double(), data)
+    assert [group.name for group in exposure.groups] == ["author writes paper"]
+    assert exposure.residual is not None and exposure.residual <= 1e-12

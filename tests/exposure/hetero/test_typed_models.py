@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -76,3 +77,16 @@ def test_refusals_name_the_cause(name: str) -> None:
     model, data = build(name)
     with pytest.raises(ExposureRefused, match=MODELS[name].refused):
         expose(model, data)
+
+
+def test_the_documentation_counts_them() -> None:
+    page = Path(__file__).parents[3] / "docs" / "kinds.md"
+    if not page.exists():
+        pytest.skip("not in a checkout")
+    tailed = sum(bool(entry.tail) for entry in MODELS.values())
+    plain = len(EXPOSED) - tailed
+    sentence = (
+        f"Of {len(MODELS)} styles {plain} are exposed without a tail, {tailed} with one, "
+        f"and {len(REFUSED)} are refused"
+    )
+    assert sentence in " ".join(page.read_text(encoding="utf-8").split())

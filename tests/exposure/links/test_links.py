@@ -215,3 +215,77 @@ def test_links_that_are_the_graphs_own_edges_are_told_from_them():
     exposure = gr.expose_links(model, data, own)
     expected = model(data.x, own, own).detach()
     assert torch.allclose(exposure.frozen_logits, expected, atol=1e-12)
+
+
+class Skipping(nn.Module):
+    """What stands beside the aggregate after a rectifier differs from node to node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.skip = GraphConv(WIDTH, 5), nn.Linear(WIDTH, 5)
+
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index).relu() + self.skip(x)
+
+
+@pytest.mark.parametrize("vary", ["source", "target"])
+def test_skips_of_an_encoder_go_with_the_end_they_belong_to(vary):
+    data, model = graph(), Skipping().double()
+    exposure = gr.expose_links(model, data, decoder=dot, vary=vary)
+    assert not exposure.exact
+    assert exposure.residual <= 1e-12
+    with torch.no_grad():
+        expected = dot(model(data.x, data.edge_index), data.edge_label_index)
+    assert torch.allclose(exposure.frozen_logits, expected, atol=1e-12)
+    solution = gr.solve_labels(exposure, "flip", torch.arange(3))
+    assert solution.check(exposure).ok
+
+
+def test_logits_are_asked_of_decoders_that_offer_them():
+    model, _ = built(EXACT["GAE"], torch.float64)
+    data = graph()
+    exposure = gr.expose_links(model, data)
+    assert "a decoder of z and links, without its sigmoid" in exposure.mixture.called
+    assert "taken off" not in exposure.mixture.called
+    with torch.no_grad():
+        z = model.encode(data.x, data.edge_index)
+        logits = model.decoder(z, data.edge_label_index, sigmoid=False)
+    assert torch.allclose(exposure.frozen_logits, logits, atol=1e-12)
+    model, decoder = built(EXACT["bilinear"], torch.float64)
+    assert "a decoder of two rows" in gr.expose_links(model, data, decoder=decoder).mixture.called
+
+
+def test_layers_side_by_side_are_no_chain_of_hops():
+    """VGAE's two last layers share their weights, and neither reads the other."""
+    model, _ = built(EXACT["VGAE"], torch.float64)
+    exposure = gr.expose_links(model, graph())
+    assert exposure.mixture.scope == ""
+    assert "last hop" not in str(exposure)
+
+
+def test_links_may_be_given_where_data_names_none():
+    data = graph()
+    links = data.edge_label_index
+    del data.edge_label_index
+    model = Whole().double()
+    exposure = gr.expose_links(model, data, links)
+    expected = model(data.x, data.edge_index, links).detach()
+    assert torch.allclose(exposure.frozen_logits, expected, atol=1e-12)
+    with pytest.raises(InputError, match="links is missing"):
+        gr.expose_links(model, data)
+    with pytest.raises(InputError, match="links is a list"):
+        gr.expose_links(model, data, [[0], [1]])
+
+
+def test_some_links_by_mask_and_by_number():
+    exposure = gr.expose_links(EncodeDecode().double(), graph())
+    mask = torch.zeros(exposure.num_links, dtype=torch.bool)
+    mask[[2, 6]] = True
+    whole = gr.solve_labels(exposure, "flip")
+    for chosen in (mask, [2, 6]):
+        part = gr.solve_labels(exposure, "flip", chosen)
+        assert part.node.tolist() == [2, 6]
+        assert part.margin.tolist() == whole.margin[[2, 6]].tolist()
+    assert exposure.to_frame(mask)["link"].unique().tolist() == [2, 6]
+    with pytest.raises(InputError, match="links are numbered"):
+        gr.solve_labels(exposure, "flip", [exposure.num_links])

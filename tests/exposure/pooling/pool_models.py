@@ -232,6 +232,15 @@ def over_roots(x: Tensor, batch: Tensor) -> Tensor:
     return scatter(x, batch, dim=0) / torch.bincount(batch).to(x.dtype).sqrt().view(-1, 1)
 
 
+def over_its_norm(x: Tensor, batch: Tensor) -> Tensor:
+    total = global_add_pool(x, batch)
+    return total / total.norm(dim=1, keepdim=True)
+
+
+def product_of_two(x: Tensor, batch: Tensor) -> Tensor:
+    return global_add_pool(x, batch) * global_mean_pool(x, batch)
+
+
 def beside(*pools: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda x, batch: torch.cat([pool(x, batch) for pool in pools], dim=-1)
 
@@ -298,6 +307,9 @@ MODELS: dict[str, Case] = {
     "a matrix of marks": Case(lambda: Pooled(by_marks), (every,)),
     "segments": Case(lambda: Pooled(by_segments), (one,)),
     "sum over the root of the size": Case(lambda: Pooled(over_roots), (lambda n: n**0.5,)),
+    "sum over its own norm": Case(lambda: Pooled(over_its_norm), (every,), True),
+    # Affine in each of them, and not in both.
+    "product of sum and mean": Case(lambda: Pooled(product_of_two), (every, one), True),
     "one logit": Case(
         lambda: Pooled(global_mean_pool, nn.Linear(WIDTH, 1), end=lambda z: z.view(-1)), (one,)
     ),

@@ -1,0 +1,121 @@
+"""Arguments by name, counts of nodes, and the coefficients of attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import HeteroData
+from typed_models import SIZES, build, graph
+
+from gnn_repair import expose
+from gnn_repair.errors import InputError
+from gnn_repair.exposure.hetero.arguments import typed_arguments
+from gnn_repair.exposure.hetero.graph import counts_of, edges_of, typed_tensors
+
+
+def model_of(signature: str) -> nn.Module:
+    """A model whose forward has these parameters."""
+    names: dict[str, Any] = {}
+    exec(f"def forward(self, {signature}): ...", names)
+    return type("Model", (nn.Module,), {"forward": names["forward"]})()
+
+
+@pytest.mark.parametrize(
+    ("signature", "words"),
+    [
+        ("x_dict, edge_index_dict", "x_dict, edge_index_dict"),
+        ("x, edge_index", "x, edge_index"),
+        ("features, adj", "features=x_dict, adj=edge_index_dict"),
+        ("h_dict, edges", "h_dict=x_dict, edges=edge_index_dict"),
+        ("first, second", "first=x_dict, second=edge_index_dict"),
+        ("data", "data"),
+        ("batch", "batch=data"),
+        ("hetero_data, x_dict", "hetero_data=data, x_dict"),
+        ("graph", "graph=data"),
+        ("graph, target_type", "graph=data, target_type='paper'"),
+        ("g, h", "g=edge_index_dict, h=x_dict"),
+        ("x_dict, edge_index_dict, ntype", "x_dict, edge_index_dict, ntype='paper'"),
+        ("x_dict, edge_index_dict, y_dict=None", "x_dict, edge_index_dict"),
+        ("x_dict, edge_index_dict, w_dict=None", "x_dict, edge_index_dict, w_dict=edge_attr_dict"),
+        ("x_dict, edge_index_dict, year_dict", "x_dict, edge_index_dict, year_dict"),
+        ("x_dict, edge_index_dict, metadata", "x_dict, edge_index_dict, metadata=data.metadata()"),
+        ("x_dict, edge_index_dict, seed", "x_dict, edge_index_dict, seed"),
+        ("x_dict, edge_index_dict, other=1", "x_dict, edge_index_dict"),
+    ],
+)
+def test_arguments_by_name(signature: str, words: str) -> None:
+    data = graph()
+    data["paper"].year, data.seed = torch.arange(30), 7
+    for kind in data.edge_types:
+        data[kind].edge_attr = torch.ones(data[kind].edge_index.shape[1], 2)
+    arguments, told = typed_arguments(model_of(signature), data, "paper")
+    assert told == f"forward({words})"
+    given = arguments()
+    for name, value in given.items():
+        if "=x_dict" in f"{name}={words.partition(name + '=')[2].partition(',')[0]}":
+            assert value.keys() == data.x_dict.keys() and value["paper"] is data["paper"].x
+        if name in ("data", "batch", "graph", "hetero_data"):
+            assert value is data
+    dicts = [name for name, value in given.items() if isinstance(value, dict)]
+    assert all(arguments()[name] is not given[name] for name in dicts)  # made anew
+
+
+def test_what_is_missing_is_named() -> None:
+    for signature, name in (("x_dict, edge_index_dict, pos_dict", "pos_dict"), ("a, b, c", "c")):
+        with pytest.raises(InputError, match=f"needs '{name}', which data does not have"):
+            typed_arguments(model_of(signature), graph(), "paper")
+
+
+def test_several_vectors_of_edges_are_no_guess() -> None:
+    data = graph()
+    for kind in data.edge_types:
+        data[kind].edge_attr = data[kind].edge_weight = torch.ones(3)
+    signature = "x_dict, edge_index_dict, e_dict=None"
+    assert typed_arguments(model_of(signature), data, None)[1] == "forward(x_dict, edge_index_dict)"
+
+
+def test_counts_from_whatever_says_them() -> None:
+    data = graph()
+    assert counts_of(data) == SIZES
+    plain = {"x_dict": {"paper": data["paper"].x}, "edge_index_dict": data.edge_index_dict}
+    most = dict.fromkeys(("author", "venue"), 0)
+    for (source, _, target), (s, t) in data.edge_index_dict.items():
+        for kind, ends in ((source, s), (target, t)):
+            if kind in most:
+                most[kind] = max(most[kind], int(ends.max()) + 1)
+    assert counts_of(plain) == {"paper": 30, **most}
+    plain["num_nodes_dict"] = {"author": 20, "venue": 9}
+    assert counts_of(plain) == {"paper": 30, "author": 20, "venue": 9}
+    bare = HeteroData()
+    bare["a"].num_nodes = 5
+    bare["b", "to", "a"].edge_index = torch.tensor([[3], [1]])
+    assert counts_of(bare) == {"a": 5, "b": 4}
+    assert list(edges_of(bare)) == [("b", "to", "a")]
+
+
+def test_tensors_by_name() -> None:
+    data = graph()
+    named = typed_tensors(data)
+    assert named["author.x"] is data["author"].x
+    assert named["author writes paper.edge_index"] is data["author", "writes", "paper"].edge_index
+    plain = {"x_dict": data.x_dict, "edge_index_dict": data.edge_index_dict}
+    assert typed_tensors(plain)["venue.x"] is data["venue"].x
+
+
+@pytest.mark.parametrize("name", ["HeteroConv of GAT", "HAN", "HGT", "edge vectors"])
+def test_attention_is_the_coefficient(name: str) -> None:
+    """Heads differ, and each sums to one: within a relation, with HGT over all of them."""
+    model, data = build(name)
+    exposure = expose(model, data)
+    frame = exposure.to_frame()
+    frame["head"] = frame["group"].str.extract(r"head (\d)$")[0]
+    frame["relation"] = frame["group"].str.replace(r" head \d$", "", regex=True)
+    within = ["node", "head"] if name == "HGT" else ["node", "head", "relation"]
+    sums = frame.groupby(within)["coefficient"].sum()
+    assert sums.to_numpy() == pytest.approx(1.0, abs=1e-9)
+    assert all("α = attention" in group.rule for group in exposure.groups)
+    heads = frame.pivot_table("coefficient", ["node", "relation", "source"], "head")
+    assert float((heads["0"] - heads["1"]).abs().max()) > 1e-3
