@@ -252,7 +252,7 @@ def test_a_backbone_of_one_s_own_and_data_of_one_s_own(tmp_path, data):
             {"mlp": torch.nn.Linear(6, 3)},
             "'mlp' is Linear, which is no Back",
         ),
-        (lambda d: {"mine": d}, {"mlp": torch.nn.Linear}, "is the class Linear, which is no Backb"),
+        (lambda d: {"mine": d}, {"mlp": dict}, "is the class dict, which is no Backb"),
         (lambda d: {"mine": d}, {"mine": None}, "give a Backbone class or instance"),
         (lambda d: {"mine": d}, {"mine": Backbone}, "cannot be built"),
     ],
