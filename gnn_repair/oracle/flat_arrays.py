@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gnn_repair.oracle.tables import Integers
+from gnn_repair.oracle.tables import Floats, Integers
 
 ASKED = ("member", "recipient", "node", "target")
 """[L]: what was asked."""
@@ -24,6 +24,12 @@ def support_entries(indptr: Integers, chosen: Integers) -> tuple[Integers, Integ
     ends = np.append(0, np.cumsum(counts))
     entries = np.repeat(indptr[chosen] - ends[:-1], counts) + np.arange(ends[-1])
     return ends, entries
+
+
+def active_terms(coefficients: Floats, indptr: Integers, threshold: float) -> Integers:
+    """[L]: how many terms of each support carry more than ``threshold``."""
+    active = np.concatenate([[0], np.cumsum(coefficients > threshold)])
+    return active[indptr[1:]] - active[indptr[:-1]]
 
 
 def numbered(nodes: Any, n_id: Integers | None) -> Any:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.notebook import ROWS, shown
-from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM, numbered, support_entries
+from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM, active_terms, numbered, support_entries
 from gnn_repair.oracle.saving import ARRAYS, read_arrays, write_arrays
 from gnn_repair.oracle.status import FAILED, UNCERTIFIED
 from gnn_repair.oracle.tables import Floats, Integers, as_whole, require_exposure
@@ -114,8 +114,7 @@ class OracleSolution:
 
     def active_above(self, threshold: float) -> Integers:
         """[L]: the same for another threshold of λ."""
-        active = np.concatenate([[0], np.cumsum(self.coefficients > threshold)])
-        return active[self.indptr[1:]] - active[self.indptr[:-1]]
+        return active_terms(self.coefficients, self.indptr, threshold)
 
     def dense(self, exposure: Exposure, fill: str = "frozen") -> torch.Tensor:
         """λ as coefficients [S, T], α (or zero) at recipients that were not solved.

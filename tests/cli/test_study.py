@@ -140,6 +140,8 @@ def test_a_signal_finishes_cleanly(tmp_path, number, code):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # A shell starts what runs in its background with interrupts ignored, and so would this be.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     deadline = time.monotonic() + 90
     while not list(target.rglob("split-0.json")):

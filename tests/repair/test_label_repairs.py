@@ -189,3 +189,40 @@ def test_what_does_not_fit_is_refused_by_name(data, exposure):
     fitted = gr.SetTranslation(budget=FEW).fit(exposure, data.y, *masks, device="cpu")
     with pytest.raises(InputError, match="fitted with outputs that are labels"):
         fitted.logits(replace(exposure, outputs="classes"))
+
+
+def test_the_table_by_hand(data, exposure):
+    fitted = gr.NodeTranslation(budget=FEW).fit(
+        exposure, data.y, data.train_mask, data.val_mask, device="cpu"
+    )
+    found = label_table(exposure, data.y, data.test_mask, [fitted])
+    truths = data.y[data.test_mask]
+    logits = {"Frozen": exposure.frozen_logits[0], "Node translation": fitted.logits(exposure)[0]}
+    micro = []
+    for name, values in logits.items():
+        said = values[data.test_mask] > 0
+        hits = int((said & truths).sum())
+        micro.append(2 * hits / int(said.sum() + truths.sum()))
+        row = found[found.method == name].iloc[0]
+        assert row.micro_f1 == pytest.approx(micro[-1])
+        assert row.gain == pytest.approx(micro[-1] - micro[0])
+    with pytest.raises(InputError, match="what fit returned"):
+        label_table(exposure, data.y, data.test_mask, [fitted, gr.RefitHead()])
+
+
+def test_a_logit_of_zero_says_no(data, exposure):
+    level = replace(
+        exposure,
+        contributions=exposure.contributions * 0,
+        fixed_logits=exposure.fixed_logits * 0,
+        frozen_logits=exposure.frozen_logits * 0,
+    )
+    assert label_f1(level, data.y)[0].micro == 0
+
+
+def test_the_likelihood_of_one_known_label_is_its_own():
+    logits = torch.tensor([[[2.0, -1.0, 0.5]]], dtype=torch.float64)
+    truths = torch.tensor([[[1.0, float("nan"), float("nan")]]], dtype=torch.float64)
+    expected = torch.nn.functional.logsigmoid(logits[0, 0, 0])
+    assert float(label_likelihood(logits, truths)) == pytest.approx(float(expected))
+    assert float(label_likelihood(logits, truths * float("nan"))) == 0

@@ -30,6 +30,7 @@ EXPOSURE = [
 ]
 REPAIR = [
     "tests/repair",
+    "tests/exposure/test_focus.py",
     "tests/test_paper_numbers.py",
     "tests/test_settings.py",
     "tests/study/test_declaring.py",

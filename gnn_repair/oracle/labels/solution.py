@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.notebook import ROWS, shown
-from gnn_repair.oracle.flat_arrays import PER_TERM, support_entries
+from gnn_repair.oracle.flat_arrays import PER_TERM, active_terms, support_entries
 from gnn_repair.oracle.labels.saving import ARRAYS, read_solution, write_solution
 from gnn_repair.oracle.labels.witness import LabelWitness
 from gnn_repair.oracle.tables import Floats, Integers, as_whole
@@ -114,8 +114,7 @@ class LabelSolution:
     @property
     def support(self) -> Integers:
         """[L]: how many terms are active: λ > 1e-7."""
-        active = np.concatenate([[0], np.cumsum(self.coefficients > ACTIVE)])
-        return active[self.indptr[1:]] - active[self.indptr[:-1]]
+        return active_terms(self.coefficients, self.indptr, ACTIVE)
 
     def for_node(self, node: int) -> tuple[LabelWitness, ...]:
         """The answers about one node, one per output and member; print them."""

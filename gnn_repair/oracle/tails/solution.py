@@ -16,7 +16,14 @@ from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.files import load_tensors, save_tensors
 from gnn_repair.notebook import ROWS, shown
-from gnn_repair.oracle.flat_arrays import ANSWERED, ASKED, PER_TERM, numbered, support_entries
+from gnn_repair.oracle.flat_arrays import (
+    ANSWERED,
+    ASKED,
+    PER_TERM,
+    active_terms,
+    numbered,
+    support_entries,
+)
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.proofs import Proofs
 from gnn_repair.oracle.tails.sentence import CAN, CANNOT, STAGES, UNDECIDED, TailWitness
@@ -110,8 +117,7 @@ class TailSolution:
     @property
     def support(self) -> Integers:
         """[L]: how many terms are active: λ > 1e-7."""
-        active = np.concatenate([[0], np.cumsum(self.coefficients > ACTIVE)])
-        return active[self.indptr[1:]] - active[self.indptr[:-1]]
+        return active_terms(self.coefficients, self.indptr, ACTIVE)
 
     def dense(self, exposure: TailedExposure, fill: str = "frozen") -> torch.Tensor:
         """λ as coefficients [1, T], α (or zero) at recipients that were not solved.

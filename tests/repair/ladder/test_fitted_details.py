@@ -15,7 +15,7 @@ from gnn_repair.repair.controls import RetrainedBackbone, retrained
 from gnn_repair.repair.evidence import EvidenceInputs, gather_evidence
 from gnn_repair.repair.inputs import repair_inputs
 from gnn_repair.repair.ladder.catalogue import RUNGS
-from gnn_repair.repair.ladder.combination import RIDGE, RULES, stack
+from gnn_repair.repair.ladder.combination import BINS, RIDGE, RULES, calibration_error, stack
 from gnn_repair.repair.ladder.decision import decide
 from gnn_repair.repair.ladder.findings import Finding, Findings, find
 
@@ -206,3 +206,31 @@ def test_a_control_diverged_where_one_of_its_models_did(monkeypatch):
         exposure, frozen.data.y, *masks, frozen=frozen, device="cpu"
     )
     assert found.diverged.tolist() == [True]
+
+
+def test_who_keeps_the_frozen_model(fitted):
+    weighed = with_weights(fitted, [[1.0, 0.0, 0.0], [0.9, 0.1, 0.0]])
+    assert weighed.unchanged.tolist() == [True, False]
+
+
+def test_what_was_left_out_is_named():
+    data, exposure = planted("labels")[1], planted_exposure("labels")
+    small = replace(SMALL, rungs=("summary", "summary-features"))
+    bare = data.clone()
+    del bare["x"]
+    masks = data.train_mask, data.val_mask
+    without = small.fit(exposure, data.y, *masks, device="cpu", data=bare)
+    assert "Left out, since no raw features were given (data=…): summary-features." in str(without)
+    whole = small.fit(exposure, data.y, *masks, device="cpu", data=data)
+    assert "Left out" not in str(whole)
+
+
+def test_the_calibration_error_of_two_bins():
+    """0.54 and 0.59 share one of fifteen bins, 0.54 and 0.61 do not."""
+    sure = torch.tensor([[0.54, 0.46], [0.59, 0.41]], dtype=torch.float64)
+    assert BINS == 15
+    found = calibration_error(sure.log(), torch.tensor([0, 1]))
+    assert found == pytest.approx(abs((0.54 - 1) + (0.59 - 0)) / 2)
+    apart = torch.tensor([[0.54, 0.46], [0.61, 0.39]], dtype=torch.float64)
+    found = calibration_error(apart.log(), torch.tensor([0, 1]))
+    assert found == pytest.approx((abs(0.54 - 1) + 0.61) / 2)
