@@ -122,6 +122,7 @@ def scale(
             "nodes": row.nodes,
             "terms": row.terms,
             "expose (s)": round(row.expose_seconds, 2),
+            "its CPU (s)": round(row.expose_cpu_seconds, 1),
             "peak (GiB)": round(row.expose_peak_gib, 2),
             "oracle, all nodes (s)": round(row.oracle_seconds, 2),
             "targets": row.targets,
