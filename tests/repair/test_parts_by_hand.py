@@ -10,13 +10,15 @@ from torch import nn
 from torch_geometric.data import Data
 from toy_exposures import toy_exposure, toy_graph
 
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import expose
 from gnn_repair.repair import NodeTranslation, SetTranslation, realizable
 from gnn_repair.repair.inputs import Description
 from gnn_repair.repair.model import repaired
 from gnn_repair.repair.realizability import displacement_distance
 from gnn_repair.repair.registry import _check_fitted as check_fitted
+from gnn_repair.repair.registry import _scores
+from gnn_repair.repair.targets import _boolean
 
 BRIEF = replace(NodeTranslation().budget, epochs=2, epoch_zero=False)
 
@@ -133,3 +135,38 @@ def _corner_shift(exposure):
     alone[0, best] = exposure.mass[0, 0, 0]
     moved = exposure.logits(alone) - exposure.frozen_logits[:, exposure.recipients]
     return moved - moved.mean(2, keepdim=True)
+
+
+def test_scores_in_files_are_pairs_of_shares():
+    assert _scores([[0.5, None], [0.0, 1.0]])[1] == (0.0, 1.0)
+    for wrong in (
+        [0.5],
+        [[0.5]],
+        [[0.5, 0.5, 0.5]],
+        [[0.5, 1.5]],
+        [[True, 0.5]],
+        ["ab"],
+        [(0.5, 0.5)],
+    ):
+        with pytest.raises(InputError, match="pairs of shares"):
+            _scores(wrong)
+
+
+def test_what_a_file_claims_is_its_widest_layer():
+    graph = toy_graph()
+    for hidden, width in ((4, 8), (64, 64)):
+        fitted = NodeTranslation(budget=BRIEF, hidden=hidden).fit(
+            toy_exposure("gcn"), graph.y, graph.train_mask, graph.val_mask
+        )
+        assert fitted.repair.claims(fitted) == width
+
+
+def test_a_mask_of_one_number_is_told_from_a_mask_of_another_type():
+    for mask, words in (
+        (torch.tensor([7]), "holds node numbers"),
+        (torch.zeros(0, dtype=torch.long), "is torch.int64 of 0 nodes"),
+        (torch.ones(30, dtype=torch.long), "is torch.int64 of 30 nodes"),
+        (torch.full((30,), 2.0), "is torch.float32 of 30 nodes"),
+    ):
+        with pytest.raises(SplitError, match=words):
+            _boolean(mask, 30, "train_mask")

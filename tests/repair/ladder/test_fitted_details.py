@@ -9,10 +9,11 @@ import torch
 from planted_graphs import LADDER, planted, planted_exposure
 from toy_exposures import toy_exposure, toy_graph
 
-from gnn_repair.errors import InputError
-from gnn_repair.repair import EvidenceLadder
-from gnn_repair.repair.controls import RetrainedBackbone, retrained
+from gnn_repair.errors import InputError, SplitError
+from gnn_repair.repair import CrossFitted, EvidenceLadder, NodeTranslation
+from gnn_repair.repair.controls import LabelPropagation, RetrainedBackbone, retrained
 from gnn_repair.repair.evidence import EvidenceInputs, gather_evidence
+from gnn_repair.repair.folds import deal_folds
 from gnn_repair.repair.inputs import repair_inputs
 from gnn_repair.repair.ladder.catalogue import RUNGS
 from gnn_repair.repair.ladder.combination import BINS, RIDGE, RULES, calibration_error, stack
@@ -234,3 +235,50 @@ def test_the_calibration_error_of_two_bins():
     apart = torch.tensor([[0.54, 0.46], [0.61, 0.39]], dtype=torch.float64)
     found = calibration_error(apart.log(), torch.tensor([0, 1]))
     assert found == pytest.approx((abs(0.54 - 1) + 0.61) / 2)
+
+
+def test_as_many_nodes_as_folds_are_enough():
+    val = torch.zeros(1, 9, dtype=torch.bool)
+    val[0, :3] = True
+    assert sorted(deal_folds(val, torch.zeros(9, dtype=torch.long), 3, 0)[0][:3].tolist()) == [
+        0,
+        1,
+        2,
+    ]
+    with pytest.raises(SplitError, match="has 3 nodes, too few for 4 folds"):
+        deal_folds(val, torch.zeros(9, dtype=torch.long), 4, 0)
+
+
+def test_one_copy_is_a_cross_fit_and_its_epochs_are_bounded():
+    data, exposure = planted("labels")[1], planted_exposure("labels")
+    own = NodeTranslation(hidden=4, budget=replace(SMALL.budget, epochs=2))
+    fitted = CrossFitted(own, folds=2).fit(
+        exposure, data.y, data.train_mask, data.val_mask, device="cpu"
+    )
+    repair, kept = fitted.repair, fitted.constants
+    repair.check_constants(fitted)
+    for epochs, fine in ((0, True), (2, True), (3, False), (-1, False)):
+        held = replace(
+            fitted, constants={**kept, "best_epochs": torch.full_like(kept["best_epochs"], epochs)}
+        )
+        if fine:
+            repair.check_constants(held)
+        else:
+            with pytest.raises(InputError, match=r"best_epochs must lie in 0\.\.2"):
+                repair.check_constants(held)
+
+
+def test_which_rungs_hold_for_this_graph_only(fitted):
+    text = str(fitted)
+    assert "Transductive, for they read labels or features of this graph: summary-labels. " in text
+    assert "falls back to frozen, summary, with a warning" in text
+
+
+def test_nodes_without_any_news_get_even_shares():
+    shown = torch.zeros(4, 1, 3, dtype=torch.float64)
+    shown[1, 0, 2] = 1
+    operator = torch.zeros(4, 4, dtype=torch.float64)
+    operator[2, 1] = 1.0
+    found = LabelPropagation(layers=1)._spread(operator, shown, torch.tensor([0.5]).double())
+    torch.testing.assert_close(found[0, 0], torch.full((3,), 1 / 3, dtype=torch.float64))
+    torch.testing.assert_close(found[0, 2], torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
