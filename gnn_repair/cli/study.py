@@ -133,8 +133,8 @@ def status(
     plan = make_plan(held, settings, runs, _methods(methods))
     rows = _status_rows(plan.done, plan.failed, plan.missing)
     counts = f"{len(plan.done)} done, {len(plan.failed)} failed, {len(plan.missing)} missing"
-    absent = "" if _exists(store) else " (not there yet)"
-    emit(rows, format, title=f"{store}{absent}, protocol {settings.digest}: {counts} of {plan.total} runs")
+    where = f"{store}, protocol" if _exists(store) else f"{store} (not there yet), protocol"
+    emit(rows, format, title=f"{where} {settings.digest}: {counts} of {plan.total} runs")
 
 
 app.command()(tables)
