@@ -206,11 +206,15 @@ def _check_pools(watch: PoolWatch, trace: Trace, logits: Tensor) -> None:
     if watch.pools.coarse:
         raise ExposureRefused(_coarse(watch))
     if watch.pools.elsewhere:
-        how = watch.pools.elsewhere[-1]
-        raise ExposureRefused(
-            f"{type(watch.model).__name__} pools {how}, where which node stands behind a row is "
-            "not known; pool with global_mean_pool, global_add_pool or one of PyG's aggregations"
-        )
+        raise ExposureRefused(_elsewhere(watch))
+
+
+def _elsewhere(watch: PoolWatch) -> str:
+    how = watch.pools.elsewhere[-1]
+    return (
+        f"{type(watch.model).__name__} pools {how}, where which node stands behind a row is not "
+        "known; pool with global_mean_pool, global_add_pool or one of PyG's aggregations"
+    )
 
 
 def _coarse(watch: PoolWatch) -> str:
@@ -230,12 +234,15 @@ def _module(model: nn.Module, kinds: tuple[type, ...]) -> str:
 
 
 def _why_not(watch: PoolWatch, trace: Trace, finding: FinalAggregation) -> str:
-    if watch.pools.coarse:
+    pools = watch.pools
+    if pools.coarse:
         return _coarse(watch)
+    if finding.idle and pools.elsewhere:
+        return _elsewhere(watch)
     if finding.idle:
         return f"the logits do not depend on what {finding.idle[0]} pools"
-    if watch.pools.extremes:
-        how = watch.pools.extremes[-1]
+    if pools.extremes:
+        how = pools.extremes[-1]
         return f"what reaches the logits is pooled by {how}, no weighted sum of nodes; {ONLY}"
     why = reason(watch, trace).replace("different nodes", "different graphs")
     return f"{why}, so the logits are no mixture of its graphs' nodes"
