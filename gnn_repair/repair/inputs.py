@@ -52,8 +52,10 @@ class Description:
     @property
     def picks_cheaply(self) -> bool:
         """Whether some rows cost their share of all: not where rows are multiplied as sparse."""
+        if self.rows.device.type != "cpu":
+            return self.pieces is not None
         sparse = self.shared is not None and self.shared.sparse is not None
-        return self.rows.device.type == "cpu" and not sparse and not self.varies
+        return not sparse and not self.varies
 
     def times(self, weight: Tensor) -> Tensor:
         """[h, z⁰] W of every row: weight [S, d + C, k] gives [S, M, k]."""
