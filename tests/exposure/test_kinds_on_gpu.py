@@ -91,8 +91,8 @@ def test_graphs(hidden):
     batch = doubled(Batch.from_data_list(motif_graphs()[:60]))
     here, there = on_both(Pooled(hidden), batch)
     answers = [gr.solve_oracle(e, batch.y) for e in (here, there)]
-    verdicts, margins = zip(*((list(a.to_frame().verdict), a.margin) for a in answers))
-    assert verdicts[0] == verdicts[1]
+    verdicts, margins = ([getattr(a.to_frame(), n) for a in answers] for n in ("verdict", "margin"))
+    assert list(verdicts[0]) == list(verdicts[1])
     if not hidden:  # after a tail a margin is that of the witness that was found first
         assert abs(margins[0] - margins[1]).max() < 1e-9
     assert bool(answers[1].check(there))
