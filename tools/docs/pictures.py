@@ -47,7 +47,7 @@ def draw(path: Path = FOLDER / "concepts-evidence.svg") -> None:
         left, right = figure.subplots(1, 2)
         _can(left)
         _cannot(right)
-        figure.savefig(path, metadata={"Date": None})
+        figure.savefig(path, bbox_inches="tight", pad_inches=0.2, metadata={"Date": None})
 
 
 def _can(ax: Axes) -> None:
@@ -66,7 +66,7 @@ def _cannot(ax: Axes) -> None:
     words = (
         f"rival mixture w = ({weights[0]:.2f}, {weights[1]:.2f}):\nnothing lies beyond this line"
     )
-    _say(ax, point, f"{words}, γ = −{-point.min():.2f}", (-70, 62), ORANGE)
+    _say(ax, point, f"{words}, γ = −{-point.min():.2f}", (-78, 84), ORANGE)
 
 
 def _plane(ax: Axes, messages: Floats, title: str) -> None:
