@@ -127,6 +127,7 @@ def read_output(
     chosen = [(k, v) for k, v in wide if k in LOGITS] or wide or rows
     if len(chosen) > 1 and classes is not None:
         chosen = [(k, v) for k, v in chosen if v.shape[-1] == classes] or chosen
+    chosen = _without_softmaxes(chosen)
     if len(chosen) > 1:
         listed = ", ".join(f"{_named(k)} {list(v.shape)}" for k, v in chosen)
         raise InputError(
@@ -138,6 +139,28 @@ def read_output(
     kind = outputs or infer_outputs(data, columns, nodes)
     anchored = not wide or kind != "classes"
     return Reading(key, anchored, kind, _words(output, key, not wide, kind, outputs is None))
+
+
+SAME = 1e-4
+"""How far a (log-)softmax may be from that of the logits beside it: above what float32 rounds,
+below any other output by chance."""
+
+
+def _without_softmaxes(found: list[tuple[Any, Tensor]]) -> list[tuple[Any, Tensor]]:
+    """Of logits and their own softmax or log_softmax, which say the same, the logits alone."""
+    for key, logits in found:
+        if logits.dim() != 2 or not bool(torch.isfinite(logits).all()):
+            continue
+        made = (logits.log_softmax(1), logits.softmax(1))
+        others = [(k, v) for k, v in found if k != key]
+        if others and all(any(_close(v, one) for one in made) for _, v in others):
+            return [(key, logits)]
+    return found
+
+
+def _close(left: Tensor, right: Tensor) -> bool:
+    same = left.shape == right.shape
+    return same and torch.allclose(left.to(right.dtype), right, rtol=SAME, atol=SAME)
 
 
 def tensors_of(output: Any) -> Iterator[tuple[Any, Tensor]]:
