@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from gnn_repair.exposure.model_call import Forward
 from gnn_repair.exposure.model_on_data import ModelOnData, on_data
 from gnn_repair.exposure.model_output import Reading, read_output
 from gnn_repair.exposure.model_state import forget_propagations, refuse_compiled, resting
-from gnn_repair.exposure.outputs import Outputs, without_anchor
+from gnn_repair.exposure.outputs import Outputs
 from gnn_repair.exposure.pooling.from_model import Wanted, expose_again
 from gnn_repair.exposure.tails.from_model import expose_tailed
 from gnn_repair.exposure.tails.tailed import TailedExposure
@@ -41,9 +42,20 @@ class ExposurePlan:
         hops: str = "paths",
         node_type: str | None = None,
         outputs: Outputs = "classes",
+        classes: int | None = None,
     ) -> None:
+        """Plan how a model is exposed.
+
+        Args:
+            model: the model.
+            hops: as for ``expose``.
+            node_type: as for ``expose``.
+            outputs: what the model gives.
+            classes: how many outputs, where data has no labels to tell them from other tensors.
+        """
         refuse_compiled(model)
         self.model, self.hops, self.node_type, self.outputs = model, hops, node_type, outputs
+        self.classes = classes
         self._finding: FinalAggregation | None = None
         self._pooled = False
         self._fingerprint: tuple[str, ...] = ()
@@ -57,7 +69,7 @@ class ExposurePlan:
         assert known is not None
         try:
             with resting(self.model), torch.enable_grad():
-                subject = on_data(self.model, data, forward, self.node_type)
+                subject = self._subject(data, forward)
                 exposure = self._again(subject, known, tailed=False)
         except (UnplannedError, RuntimeError) as error:
             raise InputError(
@@ -76,7 +88,7 @@ class ExposurePlan:
         """The exposure of the model on data, called by ``forward(model, data)``."""
         weights = self._versions()
         with resting(self.model), torch.no_grad():
-            subject = on_data(self.model, data, forward, self.node_type)
+            subject = self._subject(data, forward)
             if self._finding is not None and weights == self._weights:
                 try:
                     return self._again(subject, self._finding)
@@ -88,6 +100,10 @@ class ExposurePlan:
         self._finding, self._fingerprint = finding, exposure.fingerprint
         self._weights, self._pooled = weights, exposure.graph_starts is not None
         return exposure
+
+    def _subject(self, data: Any, forward: Forward) -> ModelOnData:
+        subject = on_data(self.model, data, forward, self.node_type)
+        return replace(subject, classes=subject.classes or self.classes)
 
     def _versions(self) -> tuple[tuple[int, int], ...]:
         """Which tensors the weights are, and how often each was written to."""
@@ -133,4 +149,4 @@ class ExposurePlan:
             else:
                 nodewise = finding.nodewise
                 found = expose_tailed(watch, trace, nodewise, words, None, certified=False)
-        return found if self.outputs == "classes" else without_anchor(found, self.outputs)
+        return readings[0].finished(found)

@@ -94,7 +94,8 @@ class RepairedModel(nn.Module):
         wanted = torch.is_grad_enabled() and _wants_gradient(args, kwargs)
         exposure = self._exposed(args, kwargs, wanted)
         logits = self.fitted.logits(exposure)[0]
-        if TAKEN_OFF in exposure.called:  # the model gives probabilities, and so must this
+        if TAKEN_OFF in exposure.called and exposure.outputs == "labels":
+            # The model gives probabilities, and so must this.
             logits = logits.sigmoid()
         return logits.to(exposure.state.dtype)
 
@@ -126,7 +127,8 @@ class RepairedModel(nn.Module):
     ) -> Any:
         if self._plan is None or self._plan.model is not self.model:
             outputs: Any = self._fitted.outputs
-            self._plan = ExposurePlan(self.model, self._hops, self._node_type, outputs)
+            classes = self._fitted.num_classes
+            self._plan = ExposurePlan(self.model, self._hops, self._node_type, outputs, classes)
         data = _as_data(self.model, args, kwargs)
 
         def run(model: nn.Module, _: Any) -> Any:
