@@ -39,6 +39,8 @@ class Reading:
     """Whether a zero stands before the outputs: one logit z a node as the two classes (0, z), or
     labels and values beside their anchor (:mod:`gnn_repair.exposure.outputs`)."""
     outputs: Outputs = "classes"
+    single: bool = False
+    """Whether the numbers of the only row come without an axis for rows."""
     text: str = ""
     """What was read, in words that follow the call."""
 
@@ -46,6 +48,7 @@ class Reading:
         """The logits [N, C]."""
         inner = output if isinstance(output, tuple | list) else _fields(output)
         tensor: Tensor = output if self.place is None else inner[self.place]
+        tensor = tensor.reshape(1, -1) if self.single else tensor
         return two_classes(tensor) if self.binary else tensor
 
     def finished(self, exposure: Exposure | TailedExposure) -> Exposure | TailedExposure:
@@ -131,6 +134,9 @@ def read_output(
             f"the model returns {_kind(output)} instead of a tensor of logits; {NAMED}"
         )
     nodes = nodes or (found[0][1].shape[0] if found[0][1].dim() else 0)
+    single = nodes == 1 and isinstance(output, Tensor) and output.dim() < 2
+    if single:
+        found = [(None, found[0][1].reshape(1, -1))]
     rows = [(k, v) for k, v in found if v.dim() in (1, 2) and v.shape[0] == nodes]
     if not rows:
         shape = list(found[0][1].shape)
@@ -153,7 +159,8 @@ def read_output(
     columns = logits.shape[1] if logits.dim() == 2 else 1
     kind = outputs or infer_outputs(data, columns, nodes)
     anchored = not wide or kind != "classes"
-    return Reading(key, anchored, kind, _words(output, key, not wide, kind, outputs is None))
+    words = _words(output, key, not wide, kind, outputs is None)
+    return Reading(key, anchored, kind, single, words)
 
 
 SAME = 1e-4
