@@ -88,7 +88,8 @@ class Repair(ABC, Generic[F]):
         check_exposure_given(exposure)
         if batch_size is not None:
             check_whole("fit", "batch_size", batch_size, 1)
-        place, listener = choose_device(device), Listener(self.title, on_progress, progress)
+        place = choose_device(device)
+        listener = Listener(self.title, on_progress, progress, exposure.outputs)
         hint = f"fitting {self.title} for {exposure.num_members} members"
         with out_of_memory_hint(hint), full_precision(place), listener:
             placed = on_device(exposure, place)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
 from gnn_repair.exposure.hetero.graph import copied
+from gnn_repair.exposure.names import recipients_called
 from gnn_repair.exposure.plan import ExposurePlan
 from gnn_repair.files import contents_of, load_tensors, save_tensors
 from gnn_repair.repair.fitted import STATISTICS, FittedRepair
@@ -109,14 +110,18 @@ class RepairedModel(nn.Module):
         return logits.to(exposure.state.dtype)
 
     def changes(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
-        """Nodes whose class the repair changes: node, before, after (of labels: which label)."""
+        """Nodes whose class the repair changes: node, before, after (of labels: which label).
+
+        Where graphs are classified the first column is ``graph``.
+        """
         exposure = self._exposed(args, kwargs)
         if self._fitted.outputs == "labels":
             return self._label_changes(exposure)
         before = exposure.frozen_logits[0, exposure.recipients].argmax(1)
         after = self.fitted.logits(exposure)[0].argmax(1)
         changed = (before != after).nonzero().view(-1)
-        columns = {"node": exposure.recipients, "before": before, "after": after}
+        who = recipients_called(exposure.names)
+        columns = {who: exposure.recipients, "before": before, "after": after}
         return pd.DataFrame({name: value[changed].cpu() for name, value in columns.items()})
 
     def _label_changes(self, exposure: Any) -> pd.DataFrame:
@@ -124,7 +129,7 @@ class RepairedModel(nn.Module):
         after = self.fitted.logits(exposure)[0] > 0
         place, label = (before != after).nonzero(as_tuple=True)
         columns = {
-            "node": exposure.recipients[place],
+            recipients_called(exposure.names): exposure.recipients[place],
             "label": label,
             "before": before[place, label],
             "after": after[place, label],
