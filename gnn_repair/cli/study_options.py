@@ -39,7 +39,7 @@ MethodsOption = Annotated[
     str,
     typer.Option(
         "--methods",
-        help="Comma-separated, of oracle and the repairs; or all.",
+        help="Comma-separated, of oracle and the repairs; all: without the ladder's.",
         autocompletion=completion.methods,
     ),
 ]

@@ -29,7 +29,7 @@ from gnn_repair.exposure.model_state import (
     refuse_untrained,
     resting,
 )
-from gnn_repair.exposure.outputs import Outputs, check_outputs, without_anchor
+from gnn_repair.exposure.outputs import Outputs, check_outputs
 from gnn_repair.exposure.pooling.batches import as_batch, batches_of
 from gnn_repair.exposure.pooling.from_model import Wanted, expose_again, expose_pooled
 from gnn_repair.exposure.pooling.joining import joined
@@ -37,6 +37,7 @@ from gnn_repair.exposure.probes import EXACT, deviation
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sampled import of_subgraph
 from gnn_repair.exposure.tails.from_model import expose_tailed
+from gnn_repair.exposure.tails.logit_form import TAKEN_OFF
 from gnn_repair.exposure.tails.model_replay import replay_of
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
@@ -111,6 +112,8 @@ def expose(
         if expected is not None:
             _check_members(expected, exposure)
         return exposure
+    if isinstance(model, type):
+        raise InputError(f"model is the class {model.__name__}; pass a trained instance of it")
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; pass a torch module or a Frozen")
     model = _unwrapped(model)
@@ -163,6 +166,8 @@ def _expose_batches(
     if expected is not None:
         told = exposure.frozen_logits[0].float()
         binary = told.shape[1] == 2 and not bool(told[:, 0].any())  # (0, z) of one logit z
+        if TAKEN_OFF in exposure.called:  # and what is expected are the model's probabilities
+            told = told.sigmoid() if not binary else told.sigmoid() * told.new_tensor([0.0, 1.0])
         check_expected(expected, told, binary, exposure.called, noun="graph")
     return exposure
 
@@ -227,7 +232,7 @@ def expose_probing(
         if not finding.mixtures:
             tailed = expose_tailed(watch, trace, finding.nodewise, words, tolerance)
             finding.replay = tailed.replay if replayed else None
-            return (without_anchor(tailed, read.outputs) if anchored else tailed), finding
+            return read.finished(tailed), finding
         # Earlier layers' arguments are large and of no further use.
         trace.calls = [made for made in trace.calls if made.site in finding.tails]
         exposure, order = assemble(finding.mixtures, finding.tails, logits, words)
@@ -237,7 +242,7 @@ def expose_probing(
     _check_residual(residual, tolerance, logits, finding)
     # Not yet seen by anybody, and validated a moment ago: no need to build it anew.
     object.__setattr__(exposure, "residual", residual)
-    return (without_anchor(exposure, read.outputs) if anchored else exposure), finding
+    return read.finished(exposure), finding
 
 
 def words_of(

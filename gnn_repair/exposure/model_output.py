@@ -6,14 +6,23 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.model_arguments import field, field_names
-from gnn_repair.exposure.outputs import Outputs, infer_outputs
+from gnn_repair.exposure.outputs import (
+    Outputs,
+    infer_outputs,
+    two_classes_in_logits,
+    without_anchor,
+)
+
+if TYPE_CHECKING:
+    from gnn_repair.exposure.tails.tailed import TailedExposure
+    from gnn_repair.exposure.value import Exposure
 
 LOGITS = ("logits", "logit", "y_pred", "scores")
 """Names of an output that say what it is."""
@@ -40,6 +49,12 @@ class Reading:
         inner = output if isinstance(output, tuple | list) else _fields(output)
         tensor: Tensor = output if self.place is None else inner[self.place]
         return two_classes(tensor) if self.binary else tensor
+
+    def finished(self, exposure: Exposure | TailedExposure) -> Exposure | TailedExposure:
+        """The exposure of what was read, from that of what this gives."""
+        if self.outputs != "classes":
+            return without_anchor(exposure, self.outputs)
+        return two_classes_in_logits(exposure) if self.binary else exposure
 
 
 def two_classes(logit: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.tails.operations import Select, TailGraph
+from gnn_repair.exposure.tails.operations import Affine, Select, TailGraph
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
@@ -101,6 +101,44 @@ def _tail_without_anchor(exposure: TailedExposure, outputs: Outputs) -> Exposure
         replay=_columns_of(exposure.replay, columns),
     )
     return in_logits(cut) if outputs == "labels" else cut
+
+
+def two_classes_in_logits(
+    exposure: Exposure | TailedExposure,
+) -> Exposure | TailedExposure:
+    """The two classes (0, z) where the model gives one probability σ(z) a row.
+
+    Of (0, σ(z)) the second class would always win; its user predicts it where σ(z) exceeds ½.
+    """
+    from gnn_repair.exposure.tails import logit_form as form
+    from gnn_repair.exposure.tails.tailed import TailedExposure
+
+    if not isinstance(exposure, TailedExposure):
+        return exposure
+    second = torch.ones(1, dtype=torch.long, device=exposure.frozen_logits.device)
+    one = extended(exposure.tail, second)
+    if not form.ends_in_sigmoid(one):
+        return exposure
+    logit = form.without_sigmoid(one)
+    aggregate = replace(exposure.aggregate, called=exposure.aggregate.called + form.TAKEN_OFF)
+    weight = exposure.frozen_logits.new_tensor([[0.0], [1.0]])
+    beside_zero = Affine((len(logit.operations),), weight, torch.zeros_like(weight[:, 0]))
+    tail = TailGraph(logit.width, (*logit.operations, beside_zero))
+    if form.is_affine(tail):
+        return form.folded(aggregate, tail, exposure.residual)
+    nodes = torch.arange(exposure.num_nodes, device=exposure.frozen_logits.device)
+    logits = tail(aggregate.frozen_logits[0], nodes).unsqueeze(0)
+    replay = exposure.replay
+    run = None if replay is None else _beside_zero(form.logit_of(replay))
+    return replace(exposure, aggregate=aggregate, tail=tail, frozen_logits=logits, replay=run)
+
+
+def _beside_zero(replay: Replay) -> Replay:
+    def run(coefficients: Tensor) -> Tensor:
+        logit = replay(coefficients)[:, 1]
+        return torch.stack([torch.zeros_like(logit), logit], dim=1)
+
+    return run
 
 
 def extended(tail: TailGraph, columns: Tensor) -> TailGraph:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from gnn_repair.exposure.model_call import Forward
 from gnn_repair.exposure.model_on_data import ModelOnData, on_data
 from gnn_repair.exposure.model_output import Reading, check_numbers, read_output
 from gnn_repair.exposure.model_state import forget_propagations, refuse_compiled, resting
-from gnn_repair.exposure.outputs import Outputs, without_anchor
+from gnn_repair.exposure.outputs import Outputs
 from gnn_repair.exposure.pooling.from_model import Wanted, expose_again
 from gnn_repair.exposure.tails.from_model import expose_tailed
 from gnn_repair.exposure.tails.tailed import TailedExposure
@@ -41,9 +42,20 @@ class ExposurePlan:
         hops: str = "paths",
         node_type: str | None = None,
         outputs: Outputs = "classes",
+        classes: int | None = None,
     ) -> None:
+        """Plan how a model is exposed.
+
+        Args:
+            model: the model.
+            hops: as for ``expose``.
+            node_type: as for ``expose``.
+            outputs: what the model gives.
+            classes: how many outputs, where data has no labels to tell them from other tensors.
+        """
         refuse_compiled(model)
         self.model, self.hops, self.node_type, self.outputs = model, hops, node_type, outputs
+        self.classes = classes
         self._finding: FinalAggregation | None = None
         self._pooled = False
         self._fingerprint: tuple[str, ...] = ()
@@ -69,7 +81,7 @@ class ExposurePlan:
     def _followed(self, data: Any, forward: Forward) -> Exposure:
         assert self._finding is not None
         with resting(self.model), torch.enable_grad():
-            subject = on_data(self.model, data, forward, self.node_type)
+            subject = self._subject(data, forward)
             exposure = self._again(subject, self._finding, tailed=False)
         assert isinstance(exposure, Exposure)
         return exposure
@@ -83,7 +95,7 @@ class ExposurePlan:
         """The exposure of the model on data, called by ``forward(model, data)``."""
         known = self._finding if self._is_known() else None
         with resting(self.model), torch.no_grad():
-            subject = on_data(self.model, data, forward, self.node_type)
+            subject = self._subject(data, forward)
             if known is not None:
                 try:
                     return self._again(subject, known)
@@ -96,6 +108,10 @@ class ExposurePlan:
         self._weights = [tensor.detach().clone() for tensor in self._held()]
         self._pooled = exposure.graph_starts is not None
         return exposure
+
+    def _subject(self, data: Any, forward: Forward) -> ModelOnData:
+        subject = on_data(self.model, data, forward, self.node_type)
+        return replace(subject, classes=subject.classes or self.classes)
 
     def _held(self) -> list[Tensor]:
         """Everything that the model has learned."""
@@ -155,7 +171,7 @@ class ExposurePlan:
             else:
                 nodewise = finding.nodewise
                 found = expose_tailed(watch, trace, nodewise, words, None, certified=False)
-        return found if self.outputs == "classes" else without_anchor(found, self.outputs)
+        return readings[0].finished(found)
 
 
 def _same(left: Tensor, right: Tensor) -> bool:

@@ -107,7 +107,10 @@ def load_baseline(path: str | Path) -> pd.DataFrame:
             raise FileFormatError(f"{file} is too large for a baseline")
         content = parse_json(file.read_bytes())
     except OSError as error:
-        raise InputError(f"{str(file)!r:.200} cannot be read: {error.strerror}") from error
+        raise InputError(
+            f"{str(file)!r:.200} cannot be read: {error.strerror}; write a baseline first, with "
+            "save_baseline or gnn-repair check --save"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{file} is not a baseline: {str(error)[:100]}") from error
     return _checked(content, file)

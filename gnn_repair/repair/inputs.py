@@ -52,8 +52,10 @@ class Description:
     @property
     def picks_cheaply(self) -> bool:
         """Whether some rows cost their share of all: not where rows are multiplied as sparse."""
+        if self.rows.device.type != "cpu":
+            return self.pieces is not None
         sparse = self.shared is not None and self.shared.sparse is not None
-        return self.rows.device.type == "cpu" and not sparse and not self.varies
+        return not sparse and not self.varies
 
     def times(self, weight: Tensor) -> Tensor:
         """[h, z⁰] W of every row: weight [S, d + C, k] gives [S, M, k]."""
@@ -125,7 +127,10 @@ class RepairInputs:
         self._senders = exposure.num_sources
         self._own = exposure.names.own(exposure.num_nodes)
         # Where nodes have no logits of their own: those of the graph by each node alone.
-        self._alone = None if exposure.graph_starts is None else alone_logits(exposure)
+        self._alone: Tensor | None = None
+        if exposure.graph_starts is not None:
+            distinct, pair = self._pairs
+            self._alone = alone_logits(exposure, pair, len(distinct))
         self._coefficients, self._mass = exposure.coefficients.to(self.dtype), exposure.mass
         self._tail = exposure.tail if isinstance(exposure, TailedExposure) else None
         mixture = exposure.aggregate if isinstance(exposure, TailedExposure) else exposure
@@ -149,12 +154,10 @@ class RepairInputs:
 
         Senders of another kind than the recipients have no logits of theirs: zeros stand there.
         """
-        distinct, pair = self._pairs
+        distinct, _ = self._pairs
         row, source = distinct // self._senders, distinct % self._senders
         if self._alone is not None:
-            logits = self.frozen_logits.new_empty(1, len(distinct), self.num_classes)
-            logits[:, pair] = self._alone.to(self.dtype)
-            return Description(self._messages[:, row], logits)
+            return Description(self._messages[:, row], self._alone.to(self.dtype))
         logits = self.frozen_logits[:, torch.where(source < self._own, source, 0)]
         logits = torch.where((source < self._own).view(1, -1, 1), logits, 0.0)
         return Description(self._messages[:, row], logits)

@@ -141,7 +141,8 @@ class RepairedModel(nn.Module):
     ) -> Any:
         if self._plan is None or self._plan.model is not self.model:
             outputs: Any = self._fitted.outputs
-            self._plan = ExposurePlan(self.model, self._hops, self._node_type, outputs)
+            classes = self._fitted.num_classes
+            self._plan = ExposurePlan(self.model, self._hops, self._node_type, outputs, classes)
         data = as_data(self.model, args, kwargs)
 
         def run(model: nn.Module, _: Any) -> Any:

@@ -37,8 +37,9 @@ def with_nodes(evidence: Evidence, part: Exposure | TailedExposure) -> Evidence:
     starts = part.graph_starts.numpy()
     graphs, nodes = len(starts) - 1, int(starts[-1])
     votes = np.full(nodes, -1)
-    row = torch.unique(part.rows.long())
-    votes[part.sources[row].numpy()] = alone_logits(part)[0, row].argmax(1).numpy()
+    heard = torch.unique(part.sources[part.rows.long()].long())
+    alone = alone_logits(part, part.sources, nodes)[0]
+    votes[heard.numpy()] = alone[heard].argmax(1).numpy()
     unlabelled = np.full(nodes, -1)
     return replace(
         evidence,

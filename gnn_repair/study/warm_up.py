@@ -78,7 +78,8 @@ def compile_kernels(device: str) -> None:
         frozen = train_backbone(backbone, data, (0, 1), device=device, budget=short)
         exposure, masks = expose(frozen), (data.train_mask, data.val_mask)
         for repair in (SetTranslation, Reweighting, NodeTranslation):
-            for batch in (None, 8) if backbone == "sgc" else (None,):
+            # Batches of 4 read few of the messages, or with many terms a node most of them.
+            for batch in (None, 4) if backbone == "sgc" else (None,):
                 repair(budget=budget).fit(exposure, data.y, *masks, device=device, batch_size=batch)
 
 

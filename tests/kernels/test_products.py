@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gnn_repair.kernels.products import SharedRows, picked_product, product
+from gnn_repair.kernels.products import SharedRows, picked_product, product, read_product
+from gnn_repair.kernels.sets import ReadRows
 
 DEVICES = [
     "cpu",
@@ -89,3 +90,28 @@ def test_picked_rows_are_rows_of_the_product(device, binary):
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
     gradient = rows.mT @ upstream.double()
     torch.testing.assert_close(weight.grad.double(), gradient, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("binary", [True, False])
+def test_rows_that_are_read_are_rows_of_the_product(device, binary):
+    """One member reads none, one a few, one all; nobody looks at the others."""
+    x, own, weight, upstream = (value.to(device) for value in operands(binary))
+    generator = torch.Generator().manual_seed(4)
+    numbers = torch.stack([torch.randperm(ROWS, generator=generator) for _ in range(MEMBERS)])
+    counts = [0, 37, ROWS]
+    read = ReadRows(*(v.int().to(device) for v in (numbers, torch.tensor(counts))))
+    for s, count in enumerate(counts):
+        upstream[s, numbers[s, count:]] = 0
+    weight.requires_grad_()
+    found = read_product(SharedRows(x), own, read, weight)
+    found.backward(upstream)
+    joined = torch.cat([x.expand(MEMBERS, -1, -1), own], dim=2).double()
+    exact = joined @ weight.detach().double()
+    allowed = 2**-16 * (joined.abs() @ weight.detach().double().abs())
+    for s, count in enumerate(counts):
+        rows = numbers[s, :count]
+        assert ((found[s, rows] - exact[s, rows]).abs() <= allowed[s, rows]).all()
+    gradient = joined.mT @ upstream.double()
+    allowed = 2**-16 * (joined.abs().mT @ upstream.double().abs())
+    assert ((weight.grad - gradient).abs() <= allowed).all()

@@ -263,11 +263,6 @@ def test_a_factory_may_change_the_path_and_a_tolerance_is_a_number(tmp_path, mon
 
 
 BAD = [f"factory_of_check:{name}" for name in ("leaving", "wrong", "broken", "absent")]
-    "factory_of_check:leaving",
-    "factory_of_check:wrong",
-    "factory_of_check:broken",
-    "factory_of_check:absent",
-]
 
 
 @pytest.mark.parametrize("name", [*BAD, "nowhere:at_all", "nothing"])

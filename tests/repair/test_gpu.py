@@ -9,7 +9,7 @@ import pytest
 import torch
 from toy_exposures import toy_exposure, toy_graph
 
-from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
+from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation, message_table
 from gnn_repair.repair import inputs as inputs_module
 
 DATA = toy_graph()
@@ -105,3 +105,37 @@ def test_members_of_different_size_learn_what_they_would_alone_and_on_the_cpu(re
     # free under the normalisation) into whole steps, so devices are compared by what they predict.
     there, expected = together.logits(exposure), here.logits(exposure)
     torch.testing.assert_close(there, expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("repair", [Reweighting(), SetTranslation()])
+@pytest.mark.parametrize("backbone", ["h2gcn", "mixhop", "sgc"])
+def test_rows_that_are_read_teach_what_the_whole_table_teaches(repair, backbone, monkeypatch):
+    """Captured minibatches that multiply the messages they read, against all messages."""
+    monkeypatch.setattr(inputs_module, "NARROW", 0)
+    monkeypatch.setattr(message_table, "FEW", 100.0)
+    exposure = toy_exposure(backbone, torch.float32)
+    budget = replace(repair.budget, epochs=12, epoch_zero=False)
+    method = replace(repair, budget=budget, dropout=0.0)
+    calls = []
+    real = message_table.read_product
+
+    def counted(*arguments):
+        calls.append(None)  # the tensors themselves would outlive their step
+        return real(*arguments)
+
+    monkeypatch.setattr(message_table, "read_product", counted)
+
+    def train():
+        calls.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            fitted = method.fit(
+                exposure, DATA.y, DATA.train_mask, DATA.val_mask, device="cuda", batch_size=2
+            )
+        return fitted.logits(exposure.to("cuda")), len(calls)
+
+    few, used = train()
+    with message_table.whole_tables():
+        whole, unused = train()
+    assert used > 0 and unused == 0
+    torch.testing.assert_close(few, whole, rtol=1e-3, atol=1e-3)

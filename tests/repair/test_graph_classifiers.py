@@ -16,6 +16,7 @@ from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
 from gnn_repair.repair import CorrectAndSmooth, TemperatureScaling
 from gnn_repair.repair.alone import alone_logits
+from gnn_repair.repair.inputs import repair_inputs
 
 QUICK = Budget(epochs=60, patience=None, learning_rate=1e-2, weight_decay=0.0, epoch_zero=True)
 
@@ -59,21 +60,36 @@ def world(request: pytest.FixtureRequest) -> Any:
 
 
 def test_a_node_alone(world: Any) -> None:
-    """What describes a node: logits with a group's whole mass on it, by the model's own parts."""
+    """What describes a node: the logits of its graph if every pool heard it alone."""
     model, data, exposure, *_ = world
     batch = Batch.from_data_list(data)
-    alone = alone_logits(exposure)[0]
     with torch.no_grad():
         x = model.conv(batch.x, batch.edge_index)
-        mean, total = global_mean_pool(x, batch.batch), global_add_pool(x, batch.batch)
         size = torch.bincount(batch.batch)[batch.batch].unsqueeze(1)
+        told = model.head(torch.cat([x, size * x], 1)).double()
+        mean, total = global_mean_pool(x, batch.batch), global_add_pool(x, batch.batch)
         by_mean = model.head(torch.cat([x, total[batch.batch]], 1)).double()
         by_sum = model.head(torch.cat([mean[batch.batch], size * x], 1)).double()
+    alone = alone_logits(exposure, exposure.sources, batch.num_nodes)[0]
+    torch.testing.assert_close(alone, told, rtol=1e-4, atol=1e-4)
+    # Where each pool's message counts as a sender of its own, the other pool stays as it is.
     slot = torch.repeat_interleave(exposure.segments.diff())
     row, node = exposure.rows.long(), exposure.sources[exposure.rows.long()].long()
-    for group, told in enumerate((by_mean, by_sum)):
+    rows = exposure.contributions.shape[1] if isinstance(exposure, gr.Exposure) else len(row)
+    apart = alone_logits(exposure, torch.arange(rows), rows + 1)[0]
+    for group, said in enumerate((by_mean, by_sum)):
         own = slot % 2 == group
-        torch.testing.assert_close(alone[row[own]], told[node[own]], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(apart[row[own]], said[node[own]], rtol=1e-4, atol=1e-4)
+    assert bool((apart[-1] == 0).all())
+
+
+def test_a_node_in_two_pools_is_one_message(world: Any) -> None:
+    """It is described once, by what both pools would say of it, whichever comes first."""
+    _, _, exposure, *_ = world
+    described = repair_inputs(exposure).messages.rows[0][:, -3:].double()
+    alone = alone_logits(exposure, exposure.sources, int(exposure.graph_starts[-1]))[0]
+    assert len(described) == len(alone)
+    torch.testing.assert_close(described, alone, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [gr.Reweighting, gr.SetTranslation, gr.NodeTranslation])

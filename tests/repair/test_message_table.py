@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.budget import Budget
+from gnn_repair.kernels.sets import TermSets, rows_read
 from gnn_repair.repair import Reweighting, SetTranslation
 from gnn_repair.repair import message_table as tables
 from gnn_repair.repair.inputs import repair_inputs
-from gnn_repair.repair.message_table import MessageTable, rows_read_by, whole_tables
+from gnn_repair.repair.message_table import MessageTable, expected_terms, whole_tables
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+        ],
+    ),
+]
 
 
 def read_one_by_one(sets, targets):
@@ -22,25 +36,42 @@ def read_one_by_one(sets, targets):
     ]
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("backbone", ["sgc", "mixhop", "gcn", "sage"])
-def test_the_rows_are_those_of_the_targets_terms(backbone, monkeypatch):
-    monkeypatch.setattr(tables, "FEW", 1.0)
-    inputs = repair_inputs(toy_exposure(backbone))
+def test_the_rows_are_those_of_the_targets_terms(backbone, device):
+    inputs = repair_inputs(toy_exposure(backbone, torch.float32).to(device))
     for targets in ([[3, 5], [0, 0]], [[1, 4], [2, 9]]):
-        chosen = torch.tensor(targets)
-        picked = rows_read_by(inputs.sets, chosen, inputs.messages.rows.shape[1])
+        chosen = torch.tensor(targets, device=device)
+        read = rows_read(inputs.sets, chosen, inputs.messages.rows.shape[1])
         for s, expected in enumerate(read_one_by_one(inputs.sets, chosen)):
-            assert picked.numbers[s][picked.real[s]].tolist() == expected
-            behind = picked.numbers[s][~picked.real[s]]
-            assert bool((behind == expected[0]).all())
+            assert int(read.counts[s]) == len(expected)
+            assert sorted(read.numbers[s, : len(expected)].tolist()) == expected
 
 
 def test_many_rows_are_not_picked(monkeypatch):
     inputs = repair_inputs(toy_exposure("sgc"))
-    rows = inputs.messages.rows.shape[1]
-    assert rows_read_by(inputs.sets, inputs.everyone, rows) is None
+    size = 2, inputs.width + inputs.num_classes, 5
+    weight = torch.ones(size, dtype=torch.float64)
+    few = torch.tensor([[0], [0]])
+
+    def is_whole(targets):
+        table = MessageTable(inputs, weight)
+        table.read_by(targets)
+        return "all" in table.__dict__
+
+    assert is_whole(inputs.everyone)
+    assert not is_whole(few)
     monkeypatch.setattr(tables, "FEW", 0.0)
-    assert rows_read_by(inputs.sets, torch.tensor([[0], [0]]), rows) is None
+    assert is_whole(few)
+
+
+def test_how_many_terms_are_expected():
+    """Two of ten recipients with 31 terms in all read 6.2."""
+    segments = torch.tensor([0, 3, 3, 9, 12, 13, 20, 22, 25, 30, 31])
+    sets = TermSets(segments, 1, torch.zeros(31, dtype=torch.int32), *[torch.zeros(31)] * 4)
+    assert expected_terms(sets, torch.zeros(4, 2)) == pytest.approx(6.2)
+    halves = replace(sets, groups=2)
+    assert expected_terms(halves, torch.zeros(4, 2)) == pytest.approx(12.4)
 
 
 @pytest.mark.parametrize("backbone", ["sgc", "gcn"])
@@ -84,13 +115,13 @@ def test_training_is_the_same_to_rounding(backbone, repair, monkeypatch):
     monkeypatch.setattr(tables, "FEW", 1.0)
     exposure, data = toy_exposure(backbone), toy_graph()
     calls = []
-    real = tables.rows_read_by
+    real = tables.rows_read
 
     def counted(*arguments):
         calls.append(arguments)
         return real(*arguments)
 
-    monkeypatch.setattr(tables, "rows_read_by", counted)
+    monkeypatch.setattr(tables, "rows_read", counted)
     budget = Budget(3, None, 1e-2, 1e-4, decoupled=True, epoch_zero=False)
 
     def train():

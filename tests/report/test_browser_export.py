@@ -90,7 +90,7 @@ def test_tables_of_the_overview_are_saved_as_they_are(browser, folder, tmp_path)
     text = fetched(folder, "beside-the-published-numbers.csv").decode("utf-8-sig")
     assert text.splitlines()[:2] == [
         "Quantity,Here,Deviation,Published,Difference",
-        '"Frozen, accuracy (%)",80.00,0.00,88.1,−8.10',
+        '"Frozen, accuracy (%)",80,0,88.1,-8.1',
     ]
 
 

@@ -72,7 +72,7 @@ def test_a_link_to_a_node_that_is_not_there_says_so(browser, demo):
     path, evidence = demo
     absent = next(v for v in range(3000) if v not in set(evidence.nodes))
     for node, words in (
-        (absent, f"node {absent} is not on this page, which shows 748 test nodes."),
+        (absent, f"Node {absent} is not on this page, which shows 748 test nodes."),
         (99999999, "There is no node 99999999; this page shows 748 test nodes."),
         ("x<b>", "There is no node x<b>; this page shows 748 test nodes."),
     ):

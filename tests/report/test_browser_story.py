@@ -68,7 +68,8 @@ def test_a_tail_s_story_names_the_undecided(browser, tailed):
     browser.open(tailed)
     sentence = browser.text("#story-sentence")
     wrong = int(sentence.split()[0])
-    there, open_ = map(int, re.search(r"for (\d+) of them .* for (\d+) it is", sentence).groups())
+    told = re.search(r"for (\d+|none) of them .* for (\d+) it is", sentence).groups()
+    there, open_ = (0 if word == "none" else int(word) for word in told)
     browser.run(
         "[...document.querySelectorAll('#story button')].find(b =>"
         " b.textContent.includes('undecided')).click()"

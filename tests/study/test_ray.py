@@ -51,9 +51,10 @@ def cluster():
     quick |= {"health_check_timeout_ms": 1000, "health_check_failure_threshold": 3}
     head = {"num_cpus": 1, "object_store_memory": store, "_system_config": quick}
     made = Cluster(initialize_head=True, head_node_args=head)
+    # Connected while there is only the head: Ray takes any node of this machine, and the second dies.
+    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
     made.second = made.add_node(num_cpus=1, object_store_memory=store)
     made.wait_for_nodes()
-    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
     yield made
     ray.shutdown()
     made.shutdown()

@@ -100,7 +100,8 @@ class PoolFinder(Finder):
         what, origin = RULES[call.kind]
         sources, graphs, coefficients = call.entries
         context = self._context(call)
-        rule = f"{call.kind}: {what}, h = the node's vector"
+        kept = "" if call.pool.owner is None else ", of the nodes that are kept"
+        rule = f"{call.kind}: {what}{kept}, h = the node's vector"
         group = Group(self._names[call.site], rule, origin)
         terms = Terms(graphs, sources, coefficients, call.pool.table, context)
         mixtures = mixtures_of(call.site, 0, group, terms)
@@ -210,6 +211,8 @@ def graph_starts(pools: Sequence[PoolCall], nodes: int, graphs: int) -> Tensor:
 
 
 def _owner(call: PoolCall, nodes: int) -> Tensor:
+    if call.pool.owner is not None:
+        return call.pool.owner
     source, graph, _ = call.entries
     owner = graph.new_full((nodes,), -1)
     owner[source] = graph

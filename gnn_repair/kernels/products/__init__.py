@@ -9,6 +9,8 @@ P rows, d shared columns, H channels, S members, j = 2 or 3 pieces:
 
     times      2·j·S·P·d·H operations, 2·j·(P·d + S·d·H) + 4·S·P·H bytes
     gradient   the same operations, 2·j·(P·d + S·P·H) + 4·S·d·H bytes
+
+A table of which only some rows are read costs those rows' share of this (:func:`read_product`).
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from torch.autograd.function import once_differentiable
 
 from gnn_repair.kernels.aggregate import backend
 from gnn_repair.kernels.pattern import Pattern
+from gnn_repair.kernels.sets import ReadRows
 
-ALIGNMENT = 8
-"""Tensor cores read rows of a multiple of this many numbers without copying them first."""
+ALIGNMENT = 16
+"""Tensor cores read rows of a multiple of 8 numbers without copying them first; of a multiple of
+16 Triton knows that it may load several at once."""
 SPARSE_BELOW = 0.25
 """Picked rows with a smaller share of nonzeros are multiplied by these alone."""
 
@@ -58,6 +62,8 @@ class SharedRows:
         """[P, j·d] for X W."""
         self.tall = torch.cat(padded).t()
         """[d, j·P] for Xᵀ G."""
+        self.padded = self.width + across
+        """Columns of one piece in ``wide``."""
 
     @cached_property
     def nonzeros(self) -> tuple[Pattern, Tensor] | None:
@@ -68,15 +74,15 @@ class SharedRows:
 
     def times(self, weight: Tensor) -> Tensor:
         """X W of every member: [S, d, H] gives [S, P, H]."""
-        out: Tensor = self.kernels.wide_product(self.wide, self._cut(weight))
+        out: Tensor = self.kernels.wide_product(self.wide, self.cut(weight))
         return out
 
     def gradient(self, upstream: Tensor) -> Tensor:
         """Xᵀ G of every member: [S, P, H] gives [S, d, H]."""
-        out: Tensor = self.kernels.wide_product(self.tall, self._cut(upstream))
+        out: Tensor = self.kernels.wide_product(self.tall, self.cut(upstream))
         return out[:, : self.width]
 
-    def _cut(self, values: Tensor) -> Tensor:
+    def cut(self, values: Tensor) -> Tensor:
         """The pieces of ``values`` [S, k, H] that stand opposite X's, each padded like these."""
         pieces = 2 if self.exact else 3
         out: Tensor = self.kernels.cut(values, pieces, _aligned(values.shape[1]))
@@ -100,6 +106,15 @@ def product(own: Tensor, weight: Tensor, shared: SharedRows | None = None) -> Te
 def picked_product(shared: SharedRows, own: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     """[X, Z_s] W_s of each member's own choice of rows ``index`` [S, L], [S, L, H]."""
     out: Tensor = _Picked.apply(shared, own, index, weight)  # type: ignore[no-untyped-call]
+    return out
+
+
+def read_product(shared: SharedRows, own: Tensor, read: ReadRows, weight: Tensor) -> Tensor:
+    """[X, Z_s] W_s of every member, [S, P, H], right in the rows that are read alone.
+
+    Its gradient takes that of the other rows for zero.
+    """
+    out: Tensor = _Read.apply(shared, own, read, weight)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -138,5 +153,25 @@ class _Picked(torch.autograd.Function):
         own, index = ctx.saved_tensors
         gradient: Tensor = ctx.shared.kernels.picked_gradient(
             ctx.shared, own, index, upstream.contiguous()
+        )
+        return None, None, None, gradient
+
+
+class _Read(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, shared: SharedRows, own: Tensor, read: ReadRows, weight: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(own, *read)
+        ctx.shared = shared
+        out: Tensor = shared.kernels.read_product(shared, own, read, weight)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        own, *read = ctx.saved_tensors
+        gradient: Tensor = ctx.shared.kernels.read_gradient(
+            ctx.shared, own, ReadRows(*read), upstream.contiguous()
         )
         return None, None, None, gradient

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.kernels.products import SharedRows
+from gnn_repair.kernels.sets import ReadRows
 
 
 def cut(values: Tensor, pieces: int, padded: int) -> Tensor:
@@ -36,6 +37,28 @@ def picked_product(shared: SharedRows, own: Tensor, index: Tensor, weight: Tenso
 def picked_gradient(shared: SharedRows, own: Tensor, index: Tensor, upstream: Tensor) -> Tensor:
     """The gradient of :func:`picked_product` for the weight, [S, d + k, H]."""
     return torch.bmm(_picked(shared, own, index).mT, upstream)
+
+
+def read_product(shared: SharedRows, own: Tensor, read: ReadRows, weight: Tensor) -> Tensor:
+    """[X, Z_s] W_s in the rows that are read, zero elsewhere: [S, P, H]."""
+    out = weight.new_zeros(own.shape[0], own.shape[1], weight.shape[2])
+    for table, rows, joined, by in zip(out, *_read(shared, own, read), weight, strict=True):
+        table[rows] = joined @ by
+    return out
+
+
+def read_gradient(shared: SharedRows, own: Tensor, read: ReadRows, upstream: Tensor) -> Tensor:
+    """The gradient of :func:`read_product` for the weight, [S, d + k, H]."""
+    each = zip(*_read(shared, own, read), upstream, strict=True)
+    return torch.stack([joined.mT @ above[rows] for rows, joined, above in each])
+
+
+def _read(shared: SharedRows, own: Tensor, read: ReadRows) -> tuple[list[Tensor], list[Tensor]]:
+    """The rows that each member reads, and [X, Z_s] there."""
+    ends = zip(read.numbers, read.counts.tolist(), strict=True)
+    rows = [numbers[:count].long() for numbers, count in ends]
+    joined = zip(own, rows, strict=True)
+    return rows, [torch.cat([shared.dense[at], mine[at]], dim=1) for mine, at in joined]
 
 
 def _picked(shared: SharedRows, own: Tensor, index: Tensor) -> Tensor:

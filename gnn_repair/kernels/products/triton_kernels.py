@@ -7,6 +7,9 @@ member:
     tall_gradient    2·P·k·H operations, 4·P·(k + H) bytes read
     picked_product   2·L·e·H operations, 4·L·e·H bytes gathered (L2 while the weight fits)
     picked_gradient  2·L·e·H operations, 4·L·e·H bytes added atomically
+    read_product     2·(j·d + k)·H operations a row read, 2·j·d + 4·k + 4·H bytes
+    read_cut         3·H operations a row read, 8·H bytes
+    read_gradient    2·j·d·H operations a row read, 2·(j − 1)·d + 4·H bytes
 """
 
 import triton
@@ -30,21 +33,25 @@ def cut(values, out, count, padded, stride, H, PIECES: tl.constexpr, BLOCK: tl.c
 
 @triton.jit(do_not_specialize=["P"])
 def tall_gradient(
-    rows, upstream, out, P, K, H,
+    rows, upstream, out, numbers, counts, P, K, H, READ: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """out[s, chunk, k, h] = Σ_p rows[s, p, k] · upstream[s, p, h] over a chunk of p."""
+    """out[s, chunk, k, h] = Σ_p rows[s, p, k] · upstream[s, p, h] over a chunk of p, or with READ
+    of numbers[s, :counts[s]]."""
     s, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     across = tl.cdiv(H, BLOCK_H)
     k = (tl.program_id(2) // across) * BLOCK_K + tl.arange(0, BLOCK_K)
     h = (tl.program_id(2) % across) * BLOCK_H + tl.arange(0, BLOCK_H)
-    each = tl.cdiv(tl.cdiv(P, BLOCK_P), tl.num_programs(1)) * BLOCK_P
+    count = tl.load(counts + s) if READ else P
+    each = tl.cdiv(tl.cdiv(count, BLOCK_P), tl.num_programs(1)) * BLOCK_P
     first = chunk * each
-    last = tl.minimum(first + each, P)
+    last = tl.minimum(first + each, count)
     total = tl.zeros((BLOCK_K, BLOCK_H), dtype=tl.float32)
     for at in range(first, last, BLOCK_P):
         p = at + tl.arange(0, BLOCK_P)
         valid = p < last
+        if READ:
+            p = tl.load(numbers + s * P + p, mask=valid, other=0)
         place = s * P + p
         left_mask = (k < K)[:, None] & valid[None, :]
         left = tl.load(rows + place[None, :] * K + k[:, None], mask=left_mask, other=0.0)
@@ -110,3 +117,96 @@ def picked_gradient(
     for k in range(K):
         z = tl.load(own + (s * M + node) * K + k)
         tl.atomic_add(table + (width + k) * H + h, z * g, mask=inside, sem="relaxed")
+
+
+@triton.jit(do_not_specialize=["P", "K", "width", "stride"])
+def read_product(
+    wide, own, numbers, counts, pieces, weight, out, P, padded, width, K, stride, H,
+    EXACT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """out[s, p] = [X, Z_s] W_s in the rows p of numbers[s, :counts[s]]."""
+    s = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    count = tl.load(counts + s)
+    if tl.program_id(0) * BLOCK_P < count:
+        h = tl.program_id(2) * BLOCK_H + tl.arange(0, BLOCK_H)
+        inside, valid = h < H, at < count
+        row = tl.load(numbers + s * P + at, mask=valid, other=0).to(tl.int64)
+        total = tl.zeros((BLOCK_P, BLOCK_H), dtype=tl.float32)
+        last: tl.constexpr = 1 if EXACT else 2
+        D = (last + 1) * padded
+        for first in range(0, padded, BLOCK_D):
+            d = first + tl.arange(0, BLOCK_D)
+            known = d < padded
+            mask = valid[:, None] & known[None, :]
+            left = wide + row[:, None] * D + d[None, :]
+            x = tl.load(left, mask=mask, other=0.0)
+            across = known[:, None] & inside[None, :]
+            right = pieces + (s * D + d)[:, None] * H + h[None, :]
+            high = tl.load(right, mask=across, other=0.0)
+            low = tl.load(right + last * padded * H, mask=across, other=0.0)
+            total = tl.dot(x, high, total)
+            total = tl.dot(x, low, total)
+            if not EXACT:
+                total = tl.dot(tl.load(left + padded, mask=mask, other=0.0), high, total)
+        for k in range(K):
+            z = tl.load(own + (s * P + row) * K + k, mask=valid, other=0.0)
+            w = tl.load(weight + s * stride + (width + k) * H + h, mask=inside, other=0.0)
+            total += z[:, None] * w[None, :]
+        mask = valid[:, None] & inside[None, :]
+        tl.store(out + (s * P + row)[:, None] * H + h[None, :], total, mask=mask)
+
+
+@triton.jit(do_not_specialize=["P"])
+def read_cut(
+    values, numbers, counts, out, size, P, H, BLOCK_P: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """Both bfloat16 pieces of the rows numbers[s, :counts[s]], one behind the other."""
+    s = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    h = tl.program_id(2) * BLOCK_H + tl.arange(0, BLOCK_H)
+    valid = at < tl.load(counts + s)
+    mask = valid[:, None] & (h < H)[None, :]
+    row = tl.load(numbers + s * P + at, mask=valid, other=0).to(tl.int64)
+    value = tl.load(values + (s * P + row)[:, None] * H + h[None, :], mask=mask, other=0.0)
+    high = value.to(tl.bfloat16)
+    low = (value - high.to(tl.float32)).to(tl.bfloat16)
+    place = out + (s * P + at)[:, None] * H + h[None, :]
+    tl.store(place, high, mask=mask)
+    tl.store(place + size, low, mask=mask)
+
+
+@triton.jit(do_not_specialize=["P", "width", "size"])
+def read_gradient(
+    wide, numbers, counts, pieces, out, size, P, padded, width, H,
+    EXACT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """out[s, chunk] = Xᵀ G_s over a chunk of the rows numbers[s, :counts[s]], G_s in pieces."""
+    chunk, s = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    across = tl.cdiv(H, BLOCK_H)
+    d = (tl.program_id(0) // across) * BLOCK_D + tl.arange(0, BLOCK_D)
+    h = (tl.program_id(0) % across) * BLOCK_H + tl.arange(0, BLOCK_H)
+    count, inside, known = tl.load(counts + s), h < H, d < padded
+    each = tl.cdiv(tl.cdiv(count, BLOCK_P), tl.num_programs(1)) * BLOCK_P
+    last = tl.minimum(chunk * each + each, count)
+    D = (2 if EXACT else 3) * padded
+    total = tl.zeros((BLOCK_D, BLOCK_H), dtype=tl.float32)
+    for first in range(chunk * each, last, BLOCK_P):
+        at = first + tl.arange(0, BLOCK_P)
+        valid = at < last
+        row = tl.load(numbers + s * P + at, mask=valid, other=0).to(tl.int64)
+        mask = valid[:, None] & inside[None, :]
+        right = pieces + (s * P + at)[:, None] * H + h[None, :]
+        high = tl.load(right, mask=mask, other=0.0)
+        low = tl.load(right + size, mask=mask, other=0.0)
+        mask = valid[:, None] & known[None, :]
+        left = wide + row[:, None] * D + d[None, :]
+        x = tl.trans(tl.load(left, mask=mask, other=0.0))
+        total = tl.dot(x, high, total)
+        total = tl.dot(x, low, total)
+        if not EXACT:
+            rest = tl.load(left + padded, mask=mask, other=0.0)
+            total = tl.dot(tl.trans(rest), high, total)
+    line = (s * tl.num_programs(1) + chunk) * width + d
+    mask = (d < width)[:, None] & inside[None, :]
+    tl.store(out + line[:, None] * H + h[None, :], total, mask=mask)

@@ -70,6 +70,15 @@ class Layer(NamedTuple):
     """[S, H]."""
 
 
+class ReadRows(NamedTuple):
+    """The rows of ``Layer.source`` that each member's targets read."""
+
+    numbers: Tensor
+    """[S, P]: those that are read first, each once, in any order; the rest means nothing."""
+    counts: Tensor
+    """[S]: how many are read."""
+
+
 class Dropout(NamedTuple):
     """Which hidden channels are dropped: a hash of (seed, term, channel) decides."""
 
@@ -173,6 +182,13 @@ def tilt(
         sets, targets, contributions, dropout or no_dropout(targets), output, bias, *layer
     )
     return out
+
+
+def rows_read(sets: TermSets, targets: Tensor, rows: int) -> ReadRows:
+    """Which of ``rows`` rows the terms of targets [S, L] read."""
+    check_sizes("targets", targets, None, None)
+    read: ReadRows = _kernels(targets).rows_read(sets, targets, rows)
+    return read
 
 
 def _check_layer(sets: TermSets, targets: Tensor, layer: Layer) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gnn_repair.kernels.sets import BOUND, Dropout, Layer, TermSets
 from gnn_repair.kernels.sets import numba_kernels as kernels
+from gnn_repair.kernels.sets.plain import rows_read as rows_read
 
 BAND = 64
 """Channels one call works on: wide enough to vectorise, narrow enough to occupy threads."""

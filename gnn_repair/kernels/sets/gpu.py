@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from gnn_repair.kernels.sets import BOUND, Dropout, Layer, TermSets
+from gnn_repair.kernels.sets import BOUND, Dropout, Layer, ReadRows, TermSets
 from gnn_repair.kernels.sets import plain as plain
 from gnn_repair.kernels.sets import triton_kernels as kernels
 
@@ -22,6 +22,8 @@ SHORT = 8
 """Mean set size up to which blocks are a quarter as deep."""
 BUSY = 8192
 """Programs that keep a GPU busy: fewer targets than this share their terms among programs."""
+THREADS = 128
+"""Terms whose rows one program looks at: one a thread, as what atomic operations return asks."""
 MOST_PARTS = 32
 """Pieces of one target's terms: each adds a row to be summed afterwards."""
 
@@ -39,6 +41,19 @@ def _parts(sets: TermSets, rows: int, deep: int) -> int:
     """Into how many pieces a target's terms are cut; the largest set decides, as it ends last."""
     most = min(BUSY // max(1, rows), MOST_PARTS, sets.longest // (2 * deep))
     return int(triton.next_power_of_2(max(1, most)))
+
+
+def rows_read(sets: TermSets, targets: Tensor, rows: int) -> ReadRows:
+    """See :func:`gnn_repair.kernels.sets.rows_read`; how many they are stays on the device."""
+    members, count = targets.shape
+    seen = targets.new_zeros(members, rows, dtype=torch.int32)
+    numbers, counts = torch.empty_like(seen), seen.new_zeros(members)
+    if targets.numel():
+        kernels.rows_read[targets.numel(),](
+            sets.segments, sets.columns, targets, seen, numbers, counts, rows, count, sets.groups,
+            BLOCK_T=THREADS, num_warps=THREADS // 32,
+        )  # fmt: skip
+    return ReadRows(numbers, counts)
 
 
 def _inputs(sets: TermSets) -> tuple[Tensor, ...]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.kernels.dropout import kept
-from gnn_repair.kernels.sets import BOUND, Dropout, Layer, TermSets
+from gnn_repair.kernels.sets import BOUND, Dropout, Layer, ReadRows, TermSets
 
 CHUNK = 1 << 26
 """Elements of one gathered block when states are compared: 256 MB in float32."""
@@ -37,6 +37,14 @@ def unroll(sets: TermSets, targets: Tensor) -> Unrolled:
     place = torch.arange(segment.numel(), device=targets.device) - first[segment]
     per_member = max(1, index.numel() // max(1, members))
     return Unrolled(segment // per_member, segment, sets.segments[index][segment] + place)
+
+
+def rows_read(sets: TermSets, targets: Tensor, rows: int) -> ReadRows:
+    """See :func:`gnn_repair.kernels.sets.rows_read`; numbers ascend."""
+    at = unroll(sets, targets)
+    read = torch.zeros(targets.shape[0], rows, dtype=torch.bool, device=targets.device)
+    read[at.member, sets.columns[at.term].long()] = True
+    return ReadRows(read.byte().argsort(dim=1, descending=True, stable=True), read.sum(1))
 
 
 def hidden(sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout, at: Unrolled) -> Tensor:

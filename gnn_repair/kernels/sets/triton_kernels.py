@@ -3,6 +3,7 @@
 One program works on one target of one member (or one piece of its terms), BLOCK_T terms × all H
 channels at a time. Z terms over all targets and members; operations and bytes (float32) per call:
 
+    rows_read      4·Z bytes gathered, 4·Z exchanged atomically
     pool           5·Z·H operations, 4·Z·H bytes gathered from the message table (L2 while it fits)
     pool_gradient  7·Z·H operations, 4·Z·H bytes gathered, 4·Z·H added atomically
     tilt           6·Z·H + 2·Z·C operations, 4·Z·(H + C) bytes gathered
@@ -52,6 +53,26 @@ def piece(start, stop, part, BLOCK_T: tl.constexpr):
     each = tl.cdiv(blocks, tl.num_programs(1)) * BLOCK_T
     first = start + part * each
     return first, tl.minimum(first + each, stop)
+
+
+@triton.jit(do_not_specialize=["P", "L", "G"])
+def rows_read(
+    segments, columns, targets, seen, numbers, counts, P, L, G, BLOCK_T: tl.constexpr,
+):  # fmt: skip
+    """numbers[s, :counts[s]] = the rows that terms of s's targets read; whoever sees one first."""
+    row = tl.program_id(0).to(tl.int64)
+    s = row // L
+    v = tl.load(targets + row)
+    start, stop = tl.load(segments + v * G), tl.load(segments + (v + 1) * G)
+    one = tl.full((BLOCK_T,), 1, tl.int32)
+    for at in range(start, stop, BLOCK_T):
+        t = at + tl.arange(0, BLOCK_T)
+        valid = t < stop
+        column = tl.load(columns + t, mask=valid, other=0)
+        before = tl.atomic_xchg(seen + s * P + column, one, mask=valid, sem="relaxed")
+        first = valid & (before == 0)
+        slot = tl.atomic_add(counts + s + column * 0, one, mask=first, sem="relaxed")
+        tl.store(numbers + s * P + slot, column, mask=first)
 
 
 @triton.jit

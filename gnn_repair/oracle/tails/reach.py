@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.notebook import shown
-from gnn_repair.oracle.metrics import Rate
+from gnn_repair.oracle.metrics import Rate, support_words
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.sentence import CAN, CANNOT
 from gnn_repair.oracle.tails.solution import TailSolution
@@ -87,7 +87,7 @@ class TailReach:
         return (
             f"true-class reach {self.true_class}\n"
             f"error reach      {self.error}\n"
-            f"support          {self.support:.2f} active terms on average"
+            f"support          {support_words(self.support)}"
             + (f"\nabout            the {self.scope}" if self.scope else "")
         )
 

@@ -91,11 +91,7 @@ class RetrainedBackbone(Repair[KeptPrediction]):
         self, task: Task, frozen: Frozen, on_progress: ProgressCallback | None
     ) -> KeptPrediction:
         roles = Folding(self.folds, seed=self.seed).roles(task)
-        learned = (roles.weights > 0).unflatten(0, (-1, roles.copies))
-        masks = [
-            by_node(task, values.flatten(0, 1)).t().cpu()
-            for values in (learned, roles.judged.unflatten(0, (-1, roles.copies)))
-        ]
+        masks = [by_node(task, who).t().cpu() for who in (roles.weights > 0, roles.judged)]
         again = _relabelled(frozen.data, task.y, task.exposure.num_classes, masks)
         trained = train_backbone(
             frozen.backbone,

@@ -65,7 +65,9 @@ function fill(select, options, chosen) {
 function figure(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size < 10 ** -digits || size >= 1e6)) return minus(value.toExponential(1));
+  // What would be rounded to nothing, or fill a line, is written with its power of ten.
+  if (size !== 0 && (size < 0.5 * 10 ** -digits || size >= 1e6))
+    return minus(value.toExponential(1));
   return minus(value.toFixed(size >= 1000 ? 0 : digits));
 }
 function signed(value, digits = 2) {
@@ -75,7 +77,7 @@ function percent(share, digits = 1) {
   return Number.isFinite(share) ? `${(100 * share).toFixed(digits)} %` : "–";
 }
 function minus(text) {
-  return text.replace("-", "−");
+  return text.replaceAll("-", "−");
 }
 function count(value) {
   return value.toLocaleString("en");
@@ -112,12 +114,29 @@ function textWidth(text, size = 12, weight = 400) {
   return RULED.get(key);
 }
 
-// Text cut to `room` pixels.
+// What a reader takes for one letter is never cut: a family of four is seven characters.
+const SEGMENTS = typeof Intl.Segmenter === "function" ? new Intl.Segmenter() : null;
+function lettersOf(text) {
+  return SEGMENTS ? Array.from(SEGMENTS.segment(text), (part) => part.segment) : Array.from(text);
+}
+
+// Text cut to `room` pixels, in the middle: names that begin alike often end differently.
 function shorten(text, room, size = 12, weight = 400) {
   if (textWidth(text, size, weight) <= room) return text;
-  let most = text.length - 1;
-  while (most > 1 && textWidth(`${text.slice(0, most)}…`, size, weight) > room) most--;
-  return `${text.slice(0, most)}…`;
+  const letters = lettersOf(text),
+    cut = (most) => {
+      const end = Math.floor(most / 3);
+      const [head, tail] = [letters.slice(0, most - end), letters.slice(letters.length - end)];
+      return [...head, "…", ...tail].join("");
+    };
+  let low = 1,
+    high = Math.max(1, letters.length - 1);
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (textWidth(cut(middle), size, weight) <= room) low = middle;
+    else high = middle - 1;
+  }
+  return cut(low);
 }
 
 // Words cut to `room` pixels; what was cut can be read in the hover card.

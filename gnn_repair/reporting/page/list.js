@@ -14,7 +14,7 @@ function openList(run, onChoose, onFilter) {
     room.style.height = `${list.shown.length * ROW_HEIGHT}px`;
     const sampled = run.explored < run.count ? `, a sample of ${count(run.count)}` : "";
     byId("count").textContent =
-      `${count(list.shown.length)} of ${count(run.explored)} ${plural(run)}${sampled}`;
+      `${count(list.shown.length)} of ${counted(run, run.explored)}${sampled}`;
     drawPicks(list);
     list.draw();
   };

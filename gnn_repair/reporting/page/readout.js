@@ -14,6 +14,8 @@ function drawHead(node) {
   const facts = element(
     "div",
     { class: "facts" },
+    // A link and a command ask for the number.
+    ...(nodeName(run, node.id) === String(node.id) ? [] : [fact("number", String(node.id))]),
     fact("true class", bareClass(run, node.label)),
     fact("frozen model predicts", className(run, node.predicted)),
     fact(run.graph_starts ? "nodes" : "degree", String(run.degree[node.i])),
@@ -76,7 +78,7 @@ function tailWords(node) {
   const who = run.tail.replayed
     ? "the model itself, run with these weights, says so"
     : "its tail says so; the model was not at hand to be run";
-  if (!verdict) return ["The oracle was not asked about this node.", ""];
+  if (!verdict) return [`The oracle was not asked about this ${run.noun}.`, ""];
   if (!node.count && run.kept[i])
     return [`Nothing can be reweighted here: the margin of ${name} stays ${figure(found)}.`, ""];
   const using = node.count
@@ -110,7 +112,7 @@ function certificateWords(node) {
   const { run, i } = node,
     name = className(run, node.label),
     margin = run.margins[i];
-  if (Number.isNaN(margin)) return ["The oracle has no answer for this node.", ""];
+  if (Number.isNaN(margin)) return [`The oracle has no answer for this ${run.noun}.`, ""];
   if (!node.count) {
     const held = run.lengths.length && run.kept[i] === 0;
     if (!held) {
@@ -200,10 +202,12 @@ function readoutRow(node, point, look, hidden, onToggle) {
       "data-draw": point.key,
       onchange: () => onToggle(point.key, box.checked),
     });
+  const named = element("span", { class: "method" });
+  named.textContent = point.title;
   const title = element(
     "td",
     { class: "text" },
-    element("label", {}, box || element("span", { class: "no-box" }), keyOf(look), point.title),
+    element("label", {}, box || element("span", { class: "no-box" }), keyOf(look), named),
   );
   const says = element("td", { class: `text ${right ? "yes" : "no"}` });
   says.textContent = `${right ? "✓" : "✕"} ${className(node.run, point.predicted)}`;

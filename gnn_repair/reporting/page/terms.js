@@ -14,7 +14,7 @@ function termColumns(node, weights) {
     "Source",
     source,
     (k) =>
-      source(k) === node.id ? `${nodeName(run, source(k))} (itself)` : nodeName(run, source(k)),
+      source(k) === node.id ? `${sourceName(run, source(k))} (itself)` : sourceName(run, source(k)),
     "text",
   );
   if (run.groupCount > 1)
@@ -31,7 +31,7 @@ function termColumns(node, weights) {
       "label",
       "Class",
       (k) => run.labels[source(k)],
-      (k) => className(run, run.labels[source(k)]),
+      (k) => (isForeign(run, source(k)) ? "–" : className(run, run.labels[source(k)])),
       "text",
     );
   add(
@@ -176,7 +176,7 @@ function termRow(node, k, columns, whatIf, sliders, live, onMove) {
     step: 0.001,
     "data-term": k,
     disabled: high - low === 1 ? "" : null,
-    "aria-label": `Share of mass on node ${nodeName(node.run, sourceOf(node, k))}`,
+    "aria-label": `Share of mass on ${senderWords(node, sourceOf(node, k))}`,
     oninput: () => onMove(k, Number(input.value) * node.mass[group], false),
     onchange: () => onMove(k, Number(input.value) * node.mass[group], true),
   });
@@ -203,7 +203,7 @@ function termRow(node, k, columns, whatIf, sliders, live, onMove) {
       if (column.kind === "text") cell.tip = [column.text(k)];
     };
     write();
-    if (column.key === "label")
+    if (column.key === "label" && !isForeign(node.run, sourceOf(node, k)))
       cell.prepend(
         element("span", {
           class: "swatch",
