@@ -199,7 +199,7 @@ def compare(
 
 def _answers(solution: OracleSolution | TailSolution) -> pd.DataFrame:
     check_solution(solution)
-    if not hasattr(solution, "named"):
+    if hasattr(solution, "wanted"):
         kind = type(solution).__name__
         raise InputError(f"baselines hold answers about classes, and this is a {kind}")
     count = range(len(solution))

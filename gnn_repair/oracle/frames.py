@@ -203,7 +203,7 @@ def _check_same(
     solution: OracleSolution | TailSolution, exposure: Exposure | TailedExposure
 ) -> None:
     check_solution(solution)
-    if not hasattr(solution, "named"):
+    if hasattr(solution, "wanted"):
         raise InputError(
             f"solution is a {type(solution).__name__}, whose answers are not about classes; give "
             "what solve_oracle returns, or see its own to_frame()"
