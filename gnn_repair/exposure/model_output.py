@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 LOGITS = ("logits", "logit", "y_pred", "scores")
 """Names of an output that say what it is."""
+TWO_CLASSES = "as the two classes (0, z)"
+"""Said of a model's call where it gives one logit a row."""
 NAMED = "pass forward=lambda model, data: ... that returns the logits"
 
 
@@ -219,7 +221,7 @@ def _words(output: Any, key: Any, binary: bool, kind: str, inferred: bool) -> st
     text = "" if key is None else f"; logits are {_named(key)} of its {count}"
     if kind != "classes":
         return f"{text}; its outputs are {kind}" + ", as data.y says" * inferred
-    return text + ("; its one logit z a node as the two classes (0, z)" if binary else "")
+    return text + (f"; its one logit z a node {TWO_CLASSES}" if binary else "")
 
 
 def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:
