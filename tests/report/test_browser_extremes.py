@@ -17,6 +17,10 @@ from gnn_repair.reporting import gather, report, report_results
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
+TICKS = (
+    "return [...document.querySelectorAll('#plane text.small[text-anchor=middle]')]"
+    ".map(tick => tick.textContent)"
+)
 REPAIRS = {"reweighting": Tilted(), "set_translation": Moved()}
 
 
@@ -223,3 +227,20 @@ def test_numbers_on_paper_are_not_broken(browser, demo):
         assert not browser.run("return document.querySelector('#story details').open")
     finally:
         browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_zooming_ends_before_numbers_do(browser, written):
+    """Without an end the ticks of the axes were counted for ever, and the page hung."""
+    write, *_ = written
+    path = write("zoom")
+    for button in ("closer", "farther"):
+        browser.open(path, "#node=3")
+        browser.driver.set_script_timeout(20)
+        browser.run(
+            "for (let i = 0; i < 90; i++) document.getElementById(arguments[0]).click()", button
+        )
+        words, link = browser.run(TICKS), browser.run("return location.hash")
+        assert len(words) == len(set(words)) > 2, words
+        browser.open(path, link)
+        assert browser.run(TICKS) == words
+        assert browser.messages() == []
