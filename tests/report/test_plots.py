@@ -58,3 +58,24 @@ def test_bad_input_is_one_sentence(exposure):
         gr.plot_node(exposure, 99, 0, ax=axes())
     with pytest.raises(InputError, match="classes are 0 to 2"):
         gr.plot_node(exposure, 0, 7, ax=axes())
+
+
+def test_without_a_class_the_models_own_is_drawn(exposure):
+    told = int(exposure.frozen_logits[0, 0].argmax())
+    plain, asked = (Figure().subplots() for _ in range(2))
+    gr.plot_node(exposure, 0, ax=plain)
+    gr.plot_node(exposure, 0, told, ax=asked)
+    points = [[line.get_xydata() for line in ax.lines] for ax in (plain, asked)]
+    assert len(points[0]) == len(points[1]) > 0
+    for mine, other in zip(*points, strict=True):
+        np.testing.assert_allclose(mine, other)
+    assert plain.get_xlabel() == asked.get_xlabel()
+
+
+def test_labels_are_told_from_classes(exposure):
+    from dataclasses import replace
+
+    labels = replace(exposure, outputs="labels")
+    for draw in (lambda: gr.plot_node(labels, 0), lambda: gr.plot_reach(labels, torch.ones(3, 3))):
+        with pytest.raises(InputError, match="outputs are labels"):
+            draw()

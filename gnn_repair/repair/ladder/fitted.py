@@ -105,13 +105,14 @@ class FittedLadder(FittedRepair):
         On another graph than the one it was fitted on, labels are not known: the rungs that need
         none share the weight, with a warning that says so.
         """
-        self._matching(exposure)
-        weights = self.weights.to(exposure.recipients.device)
-        told = self._on_its_graph(exposure)
-        if told is None:
-            weights, told = self._elsewhere(exposure, weights)
-        mixed = torch.einsum("sr,srnc->snc", weights, told)
-        return mixed.log_softmax(2) / self.temperature.to(mixed.device).view(-1, 1, 1)
+        with self.gradients(exposure):
+            self._matching(exposure)
+            weights = self.weights.to(exposure.recipients.device)
+            told = self._on_its_graph(exposure)
+            if told is None:
+                weights, told = self._elsewhere(exposure, weights)
+            mixed = torch.einsum("sr,srnc->snc", weights, told)
+            return mixed.log_softmax(2) / self.temperature.to(mixed.device).view(-1, 1, 1)
 
     def rung_log_probs(self, exposure: Exposed) -> dict[str, Tensor]:
         """What each candidate says alone, [S, n, C]; on the graph it was fitted on."""
@@ -146,7 +147,7 @@ class FittedLadder(FittedRepair):
         warnings.warn(
             "the ladder was fitted on another graph and no labels are known on this one; "
             f"only {', '.join(('frozen', *names))} can speak here",
-            stacklevel=3,
+            stacklevel=4,  # whoever called logits, past torch's own wrapper
         )
         return shared, torch.stack(told, 1)
 
