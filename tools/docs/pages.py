@@ -87,7 +87,7 @@ def _command(command: Any, name: str, depth: int) -> list[str]:
     lines = [f"{'#' * depth} `{name}`", "", *_sentences(command.help or ""), ""]
     rows = [_row(parameter) for parameter in command.params if parameter.name != "help"]
     if rows:
-        lines += ["| | | default |", "|---|---|---|", *rows, ""]
+        lines += ["| option | what | default |", "|---|---|---|", *rows, ""]
     for child in getattr(command, "commands", {}).values():
         lines += _command(child, f"{name} {child.name}", min(depth + 1, 4))
     return lines
