@@ -6,8 +6,10 @@ arrays that the page, the figures and the tests read alike.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -239,9 +241,7 @@ def chosen_nodes(exposure: Exposure | TailedExposure, nodes: Tensor | None, memb
     """Node numbers [n] behind a mask, numbers or None."""
     if nodes is None:
         return exposure.recipients.cpu()
-    if not isinstance(nodes, Tensor):
-        raise InputError(f"nodes is {nodes!r:.60}; give a mask [N] or node numbers as a tensor")
-    nodes = nodes.cpu()
+    nodes = _as_tensor(nodes).cpu()
     if nodes.dtype != torch.bool:
         return _numbered(exposure, nodes)
     if nodes.dim() == 2:
@@ -256,6 +256,16 @@ def chosen_nodes(exposure: Exposure | TailedExposure, nodes: Tensor | None, memb
             f"the mask has shape {list(nodes.shape)} instead of [{exposure.num_nodes}]"
         )
     return nodes.nonzero().view(-1)
+
+
+def _as_tensor(nodes: Any) -> Tensor:
+    """Lists and arrays are taken as the oracle takes them."""
+    if isinstance(nodes, list | tuple | np.ndarray) and len(nodes):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
+            nodes = torch.as_tensor(nodes)
+    if not isinstance(nodes, Tensor):
+        raise InputError(f"nodes is {nodes!r:.60}; give a mask [N] or node numbers")
+    return nodes
 
 
 def _numbered(exposure: Exposure | TailedExposure, nodes: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch_geometric.nn import GCN
 
 import gnn_repair as gr
 from gnn_repair.errors import InputError
+from gnn_repair.reporting.evidence import chosen_nodes
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,21 @@ def test_a_path_and_labels_that_changed_places(case):
     data, exposure = case
     with pytest.raises(InputError, match=r"^Tensor is no path; give a string or a Path$"):
         gr.report(exposure, "report.html", data.y)
+
+
+@pytest.mark.parametrize("nodes", [[2, 5], (2, 5), np.array([2, 5]), np.arange(12) % 3 == 2])
+def test_lists_and_arrays_of_nodes_are_taken_everywhere(case, nodes):
+    data, exposure = case
+    numbers = torch.as_tensor(nodes)
+    wanted = numbers.nonzero().view(-1) if numbers.dtype == torch.bool else numbers
+    assert chosen_nodes(exposure, nodes, 0).tolist() == wanted.tolist()
+    assert gr.solve_oracle(exposure, data.y, nodes).node.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("nodes", ["2", [], [[1], [2, 3]], [None], {2}, 2])
+def test_what_is_no_list_of_nodes_is_named(case, nodes):
+    with pytest.raises(InputError, match=r"^nodes is .*give a mask"):
+        chosen_nodes(case[1], nodes, 0)
 
 
 def test_no_reachable_class_has_no_support():
