@@ -101,4 +101,4 @@ audit:
 	.venv-audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 clean:
-	rm -rf .venv .venv-minimum .venv-latest .venv-audit dist build *.egg-info
+	rm -rf .venv .venv-minimum .venv-latest .venv-audit dist build site *.egg-info

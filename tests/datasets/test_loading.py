@@ -148,6 +148,7 @@ def test_missing_files_are_named_with_size_and_place(tmp_path: Path) -> None:
     with pytest.raises(DatasetError) as caught:
         load_dataset("cora", root)
     message = str(caught.value)
+    assert message.startswith("cora is not here and cannot be downloaded (no connection")
     for file in DATASETS["cora"].files:
         assert f"{Path(file.path).name} ({file.size:,} bytes)" in message
     assert str(root / "planetoid" / "Cora" / "raw") in message
@@ -158,7 +159,7 @@ def test_missing_files_are_named_with_size_and_place(tmp_path: Path) -> None:
 
 def test_an_unwritable_root(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DatasetError, match=r"roman_empire.npz \(20,401,489 bytes\).*not writable"):
+    with pytest.raises(DatasetError, match=r"not writable.*roman_empire.npz \(20,401,489 bytes\)"):
         load_dataset("roman-empire", tmp_path / "file" / "root")
     with pytest.raises(DatasetError, match="is a file; name a folder"):
         load_dataset("roman-empire", tmp_path / "file")
@@ -184,7 +185,7 @@ def test_an_unknown_name_gets_the_nearest(wrong: str, right: str) -> None:
 
 
 def test_an_unknown_name_like_no_other_gets_the_list() -> None:
-    with pytest.raises(DatasetError, match=r"choose one of actor, .*builtin"):
+    with pytest.raises(DatasetError, match=r"choose from actor, .*builtin"):
         load_dataset("zzz")
 
 
