@@ -91,7 +91,7 @@ def fetch_missing(spec: DatasetSpec, root: Path) -> None:
         obstacle = _download(spec, spec.source, root, missing)
     if obstacle is not None:
         raise DatasetError(
-            f"{spec.name} is not here and cannot be downloaded ({obstacle}); copy its missing files "
+            f"{spec.name} is not here and cannot be downloaded ({obstacle}); copy its files "
             f"from {spec.source.url}, or name the folder that holds them as the data root (--root "
             f"or {ROOT_VARIABLE}); missing are {_listing(missing, root)}."
         )
