@@ -58,10 +58,11 @@ function known(value) {
 function dotRow(row, x, y, left, width, each) {
   const group = shape("g");
   const { mean, deviation } = momentsOf(row.values);
-  const lines = [
-    row.title,
-    `mean ${mean.toFixed(2)} over ${row.values.length} ${each}${row.values.length > 1 ? "s" : ""}`,
-  ];
+  const several = row.values.length > 1,
+    lines = [
+      row.title,
+      several ? `mean ${mean.toFixed(2)} over ${row.values.length} ${each}s` : mean.toFixed(2),
+    ];
   if (row.values.length > 1) lines.push(`standard deviation ${deviation.toFixed(2)}`);
   if (known(row.own)) lines.push(`the model on this page ${row.own.toFixed(2)}`);
   if (known(row.paper))
