@@ -257,3 +257,14 @@ def test_nearly_all_is_not_all(browser, tmp_path):
     )
     assert tiles[1] == ">99.9 %"
     assert browser.text("#story-sentence").startswith("One of 2,000 nodes is wrong; ")
+
+
+def test_predictions_are_read_without_scrolling(browser, demo):
+    path, evidence = demo
+    for width in (PHONE, 1101, 1280):
+        browser.open(path, f"#node={evidence.nodes[0]}", width)
+        room = browser.run(
+            "const box = document.getElementById('readout');"
+            "return [box.scrollWidth, box.clientWidth]"
+        )
+        assert room[0] <= room[1], width
