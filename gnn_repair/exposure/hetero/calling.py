@@ -44,14 +44,14 @@ def typed_call(
     known = node_type or _only(_labelled(data, counts))
     whole = _whole_call(model, data, forward, known)
     chosen = known or _by_output(whole(), counts, _labelled(data, counts))
+    labels = (typed_field(data, "y") or {}).get(chosen)
+    classes = count_classes_of(labels, counts[chosen])
     call = replace(
         whole,
-        run=lambda: _of_type(whole(), chosen, counts),
+        run=lambda: _of_type(whole(), chosen, counts, classes),
         text=f"{whole.text}; logits of {chosen!r}",
     )
-    labels = (typed_field(data, "y") or {}).get(chosen)
-    graph = TypedGraph(counts, edges_of(data), chosen)
-    return TypedCall(call, graph, count_classes_of(labels, graph.nodes))
+    return TypedCall(call, TypedGraph(counts, edges_of(data), chosen), classes)
 
 
 def _whole_call(
@@ -110,11 +110,21 @@ def _first_tensor(output: Any) -> Tensor | None:
     return next((one for one in several if isinstance(one, Tensor)), None)
 
 
-def _of_type(output: Any, node_type: str, counts: Mapping[str, int]) -> Any:
-    """What a model's output says of one type; what is not by type is left as it is."""
+def _of_type(output: Any, node_type: str, counts: Mapping[str, int], classes: int | None) -> Any:
+    """What a model's output says of one type; what is not by type is left as it is.
+
+    Of several things in a tuple, such as logits beside embeddings of every type, the one with a
+    column a class, else the first.
+    """
     said = _said(output, counts)
     if said is None:
         return output
+    if isinstance(output, tuple | list):
+        told = [_about(one, node_type, counts) for one in output]
+        known = [one for one in told if one is not None]
+        wide = [one for one in known if one.dim() == 2 and one.shape[1] == classes]
+        if known:
+            return (wide or known)[0]
     if said.get(node_type) is None:
         spoken = [kind for kind, value in said.items() if value is not None]
         raise InputError(
@@ -122,3 +132,11 @@ def _of_type(output: Any, node_type: str, counts: Mapping[str, int]) -> Any:
             "another node_type=, or pass data in which messages reach that type"
         )
     return said[node_type]
+
+
+def _about(one: Any, node_type: str, counts: Mapping[str, int]) -> Tensor | None:
+    """What one part of an output says of a type's nodes, a row each."""
+    value = one.get(node_type) if isinstance(one, Mapping) else one
+    if not isinstance(value, Tensor) or not value.is_floating_point() or not value.dim():
+        return None
+    return value if len(value) == counts[node_type] else None
