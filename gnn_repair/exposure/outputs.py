@@ -36,7 +36,7 @@ def infer_outputs(data: Any, columns: int, nodes: int) -> Outputs:
     """What the labels of data say that the outputs are; classes where they say nothing.
 
     Zeros and ones (and −1 for unknown), one column an output and not one of them a row, are labels;
-    other real numbers, and whole ones of a single output that are no two classes, are values.
+    other real numbers are values.
 
     Args:
         data: the graph.
@@ -65,11 +65,9 @@ def _inferred_of_one(known: Tensor, columns: int) -> Outputs:
     """What one number a node says, of a model with so many outputs."""
     if known.is_floating_point() and bool((known != known.round()).any()):
         return "values"  # no class is called so
-    if columns > 1 or bool(((known == 0) | (known == 1)).all()):
-        return "classes"
-    # A single output tells two classes apart; −1 is a class that is not known.
-    unknown = not known.is_floating_point()
-    return "classes" if unknown and bool((known.abs() <= 1).all()) else "values"
+    # Whole numbers in a whole type are classes, even of a single logit: one against the rest.
+    classes = columns > 1 or not known.is_floating_point()
+    return "classes" if classes or bool(((known == 0) | (known == 1)).all()) else "values"
 
 
 def require_outputs(exposure: Any, *wanted: str) -> None:

@@ -199,7 +199,7 @@ def with_unknown(columns):
         (5, with_unknown(5), "labels"),
         (5, with_unknown(5).long(), "labels"),
         (5, several(5) * 2 - 1, "values"),  # no zero among them: what −1 says is not clear
-        (1, torch.arange(NODES) % 9, "values"),
+        (1, torch.arange(NODES) % 9, "classes"),  # one against the rest
         (1, torch.arange(NODES) % 9 * 1.0, "values"),
         (1, torch.arange(NODES) % 2, "classes"),
         (1, torch.arange(NODES).unsqueeze(1) % 2 * 1.0, "classes"),
