@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Batch, HeteroData
 
-from gnn_repair.errors import InputError
+from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.hetero.arguments import typed_arguments
 from gnn_repair.exposure.hetero.graph import (
     TypedGraph,
@@ -42,7 +42,8 @@ def typed_call(
     if node_type is not None:
         check_type(node_type, counts)
     known = node_type or _only(_labelled(data, counts))
-    whole = _whole_call(model, data, forward, known)
+    plain = _whole_call(model, data, forward, known)
+    whole = replace(plain, run=lambda: _of_nodes(plain(), data, counts))
     chosen = known or _by_output(whole(), counts, _labelled(data, counts))
     labels = (typed_field(data, "y") or {}).get(chosen)
     classes = count_classes_of(labels, counts[chosen])
@@ -61,6 +62,20 @@ def _whole_call(
         return Invocation(lambda: forward(model, data), "given by forward=")
     arguments, text = typed_arguments(model, data, node_type)
     return Invocation(lambda: model(**arguments()), text)
+
+
+def _of_nodes(output: Any, data: Any, counts: Mapping[str, int]) -> Any:
+    """The output, unless it has a row for every graph of a batch."""
+    graphs = getattr(data, "num_graphs", None) if isinstance(data, Batch) else None
+    first = _first_tensor(output) if _said(output, counts) is None else None
+    rows = len(first) if first is not None and first.dim() else None
+    if rows is not None and rows == graphs and rows not in counts.values():
+        raise ExposureRefused(
+            f"the model gives a row for each of the {graphs} graphs of a batch with several node "
+            "types, and only graphs of one node type are exposed as a whole; bring all types to "
+            "one width and classify data.to_homogeneous()"
+        )
+    return output
 
 
 def _labelled(data: Any, counts: Mapping[str, int]) -> list[str]:

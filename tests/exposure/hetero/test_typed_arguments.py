@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch_geometric.data import HeteroData
-from torch_geometric.nn import HeteroConv, SAGEConv
+from torch_geometric.data import Batch, HeteroData
+from torch_geometric.nn import HeteroConv, SAGEConv, global_mean_pool
 from typed_models import SIZES, build, graph
 
 from gnn_repair import expose
-from gnn_repair.errors import InputError
+from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.hetero.arguments import typed_arguments
 from gnn_repair.exposure.hetero.graph import counts_of, edges_of, typed_tensors
 
@@ -153,3 +153,21 @@ def test_logits_beside_embeddings_of_every_type(logits_first: bool, labels: bool
     exposure = expose(model, data)
     assert exposure.outputs == ("labels" if labels else "classes")
     torch.testing.assert_close(exposure.frozen_logits[0], told, rtol=1e-6, atol=1e-6)
+
+
+def test_whole_graphs_of_several_types_are_refused_by_name() -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(6, 2)
+
+        def forward(self, data: Any) -> Any:
+            return self.head(global_mean_pool(data["paper"].x.float(), data["paper"].batch))
+
+    graphs = [graph(seed) for seed in range(4)]
+    batch = Batch.from_data_list(graphs)
+    for node_type in (None, "paper"):
+        with pytest.raises(ExposureRefused, match="a row for each of the 4 graphs of a batch with"):
+            expose(Whole(), batch, node_type=node_type)
+    with pytest.raises(InputError, match="data is 4 graphs of several node types, which are expos"):
+        expose(Whole(), graphs)
