@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.nn import GCNConv, GINConv, HeteroConv, SAGEConv
+from torch_geometric.nn import GCNConv, GINConv, HGTConv, SAGEConv
 from torch_geometric.utils import degree
 
 import gnn_repair as gr
@@ -222,11 +222,9 @@ def test_relations_that_are_empty_at_first_do_not_decide_about_others():
     class Deep(nn.Module):
         def __init__(self):
             super().__init__()
-            kinds = ("author", "writes", "paper"), ("paper", "cites", "paper")
-            self.first, self.last = (
-                HeteroConv({kind: SAGEConv((WIDTH, WIDTH), WIDTH) for kind in kinds})
-                for _ in range(2)
-            )
+            kinds = [("author", "writes", "paper"), ("paper", "cites", "paper")]
+            layout = ["paper", "author"], kinds
+            self.first, self.last = (HGTConv(WIDTH, WIDTH, layout) for _ in range(2))
             self.head = nn.Linear(WIDTH, CLASSES)
 
         def forward(self, x_dict, edge_index_dict):
