@@ -291,10 +291,11 @@ class Finder:
         """Largest relative difference between a site's value and the mixtures said to make it."""
         value = self.trace.values[site]
         made = torch.zeros_like(value)
+        size = max(float(value.abs().max()), torch.finfo(value.dtype).tiny)
         for mixture in mixtures:
             if mixture.site == site:
                 made[:, mixture.block] += mixture.value(mixture.coefficients)
-        size = max(float(value.abs().max()), torch.finfo(value.dtype).tiny)
+                size = max(size, mixture.reach)  # messages may cancel, as centred ones do
         return float((made - value).abs().max()) / size
 
 

@@ -41,6 +41,8 @@ class Reading:
     """Whether a zero stands before the outputs: one logit z a node as the two classes (0, z), or
     labels and values beside their anchor (:mod:`gnn_repair.exposure.outputs`)."""
     outputs: Outputs = "classes"
+    single: bool = False
+    """Whether the numbers of the only row come without an axis for rows."""
     text: str = ""
     """What was read, in words that follow the call."""
 
@@ -48,6 +50,7 @@ class Reading:
         """The logits [N, C]."""
         inner = output if isinstance(output, tuple | list) else _fields(output)
         tensor: Tensor = output if self.place is None else inner[self.place]
+        tensor = tensor.reshape(1, -1) if self.single else tensor
         return two_classes(tensor) if self.binary else tensor
 
     def finished(self, exposure: Exposure | TailedExposure) -> Exposure | TailedExposure:
@@ -133,6 +136,9 @@ def read_output(
             f"the model returns {_kind(output)} instead of a tensor of logits; {NAMED}"
         )
     nodes = nodes or (found[0][1].shape[0] if found[0][1].dim() else 0)
+    single = nodes == 1 and isinstance(output, Tensor) and output.dim() < 2
+    if single:
+        found = [(None, found[0][1].reshape(1, -1))]
     rows = [(k, v) for k, v in found if v.dim() in (1, 2) and v.shape[0] == nodes]
     if not rows:
         shape = list(found[0][1].shape)
@@ -144,6 +150,7 @@ def read_output(
     chosen = [(k, v) for k, v in wide if k in LOGITS] or wide or rows
     if len(chosen) > 1 and classes is not None:
         chosen = [(k, v) for k, v in chosen if v.shape[-1] == classes] or chosen
+    chosen = _without_softmaxes(chosen)
     if len(chosen) > 1:
         listed = ", ".join(f"{_named(k)} {list(v.shape)}" for k, v in chosen)
         raise InputError(
@@ -154,7 +161,30 @@ def read_output(
     columns = logits.shape[1] if logits.dim() == 2 else 1
     kind = outputs or infer_outputs(data, columns, nodes)
     anchored = not wide or kind != "classes"
-    return Reading(key, anchored, kind, _words(output, key, not wide, kind, outputs is None))
+    words = _words(output, key, not wide, kind, outputs is None)
+    return Reading(key, anchored, kind, single, words)
+
+
+SAME = 1e-4
+"""How far a (log-)softmax may be from that of the logits beside it: above what float32 rounds,
+below any other output by chance."""
+
+
+def _without_softmaxes(found: list[tuple[Any, Tensor]]) -> list[tuple[Any, Tensor]]:
+    """Of logits and their own softmax or log_softmax, which say the same, the logits alone."""
+    for key, logits in found:
+        if logits.dim() != 2 or not bool(torch.isfinite(logits).all()):
+            continue
+        made = (logits.log_softmax(1), logits.softmax(1))
+        others = [(k, v) for k, v in found if k != key]
+        if others and all(any(_close(v, one) for one in made) for _, v in others):
+            return [(key, logits)]
+    return found
+
+
+def _close(left: Tensor, right: Tensor) -> bool:
+    same = left.shape == right.shape
+    return same and torch.allclose(left.to(right.dtype), right, rtol=SAME, atol=SAME)
 
 
 def tensors_of(output: Any) -> Iterator[tuple[Any, Tensor]]:

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.fx import GraphModule
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.models.rev_gnn import InvertibleModule
 
@@ -143,3 +144,13 @@ def forget_propagations(model: nn.Module) -> bool:
                 setattr(module, name, None)
                 module.cached = False
     return kept
+
+
+def changing(model: nn.Module) -> str:
+    """What to say of a model whose logits are others in every run."""
+    told = "the model's logits change from run to run in evaluation mode; make its dropout and "
+    told += "sampling depend on self.training"
+    if any(isinstance(module, GraphModule) for module in model.modules()):
+        told += " (to_hetero and other tracing write training=True into F.dropout for good: use "
+        told += "nn.Dropout in the model that is traced)"
+    return told

@@ -108,7 +108,8 @@ def two_classes_in_logits(
 ) -> Exposure | TailedExposure:
     """The two classes (0, z) where the model gives one probability σ(z) a row.
 
-    Of (0, σ(z)) the second class would always win; its user predicts it where σ(z) exceeds ½.
+    Of (0, σ(z)) the second class would always win; its user predicts it where σ(z) exceeds ½. One
+    column of a softmax of two is the sigmoid of their difference.
     """
     from gnn_repair.exposure.tails import logit_form as form
     from gnn_repair.exposure.tails.tailed import TailedExposure
@@ -116,10 +117,9 @@ def two_classes_in_logits(
     if not isinstance(exposure, TailedExposure):
         return exposure
     second = torch.ones(1, dtype=torch.long, device=exposure.frozen_logits.device)
-    one = extended(exposure.tail, second)
-    if not form.ends_in_sigmoid(one):
+    logit = form.logit_tail(extended(exposure.tail, second))
+    if logit is None:
         return exposure
-    logit = form.without_sigmoid(one)
     aggregate = replace(exposure.aggregate, called=exposure.aggregate.called + form.TAKEN_OFF)
     weight = exposure.frozen_logits.new_tensor([[0.0], [1.0]])
     beside_zero = Affine((len(logit.operations),), weight, torch.zeros_like(weight[:, 0]))

@@ -37,10 +37,16 @@ def batches_of(data: Any) -> list[Any] | None:
 
 def as_batch(data: Any, model: nn.Module) -> Any:
     """A graph alone as a batch of one, where the model's forward asks for a batch vector."""
-    if not isinstance(data, Data) or isinstance(data, Batch) or data.get("batch") is not None:
-        return data
     asked = any(p.name in BATCHES and p.required for p in parameters_of(model))
-    return Batch.from_data_list([data]) if asked else data
+    alone = batch_of_one(data) if asked else None
+    return data if alone is None else alone
+
+
+def batch_of_one(data: Any) -> Any | None:
+    """A graph alone as a batch of one; None where it is no graph, or a batch already."""
+    if not isinstance(data, Data) or isinstance(data, Batch) or data.get("batch") is not None:
+        return None
+    return Batch.from_data_list([data])
 
 
 def _of_loader(loader: DataLoader[Any]) -> list[Any]:

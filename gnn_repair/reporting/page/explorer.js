@@ -270,6 +270,7 @@ function openExplorer(run) {
   navigatePlane(
     () => (drawn ? { frame: drawn.frame, home: drawn.home } : {}),
     (edges, fit = state.fit) => {
+      if (edges && !isFrame(edges)) return; // As close, or as far away, as numbers go.
       Object.assign(state, { edges, fit });
       redrawPlane();
     },

@@ -122,7 +122,7 @@ function drawTerms(node, state, whatIf, onMove) {
     for (const [k, { input, output }] of sliders) {
       const share = whatIf.lambda[k] / node.mass[node.group[k]];
       if (document.activeElement !== input) input.value = share;
-      output.textContent = percent(share);
+      output.textContent = shareWords(share);
     }
     if (state.weighting === "what_if") for (const refresh of live) refresh();
   };
@@ -165,6 +165,11 @@ function termHead(columns, state, sorted) {
   return element("thead", {}, row);
 }
 
+// A share that is there is not written as none.
+function shareWords(share) {
+  return share > 0 && share < 5e-4 ? "<0.1 %" : percent(share);
+}
+
 function termRow(node, k, columns, whatIf, sliders, live, onMove) {
   const group = node.group[k],
     [low, high] = node.bounds[group],
@@ -183,7 +188,7 @@ function termRow(node, k, columns, whatIf, sliders, live, onMove) {
   input.value = share;
   // Moving one slider moves others: what is announced is the mixture, once.
   const output = element("output", { "aria-live": "off" });
-  output.textContent = percent(share);
+  output.textContent = shareWords(share);
   if (!node.run.tail) sliders.set(k, { input, output });
   const row = element(
     "tr",
