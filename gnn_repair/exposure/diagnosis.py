@@ -125,7 +125,7 @@ def _whole_fault(watch: Watch, call: Call, value: Tensor, change: Tensor, moved:
 def _fault(three: list[list[Tensor]], moved: Tensor) -> str:
     """What is wrong with tensors seen at a value, above it and below it; empty: nothing."""
     for middle, up, down in zip(*three, strict=False):
-        if not (middle.shape == up.shape == down.shape):
+        if not middle.dim() or not (middle.shape == up.shape == down.shape):
             continue
         # Half precision has three decimals.
         limit = EXACT[middle.dtype] * AFFINE_SLACK if middle.dtype in EXACT else 1e-3

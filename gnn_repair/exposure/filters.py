@@ -95,6 +95,8 @@ def chained(watch: Watch, trace: Trace, limit: float) -> list[Hop]:
 def find_filter(watch: Watch, trace: Trace, hops: list[Hop], limit: float) -> FoundFilter | None:
     """The longest end of a chain of hops that is a filter; None: there is none."""
     while len(hops) > 1:
+        if not any(hop.inputs for hop in hops):
+            return None  # side by side, such as relations: each is an aggregation of its own
         if started := _started(hops, limit):
             return _found(watch, trace, started, limit)
         hops = [_later(hop, 1) for hop in hops[1:]]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import DirGNNConv, MessagePassing
 
 from gnn_repair.backbones import Frozen
-from gnn_repair.errors import ExposureRefused, InputError
+from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
 from gnn_repair.exposure.assembly import Words, assemble
 from gnn_repair.exposure.certification import certify
 from gnn_repair.exposure.diagnosis import reason, why_rows
@@ -23,20 +23,22 @@ from gnn_repair.exposure.model_call import Forward, check_expected, one_graph
 from gnn_repair.exposure.model_on_data import ModelOnData, on_data
 from gnn_repair.exposure.model_output import check_numbers, read_output
 from gnn_repair.exposure.model_state import (
+    changing,
     forget_propagations,
     lazy_parameters,
     refuse_compiled,
     refuse_untrained,
     resting,
 )
-from gnn_repair.exposure.outputs import Outputs, check_outputs, without_anchor
-from gnn_repair.exposure.pooling.batches import as_batch, batches_of
+from gnn_repair.exposure.outputs import Outputs, check_outputs
+from gnn_repair.exposure.pooling.batches import as_batch, batch_of_one, batches_of
 from gnn_repair.exposure.pooling.from_model import Wanted, expose_again, expose_pooled
 from gnn_repair.exposure.pooling.joining import joined
 from gnn_repair.exposure.probes import EXACT, deviation
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sampled import of_subgraph
 from gnn_repair.exposure.tails.from_model import expose_tailed
+from gnn_repair.exposure.tails.logit_form import TAKEN_OFF
 from gnn_repair.exposure.tails.model_replay import replay_of
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
@@ -111,6 +113,8 @@ def expose(
         if expected is not None:
             _check_members(expected, exposure)
         return exposure
+    if isinstance(model, type):
+        raise InputError(f"model is the class {model.__name__}; pass a trained instance of it")
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; pass a torch module or a Frozen")
     model = _unwrapped(model)
@@ -120,10 +124,37 @@ def expose(
         calling = (forward, node_type)
         return _expose_batches(model, batches, hops, calling, tolerance, expected, outputs)
     data = one_graph(batches[0] if batches else data, model, forward)
-    data = data if forward is not None else as_batch(data, model)
     lazy = lazy_parameters(model)
+    probing = partial(
+        _expose_graph, model, lazy=lazy, calling=(forward, node_type), hops=hops,
+        tolerance=tolerance, expected=expected, outputs=outputs,
+    )  # fmt: skip
+    try:
+        return probing(data if forward is not None else as_batch(data, model))
+    except InputError as error:
+        raised = error.__cause__ is not None and forward is None
+        alone = batch_of_one(data) if raised else None
+        if alone is None:
+            raise
+        try:  # a graph alone, and the model reads its batch vector
+            return probing(alone)
+        except GnnRepairError:
+            raise error from error.__cause__
+
+
+def _expose_graph(
+    model: nn.Module,
+    data: Any,
+    *,
+    lazy: Any,
+    calling: tuple[Forward | None, str | None],
+    hops: str,
+    tolerance: float | None,
+    expected: Any,
+    outputs: Outputs | None,
+) -> Exposure | TailedExposure:
     with resting(model), torch.no_grad():
-        subject = on_data(model, data, forward, node_type)
+        subject = on_data(model, data, *calling)
         if lazy:
             subject.call()
             refuse_untrained(model, lazy)
@@ -163,6 +194,8 @@ def _expose_batches(
     if expected is not None:
         told = exposure.frozen_logits[0].float()
         binary = told.shape[1] == 2 and not bool(told[:, 0].any())  # (0, z) of one logit z
+        if TAKEN_OFF in exposure.called:  # and what is expected are the model's probabilities
+            told = told.sigmoid() if not binary else told.sigmoid() * told.new_tensor([0.0, 1.0])
         check_expected(expected, told, binary, exposure.called, noun="graph")
     return exposure
 
@@ -227,7 +260,7 @@ def expose_probing(
         if not finding.mixtures:
             tailed = expose_tailed(watch, trace, finding.nodewise, words, tolerance)
             finding.replay = tailed.replay if replayed else None
-            return (without_anchor(tailed, read.outputs) if anchored else tailed), finding
+            return read.finished(tailed), finding
         # Earlier layers' arguments are large and of no further use.
         trace.calls = [made for made in trace.calls if made.site in finding.tails]
         exposure, order = assemble(finding.mixtures, finding.tails, logits, words)
@@ -237,7 +270,7 @@ def expose_probing(
     _check_residual(residual, tolerance, logits, finding)
     # Not yet seen by anybody, and validated a moment ago: no need to build it anew.
     object.__setattr__(exposure, "residual", residual)
-    return (without_anchor(exposure, read.outputs) if anchored else exposure), finding
+    return read.finished(exposure), finding
 
 
 def words_of(
@@ -290,10 +323,7 @@ def _check_repeatable(
             "a convolution's cached propagation gives other logits than this graph does; "
             "pass the data it was cached on, or clear the cache"
         )
-    raise ExposureRefused(
-        "the model's logits change from run to run in evaluation mode; make its dropout and "
-        "sampling depend on self.training"
-    )
+    raise ExposureRefused(changing(model))
 
 
 def _check_residual(

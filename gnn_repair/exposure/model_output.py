@@ -6,17 +6,28 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.model_arguments import field, field_names
-from gnn_repair.exposure.outputs import Outputs, infer_outputs
+from gnn_repair.exposure.outputs import (
+    Outputs,
+    infer_outputs,
+    two_classes_in_logits,
+    without_anchor,
+)
+
+if TYPE_CHECKING:
+    from gnn_repair.exposure.tails.tailed import TailedExposure
+    from gnn_repair.exposure.value import Exposure
 
 LOGITS = ("logits", "logit", "y_pred", "scores")
 """Names of an output that say what it is."""
+TWO_CLASSES = "as the two classes (0, z)"
+"""Said of a model's call where it gives one logit a row."""
 NAMED = "pass forward=lambda model, data: ... that returns the logits"
 
 
@@ -30,6 +41,8 @@ class Reading:
     """Whether a zero stands before the outputs: one logit z a node as the two classes (0, z), or
     labels and values beside their anchor (:mod:`gnn_repair.exposure.outputs`)."""
     outputs: Outputs = "classes"
+    single: bool = False
+    """Whether the numbers of the only row come without an axis for rows."""
     text: str = ""
     """What was read, in words that follow the call."""
 
@@ -37,7 +50,14 @@ class Reading:
         """The logits [N, C]."""
         inner = output if isinstance(output, tuple | list) else _fields(output)
         tensor: Tensor = output if self.place is None else inner[self.place]
+        tensor = tensor.reshape(1, -1) if self.single else tensor
         return two_classes(tensor) if self.binary else tensor
+
+    def finished(self, exposure: Exposure | TailedExposure) -> Exposure | TailedExposure:
+        """The exposure of what was read, from that of what this gives."""
+        if self.outputs != "classes":
+            return without_anchor(exposure, self.outputs)
+        return two_classes_in_logits(exposure) if self.binary else exposure
 
 
 def two_classes(logit: Tensor) -> Tensor:
@@ -66,7 +86,9 @@ def count_classes(data: Any, nodes: int | None) -> int | None:
 
 
 def count_classes_of(y: Any, nodes: int | None) -> int | None:
-    """How many classes labels have, if they are one whole number for each of the nodes."""
+    """How many classes or labels there are, if nodes have one number each, or a column a label."""
+    if isinstance(y, Tensor) and y.dim() == 2 and len(y) == nodes and y.shape[1] > 1:
+        return y.shape[1]
     if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.shape != (nodes,) or not nodes:
         return None
     return int(y.max()) + 1
@@ -116,6 +138,9 @@ def read_output(
             f"the model returns {_kind(output)} instead of a tensor of logits; {NAMED}"
         )
     nodes = nodes or (found[0][1].shape[0] if found[0][1].dim() else 0)
+    single = nodes == 1 and isinstance(output, Tensor) and output.dim() < 2
+    if single:
+        found = [(None, found[0][1].reshape(1, -1))]
     rows = [(k, v) for k, v in found if v.dim() in (1, 2) and v.shape[0] == nodes]
     if not rows:
         shape = list(found[0][1].shape)
@@ -127,6 +152,7 @@ def read_output(
     chosen = [(k, v) for k, v in wide if k in LOGITS] or wide or rows
     if len(chosen) > 1 and classes is not None:
         chosen = [(k, v) for k, v in chosen if v.shape[-1] == classes] or chosen
+    chosen = _without_softmaxes(chosen)
     if len(chosen) > 1:
         listed = ", ".join(f"{_named(k)} {list(v.shape)}" for k, v in chosen)
         raise InputError(
@@ -137,7 +163,30 @@ def read_output(
     columns = logits.shape[1] if logits.dim() == 2 else 1
     kind = outputs or infer_outputs(data, columns, nodes)
     anchored = not wide or kind != "classes"
-    return Reading(key, anchored, kind, _words(output, key, not wide, kind, outputs is None))
+    words = _words(output, key, not wide, kind, outputs is None)
+    return Reading(key, anchored, kind, single, words)
+
+
+SAME = 1e-4
+"""How far a (log-)softmax may be from that of the logits beside it: above what float32 rounds,
+below any other output by chance."""
+
+
+def _without_softmaxes(found: list[tuple[Any, Tensor]]) -> list[tuple[Any, Tensor]]:
+    """Of logits and their own softmax or log_softmax, which say the same, the logits alone."""
+    for key, logits in found:
+        if logits.dim() != 2 or not bool(torch.isfinite(logits).all()):
+            continue
+        made = (logits.log_softmax(1), logits.softmax(1))
+        others = [(k, v) for k, v in found if k != key]
+        if others and all(any(_close(v, one) for one in made) for _, v in others):
+            return [(key, logits)]
+    return found
+
+
+def _close(left: Tensor, right: Tensor) -> bool:
+    same = left.shape == right.shape
+    return same and torch.allclose(left.to(right.dtype), right, rtol=SAME, atol=SAME)
 
 
 def tensors_of(output: Any) -> Iterator[tuple[Any, Tensor]]:
@@ -174,7 +223,7 @@ def _words(output: Any, key: Any, binary: bool, kind: str, inferred: bool) -> st
     text = "" if key is None else f"; logits are {_named(key)} of its {count}"
     if kind != "classes":
         return f"{text}; its outputs are {kind}" + ", as data.y says" * inferred
-    return text + ("; its one logit z a node as the two classes (0, z)" if binary else "")
+    return text + (f"; its one logit z a node {TWO_CLASSES}" if binary else "")
 
 
 def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:

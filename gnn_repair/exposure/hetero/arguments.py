@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -29,10 +29,18 @@ ASK = "pass forward=lambda model, data: ... to say how the model is called"
 
 
 def typed_arguments(
-    model: nn.Module, data: Any, node_type: str | None
+    model: nn.Module, data: Any, node_type: str | None, leave: Sequence[str] = ()
 ) -> tuple[Callable[[], dict[str, Any]], str]:
-    """The arguments of every run, made anew since models write into what they get, and in words."""
-    finder = _Finder(data, node_type, parameters_of(model))
+    """The arguments of every run, made anew since models write into what they get, and in words.
+
+    Args:
+        model: the model.
+        data: the graph.
+        node_type: the type that is classified, if known.
+        leave: parameters that the caller has values for.
+    """
+    asked = [p for p in parameters_of(model) if p.name not in leave]
+    finder = _Finder(data, node_type, asked)
     found = {p.name: finder.find(place, p) for place, p in enumerate(finder.parameters)}
     missing = [p.name for p in finder.parameters if p.required and found[p.name] is None]
     if missing:

@@ -17,11 +17,15 @@ from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
 from gnn_repair.exposure.argument_choice import choose_arguments
+from gnn_repair.exposure.hetero.arguments import typed_arguments
+from gnn_repair.exposure.hetero.graph import Relation, is_typed
 from gnn_repair.exposure.links.gathers import Gathers
 from gnn_repair.exposure.model_call import Forward, Invocation
 
 LINK = re.compile(r"edge_label_index|link|pair|(label|target|query|pred|pos)_?edge")
 """Names of a forward's parameter for the links to predict."""
+SAMPLED = re.compile(r"^neg|negative")
+"""Names of a parameter for links that are sampled and are none."""
 INDEX = re.compile(r"edge|index|link|pair")
 """Names of a decoder's second parameter when it looks the ends up itself."""
 SAY = "pass the encoder, and decoder=lambda z, links: ... that gives one logit a link"
@@ -77,6 +81,8 @@ def _column(out: Any, count: int) -> Tensor:
         out = out[0]
     if not isinstance(out, Tensor) or not out.is_floating_point():
         raise InputError(f"the decoder gives {type(out).__name__}, not one logit a link; {SAY}")
+    if tuple(out.shape) == (count, 2):  # of the two classes "no link" and "link"
+        return out[:, 1:] - out[:, :1]
     if out.numel() != count or out.shape[:1] != (count,):
         raise InputError(
             f"the decoder gives a tensor of shape {list(out.shape)} for {count} links; {SAY}"
@@ -85,49 +91,92 @@ def _column(out: Any, count: int) -> Tensor:
 
 
 def link_call(
-    model: nn.Module, data: Any, decoder: Decoder | None, forward: Forward | None
+    model: nn.Module,
+    data: Any,
+    decoder: Decoder | None,
+    forward: Forward | None,
+    relation: Relation | None = None,
 ) -> LinkCall:
-    """How this model is asked about links."""
+    """How this model is asked about links.
+
+    Args:
+        model: the model.
+        data: what it runs on.
+        decoder: what gives logits, where the model is an encoder alone.
+        forward: how the encoder is called.
+        relation: of what the links are, in a graph of several node types.
+    """
     has = [hasattr(model, name) for name in ("encode", "decode")]
     if decoder is None and not all(has):
         if forward is not None:
             raise InputError(
                 f"forward= says how an encoder is called, and no decoder is there; {SAY}"
             )
-        return _whole(model, data)
+        return _whole(model, data, relation)
     encode, text = _encoder(model, data, forward, all(has))
     score, words = _decoder(getattr(model, "decode", None) if decoder is None else decoder, encode)
     return LinkCall(model, encode, score, f"{text} and {words}")
 
 
-def _whole(model: nn.Module, data: Any) -> LinkCall:
-    """A model whose forward takes the links beside the graph."""
+def _whole(model: nn.Module, data: Any, relation: Relation | None) -> LinkCall:
+    """A model whose forward takes the links beside the graph, or in it."""
     try:
         names = list(inspect.signature(model.forward).parameters)
     except (TypeError, ValueError):
         names = []
     named = [name for name in names if LINK.search(name)]
     if not named:
-        raise InputError(
-            f"{type(model).__name__}'s forward takes {', '.join(names) or 'nothing'}, none of them "
-            f"links, and it has no encode and decode; {SAY}"
-        )
+        return _of_data(model, data, relation, names)
     given, text = _arguments(model, data, named[0])
 
     def score(_: Tensor | None, links: Tensor) -> Any:
-        return model(**{**given, named[0]: links})
+        # Where true and sampled links are taken apart, there are no sampled ones here.
+        none = {name: links.new_zeros(2, 0) for name in names if SAMPLED.search(name)}
+        return model(**{**given(), **none, named[0]: links})
 
     return LinkCall(model, None, score, f"{type(model).__name__}.{text}")
 
 
-def _arguments(module: nn.Module, data: Any, links: str) -> tuple[dict[str, Any], str]:
+def _of_data(
+    model: nn.Module, data: Any, relation: Relation | None, names: Sequence[str]
+) -> LinkCall:
+    """A model whose forward takes the graph, with the links in it."""
+    held = _links_in(data, relation)
+    if len(names) != 1 or held is None:
+        raise InputError(
+            f"{type(model).__name__}'s forward takes {', '.join(names) or 'nothing'}, none of them "
+            f"links, and it has no encode and decode; {SAY}"
+        )
+
+    def score(_: Tensor | None, links: Tensor) -> Any:
+        own = copy.copy(data)
+        (own if relation is None else own[relation])[held] = links
+        return model(own)
+
+    return LinkCall(model, None, score, f"{type(model).__name__}.forward({names[0]})")
+
+
+def _links_in(data: Any, relation: Relation | None) -> str | None:
+    """The name under which a graph holds links."""
+    store = data if relation is None else data[relation]
+    return "edge_label_index" if getattr(store, "edge_label_index", None) is not None else None
+
+
+def _arguments(
+    module: nn.Module, data: Any, links: str
+) -> tuple[Callable[[], dict[str, Any]], str]:
     """What a forward is called with beside its links, as ``expose`` would find it."""
     shown = copy.copy(data)
-    if getattr(shown, links, None) is None:
-        few = getattr(data, "edge_index", None)
-        setattr(shown, links, few[:, :1] if isinstance(few, Tensor) else None)
-    plan, text = choose_arguments(module, shown)
-    return {name: given.value for name, given in plan.items() if name != links}, text
+    none = [p for p in inspect.signature(module.forward).parameters if SAMPLED.search(p)]
+    if is_typed(data):
+        plan, text = typed_arguments(module, shown, None, (links, *none))
+        return plan, text
+    for name in (links, *none):
+        if getattr(shown, name, None) is None:
+            few = getattr(data, "edge_index", None)
+            setattr(shown, name, few[:, :1] if isinstance(few, Tensor) else None)
+    chosen, text = choose_arguments(module, shown)
+    return lambda: {name: given.value for name, given in chosen.items() if name != links}, text
 
 
 def _encoder(
@@ -137,10 +186,14 @@ def _encoder(
         return Invocation(lambda: forward(model, data), "given by forward="), "forward="
     call: Any = model.encode if methods else model
     shown = _signed(call, getattr(model, "encoder", None)) if methods else model
-    plan, text = choose_arguments(shown, data)
-    arguments = {name: given.value for name, given in plan.items()}
+    if is_typed(data):
+        fresh, text = typed_arguments(shown, data, None)
+    else:
+        plan, text = choose_arguments(shown, data)
+        arguments = {name: given.value for name, given in plan.items()}
+        fresh = arguments.copy
     text = text.replace("forward", "encode" if methods else "forward")
-    return Invocation(lambda: call(**arguments), text), text
+    return Invocation(lambda: call(**fresh()), text), text
 
 
 def _signed(method: Callable[..., Any], inner: Any) -> nn.Module:
@@ -163,8 +216,14 @@ def _decoder(
     names = [p.name for p in parameters]
     options = {"sigmoid": False} if "sigmoid" in names else {}
     rest = [p for p in parameters[2:] if p.default is p.empty and p.name not in options]
-    named = len(names) > 1 and INDEX.search(names[1])
-    by_rows = not named and not _looks_up(decoder, encode())
+    other = [p.name for p in rest if not INDEX.search(p.name) or p.name.endswith("type")]
+    if other:
+        raise InputError(
+            f"the decoder takes {other[0]!r}, too, which nothing here says for a link; pass the "
+            f"encoder, and decoder=lambda z, links: ... that hands it its {other[0]}"
+        )
+    named, z = len(names) > 1 and INDEX.search(names[1]), encode()
+    by_rows = not named and isinstance(z, Tensor) and not _looks_up(decoder, z)
 
     def score(z: Tensor | None, links: Tensor) -> Any:
         assert z is not None
@@ -185,7 +244,13 @@ def _looks_up(decoder: Decoder, z: Any) -> bool:
             decoder(z, links)
     except Exception:
         return False
-    return len(gathers.tables) == 2
+    if len(gathers.tables) == 2:
+        return True
+    try:
+        decoder(z[links[0]], z[links[1]])
+    except Exception:  # it takes z and links after all, and looks up no rows: refused by name
+        return True
+    return False
 
 
 def _parameters(decoder: Decoder, inside: Any) -> list[inspect.Parameter]:

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.certification import DRAWS, random_admissible
 from gnn_repair.exposure.from_model import expose_probing
+from gnn_repair.exposure.hetero.graph import Relation
 from gnn_repair.exposure.links.affine import affine_by_probing
 from gnn_repair.exposure.links.assembly import by_link, joined, link_mixture, rows_behind, split
 from gnn_repair.exposure.links.calls import Decoder, LinkCall, link_call
+from gnn_repair.exposure.links.questions import chosen_links, relation_of
 from gnn_repair.exposure.links.value import ENDS, LinkExposure
 from gnn_repair.exposure.model_call import Forward, one_graph
 from gnn_repair.exposure.model_on_data import on_data
@@ -50,6 +52,7 @@ def expose_links(
     forward: Forward | None = None,
     hops: Literal["paths", "last"] = "paths",
     tolerance: float | None = None,
+    relation: tuple[str, str, str] | None = None,
 ) -> LinkExposure:
     """Write a model's logit of every link as a mixture of the messages of one of its ends.
 
@@ -65,6 +68,8 @@ def expose_links(
         hops: as for :func:`expose`.
         tolerance: the largest certified residual to accept; 1e-5 for float32 models and 1e-12
             for float64 unless given.
+        relation: in a graph of several node types (HeteroData) the relation whose links are
+            predicted; not needed where only one holds ``edge_label_index``.
 
     Returns:
         The links, certified by running the model on randomly reweighted messages.
@@ -84,40 +89,21 @@ def expose_links(
         )
     refuse_compiled(model)
     data = one_graph(data, model, forward)
-    chosen = _links(data, links)
+    kind = relation_of(data, relation)
+    chosen = chosen_links(data, links, kind)
     with resting(model), torch.no_grad():
-        call = link_call(model, data, decoder, forward)
-        return _Exposing(call, data, chosen, ENDS.index(vary)).expose(hops, tolerance)
-
-
-def _links(data: Any, links: Any) -> Tensor:
-    links = getattr(data, "edge_label_index", None) if links is None else links
-    if not isinstance(links, Tensor):
-        kind = "missing" if links is None else f"a {type(links).__name__}"
-        raise InputError(f"links is {kind}; give a tensor [2, L] of source and target nodes")
-    if links.dim() != 2 or links.shape[0] != 2 or not links.shape[1]:
-        raise InputError(f"links has shape {list(links.shape)}; give [2, L], at least one link")
-    if links.dtype not in (torch.int64, torch.int32):
-        raise InputError(f"links holds {links.dtype}; give whole numbers, such as links.long()")
-    nodes = getattr(data, "num_nodes", None)
-    low, high = int(links.min()), int(links.max())
-    if low < 0 or (nodes is not None and high >= nodes):
-        raise InputError(f"links names node {low if low < 0 else high}, which does not exist")
-    same = (links[0] == links[1]).nonzero()
-    if same.numel():
-        first = int(same[0])
-        raise InputError(
-            f"link {first} joins node {int(links[0, first])} with itself: to reweight one end's "
-            "messages is to reweight the other's; leave it out"
-        )
-    return links.long()
+        call = link_call(model, data, decoder, forward, kind)
+        return _Exposing(call, data, chosen, ENDS.index(vary), kind).expose(hops, tolerance)
 
 
 class _Exposing:
     """One model's links on the way to their exposure."""
 
-    def __init__(self, call: LinkCall, data: Any, links: Tensor, end: int) -> None:
+    def __init__(
+        self, call: LinkCall, data: Any, links: Tensor, end: int, relation: Relation | None
+    ) -> None:
         self.call, self.data, self.links, self.end = call, data, links, end
+        self.node_type = None if relation is None else relation[2 * end]
         self.frozen, self.tables = call.run(links)
         self.z = None if call.encode is None else call.encode()
         self.nodes = self.tables[end].shape[0]
@@ -126,9 +112,8 @@ class _Exposing:
         self.fixed = self.tables[1 - end][behind[1 - end]]
 
     def expose(self, hops: str, tolerance: float | None) -> LinkExposure:
-        subject = on_data(
-            self.call.model, self.data, lambda *_: self.call.run(self.links)[1][self.end], None
-        )
+        table = self._table
+        subject = on_data(self.call.model, self.data, lambda *_: table(), self.node_type)
         encoder, finding = expose_probing(subject, hops, tolerance, outputs="values", replayed=True)
         assert finding.replay is not None
         embed: Replay = finding.replay
@@ -151,42 +136,62 @@ class _Exposing:
             found = replace(found, replay=run)
         return LinkExposure(replace(found, residual=residual), self.links, ENDS[self.end])
 
-    def scores(self, varied: Tensor, links: Tensor | None = None) -> Tensor:
-        """What the model says of links whose varied ends have these embeddings, [N + L, 1]."""
-        rows = [self.fixed.to(varied), self.fixed.to(varied)]
+    def _table(self) -> Tensor:
+        """The embeddings that the varied ends are looked up in."""
+        return self.call.run(self.links)[1][self.end]
+
+    def scores(self, varied: Tensor) -> Tensor:
+        """What the model says of links whose varied ends have these embeddings, a row each.
+
+        Args:
+            varied: [L, d] of the links, or [N + L, d] with what stands behind the nodes before.
+        """
+        few = len(varied) == self.links.shape[1]
+        fixed = (self.fixed[self.nodes :] if few else self.fixed).to(varied)
+        rows = [fixed, fixed]
         rows[self.end] = varied
-        return self.call.run(self.all_links, rows, self.z)[0]
+        return self.call.run(self.links if few else self.all_links, rows, self.z)[0]
 
     def _with_decoder(self, mixture: Exposure, before: TailGraph) -> Exposure | TailedExposure:
         """The mixture of logits where the rest is affine, else with a tail."""
-        embedding = self.tables[self.end][self.behind]
-        tail = joined(before, self._decoder(embedding))
+        tail = joined(before, self._decoder(self.tables[self.end][self.behind]))
         self.off = ends_in_sigmoid(tail)
         if self.off:
             tail = without_sigmoid(tail)
             mixture = replace(mixture, called=mixture.called + TAKEN_OFF)
         if is_affine(tail):
             return folded(mixture, tail, None)
-        everyone = torch.arange(mixture.num_nodes, device=embedding.device)
+        everyone = torch.arange(mixture.num_nodes, device=mixture.recipients.device)
         frozen = tail(mixture.frozen_logits[0], everyone).unsqueeze(0)
         return TailedExposure(mixture, tail, frozen)
 
     def _decoder(self, embedding: Tensor) -> TailGraph:
-        """What the model does to the varied end's embedding, the other end being fixed."""
+        """What the model does to the varied end's embedding, the other end being fixed.
+
+        The links alone are decoded, as many as their user gave: a decoder may know more of each.
+        """
+        count, own = self.links.shape[1], embedding[self.nodes :]
+        first = torch.arange(count, device=own.device)
+        behind = rows_behind(self.nodes, first)
         try:
-            with Tracer(embedding) as tracer:
-                logits = self.scores(embedding)
-            value, _ = tracer.builder.flat(tracer.output(logits))
+            followed = self._followed(own)
         except (ExposureRefused, Unfollowed) as refusal:
-            return affine_by_probing(self.scores, embedding, refusal)
-        steps = simplified(tracer.builder.operations, tracer.builder.widths, value)
-        followed = TailGraph(embedding.shape[1], tuple(steps))
-        if not any(isinstance(step, Opaque) for step in steps):
-            return followed
+            return by_link(affine_by_probing(self.scores, own, refusal), behind, count)
+        if not any(isinstance(step, Opaque) for step in followed.operations):
+            return by_link(followed, behind, count)
         try:  # what was not understood may still be affine
-            return affine_by_probing(self.scores, embedding, ExposureRefused("it is opaque"))
+            opaque = ExposureRefused("it is opaque")
+            return by_link(affine_by_probing(self.scores, own, opaque), behind, count)
         except ExposureRefused:
-            return followed
+            return self._followed(embedding)
+
+    def _followed(self, embedding: Tensor) -> TailGraph:
+        """The decoder's steps from these embeddings on."""
+        with Tracer(embedding) as tracer:
+            logits = self.scores(embedding)
+        value, _ = tracer.builder.flat(tracer.output(logits))
+        steps = simplified(tracer.builder.operations, tracer.builder.widths, value)
+        return TailGraph(embedding.shape[1], tuple(steps))
 
     def _certify(self, found: Exposure | TailedExposure, replay: _Replay) -> float:
         """Largest difference between the model run with reweighted messages and what was found."""
@@ -233,8 +238,10 @@ class _Replay:
         table = self.embed(coefficients)[:, 1:]
         owner = self.owner
         with torch.no_grad(), resting(owner.call.model):
-            varied = table[owner.behind].to(owner.tables[owner.end].dtype)
-            return owner.scores(varied)
+            varied = table[owner.links[owner.end]].to(owner.tables[owner.end].dtype)
+            told = owner.scores(varied)
+            # Nobody reads what stands behind the nodes.
+            return torch.cat([told.new_zeros(owner.nodes, 1), told])
 
     def __call__(self, coefficients: Tensor) -> Tensor:
         given = coefficients.reshape(-1).double().to(self.alpha.device)

@@ -26,9 +26,9 @@ from gnn_repair.exposure.model_output import (
     read_output,
     tensors_of,
 )
-from gnn_repair.exposure.model_state import forget_propagations
+from gnn_repair.exposure.model_state import changing, forget_propagations
 from gnn_repair.exposure.names import NodeNames
-from gnn_repair.exposure.outputs import Outputs, without_anchor
+from gnn_repair.exposure.outputs import Outputs
 from gnn_repair.exposure.pooling.finding import KnownPoolFinder, PoolFinder, graph_starts
 from gnn_repair.exposure.pooling.pool import PoolCall
 from gnn_repair.exposure.pooling.watch import PoolWatch
@@ -40,24 +40,54 @@ from gnn_repair.exposure.value import Exposure
 
 CHOOSING = (pool.TopKPooling, pool.SAGPooling, pool.EdgePooling, pool.ASAPooling, pool.PANPooling)
 """Layers after which rows are not the graph's nodes any more."""
-SORTING = (aggr.SortAggregation,)
+NO_SUMS: dict[tuple[type, ...], str] = {
+    (aggr.SortAggregation,): "orders the nodes of a graph and keeps the first",
+    (aggr.QuantileAggregation,): "takes a quantile of a graph's nodes",
+    (aggr.LSTMAggregation, aggr.GRUAggregation): "reads the nodes of a graph one after another",
+    (aggr.MLPAggregation,): "lays the nodes of a graph side by side",
+    (aggr.SetTransformerAggregation, aggr.GraphMultisetTransformer,
+     aggr.PatchTransformerAggregation): "lets the nodes of a graph attend to each other",
+    (pool.MemPooling,): "puts the nodes of a graph into clusters",
+}  # fmt: skip
+"""Aggregations of graphs that are no sums, and what they do."""
 ONLY = "only pools that are weighted sums of node vectors (sum, mean, attention) can be exposed"
 
 
 def graphs_told(data: Any, output: Any, nodes: int | None) -> int | None:
-    """How many graphs an output has rows for; None where it has a row per node."""
+    """How many graphs an output has rows for; None where it speaks of nodes.
+
+    Where it speaks of both (logits of graphs beside embeddings of nodes), labels decide, and
+    without labels the graphs that data says it has.
+    """
     rows = [
         len(value)
         for _, value in tensors_of(output)
         if value.is_floating_point() and value.dim() in (1, 2)
     ]
-    if nodes is None or not rows or nodes in rows:
+    known, y = _graphs_of(data), field(data, "y")
+    if nodes is not None and known in (None, 1) and _is_of_one(output, nodes):
+        return 1
+    if nodes is None or not rows:
         return None
-    batch = field(data, "batch")
-    known = field(data, "num_graphs")
-    if not isinstance(known, int) and isinstance(batch, Tensor) and batch.numel():
-        known = int(batch.max()) + 1
+    if nodes in rows:
+        labelled = len(y) if isinstance(y, Tensor) and y.dim() else known
+        told = labelled if labelled in rows and labelled in (known, 1) else None
+        return None if told == nodes else told
     return known if known in rows else rows[0]
+
+
+def _is_of_one(output: Any, nodes: int) -> bool:
+    """Whether an output is the numbers of a single graph, without an axis for graphs."""
+    numbers = isinstance(output, Tensor) and output.is_floating_point()
+    return numbers and output.dim() < 2 and output.numel() not in (0, nodes)
+
+
+def _graphs_of(data: Any) -> int | None:
+    """How many graphs data says it has."""
+    known, batch = field(data, "num_graphs"), field(data, "batch")
+    if isinstance(known, int):
+        return known
+    return int(batch.max()) + 1 if isinstance(batch, Tensor) and batch.numel() else None
 
 
 @dataclass(frozen=True)
@@ -83,7 +113,7 @@ def expose_pooled(
     graphs = graphs_told(data, output, nodes)
     if graphs is None or nodes is None:
         return None
-    why, classes = partial(why_rows, model, call), count_classes(data, graphs)
+    why, classes = partial(why_rows, model, call), count_classes(data, graphs) or subject.classes
     read = read_output(output, graphs, why, classes, wanted.outputs, data)
     logits, called = read(output), call.text + read.text.replace("z a node", "z a graph")
     check_numbers(logits, model, data)
@@ -106,7 +136,7 @@ def expose_pooled(
             NodeNames("graph", (("node", nodes),)), _starts(trace, finding, nodes, graphs),
         )  # fmt: skip
         exposure = _assembled(watch, trace, finding, words, wanted)
-    return (without_anchor(exposure, read.outputs) if anchored else exposure), finding
+    return read.finished(exposure), finding
 
 
 def _assembled(
@@ -173,10 +203,7 @@ def _check_pools(watch: PoolWatch, trace: Trace, logits: Tensor) -> None:
     if trace.output.shape == logits.shape:
         gap = float(deviation(trace.output, logits).max())
         if gap > 10 * EXACT[logits.dtype]:
-            raise ExposureRefused(
-                "the model's logits change from run to run in evaluation mode; make its dropout "
-                "and sampling depend on self.training"
-            )
+            raise ExposureRefused(changing(watch.model))
     if pools_of(trace):
         return
     if watch.pools.extremes:
@@ -185,19 +212,21 @@ def _check_pools(watch: PoolWatch, trace: Trace, logits: Tensor) -> None:
             f"{type(watch.model).__name__} pools the nodes of a graph by {how}, which is no "
             f"weighted sum of their vectors; {ONLY}"
         )
-    if found := _module(watch.model, SORTING):
-        raise ExposureRefused(
-            f"{found} orders the nodes of a graph and keeps the first, which is no weighted sum "
-            f"of their vectors; {ONLY}"
-        )
+    for kinds, what in NO_SUMS.items():
+        if found := _module(watch.model, kinds):
+            raise ExposureRefused(f"{found} {what}, which is no weighted sum of vectors; {ONLY}")
     if watch.pools.coarse:
         raise ExposureRefused(_coarse(watch))
     if watch.pools.elsewhere:
-        how = watch.pools.elsewhere[-1]
-        raise ExposureRefused(
-            f"{type(watch.model).__name__} pools {how}, where which node stands behind a row is "
-            "not known; pool with global_mean_pool, global_add_pool or one of PyG's aggregations"
-        )
+        raise ExposureRefused(_elsewhere(watch))
+
+
+def _elsewhere(watch: PoolWatch) -> str:
+    how = watch.pools.elsewhere[-1]
+    return (
+        f"{type(watch.model).__name__} pools {how}, where which node stands behind a row is not "
+        "known; pool with global_mean_pool, global_add_pool or one of PyG's aggregations"
+    )
 
 
 def _coarse(watch: PoolWatch) -> str:
@@ -217,12 +246,15 @@ def _module(model: nn.Module, kinds: tuple[type, ...]) -> str:
 
 
 def _why_not(watch: PoolWatch, trace: Trace, finding: FinalAggregation) -> str:
-    if watch.pools.coarse:
+    pools = watch.pools
+    if pools.coarse:
         return _coarse(watch)
+    if finding.idle and pools.elsewhere:
+        return _elsewhere(watch)
     if finding.idle:
         return f"the logits do not depend on what {finding.idle[0]} pools"
-    if watch.pools.extremes:
-        how = watch.pools.extremes[-1]
+    if pools.extremes:
+        how = pools.extremes[-1]
         return f"what reaches the logits is pooled by {how}, no weighted sum of nodes; {ONLY}"
     why = reason(watch, trace).replace("different nodes", "different graphs")
     return f"{why}, so the logits are no mixture of its graphs' nodes"

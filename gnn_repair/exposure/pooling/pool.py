@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from gnn_repair.exposure.pooling.rows import GraphPart, Rows
 from gnn_repair.exposure.products import MatrixProduct, ProductCall
 
 
@@ -47,6 +48,19 @@ class Pool:
     """What is changed in place; None: nothing."""
     added: Tensor | None = None
     """What the sum is added to; None: nothing."""
+    owner: Tensor | None = None
+    """[N]: the graph of every node, where some are not pooled; None: all are."""
+
+    def of_nodes(self, nodes: Tensor, owner: Tensor) -> Pool:
+        """The same pool, entry t of which is node ``nodes[t]`` of a graph with all its nodes.
+
+        Args:
+            nodes: [T].
+            owner: [N]: the graph of every node.
+        """
+        table = self.table.new_zeros(len(owner), self.table.shape[1])
+        table[nodes] = self.table
+        return replace(self, source=nodes, table=table, owner=owner)
 
     def value(self, entries: Tensor) -> Tensor:
         """The sum [B, D] with other numbers [T] in place of w."""
@@ -137,3 +151,41 @@ def unit_pool(
     if mean:
         weight = 1 / torch.bincount(graph, minlength=graphs).to(table.dtype)[graph]
     return Pool(own, graph, None, weight, table, tuple(shape), graphs, mean=mean)
+
+
+def gathered_pool(
+    own: Callable[[], Tensor], pieces: Sequence[GraphPart], shape: tuple[int, ...]
+) -> Pool:
+    """The pool whose graphs are summed (or averaged) one by one."""
+    sizes = torch.tensor([len(piece.nodes) for piece in pieces])
+    table, source = pieces[0].table, torch.cat([piece.nodes for piece in pieces])
+    graph = torch.repeat_interleave(sizes).to(source.device)
+    shares = [1 / max(1, len(p.nodes)) if p.mean else 1.0 for p in pieces]
+    weight = torch.tensor(shares, dtype=table.dtype, device=table.device)[graph]
+    mean = all(piece.mean for piece in pieces)
+    return Pool(own, graph, source, weight, table, shape, len(pieces), mean=mean)
+
+
+def dense_pool(
+    own: Callable[[], Tensor], known: Rows, weight: Tensor, table: Tensor, shape: tuple[int, ...]
+) -> Pool:
+    """The pool of a dense batch; what stands in its empty rows is added to the sum and stays.
+
+    Args:
+        own: does what the model does.
+        known: which nodes its rows are.
+        weight: [B, n].
+        table: [B, n, D].
+        shape: of what the model's own function returns.
+    """
+    assert known.places is not None
+    flat, numbers, graphs = table.flatten(0, 1), weight.reshape(-1), len(table)
+    empty = torch.ones(len(flat), dtype=torch.bool, device=flat.device)
+    empty[known.places] = False
+    left = numbers[empty].unsqueeze(1) * flat[empty]
+    place = torch.arange(len(flat), device=flat.device)[empty] // table.shape[1]
+    added = flat.new_zeros(graphs, flat.shape[1]).index_add_(0, place, left)
+    weight, rows = numbers[known.places], flat[known.places]
+    pool = Pool(own, known.owner, None, weight, rows, shape, graphs)
+    uneven = not bool((weight == weight[:1]).all())
+    return replace(pool, weighted=uneven, added=added if bool(added.any()) else None)

@@ -16,9 +16,19 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gnn_repair.exposure.pooling.pool import Pool, unit_pool
+from gnn_repair.exposure.hand_calls import ADDS, REDUCTIONS
+from gnn_repair.exposure.pooling.call_forms import (
+    axis_of,
+    by_graph,
+    graph_of,
+    in_place,
+    named,
+    sums_to_one,
+    weighs,
+)
+from gnn_repair.exposure.pooling.pool import Pool, dense_pool, gathered_pool, unit_pool
+from gnn_repair.exposure.pooling.rows import RowOrigins, Rows
 from gnn_repair.exposure.products import PLAIN, entries_of
-from gnn_repair.exposure.sums_by_hand import ADDS, REDUCTIONS
 
 INDEXED = {*ADDS, *REDUCTIONS, Tensor.index_reduce_, Tensor.index_reduce, torch.index_reduce}
 """Functions of (base, axis, index, rows, …)."""
@@ -33,6 +43,9 @@ QUOTIENTS = {
 }  # fmt: skip
 SQUARES = {torch.square, Tensor.square, torch.pow, Tensor.pow, Tensor.__pow__}
 SPELLED = {"amax": "max", "amin": "min", "maximum": "max", "minimum": "min"}
+GATHERS = {torch.stack, torch.cat, torch.concat, torch.vstack, torch.concatenate}
+"""Functions of a list of sums, one a graph."""
+BATCHED = {torch.bmm, Tensor.bmm, torch.matmul, Tensor.matmul, Tensor.__matmul__}
 KEPT = 16
 """Products and sums that are remembered: those of one readout."""
 
@@ -70,6 +83,7 @@ class Pools(TorchFunctionMode):
         """How many rows were pooled where it were not the nodes."""
         self.elsewhere: list[str] = []
         """Sums that may be pools of another form, in words."""
+        self.origins = RowOrigins(*sizes)
 
     @property
     def unread(self) -> str:
@@ -80,6 +94,7 @@ class Pools(TorchFunctionMode):
         """Let go of what the last run made."""
         for kept in (self.made, self.weighted, self.squares):
             kept.clear()
+        self.origins.forget()
         for words in (self.extremes, self.coarse, self.elsewhere):
             words.clear()
 
@@ -96,10 +111,15 @@ class Pools(TorchFunctionMode):
         if func in QUOTIENTS and len(args) > 1:
             quotient = self._quotient(*args[:2])
             if quotient is not None:
-                return args[0].copy_(quotient) if _in_place(func) else quotient
+                return args[0].copy_(quotient) if in_place(func) else quotient
         before = len(self.extremes)
         self._note_extreme(func, args, given)
         out = func(*args, **given)
+        self.origins.note(func, args, given, out)
+        if func in WHOLE and args:
+            axis = axis_of(args, given)
+            self.origins.note_sum(args[0], axis, WHOLE[func], out)
+            self._note_elsewhere(args[0], axis)
         if len(self.extremes) > before == self.shifted:
             # Half of itself: more than rounding, and no exponential of it overflows.
             out.mul_(0.5)
@@ -113,19 +133,20 @@ class Pools(TorchFunctionMode):
 
     def _note_product(self, out: Any, left: Any, right: Any) -> None:
         """Remember w · x of a number and a row a node."""
-        if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != self.nodes:
+        rows = len(out) if isinstance(out, Tensor) and out.dim() in (2, 3) else 0
+        if not 0 < rows <= self.nodes:
             return
         for weight, table in ((left, right), (right, left)):
             if weight is table:
                 self.squares.append(out)
-            elif _weighs(weight, out) and isinstance(table, Tensor) and table.shape == out.shape:
+            elif weighs(weight, out) and isinstance(table, Tensor) and table.shape == out.shape:
                 self.weighted.append((out, weight, table))
 
     def _quotient(self, sums: Any, divisor: Any) -> Tensor | None:
         pool = next((pool for out, pool in reversed(self.made) if out is sums), None)
         if pool is None:
             return None
-        number = _by_graph(divisor, sums, self.nodes, self.graphs)
+        number = by_graph(divisor, sums, self.nodes, self.graphs)
         if number is None or not bool(((number > 0) & torch.isfinite(number)).all()):
             return None
         return self.divided(sums, pool, number.to(sums.dtype))
@@ -133,19 +154,22 @@ class Pools(TorchFunctionMode):
     def _note_extreme(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Remember a pool that is no sum."""
         if func in INDEXED and func not in ADDS:
-            base, axis, _, rows, how = _named(args, kwargs)
-            if how not in ("sum", "mean") and self._from_nodes(base, axis, rows):
+            base, axis, index, rows, how = named(args, kwargs)
+            if how not in ("sum", "mean") and self._from_nodes(base, axis, rows, index) is not None:
                 self.extremes.append(SPELLED.get(how, how))
         elif func in SEGMENTS and len(args) > 1 and args[1] not in ("sum", "mean"):
             self.extremes.append(SPELLED.get(args[1], args[1]))
         elif func in EXTREMES and self._over_nodes(args, kwargs) is not None:
             self.extremes.append("max" if "max" in func.__name__ else "min")
-        elif func in WHOLE and self.graphs > 1 and args and isinstance(args[0], Tensor):
-            axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
-            if args[0].dim() == 3 and len(args[0]) == self.graphs and axis in (1, -2):
-                self.elsewhere.append("a dense batch (to_dense_batch)")
-            elif args[0].dim() == 2 and len(args[0]) < self.nodes and axis in (0, -2):
-                self.elsewhere.append("graph by graph in a loop")
+
+    def _note_elsewhere(self, rows: Any, axis: Any) -> None:
+        """Remember a sum that may be a pool, of rows that are no known nodes."""
+        if self.graphs == 1 or not isinstance(rows, Tensor):
+            return
+        if rows.dim() == 3 and len(rows) == self.graphs and axis in (1, -2):
+            self.elsewhere.append("a dense batch of other rows than nodes, such as clusters")
+        elif rows.dim() == 2 and len(rows) < self.nodes and axis in (0, -2):
+            self.elsewhere.append("graph by graph in a loop")
 
     # What is read ------------------------------------------------------------------------------
 
@@ -156,42 +180,56 @@ class Pools(TorchFunctionMode):
         if func in SEGMENTS:
             return self._segments(own, *args, **kwargs)
         if func in WHOLE:
-            return self._whole(func, own, args, kwargs)
-        if func in PLAIN and len(args) == 2:
-            return self._matrix(own, *args)
-        return None
+            found = self._whole(func, own, args, kwargs)
+            return self._dense(func, own, args, kwargs) if found is None else found
+        if func in GATHERS and args:
+            return self._gathered(func, own, args, kwargs)
+        if len(args) != 2:
+            return None
+        found = self._attended(own, *args) if func in BATCHED else None
+        return self._matrix(own, *args) if found is None and func in PLAIN else found
 
     def _indexed(
         self, func: Any, own: Callable[[], Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Pool | None:
-        base, axis, index, rows, how = _named(args, kwargs)
+        base, axis, index, rows, how = named(args, kwargs)
         averages = func not in ADDS and how == "mean"
         if (func not in ADDS and how not in ("sum", "mean")) or (
             averages and kwargs.get("include_self", True)
         ):
             return None
-        if not self._from_nodes(base, axis, rows):
+        found = self._from_nodes(base, axis, rows, index)
+        if found is None:
             return None
-        graph = _graph_of(index, rows)
-        pool = graph if graph is None else self._pool(own, graph, rows, base.shape, averages)
+        graph, chosen = found
+        pool = self._pool(own, graph, rows, base.shape, averages, chosen)
         if pool is None:
             return None
         added = base.reshape(self.graphs, -1).clone() if bool(base.any()) else None
-        return replace(pool, base=base if _in_place(func) else None, added=added)
+        return replace(pool, base=base if in_place(func) else None, added=added)
 
-    def _from_nodes(self, base: Any, axis: Any, rows: Any) -> bool:
-        """Whether a call takes a row a node to a row a graph."""
+    def _from_nodes(
+        self, base: Any, axis: Any, rows: Any, index: Any
+    ) -> tuple[Tensor, Rows | None] | None:
+        """Where a call takes a row a node to a row a graph: each row's graph, and its node.
+
+        The nodes are None where rows are all nodes in their order.
+        """
         if not isinstance(base, Tensor) or not isinstance(rows, Tensor) or not rows.dim():
-            return False
+            return None
         if not rows.is_floating_point() or base.shape[1:] != rows.shape[1:]:
-            return False
+            return None
         if axis not in (0, -rows.dim()) or base.shape[0] != self.graphs:
-            return False
-        if rows.shape[0] != self.nodes:
+            return None
+        graph = graph_of(index, rows)
+        if graph is None:
+            return None
+        chosen = self.origins.selected(index, graph)
+        if chosen is None and rows.shape[0] != self.nodes:
             if rows.dim() > 1 and rows.shape[1] > 1:
                 self.coarse.append(rows.shape[0])
-            return False
-        return True
+            return None
+        return graph, chosen
 
     def _pool(
         self,
@@ -200,18 +238,26 @@ class Pools(TorchFunctionMode):
         rows: Tensor,
         shape: Sequence[int],
         mean: bool = False,
+        chosen: Rows | None = None,
     ) -> Pool | None:
-        flat = rows.reshape(self.nodes, -1)
+        flat = rows.reshape(len(graph), -1)
         if flat.shape[1] == 1 and bool((flat == flat[:1]).all()):
             return None  # a count of nodes
         pool = unit_pool(own, graph, flat, tuple(shape), self.graphs, mean)
+        if chosen is None:
+            return self._weighed(pool, rows)
+        # The scores by which nodes were chosen stay within h: there are negative ones among them.
+        return pool.of_nodes(chosen.nodes, chosen.owner)
+
+    def _weighed(self, pool: Pool, rows: Tensor) -> Pool:
+        """The pool with what is known of how its rows were made."""
         if any(out is rows for out in self.squares):
             return replace(pool, squares=True)
         for out, weight, table in reversed(self.weighted):
             if out is rows and weight.shape[1] == 1:
                 weight = pool.weight * weight.reshape(-1)
                 return replace(pool, weight=weight, table=table, weighted=True)
-            if out is rows and _sums_to_one(weight, graph, self.graphs):
+            if out is rows and sums_to_one(weight, pool.graph, self.graphs):
                 return replace(pool, by_channel=True)
         return pool
 
@@ -246,12 +292,49 @@ class Pools(TorchFunctionMode):
     def _over_nodes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
         """The table that a function of (table, axis) takes together over the nodes of one graph."""
         table = args[0] if args else kwargs.get("input")
-        axis = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else None))
-        axis = axis[0] if isinstance(axis, tuple | list) and len(axis) == 1 else axis
+        axis = axis_of(args, kwargs)
         if self.graphs != 1 or not isinstance(table, Tensor) or axis not in (0, -2):
             return None
         fits = table.dim() == 2 and len(table) == self.nodes and table.is_floating_point()
         return table if fits else None
+
+    def _dense(
+        self, func: Any, own: Callable[[], Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Pool | None:
+        """A sum over the rows of a dense batch [B, n, D]."""
+        table, axis = args[0] if args else None, axis_of(args, kwargs)
+        if not isinstance(table, Tensor) or table.dim() != 3 or axis not in (1, -2):
+            return None
+        known = self.origins.dense(table)
+        if known is None:
+            return None
+        weight = next((w for out, w, _ in reversed(self.weighted) if out is table), None)
+        rows = next((x for out, _, x in reversed(self.weighted) if out is table), table)
+        share = 1 / table.shape[1] if WHOLE[func] else 1.0
+        numbers = table.new_full(table.shape[:2], share)
+        numbers = numbers if weight is None else numbers * weight.squeeze(-1)
+        return dense_pool(own, known, numbers, rows, tuple(own().shape))
+
+    def _attended(self, own: Callable[[], Tensor], left: Any, right: Any) -> Pool | None:
+        """A product [B, 1, n] · [B, n, D], such as attention over the rows of a dense batch."""
+        both = isinstance(left, Tensor) and isinstance(right, Tensor)
+        if not both or left.dim() != 3 or left.shape[1] != 1 or right.dim() != 3:
+            return None
+        known = self.origins.dense(right) if left.shape[2] == right.shape[1] else None
+        if known is None or len(left) != self.graphs:
+            return None
+        return dense_pool(own, known, left[:, 0], right, (len(left), 1, right.shape[2]))
+
+    def _gathered(
+        self, func: Any, own: Callable[[], Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Pool | None:
+        """Sums of one graph after another, put together."""
+        pieces = self.origins.gathered(args[0])
+        axis = kwargs.get("dim", args[1] if len(args) > 1 else 0)
+        if pieces is None or axis != 0:
+            return None
+        shape = tuple(own().shape)
+        return gathered_pool(own, pieces, shape) if shape[0] == self.graphs else None
 
     def _matrix(self, own: Callable[[], Tensor], left: Any, right: Any) -> Pool | None:
         """A product with a B × N matrix, such as one of marks."""
@@ -265,57 +348,3 @@ class Pools(TorchFunctionMode):
         shape = (self.graphs, right.shape[1])
         even = bool((weight == 1).all())
         return Pool(own, graph, source, weight, right, shape, self.graphs, weighted=not even)
-
-
-def _named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Base, axis, index, rows and reduction of an indexed sum, given by place or by name."""
-    rows = kwargs.get("src", kwargs.get("source"))
-    words = [None, kwargs.get("dim"), kwargs.get("index"), rows, kwargs.get("reduce", "sum")]
-    return (*args[:5], *words[len(args[:5]) :])
-
-
-def _weighs(weight: Any, out: Tensor) -> bool:
-    """Whether something is a number a node, or a number a node and channel, of rows."""
-    numbers = isinstance(weight, Tensor) and weight.is_floating_point() and weight.dim() == 2
-    return numbers and out.shape[1] > 1 and tuple(weight.shape) in ((len(out), 1), (*out.shape,))
-
-
-def _in_place(func: Any) -> bool:
-    name = getattr(func, "__name__", "")
-    return name == "__itruediv__" or (name.endswith("_") and not name.endswith("__"))
-
-
-def _sums_to_one(weight: Tensor, graph: Tensor, graphs: int) -> bool:
-    """Whether numbers by node and channel are a softmax: up to float32's rounding of one."""
-    total = weight.new_zeros(graphs, weight.shape[1]).index_add_(0, graph, weight)
-    kept = torch.bincount(graph, minlength=graphs) > 0
-    return torch.allclose(total[kept], total.new_ones(()), rtol=1e-4, atol=0.0)
-
-
-def _graph_of(index: Any, rows: Tensor) -> Tensor | None:
-    """The graph of every row: a list, or the same list in every channel."""
-    if not isinstance(index, Tensor) or index.dtype != torch.int64:
-        return None
-    index = index.as_subclass(Tensor)  # PyG's Index is one too
-    if index.dim() == 1:
-        return index if len(index) == len(rows) else None
-    if index.shape != rows.shape or index.numel() == 0:
-        return None
-    flat = index.reshape(len(index), -1) if any(index.stride()[1:]) else None
-    if flat is not None and not bool((flat == flat[:, :1]).all()):
-        return None
-    return index[(slice(None), *[0] * (index.dim() - 1))]
-
-
-def _by_graph(divisor: Any, sums: Tensor, nodes: int, graphs: int) -> Tensor | None:
-    """A divisor as one number a graph, [B]; None where it is none, or the same for all."""
-    if isinstance(divisor, int | float):
-        # The number of nodes, where there is one graph; any other number is a scale.
-        return sums.new_full((1,), nodes) if graphs == 1 and divisor == nodes else None
-    if not isinstance(divisor, Tensor) or divisor.dim() == 0:
-        return None
-    try:
-        wide = divisor.expand(sums.shape).reshape(graphs, -1)
-    except RuntimeError:
-        return None
-    return wide[:, 0].clone() if bool((wide == wide[:, :1]).all()) else None

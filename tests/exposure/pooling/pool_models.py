@@ -241,6 +241,15 @@ def product_of_two(x: Tensor, batch: Tensor) -> Tensor:
     return global_add_pool(x, batch) * global_mean_pool(x, batch)
 
 
+def dense_mean(x: Tensor, batch: Tensor) -> Tensor:
+    dense, mask = to_dense_batch(x, batch)
+    return dense.sum(1) / mask.sum(1, keepdim=True)
+
+
+def in_a_loop(x: Tensor, batch: Tensor) -> Tensor:
+    return torch.stack([x[batch == graph].mean(0) for graph in range(int(batch.max()) + 1)])
+
+
 def beside(*pools: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda x, batch: torch.cat([pool(x, batch) for pool in pools], dim=-1)
 
@@ -310,6 +319,10 @@ MODELS: dict[str, Case] = {
     "sum over its own norm": Case(lambda: Pooled(over_its_norm), (every,), True),
     # Affine in each of them, and not in both.
     "product of sum and mean": Case(lambda: Pooled(product_of_two), (every, one), True),
+    "a dense batch": Case(lambda: Pooled(dense_mean), (one,)),
+    "a loop": Case(lambda: Pooled(in_a_loop), (one,)),
+    "top k": Case(lambda: Choosing(pyg.TopKPooling(WIDTH, 0.5)), (one,)),
+    "SAGPool": Case(lambda: Choosing(pyg.SAGPooling(WIDTH, 0.5)), (one,)),
     "one logit": Case(
         lambda: Pooled(global_mean_pool, nn.Linear(WIDTH, 1), end=lambda z: z.view(-1)), (one,)
     ),
@@ -322,15 +335,6 @@ MODELS: dict[str, Case] = {
 """How public code pools and classifies graphs, more or less by how often it is seen."""
 
 
-def dense_mean(x: Tensor, batch: Tensor) -> Tensor:
-    dense, mask = to_dense_batch(x, batch)
-    return dense.sum(1) / mask.sum(1, keepdim=True)
-
-
-def in_a_loop(x: Tensor, batch: Tensor) -> Tensor:
-    return torch.stack([x[batch == graph].mean(0) for graph in range(int(batch.max()) + 1)])
-
-
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "max": (lambda: Pooled(global_max_pool), "pools the nodes of a graph by max, which is no"),
     "max aggregation": (lambda: Pooled(aggr.MaxAggregation()), "by max, which is no weighted sum"),
@@ -338,17 +342,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: Pooled(aggr.SortAggregation(2), wide=2 * WIDTH),
         r"`pool` \(SortAggregation\) orders the nodes of a graph",
     ),
-    "top k": (
-        lambda: Choosing(pyg.TopKPooling(WIDTH, 0.5)),
-        r"`layer` \(TopKPooling\) leaves \d+ of the \d+ nodes before they are pooled",
-    ),
-    "SAGPool": (lambda: Choosing(pyg.SAGPooling(WIDTH, 0.5)), r"\(SAGPooling\) leaves \d+ of the"),
     "standard deviation": (
         lambda: Pooled(aggr.MultiAggregation(["mean", "std"]), wide=2 * WIDTH),
         "pools squares of the nodes' vectors, as a variance does",
     ),
-    "a dense batch": (lambda: Pooled(dense_mean), "pools a dense batch .* pool with global_mean"),
-    "a loop": (lambda: Pooled(in_a_loop), "pools graph by graph in a loop, where which node"),
     "mixing graphs": (
         lambda: Pooled(global_mean_pool, end=lambda z: z - z.mean(0)),
         "mixes the values of different graphs",

@@ -126,3 +126,24 @@ def test_bent_labels_behind_a_sigmoid_are_replayed_in_logits():
     other = gr.solve_labels(plain, torch.ones(NODES, 2), torch.arange(4))
     assert solution.verdict.tolist() == other.verdict.tolist()
     assert solution.check(exposure).ok
+
+
+class Unit(nn.Module):
+    """A row divided by its length."""
+
+    def forward(self, x):
+        return nn.functional.normalize(x, dim=1)
+
+
+def test_outputs_of_normalised_rows_that_never_read_the_length():
+    """The sign of w · x/‖x‖ is that of w · x, so that every answer has a closed form."""
+    head = nn.Linear(4, 1, bias=False)
+    nn.init.constant_(head.weight, 0.5)
+    unit = exposed(nn.Sequential(Unit(), head), "labels", seed=3)
+    plain = exposed(head, "labels", seed=3)
+    chosen = torch.arange(10)
+    found, told = (gr.solve_labels(e, torch.ones(NODES, 1), chosen) for e in (unit, plain))
+    assert found.check(unit).ok
+    assert not ((found.bound < 0) & (told.margin > 0)).any()
+    assert not ((found.margin > 0) & (told.margin < 0)).any()
+    assert (told.margin > 0).any() and (told.margin < 0).any()

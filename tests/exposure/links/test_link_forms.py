@@ -1,0 +1,233 @@
+"""Further ways of asking about links: in the graph, between types, with more than a graph."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GraphConv, HeteroConv, SAGEConv
+
+import gnn_repair as gr
+from gnn_repair.errors import ExposureRefused, InputError
+
+NODES, WIDTH = 30, 5
+RATES = ("user", "rates", "movie")
+BACK = ("movie", "rated by", "user")
+
+
+def graph() -> Data:
+    torch.manual_seed(5)
+    links = torch.randint(0, NODES, (2, 20))
+    return Data(
+        x=torch.randn(NODES, WIDTH).double(),
+        edge_index=torch.randint(0, NODES, (2, 100)),
+        edge_label_index=links[:, links[0] != links[1]],
+    )
+
+
+class Embedding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = SAGEConv(WIDTH, 6), SAGEConv(6, 4)
+
+    def forward(self, x, edge_index):
+        return self.conv2(self.conv1(x, edge_index).relu(), edge_index)
+
+
+def product(z, links):
+    return (z[links[0]] * z[links[1]]).sum(-1)
+
+
+class OfData(Embedding):
+    def forward(self, data):
+        return product(super().forward(data.x, data.edge_index), data.edge_label_index)
+
+
+class TrueAndSampled(Embedding):
+    def forward(self, x, edge_index, pos_edge_index, neg_edge_index):
+        z = super().forward(x, edge_index)
+        return product(z, pos_edge_index), product(z, neg_edge_index)
+
+
+class TwoClasses(Embedding):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 2)
+
+    def both(self, x, edge_index, links):
+        z = Embedding.forward(self, x, edge_index)
+        return self.head(torch.cat([z[links[0]], z[links[1]]], dim=1))
+
+    def forward(self, x, edge_index, edge_label_index):
+        return self.both(x, edge_index, edge_label_index).log_softmax(1)
+
+
+@pytest.mark.parametrize("model", [OfData, TrueAndSampled, TwoClasses])
+@pytest.mark.parametrize("vary", ["source", "target"])
+def test_forms_of_forward(model, vary):
+    data, torch_model = graph(), model().double()
+    exposure = gr.expose_links(torch_model, data, vary=vary)
+    assert exposure.residual <= 1e-12
+    assert exposure.exact or model is TwoClasses
+    with torch.no_grad():
+        if model is TwoClasses:
+            both = torch_model.both(data.x, data.edge_index, data.edge_label_index)
+            told = both[:, 1] - both[:, 0]
+        else:
+            z = Embedding.forward(torch_model, data.x, data.edge_index)
+            told = product(z, data.edge_label_index)
+    torch.testing.assert_close(exposure.frozen_logits, told, rtol=1e-12, atol=1e-12)
+    other = gr.expose_links(torch_model, data, data.edge_label_index[:, 3:7], vary=vary)
+    torch.testing.assert_close(other.frozen_logits, told[3:7], rtol=1e-12, atol=1e-12)
+
+
+def test_a_decoder_may_know_more_of_each_link():
+    """Scores by the kind of link (DistMult), and a number of each link beside its ends."""
+    torch.manual_seed(1)
+    data, model = graph(), Embedding().double()
+    count = data.edge_label_index.shape[1]
+    kinds, table = torch.arange(count) % 3, torch.randn(3, 4).double()
+    common = torch.rand(count).double()
+
+    def decoder(z, links):
+        return (z[links[0]] * table[kinds] * z[links[1]]).sum(1) + common
+
+    exposure = gr.expose_links(model, data, decoder=decoder)
+    assert exposure.exact and exposure.residual <= 1e-12
+    with torch.no_grad():
+        told = decoder(model(data.x, data.edge_index), data.edge_label_index)
+    torch.testing.assert_close(exposure.frozen_logits, told, rtol=1e-12, atol=1e-12)
+    bent = gr.expose_links(model, data, decoder=lambda z, links: decoder(z, links).tanh())
+    assert not bent.exact and bent.residual <= 1e-12
+    assert gr.solve_labels(bent, "flip", torch.arange(5)).check(bent).ok
+
+
+@pytest.mark.parametrize(
+    ("decoder", "words"),
+    [
+        (lambda z, links, edge_type: z[links[0], 0], "the decoder takes 'edge_type', too"),
+        (lambda z, pick: (z @ z.t())[pick[0], pick[1]], "looks up no rows of its embeddings"),
+        (lambda z, links: z[links[0], 0] + z[links[1], 1], "looks up no rows of its embeddings"),
+    ],
+)
+def test_what_a_decoder_lacks_is_named(decoder, words):
+    with pytest.raises((InputError, ExposureRefused), match=re.escape(words)):
+        gr.expose_links(Embedding().double(), graph(), decoder=decoder)
+
+
+def test_a_forward_of_a_graph_without_links_says_so():
+    class Lost(Embedding):
+        def forward(self, data):
+            return super().forward(data.x, data.edge_index)
+
+    data = graph()
+    links = data.edge_label_index
+    del data.edge_label_index
+    with pytest.raises(InputError, match="takes data, none of them links"):
+        gr.expose_links(Lost().double(), data, links)
+
+
+# Links between nodes of two types --------------------------------------------------------------
+
+
+def ratings() -> HeteroData:
+    torch.manual_seed(3)
+    data = HeteroData()
+    data["user"].x, data["movie"].x = torch.randn(9, 4).double(), torch.randn(12, 3).double()
+    edges = torch.unique(torch.stack([torch.randint(9, (50,)), torch.randint(12, (50,))]), dim=1)
+    data[RATES].edge_index, data[BACK].edge_index = edges, edges.flip(0).contiguous()
+    for kind in (RATES, BACK):
+        data[kind].edge_weight = torch.rand(edges.shape[1]).double() + 0.1
+    data[RATES].edge_label_index = torch.stack([torch.arange(8), torch.arange(3, 11)])
+    return data
+
+
+class Ratings(nn.Module):
+    """A last layer whose weights can be handed in, so that reweighting needs none of our code."""
+
+    def __init__(self, bent: bool = False) -> None:
+        super().__init__()
+        first = {RATES: GraphConv((4, 3), 6), BACK: GraphConv((3, 4), 6)}
+        self.conv1 = HeteroConv(first)
+        self.conv2 = HeteroConv({kind: GraphConv((6, 6), 5) for kind in first})
+        self.bent = bent
+
+    def hidden(self, x_dict, edge_index_dict):
+        found = self.conv1(x_dict, edge_index_dict)
+        return {kind: x.relu() for kind, x in found.items()}
+
+    def embeddings(self, x_dict, edge_index_dict, edge_weight_dict):
+        hidden = self.hidden(x_dict, edge_index_dict)
+        return self.conv2(hidden, edge_index_dict, edge_weight_dict=edge_weight_dict)
+
+    def forward(self, x_dict, edge_index_dict, edge_weight_dict, edge_label_index):
+        z = self.embeddings(x_dict, edge_index_dict, edge_weight_dict)
+        user, movie = z["user"][edge_label_index[0]], z["movie"][edge_label_index[1]]
+        return (user.tanh() * movie if self.bent else user * movie).sum(1)
+
+
+class RatingsOfData(Ratings):
+    def forward(self, data):
+        return super().forward(
+            data.x_dict, data.edge_index_dict, data.edge_weight_dict, data[RATES].edge_label_index
+        )
+
+
+@pytest.mark.parametrize("model", [Ratings, RatingsOfData])
+@pytest.mark.parametrize("vary", ["source", "target"])
+def test_witnesses_of_links_between_types_do_what_they_say(model, vary):
+    data, end = ratings(), 0 if vary == "source" else 1
+    torch.manual_seed(0)
+    network = model().double()
+    exposure = gr.expose_links(network, data, vary=vary)
+    assert exposure.exact and exposure.residual <= 1e-12
+    solution = gr.solve_labels(exposure, "flip")
+    assert solution.check(exposure).ok
+    kind, into = (RATES, BACK)[1 - end], ("user", "movie")[end]
+    sender = kind[0]
+    with torch.no_grad():
+        frozen = network.embeddings(data.x_dict, data.edge_index_dict, data.edge_weight_dict)
+        for i in range(len(solution)):
+            witness, (user, movie) = solution[i], solution.links[i]
+            varied = (user, movie)[end]
+            weight = data[kind].edge_weight.clone()
+            mine = data[kind].edge_index[1] == int(varied)
+            weight[mine] = 0
+            for source, share in zip(witness.sources, witness.coefficients, strict=True):
+                number = exposure.mixture.names.split(source.reshape(1))
+                assert number[0][0] == sender
+                own = mine & (data[kind].edge_index[0] == int(number[1][0]))
+                weight[own.nonzero()[0]] += share
+            given = {**data.edge_weight_dict, kind: weight}
+            moved = network.embeddings(data.x_dict, data.edge_index_dict, given)
+            ends = [frozen["user"][user], frozen["movie"][movie]]
+            ends[end] = moved[into][int(varied)]
+            assert witness.value == pytest.approx(float(ends[0] @ ends[1]), abs=1e-12)
+
+
+def test_a_tail_between_types_and_the_words_of_its_frame():
+    torch.manual_seed(0)
+    data = ratings()
+    exposure = gr.expose_links(Ratings(bent=True).double(), data)
+    assert not exposure.exact and exposure.residual <= 1e-12
+    assert gr.solve_labels(exposure, "flip", torch.arange(3)).check(exposure).ok
+    frame = exposure.to_frame([0])
+    assert set(frame["source_type"]) == {"movie"} and set(frame["group"]) == {" ".join(BACK)}
+
+
+def test_which_relation_is_asked_about():
+    data, model = ratings(), Ratings().double()
+    links = data[RATES].edge_label_index
+    del data[RATES].edge_label_index
+    with pytest.raises(InputError, match="0 relations of data hold edge_label_index; say with rel"):
+        gr.expose_links(model, data, links)
+    assert gr.expose_links(model, data, links, relation=RATES).num_links == 8
+    with pytest.raises(InputError, match=r"relation is \('user', 'buys', 'movie'\); choose one of"):
+        gr.expose_links(model, data, links, relation=("user", "buys", "movie"))
+    with pytest.raises(InputError, match="links names movie 12, which does not exist"):
+        gr.expose_links(model, data, torch.tensor([[0], [12]]), relation=RATES)
+    with pytest.raises(InputError, match="without types of nodes; leave it out"):
+        gr.expose_links(Embedding().double(), graph(), relation=RATES, decoder=product)
