@@ -4,6 +4,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# PyTorch's usual build for Linux brings gigabytes of CUDA, so a machine without a GPU asks for the
+# build for CPUs first. Where that index cannot be reached, pip's own settings decide. CPU= and
+# CPU=1 choose by hand.
+CPU ?= $(if $(shell command -v nvidia-smi),,1)
+CPU_BUILD := install --quiet --no-deps --retries 0 --index-url https://download.pytorch.org/whl/cpu
+USUAL := echo "No PyTorch build for CPUs can be had here; pip takes its usual one."
 
 .PHONY: demo test lint types tests docs notebooks wheel test-minimum test-latest audit mutation beyond clean
 .NOTPARALLEL:
@@ -30,6 +36,7 @@ tests: .venv/.installed-dev
 	$(PYTHON) -m venv .venv
 
 .venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(if $(CPU),$(BIN)/python -m pip $(CPU_BUILD) $(shell grep '^torch==' constraints.txt) 2>/dev/null || $(USUAL))
 	$(PIP) torch && $(PIP) --editable .
 	@touch $@
 
@@ -62,9 +69,9 @@ mutation: .venv/.installed-dev
 beyond: .venv/.installed
 	$(BIN)/python -m tools.beyond
 
-# The tests on the lowest versions that pyproject.toml allows, and on the newest there are.
-# The newest torch for Linux brings gigabytes of CUDA; without a GPU name a CPU build instead, such
-# as TORCH=torch==2.13.0+cpu, with pip's own settings pointing to where such builds lie.
+# The tests on the lowest versions that pyproject.toml allows, and on the newest there are. Only a
+# build for CPUs of the lowest PyTorch is asked for; elsewhere the one of constraints.txt stands in.
+# TORCH names the newest, such as torch==2.13.0 where a later one has no build for CPUs.
 TORCH ?= torch
 test-minimum: .venv-minimum/.installed
 	OMP_NUM_THREADS=1 .venv-minimum/bin/pytest -n 2 $(ARGS)
@@ -74,14 +81,16 @@ test-latest: .venv-latest/.installed
 
 .venv-minimum/.installed: pyproject.toml constraints.txt .ci/minimum.py
 	$(PYTHON) -m venv .venv-minimum
+	.venv-minimum/bin/pip $(CPU_BUILD) $$(.venv-minimum/bin/python .ci/minimum.py torch) 2>/dev/null || \
+	  .venv-minimum/bin/pip install --quiet --constraint constraints.txt torch
 	.venv-minimum/bin/python .ci/minimum.py > .venv-minimum/constraints.txt
-	.venv-minimum/bin/pip install --quiet --constraint .venv-minimum/constraints.txt torch
 	.venv-minimum/bin/pip install --quiet --constraint .venv-minimum/constraints.txt --editable '.[dev]'
 	@touch $@
 
 .venv-latest/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-latest
-	.venv-latest/bin/pip install --quiet --upgrade '$(TORCH)'
+	$(if $(CPU),.venv-latest/bin/pip $(CPU_BUILD) '$(TORCH)' 2>/dev/null || $(USUAL))
+	.venv-latest/bin/pip install --quiet '$(TORCH)'
 	.venv-latest/bin/pip install --quiet --upgrade --editable '.[dev]'
 	@touch $@
 

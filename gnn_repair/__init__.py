@@ -13,6 +13,7 @@ starting the command line stay quick.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from gnn_repair.startup import collection_paused
@@ -110,7 +111,8 @@ if not TYPE_CHECKING:  # which would otherwise take every name for a public one
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
-            raise AttributeError(f"module 'gnn_repair' has no attribute {name!r}")
+            text = f"module 'gnn_repair' has no attribute {name!r}"
+            raise AttributeError(text, name=name, obj=sys.modules[__name__])  # Python suggests one
         with collection_paused():
             value = getattr(importlib.import_module(f"gnn_repair.{_HOMES[name]}"), name)
         globals()[name] = value

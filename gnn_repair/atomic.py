@@ -34,7 +34,8 @@ _CHOICES = {
 def as_path(path: str | Path) -> Path:
     """``path`` as a :class:`Path`; what cannot be one is refused."""
     if not isinstance(path, str | os.PathLike) or "\0" in str(path):
-        raise InputError(f"{path!r:.80} is no path; give a string or a Path")
+        said = repr(path) if isinstance(path, str) else type(path).__name__
+        raise InputError(f"{said:.80} is no path; give a string or a Path")
     return Path(path)
 
 

@@ -38,6 +38,8 @@ class Trainee(ABC):
     parameters: dict[str, Tensor]
     """Leaf tensors [S, …]."""
     steps_per_epoch: int = 1
+    captures: bool = True
+    """Whether a step may be captured as a CUDA graph: never waits for the device."""
 
     def trunk(self) -> Any:
         """What the evaluation and the first update of an epoch share (with gradients)."""
@@ -225,7 +227,8 @@ class _Replayed:
         self.replay: Callable[[], None] | None = None
 
     def __call__(self) -> None:
-        if self.calls == WARM_UP and self.run.device.type == "cuda":
+        on_gpu = self.run.device.type == "cuda"
+        if self.calls == WARM_UP and on_gpu and self.run.trainee.captures:
             self.replay = self._captured()
         self.calls += 1
         if self.replay is None:

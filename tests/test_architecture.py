@@ -15,7 +15,7 @@ import gnn_repair
 PACKAGE = Path(gnn_repair.__file__).parent
 LAYERS = [
     {"errors"},
-    {"atomic"},
+    {"atomic", "suggestion"},
     {"published", "files", "devices", "budget", "startup", "immutable", "thresholds", "f1"},
     {"notebook", "highs"},
     {"kernel_cache"},

@@ -64,6 +64,15 @@ def test_what_the_map_names_is_there(file, names):
     assert not missing, f"docs/DESIGN.md: gnn_repair/{file} has no {missing}"
 
 
+def test_every_part_of_the_package_stands_in_the_list():
+    """Folders and modules of the package's root, each with a word about it."""
+    listing = re.search(r"```\ngnn_repair/\n(.*?)```", DESIGN.read_text(encoding="utf-8"), re.S)
+    named = re.findall(r"^  ((?:[\w./]+, )*[\w./]+)  ?", listing[1], re.M)
+    words = {word.removesuffix(".py").strip("/") for line in named for word in line.split(", ")}
+    parts = {p.stem for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert parts - {"__init__", "__main__"} == words
+
+
 def test_the_map_is_read():
     """Nothing between backticks that looks like a file is passed over."""
     text = sections()

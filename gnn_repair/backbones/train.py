@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Iterable
 from numbers import Integral
@@ -21,6 +20,7 @@ from gnn_repair.datasets import as_splits, check_data, num_classes
 from gnn_repair.datasets.validation import MASKS
 from gnn_repair.devices import choose_device, out_of_memory_hint, seeded
 from gnn_repair.errors import InputError, SplitError
+from gnn_repair.suggestion import suggestion
 from gnn_repair.training import (
     Budget,
     Fitted,
@@ -78,9 +78,7 @@ def find_backbone(backbone: str | Backbone) -> Backbone:
             f"backbone is {backbone!r}; give a name such as 'gcn' or an instance of a Backbone"
         )
     if backbone not in BACKBONES:
-        near = difflib.get_close_matches(backbone.lower(), BACKBONES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(BACKBONES)}"
-        raise InputError(f"unknown backbone {backbone!r}; {hint}")
+        raise InputError(f"unknown backbone {backbone!r}; {suggestion(backbone, BACKBONES)}")
     return BACKBONES[backbone]()
 
 

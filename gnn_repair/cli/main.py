@@ -94,6 +94,8 @@ def _verdict(error: Exception) -> tuple[str, int]:
         return "nobody reads the output any more", 1
     if isinstance(error, MemoryError):
         return "out of memory; choose fewer splits or a smaller graph", 1
+    if isinstance(error, ImportError) and not str(error.name).startswith("gnn_repair"):
+        return f"a package cannot be imported ({error}); see gnn-repair doctor, install it anew", 1
     if isinstance(error, OSError) and error.strerror:
         about = f" ({error.filename})" if error.filename else ""
         return f"{error.strerror}{about}; check the disk and permissions, then run again", 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 
 from gnn_repair.errors import InputError
+from gnn_repair.suggestion import suggestion
 
 
 def names(text: str, known: Iterable[str], kind: str) -> list[str]:
@@ -15,9 +15,7 @@ def names(text: str, known: Iterable[str], kind: str) -> list[str]:
     chosen = available if text == "all" else [name.strip() for name in text.split(",")]
     for name in chosen:
         if name not in available:
-            near = difflib.get_close_matches(name.lower(), available, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(available)}"
-            raise InputError(f"unknown {kind} {name!r:.80}; {hint}")
+            raise InputError(f"unknown {kind} {name!r:.80}; {suggestion(name, available)}")
     return chosen
 
 

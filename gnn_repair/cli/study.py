@@ -97,9 +97,10 @@ def run(
             stack=stack,
             watcher=progress,
         )
+    cases = "case" if len(outcome.failures) == 1 else "cases"
     typer.echo(
         f"{outcome.stored} runs stored, {outcome.already} were there already, "
-        f"{len(outcome.failures)} cases failed (protocol {outcome.protocol}, store {store})"
+        f"{len(outcome.failures)} {cases} failed (protocol {outcome.protocol}, store {store})"
     )
     if outcome.stored:
         _say_source()
@@ -132,7 +133,8 @@ def status(
     plan = make_plan(held, settings, runs, _methods(methods))
     rows = _status_rows(plan.done, plan.failed, plan.missing)
     counts = f"{len(plan.done)} done, {len(plan.failed)} failed, {len(plan.missing)} missing"
-    emit(rows, format, title=f"{store}, protocol {settings.digest}: {counts} of {plan.total} runs")
+    where = f"{store}, protocol" if _exists(store) else f"{store} (not there yet), protocol"
+    emit(rows, format, title=f"{where} {settings.digest}: {counts} of {plan.total} runs")
 
 
 app.command()(tables)

@@ -39,13 +39,17 @@ MethodsOption = Annotated[
     str,
     typer.Option(
         "--methods",
-        help="Comma-separated, of oracle and the repairs; or all.",
+        help="Comma-separated, of oracle and the repairs; all: without the ladder's.",
         autocompletion=completion.methods,
     ),
 ]
 ProtocolOption = Annotated[
     str | None,
-    typer.Option("--protocol", help="paper, independent, or a TOML file of settings that differ."),
+    typer.Option(
+        "--protocol",
+        help="paper, independent, or a TOML file of settings that differ.",
+        autocompletion=completion.protocol,
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 from torch_geometric.data import Data
@@ -20,6 +19,7 @@ from gnn_repair.datasets.publications import generate_publications
 from gnn_repair.datasets.splits import DRAWS, Draw, as_splits, stratified_splits
 from gnn_repair.datasets.validation import check_data, num_classes
 from gnn_repair.errors import DatasetError, SplitError
+from gnn_repair.suggestion import suggestion
 
 DATASETS: dict[str, DatasetSpec] = {
     "actor": from_paper("actor", sources.actor()),
@@ -60,9 +60,7 @@ def find_dataset(name: str) -> DatasetSpec:
     if isinstance(name, str) and name in DATASETS:
         return DATASETS[name]
     wanted = str(name).lower().replace("_", "-").replace(" ", "-")
-    near = difflib.get_close_matches(wanted, DATASETS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(DATASETS)}."
-    raise DatasetError(f"There is no dataset {name!r:.80}; {hint}")
+    raise DatasetError(f"There is no dataset {name!r:.80}; {suggestion(wanted, DATASETS)}")
 
 
 def load_dataset(name: str, root: str | Path | None = None, *, draw: Draw = "torch") -> Data:

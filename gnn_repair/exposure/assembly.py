@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from gnn_repair.exposure.mixtures import Context, Mixture
@@ -100,8 +100,8 @@ def assemble(
         contributions=contributions,
         fixed_logits=frozen - mixture_of(pattern, coefficients, contributions),
         frozen_logits=frozen,
-        state=state.unsqueeze(0),
-        messages=messages.unsqueeze(0),
+        state=_settled(state).unsqueeze(0),
+        messages=_settled(messages).unsqueeze(0),
         message_rows=torch.cat([t.message_rows + s for t, s in zip(tables, starts, strict=True)]),
         sources=torch.cat([table.sources for table in tables]),
         root=words.root,
@@ -124,6 +124,13 @@ def _terms(
     rows = _joined([t.rows + o if o else t.rows for t, o in zip(tables, offsets, strict=False)])
     coefficients = _joined([mixture.coefficients for mixture in mixtures])
     return (rows, coefficients) if order is None else (rows[order], coefficients[order])
+
+
+def _settled(table: Tensor) -> Tensor:
+    """A table of values; of a trained one (a row that the model holds for every node) a copy,
+    since it would go on learning."""
+    holder = table._base if table._is_view() else table
+    return table.detach().clone() if isinstance(holder, nn.Parameter) else table
 
 
 def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:

@@ -113,6 +113,8 @@ def expose(
         if expected is not None:
             _check_members(expected, exposure)
         return exposure
+    if isinstance(model, type):
+        raise InputError(f"model is the class {model.__name__}; pass a trained instance of it")
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; pass a torch module or a Frozen")
     model = _unwrapped(model)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 LOGITS = ("logits", "logit", "y_pred", "scores")
 """Names of an output that say what it is."""
+TWO_CLASSES = "as the two classes (0, z)"
+"""Said of a model's call where it gives one logit a row."""
 NAMED = "pass forward=lambda model, data: ... that returns the logits"
 
 
@@ -150,6 +152,7 @@ def read_output(
     chosen = [(k, v) for k, v in wide if k in LOGITS] or wide or rows
     if len(chosen) > 1 and classes is not None:
         chosen = [(k, v) for k, v in chosen if v.shape[-1] == classes] or chosen
+    chosen = _without_softmaxes(chosen)
     if len(chosen) > 1:
         listed = ", ".join(f"{_named(k)} {list(v.shape)}" for k, v in chosen)
         raise InputError(
@@ -162,6 +165,28 @@ def read_output(
     anchored = not wide or kind != "classes"
     words = _words(output, key, not wide, kind, outputs is None)
     return Reading(key, anchored, kind, single, words)
+
+
+SAME = 1e-4
+"""How far a (log-)softmax may be from that of the logits beside it: above what float32 rounds,
+below any other output by chance."""
+
+
+def _without_softmaxes(found: list[tuple[Any, Tensor]]) -> list[tuple[Any, Tensor]]:
+    """Of logits and their own softmax or log_softmax, which say the same, the logits alone."""
+    for key, logits in found:
+        if logits.dim() != 2 or not bool(torch.isfinite(logits).all()):
+            continue
+        made = (logits.log_softmax(1), logits.softmax(1))
+        others = [(k, v) for k, v in found if k != key]
+        if others and all(any(_close(v, one) for one in made) for _, v in others):
+            return [(key, logits)]
+    return found
+
+
+def _close(left: Tensor, right: Tensor) -> bool:
+    same = left.shape == right.shape
+    return same and torch.allclose(left.to(right.dtype), right, rtol=SAME, atol=SAME)
 
 
 def tensors_of(output: Any) -> Iterator[tuple[Any, Tensor]]:
@@ -198,7 +223,7 @@ def _words(output: Any, key: Any, binary: bool, kind: str, inferred: bool) -> st
     text = "" if key is None else f"; logits are {_named(key)} of its {count}"
     if kind != "classes":
         return f"{text}; its outputs are {kind}" + ", as data.y says" * inferred
-    return text + ("; its one logit z a node as the two classes (0, z)" if binary else "")
+    return text + (f"; its one logit z a node {TWO_CLASSES}" if binary else "")
 
 
 def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock, RLock
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from torch.fx import GraphModule
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.models.rev_gnn import InvertibleModule
 
+from gnn_repair.devices import full_precision
 from gnn_repair.errors import ExposureRefused, InputError
 
 
@@ -55,12 +58,30 @@ def refuse_untrained(model: nn.Module, lazy: list[str]) -> None:
         )
 
 
+_LOCKS: WeakKeyDictionary[nn.Module, RLock] = WeakKeyDictionary()
+_LOCKS_LOCK = Lock()
+
+
+def _lock_of(model: nn.Module) -> RLock:
+    """One lock a model: threads that expose it take turns, for each changes it while it runs."""
+    with _LOCKS_LOCK:
+        return _LOCKS.setdefault(model, RLock())
+
+
 @contextmanager
 def resting(model: nn.Module) -> Iterator[None]:
     """While open the model is in evaluation mode and its parameters want no gradients.
 
-    Afterwards every module is as it was, caches included, also when something was raised.
+    It computes in its own precision, whatever autocast says outside. Afterwards every module is as
+    it was, caches included, also when something was raised. Other threads wait meanwhile.
     """
+    places = {parameter.device for parameter in model.parameters()}
+    with _lock_of(model), full_precision(*places), _at_rest(model):
+        yield
+
+
+@contextmanager
+def _at_rest(model: nn.Module) -> Iterator[None]:
     modules = list(model.modules())
     training = [module.training for module in modules]
     # A lazy parameter that no run has needed has neither values nor gradients.

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from gnn_repair.exposure.batched_products import read_batch
 from gnn_repair.exposure.sites import Call
 
 PLAIN = {torch.mm, torch.matmul, torch.mv, torch.sparse.mm, Tensor.mm, Tensor.matmul, Tensor.mv}
@@ -51,6 +52,8 @@ class Product:
     kind: ClassVar[str] = "matrix product"
     rule: ClassVar[str] = "α = the matrix's entry, h = the source's row"
     coefficients_from: ClassVar[str] = "the matrix itself"
+    by_entry: ClassVar[bool] = False
+    """Whether the table has a row per entry of the matrix instead of one per source."""
 
     def value(self, entries: Tensor | None = None) -> Tensor:
         """A h [N, D] times the factor, or with other numbers [T] for A's entries and the factor."""
@@ -96,8 +99,9 @@ class ProductCall(Call):
         """Entry times state, [T, 1, D]."""
         sources, _, values = self.entries
         assert values is not None
-        table: Tensor = self.arguments["x"]
-        return (values.view(-1, 1) * table[sources]).unsqueeze(1)
+        product: Product = self.arguments["product"]
+        states = product.table if product.by_entry else product.table[sources]
+        return (values.view(-1, 1) * states).unsqueeze(1)
 
     def aggregated(self, messages: Tensor) -> Tensor:
         """The sum of other messages [T, 1, D] at each recipient."""
@@ -207,6 +211,7 @@ class Products(TorchFunctionMode):
         seen: Callable[[Product], Tensor],
         busy: Callable[[], bool],
         senders: frozenset[int] = frozenset(),
+        clock: Callable[[], int] = lambda: 0,
     ) -> None:
         """Watch products of one size.
 
@@ -215,12 +220,13 @@ class Products(TorchFunctionMode):
             seen: does a product.
             busy: whether a convolution is running, whose own sums are none of ours.
             senders: further numbers of columns that a sparse matrix may have.
+            clock: how many aggregations have been seen in this run.
         """
         from gnn_repair.exposure.sums_by_hand import HandSums
 
         super().__init__()
         self.nodes, self.seen, self.busy, self.senders = nodes, seen, busy, senders
-        self.sums = HandSums(nodes, senders)
+        self.sums = HandSums(nodes, senders, clock)
 
     @property
     def unread(self) -> str:
@@ -229,13 +235,18 @@ class Products(TorchFunctionMode):
 
     def forget(self) -> None:
         """Let go of what the last run gathered."""
-        self.sums.gathered.clear()
+        self.sums.forget()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let a torch function run, or hand over the product that it is."""
         given = kwargs or {}
         product = read_product(func, args, given, self.nodes, self.senders)
+        batch = read_batch(func, args, given, self.nodes) if product is None else None
+        if batch is not None:
+            return batch.results(lambda matrix, table: self.seen(Product(matrix, table, False)))
         if product is None and not self.busy():
             self.sums.note(func, args, given)
-            product = self.sums.read(func, args, given)
+            by_head = self.sums.read(func, args, given)
+            if by_head is not None:
+                return by_head.results(self.seen)
         return func(*args, **given) if product is None else self.seen(product)

@@ -69,8 +69,9 @@ class Watch:
         self._parts_of = parts_of
         # What a convolution adds up beside its propagates (attention's denominators) is its own.
         self._products = Products(
-            nodes, self._product, lambda: bool(self._inside or self._open), senders
-        )
+            nodes, self._product, lambda: bool(self._inside or self._open), senders,
+            lambda: self._counts["propagate"],
+        )  # fmt: skip
         self._placing = placing
         self._whole: dict[Site, tuple[Tensor, slice]] = {}
         self._kept: dict[tuple[str, int], Tensor] = {}
@@ -132,12 +133,19 @@ class Watch:
 
     def trace(self) -> Trace:
         """Run once and record every propagate."""
+        trace = self._traced()
+        by_hand = self._products.sums if isinstance(self._products, Products) else None
+        if by_hand is not None and by_hand.read_last_whole(self._counts["propagate"]):
+            trace = self._traced()
+        self._known = {call.site: trace.values[call.site] for call in trace.calls}
+        return trace
+
+    def _traced(self) -> Trace:
         self._trace = trace = Trace(torch.empty(0))
         try:
             trace.output = self.run()
         finally:
             self._trace = None
-        self._known = {call.site: trace.values[call.site] for call in trace.calls}
         return trace
 
     def open_input(self, trace: Trace, name: str, order: int, value: Tensor, before: Site) -> Site:

@@ -31,6 +31,11 @@ QUANTILE = 1.959963984540054
 """Of the normal distribution, for 95 % intervals."""
 
 
+def support_words(support: float) -> str:
+    """A mean number of active terms; where no class was reachable there is none."""
+    return "–" if np.isnan(support) else f"{support:.2f} active terms on average"
+
+
 @dataclass(frozen=True)
 class Rate:
     """How many of how many."""
@@ -164,7 +169,7 @@ class Reach:
         lines = [
             f"true-class reach {self._line('true_class')}",
             f"error reach      {self._line('error')}",
-            f"support          {self.support:.2f} active terms on average",
+            f"support          {support_words(self.support)}",
         ]
         if self.undecided:
             lines.append(f"undecided        {self.undecided:,} LPs, which are in no figure above")

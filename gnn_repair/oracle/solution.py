@@ -257,10 +257,11 @@ class OracleSolution:
         reachable = int(self.reachable.sum())
         decided = int(self.decided.sum())
         mean = float(self.support[self.reachable].mean()) if reachable else float("nan")
+        terms = "" if np.isnan(mean) else f", {mean:.2f} active terms on average"
         share = f" ({100 * reachable / decided:.1f} %)" if decided else ""
         return (
             f"OracleSolution of {len(self):,} LPs by {self.method}: {counts or 'none'}{skipped}\n"
-            f"  reachable {reachable:,}{share}, {mean:.2f} active terms on average"
+            f"  reachable {reachable:,}{share}{terms}"
             f", largest gap {np.nanmax(self.gap, initial=0.0):.1e}"
             + (f"; {self.scope}" if self.scope else "")
         )

@@ -202,7 +202,7 @@ def _labels(exposure: Exposure | TailedExposure, target: Tensor) -> Integers:
     if target.shape != (exposure.num_nodes,):
         raise InputError(
             f"target has shape {list(target.shape)} instead of [{exposure.num_nodes}], "
-            "one class per node of the graph"
+            "one class per node of the graph" + _flat(target)
         )
     if target.dtype == torch.bool:
         raise InputError("target holds truth values; give integer classes")
@@ -214,6 +214,11 @@ def _labels(exposure: Exposure | TailedExposure, target: Tensor) -> Integers:
             "(or −1 for unknown)"
         )
     return labels
+
+
+def _flat(target: Tensor) -> str:
+    """What to do about labels in a column, as some collections keep them."""
+    return "; pass target.flatten()" if target.dim() == 2 and target.shape[1] == 1 else ""
 
 
 def selection(
@@ -232,13 +237,19 @@ def selection(
     return member, position
 
 
+def _one_split(mask: Tensor, size: int) -> str:
+    """What to do about the masks of several splits, as datasets keep them."""
+    several = mask.dim() == 2 and mask.shape[0] == size
+    return "; pass the column of one split, such as mask[:, 0]" if several else ""
+
+
 def _positions(exposure: Exposure | TailedExposure, nodes: Tensor) -> tuple[Integers, Integers]:
     size, members = exposure.num_nodes, exposure.num_members
     if nodes.dtype == torch.bool:
         if nodes.shape not in ((size,), (size, members)):
             raise InputError(
                 f"the mask nodes has shape {list(nodes.shape)} instead of [{size}] "
-                f"or [{size}, {members}]"
+                f"or [{size}, {members}]" + _one_split(nodes, size)
             )
         mask = nodes.view(size, -1).expand(size, members)
         member, chosen = (_array(index) for index in mask.t().nonzero(as_tuple=True))

@@ -44,6 +44,8 @@ class RepairTrainee(Trainee):
         seed: int,
     ) -> None:
         self.parameters = parameters
+        # Other precisions go the plain way, which asks the device how many terms there are.
+        self.captures = all(value.dtype == torch.float32 for value in parameters.values())
         self.tables, self.predict = tables, predict
         self.val, self.dropout = val, dropout
         longest = train.positions.shape[1]

@@ -59,7 +59,20 @@ def correction_of(
     name: str, repair: RepairLike, exposure: AnyExposure, part: AnyExposure, member: int
 ) -> Correction:
     """The repair's answers at the recipients of ``part``, a cut of ``exposure``."""
-    key = _key(name)
+    found = _answers(_key(name), name, repair, exposure, part, member)
+    off = np.argwhere(~np.isfinite(found.logits))
+    if len(off):
+        node = part.names.node(int(part.recipients[off[0, 0]]))
+        raise InputError(
+            f"the logits of {name!r:.60} at {node} hold {found.logits[tuple(off[0])]}; give finite "
+            "numbers, such as logits before a softmax"
+        )
+    return found
+
+
+def _answers(
+    key: str, name: str, repair: RepairLike, exposure: AnyExposure, part: AnyExposure, member: int
+) -> Correction:
     if isinstance(repair, Tensor):
         return Correction(key, "logits", _own_logits(name, repair, part))
     asked: Any = repair

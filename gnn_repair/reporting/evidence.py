@@ -22,8 +22,10 @@ from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tails.solution import TailSolution
 from gnn_repair.reporting.corrections import Correction, RepairLike, correction_of
 from gnn_repair.reporting.inputs import INTEGERS, check_gathered, check_solution
+from gnn_repair.reporting.nouns import noun_of
 from gnn_repair.reporting.pooled import PooledGraphs, own_edges, with_nodes
 from gnn_repair.reporting.senders import with_senders
+from gnn_repair.reporting.surroundings import surroundings, undirected
 from gnn_repair.reporting.tail_evidence import TailEvidence, tail_evidence
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
@@ -83,6 +85,8 @@ class Evidence:
     senders: tuple[str, ...] = ()
     """Senders of other kinds, such as ``author 3``: their numbers follow the nodes'."""
     origin: str = field(default="", kw_only=True)
+    noun: str = field(default="node", kw_only=True)
+    """What one recipient is called."""
 
     @property
     def num_classes(self) -> int:
@@ -176,8 +180,8 @@ def gather(
         edges = own_edges(edge_index, part)
         degree, homophily = np.zeros(len(known), np.int64), np.zeros(len(known))
     else:
-        edges = None if edge_index is None else _undirected(edge_index)
-        degree, homophily = _surroundings(part, y, edges)
+        edges = None if edge_index is None else undirected(edge_index)
+        degree, homophily = surroundings(part, y, edges)
     used, rows = np.unique(part.rows.numpy(), return_inverse=True)
     fixed, table, tail = _behind(part, member, solution, solved, y, witness)
     evidence = Evidence(
@@ -205,6 +209,7 @@ def gather(
         unlabelled=len(chosen) - len(known),
         tail=tail,
         origin=exposure.origin,
+        noun=noun_of(exposure),
     )
     if pooled:
         return with_nodes(evidence, part)
@@ -316,34 +321,3 @@ def _witness(
             local = solution.terms[entries] - theirs[solution.recipient[lp]] + ours[i]
             witness[local] = solution.coefficients[entries]
     return witness
-
-
-def _undirected(edge_index: Tensor) -> Integers:
-    """Each edge between two different nodes once, [2, E]."""
-    ends = edge_index.cpu().numpy()
-    low, high = ends.min(0), ends.max(0)
-    pairs = np.unique(np.stack([low, high])[:, low != high], axis=1)
-    return pairs.astype(np.int64)
-
-
-def _surroundings(
-    part: Exposure | TailedExposure, y: Tensor, edges: Integers | None
-) -> tuple[Integers, Floats]:
-    """Degree and local homophily of the recipients, from the graph or from the terms."""
-    nodes = part.recipients.numpy()
-    if edges is not None:
-        ends = np.concatenate([edges, edges[::-1]], axis=1)
-    else:
-        counts = np.diff(part.segments[:: part.num_groups].numpy())
-        owner = np.repeat(nodes, counts)
-        source = part.sources.numpy()[part.rows.numpy()].astype(np.int64)
-        ends = np.unique(np.stack([source, owner])[:, source != owner], axis=1)
-    others = part.names.count(len(y)) - len(y)  # senders of other kinds, which have no class
-    labels = np.concatenate([y.numpy(), np.full(others, -1)])
-    known = labels[ends[0]] >= 0
-    same = known & (labels[ends[0]] == labels[ends[1]])
-    degree = np.bincount(ends[1], minlength=len(labels))
-    labelled = np.bincount(ends[1][known], minlength=len(labels))
-    alike = np.bincount(ends[1][same], minlength=len(labels))
-    share = np.where(labelled > 0, alike / np.maximum(labelled, 1), np.nan)
-    return degree[nodes].astype(np.int64), share[nodes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.repair.methods import METHODS
 from gnn_repair.reporting.evidence import Evidence
 from gnn_repair.reporting.inputs import check_names
+from gnn_repair.reporting.nouns import plural
 from gnn_repair.reporting.number_lines import draw_line
 from gnn_repair.reporting.planes import Plane, hull, plane_of, vertices
 
@@ -67,10 +69,12 @@ def write_figures(
         "degree": lambda axes: draw_degree(axes, evidence),
         "homophily": lambda axes: draw_homophily(axes, evidence),
         "support": lambda axes: draw_support(axes, evidence),
-        f"node-{evidence.nodes[place]}": lambda axes: draw_polytope(axes, evidence, place, names),
+        _file_name(evidence, place): lambda axes: draw_polytope(axes, evidence, place, names),
     }
     if not evidence.corrections:
         del figures["moves"]
+    if np.isnan(evidence.homophily).all():  # graphs have no neighbours
+        del figures["homophily"]
     return [path for name, draw in figures.items() for path in _save(draw, target / name, formats)]
 
 
@@ -103,8 +107,17 @@ def _position(evidence: Evidence, node: int | None) -> int:
         raise InputError(f"node is {node!r:.60}; give a node's number")
     found = np.flatnonzero(evidence.nodes == node)
     if not len(found):
-        raise InputError(f"node {node} is not among the report's nodes; choose one of them")
+        nouns = plural(evidence.noun)
+        raise InputError(
+            f"{evidence.noun} {node} is not among the report's {nouns}; choose one of them"
+        )
     return int(found[0])
+
+
+def _file_name(evidence: Evidence, place: int) -> str:
+    """Such as ``node-185``; of a node type's name no more than a file's name can hold."""
+    noun = re.sub(r"[^0-9A-Za-z]+", "-", evidence.noun).strip("-") or "node"
+    return f"{noun}-{evidence.nodes[place]}"
 
 
 def _save(draw: Callable[[Axes], None], stem: Path, formats: Sequence[str]) -> list[Path]:
@@ -166,7 +179,7 @@ def draw_moves(axes: Axes, evidence: Evidence) -> None:
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.8)
     axes.margins(y=0.15)
-    axes.set_xlabel("nodes")
+    axes.set_xlabel(plain(plural(evidence.noun)))
     _legend(axes)
 
 
@@ -190,7 +203,7 @@ def draw_margins(axes: Axes, evidence: Evidence) -> None:
     axes.axvline(0, color="black", linestyle="--", linewidth=1)
     found = "best margin found" if evidence.tail is not None else "γ, best margin"
     axes.set_xlabel(f"{found} of the true class (logits)")
-    axes.set_ylabel("nodes")
+    axes.set_ylabel(plain(plural(evidence.noun)))
     _legend(axes)
 
 
@@ -205,7 +218,7 @@ def _shares(axes: Axes, evidence: Evidence, bins: np.ndarray[Any, Any], names: l
         axes.bar(range(len(used)), share, bottom=base, color=colour, label=label)
         base += share
     axes.set_xticks(range(len(used)), [names[b] for b in used])
-    axes.set_ylabel("nodes (%)")
+    axes.set_ylabel(plain(f"{plural(evidence.noun)} (%)"))
     _legend(axes)
 
 
@@ -215,7 +228,7 @@ def draw_degree(axes: Axes, evidence: Evidence) -> None:
     names = ["0", "1", "2", "3–4", "5–8", "9–16", "17–32", "33–64", "65–128", "129–256", "257–512"]
     bins = np.searchsorted(edges, evidence.degree, side="right")
     _shares(axes, evidence, bins, [*names, "513+"])
-    axes.set_xlabel("neighbours")
+    axes.set_xlabel("neighbours" if evidence.pooled is None else "nodes")
 
 
 def draw_homophily(axes: Axes, evidence: Evidence) -> None:
@@ -234,7 +247,7 @@ def draw_support(axes: Axes, evidence: Evidence) -> None:
     axes.bar(range(1, len(counts)), counts[1:], color=REACHED)
     axes.set_xticks(range(1, len(counts)))
     axes.set_xlabel("active terms of the witness")
-    axes.set_ylabel("reachable nodes")
+    axes.set_ylabel(plain(f"reachable {plural(evidence.noun)}"))
 
 
 def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) -> None:
@@ -265,7 +278,7 @@ def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) 
     _regions(axes, plane, names)
     axes.set_xlabel(plain(f"margin over {names[plane.one]} (logits)"))
     axes.set_ylabel(plain(f"margin over {names[plane.two]} (logits)"))
-    axes.set_title(plain(f"node {evidence.nodes[i]}, which is {names[plane.true]}"))
+    axes.set_title(plain(f"{evidence.noun} {evidence.nodes[i]}, which is {names[plane.true]}"))
     axes.legend(frameon=False, fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1))
 
 

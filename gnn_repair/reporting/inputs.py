@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +14,10 @@ from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.tails.solution import TailSolution
 
+LARGEST_LOGIT = 1e37
+"""A page holds numbers as float32, which ends at 3e38, and draws products of two of them."""
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_INSTEAD = {"labels": "gnn_repair.solve_labels", "values": "gnn_repair.value_range"}
 RESULT_COLUMNS = ("dataset", "backbone", "split", "method", "part", "metric", "value")
 
 
@@ -21,6 +25,11 @@ def check_gathered(exposure: Any, y: Any, member: Any, repairs: Any, edge_index:
     """An exposure, its labels, a member of it, repairs by name and a graph."""
     if not isinstance(exposure, Exposure | TailedExposure):
         raise InputError(f"exposure is {exposure!r:.60}; give what gnn_repair.expose returns")
+    if exposure.outputs != "classes":
+        raise InputError(
+            f"the exposure's outputs are {exposure.outputs}, and a report shows classes; "
+            f"{_INSTEAD[exposure.outputs]} answers about them"
+        )
     if isinstance(member, bool) or not isinstance(member, int):
         raise InputError(f"member is {member!r:.60}; give a whole number from 0")
     if not 0 <= member < exposure.num_members:
@@ -79,6 +88,18 @@ def check_solution(solution: Any, exposure: Exposure | TailedExposure) -> None:
         holds = max(found.mass, found.margin, found.bound) <= found.tolerance
     if not holds:
         raise InputError(f"the solution is not of this exposure ({found}); {remedy}")
+
+
+def check_drawable(**logits: Any) -> None:
+    """Logits are small enough to be drawn."""
+    for name, values in logits.items():
+        most = float(np.abs(values).max()) if values.size else 0.0
+        if most > LARGEST_LOGIT:
+            raise InputError(
+                f"{name.replace('_', ' ')} reach {most:.1e}, and a page draws up to "
+                f"{LARGEST_LOGIT:.0e}; divide the model's output by a constant, which changes no "
+                "prediction"
+            )
 
 
 def check_words(**words: Any) -> None:

@@ -57,4 +57,4 @@ def draw_line(
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)
     axes.set_xlabel(f"lead of {names[own]} over {names[1 - own]} (logits)")
-    axes.set_title(f"node {evidence.nodes[i]}, which is {names[own]}")
+    axes.set_title(f"{evidence.noun} {evidence.nodes[i]}, which is {names[own]}")

@@ -13,6 +13,7 @@ from gnn_repair.reporting.payload import script_safe
 
 SCRIPTS = (
     "payload.js",
+    "names.js",
     "run.js",
     "draw.js",
     "tips.js",
@@ -31,6 +32,7 @@ SCRIPTS = (
     "plane.js",
     "frame.js",
     "polytope.js",
+    "region_names.js",
     "marks.js",
     "number_line.js",
     "readout.js",

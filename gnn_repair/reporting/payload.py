@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnn_repair.reporting.evidence import Evidence
-from gnn_repair.reporting.inputs import check_names
+from gnn_repair.reporting.inputs import check_drawable, check_names
+from gnn_repair.reporting.nouns import plural
 from gnn_repair.reporting.sample import cut, explored, within_budget
 from gnn_repair.reporting.tail_evidence import VERDICTS, TailEvidence
 from gnn_repair.thresholds import ACTIVE, REACHABLE
@@ -61,8 +62,14 @@ def run_payload(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The run's words and its arrays; nodes that can be opened, within ``limit``, come first.
 
-    ``noun`` is what a recipient is called.
+    ``noun`` and ``nouns`` are what recipients are called.
     """
+    check_drawable(
+        frozen_logits=evidence.frozen_logits,
+        contributions=evidence.contributions,
+        fixed_logits=evidence.fixed_logits,
+        **{f"the logits of {item.title}": item.logits for item in evidence.corrections},
+    )
     opened = explored(evidence, limit)
     part = evidence if len(opened) == len(evidence.nodes) else cut(evidence, opened)
     kept = within_budget(part, limit)
@@ -70,7 +77,9 @@ def run_payload(
         "classes": _names(class_names, evidence.num_classes, "class"),
         "groups": list(evidence.groups),
         "names": _node_names(evidence, node_names),
-        "noun": "node" if evidence.pooled is None else "graph",
+        "noun": evidence.noun,
+        "nouns": plural(evidence.noun),
+        "recipients": len(evidence.labels) - len(evidence.senders),
         "selection": selection,
         "dataset": dataset,
         "backbone": backbone,

@@ -12,11 +12,13 @@ from gnn_repair import __version__
 from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.notebook import PagePath
 from gnn_repair.reporting.beside import Beside, beside_payload
 from gnn_repair.reporting.corrections import RepairLike
 from gnn_repair.reporting.evidence import Evidence, Solution, gather
 from gnn_repair.reporting.inputs import check_made, check_results, check_single, check_words
 from gnn_repair.reporting.lost import lost_evidence
+from gnn_repair.reporting.nouns import counted, plural
 from gnn_repair.reporting.overview import case_of_run, cases_of_results
 from gnn_repair.reporting.page import build_page
 from gnn_repair.reporting.parts import (
@@ -99,8 +101,10 @@ def report(
         repairs=repairs,
         edge_index=edge_index,
     )
-    noun = "nodes" if evidence.pooled is None else "graphs"
-    selection = selection or (noun if nodes is None else f"chosen {noun}")
+    nouns = plural(evidence.noun)
+    selection = selection or (nouns if nodes is None else f"chosen {nouns}")
+    if node_names is None and exposure.n_id is not None:
+        node_names = [str(number) for number in exposure.n_id.tolist()]
     words, arrays = run_payload(
         evidence,
         class_names=class_names,
@@ -112,8 +116,6 @@ def report(
         limit=None if single_file else STORED_BYTES,
     )
     words["lost"] = lost_evidence(repairs, member, exposure.num_classes)
-    if exposure.n_id is not None and node_names is None:
-        words["names"] = [str(number) for number in exposure.n_id.tolist()]
     heading = title or exposure.origin or "Evidence of a trained model"
     content = {
         "title": heading,
@@ -172,22 +174,23 @@ def write_page(
     with replacing(path) as temporary:
         temporary.write_text(build_page(content), encoding="utf-8")
     forget_parts(parts_folder(path), parts)
-    return path
+    return PagePath(path)
 
 
 def _subtitle(evidence: Evidence, explored: int, left_out: int, note: str) -> str:
     errors = int((~evidence.right).sum())
-    noun = "nodes" if evidence.pooled is None else "graphs"
-    parts = [f"{len(evidence.nodes):,} {noun}, {errors:,} of them misclassified"]
+    noun = evidence.noun
+    parts = [f"{counted(len(evidence.nodes), noun)}, {errors:,} of them misclassified"]
     if evidence.unlabelled:
-        parts.append(f"{evidence.unlabelled:,} {noun} without a label are not shown")
+        are = "is" if evidence.unlabelled == 1 else "are"
+        parts.append(f"{counted(evidence.unlabelled, noun)} without a label {are} not shown")
     if explored < len(evidence.nodes):
         parts.append(
             f"figures and charts are over all of them, and a sample of {explored:,}, spread evenly "
             "from the largest γ to the smallest, can be opened one by one"
         )
     if left_out:
-        parts.append(f"terms of {left_out:,} nodes left out to keep the file small")
+        parts.append(f"terms of {counted(left_out, noun)} left out to keep the file small")
     sentences = ["; ".join(parts), _about_tail(evidence), note[:1].upper() + note[1:]]
     return ". ".join(filter(None, sentences))
 
@@ -197,7 +200,8 @@ def _about_tail(evidence: Evidence) -> str:
     if evidence.tail is None:
         return ""
     open_ = int((~evidence.tail.decided).sum())
-    decided = "all nodes are decided" if not open_ else f"{open_:,} nodes are undecided"
+    are = "is" if open_ == 1 else "are"
+    decided = f"{counted(open_, evidence.noun)} {are} undecided" if open_ else "all are decided"
     scope = f", {evidence.tail.scope}" if evidence.tail.scope else ""
     return f"The model's mixture is followed by {evidence.tail.words}{scope}; {decided}"
 
@@ -212,8 +216,8 @@ def _study(
             return {"cases": cases, "shown": index}
     own = case_of_run(
         evidence,
-        words["dataset"] or "this graph",
-        words["backbone"] or "model",
+        words["dataset"],
+        words["backbone"],
         selection=words["selection"],
         split=words["split"],
     )

@@ -11,9 +11,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-
 from gnn_repair import __version__
 
 if TYPE_CHECKING:
@@ -26,8 +23,8 @@ _REQUIREMENT = re.compile(
     r"([A-Za-z0-9_.-]+)\s*(?:>=\s*([0-9.]+))?[^;]*(?:;.*extra\s*==\s*.(\w+).)?"
 )
 """Name, least version and extra of a requirement as metadata spells it."""
-_DEVELOPMENT = "dev"
-"""The extra that only those who work on the package need."""
+_DEVELOPMENT = ("dev", "docs")
+"""Extras that only those who work on the package need."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +51,8 @@ def _tried(subject: str, look: Callable[[], Observation]) -> Observation:
     """A finding, even where looking for it fails: this is where faults are looked for."""
     try:
         return look()
+    except ImportError as error:  # ModuleNotFoundError, or a library that cannot be loaded
+        return Observation(subject, f"not tried: {error}", "install it anew")
     except Exception as error:
         return Observation(subject, f"{type(error).__name__}: {error}", "report this line")
 
@@ -69,7 +68,7 @@ def _packages() -> Iterator[Observation]:
         return
     for text in declared:
         match = _REQUIREMENT.match(text)
-        if match is not None and match[3] != _DEVELOPMENT:
+        if match is not None and match[3] not in _DEVELOPMENT:
             yield _package(match[1], match[2], match[3])
 
 
@@ -94,8 +93,10 @@ def _ordered(version: str) -> tuple[int, ...]:
 
 
 def _devices() -> Observation:
+    import torch  # here and below: PyTorch itself may be what is missing or broken
+
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    parts = [f"{cores} CPU cores, {torch.get_num_threads()} PyTorch threads"]
+    parts = [f"{cores} CPU cores, PyTorch threads: {torch.get_num_threads()}"]
     for index in range(torch.cuda.device_count()):
         found = torch.cuda.get_device_properties(index)
         parts.append(f"cuda:{index} {found.name} ({found.total_memory / 2**30:.0f} GiB)")
@@ -131,6 +132,8 @@ def _data(root: str | None) -> Observation:
 
 def _one_lp() -> Observation:
     """An LP whose answer is known: two messages that each help against one rival."""
+    import torch
+
     from gnn_repair.oracle import solve_oracle
 
     exposure = _known_exposure()
@@ -144,6 +147,8 @@ def _one_lp() -> Observation:
 
 def _one_certificate() -> Observation:
     """The check must accept that answer's certificate and refuse one that was changed."""
+    import torch
+
     from gnn_repair.oracle import solve_oracle
 
     exposure = _known_exposure()
@@ -157,6 +162,8 @@ def _one_certificate() -> Observation:
 
 
 def _known_exposure() -> Exposure:
+    import numpy as np
+
     from gnn_repair.selftest.lp_catalogue import exposure_of
     from gnn_repair.selftest.lp_families import Numbers
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from gnn_repair.errors import InputError
 from gnn_repair.repair.methods import METHODS as METHODS
 from gnn_repair.repair.methods import Method as Method
+from gnn_repair.suggestion import suggestion
 
 ORACLE = "oracle"
 """The exact-mass oracle on validation and test nodes; asked for like a method."""
@@ -29,5 +30,5 @@ def chosen_methods(names: Iterable[str] | None = None) -> tuple[str, ...]:
     wanted = usual if names is None else tuple(names)
     for name in wanted:
         if name not in known:
-            raise InputError(f"unknown method {name!r:.80}; choose from {', '.join(known)}")
+            raise InputError(f"unknown method {name!r:.80}; {suggestion(str(name), known)}")
     return tuple(name for name in known if name in wanted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.study.limits import check_value
 from gnn_repair.study.protocol import PAPER, Protocol
+from gnn_repair.suggestion import closest
 
 LARGEST = 2**16
 """Bytes of a file of settings: all of them take two thousand, and parsing a path of n names takes
@@ -83,9 +83,7 @@ def _changed(node: Any, changes: Mapping[str, Any], where: str) -> Any:
     for name, value in changes.items():
         path = f"{where}{name}"
         if name not in hints:
-            near = difflib.get_close_matches(name, hints, n=1)
-            hint = f"did you mean {where}{near[0]}?" if near else f"choose from {', '.join(hints)}"
-            raise InputError(f"the protocol has no setting {path[:80]!r}; {hint}")
+            raise InputError(f"the protocol has no setting {path[:80]!r}; {_meant(node, path)}")
         current = getattr(node, name)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
@@ -94,6 +92,20 @@ def _changed(node: Any, changes: Mapping[str, Any], where: str) -> Any:
         else:
             new[name] = _accepted(value, hints[name], current, path)
     return dataclasses.replace(node, **new)
+
+
+def _meant(node: Any, path: str) -> str:
+    """The setting that was probably meant; a group's own setting may lack the group's name."""
+    where, _, name = path.rpartition(".")
+    names = list(typing.get_type_hints(type(node)))
+    groups = [each for each in names if dataclasses.is_dataclass(getattr(node, each))]
+    inside = [f"{each}.{name}" for each in groups if hasattr(getattr(node, each), name)]
+    if inside:
+        return f"did you mean {' or '.join(f'{where}.{one}'.lstrip('.') for one in inside)}?"
+    near = closest(name, names)
+    if near is None:
+        return f"choose from {', '.join(names)}"
+    return f"did you mean {f'{where}.{near}'.lstrip('.')}?"
 
 
 def _accepted(value: Any, hint: Any, current: Any, path: str) -> Any:

@@ -34,6 +34,7 @@ from gnn_repair.study.sheets import Entry as Entry
 from gnn_repair.study.sheets import Sheet as Sheet
 from gnn_repair.study.sheets import Table as Table
 from gnn_repair.study.sheets import ordered_datasets, panel, with_best_macro
+from gnn_repair.suggestion import suggestion
 
 
 def make_tables(records: Iterable[Record], names: Iterable[str] | None = None) -> list[Table]:
@@ -49,7 +50,8 @@ def make_tables(records: Iterable[Record], names: Iterable[str] | None = None) -
     chosen = list(_USUAL) if names is None else list(names)
     for name in chosen:
         if name not in TABLES:
-            raise InputError(f"there is no table {name!r:.80}; choose from {', '.join(TABLES)}")
+            hint = suggestion(str(name), TABLES)
+            raise InputError(f"there is no table {name!r:.80}; {hint}")
     return [TABLES[name](held) for name in chosen]
 
 

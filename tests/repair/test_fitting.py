@@ -136,6 +136,17 @@ def trainee(batch: int, sizes: tuple[int, int]) -> RepairTrainee:
     )  # type: ignore[arg-type]
 
 
+def test_only_what_never_waits_is_captured():
+    """The GPU's kernels take float32; the plain way of other precisions waits for the device."""
+    made = trainee(4, (11, 3))
+    assert made.captures
+    double = {"w": torch.zeros(2, 1), "b": torch.zeros(2, 1, dtype=torch.float64)}
+    again = RepairTrainee(
+        double, lambda p: None, None, made.train, made.train, dropout=0.0, batch_size=4, seed=0
+    )  # type: ignore[arg-type]
+    assert not again.captures
+
+
 @pytest.mark.parametrize("batch", [4, None])
 def test_counters_counted_on_are_those_that_can_be_computed(batch):
     """A step's random numbers, its batch and who learns in it, from epoch and step alone."""

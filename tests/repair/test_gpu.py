@@ -139,3 +139,14 @@ def test_rows_that_are_read_teach_what_the_whole_table_teaches(repair, backbone,
         whole, unused = train()
     assert used > 0 and unused == 0
     torch.testing.assert_close(few, whole, rtol=1e-3, atol=1e-3)
+
+
+def test_double_precision_is_trained_without_a_word():
+    """It cannot be captured, and nothing is tried that would then have to be explained."""
+    exposure = toy_exposure("sage", torch.float64)
+    method = SetTranslation(budget=replace(SetTranslation().budget, epochs=8), dropout=0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        arguments = (exposure, DATA.y, DATA.train_mask, DATA.val_mask)
+        here, there = (method.fit(*arguments, device=place) for place in ("cpu", "cuda"))
+    torch.testing.assert_close(there.logits(exposure.to("cuda")).cpu(), here.logits(exposure))

@@ -25,7 +25,7 @@ function step() {
     if (times.length < steps) setTimeout(step, 30); else done(times);
   }, 0));
 }
-const tab = [...document.querySelectorAll("button")].find((b) => b.textContent === "Nodes");
+const tab = document.getElementById("tab-nodes");
 tab.click();
 setTimeout(step, 500);
 """

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser 
 
 SEEN = "document.getElementById('compare-panel').scrollIntoView();"
 TABLES = (
-    SEEN + "await new Promise(done => setTimeout(done, 80));"
+    # The panel draws itself when it is seen, which a busy machine tells late.
+    SEEN + "for (let tries = 0; tries < 60; tries++) {"
+    "  await new Promise(done => setTimeout(done, 50));"
+    "  if (document.querySelector('#compare-tables table')) break; }"
     "return [...document.querySelectorAll('#compare-tables table')].map(table =>"
     " [...table.rows].map(row => [...row.cells].map(cell => cell.textContent)))"
 )

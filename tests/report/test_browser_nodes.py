@@ -72,7 +72,7 @@ def test_a_link_to_a_node_that_is_not_there_says_so(browser, demo):
     path, evidence = demo
     absent = next(v for v in range(3000) if v not in set(evidence.nodes))
     for node, words in (
-        (absent, f"node {absent} is not on this page, which shows 748 test nodes."),
+        (absent, f"Node {absent} is not on this page, which shows 748 test nodes."),
         (99999999, "There is no node 99999999; this page shows 748 test nodes."),
         ("x<b>", "There is no node x<b>; this page shows 748 test nodes."),
     ):
@@ -114,3 +114,25 @@ def test_orders_are_pythons(browser, demo):
         place = {node: i for i, node in enumerate(evidence.nodes.tolist())}
         values = np.array([key[place[node]] for node in listed])
         np.testing.assert_allclose(values, np.sort(key)[: len(values)], atol=1e-5)
+
+
+def test_a_node_is_shown_from_its_head_on(browser, demo):
+    path, _ = demo
+    browser.open(path)
+    browser.run("window.scrollTo(0, document.body.scrollHeight)")
+    before = browser.run("return window.scrollY")
+    browser.run(
+        "[...document.querySelectorAll('.chart .go')].at(-1)"
+        ".dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+    )
+    head = browser.run("return document.getElementById('node-head').getBoundingClientRect().top")
+    assert 0 <= head < 300 and before > 500
+    # Back leads to the picture that was clicked.
+    browser.driver.back()
+    browser.run("await new Promise(done => setTimeout(done, 100))")
+    assert abs(browser.run("return window.scrollY") - before) < 5
+    # The names of the views are no places to scroll to.
+    for fragment in ("#nodes", "#overview"):
+        browser.open(path, fragment)
+        browser.run("await new Promise(done => setTimeout(done, 200))")
+        assert browser.run("return window.scrollY") == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 import sys
 from importlib import metadata
 
@@ -75,3 +76,34 @@ def test_a_look_that_fails_is_a_line_and_not_an_end(monkeypatch):
 
     finding = doctor._tried("devices", broken)
     assert finding.found == "RuntimeError: no driver" and finding.wrong
+
+
+WITHOUT_TORCH = """
+import subprocess
+import sys
+sys.modules["torch"] = None  # what a missing or broken PyTorch looks like to an import
+sys.argv = ["gnn-repair", *sys.argv[1:]]
+from gnn_repair.cli import main
+main()
+"""
+
+
+def without_torch(*arguments):
+    command = [sys.executable, "-c", WITHOUT_TORCH, *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_a_missing_pytorch_is_a_finding():
+    ended = without_torch("doctor", "--format", "json")
+    rows = {row["subject"]: row for row in json.loads(ended.stdout)}
+    assert ended.returncode == 1 and not ended.stderr
+    assert rows["Python"]["wrong"] is None
+    for subject in ("devices", "one LP", "one certificate"):
+        assert "torch" in rows[subject]["found"] and rows[subject]["wrong"] == "install it anew"
+
+
+def test_other_commands_name_the_missing_package():
+    ended = without_torch("data", "list")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("gnn-repair: a package cannot be imported (import of torch ")
+    assert ended.stderr.count("\n") == 1 and "gnn-repair doctor" in ended.stderr

@@ -47,7 +47,8 @@ def test_ranges_follow_the_recipients_not_the_nodes(exposure, graph):
     fitted = gr.SetTranslation(BUDGET).fit(exposure, graph.y, *masks)
     part = exposure.restrict(torch.tensor([30, 2, 11, 45, 3]))
     found = repaired_logits_sharded(fitted, part, shards=2, size=2)
-    torch.testing.assert_close(found, fitted.logits(exposure)[:, part.recipients])
+    whole = fitted.logits(exposure)[:, part.recipients]
+    torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)  # learned in float32
 
 
 def test_bad_requests(exposure, graph):

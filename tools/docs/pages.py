@@ -50,7 +50,9 @@ def _mathml(match: re.Match[str]) -> str:
 
     text = unescape(match[2].strip())
     block = text.startswith(r"\[")
-    return str(convert(text[2:-2].strip(), display="block" if block else "inline"))
+    formula = str(convert(text[2:-2].strip(), display="block" if block else "inline"))
+    # On a telephone a long formula scrolls by itself; without this the whole page would.
+    return f'<div style="overflow-x: auto">{formula}</div>' if block else formula
 
 
 def _relinked(text: str) -> str:

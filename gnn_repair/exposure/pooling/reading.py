@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from gnn_repair.exposure.hand_calls import ADDS, REDUCTIONS
 from gnn_repair.exposure.pooling.call_forms import (
     axis_of,
     by_graph,
@@ -28,7 +29,6 @@ from gnn_repair.exposure.pooling.call_forms import (
 from gnn_repair.exposure.pooling.pool import Pool, dense_pool, gathered_pool, unit_pool
 from gnn_repair.exposure.pooling.rows import RowOrigins, Rows
 from gnn_repair.exposure.products import PLAIN, entries_of
-from gnn_repair.exposure.sums_by_hand import ADDS, REDUCTIONS
 
 INDEXED = {*ADDS, *REDUCTIONS, Tensor.index_reduce_, Tensor.index_reduce, torch.index_reduce}
 """Functions of (base, axis, index, rows, …)."""

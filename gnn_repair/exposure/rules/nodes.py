@@ -49,7 +49,10 @@ def matrix(call: Call) -> Split:
     values = call.entries[2]
     assert values is not None
     product = call.arguments["product"]
-    return Split(values, _states(call), product.rule, product.coefficients_from, argument="x")
+    rule, origin = product.rule, product.coefficients_from
+    if product.by_entry:
+        return Split(values, product.table.unsqueeze(1), rule, origin, by_entry=True)
+    return Split(values, _states(call), rule, origin, argument="x")
 
 
 def found_weight(call: Call) -> Split | None:

@@ -134,8 +134,16 @@ def elementwise(base: Base) -> dict[int, int]:
 
 
 def flat_slopes(region: Region, slopes: Slopes) -> Floats:
-    """Slopes of all nonlinear operations side by side, [B, U]: by number, then by input."""
-    parts = [part for number in region.boxes for part in slopes[number]]
+    """Slopes of all nonlinear operations side by side, [B, U]: by number, then by input.
+
+    One that no margin reads has none, and zeros stand for it: the length σ of a final L2 norm is
+    multiplied out and leaves nothing behind.
+    """
+    parts = [
+        part
+        for number, box in region.boxes.items()
+        for part in slopes.get(number, tuple(torch.zeros_like(side.low) for side in box))
+    ]
     if not parts:
         return np.zeros((len(region), 0))
     return np.ascontiguousarray(torch.cat(parts, dim=1).numpy())

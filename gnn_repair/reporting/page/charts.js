@@ -6,7 +6,10 @@ function dotPlot(width, rows, unit, each = "split", within = [0, 100], own = "")
   const left = Math.min(150, width * 0.34),
     right = 64,
     rowHeight = 34;
-  const all = rows.flatMap((row) => [...row.values, row.own, row.paper].filter(known));
+  const all = rows.flatMap((row) => {
+    const { mean, deviation } = momentsOf(row.values);
+    return [...row.values, mean - deviation, mean + deviation, row.own, row.paper].filter(known);
+  });
   const pad = Math.max(0.5, 0.08 * (Math.max(...all) - Math.min(...all)));
   const low = Math.max(within[0], Math.min(...all) - pad),
     high = Math.min(within[1], Math.max(...all) + pad);
@@ -16,16 +19,17 @@ function dotPlot(width, rows, unit, each = "split", within = [0, 100], own = "")
         { look: ["circle", "--frozen"], text: "mean, bar: standard deviation" },
         { look: ["circle", "--other"], text: `one ${each}` },
       ]
-    : [{ look: ["circle", "--frozen"], text: `the only ${each}` }];
+    : [];
   if (own && rows.some((row) => known(row.own)))
     entries.push({ look: ["ring", "--what-if"], text: own });
   if (rows.some((row) => known(row.paper)))
     entries.push({ look: ["ring", "--rival-two"], text: "published" });
   const svg = canvas(width, 0, unit);
-  const top = legend(svg, entries, 0, 12, width) + 8;
+  const top = entries.length ? legend(svg, entries, 0, 12, width) + 8 : 4;
   const bottom = top + rows.length * rowHeight;
   svg.setAttribute("viewBox", `0 0 ${width} ${bottom + 34}`);
-  const x = scale(low, high, left, width - right);
+  // Markers at the ends touch neither names nor numbers.
+  const x = scale(low, high, left + 4, width - right - 6);
   for (const tick of ticks(low, high, width < 420 ? 3 : 6)) {
     svg.append(shape("line", { x1: x(tick), x2: x(tick), y1: top, y2: bottom, class: "grid" }));
     svg.append(
@@ -54,10 +58,11 @@ function known(value) {
 function dotRow(row, x, y, left, width, each) {
   const group = shape("g");
   const { mean, deviation } = momentsOf(row.values);
-  const lines = [
-    row.title,
-    `mean ${mean.toFixed(2)} over ${row.values.length} ${each}${row.values.length > 1 ? "s" : ""}`,
-  ];
+  const several = row.values.length > 1,
+    lines = [
+      row.title,
+      several ? `mean ${mean.toFixed(2)} over ${row.values.length} ${each}s` : mean.toFixed(2),
+    ];
   if (row.values.length > 1) lines.push(`standard deviation ${deviation.toFixed(2)}`);
   if (known(row.own)) lines.push(`the model on this page ${row.own.toFixed(2)}`);
   if (known(row.paper))
@@ -158,13 +163,16 @@ function movesPlot(width, rows, total) {
       `${row.corrected - row.within} corrected, evidence was not there`,
     );
     svg.append(
-      words(centre - row.broken * step - 5, y + 4, row.broken ? `−${row.broken}` : "0", {
+      words(centre - row.broken * step - 5, y + 4, row.broken ? `−${count(row.broken)}` : "0", {
         class: "small",
         "text-anchor": "end",
       }),
-      words(centre + row.corrected * step + 5, y + 4, row.corrected ? `+${row.corrected}` : "0", {
-        class: "small",
-      }),
+      words(
+        centre + row.corrected * step + 5,
+        y + 4,
+        row.corrected ? `+${count(row.corrected)}` : "0",
+        { class: "small" },
+      ),
     );
   });
   svg.append(
@@ -210,9 +218,11 @@ function scatter(width, dots, across, up) {
     top = 10,
     bottom = top + height;
   const svg = canvas(width, bottom + 38, `${up} against ${across}`);
-  const low = Math.max(0, Math.floor(Math.min(...dots.map((d) => Math.min(d.x, d.y))) / 10) * 10);
-  const x = scale(low, 100, left, width - 12),
-    y = scale(low, 100, bottom, top);
+  const least = Math.floor(Math.min(...dots.map((d) => Math.min(d.x, d.y))) / 10) * 10,
+    low = Math.min(90, Math.max(0, least));
+  // Room for a whole dot at either end.
+  const x = scale(low, 100, left + 14, width - 26),
+    y = scale(low, 100, bottom - 14, top + 14);
   for (const tick of ticks(low, 100, 5)) {
     svg.append(
       shape("line", { x1: left, x2: width - 12, y1: y(tick), y2: y(tick), class: "grid" }),

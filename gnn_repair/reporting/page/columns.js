@@ -1,5 +1,13 @@
 // Columns and histograms of the overview.
 
+// Which bins are labelled: as many as have room, among them the one at `from`.
+function namedBins(bins, wide, from) {
+  const widest = Math.max(...bins.map((bin) => textWidth(bin.label, 11))) + 10,
+    crowded = bins.length > 12 ? Math.ceil(bins.length / 8) : 1,
+    every = Math.max(crowded, Math.ceil(widest / wide));
+  return (j) => bins[j].label && (j - from) % every === 0;
+}
+
 // Columns of parts; `bins` is [{label, parts: [n, …], tip}], `series` names and colours the parts.
 // With `marks` it is a histogram: labels stand at the left edge of their bin.
 function stackedColumns(width, bins, series, axis, share, marks = null) {
@@ -13,7 +21,7 @@ function stackedColumns(width, bins, series, axis, share, marks = null) {
   const most = share ? 1 : Math.max(1, ...totals);
   const y = scale(0, most, bottom, top),
     wide = (width - left) / bins.length;
-  for (const tick of ticks(0, most, 4)) {
+  for (const tick of ticks(0, most, share ? 4 : Math.min(5, most))) {
     svg.append(shape("line", { x1: left, x2: width, y1: y(tick), y2: y(tick), class: "grid" }));
     svg.append(
       words(left - 6, y(tick) + 4, share ? `${Math.round(100 * tick)} %` : count(tick), {
@@ -22,6 +30,7 @@ function stackedColumns(width, bins, series, axis, share, marks = null) {
       }),
     );
   }
+  const named = namedBins(bins, wide, marks ? marks[0].place : 0);
   bins.forEach((bin, j) => {
     const group = shape("g");
     const lines = [
@@ -66,9 +75,10 @@ function stackedColumns(width, bins, series, axis, share, marks = null) {
         );
       at += size;
     });
-    if (bin.label && (bins.length <= 12 || j % Math.ceil(bins.length / 8) === 0)) {
+    if (named(j)) {
+      const half = textWidth(bin.label, 11) / 2;
       svg.append(
-        words(left + (marks ? j : j + 0.5) * wide, bottom + 15, bin.label, {
+        words(Math.min(width - half, left + (marks ? j : j + 0.5) * wide), bottom + 15, bin.label, {
           class: "small muted",
           "text-anchor": "middle",
         }),

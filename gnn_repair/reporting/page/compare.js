@@ -14,7 +14,7 @@ function openBeside(run, payload) {
   run.title = "this page's model";
   run.runs = [run];
   for (const other of payload.beside || []) {
-    const shared = { ...other.run, classes: run.classes, names: run.names };
+    const shared = { ...other.run, classes: payload.run.classes, names: run.names };
     const opened = openRun({
       run: shared,
       arrays: { ...other.arrays, labels: payload.arrays.labels },
@@ -177,7 +177,7 @@ function termTable(run, a, b) {
     return captioned(
       shifts.length
         ? `${shifts[0].point.title} moves the logits and weighs no term.`
-        : "The terms of this node are not in this file.",
+        : `The terms of this ${run.noun} are not in this file.`,
     );
   const rival = a.point.rival,
     entries = termChanges(a, b, rival);
@@ -200,7 +200,7 @@ function termTable(run, a, b) {
   const title = ({ node, k }) => {
     const source = sourceOf(node, k),
       group = node.run.groupCount > 1 ? `, ${node.run.groups[node.group[k]]}` : "";
-    return `${nodeName(run, source)}${source === node.id ? " (itself)" : ""}${group}`;
+    return `${sourceName(run, source)}${source === node.id ? " (itself)" : ""}${group}`;
   };
   const listed = entries.slice(0, COMPARED_TERMS),
     rest = entries.slice(COMPARED_TERMS);

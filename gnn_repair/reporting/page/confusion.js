@@ -1,6 +1,8 @@
 // Which classes are taken for which, and whether the evidence was there.
 
 const MOST_CLASSES = 40;
+// So few fit beside another card, in cells as wide as they need be.
+const FEW_CLASSES = 9;
 
 function confusionOf(run) {
   const C = run.classCount;
@@ -36,9 +38,9 @@ function confusionCard(run) {
   chartCard(
     "Which classes are taken for which",
     "Rows: the true class. Columns: what the frozen model says. A cell's colours share out its " +
-      `errors by reach; its number counts nodes.${some}`,
+      `errors by reach; its number counts ${run.nouns}.${some}`,
     (width) => confusionPlot(width, run, cells, drawn),
-    { scope: runScope(run), wide: true },
+    { scope: runScope(run), wide: drawn.length > FEW_CLASSES },
   );
 }
 
@@ -47,13 +49,16 @@ function confusionPlot(width, run, cells, drawn) {
     longest = Math.max(...drawn.map((c) => textWidth(run.shortClasses[c], 11))),
     left = Math.min(130, width * 0.28, longest + 18) + 16;
   // A cell is as wide as a finger; what does not fit is scrolled to.
-  const wide = Math.max(24, Math.min(56, (width - left) / drawn.length)),
+  const few = drawn.length <= FEW_CLASSES,
+    wide = Math.max(24, Math.min(few ? 84 : 56, (width - left) / drawn.length)),
     whole = Math.max(width, left + wide * drawn.length);
   const svg = canvas(whole, 0, "True class against prediction, by reach");
+  const heads = columnHeads(run, drawn, wide);
   const top =
     legend(svg, [{ colour: "--right", text: "right" }, ...seriesOf(run).slice(1)], 0, 12, width) +
-    34;
-  const high = Math.max(24, Math.min(wide, 30));
+    22 +
+    heads.high;
+  const high = Math.max(24, Math.min(wide, few ? 40 : 30));
   svg.style.minWidth = `${whole}px`;
   svg.setAttribute("viewBox", `0 0 ${whole} ${top + drawn.length * high + 8}`);
   const most = Math.max(
@@ -66,13 +71,10 @@ function confusionPlot(width, run, cells, drawn) {
         class: "small",
         "text-anchor": "end",
       }),
-      roomy(left + (j + 0.5) * wide, top - 6, run.shortClasses[c], wide - 2, {
-        class: "small",
-        "text-anchor": "middle",
-      }),
+      heads.draw(c, left + (j + 0.5) * wide, top - 6),
     );
   });
-  svg.append(words(left, top - 20, "predicted →", { class: "small muted" }));
+  svg.append(words(left, top - heads.high - 8, "predicted →", { class: "small muted" }));
   drawn.forEach((a, row) =>
     drawn.forEach((b, column) => {
       const cell = cells[a * C + b];
@@ -89,6 +91,27 @@ function confusionPlot(width, run, cells, drawn) {
     }),
   );
   return svg;
+}
+
+// Names above the columns; upright where they do not fit across.
+function columnHeads(run, drawn, wide) {
+  const widths = drawn.map((c) => textWidth(run.shortClasses[c], 11)),
+    longest = Math.max(...widths);
+  if (longest <= wide - 2)
+    return {
+      high: 12,
+      draw: (c, x, y) =>
+        words(x, y, run.shortClasses[c], { class: "small", "text-anchor": "middle" }),
+    };
+  const high = Math.min(110, longest + 8);
+  return {
+    high,
+    draw: (c, x, y) =>
+      roomy(0, 0, run.shortClasses[c], high, {
+        class: "small",
+        transform: `translate(${x + 4} ${y}) rotate(-90)`,
+      }),
+  };
 }
 
 function confusionCell(run, cell, a, b, { x, y, wide, high, most }) {

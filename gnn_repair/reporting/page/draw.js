@@ -65,17 +65,25 @@ function fill(select, options, chosen) {
 function figure(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size < 10 ** -digits || size >= 1e6)) return minus(value.toExponential(1));
+  // What would be rounded to nothing, or fill a line, is written with its power of ten.
+  if (size !== 0 && (size < 0.5 * 10 ** -digits || size >= 1e6))
+    return minus(value.toExponential(1));
   return minus(value.toFixed(size >= 1000 ? 0 : digits));
 }
 function signed(value, digits = 2) {
   return (value > 0 ? "+" : "") + figure(value, digits);
 }
+// Rounded, but never to all or to none where that is not so (beyond what float32 blurs).
 function percent(share, digits = 1) {
-  return Number.isFinite(share) ? `${(100 * share).toFixed(digits)} %` : "–";
+  if (!Number.isFinite(share)) return "–";
+  const text = (100 * share).toFixed(digits),
+    last = 10 ** -digits;
+  if (share > 1e-6 && Number(text) === 0) return `<${last} %`;
+  if (share < 1 - 1e-6 && Number(text) === 100) return `>${100 - last} %`;
+  return `${text} %`;
 }
 function minus(text) {
-  return text.replace("-", "−");
+  return text.replaceAll("-", "−");
 }
 function count(value) {
   return value.toLocaleString("en");
@@ -92,12 +100,13 @@ function ticks(low, high, wanted = 5) {
   const raw = (high - low) / wanted || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].find((unit) => unit * power >= raw) * power;
-  const found = [];
-  for (let t = Math.ceil(low / step); t * step <= high + 1e-9 * step; t++) found.push(t * step);
-  return found;
+  // Counted from the first: beyond 2^53 a number plus one is the same number, and no loop ends.
+  const first = Math.ceil(low / step),
+    more = Math.floor(high / step + 1e-9) - first;
+  return Array.from({ length: Math.max(0, Math.min(100, more) + 1) }, (_, j) => (first + j) * step);
 }
 function tickWords(value) {
-  return minus(String(Number(value.toPrecision(6))));
+  return minus(String(Number(value.toPrecision(8))));
 }
 
 const RULER = document.createElement("canvas").getContext("2d");
@@ -112,12 +121,29 @@ function textWidth(text, size = 12, weight = 400) {
   return RULED.get(key);
 }
 
-// Text cut to `room` pixels.
+// What a reader takes for one letter is never cut: a family of four is seven characters.
+const SEGMENTS = typeof Intl.Segmenter === "function" ? new Intl.Segmenter() : null;
+function lettersOf(text) {
+  return SEGMENTS ? Array.from(SEGMENTS.segment(text), (part) => part.segment) : Array.from(text);
+}
+
+// Text cut to `room` pixels, in the middle: names that begin alike often end differently.
 function shorten(text, room, size = 12, weight = 400) {
   if (textWidth(text, size, weight) <= room) return text;
-  let most = text.length - 1;
-  while (most > 1 && textWidth(`${text.slice(0, most)}…`, size, weight) > room) most--;
-  return `${text.slice(0, most)}…`;
+  const letters = lettersOf(text),
+    cut = (most) => {
+      const end = Math.floor(most / 3);
+      const [head, tail] = [letters.slice(0, most - end), letters.slice(letters.length - end)];
+      return [...head, "…", ...tail].join("");
+    };
+  let low = 1,
+    high = Math.max(1, letters.length - 1);
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (textWidth(cut(middle), size, weight) <= room) low = middle;
+    else high = middle - 1;
+  }
+  return cut(low);
 }
 
 // Words cut to `room` pixels; what was cut can be read in the hover card.

@@ -99,7 +99,8 @@ function exportTools(title, box, { titleOf = () => title, table = false } = {}) 
 function csvCell(value) {
   if (typeof value === "number") return Number.isFinite(value) ? String(value) : "";
   // A spreadsheet would take such a name for a formula.
-  const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+  const bare = withoutMarks(value),
+    text = /^[=+\-@\t\r]/.test(bare) ? `'${bare}` : bare;
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 function csvText(rows) {
@@ -108,8 +109,14 @@ function csvText(rows) {
 function saveCsv(name, rows) {
   saveFile(`${name}.csv`, new Blob([`\ufeff${csvText(rows)}`], { type: "text/csv" }));
 }
+// A number as other programs read it: without a plus, with their minus; nothing for a dash.
+function tableValue(text) {
+  const plain = text.replaceAll("−", "-").replace(/^\+/, "");
+  if (text === "–") return NaN;
+  return /^-?\d+(\.\d+)?(e[+-]?\d+)?$/.test(plain) ? Number(plain) : text;
+}
 function tableRows(table) {
-  return [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent));
+  return [...table.rows].map((row) => [...row.cells].map((cell) => tableValue(cell.textContent)));
 }
 
 // The nodes of the list, in its order.
@@ -161,7 +168,7 @@ function termRows(node) {
       source,
       nodeName(run, source),
       run.groups[node.group[k]],
-      className(run, run.labels[source]),
+      isForeign(run, source) ? "" : className(run, run.labels[source]),
       ...weighed.map((point) => point.coefficients[k]),
       ...rivals.map(lead),
     ];
@@ -200,7 +207,7 @@ function startExports(explorer) {
       }),
     );
   byId("nodes-csv").addEventListener("click", () =>
-    saveCsv("nodes", nodeRows(explorer.run, explorer.list.shown)),
+    saveCsv(fileName(explorer.run.nouns), nodeRows(explorer.run, explorer.list.shown)),
   );
   byId("terms-csv").addEventListener("click", () =>
     saveCsv(fileName(named("terms")()), termRows(explorer.node)),

@@ -5,7 +5,7 @@ const SETTLING = 160; // steps of the layout; more change nothing that an eye wo
 // Numbers below the count of graphs are graphs, the others nodes, counted within their graph.
 function pooledName(run, id) {
   const graphs = run.graph_starts.length - 1;
-  if (id < graphs) return run.names ? run.names[id] : String(id);
+  if (id < graphs) return (run.names && tidyName(run.names[id])) || String(id);
   let low = 0,
     high = graphs;
   const node = id - graphs;

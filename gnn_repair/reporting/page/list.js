@@ -14,7 +14,7 @@ function openList(run, onChoose, onFilter) {
     room.style.height = `${list.shown.length * ROW_HEIGHT}px`;
     const sampled = run.explored < run.count ? `, a sample of ${count(run.count)}` : "";
     byId("count").textContent =
-      `${count(list.shown.length)} of ${count(run.explored)} ${plural(run)}${sampled}`;
+      `${count(list.shown.length)} of ${counted(run, run.explored)}${sampled}`;
     drawPicks(list);
     list.draw();
   };
@@ -43,8 +43,9 @@ function openList(run, onChoose, onFilter) {
   // All filters at once, as [key, text] of the address; those not named are taken away.
   list.set = (parts) => {
     for (const [key, id] of FIELDS) {
-      const field = byId(id);
-      field.value = parts.get(key) ?? (key === "order" ? FIRST_ORDER : "");
+      const field = byId(id),
+        asked = parts.get(key) ?? (key === "order" ? FIRST_ORDER : "");
+      field.value = field.type === "number" && !/^\d{1,15}$/.test(asked) ? "" : asked;
       if (field.selectedIndex === -1) field.value = key === "order" ? FIRST_ORDER : "";
     }
     list.picks = {};

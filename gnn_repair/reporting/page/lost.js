@@ -3,7 +3,8 @@
 function lostCard(run) {
   const { lost } = run;
   if (!lost) return;
-  const scope = `${caseScope(run)}${count(lost.nodes)} validation nodes, out of fold`;
+  const held = lost.nodes === 1 ? run.noun : run.nouns,
+    scope = `${caseScope(run)}${count(lost.nodes)} validation ${held}, out of fold`;
   chartCard(
     "What each rung gains",
     "Points of accuracy over the rung in parentheses; the bar is one standard error. Filled: " +
@@ -14,7 +15,7 @@ function lostCard(run) {
   chartCard(
     "Where the evidence was lost",
     "Points of accuracy over the rung in parentheses, overall and by class; bold: stands out in " +
-      "accuracy and likelihood. A class leads to its nodes on this page",
+      `accuracy and likelihood. A class leads to its ${run.nouns} on this page`,
     () => element("div", { class: "scroll", id: "lost" }, lostTable(run, lost), ...lostLines(lost)),
     { scope, wide: true, table: true },
   );
@@ -78,7 +79,7 @@ function lostTable(run, lost) {
     return made;
   };
   const leading = (name, c) => {
-    const button = goButton(name, { label: String(c) }, [name, "click to see its nodes"]);
+    const button = goButton(name, { label: String(c) }, [name, `click to see its ${run.nouns}`]);
     return element("th", { scope: "col" }, button);
   };
   const head = element(

@@ -19,11 +19,16 @@ function startThemes() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => applyTheme(theme));
 }
 
+// The overview is left where it was and found there again; a node is shown from its head on.
+let leftAt = 0;
 function show(name) {
+  if (!byId(name).hidden) return;
+  if (name === "nodes") leftAt = window.scrollY;
   for (const view of ["overview", "nodes"]) {
     byId(view).hidden = view !== name;
     byId(`tab-${view}`).setAttribute("aria-pressed", String(view === name));
   }
+  window.scrollTo(0, name === "nodes" ? 0 : leftAt);
 }
 
 function drawFooter(made) {
@@ -52,6 +57,7 @@ function startPage() {
   if (run && payload.parts) loadParts(run, payload.parts);
   let explorer = null;
   byId("tab-nodes").hidden = !run || !run.count;
+  if (run) nameParts(run);
 
   function openNodes(parts) {
     show("nodes");
@@ -137,7 +143,9 @@ function startPage() {
       return;
     }
     const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(tag) && target.type !== "search";
-    if (byId("nodes").hidden || typing || !explorer) return;
+    // Arrows scroll what has the focus and can be scrolled, such as a long table.
+    const scrolls = tag && target.matches(".scroll, .sides") && isLonger(target);
+    if (byId("nodes").hidden || typing || scrolls || !explorer) return;
     const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (by) {
       event.preventDefault();
@@ -147,14 +155,30 @@ function startPage() {
   follow(readAddress());
 }
 
+function isLonger(box) {
+  return box.scrollHeight > box.clientHeight;
+}
+
+// Where the page speaks of nodes before any is drawn.
+function nameParts(run) {
+  byId("tab-nodes").textContent = capital(run.nouns);
+  byId("search").setAttribute("aria-label", `Search ${run.nouns}`);
+  byId("nothing").textContent = `No ${run.noun} passes these filters.`;
+  byId("list").setAttribute("aria-label", capital(run.nouns));
+  byId("nodes").setAttribute("aria-label", capital(run.nouns));
+  byId("node").setAttribute("aria-label", `The chosen ${run.noun}`);
+  byId("nodes-csv").setAttribute("aria-label", `Save the listed ${run.nouns} as CSV`);
+}
+
 function missingNode(run, node) {
   if (!run) return `This page shows no single nodes, so there is no node ${node} to open.`;
   const number = Number(node),
-    all = run.graph_starts ? run.graph_starts.length - 1 : run.labels.length,
+    shown = `${count(run.count)} ${selected(run)}`,
+    all = run.graph_starts ? run.graph_starts.length - 1 : run.recipients,
     inGraph = Number.isInteger(number) && number >= 0 && number < all;
   return inGraph
-    ? `${run.noun} ${node} is not on this page, which shows ${count(run.count)} ${run.selection}.`
-    : `There is no ${run.noun} ${node}; this page shows ${count(run.count)} ${run.selection}.`;
+    ? `${capital(run.noun)} ${node} is not on this page, which shows ${shown}.`
+    : `There is no ${run.noun} ${node}; this page shows ${shown}.`;
 }
 
 startPage();

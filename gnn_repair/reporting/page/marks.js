@@ -1,12 +1,14 @@
 // What is drawn inside the polytope: terms, points of logit space and their labels.
 
-// Terms as dots, sized by share of their group's mass, coloured by the source's class.
+// Terms as dots, sized by share of their group's mass, coloured by the source's class; returns the
+// room that they take.
 function drawVertices(svg, node, view, frame) {
   const roleOf = rolesOf(node),
     shown = shownTerms(node, MOST_VERTICES),
     C = node.run.classCount,
     table = node.run.contributions;
-  const home = positionIn(view, node.frozen),
+  const taken = [],
+    home = positionIn(view, node.frozen),
     centres = node.bounds.map((_, g) => positionIn(view, groupMixture(node, g)));
   for (const k of shown) {
     const g = node.group[k],
@@ -19,18 +21,21 @@ function drawVertices(svg, node, view, frame) {
     }
     const label = node.run.labels[sourceOf(node, k)];
     const share = node.alpha[k] / node.mass[node.group[k]],
-      used = node.witness[k] > ACTIVE;
+      used = node.witness[k] > ACTIVE,
+      [x, y, r] = [frame.x(at[0]), frame.y(at[1]), 2.4 + 5 * Math.sqrt(share)];
+    taken.push(around({ x, y }, r));
     svg.append(
       shape("circle", {
-        cx: frame.x(at[0]).toFixed(2),
-        cy: frame.y(at[1]).toFixed(2),
-        r: (2.4 + 5 * Math.sqrt(share)).toFixed(2),
+        cx: x.toFixed(2),
+        cy: y.toFixed(2),
+        r: r.toFixed(2),
         "data-term": k,
         class: `vertex ${roleOf(label)}${used ? " used" : ""}`,
         tip: () => termLines(node, k),
       }),
     );
   }
+  return taken;
 }
 
 function termLines(node, k) {

@@ -130,14 +130,14 @@ function nameSources(svg, run, spots, centre) {
   const everywhere = { left: -Infinity, right: Infinity, top: -Infinity, bottom: Infinity },
     placed = [[centre.x - 45, centre.y - 16, centre.x + 45, centre.y + 38]];
   for (const { entry, x, y } of [...spots].sort((a, b) => b.entry.used - a.entry.used)) {
-    const text = shorten(nodeName(run, entry.id), 70, 11),
+    const text = shorten(sourceName(run, entry.id), 70, 11),
       half = textWidth(text, 11) / 2,
       below = y + (spots.length > 30 ? 21 : 24);
     const spot = [x - half, below - 10, x + half, below + 3];
     if (!isFree(spot, placed, everywhere)) continue;
     placed.push(spot);
     svg.append(
-      roomy(x, below, nodeName(run, entry.id), 70, {
+      roomy(x, below, sourceName(run, entry.id), 70, {
         class: "small halo",
         "text-anchor": "middle",
       }),
@@ -194,7 +194,7 @@ function neighbourhoodWords(node, shown, total, colouring) {
     );
   }
   caption.append(
-    " — Line width: α. Star: used by the oracle. Dashed ring: the node's own message." +
+    ` — Line width: α. Star: used by the oracle. Dashed ring: the ${run.noun}'s own message.` +
       (run.groupCount > 1 ? " Rings: groups, inside out." : "") +
       (shown < total
         ? ` ${shown} of ${count(total)} sources shown, the witness and the heaviest first.`

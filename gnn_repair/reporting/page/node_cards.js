@@ -24,7 +24,8 @@ function marginCard(run) {
     high = Math.max(0, values[Math.ceil(values.length * 0.98) - 1]);
   const step = ticks(low, high, 24)[1] - ticks(low, high, 24)[0] || 1;
   const bins = marginBins(low, high, step);
-  const first = -bins.findIndex((bin) => bin.range[0] === 0);
+  const first = -bins.findIndex((bin) => bin.range[0] === 0),
+    [axis, zero] = run.tail ? ["margin (logits)", "margin 0"] : ["γ (logits)", "γ = 0"];
   for (let i = 0; i < run.count; i++) {
     if (Number.isNaN(run.margins[i])) continue;
     bins.find((bin) => inMargins(run.margins[i], bin.range)).parts[statusPart(run, i)]++;
@@ -33,14 +34,12 @@ function marginCard(run) {
     run.tail ? "Best margin found of the true class" : "Best margin γ of the true class",
     run.tail
       ? "The largest worst-rival margin that was found; right of the threshold the true class " +
-          "can win, left of it that is excluded by bounds. Undecided nodes are left out"
+          `can win, left of it that is excluded by bounds. Undecided ${run.nouns} are left out`
       : "The largest worst-rival margin that any admissible reweighting reaches, in " +
           "logits; right of " +
           "the threshold the true class can win",
     (width) =>
-      stackedColumns(width, bins, STATUS_SERIES, "γ (logits)", false, [
-        { place: -first, text: "γ = 0" },
-      ]),
+      stackedColumns(width, bins, STATUS_SERIES, axis, false, [{ place: -first, text: zero }]),
     { scope: runScope(run) },
   );
 }
@@ -85,7 +84,7 @@ function degreeCard(run) {
   const used = bins.filter((bin) => bin.parts.some((n) => n));
   chartCard(
     run.graph_starts ? "Reach by number of nodes" : "Reach by degree",
-    "Share of nodes; the number of nodes stands above each column",
+    `Share of ${run.nouns}; their number stands above each column`,
     (width) =>
       stackedColumns(width, used, seriesOf(run), run.graph_starts ? "nodes" : "neighbours", true),
     { scope: runScope(run) },
@@ -112,7 +111,7 @@ function homophilyCard(run) {
   if (bins.some((bin) => bin.parts.some((n) => n))) {
     chartCard(
       "Reach by local homophily",
-      "Share of nodes, by how many of a node's neighbours have its class",
+      `Share of ${run.nouns}, by how many of a ${run.noun}'s neighbours have its class`,
       (width) =>
         stackedColumns(width, bins, seriesOf(run), "neighbours of the same class (%)", true),
       { scope: runScope(run) },
@@ -124,21 +123,21 @@ function supportCard(run) {
   // How few terms suffice is known of linear programs only.
   const bound = run.tail ? Infinity : run.classCount + run.groupCount - 2;
   const what = run.tail
-    ? "mixture that lets the true class win, of nodes where one was found"
-    : `best mixture of reachable nodes; no witness needs more than ${bound} here`;
-  let most = 1;
-  for (let i = 0; i < run.count; i++)
-    if (isReachable(run, i)) most = Math.max(most, run.support[i]);
-  const bins = Array.from({ length: Math.min(bound, most + 1) }, (_, j) => ({
-    label: String(j + 1),
-    tip: `${j + 1} active term${j ? "s" : ""}`,
+    ? `mixture that lets the true class win, of ${run.nouns} where one was found`
+    : `best mixture of reachable ${run.nouns}; no witness needs more than ${bound} here`;
+  const reached = Array.from({ length: run.count }, (_, i) => i).filter((i) => isReachable(run, i));
+  if (!reached.length) return;
+  // A node without messages may be right all the same; then its witness has no term.
+  const most = reached.reduce((sum, i) => Math.max(sum, run.support[i]), 1),
+    first = reached.some((i) => !run.support[i]) ? 0 : 1,
+    last = Math.max(most, Math.min(bound, most + 1));
+  const bins = Array.from({ length: last - first + 1 }, (_, j) => ({
+    label: String(first + j),
+    tip: `${first + j} active term${first + j === 1 ? "" : "s"}`,
     parts: [0, 0],
-    go: { support: `${j + 1}~${j + 1}` },
+    go: { support: `${first + j}~${first + j}` },
   }));
-  for (let i = 0; i < run.count; i++) {
-    if (isReachable(run, i) && run.support[i])
-      bins[run.support[i] - 1].parts[isRight(run, i) ? 0 : 1]++;
-  }
+  for (const i of reached) bins[run.support[i] - first].parts[isRight(run, i) ? 0 : 1]++;
   chartCard(
     "Size of the witness",
     `Active terms in the ${what}`,

@@ -59,7 +59,7 @@ function reachFigure(proved, open, total, text, scope, { tip, go }) {
   if (!open) return keyFigure(percent(proved / total), text, scope, { tip, go });
   const low = (100 * proved) / total,
     high = (100 * (proved + open)) / total;
-  return keyFigure(`${low.toFixed(1)}–${high.toFixed(1)} %`, text, scope, {
+  return keyFigure(`${low.toFixed(1)}–${high.toFixed(1)}\u00a0%`, text, scope, {
     tip: [...tip, `${count(open)} more are undecided: proved to not excluded`],
     go,
   });
@@ -71,17 +71,17 @@ function drawFigures(run) {
     wrong = sums.reachable + sums.unreachable,
     scope = runScope(run),
     best = bestHere(run);
-  const errors = `${caseScope(run)}${count(run.count - sums.right)} errors`;
+  const errors = `${caseScope(run)}${errorsOf(run.count - sums.right)}`;
   byId("key-figures").replaceChildren(
-    keyFigure(count(run.count), `${run.selection}, ${run.classCount} classes`, scope, { go: {} }),
+    keyFigure(count(run.count), `${selected(run)}, ${run.classCount} classes`, scope, { go: {} }),
     keyFigure(percent(sums.right / run.count), "frozen model right", scope, {
-      tip: [`${count(sums.right)} of ${count(run.count)} ${run.selection}`],
+      tip: [`${count(sums.right)} of ${count(run.count)} ${selected(run)}`],
       go: { status: "right" },
     }),
     reachFigure(sums.reach, sums.open, sums.solved + sums.open, "true class reachable", scope, {
       tip: [
         "Some reweighting of the frozen messages makes the true class win",
-        `${count(sums.reach)} of ${count(sums.solved + sums.open)} ${plural(run)}`,
+        `${count(sums.reach)} of ${counted(run, sums.solved + sums.open)}`,
       ],
       go: { status: "can" },
     }),
@@ -93,7 +93,7 @@ function drawFigures(run) {
       errors,
       {
         tip: [
-          `${count(sums.reachable)} of ${count(wrong + sums.undecided)} errors ` +
+          `${count(sums.reachable)} of ${errorsOf(wrong + sums.undecided)} ` +
             "could be mended by reweighting alone",
         ],
         go: { status: "reachable" },
@@ -102,7 +102,7 @@ function drawFigures(run) {
     keyFigure(
       figure(sums.support / sums.reach, 2),
       "terms in a witness, on average",
-      `${caseScope(run)}${count(sums.reach)} reachable ${plural(run)}`,
+      `${caseScope(run)}${count(sums.reach)} reachable ${sums.reach === 1 ? run.noun : run.nouns}`,
     ),
     ...(best
       ? [
@@ -153,9 +153,10 @@ function accuracyCard(run, shown) {
       own: method.values.length > 1 || changedFrom(method.values[0], here) ? here : null,
       look: lookOf(method.key, method.kind, j - 1),
       go: here === null ? null : place < 0 ? { status: "wrong" } : { repair: `${place} wrong` },
-      goWords: "click to see the nodes that it gets wrong",
+      goWords: run ? `click to see the ${run.nouns} that it gets wrong` : "",
     };
   });
+  const each = shown.methods[0].splits.every(known) ? "split" : "run";
   const ring =
     run && known(run.split) ? `split ${run.split}, this page's model` : "this page's model";
   chartCard(
@@ -163,7 +164,7 @@ function accuracyCard(run, shown) {
     shown.methods[0].values.length > 1
       ? "One row a method. The number is the mean over the splits; every split is a faint dot"
       : "One row a method",
-    (width) => dotPlot(width, rows, `accuracy on ${shown.on} (%)`, "split", [0, 100], ring),
+    (width) => dotPlot(width, rows, `accuracy on ${shown.on} (%)`, each, [0, 100], ring),
     { scope: methodScope(shown) },
   );
 }
@@ -203,7 +204,7 @@ function movesCard(run) {
   const rows = run.repairs.map((_, j) => outcomesOf(run, j));
   chartCard(
     "What each repair moved",
-    "Predictions that became right or wrong. A bar shows its nodes",
+    `Predictions that became right or wrong. A bar shows its ${run.nouns}`,
     (width) => movesPlot(width, rows, run.count),
     { scope: runScope(run) },
   );
@@ -215,7 +216,8 @@ function reachCard(run, cases, index) {
   if (run)
     chartCard(
       "Reach and accuracy, by class",
-      "One dot a true class, its size the number of nodes; the height above the dashed line is " +
+      `One dot a true class, its size the number of ${run.nouns}; the height above the dashed ` +
+        "line is " +
         "evidence that the frozen model does not use",
       (width) => scatter(width, classDots(run), "frozen accuracy (%)", "true-class reach (%)"),
       { scope: runScope(run) },
@@ -234,7 +236,7 @@ function reachCard(run, cases, index) {
 function caseDot(entry, shown) {
   const x = momentsOf(entry.methods[0].values).mean,
     y = momentsOf(entry.reach.true_class_reach).mean;
-  const text = `${entry.dataset} × ${entry.backbone}`;
+  const text = caseName(entry);
   return {
     x,
     y,
@@ -267,7 +269,7 @@ function classDots(run) {
             go: { label: String(c) },
             tip: [
               run.classes[c],
-              `${count(n)} nodes`,
+              counted(run, n),
               `frozen accuracy ${percent(right / n)}`,
               `true-class reach ${percent(reach / n)}` +
                 (open ? ` proved, ${percent((reach + open) / n)} not excluded` : ""),

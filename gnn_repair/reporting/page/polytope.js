@@ -39,7 +39,7 @@ function drawPolytope(width, height, node, view, whatIf, hidden, choice) {
     ),
   );
   const placed = [];
-  drawRegions(svg, view, frame, node, placed);
+  drawRegions(svg, view, frame);
   drawAxes(svg, view, frame);
   svg.append(inside);
   if (hull.length)
@@ -54,7 +54,9 @@ function drawPolytope(width, height, node, view, whatIf, hidden, choice) {
     );
   for (const point of points)
     if (shifted.has(point.key)) drawShiftedHull(inside, shifted.get(point.key), point, frame);
-  drawVertices(inside, node, view, frame);
+  const dots = drawVertices(inside, node, view, frame);
+  const marks = points.map((point) => around(spotOf(point, frame), 8));
+  nameRegions(svg, view, frame, node, placed, [marks, [...marks, ...dots]]);
   drawPoints(inside, points, frame, node, placed);
   const moving = shape("g", { id: choice.quiet ? null : "what-if-point" });
   inside.append(moving);
@@ -108,8 +110,7 @@ function path(points, frame) {
   return points.map((p) => `${frame.x(p[0]).toFixed(2)},${frame.y(p[1]).toFixed(2)}`).join(" ");
 }
 
-function drawRegions(svg, view, frame, node, placed) {
-  const total = (frame.right - frame.left) * (frame.top - frame.bottom);
+function drawRegions(svg, view, frame) {
   view.regions.forEach((region, k) => {
     const polygon = regionPolygon(view, k, frame);
     if (polygon.length < 3) return;
@@ -122,63 +123,7 @@ function drawRegions(svg, view, frame, node, placed) {
           "stroke:var(--muted);stroke-width:1",
       }),
     );
-    if (areaOf(polygon) < 0.02 * total) return;
-    const { box } = frame,
-      [x, y, anchor] = regionCorner(polygon, frame);
-    const brief = `${className(node.run, region.c)} wins`,
-      full = region.role === "true" ? `${brief} (true class)` : brief,
-      most = (box.right - box.left) * 0.46,
-      title = textWidth(full, 12, 650) <= most ? full : brief;
-    const at = Math.min(box.right - 6, Math.max(box.left + 6, x)),
-      wide = Math.min(most, textWidth(title, 12, 650)),
-      start = at - { start: 0, middle: wide / 2, end: wide }[anchor];
-    const spot = [start, y - 11, start + wide, y + 4];
-    if (!isFree(spot, placed, box)) return; // The caption names the classes.
-    placed.push(spot);
-    svg.append(
-      roomy(at, y, title, most, {
-        class: "halo bold region-name",
-        "text-anchor": anchor,
-        style: `fill:var(--${region.role}-text)`,
-      }),
-    );
   });
-}
-
-function areaOf(polygon) {
-  let twice = 0;
-  polygon.forEach((p, j) => {
-    const q = polygon[(j + 1) % polygon.length];
-    twice += p[0] * q[1] - q[0] * p[1];
-  });
-  return Math.abs(twice) / 2;
-}
-
-// The corner of a region that lies nearest a corner of the frame carries its name.
-function regionCorner(polygon, frame) {
-  const { box } = frame;
-  const corners = [
-    ["right", "top"],
-    ["left", "bottom"],
-    ["right", "bottom"],
-    ["left", "top"],
-  ];
-  for (const [side, end] of corners) {
-    const held = polygon.some(
-      (p) =>
-        Math.abs(p[0] - frame[side]) < 1e-9 * (frame.right - frame.left) &&
-        Math.abs(p[1] - frame[end]) < 1e-9 * (frame.top - frame.bottom),
-    );
-    if (held)
-      return [
-        side === "right" ? box.right - 8 : box.left + 8,
-        end === "top" ? box.top + 18 : box.bottom - 8,
-        side === "right" ? "end" : "start",
-      ];
-  }
-  const x = polygon.reduce((sum, p) => sum + p[0], 0) / polygon.length,
-    y = polygon.reduce((sum, p) => sum + p[1], 0) / polygon.length;
-  return [frame.x(x), frame.y(y), "middle"];
 }
 
 function drawAxes(svg, view, frame) {

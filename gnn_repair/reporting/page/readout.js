@@ -14,9 +14,11 @@ function drawHead(node) {
   const facts = element(
     "div",
     { class: "facts" },
+    // A link and a command ask for the number.
+    ...(nodeName(run, node.id) === String(node.id) ? [] : [fact("number", String(node.id))]),
     fact("true class", bareClass(run, node.label)),
     fact("frozen model predicts", className(run, node.predicted)),
-    fact(run.graph_starts ? "nodes" : "degree", String(run.degree[node.i])),
+    fact(run.graph_starts ? "nodes" : "degree", count(run.degree[node.i])),
     ...(run.graph_starts
       ? []
       : [fact("neighbours of its class", percent(run.homophily[node.i], 0))]),
@@ -76,7 +78,7 @@ function tailWords(node) {
   const who = run.tail.replayed
     ? "the model itself, run with these weights, says so"
     : "its tail says so; the model was not at hand to be run";
-  if (!verdict) return ["The oracle was not asked about this node.", ""];
+  if (!verdict) return [`The oracle was not asked about this ${run.noun}.`, ""];
   if (!node.count && run.kept[i])
     return [`Nothing can be reweighted here: the margin of ${name} stays ${figure(found)}.`, ""];
   const using = node.count
@@ -97,9 +99,11 @@ function tailWords(node) {
         ", as is proved by bounds of the tail.",
       `The best that was found has margin ${figure(found, 4)}, using ${using}.`,
     ];
+  const between = Number.isNaN(bound)
+    ? `is at least ${figure(found, 3)}, and no upper bound is known`
+    : `lies between ${figure(found, 3)} and ${figure(bound, 3)}`;
   return [
-    `It is undecided whether ${name} can win: its largest margin lies between ` +
-      `${figure(found, 3)} and ${Number.isNaN(bound) ? "no known bound" : figure(bound, 3)}.`,
+    `It is undecided whether ${name} can win: its largest margin ${between}.`,
     `Why: ${run.tail.reasons[String(i)] || "not said"}. The best found uses ${using}.`,
   ];
 }
@@ -110,7 +114,7 @@ function certificateWords(node) {
   const { run, i } = node,
     name = className(run, node.label),
     margin = run.margins[i];
-  if (Number.isNaN(margin)) return ["The oracle has no answer for this node.", ""];
+  if (Number.isNaN(margin)) return [`The oracle has no answer for this ${run.noun}.`, ""];
   if (!node.count) {
     const held = run.lengths.length && run.kept[i] === 0;
     if (!held) {
@@ -200,10 +204,12 @@ function readoutRow(node, point, look, hidden, onToggle) {
       "data-draw": point.key,
       onchange: () => onToggle(point.key, box.checked),
     });
+  const named = element("span", { class: "method" });
+  named.textContent = point.title;
   const title = element(
     "td",
     { class: "text" },
-    element("label", {}, box || element("span", { class: "no-box" }), keyOf(look), point.title),
+    element("label", {}, box || element("span", { class: "no-box" }), keyOf(look), named),
   );
   const says = element("td", { class: `text ${right ? "yes" : "no"}` });
   says.textContent = `${right ? "✓" : "✕"} ${className(node.run, point.predicted)}`;

@@ -11,6 +11,7 @@ function openRun(payload) {
   const arrays = {};
   for (const [name, entry] of Object.entries(payload.arrays)) arrays[name] = decodeArray(entry);
   const run = { ...payload.run, ...arrays, count: arrays.nodes.length };
+  run.classes = distinctNames(run.classes);
   run.classCount = run.classes.length;
   run.groupCount = run.groups.length;
   run.segments = startsOf(arrays.lengths);
@@ -58,32 +59,6 @@ function neighboursOf(run) {
   };
 }
 
-function className(run, index) {
-  return index < 0 ? "unlabelled" : run.classes[index];
-}
-// After the word "class": "class 7" is "7" there, other names are as they are.
-function bareClass(run, index) {
-  return index < 0 ? "unknown" : run.shortClasses[index];
-}
-function nodeName(run, node) {
-  if (run.graph_starts) return pooledName(run, node);
-  return run.names ? run.names[node] : String(node);
-}
-// A sender that is no recipient's like: it has a name, and neither class nor prediction.
-function isForeign(run, source) {
-  return run.labels[source] < 0 && run.predictions[source] < 0;
-}
-function senderWords(node, source) {
-  if (source === node.id) return "itself";
-  const name = nodeName(node.run, source);
-  return node.run.names && isForeign(node.run, source) ? name : `node ${name}`;
-}
-function plural(run) {
-  return `${run.noun}s`;
-}
-function titled(run, node) {
-  return `${run.noun[0].toUpperCase()}${run.noun.slice(1)} ${nodeName(run, node)}`;
-}
 function isRight(run, i) {
   return run.predictions[run.nodes[i]] === run.labels[run.nodes[i]];
 }

@@ -1,7 +1,10 @@
 // What a number is about, in words: which case, which split or mean over splits, which nodes.
 
-function caseName(entry) {
-  return `${entry.dataset} × ${entry.backbone}`;
+function errorsOf(n) {
+  return `${count(n)} error${n === 1 ? "" : "s"}`;
+}
+function caseName({ dataset, backbone }) {
+  return [dataset, backbone].filter(Boolean).join(" × ") || "this page's model";
 }
 
 // The run's case and split, where it has them, ending in a dot.
@@ -12,7 +15,7 @@ function caseScope(run) {
   return parts.length ? `${parts.join(" · ")} · ` : "";
 }
 function runScope(run) {
-  return `${caseScope(run)}${count(run.count)} ${run.selection}`;
+  return `${caseScope(run)}${count(run.count)} ${selected(run)}`;
 }
 
 function splitWords(splits) {
@@ -25,7 +28,8 @@ function splitWords(splits) {
     : `mean over splits ${joined(splits.map(String))}`;
 }
 function methodScope(entry) {
-  return `${caseName(entry)} · ${splitWords(entry.methods[0].splits)} · ${entry.on}`;
+  const named = entry.dataset || entry.backbone ? `${caseName(entry)} · ` : "";
+  return `${named}${splitWords(entry.methods[0].splits)} · ${entry.on}`;
 }
 function studyScope(cases) {
   return `all ${count(cases.length)} cases · each the mean over its splits · ${cases[0].on}`;

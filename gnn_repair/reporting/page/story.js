@@ -68,16 +68,37 @@ function storySentence(run) {
   const sums = tally(run),
     wrong = run.count - sums.right,
     best = bestHere(run);
-  if (!wrong) return `The frozen model is right about all ${count(run.count)} ${run.selection}.`;
-  const open = sums.undecided ? ` and for ${count(sums.undecided)} it is undecided` : "";
-  let text =
-    `${count(wrong)} of ${count(run.count)} ${run.selection} are wrong; for ` +
-    `${count(sums.reachable)} of them the evidence was there${open}`;
-  if (best)
-    text +=
-      `; the best repair, ${best.title}, fixes ${count(best.corrected)}` +
-      ` and breaks ${count(best.broken)} others`;
-  return `${text}.`;
+  if (!wrong)
+    return run.count === 1
+      ? `The frozen model is right about the only ${selected(run)}.`
+      : `The frozen model is right about all ${count(run.count)} ${selected(run)}.`;
+  const text = wrong === 1 ? oneError(run, sums) : manyErrors(run, sums, wrong);
+  return `${text}${best ? bestWords(best) : ""}.`;
+}
+
+function manyErrors(run, sums, wrong) {
+  const who = `${count(wrong)} of ${count(run.count)} ${selected(run)} are wrong`,
+    open = count(sums.undecided),
+    there = sums.reachable ? count(sums.reachable) : "none";
+  // What is undecided may be there: "none of them" would deny it.
+  if (sums.undecided && !sums.reachable)
+    return `${who}; for ${open} of them it is undecided whether the evidence was there`;
+  const more = sums.undecided ? ` and for ${open} it is undecided` : "";
+  return `${who}; for ${there} of them the evidence was there${more}`;
+}
+
+function oneError(run, sums) {
+  const who =
+    run.count === 1 ? `The only ${selected(run)}` : `One of ${count(run.count)} ${selected(run)}`;
+  if (sums.undecided) return `${who} is wrong; it is undecided whether the evidence was there`;
+  return `${who} is wrong; the evidence was ${sums.reachable ? "" : "not "}there`;
+}
+
+function bestWords({ title, corrected, broken }) {
+  const breaks = broken ? `${count(broken)} other${broken === 1 ? "" : "s"}` : "none",
+    did = `fixes ${corrected ? count(corrected) : "none"} and breaks ${breaks}`;
+  const gains = corrected > broken;
+  return gains ? `; the best repair, ${title}, ${did}` : `; no repair gains: ${title} ${did}`;
 }
 
 function goButton(text, filters, tip) {
@@ -111,14 +132,16 @@ function drawStory(run, study) {
   const sums = tally(run),
     first = run.nodes[startNode(run)];
   where.append(
-    goButton(`Start with a typical error: ${run.noun} ${nodeName(run, first)} →`, {
-      node: String(first),
-    }),
+    goButton(
+      `Start with ${sums.right < run.count ? "a typical error: " : ""}${run.noun} ` +
+        `${nodeName(run, first)} →`,
+      { node: String(first) },
+    ),
     ...(sums.reachable
-      ? [goButton(`${count(sums.reachable)} errors with evidence`, { status: "reachable" })]
+      ? [goButton(`${errorsOf(sums.reachable)} with evidence`, { status: "reachable" })]
       : []),
     ...(sums.unreachable
-      ? [goButton(`${count(sums.unreachable)} errors without`, { status: "unreachable" })]
+      ? [goButton(`${errorsOf(sums.unreachable)} without`, { status: "unreachable" })]
       : []),
     ...(sums.undecided
       ? [goButton(`${count(sums.undecided)} undecided`, { status: "undecided" })]

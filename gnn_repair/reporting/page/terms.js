@@ -1,6 +1,8 @@
 // The terms of a node as a table with what-if sliders.
 
 const FIRST_ROWS = 25;
+// A hub has thousands of terms, and a table of all their sliders would take seconds to draw.
+const MORE_ROWS = 400;
 
 // Columns of the table: {key, title, value(k), text(k), kind, rival}; keys of repairs begin with λ.
 function termColumns(node, weights) {
@@ -14,7 +16,7 @@ function termColumns(node, weights) {
     "Source",
     source,
     (k) =>
-      source(k) === node.id ? `${nodeName(run, source(k))} (itself)` : nodeName(run, source(k)),
+      source(k) === node.id ? `${sourceName(run, source(k))} (itself)` : sourceName(run, source(k)),
     "text",
   );
   if (run.groupCount > 1)
@@ -31,7 +33,7 @@ function termColumns(node, weights) {
       "label",
       "Class",
       (k) => run.labels[source(k)],
-      (k) => className(run, run.labels[source(k)]),
+      (k) => (isForeign(run, source(k)) ? "–" : className(run, run.labels[source(k)])),
       "text",
     );
   add(
@@ -107,7 +109,7 @@ function drawTerms(node, state, whatIf, onMove) {
     values = Float64Array.from(order, sorted.value),
     ahead = Uint8Array.from(order, state.sort ? () => 0 : heavy);
   order.sort((a, b) => ahead[b] - ahead[a] || sign * (values[a] - values[b]));
-  const shown = state.all ? order : order.slice(0, FIRST_ROWS);
+  const shown = order.slice(0, state.rows);
   const first = columns.findIndex((column) => column.kind === "margin"),
     table = element("table", { "data-wide": first + (node.run.tail ? 0 : 1) });
   const body = element("tbody"),
@@ -176,7 +178,7 @@ function termRow(node, k, columns, whatIf, sliders, live, onMove) {
     step: 0.001,
     "data-term": k,
     disabled: high - low === 1 ? "" : null,
-    "aria-label": `Share of mass on node ${nodeName(node.run, sourceOf(node, k))}`,
+    "aria-label": `Share of mass on ${senderWords(node, sourceOf(node, k))}`,
     oninput: () => onMove(k, Number(input.value) * node.mass[group], false),
     onchange: () => onMove(k, Number(input.value) * node.mass[group], true),
   });
@@ -203,7 +205,7 @@ function termRow(node, k, columns, whatIf, sliders, live, onMove) {
       if (column.kind === "text") cell.tip = [column.text(k)];
     };
     write();
-    if (column.key === "label")
+    if (column.key === "label" && !isForeign(node.run, sourceOf(node, k)))
       cell.prepend(
         element("span", {
           class: "swatch",
@@ -261,8 +263,11 @@ function moreLine(node, shown, state) {
   const line = byId("terms-more");
   line.replaceChildren();
   if (shown >= node.count) return;
-  const button = element("button", { type: "button", onclick: state.showAll });
-  button.textContent = `Show all ${count(node.count)} terms`;
+  const button = element("button", { type: "button", onclick: state.showMore });
+  button.textContent =
+    shown + MORE_ROWS < node.count
+      ? `Show ${count(MORE_ROWS)} more`
+      : `Show all ${count(node.count)} terms`;
   line.append(
     `${count(shown)} of ${count(node.count)} terms are listed, the others added up. `,
     button,

@@ -150,7 +150,7 @@ STYLES: dict[str, Style] = {
     "scatter mean by hand": Style(plain(c.ByScatter, "mean"), TAILED),
     "attention by hand": Style(plain(c.ByScatter, "attention"), TAILED),
     "scatter max by hand": Style(plain(c.ByScatter, "max"), "scatter_reduce_ by amax"),
-    "edge messages by hand": Style(plain(c.ByScatter, "edge"), "no multiples of nodes' rows"),
+    "edge messages by hand": Style(plain(c.ByScatter, "edge"), TAILED),
     "gated by hand, statement form": Style(plain(c.ByScatter, "statement"), TAILED),
     "index_add by hand, nothing after": Style(plain(c.PlainEnd, "index_add"), AFFINE),
     "three hops by hand": Style(plain(c.HandFilter), AFFINE),

@@ -78,6 +78,32 @@ def test_a_model_with_a_tail_is_judged_and_the_verdicts_hold(name):
     assert solution.excluded.sum() == 0 or "%" in str(reach(exposure, data.y))
 
 
+@pytest.mark.parametrize("bias_free_head", [False, True])
+def test_a_length_that_no_margin_reads_changes_no_verdict(bias_free_head):
+    """Divided by its length at the very end, a vector has the margins' signs it had before."""
+    torch.manual_seed(5)
+    first, head = SAGEConv(5, CLASSES), nn.Linear(CLASSES, CLASSES, bias=False)
+    head = head if bias_free_head else nn.Identity()
+
+    class Last(nn.Module):
+        def __init__(self, length):
+            super().__init__()
+            self.first, self.head, self.length = first, head, length
+
+        def forward(self, x, edge_index):
+            out = self.first(x, edge_index)
+            return self.head(nn.functional.normalize(out) if self.length else out)
+
+    data = small_graph()
+    plain = solve_oracle(expose(Last(False), data), "all")
+    exposure = expose(Last(True), data)
+    solution = solve_oracle(exposure, "all")
+    assert isinstance(exposure, TailedExposure) and solution.check(exposure).ok
+    clear = abs(plain.margin) > 1e-4
+    assert (solution.reachable == plain.reachable)[clear & solution.decided].all()
+    assert solution.decided[clear].all() and plain.reachable[clear].any()
+
+
 def test_an_explanation_makes_the_model_say_so():
     data, model = small_graph(), model_of("relu")
     exposure = expose(model, data)

@@ -1,0 +1,81 @@
+"""What prose mentions exists: commands with their options, make's targets, versions."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+import gnn_repair
+from gnn_repair.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob(".github/**/*.*")])
+TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
+SPAN = re.compile(r"`([^`\n]*(?:\n[^`\n]+)?)`")
+"""Code in a sentence, which may go on in the next line."""
+
+pytestmark = pytest.mark.skipif(not TEXTS, reason="not in a checkout")
+
+
+def _mentioned(text: str, program: str) -> list[list[str]]:
+    """Words after a program's name, in sentences and in blocks for the shell."""
+    blocks = re.findall(r"^```(?:console|sh|yaml)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    spans = [" ".join(span.split()) for span in SPAN.findall(re.sub(r"(?ms)^```.*?^```", "", text))]
+    found = [re.match(rf"{program} (.*)", line.strip("$ ")) for line in [*lines, *spans]]
+    return [match[1].split("#")[0].split() for match in found if match]
+
+
+@pytest.mark.parametrize("name", sorted(set(TEXTS) - {"CHANGELOG.md"}))
+def test_options_of_commands_that_are_mentioned(name):
+    for words in _mentioned(TEXTS[name], r"(?:docker run .* )?gnn-repair"):
+        command, rest = get_command(app), list(words)
+        while rest and hasattr(command, "commands") and rest[0] in command.commands:
+            command = command.commands[rest.pop(0)]
+        known = {option for parameter in command.params for option in parameter.opts}
+        known |= {option for parameter in command.params for option in parameter.secondary_opts}
+        used = {word.split("=")[0] for word in words if re.fullmatch(r"--[a-z][\w=.-]*", word)}
+        own = {"--install-completion", "--show-completion", "--help"}
+        assert used <= known | own, (name, words)
+
+
+@pytest.mark.parametrize("name", sorted(TEXTS))
+def test_targets_of_make_that_are_mentioned(name):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
+    for words in _mentioned(TEXTS[name], "make"):
+        asked = [word for word in words[:1] if re.fullmatch(r"[a-z][a-z-]*", word)]
+        assert set(asked) <= targets, (name, words)
+
+
+def test_versions_on_the_page_about_installing():
+    page = TEXTS["docs/install.md"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    lowest = dict(re.findall(r"^([\w-]+)>=([\d.]+)$", "\n".join(project["dependencies"]), re.M))
+    shown = dict(re.findall(r"^\| (Python|PyTorch|PyTorch Geometric) \| ([\d.]+) \|", page, re.M))
+    assert shown == {
+        "Python": project["requires-python"].removeprefix(">="),
+        "PyTorch": lowest["torch"],
+        "PyTorch Geometric": lowest["torch-geometric"],
+    }
+    conda = set(re.findall(r"pytorch-[cg]pu=([\d.]+)", page))
+    assert len(conda) == 1 and f"\ntorch=={conda.pop()}." in pinned
+
+
+def test_constraints_never_meet_a_pytorch_without_a_version():
+    """The newest one, even a build for CPUs, would be replaced by the named one with CUDA."""
+    for name, text in TEXTS.items():
+        if "constraints.txt" in text and name != "CHANGELOG.md":
+            assert not re.search(r"pip install torch\b(?!==)", text), name
+
+
+def test_one_version_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.M)
+    released = re.search(r"^## \[(\d[^\]]*)\]", TEXTS["CHANGELOG.md"], re.M)
+    assert {project["version"], cited[1], released[1]} == {gnn_repair.__version__}
