@@ -86,7 +86,9 @@ def count_classes(data: Any, nodes: int | None) -> int | None:
 
 
 def count_classes_of(y: Any, nodes: int | None) -> int | None:
-    """How many classes labels have, if they are one whole number for each of the nodes."""
+    """How many classes or labels there are, if nodes have one number each, or a column a label."""
+    if isinstance(y, Tensor) and y.dim() == 2 and len(y) == nodes and y.shape[1] > 1:
+        return y.shape[1]
     if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.shape != (nodes,) or not nodes:
         return None
     return int(y.max()) + 1

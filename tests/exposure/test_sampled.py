@@ -284,3 +284,22 @@ def replace_outputs(exposure):
     if whole is None:
         return replace(exposure, outputs="values")
     return replace(exposure, aggregate=replace(whole, outputs="values"))
+
+
+def test_edges_of_what_is_asked_for(graph, model) -> None:
+    batch = batch_of(graph, torch.tensor([31, 7, 55]))
+    batch.batch_size = batch.num_nodes
+    whole = gr.expose(model, batch)
+    assert whole.num_recipients == batch.num_nodes
+    most = int(batch.n_id.max())
+    assert len(whole.local(torch.arange(most + 1))) == batch.num_nodes
+    with pytest.raises(InputError, match=f"has {most} rows but node {most} is"):
+        whole.local(torch.arange(most))
+
+
+def test_an_embedding_that_one_part_lacks_is_nobodys(graph, model) -> None:
+    parts = [gr.expose(model, batch_of(graph, torch.tensor([seed]))) for seed in (31, 7)]
+    shown = [replace(part, embedding=part.state.clone()) for part in parts]
+    joined = gr.Exposure.concatenate(shown)
+    assert torch.equal(joined.embedding, joined.state)
+    assert gr.Exposure.concatenate([shown[0], parts[1]]).embedding is None

@@ -121,10 +121,43 @@ def test_answers_of_a_sample_are_kept_by_the_graphs_own_numbers(tmp_path):
         save_baseline(solve_oracle(sampled([7, 7, 22]), torch.tensor([0, 0, 1])), path)
 
 
+def tried(exposure, verdict="can", witness=(), rivals=()):
+    """Whether a proof about node 0 and class 0 still holds."""
+    row = {"member": 0, "node": 0, "class": 0, "verdict": verdict, "margin": 1.0}
+    proofs = {"witness": [list(map(list, witness))], "rivals": [list(map(list, rivals))]}
+    before = pd.DataFrame({**{name: [value] for name, value in row.items()}, **proofs})
+    solution = solve_oracle(exposure, torch.zeros(exposure.num_nodes, dtype=torch.long))
+    return compare(solution, before, exposure).broken.empty
+
+
+def test_a_witness_must_beat_every_rival_and_fill_every_group():
+    """Two groups of one message each; the first beats class 1 alone, both beat class 2 too."""
+    lengths, alpha = np.array([[1, 1]], np.int64), np.array([1.0, 1.0])
+    table = np.array([[2.0, 0.0, 3.0], [2.0, 0.0, 0.0]])
+    two = exposure_of(Numbers(lengths, alpha, table, np.zeros((1, 3))))
+    whole = [(0, 0, 1.0), (1, 0, 1.0)]
+    assert tried(two, witness=whole) and not tried(two, witness=whole[:1])
+    assert not tried(two, witness=whole[1:])
+    table[1, 0] = 0.5  # beats class 1 by 2.5 and loses to class 2 by 0.5
+    assert not tried(exposure_of(Numbers(lengths, alpha, table, np.zeros((1, 3)))), witness=whole)
+
+
+def test_a_mixture_of_rivals_excludes_where_neither_does_alone():
+    lengths, alpha = np.array([[2]], np.int64), np.array([0.5, 0.5])
+    table = np.array([[0.0, 1.0, -1.0], [0.0, -1.0, 1.0]])
+    torn = exposure_of(Numbers(lengths, alpha, table, np.array([[-0.1, 0.0, 0.0]])))
+    assert tried(torn, "cannot", rivals=[(1, 0.5), (2, 0.5)])
+    assert not tried(torn, "cannot", rivals=[(1, 1.0)])
+    for nonsense in ([(1, 0.5), (3, 0.5)], [(1, 1.5), (2, -0.5)], []):
+        assert not tried(torn, "cannot", rivals=nonsense)
+
+
 def test_other_answers_and_frames_are_one_sentence():
     solution = solve_oracle(exposed(BEFORE), TRUE)
     with pytest.raises(InputError, match="no column 'witness'"):
         compare(solution, solution.to_frame())
+    with pytest.raises(InputError, match="exposure is"):
+        compare(solution, solution, "x")
     labels = replace(exposed(BEFORE), outputs="labels")
     with pytest.raises(InputError, match="answers about classes"):
         compare(solve_labels(labels, torch.ones(3, 3)), solution)
@@ -143,6 +176,7 @@ def test_other_answers_and_frames_are_one_sentence():
         lambda c: c["answers"].update(verdict=["can", "maybe", "can"]),
         lambda c: c["answers"].update(witness=[[], [[0]], []]),
         lambda c: c["answers"].update(margin=[1, 2, None]),
+        lambda c: c["answers"].update(dict.fromkeys(c["answers"], 3)),
     ],
 )
 def test_a_damaged_baseline_is_one_sentence(saved, damage):

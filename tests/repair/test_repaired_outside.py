@@ -202,3 +202,32 @@ def test_temperatures_are_tried_in_parts_that_fit(monkeypatch):
     monkeypatch.setattr(combination, "AT_ONCE", 3000)
     assert combination.temperature(told, labels) == whole
     assert max(largest) <= 3000 and len(largest) == 87
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_loaded_state_brings_its_binding(served, bound):
+    _, fitted, model, data = served
+    source = gr.repaired(model, fitted if bound else fitted.unbound())
+    torch.manual_seed(9)
+    other = Network().eval()
+    shell = repaired_on(other, graph(3, 30))[0]
+    shell.load_state_dict(source.state_dict())
+    assert shell.fitted.fingerprint == (fitted.fingerprint if bound else None)
+    assert torch.equal(shell(data.x, data.edge_index), source(data.x, data.edge_index))
+
+
+def test_whole_graphs_are_taken_with_what_in_them_asks_for_gradients():
+    class TakesData(Network):
+        def forward(self, data):
+            return super().forward(data.x, data.edge_index)
+
+    torch.manual_seed(0)
+    model, data = TakesData().eval(), graph(0, 40)
+    repaired, fitted = repaired_on(model, data)
+    found = repaired(data)
+    assert not found.requires_grad
+    expected = fitted.logits(gr.expose(model, data))[0]
+    torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-5)
+    data.x.requires_grad_()
+    (gradient,) = torch.autograd.grad(repaired(data).sum(), data.x)
+    assert float(gradient.abs().max()) > 0

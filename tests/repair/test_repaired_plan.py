@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch_geometric.data import Data
-from torch_geometric.nn import GCNConv, GINConv, SAGEConv
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GCNConv, GINConv, HGTConv, SAGEConv
 from torch_geometric.utils import degree
 
 import gnn_repair as gr
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.plan import ExposurePlan
 
 CLASSES, WIDTH = 3, 5
 
@@ -199,3 +200,90 @@ def test_coefficients_that_are_all_zero_leave_an_empty_group():
     assert exposure.num_terms == 0 and len(exposure.groups) == 1
     logits = model(data.x, data.edge_index, data.edge_weight).double()
     torch.testing.assert_close(exposure.fixed_logits[0], logits)
+
+
+def test_a_tail_is_not_probed_again_on_other_graphs(monkeypatch):
+    torch.manual_seed(0)
+    model, data = Isomorphism().eval(), graph(0, 40)
+    fitted = reweighted(model, data)
+    repaired, other = gr.repaired(model, fitted), graph(4, 25)
+    expected = fitted.logits(gr.expose(model, other))[0]
+    repaired(data.x, data.edge_index)
+    monkeypatch.setattr("gnn_repair.exposure.plan.expose_probing", None)
+    found = repaired(other.x, other.edge_index)
+    torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-5)
+    monkeypatch.setattr("gnn_repair.exposure.known_aggregation.probe", None)
+    assert torch.equal(repaired(other.x, other.edge_index), found)
+
+
+def test_relations_that_are_empty_at_first_do_not_decide_about_others():
+    """Where no paper cites another, the first layer's sums reach the logits node by node."""
+
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            kinds = [("author", "writes", "paper"), ("paper", "cites", "paper")]
+            layout = ["paper", "author"], kinds
+            self.first, self.last = (HGTConv(WIDTH, WIDTH, layout) for _ in range(2))
+            self.head = nn.Linear(WIDTH, CLASSES)
+
+        def forward(self, x_dict, edge_index_dict):
+            paper = self.first(x_dict, edge_index_dict)["paper"].tanh()
+            last = self.last({**x_dict, "paper": paper}, edge_index_dict)["paper"]
+            return self.head(last.tanh())
+
+    def typed(seed, cited):
+        generator = torch.Generator().manual_seed(seed)
+        data = HeteroData()
+        for kind in ("paper", "author"):
+            data[kind].x = torch.randn(20, WIDTH, generator=generator)
+        for name, count in (("writes", 50), ("cites", cited)):
+            source = "author" if name == "writes" else "paper"
+            ends = torch.randint(20, (2, count), generator=generator)
+            data[source, name, "paper"].edge_index = ends
+        data["paper"].y = torch.arange(20) % CLASSES
+        return data
+
+    torch.manual_seed(0)
+    model, data = Deep().eval(), typed(0, 40)
+    half = torch.arange(20) % 2 == 0
+    repair = gr.NodeTranslation(budget=Budget(5, None, 0.05, 0.0), hidden=8)
+    fitted = repair.fit(gr.expose(model, data), data["paper"].y, half, ~half)
+    plan = ExposurePlan(model)
+    empty = typed(1, 0)
+    run = lambda model, data: model(data.x_dict, data.edge_index_dict)  # noqa: E731
+    assert any("first" in group.name for group in plan(empty, run).groups)
+    found = plan(data, run)
+    assert [g.name for g in found.groups] == [g.name for g in gr.expose(model, data).groups]
+    torch.testing.assert_close(
+        fitted.logits(found), fitted.logits(gr.expose(model, data)), atol=2e-5, rtol=1e-5
+    )
+
+
+def test_a_model_that_is_deeper_on_some_graphs_is_found_anew():
+    class Deeper(Headed):
+        def forward(self, x, edge_index):
+            hidden = self.first(x, edge_index)
+            if len(x) > 30:
+                hidden = self.last(hidden.relu(), edge_index)
+            return self.head(hidden)
+
+    torch.manual_seed(0)
+    model, data = Deeper().eval(), graph(0, 40)
+    plan, small = ExposurePlan(model), graph(1, 20)
+    run = lambda model, data: model(data.x, data.edge_index)  # noqa: E731
+    for shown, name in ((data, "last"), (small, "first"), (data, "last")):
+        assert [group.name for group in plan(shown, run).groups] == [name]
+
+
+def test_no_gradient_through_a_reweighting_whose_map_differs_by_node():
+    torch.manual_seed(0)
+    model, data = DividedByDegree().eval(), graph(0, 40)
+    repaired = gr.repaired(model, reweighted(model, data))
+    with pytest.raises(InputError, match="differs by node"):
+        repaired(data.x.clone().requires_grad_(), data.edge_index)
+    plain = Headed().eval()
+    found = gr.repaired(plain, reweighted(plain, data))(
+        data.x.clone().requires_grad_(), data.edge_index
+    )
+    assert found.requires_grad

@@ -244,3 +244,27 @@ def test_zooming_ends_before_numbers_do(browser, written):
         browser.open(path, link)
         assert browser.run(TICKS) == words
         assert browser.messages() == []
+
+
+def test_nearly_all_is_not_all(browser, tmp_path):
+    """1,999 of 2,000 are not 100.0 %, and one of them is not 0.0 %."""
+    exposure, _ = make_exposure(nodes=2000, classes=3)
+    y = exposure.frozen_logits[0].argmax(1)
+    y[7] = (y[7] + 1) % 3
+    browser.open(report(exposure, y, tmp_path / "r.html"))
+    tiles = browser.run(
+        "return [...document.querySelectorAll('#key-figures b')].map(big => big.textContent)"
+    )
+    assert tiles[1] == ">99.9 %"
+    assert browser.text("#story-sentence").startswith("One of 2,000 nodes is wrong; ")
+
+
+def test_predictions_are_read_without_scrolling(browser, demo):
+    path, evidence = demo
+    for width in (PHONE, 1101, 1280):
+        browser.open(path, f"#node={evidence.nodes[0]}", width)
+        room = browser.run(
+            "const box = document.getElementById('readout');"
+            "return [box.scrollWidth, box.clientWidth]"
+        )
+        assert room[0] <= room[1], width

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -79,3 +81,13 @@ def test_labels_are_told_from_classes(exposure):
     for draw in (lambda: gr.plot_node(labels, 0), lambda: gr.plot_reach(labels, torch.ones(3, 3))):
         with pytest.raises(InputError, match="outputs are labels"):
             draw()
+
+
+def test_a_report_is_a_path_and_a_link_to_it(exposure, tmp_path):
+    path = tmp_path / "a <b> & c.html"
+    page = gr.report(exposure, torch.tensor([0, 0, 1]), path)
+    assert page == path and page.read_text(encoding="utf-8").startswith("<!")
+    shown = page._repr_html_()
+    assert "<b>" not in shown and "a &lt;b&gt; &amp; c.html</a>, " in shown
+    assert "a%20%3Cb%3E%20%26%20c.html" in shown and shown.endswith(" MB</p>")
+    assert pickle.loads(pickle.dumps(page)) == path

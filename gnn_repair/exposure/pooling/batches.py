@@ -13,7 +13,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from torch_geometric.data import Batch, Data, Dataset
+from torch_geometric.data import Batch, Data, Dataset, HeteroData
 from torch_geometric.loader import DataLoader as GraphLoader
 
 from gnn_repair.errors import InputError
@@ -30,6 +30,11 @@ def batches_of(data: Any) -> list[Any] | None:
         return _of_loader(data)
     if isinstance(data, Dataset) and len(data) > 1:
         return list(_batched([data[i] for i in range(len(data))], {}))
+    if isinstance(data, list | tuple) and any(isinstance(d, HeteroData) for d in data):
+        raise InputError(
+            f"data is {len(data)} graphs of several node types, which are exposed one at a time; "
+            "pass one of them"
+        )
     if isinstance(data, list | tuple) and data and all(isinstance(d, Data) for d in data):
         return list(_batched(data, {}))
     return None

@@ -12,7 +12,7 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
 from gnn_repair.repair.fitted import FittedRepair
-from gnn_repair.repair.kept_tables import same_graph
+from gnn_repair.repair.kept_tables import kept_rows, same_graph
 from gnn_repair.repair.ladder.catalogue import RUNGS
 from gnn_repair.repair.ladder.combination import RULES
 from gnn_repair.repair.ladder.findings import Findings, find
@@ -100,7 +100,7 @@ class FittedLadder(FittedRepair):
 
     @torch.no_grad()
     def logits(self, exposure: Exposed) -> Tensor:
-        """Weighted mean log-probabilities over the temperature, [S, n, C] float64.
+        """Weighted mean log-probabilities at the ladder's temperature, [S, n, C] float64.
 
         On another graph than the one it was fitted on, labels are not known: the rungs that need
         none share the weight, with a warning that says so.
@@ -112,7 +112,8 @@ class FittedLadder(FittedRepair):
             if told is None:
                 weights, told = self._elsewhere(exposure, weights)
             mixed = torch.einsum("sr,srnc->snc", weights, told)
-            return mixed.log_softmax(2) / self.temperature.to(mixed.device).view(-1, 1, 1)
+            scale = self.temperature.to(mixed.device).view(-1, 1, 1)
+            return (mixed.log_softmax(2) / scale).log_softmax(2)
 
     def rung_log_probs(self, exposure: Exposed) -> dict[str, Tensor]:
         """What each candidate says alone, [S, n, C]; on the graph it was fitted on."""
@@ -126,12 +127,7 @@ class FittedLadder(FittedRepair):
         if not same_graph(self.constants["signature"], exposure):
             return None
         place = exposure.recipients
-        kept = self.constants["log_probs"].to(place.device)[:, :, place].double()
-        if not bool((kept.exp().sum(3) < 1.5).all()):
-            raise InputError(
-                "some of these recipients were not exposed when the ladder was fitted; "
-                "fit it on an exposure that holds them"
-            )
+        kept = kept_rows(self.constants["log_probs"], exposure, "the ladder")
         frozen = exposure.frozen_logits[:, place].log_softmax(2)
         return torch.cat([frozen.unsqueeze(1), kept], 1)
 

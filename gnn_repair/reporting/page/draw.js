@@ -73,8 +73,14 @@ function figure(value, digits = 3) {
 function signed(value, digits = 2) {
   return (value > 0 ? "+" : "") + figure(value, digits);
 }
+// Rounded, but never to all or to none where that is not so (beyond what float32 blurs).
 function percent(share, digits = 1) {
-  return Number.isFinite(share) ? `${(100 * share).toFixed(digits)} %` : "–";
+  if (!Number.isFinite(share)) return "–";
+  const text = (100 * share).toFixed(digits),
+    last = 10 ** -digits;
+  if (share > 1e-6 && Number(text) === 0) return `<${last} %`;
+  if (share < 1 - 1e-6 && Number(text) === 100) return `>${100 - last} %`;
+  return `${text} %`;
 }
 function minus(text) {
   return text.replaceAll("-", "−");

@@ -1,6 +1,8 @@
 // The terms of a node as a table with what-if sliders.
 
 const FIRST_ROWS = 25;
+// A hub has thousands of terms, and a table of all their sliders would take seconds to draw.
+const MORE_ROWS = 400;
 
 // Columns of the table: {key, title, value(k), text(k), kind, rival}; keys of repairs begin with λ.
 function termColumns(node, weights) {
@@ -107,7 +109,7 @@ function drawTerms(node, state, whatIf, onMove) {
     values = Float64Array.from(order, sorted.value),
     ahead = Uint8Array.from(order, state.sort ? () => 0 : heavy);
   order.sort((a, b) => ahead[b] - ahead[a] || sign * (values[a] - values[b]));
-  const shown = state.all ? order : order.slice(0, FIRST_ROWS);
+  const shown = order.slice(0, state.rows);
   const first = columns.findIndex((column) => column.kind === "margin"),
     table = element("table", { "data-wide": first + (node.run.tail ? 0 : 1) });
   const body = element("tbody"),
@@ -122,7 +124,7 @@ function drawTerms(node, state, whatIf, onMove) {
     for (const [k, { input, output }] of sliders) {
       const share = whatIf.lambda[k] / node.mass[node.group[k]];
       if (document.activeElement !== input) input.value = share;
-      output.textContent = shareWords(share);
+      output.textContent = percent(share);
     }
     if (state.weighting === "what_if") for (const refresh of live) refresh();
   };
@@ -133,7 +135,7 @@ function termHead(columns, state, sorted) {
   slide.textContent = "What if: share of mass";
   const row = element("tr", {}, ...(state.fixed ? [] : [slide]));
   for (const column of columns) {
-    const button = element("button", { type: "button", onclick: () => state.sortBy(column.key) });
+    const button = element("button", { type: "button", onclick: () => state.sortBy(column) });
     if (column.kind === "weight") button.append(...glossed(column.title));
     else button.textContent = column.title;
     row.append(
@@ -142,6 +144,7 @@ function termHead(columns, state, sorted) {
         {
           scope: "col",
           class: column.kind === "text" ? "text" : "",
+          "data-column": column.key,
           "aria-sort":
             state.sort && column === sorted
               ? state.descending
@@ -165,11 +168,6 @@ function termHead(columns, state, sorted) {
   return element("thead", {}, row);
 }
 
-// A share that is there is not written as none.
-function shareWords(share) {
-  return share > 0 && share < 5e-4 ? "<0.1 %" : percent(share);
-}
-
 function termRow(node, k, columns, whatIf, sliders, live, onMove) {
   const group = node.group[k],
     [low, high] = node.bounds[group],
@@ -188,7 +186,7 @@ function termRow(node, k, columns, whatIf, sliders, live, onMove) {
   input.value = share;
   // Moving one slider moves others: what is announced is the mixture, once.
   const output = element("output", { "aria-live": "off" });
-  output.textContent = shareWords(share);
+  output.textContent = percent(share);
   if (!node.run.tail) sliders.set(k, { input, output });
   const row = element(
     "tr",
@@ -266,8 +264,11 @@ function moreLine(node, shown, state) {
   const line = byId("terms-more");
   line.replaceChildren();
   if (shown >= node.count) return;
-  const button = element("button", { type: "button", onclick: state.showAll });
-  button.textContent = `Show all ${count(node.count)} terms`;
+  const button = element("button", { type: "button", onclick: state.showMore });
+  button.textContent =
+    shown + MORE_ROWS < node.count
+      ? `Show ${count(MORE_ROWS)} more`
+      : `Show all ${count(node.count)} terms`;
   line.append(
     `${count(shown)} of ${count(node.count)} terms are listed, the others added up. `,
     button,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pool_models import CLASSES, WIDTH, Body, Pooled, batch_of, ring
 from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 from torch_geometric.nn import MemPooling, SAGEConv, aggr, global_mean_pool, to_hetero
 from torch_geometric.utils import segment
 
@@ -143,3 +143,15 @@ def test_a_pool_that_changes_by_itself_is_refused() -> None:
     model = Pooled(lambda x, b: global_mean_pool(x * (1 + torch.rand(1).double()), b)).double()
     with pytest.raises(ExposureRefused, match=r"depend on self\.training$"):
         gr.expose(model, batch_of())
+
+
+def test_the_state_of_a_graph_of_one_node_is_that_node() -> None:
+    torch.manual_seed(0)
+    lonely = Data(x=torch.randn(1, 5).double(), edge_index=torch.zeros(2, 0, dtype=torch.long))
+    batch: Any = Batch.from_data_list([lonely, alone(4)], exclude_keys=["y", "u"])
+    model = Pooled(global_mean_pool).double()
+    exposure = gr.expose(model, batch)
+    with torch.no_grad():
+        nodes = model.nodes(batch.x, batch.edge_index)
+    torch.testing.assert_close(exposure.state[0, 0], nodes[0], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(exposure.state[0, 1], nodes[1:].mean(0), rtol=1e-12, atol=1e-12)
