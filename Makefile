@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 # build for CPUs first. Where that index cannot be reached, pip's own settings decide. CPU= and
 # CPU=1 choose by hand.
 CPU ?= $(if $(shell command -v nvidia-smi),,1)
-CPU_BUILD := install --quiet --no-deps --retries 0 --index-url https://download.pytorch.org/whl/cpu
+CPU_BUILD := install --quiet --no-deps --retries 0 --timeout 5 --index-url https://download.pytorch.org/whl/cpu
 USUAL := echo "No PyTorch build for CPUs can be had here; pip takes its usual one."
 
 .PHONY: demo test lint types tests docs notebooks wheel test-minimum test-latest audit mutation beyond clean
