@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -45,6 +45,15 @@ def out_of_memory_hint(doing: str) -> Iterator[None]:
         raise DeviceError(
             f"out of GPU memory while {doing}; pass fewer splits at a time or use device='cpu'"
         ) from error
+
+
+@contextmanager
+def full_precision(*devices: torch.device) -> Iterator[None]:
+    """What is computed inside keeps its own precision, whatever autocast says outside."""
+    with ExitStack() as stack:
+        for kind in {"cpu", *(device.type for device in devices)} - {"meta"}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 @contextmanager

@@ -7,20 +7,28 @@ from typing import Annotated
 
 import typer
 
+from gnn_repair.cli import completion
 from gnn_repair.cli.output import Format, FormatOption, emit
 from gnn_repair.cli.parsing import names, numbers
 from gnn_repair.errors import InputError
 
 app = typer.Typer(help="Measure speed and accuracy; every figure beside a peer's.")
 
+DatasetOption = Annotated[str, typer.Option(help="A dataset.", autocompletion=completion.dataset)]
+DatasetsOption = Annotated[
+    str, typer.Option(help="Comma-separated datasets.", autocompletion=completion.measured_datasets)
+]
+BackbonesOption = Annotated[
+    str, typer.Option(help="Comma-separated, or all.", autocompletion=completion.measured_backbones)
+]
 RootOption = Annotated[str | None, typer.Option("--root", help="Folder of the raw datasets.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 
 
 @app.command()
 def training(
-    dataset: Annotated[str, typer.Option(help="A dataset.")] = "builtin",
-    backbones: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "all",
+    dataset: DatasetOption = "builtin",
+    backbones: BackbonesOption = "all",
     members: Annotated[int, typer.Option(min=1, help="Splits trained as one.")] = 10,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs timed.")] = 60,
     device: DeviceOption = "auto",
@@ -51,8 +59,8 @@ def training(
 
 @app.command()
 def accuracy(
-    datasets: Annotated[str, typer.Option(help="Comma-separated datasets.")] = "builtin",
-    backbones: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "all",
+    datasets: DatasetsOption = "builtin",
+    backbones: BackbonesOption = "all",
     splits: Annotated[str, typer.Option(help="Such as 0-9 or 0,3; all unless given.")] = "",
     seed: Annotated[int, typer.Option(help="Of initialisation and dropout.")] = 0,
     device: DeviceOption = "auto",
@@ -291,7 +299,7 @@ def oracle(
 
 @app.command()
 def tails(
-    datasets: Annotated[str, typer.Option(help="Comma-separated datasets.")] = "builtin",
+    datasets: DatasetsOption = "builtin",
     tails: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "all",
     hidden: Annotated[str, typer.Option(help="Hidden units, comma-separated.")] = "64",
     epochs: Annotated[int, typer.Option(min=1, help="Training epochs.")] = 150,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,6 +43,8 @@ def check(
     """
     from gnn_repair.oracle.baseline import compare, load_baseline, save_baseline
 
+    if tolerance != tolerance:
+        raise InputError("--tolerance is nan; give points between 0 and 100")
     before = None if save else load_baseline(baseline)
     exposure, solution = _answers(*_made(factory))
     kind = _kind(exposure, solution)
@@ -71,11 +74,12 @@ def _made(factory: str) -> tuple[Any, Any, Any]:
     try:
         found = getattr(importlib.import_module(module), name)
         made = found()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # one that exits with 0 must not pass the check
         said = " ".join(str(error).split())[:200]
         raise InputError(f"{factory} raised {type(error).__name__}: {said}") from error
     finally:
-        sys.path.remove("")
+        with suppress(ValueError):  # the factory may have changed the path itself
+            sys.path.remove("")
     if not isinstance(made, tuple) or len(made) not in (2, 3):
         raise InputError(
             f"{factory} gave a {type(made).__name__}; return (model, data) or with nodes"

@@ -59,6 +59,15 @@ def as_architecture(given: Any, name: str, title: str) -> Any:
 def _module(path: Path) -> Any:
     if not path.is_file():
         raise InputError(f"{path} is no file; give FILE.py:NAME")
+    known = sys.modules.get(path.stem)
+    if known is not None:
+        file = getattr(known, "__file__", None)
+        if file is not None and Path(file).resolve() == path.resolve():
+            return known  # run once, so that two of its classes are of one module
+        raise InputError(
+            f"{path} would hide the module {path.stem!r}, which is in use; give the file another "
+            "name"
+        )
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -66,7 +75,12 @@ def _module(path: Path) -> Any:
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[path.stem]
-        raise InputError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(path.stem, None)
+        raise InputError(f"{path} cannot be run: {in_one_line(error)}") from error
     return module
+
+
+def in_one_line(error: BaseException) -> str:
+    """What was raised, in one line of bounded length."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -12,7 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
-from gnn_repair.cli.own_backbones import as_architecture, is_own, load_own, short_name
+from gnn_repair.cli.own_backbones import (
+    as_architecture,
+    in_one_line,
+    is_own,
+    load_own,
+    short_name,
+)
 from gnn_repair.errors import InputError
 
 GROUPS = {"dataset": "gnn_repair.datasets", "backbone": "gnn_repair.backbones"}
@@ -100,12 +106,30 @@ class Plugins:
                         f"--plugin {module} has a {kind} {name!r:.60}, which the package has "
                         "already; give yours another name"
                     )
+                if name in found and name in names:
+                    raise InputError(
+                        f"--plugin {module} and another plugin both have a {kind} {name!r:.60}; "
+                        "give one of them another name"
+                    )
                 found[name] = _from_module(kind, module, name, given)
         missing = [name for name in names if name not in known and name not in found]
         if missing:
-            for entry in entry_points(group=GROUPS[kind]):
-                found.setdefault(entry.name, _from_entry(kind, entry))
+            found |= _from_packages(kind, missing)
         return {name: found[name] for name in names if name in found and name not in known}
+
+
+def _from_packages(kind: str, names: Sequence[str]) -> Found:
+    """What installed packages offer under these names; two of one name are nobody's."""
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=GROUPS[kind]):
+        other = found.get(entry.name)
+        if other is not None and entry.name in names and other.value != entry.value:
+            raise InputError(
+                f"{_origin(other)} ({other.value}) and {_origin(entry)} ({entry.value}) both have "
+                f"a {kind} {entry.name!r:.60}; uninstall one, or name a module with --plugin"
+            )
+        found[entry.name] = entry
+    return {name: _from_entry(kind, entry) for name, entry in found.items()}
 
 
 def _module(name: str) -> Any:
@@ -117,10 +141,8 @@ def _module(name: str) -> Any:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(name)
-    except Exception as error:
-        raise InputError(
-            f"--plugin {name} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+    except (Exception, SystemExit) as error:  # a module that exits must not end us with code 0
+        raise InputError(f"--plugin {name} cannot be imported: {in_one_line(error)}") from error
 
 
 def _table(module: str, kind: str) -> Mapping[str, Any]:
@@ -139,10 +161,10 @@ def _from_entry(kind: str, entry: EntryPoint) -> Callable[[], Any]:
     def load() -> Any:
         try:
             given = entry.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(
                 f"the {kind} {entry.name!r} of {_origin(entry)} cannot be loaded: "
-                f"{type(error).__name__}: {error}"
+                f"{in_one_line(error)}"
             ) from error
         return given if kind == "backbone" else _data(given, f"{entry.value} of {_origin(entry)}")
 
@@ -160,9 +182,9 @@ def _data(given: Any, where: str) -> Any:
     if callable(given) and not isinstance(given, Data):
         try:
             given = given()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(
-                f"{where} cannot be called without arguments: {type(error).__name__}: {error}"
+                f"{where} cannot be called without arguments: {in_one_line(error)}"
             ) from error
     if not isinstance(given, Data):
         raise InputError(f"{where} gives a {type(given).__name__}; give a torch_geometric Data")

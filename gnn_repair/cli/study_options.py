@@ -45,7 +45,11 @@ MethodsOption = Annotated[
 ]
 ProtocolOption = Annotated[
     str | None,
-    typer.Option("--protocol", help="paper, independent, or a TOML file of settings that differ."),
+    typer.Option(
+        "--protocol",
+        help="paper, independent, or a TOML file of settings that differ.",
+        autocompletion=completion.protocol,
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,

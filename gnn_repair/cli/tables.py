@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gnn_repair.cli import completion
 from gnn_repair.cli.study_options import (
     ProtocolOption,
     SetOption,
@@ -39,7 +40,10 @@ def tables(
     store: StoreOption = Path("results"),
     names: Annotated[
         list[str] | None,
-        typer.Argument(help=f"Which tables, of {', '.join(TABLE_NAMES)}; all unless named."),
+        typer.Argument(
+            help=f"Which tables, of {', '.join(TABLE_NAMES)}; all but the last three unless named.",
+            autocompletion=completion.one_of(lambda: TABLE_NAMES),
+        ),
     ] = None,
     protocol: ProtocolOption = None,
     set_: SetOption = None,

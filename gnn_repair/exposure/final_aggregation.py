@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,21 +14,30 @@ from gnn_repair.exposure.contributions import contributed
 from gnn_repair.exposure.diagnosis import unruly
 from gnn_repair.exposure.filters import FoundFilter, chained, find_filter
 from gnn_repair.exposure.hetero.mixtures import mixtures_of_parts
-from gnn_repair.exposure.mixtures import Mixture, NoSumError, mixtures_of_split
+from gnn_repair.exposure.mixtures import (
+    Mixture,
+    NoSumError,
+    digest_of_terms,
+    mixtures_of_split,
+)
 from gnn_repair.exposure.probes import (
     AFFINE_SLACK,
     EXACT,
     ProbeResult,
     Tail,
     find_tail,
+    perturbation,
     probe,
     tail_error,
 )
 from gnn_repair.exposure.products import ProductCall
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.rules import filter_for, hops, rules_for, split_by
-from gnn_repair.exposure.sites import Call, Site
+from gnn_repair.exposure.sites import Call, Site, unmoved
 from gnn_repair.exposure.value import LAST_HOP
+
+SEEN = 64
+"""Graphs that are remembered: the parts of a data set that are shown in turn, 16 bytes each."""
 
 
 @dataclass
@@ -64,10 +74,23 @@ class FinalAggregation:
     left_out: list[str] = field(default_factory=list)
     """Why the logits' other node-wise propagates are no mixtures; they stay in the fixed part."""
 
+    seen: dict[bytes, None] = field(default_factory=dict)
+    """Graphs on which this was found to hold, as digests of their terms; the latest last."""
+
     @property
     def centred(self) -> bool:
         """Whether the model ends in log_softmax."""
         return any(tail.centred for tail in self.tails.values())
+
+    def note(self, mixtures: Sequence[Mixture]) -> None:
+        """Remember that this holds on the graph of these groups."""
+        self.seen[digest_of_terms(mixtures)] = None
+        if len(self.seen) > SEEN:
+            del self.seen[next(iter(self.seen))]
+
+    def is_new(self, mixtures: Sequence[Mixture]) -> bool:
+        """Whether these groups' graph, or its coefficients, were not met before."""
+        return digest_of_terms(mixtures) not in self.seen
 
     @property
     def fixed(self) -> str:
@@ -94,6 +117,8 @@ class Finder:
         self.watch, self.trace, self.mode = watch, trace, mode
         self.finding = FinalAggregation()
         self._nonlinear: set[Site] = set()
+        self._final: list[Call] = []
+        """Aggregations found to be final so far; looked for from the end, so later ones."""
         self.limit = AFFINE_SLACK * EXACT[trace.output.dtype]
 
     def find(self) -> FinalAggregation:
@@ -103,6 +128,7 @@ class Finder:
         if several:
             self.finding.tails |= several.tails
             self.finding.probed_filter = True
+            self._final += [call for call in self.trace.calls if call.site in taken]
             found.append(self._reaching_logits(several.mixtures, self.trace.calls[-1]))
         left = [call for call in self.trace.calls if call.site not in taken]
         for calls in reversed(_invocations(left)):
@@ -111,6 +137,7 @@ class Finder:
                 found.append(self._propagates(calls))
             elif self._probe(calls[-1].site, calls[-1]).final:
                 found.append(self._filter(rule, calls))
+                self._final += calls
         self.finding.mixtures = [m for mixtures in reversed(found) for m in mixtures]
         if not self.finding.mixtures:
             self._split_nodewise()
@@ -143,6 +170,7 @@ class Finder:
                     self.finding.nodewise += self._split_filter(rule, calls)
             except ExposureRefused as refusal:
                 self.finding.left_out.append(str(refusal))
+        self.finding.note(self.finding.nodewise)
 
     def _split_filter(self, rule: hops.Filter, calls: Sequence[Call]) -> list[Mixture]:
         mixtures = hops.mixtures_of_filter(rule, calls[0])
@@ -164,12 +192,29 @@ class Finder:
     def _answer(self, site: Site) -> ProbeResult:
         if site not in self.finding.answers:
             value, logits = self.trace.values[site], self.trace.output
-            self.finding.answers[site] = probe(self.watch, site, value, logits)
+            answer = probe(self.watch, site, value, logits)
+            if answer.local and self._feeds_final(site):
+                answer = ProbeResult(local=False, affine=False)
+            self.finding.answers[site] = answer
         return self.finding.answers[site]
+
+    def _feeds_final(self, site: Site) -> bool:
+        """Whether a later final aggregation reads what this one gives.
+
+        Then other nodes' logits answer to it wherever there are edges, though the probe saw none
+        do: the graph has no edges, or none between the nodes that it moved and the others. (Of
+        several node types the recipients' own may send to others alone; there the probe decides.)
+        """
+        if not self._final or self._final[0].placement is not None:
+            return False
+        value, seen = self.trace.values[site], dict[Site, Mapping[str, Any]]()
+        self.watch.run({site: value + perturbation(value, seed=3)}, seen=seen)
+        later = ((call.arguments, seen.get(call.site, {})) for call in self._final)
+        return not all(unmoved(given, again, senders=True) for given, again in later)
 
     def _propagates(self, calls: Sequence[Call]) -> list[Mixture]:
         """The final ones of a convolution's propagates."""
-        answers = [self._probe(call.site, call) for call in calls]
+        answers = [self._probe_one(call) for call in reversed(calls)][::-1]
         # One that other nodes' logits answer to feeds a later hop.
         several = any(not answer.local for answer in answers)
         return [
@@ -178,6 +223,12 @@ class Finder:
             if answer.final
             for mixture in self._one_propagate(calls, call, answer, several)
         ]
+
+    def _probe_one(self, call: Call) -> ProbeResult:
+        answer = self._probe(call.site, call)
+        if answer.local and not answer.idle:
+            self._final.append(call)
+        return answer
 
     def _one_propagate(
         self, calls: Sequence[Call], call: Call, answer: ProbeResult, several: bool
@@ -245,6 +296,7 @@ class Finder:
             tail = find_tail(self.watch, site, value, answer.centred, by_node)
             if tail_error(self.watch, site, value, logits, tail, size) <= self.limit:
                 self.finding.tails[site] = tail
+                self.finding.note(mixtures)
                 return True
         self.finding.nonlinear.append(call.title)
         self._nonlinear.add(site)
@@ -260,11 +312,12 @@ class Finder:
         """Largest relative difference between a site's value and the mixtures said to make it."""
         value = self.trace.values[site]
         made = torch.zeros_like(value)
+        size = max(float(value.abs().max()), torch.finfo(value.dtype).tiny)
         for mixture in mixtures:
             if mixture.site == site:
                 made[:, mixture.block] += mixture.value(mixture.coefficients)
                 made += 0 if mixture.held is None else mixture.held
-        size = max(float(value.abs().max()), torch.finfo(value.dtype).tiny)
+                size = max(size, mixture.reach)  # messages may cancel, as centred ones do
         return float((made - value).abs().max()) / size
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import DirGNNConv, MessagePassing
 
 from gnn_repair.backbones import Frozen
-from gnn_repair.errors import ExposureRefused, InputError
+from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
 from gnn_repair.exposure.assembly import Words, assemble
 from gnn_repair.exposure.certification import certify
 from gnn_repair.exposure.diagnosis import reason, why_rows
@@ -23,6 +23,7 @@ from gnn_repair.exposure.model_call import Forward, check_expected, one_graph
 from gnn_repair.exposure.model_on_data import ModelOnData, on_data
 from gnn_repair.exposure.model_output import check_numbers, read_output
 from gnn_repair.exposure.model_state import (
+    changing,
     forget_propagations,
     lazy_parameters,
     refuse_compiled,
@@ -31,7 +32,7 @@ from gnn_repair.exposure.model_state import (
 )
 from gnn_repair.exposure.no_aggregation import unread, why_nothing
 from gnn_repair.exposure.outputs import Outputs, check_outputs
-from gnn_repair.exposure.pooling.batches import as_batch, batches_of
+from gnn_repair.exposure.pooling.batches import as_batch, batch_of_one, batches_of
 from gnn_repair.exposure.pooling.from_model import Wanted, expose_again, expose_pooled
 from gnn_repair.exposure.pooling.joining import joined
 from gnn_repair.exposure.probes import EXACT, deviation
@@ -124,10 +125,37 @@ def expose(
         calling = (forward, node_type)
         return _expose_batches(model, batches, hops, calling, tolerance, expected, outputs)
     data = one_graph(batches[0] if batches else data, model, forward)
-    data = data if forward is not None else as_batch(data, model)
     lazy = lazy_parameters(model)
+    probing = partial(
+        _expose_graph, model, lazy=lazy, calling=(forward, node_type), hops=hops,
+        tolerance=tolerance, expected=expected, outputs=outputs,
+    )  # fmt: skip
+    try:
+        return probing(data if forward is not None else as_batch(data, model))
+    except InputError as error:
+        raised = error.__cause__ is not None and forward is None
+        alone = batch_of_one(data) if raised else None
+        if alone is None:
+            raise
+        try:  # a graph alone, and the model reads its batch vector
+            return probing(alone)
+        except GnnRepairError:
+            raise error from error.__cause__
+
+
+def _expose_graph(
+    model: nn.Module,
+    data: Any,
+    *,
+    lazy: Any,
+    calling: tuple[Forward | None, str | None],
+    hops: str,
+    tolerance: float | None,
+    expected: Any,
+    outputs: Outputs | None,
+) -> Exposure | TailedExposure:
     with resting(model), torch.no_grad():
-        subject = on_data(model, data, forward, node_type)
+        subject = on_data(model, data, *calling)
         if lazy:
             subject.call()
             refuse_untrained(model, lazy)
@@ -221,7 +249,7 @@ def expose_probing(
         subject.keep_relations(trace)
         if not trace.calls:
             raise ExposureRefused(why_nothing(watch, logits))
-        _check_repeatable(logits, trace, cached)
+        _check_repeatable(model, logits, trace, cached)
         if torch.equal(trace.output, logits):
             trace.output = logits  # one table instead of two
         finding = find_final(watch, trace, hops)
@@ -272,7 +300,7 @@ def _why_not(watch: Watch, trace: Trace, finding: FinalAggregation) -> str:
     return f"{reason(watch, trace)}, so the logits are no mixture of its messages"
 
 
-def _check_repeatable(logits: Tensor, trace: Trace, cached: bool) -> None:
+def _check_repeatable(model: nn.Module, logits: Tensor, trace: Trace, cached: bool) -> None:
     gap = float(deviation(trace.output, logits).max()) if trace.output.shape == logits.shape else 1
     if gap <= 10 * EXACT[logits.dtype]:
         return
@@ -281,10 +309,7 @@ def _check_repeatable(logits: Tensor, trace: Trace, cached: bool) -> None:
             "a convolution's cached propagation gives other logits than this graph does; "
             "pass the data it was cached on, or clear the cache"
         )
-    raise ExposureRefused(
-        "the model's logits change from run to run in evaluation mode; make its dropout and "
-        "sampling depend on self.training"
-    )
+    raise ExposureRefused(changing(model))
 
 
 def _check_residual(

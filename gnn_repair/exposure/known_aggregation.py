@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from gnn_repair.exposure.filters import FoundFilter
 from gnn_repair.exposure.final_aggregation import FinalAggregation, Finder
 from gnn_repair.exposure.mixtures import Mixture
-from gnn_repair.exposure.probes import ProbeResult, find_tail
+from gnn_repair.exposure.probes import ProbeResult, find_tail, probe, tail_error
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sites import Call, Site
 
@@ -28,6 +30,17 @@ class _KnownFinder(Finder):
             raise UnplannedError
         return self.finding.answers[site]
 
+    def _split_nodewise(self) -> None:
+        super()._split_nodewise()
+        mixtures = self.finding.nodewise
+        if not mixtures or not self.known.is_new(mixtures):
+            return
+        for site in dict.fromkeys(mixture.site for mixture in mixtures):
+            value, logits = self.trace.values[site], self.trace.output
+            if not probe(self.watch, site, value, logits).local:
+                raise UnplannedError
+        self.known.note(mixtures)
+
     def _may_split(self, site: Site, number: int) -> bool:
         return self.known.splits.get(site) == number
 
@@ -44,12 +57,34 @@ class _KnownFinder(Finder):
             return False
         if tail.by_node:
             tail = find_tail(self.watch, site, self.trace.values[site], answer.centred, True)
+        else:
+            check_tail(self, self.known, site, mixtures)
         self.finding.tails[site] = tail
         return True
 
 
 class UnplannedError(Exception):
     """A run of a model differs from the one that was probed."""
+
+
+@torch.no_grad()
+def check_tail(
+    finder: Finder, known: FinalAggregation, site: Site, mixtures: Sequence[Mixture]
+) -> None:
+    """Run a graph that is new once more, to see that its logits follow the map that is known.
+
+    After a division by degrees, say, the map of a graph whose nodes are all alike is no other's.
+
+    Raises:
+        UnplannedError: they do not.
+    """
+    if not known.is_new(mixtures):
+        return
+    value, logits, tail = finder.trace.values[site], finder.trace.output, known.tails[site]
+    size = max(mixture.reach for mixture in mixtures if mixture.site == site)
+    if not tail_error(finder.watch, site, value, logits, tail, size) <= finder.limit:
+        raise UnplannedError
+    known.note(mixtures)
 
 
 def find_known(watch: Watch, trace: Trace, mode: str, known: FinalAggregation) -> FinalAggregation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -133,6 +134,9 @@ def mixtures_of(site: Site, block: int, group: Group, terms: Terms) -> list[Mixt
         if entries is None or entries.numel():
             named = _signed_group(group, sign) if signed else group
             found.append(_of_one_sign(site, block, named, terms, entries, sign))
+    if not found:  # all of them are 0: the group is there, and nobody has terms in it
+        none = torch.empty(0, dtype=torch.long, device=coefficients.device)
+        found.append(_of_one_sign(site, block, group, terms, none, 1))
     return found
 
 
@@ -188,6 +192,16 @@ def _by_recipient(
         return entries, indptr
     order = torch.argsort(kept, stable=True)
     return (order if entries is None else entries[order]), indptr
+
+
+def digest_of_terms(mixtures: Sequence[Mixture]) -> bytes:
+    """What tells the terms of one graph, with their coefficients, from those of another."""
+    digest = hashlib.blake2b(digest_size=16)
+    for mixture in mixtures:
+        digest.update(f"{mixture.site} {mixture.block} {mixture.sign}".encode())
+        for values in (mixture.indptr, mixture.sources, mixture.coefficients):
+            digest.update(values.detach().cpu().contiguous().numpy().data)
+    return digest.digest()
 
 
 def is_sum_or_mean(module: Any) -> bool:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 LOGITS = ("logits", "logit", "y_pred", "scores")
 """Names of an output that say what it is."""
+TWO_CLASSES = "as the two classes (0, z)"
+"""Said of a model's call where it gives one logit a row."""
 NAMED = "pass forward=lambda model, data: ... that returns the logits"
 
 
@@ -39,6 +41,8 @@ class Reading:
     """Whether a zero stands before the outputs: one logit z a node as the two classes (0, z), or
     labels and values beside their anchor (:mod:`gnn_repair.exposure.outputs`)."""
     outputs: Outputs = "classes"
+    single: bool = False
+    """Whether the numbers of the only row come without an axis for rows."""
     text: str = ""
     """What was read, in words that follow the call."""
 
@@ -46,6 +50,7 @@ class Reading:
         """The logits [N, C]."""
         inner = output if isinstance(output, tuple | list) else _fields(output)
         tensor: Tensor = output if self.place is None else inner[self.place]
+        tensor = tensor.reshape(1, -1) if self.single else tensor
         return two_classes(tensor) if self.binary else tensor
 
     def finished(self, exposure: Exposure | TailedExposure) -> Exposure | TailedExposure:
@@ -81,7 +86,9 @@ def count_classes(data: Any, nodes: int | None) -> int | None:
 
 
 def count_classes_of(y: Any, nodes: int | None) -> int | None:
-    """How many classes labels have, if they are one whole number for each of the nodes."""
+    """How many classes or labels there are, if nodes have one number each, or a column a label."""
+    if isinstance(y, Tensor) and y.dim() == 2 and len(y) == nodes and y.shape[1] > 1:
+        return y.shape[1]
     if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.shape != (nodes,) or not nodes:
         return None
     return int(y.max()) + 1
@@ -131,6 +138,9 @@ def read_output(
             f"the model returns {_kind(output)} instead of a tensor of logits; {NAMED}"
         )
     nodes = nodes or (found[0][1].shape[0] if found[0][1].dim() else 0)
+    single = nodes == 1 and isinstance(output, Tensor) and output.dim() < 2
+    if single:
+        found = [(None, found[0][1].reshape(1, -1))]
     rows = [(k, v) for k, v in found if v.dim() in (1, 2) and v.shape[0] == nodes]
     if not rows:
         shape = list(found[0][1].shape)
@@ -153,7 +163,8 @@ def read_output(
     columns = logits.shape[1] if logits.dim() == 2 else 1
     kind = outputs or infer_outputs(data, columns, nodes)
     anchored = not wide or kind != "classes"
-    return Reading(key, anchored, kind, _words(output, key, not wide, kind, outputs is None))
+    words = _words(output, key, not wide, kind, outputs is None)
+    return Reading(key, anchored, kind, single, words)
 
 
 SAME = 1e-4
@@ -212,7 +223,7 @@ def _words(output: Any, key: Any, binary: bool, kind: str, inferred: bool) -> st
     text = "" if key is None else f"; logits are {_named(key)} of its {count}"
     if kind != "classes":
         return f"{text}; its outputs are {kind}" + ", as data.y says" * inferred
-    return text + ("; its one logit z a node as the two classes (0, z)" if binary else "")
+    return text + (f"; its one logit z a node {TWO_CLASSES}" if binary else "")
 
 
 def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:

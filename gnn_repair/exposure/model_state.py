@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock, RLock
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.fx import GraphModule
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.models.rev_gnn import InvertibleModule
 
+from gnn_repair.devices import full_precision
 from gnn_repair.errors import ExposureRefused, InputError
 
 
@@ -54,12 +58,30 @@ def refuse_untrained(model: nn.Module, lazy: list[str]) -> None:
         )
 
 
+_LOCKS: WeakKeyDictionary[nn.Module, RLock] = WeakKeyDictionary()
+_LOCKS_LOCK = Lock()
+
+
+def _lock_of(model: nn.Module) -> RLock:
+    """One lock a model: threads that expose it take turns, for each changes it while it runs."""
+    with _LOCKS_LOCK:
+        return _LOCKS.setdefault(model, RLock())
+
+
 @contextmanager
 def resting(model: nn.Module) -> Iterator[None]:
     """While open the model is in evaluation mode and its parameters want no gradients.
 
-    Afterwards every module is as it was, caches included, also when something was raised.
+    It computes in its own precision, whatever autocast says outside. Afterwards every module is as
+    it was, caches included, also when something was raised. Other threads wait meanwhile.
     """
+    places = {parameter.device for parameter in model.parameters()}
+    with _lock_of(model), full_precision(*places), _at_rest(model):
+        yield
+
+
+@contextmanager
+def _at_rest(model: nn.Module) -> Iterator[None]:
     modules = list(model.modules())
     training = [module.training for module in modules]
     # A lazy parameter that no run has needed has neither values nor gradients.
@@ -122,3 +144,13 @@ def forget_propagations(model: nn.Module) -> bool:
                 setattr(module, name, None)
                 module.cached = False
     return kept
+
+
+def changing(model: nn.Module) -> str:
+    """What to say of a model whose logits are others in every run."""
+    told = "the model's logits change from run to run in evaluation mode; make its dropout and "
+    told += "sampling depend on self.training"
+    if any(isinstance(module, GraphModule) for module in model.modules()):
+        told += " (to_hetero and other tracing write training=True into F.dropout for good: use "
+        told += "nn.Dropout in the model that is traced)"
+    return told

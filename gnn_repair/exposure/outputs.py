@@ -35,8 +35,8 @@ def check_outputs(outputs: Any) -> None:
 def infer_outputs(data: Any, columns: int, nodes: int) -> Outputs:
     """What the labels of data say that the outputs are; classes where they say nothing.
 
-    Zeros and ones, one column an output and not one of them a row, are labels; other real numbers
-    are values.
+    Zeros and ones (and −1 for unknown), one column an output and not one of them a row, are labels;
+    other real numbers are values.
 
     Args:
         data: the graph.
@@ -48,14 +48,26 @@ def infer_outputs(data: Any, columns: int, nodes: int) -> Outputs:
     y = field(data, "y")
     if not isinstance(y, Tensor) or y.is_complex() or y.shape[:1] != (nodes,) or not nodes:
         return "classes"
-    if y.dim() not in (1, 2) or y.numel() != nodes * columns:
-        return "classes"
     known = y[~torch.isnan(y)] if y.is_floating_point() else y
+    if y.dim() <= 2 and y.numel() == nodes:
+        return _inferred_of_one(known, columns)
+    if y.dim() != 2 or y.numel() != nodes * columns:
+        return "classes"
     flags = bool(((known == 0) | (known == 1)).all())
+    if not flags and bool((known == 0).any()) and bool((known == 1).any()):
+        flags = bool(((known == 0) | (known == 1) | (known == -1)).all())  # −1: unknown
     if not flags:
         return "values" if y.is_floating_point() else "classes"
-    exclusive = columns == 1 or bool((y.sum(1) == 1).all())
-    return "classes" if exclusive else "labels"
+    return "classes" if bool((y.sum(1) == 1).all()) else "labels"
+
+
+def _inferred_of_one(known: Tensor, columns: int) -> Outputs:
+    """What one number a node says, of a model with so many outputs."""
+    if known.is_floating_point() and bool((known != known.round()).any()):
+        return "values"  # no class is called so
+    # Whole numbers in a whole type are classes, even of a single logit: one against the rest.
+    classes = columns > 1 or not known.is_floating_point()
+    return "classes" if classes or bool(((known == 0) | (known == 1)).all()) else "values"
 
 
 def require_outputs(exposure: Any, *wanted: str) -> None:
@@ -108,7 +120,8 @@ def two_classes_in_logits(
 ) -> Exposure | TailedExposure:
     """The two classes (0, z) where the model gives one probability σ(z) a row.
 
-    Of (0, σ(z)) the second class would always win; its user predicts it where σ(z) exceeds ½.
+    Of (0, σ(z)) the second class would always win; its user predicts it where σ(z) exceeds ½. One
+    column of a softmax of two is the sigmoid of their difference.
     """
     from gnn_repair.exposure.tails import logit_form as form
     from gnn_repair.exposure.tails.tailed import TailedExposure
@@ -116,10 +129,9 @@ def two_classes_in_logits(
     if not isinstance(exposure, TailedExposure):
         return exposure
     second = torch.ones(1, dtype=torch.long, device=exposure.frozen_logits.device)
-    one = extended(exposure.tail, second)
-    if not form.ends_in_sigmoid(one):
+    logit = form.logit_tail(extended(exposure.tail, second))
+    if logit is None:
         return exposure
-    logit = form.without_sigmoid(one)
     aggregate = replace(exposure.aggregate, called=exposure.aggregate.called + form.TAKEN_OFF)
     weight = exposure.frozen_logits.new_tensor([[0.0], [1.0]])
     beside_zero = Affine((len(logit.operations),), weight, torch.zeros_like(weight[:, 0]))

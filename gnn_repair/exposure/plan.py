@@ -20,7 +20,7 @@ from gnn_repair.exposure.from_model import expose_probing, words_of
 from gnn_repair.exposure.known_aggregation import UnplannedError, find_known
 from gnn_repair.exposure.model_call import Forward
 from gnn_repair.exposure.model_on_data import ModelOnData, on_data
-from gnn_repair.exposure.model_output import Reading, read_output
+from gnn_repair.exposure.model_output import Reading, check_numbers, read_output
 from gnn_repair.exposure.model_state import forget_propagations, refuse_compiled, resting
 from gnn_repair.exposure.outputs import Outputs
 from gnn_repair.exposure.pooling.from_model import Wanted, expose_again
@@ -59,23 +59,30 @@ class ExposurePlan:
         self._finding: FinalAggregation | None = None
         self._pooled = False
         self._fingerprint: tuple[str, ...] = ()
-        self._weights: tuple[tuple[int, int], ...] = ()
+        self._weights: list[Tensor] = []
 
     def with_gradients(self, data: Any, forward: Forward) -> Exposure:
         """The same with gradients for what the model is given; its own weights stay frozen."""
-        if self._finding is None or self._versions() != self._weights:
+        if not self._is_known():
             self(data, forward)
-        known, name = self._finding, type(self.model).__name__
-        assert known is not None
-        try:
-            with resting(self.model), torch.enable_grad():
-                subject = self._subject(data, forward)
-                exposure = self._again(subject, known, tailed=False)
-        except (UnplannedError, RuntimeError) as error:
-            raise InputError(
-                f"no gradient can be followed through {name}: it ends in something nonlinear, or "
-                "in several hops whose weights are multiplied out; call it under torch.no_grad()"
-            ) from error
+        for last in (False, True):
+            try:
+                return self._followed(data, forward)
+            except (UnplannedError, RuntimeError) as error:
+                if last:
+                    raise InputError(
+                        f"no gradient can be followed through {type(self.model).__name__}: it ends "
+                        "in something nonlinear, or in several hops whose weights are multiplied "
+                        "out; call it under torch.no_grad()"
+                    ) from error
+                self(data, forward)  # finds this graph's own map, or raises what the model raises
+        raise AssertionError
+
+    def _followed(self, data: Any, forward: Forward) -> Exposure:
+        assert self._finding is not None
+        with resting(self.model), torch.enable_grad():
+            subject = self._subject(data, forward)
+            exposure = self._again(subject, self._finding, tailed=False)
         assert isinstance(exposure, Exposure)
         return exposure
 
@@ -86,29 +93,43 @@ class ExposurePlan:
 
     def __call__(self, data: Any, forward: Forward) -> Exposure | TailedExposure:
         """The exposure of the model on data, called by ``forward(model, data)``."""
-        weights = self._versions()
+        known = self._finding if self._is_known() else None
         with resting(self.model), torch.no_grad():
             subject = self._subject(data, forward)
-            if self._finding is not None and weights == self._weights:
+            if known is not None:
                 try:
-                    return self._again(subject, self._finding)
+                    return self._again(subject, known)
                 except UnplannedError:
                     pass
             exposure, finding = expose_probing(subject, self.hops, outputs=self.outputs)
         for mixtures in (finding.mixtures, finding.nodewise):
             mixtures.clear()  # of this graph, and large
         self._finding, self._fingerprint = finding, exposure.fingerprint
-        self._weights, self._pooled = weights, exposure.graph_starts is not None
+        self._weights = [tensor.detach().clone() for tensor in self._held()]
+        self._pooled = exposure.graph_starts is not None
         return exposure
 
     def _subject(self, data: Any, forward: Forward) -> ModelOnData:
         subject = on_data(self.model, data, forward, self.node_type)
         return replace(subject, classes=subject.classes or self.classes)
 
-    def _versions(self) -> tuple[tuple[int, int], ...]:
-        """Which tensors the weights are, and how often each was written to."""
+    def _held(self) -> list[Tensor]:
+        """Everything that the model has learned."""
         held = [*self.model.parameters(), *self.model.buffers()]
-        return tuple((tensor.data_ptr(), tensor._version) for tensor in held)
+        return [tensor for tensor in held if not nn.parameter.is_lazy(tensor)]
+
+    def _is_known(self) -> bool:
+        """Whether the model is the one that was probed.
+
+        By value: nothing counts what is written through ``weight.data``, and weights are small
+        beside a graph.
+        """
+        now = self._held()
+        return (
+            self._finding is not None
+            and len(now) == len(self._weights)
+            and all(map(_same, now, self._weights))
+        )
 
     def _again(
         self, subject: ModelOnData, known: FinalAggregation, tailed: bool = True
@@ -134,6 +155,7 @@ class ExposurePlan:
         with watch.installed():
             with last_linear(self.model) as head:
                 trace = watch.trace()
+            check_numbers(trace.output, self.model, subject.fields)
             subject.keep_relations(trace)
             finding = find_known(watch, trace, self.hops, known)
             embedding = head.embedding(trace.output, readings[0].binary)
@@ -150,3 +172,8 @@ class ExposurePlan:
                 nodewise = finding.nodewise
                 found = expose_tailed(watch, trace, nodewise, words, None, certified=False)
         return readings[0].finished(found)
+
+
+def _same(left: Tensor, right: Tensor) -> bool:
+    alike = left.device == right.device and left.dtype == right.dtype
+    return alike and torch.equal(left, right)

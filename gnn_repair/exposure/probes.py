@@ -38,6 +38,8 @@ class ProbeResult:
     """They moved in proportion."""
     centred: bool = False
     """Both hold only up to a shift common to a node's classes (a log_softmax head)."""
+    idle: bool = False
+    """No logit moved at all."""
 
     @property
     def final(self) -> bool:
@@ -111,7 +113,7 @@ def probe(watch: Runs, site: Site, value: Tensor, logits: Tensor) -> ProbeResult
         three = [centre(z) if centred else z for z in (up, down, logits)]
         middle = three[0] / 2 + three[1] / 2
         if bool((deviation(middle, three[2], three[0], three[1]) <= limit).all()):
-            return ProbeResult(local=True, affine=True, centred=centred)
+            return ProbeResult(True, True, centred, idle=bool(torch.equal(up, logits)))
     return ProbeResult(local=True, affine=False)
 
 

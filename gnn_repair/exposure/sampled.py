@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,9 +39,25 @@ def of_subgraph(exposure: Exposure | TailedExposure, data: Any) -> Exposure | Ta
     if whole.is_floating_point() or whole.is_complex() or whole.dtype == torch.bool:
         return exposure
     numbered = named(exposure, whole.long().to(exposure.recipients.device))
-    if type(seeds) is int and 0 < seeds < exposure.num_nodes:
-        return numbered.restrict(torch.arange(seeds, device=exposure.recipients.device))
-    return numbered
+    if seeds is None:
+        return numbered
+    count = _seeds(seeds, exposure.num_nodes)
+    return numbered.restrict(torch.arange(count, device=exposure.recipients.device))
+
+
+def _seeds(given: Any, nodes: int) -> int:
+    """How many nodes were asked for; raises where that cannot be, so that nobody is taken for one
+    who lacks neighbours."""
+    try:
+        count = -1 if isinstance(given, bool) else index(given)
+    except (TypeError, ValueError, RuntimeError):
+        count = -1
+    if not 0 < count <= nodes:
+        raise InputError(
+            f"data.batch_size is {given!r:.60} beside n_id; give how many of the {nodes} nodes, "
+            "the first of them, were asked for, or leave it out if all were"
+        )
+    return count
 
 
 def named(exposure: Any, n_id: Tensor) -> Any:
@@ -76,7 +93,7 @@ def concatenated(parts: Sequence[Any]) -> Exposure:
     """Exposures of one model on several subgraphs as one; see :meth:`Exposure.concatenate`."""
     from gnn_repair.exposure.value import Exposure
 
-    parts = list(parts) if isinstance(parts, Sequence) else [parts]
+    parts = list(parts) if isinstance(parts, Iterable) else [parts]
     if not parts or not all(isinstance(part, Exposure) for part in parts):
         odd = next((p for p in parts if not isinstance(p, Exposure)), "nothing")
         raise InputError(

@@ -242,3 +242,25 @@ def inputs_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, An
     given = args[0] if args else kwargs.get("x", kwargs.get("x_dict"))
     graph = args[1] if len(args) > 1 else kwargs.get("edge_index", kwargs.get("edge_index_dict"))
     return given, graph
+
+
+def unmoved(known: Mapping[str, Any], seen: Mapping[str, Any], senders: bool = False) -> bool:
+    """Whether a propagate was given the same tensors in another run.
+
+    Args:
+        known: its arguments in one run.
+        seen: those in the other.
+        senders: whether of pairs only what senders bring counts, not the recipients' own.
+    """
+    return all(_equal(value, seen.get(name), senders) for name, value in known.items())
+
+
+def _equal(left: Any, right: Any, senders: bool) -> bool:
+    if isinstance(left, tuple | list):
+        if not isinstance(right, tuple | list) or len(left) != len(right):
+            return False
+        first = 1 if senders else None
+        return all(_equal(a, b, senders) for a, b in zip(left[:first], right[:first], strict=True))
+    if not isinstance(left, Tensor) or left.layout != torch.strided:
+        return True
+    return isinstance(right, Tensor) and torch.equal(left, right)

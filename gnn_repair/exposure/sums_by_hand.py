@@ -236,7 +236,8 @@ def _multiples(table: Tensor, source: Tensor, target: Tensor, sent: Tensor) -> T
     """w [E] with sent = w · table[source]; None where there is none, or UNKNOWN."""
     if len(source) != len(sent) or table.shape[1] != sent.shape[1] or table.dtype != sent.dtype:
         return None
-    if torch.equal(source, target):  # the recipients' own rows, as attention gathers them
+    # The recipients' own rows, as attention gathers them; without edges there are none.
+    if len(source) and torch.equal(source, target):
         return None
     with torch.no_grad():
         rows = table[source]

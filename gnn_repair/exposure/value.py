@@ -36,6 +36,8 @@ LAST_HOP = "last hop only"
 """Said in a group's rule, and by every answer, where earlier hops of a filter stay inside h."""
 HELD = "model with its semantic attention held"
 """Said likewise where weights that all nodes share were kept as they are (HANConv)."""
+SAMPLED = "sampled subgraph"
+"""Said by every answer about one: of the whole graph it may be untrue."""
 SCOPES = (LAST_HOP, HELD)
 BY_MEMBER = (
     "coefficients",
@@ -183,8 +185,8 @@ class Exposure:
     @property
     def scope(self) -> str:
         """What is reweighted where that is not all, such as ``last hop only``; else empty."""
-        said = (w for w in SCOPES if any(w in group.rule for group in self.groups))
-        return ", ".join(said)
+        said = [w for w in SCOPES if any(w in group.rule for group in self.groups)]
+        return ", ".join([*said, *[SAMPLED] * (self.n_id is not None)])
 
     @property
     def term_names(self) -> NodeNames:

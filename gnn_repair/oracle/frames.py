@@ -14,6 +14,7 @@ from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.exposure.arguments import classes_for
+from gnn_repair.exposure.names import recipients_called
 from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.oracle.tables import check_solution
 from gnn_repair.thresholds import ACTIVE
@@ -21,6 +22,7 @@ from gnn_repair.thresholds import ACTIVE
 if TYPE_CHECKING:
     from gnn_repair.oracle.metrics import Reach
     from gnn_repair.oracle.solution import OracleSolution
+    from gnn_repair.oracle.tails.reach import TailReach
     from gnn_repair.oracle.tails.solution import TailSolution
 
 
@@ -29,12 +31,13 @@ def solution_frame(
 ) -> pd.DataFrame:
     """One row an LP; ``terms`` holds (source, λ) of the active terms, the largest λ first.
 
-    Where there are several kinds of node a source is named, such as ``author 3``.
+    Where there are several kinds of node a source is named, such as ``author 3``; where graphs
+    are classified the recipient is called ``graph``.
     """
     return pd.DataFrame(
         {
             "member": solution.member,
-            "node": solution.named(solution.node),
+            recipients_called(solution.names): solution.named(solution.node),
             "class": solution.target,
             "verdict": solution.verdict,
             "margin": solution.margin,
@@ -53,6 +56,16 @@ def _active(solution: OracleSolution | TailSolution, index: int) -> tuple[tuple[
         sources = [solution.names.sender(source) for source in sources]
     pairs = zip(sources, solution.coefficients[part].tolist(), strict=True)
     return tuple(sorted((p for p in pairs if p[1] > ACTIVE), key=lambda pair: -pair[1]))
+
+
+def tail_reach_frame(reach: TailReach) -> pd.DataFrame:
+    """One row: shares that are proved and that are not excluded, with their counts."""
+    row: dict[str, Any] = {"member": 0}
+    for name, rate in (("true_class", reach.true_class), ("error", reach.error)):
+        row |= {f"{name}_reach": rate.proved.value, f"{name}_possible": rate.possible.value}
+        row |= {f"{name}_hits": rate.proved.hits, f"{name}_not_excluded": rate.possible.hits}
+        row[f"{name}_total"] = rate.proved.total
+    return pd.DataFrame([row | {"support": reach.support, "undecided": reach.undecided}])
 
 
 def reach_frame(reach: Reach) -> pd.DataFrame:
@@ -109,11 +122,13 @@ def source_ranking(
             "lp": owner[used],
             "mass": solution.coefficients[used],
             "gained": gained[used],
-            "alone": (solution.support == 1)[owner[used]],
         }
     )
+    # A source may send several terms: over several heads, say.
+    frame = frame.groupby(["lp", "source"], as_index=False).sum()
+    frame["alone"] = frame.groupby("lp")["source"].transform("size") == 1
     ranked = frame.groupby("source").agg(
-        witnesses=("lp", "nunique"),
+        witnesses=("lp", "size"),
         mass=("mass", "sum"),
         gained=("gained", "sum"),
         alone=("alone", "sum"),
@@ -188,6 +203,11 @@ def _check_same(
     solution: OracleSolution | TailSolution, exposure: Exposure | TailedExposure
 ) -> None:
     check_solution(solution)
+    if hasattr(solution, "wanted"):
+        raise InputError(
+            f"solution is a {type(solution).__name__}, whose answers are not about classes; give "
+            "what solve_oracle returns, or see its own to_frame()"
+        )
     if not isinstance(exposure, Exposure | TailedExposure):
         kind = type(exposure).__name__
         raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")

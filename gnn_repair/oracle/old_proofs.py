@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from gnn_repair.oracle.flat_arrays import numbered
 from gnn_repair.oracle.tables import Instance, Tables, instance
 from gnn_repair.thresholds import REACHABLE
 
@@ -20,7 +22,10 @@ SHOWN = ["member", "node", "class", "verdict"]
 def broken_proofs(before: pd.DataFrame, exposure: Exposure) -> pd.DataFrame:
     """Answers whose witness no longer wins, or whose rival mixture no longer excludes."""
     tables = Tables.of(exposure)
-    place = {int(node): i for i, node in enumerate(exposure.recipients.tolist())}
+    n_id = None if exposure.n_id is None else exposure.n_id.cpu().numpy()
+    tables = replace(tables, sources=numbered(tables.sources, n_id))
+    nodes = numbered(exposure.recipients.cpu().numpy(), n_id)
+    place = {int(node): i for i, node in enumerate(nodes.tolist())}
     holds = [_holds(row, tables, place) for row in before.to_dict("records")]
     return before[~np.array(holds, bool)][SHOWN].reset_index(drop=True)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gnn_repair.backbones.base import stack_parameters
 from gnn_repair.budget import check_real, check_whole
-from gnn_repair.devices import choose_device, out_of_memory_hint, seeded
+from gnn_repair.devices import choose_device, full_precision, out_of_memory_hint, seeded
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
 from gnn_repair.f1 import f1_of
@@ -88,9 +88,10 @@ class Repair(ABC, Generic[F]):
         check_exposure_given(exposure)
         if batch_size is not None:
             check_whole("fit", "batch_size", batch_size, 1)
-        place, listener = choose_device(device), Listener(self.title, on_progress, progress)
+        place = choose_device(device)
+        listener = Listener(self.title, on_progress, progress, exposure.outputs)
         hint = f"fitting {self.title} for {exposure.num_members} members"
-        with out_of_memory_hint(hint), listener:
+        with out_of_memory_hint(hint), full_precision(place), listener:
             placed = on_device(exposure, place)
             train, val = find_targets(placed, y, train_mask, val_mask, self.takes_labels)
             fitted = self.learn_with(placed, train, val, data, batch_size, listener.callback)

@@ -33,7 +33,7 @@ from gnn_repair.repair.fold_task import (
 )
 from gnn_repair.repair.folds import paper_roles
 from gnn_repair.repair.graph_repair import GraphRepair
-from gnn_repair.repair.kept_tables import check_graph, check_table, signature
+from gnn_repair.repair.kept_tables import check_graph, check_table, kept_rows, signature
 from gnn_repair.repair.translation import SetTranslation
 from gnn_repair.training import ProgressCallback
 
@@ -89,8 +89,7 @@ class FittedCrossFit(FittedRepair):
         self._matching(exposure)
         if self.transductive:
             check_graph(self.constants["signature"], exposure, self.repair.title)
-            kept = self.constants["log_probs"].to(exposure.recipients.device).double()
-            return kept[:, exposure.recipients]
+            return kept_rows(self.constants["log_probs"], exposure, self.repair.title)
         told = [self.copy(k).logits(exposure).log_softmax(2) for k in range(self.copies)]
         return torch.stack(told).mean(0).log_softmax(2)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from gnn_repair.devices import full_precision
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
 from gnn_repair.files import save_tensors
@@ -100,11 +102,14 @@ class FittedRepair(ABC):
         """Repaired logits at the exposure's recipients, [S, n, C] float64."""
 
     @staticmethod
-    def gradients(exposure: Exposed) -> Any:
-        """While open, gradients are on if they are on outside and the exposure has some."""
+    @contextmanager
+    def gradients(exposure: Exposed) -> Iterator[None]:
+        """While open, gradients are on if they are on outside and the exposure has some; numbers
+        keep their precision."""
         check_exposure_given(exposure)
         wanted = torch.is_grad_enabled() and exposure.frozen_logits.requires_grad
-        return torch.set_grad_enabled(wanted)
+        with torch.set_grad_enabled(wanted), full_precision(exposure.recipients.device):
+            yield
 
     def predict(self, exposure: Exposed) -> Tensor:
         """The repaired class of every recipient, [S, n]; of labels whether each is there,

@@ -14,7 +14,12 @@ from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
 from gnn_repair.repair.base import TrainedRepair, on_device
-from gnn_repair.repair.evidence import KnownEvidence, check_graph_data, gather_evidence
+from gnn_repair.repair.evidence import (
+    KnownEvidence,
+    check_graph_data,
+    gather_evidence,
+    with_dense_features,
+)
 from gnn_repair.repair.folds import Roles, cross_roles, deal_folds
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.stack_training import Stack, stack_logits, stacked, train_stack
@@ -78,6 +83,7 @@ def prepare(
 def task_of(exposure: Exposed, train: Targets, val: Targets, data: Data | None = None) -> Task:
     """What the members' targets say; no other label is in it."""
     if data is not None:
+        data = with_dense_features(data)
         check_graph_data(exposure, data)
     y = torch.zeros(exposure.num_nodes, dtype=torch.long, device=train.labels.device)
     for targets in (train, val):

@@ -32,6 +32,21 @@ def check_graph(expected: Tensor, exposure: Exposed, title: str) -> None:
         )
 
 
+def kept_rows(log_probs: Tensor, exposure: Exposed, title: str) -> Tensor:
+    """Of log-probabilities by node [S, …, N, C] those of the recipients, float64.
+
+    Nodes that were no recipients then have rows of zeros, which are nobody's probabilities.
+    """
+    place = exposure.recipients
+    kept = log_probs.to(place.device)[..., place, :].double()
+    if not bool((kept.exp().sum(-1) < 1.5).all()):
+        raise InputError(
+            f"some of these recipients were not exposed when {title} was fitted; fit it on an "
+            "exposure that holds them"
+        )
+    return kept
+
+
 def check_table(
     fitted: FittedRepair, name: str, dtype: torch.dtype, *shape: int | None
 ) -> tuple[int, ...]:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Self
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from gnn_repair.errors import InputError
+from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
-from gnn_repair.exposure.hetero.graph import copied, is_typed, typed_arguments_as_data
+from gnn_repair.exposure.hetero.graph import copied
+from gnn_repair.exposure.names import recipients_called
 from gnn_repair.exposure.plan import ExposurePlan
-from gnn_repair.exposure.tails.logit_form import TAKEN_OFF
 from gnn_repair.files import contents_of, load_tensors, save_tensors
 from gnn_repair.repair.fitted import STATISTICS, FittedRepair
+from gnn_repair.repair.model_calls import as_data, in_own_form, wants_gradient
 from gnn_repair.repair.registry import fitted_of
 from gnn_repair.repair.reweighting import FittedReweighting
 
 KIND = "gnn-repair repaired model"
 HOPS = ("paths", "last")
+LAZY = "lazy"
 
 
 def repaired(
@@ -66,6 +66,8 @@ class RepairedModel(nn.Module):
         self._fitted = fitted
         self._hops, self._node_type = _hops(model, fitted), node_type
         self._plan: ExposurePlan | None = None
+        self._column = False
+        """Whether the model gives one number a node as a column, [N, 1]."""
         for number, tensor in enumerate(fitted.tensors().values()):
             self.register_buffer(f"repair_{number}", tensor.clone())
 
@@ -86,28 +88,40 @@ class RepairedModel(nn.Module):
 
     def set_extra_state(self, state: Any) -> None:
         """The other way round."""
-        bound = state.get("fingerprint")
+        bound = state.get("fingerprint", "") if isinstance(state, dict) else ""
+        if bound is not None and not (isinstance(bound, list) and _all_text(bound)):
+            raise InputError(
+                f"the state's note of which model the repair belongs to is {state!r:.60}; load "
+                "what state_dict() of a repaired model gave"
+            )
         self._fitted = replace(self._fitted, fingerprint=None if bound is None else tuple(bound))
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Repaired logits [N, C] for what the model's own forward takes."""
-        wanted = torch.is_grad_enabled() and _wants_gradient(args, kwargs)
+        """Repaired logits for what the model's own forward takes, in the form that it gives.
+
+        [N, C], or one number a node; log-probabilities, or probabilities of labels, where it gives
+        those.
+        """
+        wanted = torch.is_grad_enabled() and wants_gradient(args, kwargs)
         exposure = self._exposed(args, kwargs, wanted)
-        logits = self.fitted.logits(exposure)[0]
-        if TAKEN_OFF in exposure.called and exposure.outputs == "labels":
-            # The model gives probabilities, and so must this.
-            logits = logits.sigmoid()
+        logits = in_own_form(self.fitted.logits(exposure)[0], exposure)
+        if logits.dim() == 1 and self._column:
+            logits = logits.unsqueeze(1)
         return logits.to(exposure.state.dtype)
 
     def changes(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
-        """Nodes whose class the repair changes: node, before, after (of labels: which label)."""
+        """Nodes whose class the repair changes: node, before, after (of labels: which label).
+
+        Where graphs are classified the first column is ``graph``.
+        """
         exposure = self._exposed(args, kwargs)
         if self._fitted.outputs == "labels":
             return self._label_changes(exposure)
         before = exposure.frozen_logits[0, exposure.recipients].argmax(1)
         after = self.fitted.logits(exposure)[0].argmax(1)
         changed = (before != after).nonzero().view(-1)
-        columns = {"node": exposure.recipients, "before": before, "after": after}
+        who = recipients_called(exposure.names)
+        columns = {who: exposure.recipients, "before": before, "after": after}
         return pd.DataFrame({name: value[changed].cpu() for name, value in columns.items()})
 
     def _label_changes(self, exposure: Any) -> pd.DataFrame:
@@ -115,7 +129,7 @@ class RepairedModel(nn.Module):
         after = self.fitted.logits(exposure)[0] > 0
         place, label = (before != after).nonzero(as_tuple=True)
         columns = {
-            "node": exposure.recipients[place],
+            recipients_called(exposure.names): exposure.recipients[place],
             "label": label,
             "before": before[place, label],
             "after": after[place, label],
@@ -129,12 +143,23 @@ class RepairedModel(nn.Module):
             outputs: Any = self._fitted.outputs
             classes = self._fitted.num_classes
             self._plan = ExposurePlan(self.model, self._hops, self._node_type, outputs, classes)
-        data = _as_data(self.model, args, kwargs)
+        data = as_data(self.model, args, kwargs)
 
         def run(model: nn.Module, _: Any) -> Any:
             # Copies, since models of several node types write into the dicts that they get.
             own = {name: copied(value) for name, value in kwargs.items()}
-            return model(*map(copied, args), **own)
+            try:
+                output = model(*map(copied, args), **own)
+                self._column = isinstance(output, Tensor) and output.dim() == 2
+                return output
+            except (GnnRepairError, torch.OutOfMemoryError, MemoryError):
+                raise
+            except Exception as error:
+                said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                raise InputError(
+                    f"{type(model).__name__}, called as here, raised {said}; pass what the model "
+                    "itself takes"
+                ) from error
 
         if not gradients:
             return self._plan(data, run)
@@ -173,11 +198,11 @@ class RepairedModel(nn.Module):
         header, tensors = load_tensors(path, KIND)
         with contents_of(path):
             fitted = fitted_of(header, _part(tensors, "repair/"))
-        try:
-            model.load_state_dict(_part(tensors, "model/"))
-        except RuntimeError as error:
-            first = " ".join(str(error).split())[:200]
-            raise InputError(f"{path} holds another model's weights: {first}") from error
+        if not isinstance(model, nn.Module):
+            raise InputError(f"model is a {type(model).__name__}; pass a module, such as MyModel()")
+        weights = _part(tensors, "model/")
+        _check_weights(path, weights, model)
+        model.load_state_dict(weights)
         return cls(model, fitted, node_type)
 
     def extra_repr(self) -> str:
@@ -185,12 +210,27 @@ class RepairedModel(nn.Module):
         return self._fitted.repair.title
 
 
-def _wants_gradient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether something that the model is given asks for a gradient."""
-    given = [*args, *kwargs.values()]
-    for whole in [value for value in given if hasattr(value, "edge_index")]:
-        given += [value for _, value in whole]
-    return any(isinstance(value, Tensor) and value.requires_grad for value in given)
+def _all_text(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _check_weights(path: str | Path, found: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Raise where a file's weights are not this model's, before the first of them is loaded."""
+    own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    for name in [*own, *found]:
+        here, there = _size(own.get(name)), _size(found.get(name))
+        # A lazy weight takes whatever size it is given.
+        if here != there and not (here == LAZY and name in found):
+            raise InputError(
+                f"{path} holds another model's weights: `{name}` is {there} there and {here} in "
+                f"{type(model).__name__}; pass a model like the one that was saved"
+            )
+
+
+def _size(value: Tensor | None) -> str:
+    if value is None or nn.parameter.is_lazy(value):
+        return "missing" if value is None else LAZY
+    return str(list(value.shape))
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -207,24 +247,6 @@ def _hops(model: nn.Module, fitted: FittedRepair) -> str:
         if fingerprint_of_model(model, hops, fitted.num_classes) == fitted.fingerprint:
             return hops
     raise InputError(
-        "the repair was fitted on a model with other weights; pass that model, or "
-        "fitted.unbound() if you know that it fits"
+        f"the repair was fitted on a model of another class than {type(model).__name__}, or with "
+        "other weights; pass that model, or fitted.unbound() if you know that it fits"
     )
-
-
-def _as_data(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the model is called with, under the names of its parameters."""
-    try:
-        given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
-    except TypeError as error:
-        name = type(model).__name__
-        raise InputError(f"{name} cannot be called like that: {error}") from error
-    whole = next((v for v in given.values() if hasattr(v, "edge_index") or is_typed(v)), None)
-    if whole is not None:
-        return whole
-    if (typed := typed_arguments_as_data(given)) is not None:
-        return typed
-    tensors = {k: v for k, v in given.items() if isinstance(v, Tensor) and v.dim()}
-    floats = (v for v in tensors.values() if v.is_floating_point() and v.layout == torch.strided)
-    features = next(floats, None)
-    return SimpleNamespace(**given, **({} if "x" in given or features is None else {"x": features}))

@@ -20,12 +20,16 @@ T = TypeVar("T")
 class Listener:
     """Hears how a repair is fitted and tells whoever wants to know."""
 
-    def __init__(self, title: str, on_progress: Any, progress: Any) -> None:
+    def __init__(
+        self, title: str, on_progress: Any, progress: Any, outputs: str = "classes"
+    ) -> None:
         check_progress(on_progress)
         if not isinstance(progress, bool):
             raise InputError(f"progress is {progress!r:.60}; give True or False")
-        self.title, self.own = title, on_progress
-        self.line = ProgressLine(title, sys.stderr) if progress else None
+        self.title, self.own, self.outputs = title, on_progress, outputs
+        # A program without a terminal may have no stream for errors at all.
+        shown = progress and sys.stderr is not None
+        self.line = ProgressLine(title, sys.stderr, outputs) if shown else None
 
     @property
     def callback(self) -> ProgressCallback | None:
@@ -38,7 +42,7 @@ class Listener:
             self.own(progress)
         if self.line is not None:
             self.line.show(progress)
-        LOG.debug("%s: %s", self.title, in_words(progress))
+        LOG.debug("%s: %s", self.title, in_words(progress, self.outputs))
 
     def told(self, fitted: T) -> T:
         """The repair itself, once what it learned has been said."""
@@ -58,26 +62,31 @@ class Listener:
             self.line.close()
 
 
-def in_words(progress: Progress) -> str:
-    """Such as ``epoch 40 of 200, 2 members training, 61.5 validation nodes right``."""
+def in_words(progress: Progress, outputs: str = "classes") -> str:
+    """Such as ``epoch 40 of 200, 2 members training, 61.5 validation nodes right``.
+
+    Before the first epoch was scored nothing is said of a score; of labels it is their micro-F1.
+    """
     members = "1 member" if progress.active == 1 else f"{progress.active} members"
-    return (
-        f"epoch {progress.epoch} of {progress.epochs}, {members} training, "
-        f"{progress.best:g} validation nodes right"
-    )
+    text = f"epoch {progress.epoch} of {progress.epochs}, {members} training"
+    if progress.best < 0:
+        return text
+    if outputs == "labels":
+        return f"{text}, validation micro-F1 {100 * progress.best:.1f} %"
+    return f"{text}, {progress.best:g} validation nodes right"
 
 
 class ProgressLine:
     """One line in a terminal or below a notebook's cell, some lines elsewhere."""
 
-    def __init__(self, title: str, stream: TextIO) -> None:
-        self.title, self.stream = title, stream
+    def __init__(self, title: str, stream: TextIO, outputs: str = "classes") -> None:
+        self.title, self.stream, self.outputs = title, stream, outputs
         self.live = stream.isatty() or in_notebook()
         self.width = self.quarter = 0
 
     def show(self, progress: Progress) -> None:
         """Say where fitting stands."""
-        text = f"{self.title}: {in_words(progress)}"
+        text = f"{self.title}: {in_words(progress, self.outputs)}"
         if self.live:
             # Blanks cover what was there before; a carriage return is the only way that both know.
             self.stream.write("\r" + text.ljust(self.width))

@@ -12,7 +12,8 @@ from torch import Tensor
 from gnn_repair.budget import check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
-from gnn_repair.exposure.arguments import classes_for
+from gnn_repair.exposure.arguments import classes_for, member_for
+from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.reporting.evidence import gather
 from gnn_repair.reporting.figures import REACHED, RIVAL, draw_margins, draw_polytope
 from gnn_repair.reporting.inputs import check_names
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def plot_node(
     exposure: Exposure | TailedExposure,
     node: int,
-    target: Tensor | int,
+    target: Tensor | int | None = None,
     *,
     repairs: Mapping[str, Any] | None = None,
     class_names: Sequence[str] | None = None,
@@ -41,7 +42,8 @@ def plot_node(
     Args:
         exposure: the frozen model's final aggregation, with a tail or without.
         node: the node.
-        target: the class in question, or [N] classes such as ``data.y``.
+        target: the class in question, or [N] classes such as ``data.y``; the model's own
+            prediction unless given.
         repairs: by name, fitted repairs whose points are drawn, too.
         class_names: what the classes are called.
         member: which member.
@@ -49,6 +51,9 @@ def plot_node(
     """
     _check_exposure(exposure, "plot_node")
     check_whole("plot_node", "node", node, 0)
+    require_outputs(exposure, "classes")
+    if target is None:
+        target = exposure.frozen_logits[member_for(exposure, member)].argmax(1)
     if isinstance(target, int) and not isinstance(target, bool):
         target = torch.full((exposure.num_nodes,), target)
     y = classes_for(exposure, target)
@@ -80,6 +85,7 @@ def plot_reach(
         ax: where to draw; new axes unless given.
     """
     _check_exposure(exposure, "plot_reach")
+    require_outputs(exposure, "classes")
     axes = _axes(ax)
     draw_margins(axes, gather(exposure, y, nodes, member=member))
     return axes

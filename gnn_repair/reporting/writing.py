@@ -12,6 +12,7 @@ from gnn_repair import __version__
 from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.notebook import PagePath
 from gnn_repair.reporting.beside import Beside, beside_payload
 from gnn_repair.reporting.corrections import RepairLike
 from gnn_repair.reporting.evidence import Evidence, Solution, gather
@@ -173,7 +174,7 @@ def write_page(
     with replacing(path) as temporary:
         temporary.write_text(build_page(content), encoding="utf-8")
     forget_parts(parts_folder(path), parts)
-    return path
+    return PagePath(path)
 
 
 def _subtitle(evidence: Evidence, explored: int, left_out: int, note: str) -> str:

@@ -20,6 +20,7 @@ from gnn_repair.cli import completion
         (completion.datasets, "cora,cor", []),
         (completion.datasets, "cora,pa", []),
         (completion.backbones, "gcn,mix", ["gcn,mixhop"]),
+        (completion.protocol, "in", ["independent"]),
         (completion.methods, "ora", ["oracle"]),
         (completion.methods, "oracle,set", ["oracle,set_translation"]),
     ],
@@ -28,8 +29,16 @@ def test_names_are_offered(offer, typed, expected):
     assert offer(typed) == expected
 
 
-def test_the_shell_is_answered():
-    asked = {"COMP_WORDS": "gnn-repair study run --backbones gcn,mix", "COMP_CWORD": "4"}
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("gnn-repair study run --backbones gcn,mix", "gcn,mixhop"),
+        ("gnn-repair study tables full", "full-controls"),
+        ("gnn-repair bench training --dataset cit", "citeseer"),
+    ],
+)
+def test_the_shell_is_answered(typed, expected):
+    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
     environment = os.environ | asked | {"_GNN_REPAIR_COMPLETE": "complete_bash"}
     answer = subprocess.run(
         [sys.executable, "-c", "from gnn_repair.cli import app; app(prog_name='gnn-repair')"],
@@ -37,4 +46,4 @@ def test_the_shell_is_answered():
         capture_output=True,
         text=True,
     )
-    assert answer.stdout.strip() == "gcn,mixhop"
+    assert answer.stdout.strip() == expected

@@ -129,13 +129,52 @@ def test_entry_points_are_not_asked_for_what_the_package_has(monkeypatch):
         (["--plugin", "plugged", "--backbones", "nett"], "unknown backbone 'nett'"),
         (["--plugin", "taken"], "which the package has already"),
         (["--plugin", "odd"], "DATASETS of odd is no mapping"),
+        (["--plugin", "leaving"], "cannot be imported: SystemExit: 0"),
+        (["--plugin", "wordy"], "cannot be imported: ValueError: one two"),
+        (["--plugin", "plugged", "--plugin", "again"], "both have a dataset 'ring'"),
     ],
 )
 def test_bad_plugins_are_one_sentence_and_leave_nothing(folder, arguments, message):
     (folder / "taken.py").write_text("BACKBONES = {'gcn': 3}")
     (folder / "odd.py").write_text("DATASETS = [1]")
+    (folder / "leaving.py").write_text("raise SystemExit(0)")
+    (folder / "wordy.py").write_text("raise ValueError('one\\ntwo')")
+    (folder / "again.py").write_text("from plugged import DATASETS")
     full = ["study", "run", "--store", "s", "--datasets", "ring", *SETTINGS, *arguments]
     ran = CliRunner().invoke(app, full)
     assert isinstance(ran.exception, InputError) and message in str(ran.exception)
     assert "\n" not in str(ran.exception)
     assert not (folder / "s").exists()
+
+
+def test_two_packages_of_one_name_are_told_apart(folder, monkeypatch):
+    both = EntryPoints(
+        EntryPoint("ring", f"{module}:ring", "gnn_repair.datasets")
+        for module in ("plugged", "elsewhere")
+    )
+    monkeypatch.setattr(plugins, "entry_points", lambda group: both.select(group=group))
+    with pytest.raises(InputError, match="both have a dataset 'ring'"):
+        Plugins().datasets(["ring"], None, "torch")
+    with pytest.raises(InputError, match="no dataset 'rings'"):
+        CliRunner().invoke(
+            app, ["study", "run", "--datasets", "rings", "--store", "s"], catch_exceptions=False
+        )
+
+
+def test_a_file_hides_no_module_and_is_run_once(folder):
+    import random
+    import sys
+
+    text = "import counting_runs\ncounting_runs.RUNS.append(1)\n"
+    (folder / "counting_runs.py").write_text("RUNS = []")
+    for name in ("random", "two_nets"):
+        (folder / f"{name}.py").write_text(text + "class A:\n  pass\nclass B:\n  pass\n")
+    with pytest.raises(InputError, match="would hide the module 'random'"):
+        Plugins().backbones([f"{folder}/random.py:A"])
+    assert sys.modules["random"] is random
+    try:
+        found = Plugins().backbones([f"{folder}/two_nets.py:A", f"{folder}/two_nets.py:B"])
+        assert sys.modules["counting_runs"].RUNS == [1] and set(found) == {"A", "B"}
+    finally:
+        for name in ("two_nets", "counting_runs"):
+            sys.modules.pop(name, None)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+import gnn_repair
 from gnn_repair.cli import app
 
 ROOT = Path(__file__).parents[2]
@@ -71,3 +72,10 @@ def test_constraints_never_meet_a_pytorch_without_a_version():
     for name, text in TEXTS.items():
         if "constraints.txt" in text and name != "CHANGELOG.md":
             assert not re.search(r"pip install torch\b(?!==)", text), name
+
+
+def test_one_version_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.M)
+    released = re.search(r"^## \[(\d[^\]]*)\]", TEXTS["CHANGELOG.md"], re.M)
+    assert {project["version"], cited[1], released[1]} == {gnn_repair.__version__}

@@ -82,8 +82,9 @@ def test_signed_entries_become_positive_mixtures(weights: Tensor, by_entry: bool
         assert mixture.reach == pytest.approx(max(masses) * float(mixture.states.abs().max()))
 
 
-def test_nothing_but_zeros_is_no_mixture() -> None:
-    assert made(torch.zeros(6, dtype=torch.float64))[0] == []
+def test_nothing_but_zeros_is_a_group_without_terms() -> None:
+    (empty,) = made(torch.zeros(6, dtype=torch.float64))[0]
+    assert empty.rows.numel() == 0 and empty.indptr.tolist() == [0] * (NODES + 1)
 
 
 def test_entries_in_order_are_left_in_order() -> None:

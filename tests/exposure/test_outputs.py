@@ -185,3 +185,40 @@ def test_expected_outputs_are_compared():
         gr.expose(squeeze, one, expected=value + 1)
     with pytest.raises(InputError, match="choose 'classes', 'labels' or 'values'"):
         gr.expose(model, data, outputs="label")
+
+
+def with_unknown(columns):
+    y = several(columns)
+    y[::3, 1] = -1
+    return y
+
+
+@pytest.mark.parametrize(
+    ("columns", "y", "kind"),
+    [
+        (5, with_unknown(5), "labels"),
+        (5, with_unknown(5).long(), "labels"),
+        (5, several(5) * 2 - 1, "values"),  # no zero among them: what −1 says is not clear
+        (1, torch.arange(NODES) % 9, "classes"),  # one against the rest
+        (1, torch.arange(NODES) % 9 * 1.0, "values"),
+        (1, torch.arange(NODES) % 2, "classes"),
+        (1, torch.arange(NODES).unsqueeze(1) % 2 * 1.0, "classes"),
+        (1, torch.arange(NODES) % 3 - 1, "classes"),
+        (1, (torch.arange(NODES) % 2 * 2 - 1).double(), "values"),
+        (2, torch.linspace(-1, 1, NODES), "values"),
+        (2, torch.linspace(-1, 1, NODES).unsqueeze(1), "values"),
+        (3, torch.arange(NODES) % 3, "classes"),
+        (3, (torch.arange(NODES) % 3).float(), "classes"),
+        (3, torch.zeros(NODES, 3, 2), "classes"),
+    ],
+)
+def test_what_y_says_that_the_outputs_are(columns, y, kind):
+    assert gr.expose(Network(columns), graph(y)).outputs == kind
+
+
+def test_labels_of_which_some_are_minus_one_are_asked_about():
+    y = with_unknown(5)
+    exposure = gr.expose(Network(5), graph(y))
+    solution = gr.solve_labels(exposure, y)
+    assert solution.skipped == int((y == -1).sum()) == 14
+    assert len(solution) == NODES * 5 - 14 and solution.check(exposure).ok

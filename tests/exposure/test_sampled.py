@@ -89,7 +89,8 @@ def test_all_neighbours_give_the_whole_graphs_answers_in_its_numbers(graph, mode
         (mine,), (theirs,) = here.for_node(node), there.for_node(node)
         assert mine.node == theirs.node == node
         assert set(mine.sources.tolist()) == set(theirs.sources.tolist())
-        assert str(mine).partition(" by ")[0] == str(theirs).partition(" by ")[0]
+        said = str(mine).replace(" (sampled subgraph)", "")
+        assert said.partition(" by ")[0] == str(theirs).partition(" by ")[0]
     assert here.check(joined).ok
 
 
@@ -216,3 +217,89 @@ def test_a_field_of_that_name_that_is_something_else_is_left_alone(graph) -> Non
     data = Data(x=graph.x, edge_index=graph.edge_index, n_id=torch.arange(80) + 5)
     exposure = gr.expose(Net().eval(), data)
     assert exposure.num_recipients == 80 and int(exposure.n_id[0]) == 5
+
+
+def test_every_answer_says_that_it_is_about_a_sample(graph, model) -> None:
+    """Without the second hop the bounds are others than the graph's."""
+    seeds = torch.tensor([31, 7, 55])
+    near = graph.edge_index[:, torch.isin(graph.edge_index[1], seeds)]
+    known = torch.cat([seeds, near[0][~torch.isin(near[0], seeds)].unique()])
+    place = torch.full((80,), -1)
+    place[known] = torch.arange(len(known))
+    batch = Data(x=graph.x[known], edge_index=place[near], n_id=known, batch_size=3)
+    sampled, whole = gr.expose(model, batch), gr.expose(model, graph)
+    y = sampled.local(graph.y)
+    answers, truth = gr.solve_oracle(sampled, y), gr.solve_oracle(whole, graph.y, seeds)
+    assert max(abs(answers.bound - truth.bound[np.argsort(np.argsort(seeds))])) > 1e-3
+    assert all("(sampled subgraph)" in str(witness) for witness in answers)
+    assert "sampled subgraph" in str(gr.reach(sampled, y)) and "sampled" in str(answers)
+    assert "sampled" not in str(truth[0])
+
+
+@pytest.mark.parametrize("given", [torch.tensor(3), np.int64(3), 3])
+def test_seeds_may_be_counted_in_any_whole_number(graph, model, given) -> None:
+    batch = batch_of(graph, torch.tensor([31, 7, 55]))
+    batch.batch_size = given
+    assert gr.expose(model, batch).recipients.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("given", [0, -1, 81, 2.0, "3", True])
+def test_a_count_of_seeds_that_cannot_be_is_refused(graph, model, given) -> None:
+    batch = batch_of(graph, torch.tensor([31, 7, 55]))
+    batch.batch_size = given
+    with pytest.raises(InputError, match=r"data.batch_size is .* beside n_id"):
+        gr.expose(model, batch)
+
+
+def test_parts_may_come_one_by_one(graph, model) -> None:
+    batches = [batch_of(graph, torch.tensor(seeds)) for seeds in ([31, 7], [55])]
+    joined = gr.Exposure.concatenate(gr.expose(model, batch) for batch in batches)
+    assert joined.n_id[joined.recipients].tolist() == [31, 7, 55]
+
+
+@pytest.mark.parametrize("tail", [False, True])
+def test_labels_and_values_name_the_graphs_nodes(graph, tail, tmp_path) -> None:
+    torch.manual_seed(1)
+    batch, model = batch_of(graph, torch.tensor([31, 7, 55])), Sage(tail).eval()
+    exposure = gr.expose(model, batch, outputs="labels")
+    solution = gr.solve_labels(exposure, torch.ones(batch.num_nodes, 4))
+    assert sorted(set(solution.to_frame()["node"])) == [7, 31, 55]
+    assert len(solution.for_node(55)) == 4 and str(solution.for_node(7)[0]).startswith("node 7, ")
+    neighbours = {int(v): set(graph.edge_index[0, graph.edge_index[1] == v].tolist())
+                  for v in (31, 7, 55)}  # fmt: skip
+    for row in solution.to_frame().to_dict("records"):
+        assert {source for source, _ in row["terms"]} <= neighbours[row["node"]]
+    values = gr.value_range(replace_outputs(exposure)).to_frame()
+    assert sorted(set(values["node"])) == [7, 31, 55]
+    if not tail:
+        solution.save(tmp_path / "labels")
+        again = type(solution).load(tmp_path / "labels")
+        assert again.to_frame().equals(solution.to_frame())
+        with pytest.raises(InputError, match="n_id does not number every node"):
+            replace(solution, n_id=solution.n_id[:2]).save(tmp_path / "short")
+
+
+def replace_outputs(exposure):
+    whole = getattr(exposure, "aggregate", None)
+    if whole is None:
+        return replace(exposure, outputs="values")
+    return replace(exposure, aggregate=replace(whole, outputs="values"))
+
+
+def test_edges_of_what_is_asked_for(graph, model) -> None:
+    batch = batch_of(graph, torch.tensor([31, 7, 55]))
+    batch.batch_size = batch.num_nodes
+    whole = gr.expose(model, batch)
+    assert whole.num_recipients == batch.num_nodes
+    most = int(batch.n_id.max())
+    assert len(whole.local(torch.arange(most + 1))) == batch.num_nodes
+    with pytest.raises(InputError, match=f"has {most} rows but node {most} is"):
+        whole.local(torch.arange(most))
+
+
+def test_an_embedding_that_one_part_lacks_is_nobodys(graph, model) -> None:
+    parts = [gr.expose(model, batch_of(graph, torch.tensor([seed]))) for seed in (31, 7)]
+    shown = [replace(part, embedding=part.state.clone()) for part in parts]
+    joined = gr.Exposure.concatenate(shown)
+    assert torch.equal(joined.embedding, joined.state)
+    assert gr.Exposure.concatenate([shown[0], parts[1]]).embedding is None

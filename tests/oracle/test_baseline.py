@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from gnn_repair.cli import main
 from gnn_repair.errors import FileFormatError, InputError
-from gnn_repair.oracle import solve_oracle
-from gnn_repair.oracle.baseline import compare, load_baseline, save_baseline
+from gnn_repair.oracle import solve_labels, solve_oracle
+from gnn_repair.oracle.baseline import BaselineComparison, compare, load_baseline, save_baseline
 from gnn_repair.selftest.lp_catalogue import exposure_of
 from gnn_repair.selftest.lp_families import Numbers
 
@@ -91,6 +93,76 @@ def test_a_drop_beyond_the_tolerance_is_not_ok(saved):
     assert not found.ok(0.3) and found.ok(0.34)
 
 
+def test_a_drop_of_just_the_tolerance_is_ok():
+    """83.0 % to 82.5 % of two hundred is half a point, though 0.83 − 0.825 exceeds 0.005."""
+    shares = BaselineComparison(pd.DataFrame(), 200, 0, 0, 166 / 200, 165 / 200)
+    assert shares.drop > 0.5 / 100 and shares.ok(0.5 / 100)
+    assert not replace(shares, reach_after=164 / 200).ok(0.5 / 100)
+
+
+def sampled(n_id):
+    return replace(exposed(BEFORE), n_id=torch.tensor(n_id))
+
+
+def test_answers_of_a_sample_are_kept_by_the_graphs_own_numbers(tmp_path):
+    path = tmp_path / "b.json"
+    save_baseline(solve_oracle(sampled([40, 7, 22]), TRUE), path)
+    kept = load_baseline(path)
+    assert kept["node"].tolist() == [40, 7, 22]
+    sources = {triple[1] for row in kept["witness"] for triple in row}
+    assert sources <= {40, 7, 22}
+    order = [2, 0, 1]  # the same nodes, sampled in another order
+    shuffled = exposed(BEFORE)
+    found = compare(solve_oracle(sampled([40, 7, 22]), TRUE), path, sampled([40, 7, 22]))
+    assert found.ok() and found.broken.empty and found.compared == 3
+    other = replace(shuffled, n_id=torch.tensor([40, 7, 22])[order])
+    assert not compare(solve_oracle(other, TRUE), path, other).broken.empty
+    with pytest.raises(InputError, match="node 7 is answered for several times"):
+        save_baseline(solve_oracle(sampled([7, 7, 22]), torch.tensor([0, 0, 1])), path)
+
+
+def tried(exposure, verdict="can", witness=(), rivals=()):
+    """Whether a proof about node 0 and class 0 still holds."""
+    row = {"member": 0, "node": 0, "class": 0, "verdict": verdict, "margin": 1.0}
+    proofs = {"witness": [list(map(list, witness))], "rivals": [list(map(list, rivals))]}
+    before = pd.DataFrame({**{name: [value] for name, value in row.items()}, **proofs})
+    solution = solve_oracle(exposure, torch.zeros(exposure.num_nodes, dtype=torch.long))
+    return compare(solution, before, exposure).broken.empty
+
+
+def test_a_witness_must_beat_every_rival_and_fill_every_group():
+    """Two groups of one message each; the first beats class 1 alone, both beat class 2 too."""
+    lengths, alpha = np.array([[1, 1]], np.int64), np.array([1.0, 1.0])
+    table = np.array([[2.0, 0.0, 3.0], [2.0, 0.0, 0.0]])
+    two = exposure_of(Numbers(lengths, alpha, table, np.zeros((1, 3))))
+    whole = [(0, 0, 1.0), (1, 0, 1.0)]
+    assert tried(two, witness=whole) and not tried(two, witness=whole[:1])
+    assert not tried(two, witness=whole[1:])
+    table[1, 0] = 0.5  # beats class 1 by 2.5 and loses to class 2 by 0.5
+    assert not tried(exposure_of(Numbers(lengths, alpha, table, np.zeros((1, 3)))), witness=whole)
+
+
+def test_a_mixture_of_rivals_excludes_where_neither_does_alone():
+    lengths, alpha = np.array([[2]], np.int64), np.array([0.5, 0.5])
+    table = np.array([[0.0, 1.0, -1.0], [0.0, -1.0, 1.0]])
+    torn = exposure_of(Numbers(lengths, alpha, table, np.array([[-0.1, 0.0, 0.0]])))
+    assert tried(torn, "cannot", rivals=[(1, 0.5), (2, 0.5)])
+    assert not tried(torn, "cannot", rivals=[(1, 1.0)])
+    for nonsense in ([(1, 0.5), (3, 0.5)], [(1, 1.5), (2, -0.5)], []):
+        assert not tried(torn, "cannot", rivals=nonsense)
+
+
+def test_other_answers_and_frames_are_one_sentence():
+    solution = solve_oracle(exposed(BEFORE), TRUE)
+    with pytest.raises(InputError, match="no column 'witness'"):
+        compare(solution, solution.to_frame())
+    with pytest.raises(InputError, match="exposure is"):
+        compare(solution, solution, "x")
+    labels = replace(exposed(BEFORE), outputs="labels")
+    with pytest.raises(InputError, match="answers about classes"):
+        compare(solve_labels(labels, torch.ones(3, 3)), solution)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -104,6 +176,7 @@ def test_a_drop_beyond_the_tolerance_is_not_ok(saved):
         lambda c: c["answers"].update(verdict=["can", "maybe", "can"]),
         lambda c: c["answers"].update(witness=[[], [[0]], []]),
         lambda c: c["answers"].update(margin=[1, 2, None]),
+        lambda c: c["answers"].update(dict.fromkeys(c["answers"], 3)),
     ],
 )
 def test_a_damaged_baseline_is_one_sentence(saved, damage):
@@ -147,6 +220,14 @@ def wrong():
 
 def broken():
     raise RuntimeError("no weights")
+
+def leaving():
+    raise SystemExit(0)
+
+def clearing():
+    import sys
+    sys.path.remove("")
+    return made()
 """
 
 
@@ -207,7 +288,15 @@ def test_the_command_says_which_kind_of_answers_a_tail_gives(tmp_path, monkeypat
     assert code == 0 and json.loads(out) and "answers are undecided" in err
 
 
-BAD = ["factory_of_check:wrong", "factory_of_check:broken", "factory_of_check:absent"]
+def test_a_factory_may_change_the_path_and_a_tolerance_is_a_number(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "factory_of_check.py").write_text(FACTORY)
+    call = ("factory_of_check:clearing", "--baseline", "b.json")
+    assert run(monkeypatch, capsys, *call, "--save")[0] == 0
+    assert run(monkeypatch, capsys, *call, "--tolerance", "nan")[0] == 2
+
+
+BAD = [f"factory_of_check:{name}" for name in ("leaving", "wrong", "broken", "absent")]
 
 
 @pytest.mark.parametrize("name", [*BAD, "nowhere:at_all", "nothing"])

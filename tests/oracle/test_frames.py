@@ -138,3 +138,36 @@ def test_the_largest_weight_comes_first():
     [terms] = solve_oracle(exposure, torch.tensor([0, 0]), [0]).to_frame()["terms"]
     # 2 − 3 (1 − λ) = 2 − 4 λ: λ = 3/7, so node 1 has more.
     assert terms == ((1, pytest.approx(4 / 7)), (0, pytest.approx(3 / 7)))
+
+
+def test_a_source_heard_by_two_heads_is_still_alone():
+    table, lengths = np.array([[3.0, 0.0], [2.0, 0.0]]), np.array([[1, 1]], np.int64)
+    heads = exposure_of(Numbers(lengths, np.array([0.5, 0.5]), table, np.zeros((1, 2))))
+    (row,) = source_ranking(solve_oracle(heads, [0]), heads).to_dict("records")
+    assert (row["source"], row["witnesses"], row["alone"]) == (0, 1, 1)
+    assert (row["mass"], row["gained"]) == (pytest.approx(1.0), pytest.approx(0.0))
+
+
+def test_reach_with_a_tail_is_a_frame_of_what_is_proved_and_not_excluded():
+    from gnn_repair.oracle.metrics import Rate
+    from gnn_repair.oracle.tails.reach import RateBetween, TailReach
+
+    both = RateBetween(Rate(3, 8), Rate(5, 8)), RateBetween(Rate(1, 4), Rate(3, 4))
+    told = TailReach(*both, support=1.5, undecided=2, skipped=0)
+    assert told.to_frame().to_dict("records") == [
+        {
+            "member": 0, "true_class_reach": 0.375, "true_class_possible": 0.625,
+            "true_class_hits": 3, "true_class_not_excluded": 5, "true_class_total": 8,
+            "error_reach": 0.25, "error_possible": 0.75, "error_hits": 1,
+            "error_not_excluded": 3, "error_total": 4, "support": 1.5, "undecided": 2,
+        }
+    ]  # fmt: skip
+    assert "0.625" in told._repr_html_() and "between 37.5 %" in told._repr_html_()
+
+
+def test_answers_about_labels_are_not_ranked(exposure):
+    from gnn_repair.oracle import solve_labels
+
+    labels = replace(exposure, outputs="labels")
+    with pytest.raises(InputError, match="LabelSolution, whose answers are not about classes"):
+        source_ranking(solve_labels(labels, torch.ones(3, 3)), labels)

@@ -9,6 +9,7 @@ import types
 from dataclasses import replace
 
 import pytest
+import torch
 from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair import EvidenceLadder, NodeTranslation
@@ -99,3 +100,24 @@ def test_repairs_that_read_the_graph_take_the_same_arguments(repair, monkeypatch
 def test_bad_progress_is_named(bad):
     with pytest.raises(InputError, match="progress is"):
         short().fit(toy_exposure("gcn"), *MASKS, progress=bad)
+
+
+def test_words_claim_no_score_that_is_none():
+    assert in_words(Progress(0, 20, 1, -1.0)) == "epoch 0 of 20, 1 member training"
+    labels = in_words(Progress(5, 20, 2, 0.613), "labels")
+    assert labels == "epoch 5 of 20, 2 members training, validation micro-F1 61.3 %"
+
+
+def test_a_program_without_streams_is_shown_nothing(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    short(2).fit(toy_exposure("gcn"), *MASKS, device="cpu", progress=True)
+
+
+def test_labels_are_told_by_their_own_score(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    exposure = replace(toy_exposure("gcn"), outputs="labels")
+    y = (torch.arange(exposure.num_nodes * exposure.num_classes) % 3 == 0).float()
+    y = y.view(exposure.num_nodes, -1)
+    short(3).fit(exposure, y, *MASKS[1:], device="cpu", progress=True)
+    assert "validation micro-F1" in stream.getvalue() and "nodes right" not in stream.getvalue()

@@ -197,7 +197,8 @@ def test_nonsense_in_a_link_harms_nothing(browser, world):
     for part in (
         "what=nobody,1:7,99999:0.5,x:y", "one=77&two=-1", "frame=1,2", "hide=9,x", "view=__proto__",
         "sort=up constructor", "fit=&weigh=nobody&colour=3", "order=gain 99", "a=7&b=zz",
-        "%E0%A4%A",
+        "%E0%A4%A", "from=x&to=1e999", "frame=0,0,0,0", "frame=1,-1,1,-1",
+        "frame=-1e308,1e308,-5,5",
     ):  # fmt: skip
         browser.open(path, f"#node={node}&{part}")
         assert browser.selected() == node, part

@@ -17,6 +17,10 @@ from gnn_repair.reporting import gather, report, report_results
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
+TICKS = (
+    "return [...document.querySelectorAll('#plane text.small[text-anchor=middle]')]"
+    ".map(tick => tick.textContent)"
+)
 REPAIRS = {"reweighting": Tilted(), "set_translation": Moved()}
 
 
@@ -195,3 +199,72 @@ def test_arrows_scroll_a_long_table(browser, written):
     browser.run("document.getElementById('list').focus()")
     browser.press("ARROW_DOWN")
     assert browser.selected() != 2
+
+
+def test_numbers_on_paper_are_not_broken(browser, demo):
+    path, evidence = demo
+    browser.open(path, f"#node={evidence.nodes[0]}")
+    # A4 between its margins; the events are those of a real print.
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        browser.resize(703)
+        browser.run("window.dispatchEvent(new Event('beforeprint'))")
+        broken, cells = browser.run(
+            "const cells = [...document.querySelectorAll('#readout td, #terms td, .sides td')]"
+            " .filter(cell => cell.offsetWidth && /^[+−]?[\\d.]+$/.test(cell.textContent));"
+            "const lines = cell => { const range = document.createRange();"
+            "  range.selectNodeContents(cell);"
+            "  return new Set([...range.getClientRects()].map(box => Math.round(box.top))).size; };"
+            "return [cells.filter(cell => lines(cell) > 1).map(cell => cell.textContent),"
+            " cells.length]"
+        )
+        assert broken == [] and cells > 40
+        browser.run("window.dispatchEvent(new Event('afterprint'))")
+        browser.open(path)
+        browser.run("window.dispatchEvent(new Event('beforeprint'))")
+        assert browser.run("return document.querySelector('#story details').open")
+        browser.run("window.dispatchEvent(new Event('afterprint'))")
+        assert not browser.run("return document.querySelector('#story details').open")
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_zooming_ends_before_numbers_do(browser, written):
+    """Without an end the ticks of the axes were counted for ever, and the page hung."""
+    write, *_ = written
+    path = write("zoom")
+    for button in ("closer", "farther"):
+        browser.open(path, "#node=3")
+        browser.driver.set_script_timeout(20)
+        browser.run(
+            "for (let i = 0; i < 90; i++) document.getElementById(arguments[0]).click()", button
+        )
+        words, link = browser.run(TICKS), browser.run("return location.hash")
+        assert len(words) == len(set(words)) > 2, words
+        browser.open(path, link)
+        assert browser.run(TICKS) == words
+        assert browser.messages() == []
+
+
+def test_nearly_all_is_not_all(browser, tmp_path):
+    """1,999 of 2,000 are not 100.0 %, and one of them is not 0.0 %."""
+    exposure, _ = make_exposure(nodes=2000, classes=3)
+    y = exposure.frozen_logits[0].argmax(1)
+    y[7] = (y[7] + 1) % 3
+    browser.open(report(exposure, y, tmp_path / "r.html"))
+    tiles = browser.run(
+        "return [...document.querySelectorAll('#key-figures b')].map(big => big.textContent)"
+    )
+    assert tiles[1] == ">99.9 %"
+    assert browser.text("#story-sentence").startswith("One of 2,000 nodes is wrong; ")
+
+
+def test_predictions_are_read_without_scrolling(browser, demo):
+    path, evidence = demo
+    for width in (PHONE, 1101, 1280):
+        browser.open(path, f"#node={evidence.nodes[0]}", width)
+        room = browser.run(
+            "const box = document.getElementById('readout');"
+            "return [box.scrollWidth, box.clientWidth]"
+        )
+        assert room[0] <= room[1], width

@@ -114,3 +114,25 @@ def test_orders_are_pythons(browser, demo):
         place = {node: i for i, node in enumerate(evidence.nodes.tolist())}
         values = np.array([key[place[node]] for node in listed])
         np.testing.assert_allclose(values, np.sort(key)[: len(values)], atol=1e-5)
+
+
+def test_a_node_is_shown_from_its_head_on(browser, demo):
+    path, _ = demo
+    browser.open(path)
+    browser.run("window.scrollTo(0, document.body.scrollHeight)")
+    before = browser.run("return window.scrollY")
+    browser.run(
+        "[...document.querySelectorAll('.chart .go')].at(-1)"
+        ".dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+    )
+    head = browser.run("return document.getElementById('node-head').getBoundingClientRect().top")
+    assert 0 <= head < 300 and before > 500
+    # Back leads to the picture that was clicked.
+    browser.driver.back()
+    browser.run("await new Promise(done => setTimeout(done, 100))")
+    assert abs(browser.run("return window.scrollY") - before) < 5
+    # The names of the views are no places to scroll to.
+    for fragment in ("#nodes", "#overview"):
+        browser.open(path, fragment)
+        browser.run("await new Promise(done => setTimeout(done, 200))")
+        assert browser.run("return window.scrollY") == 0

@@ -107,3 +107,19 @@ def test_paper_keeps_every_column_in_sight(browser, page):
     assert rows == 2 and left == 0
     made = browser.driver.execute_cdp_cmd("Page.printToPDF", {})
     assert base64.b64decode(made["data"])[:5] == b"%PDF-"
+
+
+def test_a_hub_s_terms_come_in_portions(browser, tmp_path):
+    """Thousands of rows with sliders take seconds; the rest stays added up meanwhile."""
+    exposure, y = make_exposure(nodes=600)
+    browser.open(report(exposure, y, tmp_path / "hub.html"), "#node=2")  # terms from everybody
+    words = []
+    for listed in (25, 425, 600):
+        rows = browser.run(READ)
+        assert [kind for kind, _ in rows].count("term") == listed
+        column_sums(rows)
+        words.append(browser.text("#terms-more"))
+        if listed < 600:
+            browser.run("document.querySelector('#terms-more button').click()")
+    assert words[0].endswith("Show 400 more") and words[1].endswith("Show all 600 terms")
+    assert words[2] == ""

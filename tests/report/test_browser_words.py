@@ -103,3 +103,30 @@ def test_tips_never_say_class_twice(browser, demo):
     )
     assert len(said) > 100
     assert not [line for line in said if "class class" in line]
+
+
+def test_a_card_stays_when_the_finger_is_lifted(browser, demo):
+    """A real touch: lifting it makes the pointer leave and moves the focus, which hid the card."""
+    path, evidence = demo
+    send = browser.driver.execute_cdp_cmd
+    send("Emulation.setTouchEmulationEnabled", {"enabled": True, "maxTouchPoints": 1})
+    try:
+        browser.open(path, f"#node={evidence.nodes[0]}", PHONE)
+        for selector in ("#plane [data-point=oracle]", "#plane-caption .gloss", "#logits path"):
+            x, y = browser.run(
+                "const mark = document.querySelector(arguments[0]);"
+                "mark.scrollIntoView({block: 'center'});"
+                "await new Promise(done => setTimeout(done, 100));"
+                "const box = mark.getBoundingClientRect();"
+                "return [box.left + box.width / 2, box.top + box.height / 2]",
+                selector,
+            )
+            send(
+                "Input.dispatchTouchEvent",
+                {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]},
+            )
+            send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+            browser.run("await new Promise(done => setTimeout(done, 150))")
+            assert browser.run("return document.getElementById('tip').hidden") is False, selector
+    finally:
+        send("Emulation.setTouchEmulationEnabled", {"enabled": False})

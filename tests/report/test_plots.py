@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -58,3 +60,34 @@ def test_bad_input_is_one_sentence(exposure):
         gr.plot_node(exposure, 99, 0, ax=axes())
     with pytest.raises(InputError, match="classes are 0 to 2"):
         gr.plot_node(exposure, 0, 7, ax=axes())
+
+
+def test_without_a_class_the_models_own_is_drawn(exposure):
+    told = int(exposure.frozen_logits[0, 0].argmax())
+    plain, asked = (Figure().subplots() for _ in range(2))
+    gr.plot_node(exposure, 0, ax=plain)
+    gr.plot_node(exposure, 0, told, ax=asked)
+    points = [[line.get_xydata() for line in ax.lines] for ax in (plain, asked)]
+    assert len(points[0]) == len(points[1]) > 0
+    for mine, other in zip(*points, strict=True):
+        np.testing.assert_allclose(mine, other)
+    assert plain.get_xlabel() == asked.get_xlabel()
+
+
+def test_labels_are_told_from_classes(exposure):
+    from dataclasses import replace
+
+    labels = replace(exposure, outputs="labels")
+    for draw in (lambda: gr.plot_node(labels, 0), lambda: gr.plot_reach(labels, torch.ones(3, 3))):
+        with pytest.raises(InputError, match="outputs are labels"):
+            draw()
+
+
+def test_a_report_is_a_path_and_a_link_to_it(exposure, tmp_path):
+    path = tmp_path / "a <b> & c.html"
+    page = gr.report(exposure, torch.tensor([0, 0, 1]), path)
+    assert page == path and page.read_text(encoding="utf-8").startswith("<!")
+    shown = page._repr_html_()
+    assert "<b>" not in shown and "a &lt;b&gt; &amp; c.html</a>, " in shown
+    assert "a%20%3Cb%3E%20%26%20c.html" in shown and shown.endswith(" MB</p>")
+    assert pickle.loads(pickle.dumps(page)) == path

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -51,7 +53,7 @@ def cluster():
     quick |= {"health_check_timeout_ms": 1000, "health_check_failure_threshold": 3}
     head = {"num_cpus": 1, "object_store_memory": store, "_system_config": quick}
     made = Cluster(initialize_head=True, head_node_args=head)
-    # Connected while there is only the head: Ray takes any node of this machine, and one dies.
+    # Connected while there is only the head: Ray takes any node here, and the second will die.
     ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
     made.second = made.add_node(num_cpus=1, object_store_memory=store)
     made.wait_for_nodes()
@@ -70,7 +72,7 @@ def located(shared, case, tell):
 
     place = here.get_runtime_context().get_node_id()
     with shared.open("a") as file:
-        file.write(f"{case.backbone} {place}\n")
+        file.write(f"{case.backbone} {place} {os.getpid()}\n")
     clock.sleep(0.5)
     return [
         make_record(run.dataset, run.backbone, run.split, environment={"node": place})
@@ -179,10 +181,19 @@ class Killer(Watcher):
         if len(self.stored) >= 4 and self.begun_there() and not self.killed:
             self.killed = True
             self.wait_for_its_next_case()
+            # Machines die with all that runs on them; a worker may outlive Ray's node for a while.
+            worker = self.worker_there()
+            os.kill(worker, signal.SIGSTOP)
             self.cluster.remove_node(self.cluster.second, allow_graceful=False)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
 
     def begun_there(self):
         return self.begun.read_text().count(self.cluster.second.node_id)
+
+    def worker_there(self):
+        lines = [line.split() for line in self.begun.read_text().splitlines()]
+        return int([pid for _, node, pid in lines if node == self.cluster.second.node_id][-1])
 
     def wait_for_its_next_case(self):
         before = self.begun_there()

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Batch, HeteroData
 
-from gnn_repair.errors import InputError
+from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.hetero.arguments import typed_arguments
 from gnn_repair.exposure.hetero.graph import (
     TypedGraph,
@@ -42,16 +42,17 @@ def typed_call(
     if node_type is not None:
         check_type(node_type, counts)
     known = node_type or _only(_labelled(data, counts))
-    whole = _whole_call(model, data, forward, known)
+    plain = _whole_call(model, data, forward, known)
+    whole = replace(plain, run=lambda: _of_nodes(plain(), data, counts))
     chosen = known or _by_output(whole(), counts, _labelled(data, counts))
+    labels = (typed_field(data, "y") or {}).get(chosen)
+    classes = count_classes_of(labels, counts[chosen])
     call = replace(
         whole,
-        run=lambda: _of_type(whole(), chosen, counts),
+        run=lambda: _of_type(whole(), chosen, counts, classes),
         text=f"{whole.text}; logits of {chosen!r}",
     )
-    labels = (typed_field(data, "y") or {}).get(chosen)
-    graph = TypedGraph(counts, edges_of(data), chosen)
-    return TypedCall(call, graph, count_classes_of(labels, graph.nodes))
+    return TypedCall(call, TypedGraph(counts, edges_of(data), chosen), classes)
 
 
 def _whole_call(
@@ -61,6 +62,20 @@ def _whole_call(
         return Invocation(lambda: forward(model, data), "given by forward=")
     arguments, text = typed_arguments(model, data, node_type)
     return Invocation(lambda: model(**arguments()), text)
+
+
+def _of_nodes(output: Any, data: Any, counts: Mapping[str, int]) -> Any:
+    """The output, unless it has a row for every graph of a batch."""
+    graphs = getattr(data, "num_graphs", None) if isinstance(data, Batch) else None
+    first = _first_tensor(output) if _said(output, counts) is None else None
+    rows = len(first) if first is not None and first.dim() else None
+    if rows is not None and rows == graphs and rows not in counts.values():
+        raise ExposureRefused(
+            f"the model gives a row for each of the {graphs} graphs of a batch with several node "
+            "types, and only graphs of one node type are exposed as a whole; bring all types to "
+            "one width and classify data.to_homogeneous()"
+        )
+    return output
 
 
 def _labelled(data: Any, counts: Mapping[str, int]) -> list[str]:
@@ -110,11 +125,21 @@ def _first_tensor(output: Any) -> Tensor | None:
     return next((one for one in several if isinstance(one, Tensor)), None)
 
 
-def _of_type(output: Any, node_type: str, counts: Mapping[str, int]) -> Any:
-    """What a model's output says of one type; what is not by type is left as it is."""
+def _of_type(output: Any, node_type: str, counts: Mapping[str, int], classes: int | None) -> Any:
+    """What a model's output says of one type; what is not by type is left as it is.
+
+    Of several things in a tuple, such as logits beside embeddings of every type, the one with a
+    column a class, else the first.
+    """
     said = _said(output, counts)
     if said is None:
         return output
+    if isinstance(output, tuple | list):
+        told = [_about(one, node_type, counts) for one in output]
+        known = [one for one in told if one is not None]
+        wide = [one for one in known if one.dim() == 2 and one.shape[1] == classes]
+        if known:
+            return (wide or known)[0]
     if said.get(node_type) is None:
         spoken = [kind for kind, value in said.items() if value is not None]
         raise InputError(
@@ -122,3 +147,11 @@ def _of_type(output: Any, node_type: str, counts: Mapping[str, int]) -> Any:
             "another node_type=, or pass data in which messages reach that type"
         )
     return said[node_type]
+
+
+def _about(one: Any, node_type: str, counts: Mapping[str, int]) -> Tensor | None:
+    """What one part of an output says of a type's nodes, a row each."""
+    value = one.get(node_type) if isinstance(one, Mapping) else one
+    if not isinstance(value, Tensor) or not value.is_floating_point() or not value.dim():
+        return None
+    return value if len(value) == counts[node_type] else None

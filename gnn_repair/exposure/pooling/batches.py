@@ -13,7 +13,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from torch_geometric.data import Batch, Data, Dataset
+from torch_geometric.data import Batch, Data, Dataset, HeteroData
 from torch_geometric.loader import DataLoader as GraphLoader
 
 from gnn_repair.errors import InputError
@@ -30,6 +30,11 @@ def batches_of(data: Any) -> list[Any] | None:
         return _of_loader(data)
     if isinstance(data, Dataset) and len(data) > 1:
         return list(_batched([data[i] for i in range(len(data))], {}))
+    if isinstance(data, list | tuple) and any(isinstance(d, HeteroData) for d in data):
+        raise InputError(
+            f"data is {len(data)} graphs of several node types, which are exposed one at a time; "
+            "pass one of them"
+        )
     if isinstance(data, list | tuple) and data and all(isinstance(d, Data) for d in data):
         return list(_batched(data, {}))
     return None
@@ -37,10 +42,16 @@ def batches_of(data: Any) -> list[Any] | None:
 
 def as_batch(data: Any, model: nn.Module) -> Any:
     """A graph alone as a batch of one, where the model's forward asks for a batch vector."""
-    if not isinstance(data, Data) or isinstance(data, Batch) or data.get("batch") is not None:
-        return data
     asked = any(p.name in BATCHES and p.required for p in parameters_of(model))
-    return Batch.from_data_list([data]) if asked else data
+    alone = batch_of_one(data) if asked else None
+    return data if alone is None else alone
+
+
+def batch_of_one(data: Any) -> Any | None:
+    """A graph alone as a batch of one; None where it is no graph, or a batch already."""
+    if not isinstance(data, Data) or isinstance(data, Batch) or data.get("batch") is not None:
+        return None
+    return Batch.from_data_list([data])
 
 
 def _of_loader(loader: DataLoader[Any]) -> list[Any]:

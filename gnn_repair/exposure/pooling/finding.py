@@ -12,13 +12,13 @@ from torch_geometric.nn import aggr
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.final_aggregation import FinalAggregation, Finder
-from gnn_repair.exposure.known_aggregation import UnplannedError
+from gnn_repair.exposure.known_aggregation import UnplannedError, check_tail
 from gnn_repair.exposure.mixtures import Context, Mixture, Terms, mixtures_of
 from gnn_repair.exposure.pooling.pool import PoolCall
 from gnn_repair.exposure.pooling.watch import PoolWatch
 from gnn_repair.exposure.probes import deviation, find_tail, perturbation
 from gnn_repair.exposure.recording import Trace
-from gnn_repair.exposure.sites import Call
+from gnn_repair.exposure.sites import Call, unmoved
 from gnn_repair.exposure.value import Group
 
 MOMENTS = (aggr.VarAggregation, aggr.StdAggregation)
@@ -154,6 +154,8 @@ class KnownPoolFinder(PoolFinder):
             if tail.by_node:
                 value = self.trace.values[call.site]
                 tail = find_tail(self.watch, call.site, value, tail.centred, by_node=True)
+            else:
+                check_tail(self, known, call.site, mixtures)
             finding.tails[call.site] = tail
             finding.mixtures += mixtures
         return finding
@@ -172,16 +174,7 @@ def _same(call: Call, seen: Mapping[str, Any]) -> bool:
     known = call.arguments
     if isinstance(call, PoolCall):
         known = {"x": call.pool.table, "weight": call.pool.weight}
-    return all(_equal(value, seen.get(name)) for name, value in known.items())
-
-
-def _equal(left: Any, right: Any) -> bool:
-    if isinstance(left, tuple | list):
-        same = isinstance(right, tuple | list) and len(left) == len(right)
-        return same and all(_equal(a, b) for a, b in zip(left, right, strict=True))
-    if not isinstance(left, Tensor) or left.layout != torch.strided:
-        return True
-    return isinstance(right, Tensor) and torch.equal(left, right)
+    return unmoved(known, seen)
 
 
 def _names(final: Sequence[PoolCall]) -> dict[Any, str]:

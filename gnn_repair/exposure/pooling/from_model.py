@@ -26,7 +26,7 @@ from gnn_repair.exposure.model_output import (
     read_output,
     tensors_of,
 )
-from gnn_repair.exposure.model_state import forget_propagations
+from gnn_repair.exposure.model_state import changing, forget_propagations
 from gnn_repair.exposure.names import NodeNames
 from gnn_repair.exposure.outputs import Outputs
 from gnn_repair.exposure.pooling.finding import KnownPoolFinder, PoolFinder, graph_starts
@@ -40,7 +40,16 @@ from gnn_repair.exposure.value import Exposure
 
 CHOOSING = (pool.TopKPooling, pool.SAGPooling, pool.EdgePooling, pool.ASAPooling, pool.PANPooling)
 """Layers after which rows are not the graph's nodes any more."""
-SORTING = (aggr.SortAggregation,)
+NO_SUMS: dict[tuple[type, ...], str] = {
+    (aggr.SortAggregation,): "orders the nodes of a graph and keeps the first",
+    (aggr.QuantileAggregation,): "takes a quantile of a graph's nodes",
+    (aggr.LSTMAggregation, aggr.GRUAggregation): "reads the nodes of a graph one after another",
+    (aggr.MLPAggregation,): "lays the nodes of a graph side by side",
+    (aggr.SetTransformerAggregation, aggr.GraphMultisetTransformer,
+     aggr.PatchTransformerAggregation): "lets the nodes of a graph attend to each other",
+    (pool.MemPooling,): "puts the nodes of a graph into clusters",
+}  # fmt: skip
+"""Aggregations of graphs that are no sums, and what they do."""
 ONLY = "only pools that are weighted sums of node vectors (sum, mean, attention) can be exposed"
 
 
@@ -55,14 +64,22 @@ def graphs_told(data: Any, output: Any, nodes: int | None) -> int | None:
         for _, value in tensors_of(output)
         if value.is_floating_point() and value.dim() in (1, 2)
     ]
+    known, y = _graphs_of(data), field(data, "y")
+    if nodes is not None and known in (None, 1) and _is_of_one(output, nodes):
+        return 1
     if nodes is None or not rows:
         return None
-    known, y = _graphs_of(data), field(data, "y")
     if nodes in rows:
         labelled = len(y) if isinstance(y, Tensor) and y.dim() else known
         told = labelled if labelled in rows and labelled in (known, 1) else None
         return None if told == nodes else told
     return known if known in rows else rows[0]
+
+
+def _is_of_one(output: Any, nodes: int) -> bool:
+    """Whether an output is the numbers of a single graph, without an axis for graphs."""
+    numbers = isinstance(output, Tensor) and output.is_floating_point()
+    return numbers and output.dim() < 2 and output.numel() not in (0, nodes)
 
 
 def _graphs_of(data: Any) -> int | None:
@@ -186,10 +203,7 @@ def _check_pools(watch: PoolWatch, trace: Trace, logits: Tensor) -> None:
     if trace.output.shape == logits.shape:
         gap = float(deviation(trace.output, logits).max())
         if gap > 10 * EXACT[logits.dtype]:
-            raise ExposureRefused(
-                "the model's logits change from run to run in evaluation mode; make its dropout "
-                "and sampling depend on self.training"
-            )
+            raise ExposureRefused(changing(watch.model))
     if pools_of(trace):
         return
     if watch.pools.extremes:
@@ -198,11 +212,9 @@ def _check_pools(watch: PoolWatch, trace: Trace, logits: Tensor) -> None:
             f"{type(watch.model).__name__} pools the nodes of a graph by {how}, which is no "
             f"weighted sum of their vectors; {ONLY}"
         )
-    if found := _module(watch.model, SORTING):
-        raise ExposureRefused(
-            f"{found} orders the nodes of a graph and keeps the first, which is no weighted sum "
-            f"of their vectors; {ONLY}"
-        )
+    for kinds, what in NO_SUMS.items():
+        if found := _module(watch.model, kinds):
+            raise ExposureRefused(f"{found} {what}, which is no weighted sum of vectors; {ONLY}")
     if watch.pools.coarse:
         raise ExposureRefused(_coarse(watch))
     if watch.pools.elsewhere:

@@ -21,6 +21,7 @@ from gnn_repair.exposure.tails.operations import (
     Constant,
     Scale,
     Select,
+    Softmax,
     TailGraph,
 )
 from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
@@ -50,6 +51,28 @@ def without_sigmoid(tail: TailGraph) -> TailGraph:
         return TailGraph(tail.width, rest)
     width = _width_of(tail, read)
     return TailGraph(tail.width, (*rest, Select((read,), torch.arange(width))))
+
+
+def logit_tail(tail: TailGraph) -> TailGraph | None:
+    """The logit of the one probability that a tail gives; None where it gives none."""
+    if ends_in_sigmoid(tail):
+        return without_sigmoid(tail)
+    if len(tail.operations) < 2:
+        return None
+    before, last = tail.operations[-2:]
+    column = isinstance(last, Select) and last.index.numel() == 1
+    if not column or last.inputs != (len(tail.operations) - 1,):
+        return None
+    if not isinstance(before, Softmax) or before.log or before.size != 2:
+        return None
+    if _width_of(tail, before.inputs[0]) != 2:
+        return None
+    assert isinstance(last, Select)
+    chosen = int(last.index)
+    weight = torch.full((1, 2), -1.0, dtype=torch.float64, device=last.index.device)
+    weight[0, chosen] = 1.0
+    difference = Affine(before.inputs, weight, torch.zeros_like(weight[:, 0]))
+    return TailGraph(tail.width, (*tail.operations[:-2], difference))
 
 
 def _width_of(tail: TailGraph, number: int) -> int:

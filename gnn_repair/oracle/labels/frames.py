@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from gnn_repair.exposure.names import recipients_called
 from gnn_repair.thresholds import ACTIVE
 
 if TYPE_CHECKING:
@@ -51,13 +52,15 @@ def _subjects(solution: LabelSolution) -> dict[str, Any]:
         ends = {"source": solution.links[:, 0], "target": solution.links[:, 1]}
         return {"member": solution.member, "link": solution.node, **ends}
     number = "output" if solution.noun == "value" else solution.noun
-    return {"member": solution.member, "node": solution.node, number: solution.target}
+    who = recipients_called(solution.names)
+    named = solution.named(solution.node)
+    return {"member": solution.member, who: named, number: solution.target}
 
 
 def active_terms(solution: LabelSolution, index: int) -> tuple[tuple[Any, float], ...]:
     """(source, λ) of a question's active terms, the largest λ first."""
     part = slice(solution.indptr[index], solution.indptr[index + 1])
-    sources = solution.sources[part].tolist()
+    sources = solution.named(solution.sources[part]).tolist()
     if solution.names.typed:
         sources = [solution.names.sender(source) for source in sources]
     pairs = zip(sources, solution.coefficients[part].tolist(), strict=True)

@@ -106,7 +106,7 @@ def _check(header: dict[str, Any], arrays: Arrays) -> None:
     # JSON's whole numbers have no end, and are read as real ones.
     _require(abs(header["threshold"]) <= LARGEST, f"threshold is beyond {LARGEST}")
     _require(header["noun"] in NOUNS, f"its outputs are called {header['noun'][:40]!r}")
-    names = ", ".join(sorted(ARRAYS.keys() ^ (arrays.keys() - {"links"})))
+    names = ", ".join(sorted(ARRAYS.keys() ^ (arrays.keys() - {"links", "n_id"})))
     _require(not names, f"{names[:80]} is missing or no array of a label solution")
     for name, wanted in ARRAYS.items():
         found = arrays[name].dtype
@@ -128,6 +128,10 @@ def _check_lengths(arrays: Arrays) -> None:
         shape, kind = arrays["links"].shape, arrays["links"].dtype
         _require(shape == (count, 2) and kind == np.int64, f"links has shape {list(shape)}")
         _require((arrays["links"] >= 0).all(), "links holds negative numbers")
+    if "n_id" in arrays:
+        n_id, most = arrays["n_id"], [arrays[n].max(initial=-1) for n in ("node", "sources")]
+        whole = n_id.ndim == 1 and n_id.dtype == np.int64 and (n_id >= 0).all()
+        _require(whole and max(most) < n_id.size, "n_id does not number every node")
 
 
 def _check_numbers(arrays: Arrays) -> None:

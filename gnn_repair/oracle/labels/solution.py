@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.notebook import ROWS, shown
-from gnn_repair.oracle.flat_arrays import PER_TERM, active_terms, support_entries
+from gnn_repair.oracle.flat_arrays import (
+    PER_TERM,
+    active_terms,
+    numbered,
+    support_entries,
+)
 from gnn_repair.oracle.labels.saving import ARRAYS, read_solution, write_solution
 from gnn_repair.oracle.labels.witness import LabelWitness
 from gnn_repair.oracle.tables import Floats, Integers, as_whole
@@ -78,6 +83,9 @@ class LabelSolution:
     """What nodes and groups are called."""
     links: Integers | None = None
     """[L, 2]: the end nodes, where recipients are links."""
+    n_id: Integers | None = None
+    """[N]: of a sampled subgraph, the graph's number of each node; ``node`` and ``sources`` are the
+    exposure's own numbers, witnesses and frames say the graph's."""
     parts: tuple[TailPart, ...] = field(default=(), repr=False)
     """After a tail: the proofs, one :class:`TailSolution` an output."""
 
@@ -118,10 +126,14 @@ class LabelSolution:
 
     def for_node(self, node: int) -> tuple[LabelWitness, ...]:
         """The answers about one node, one per output and member; print them."""
-        chosen = np.flatnonzero(self.node == as_whole(node, "node"))
+        chosen = np.flatnonzero(self.named(self.node) == as_whole(node, "node"))
         if not len(chosen):
             raise InputError(f"{self.names.node(node)} was not solved; add it to nodes")
         return tuple(self[int(i)] for i in chosen)
+
+    def named(self, nodes: Any) -> Any:
+        """The graph's numbers of the exposure's nodes; −1, nobody, stays."""
+        return numbered(nodes, self.n_id)
 
     @overload
     def __getitem__(self, index: int) -> LabelWitness: ...
@@ -157,7 +169,7 @@ class LabelSolution:
             threshold=self.threshold,
             terms=self.terms[part],
             coefficients=self.coefficients[part],
-            sources=self.sources[part],
+            sources=self.named(self.sources[part]),
             groups=self.groups[part],
             verdict=str(self.verdict[i]),
             reason=f"its margin is at least {self.margin[i]:.4g} and at most {self.bound[i]:.4g}",
@@ -169,7 +181,7 @@ class LabelSolution:
         """What question i is about, in words."""
         if self.links is not None:
             return f"link {self.links[i, 0]} → {self.links[i, 1]}"
-        return f"{self.names.node(self.node[i])}, {self.noun} {self.target[i]}"
+        return f"{self.names.node(self.named(self.node[i]))}, {self.noun} {self.target[i]}"
 
     def check(self, exposure: Exposure | TailedExposure | Any) -> LabelVerification:
         """Verify every λ and every bound from the exposure alone, without the solver's code."""
@@ -189,8 +201,9 @@ class LabelSolution:
                 "solution.parts with part.solution.save(path)"
             )
         arrays = {name: getattr(self, name) for name in ARRAYS}
-        if self.links is not None:
-            arrays["links"] = self.links
+        for name in ("links", "n_id"):
+            if getattr(self, name) is not None:
+                arrays[name] = getattr(self, name)
         names = ("threshold", "skipped", "noun", "scope")
         header: dict[str, Any] = {name: getattr(self, name) for name in names}
         header["names"] = self.names.header() if self.names.typed else None

@@ -130,6 +130,7 @@ def joined(
         noun="value" if exposure.outputs == "values" else "label",
         scope=exposure.scope,
         names=exposure.term_names,
+        n_id=None if exposure.n_id is None else exposure.n_id.cpu().numpy(),
         parts=tuple(parts),
     )
 

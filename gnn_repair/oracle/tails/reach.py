@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.notebook import shown
 from gnn_repair.oracle.metrics import Rate, support_words
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.sentence import CAN, CANNOT
 from gnn_repair.oracle.tails.solution import TailSolution
 from gnn_repair.oracle.tails.solve import solve_tails
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,15 @@ class TailReach:
     """Nodes without a label."""
     scope: str = ""
     """What of the model was reweighted where that is not all (``TailedExposure.scope``)."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row: what is proved and what is not excluded, with counts."""
+        from gnn_repair.oracle.frames import tail_reach_frame
+
+        return tail_reach_frame(self)
+
+    def _repr_html_(self) -> str:
+        return shown(self, self.to_frame())
 
     def rows(self) -> list[dict[str, Any]]:
         """One mapping, for tables."""

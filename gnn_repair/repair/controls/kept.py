@@ -13,7 +13,7 @@ from gnn_repair.exposure import Exposed
 from gnn_repair.repair.base import Repair
 from gnn_repair.repair.fitted import FittedRepair, about, untrained
 from gnn_repair.repair.fold_task import Task, by_node
-from gnn_repair.repair.kept_tables import check_graph, check_table, signature
+from gnn_repair.repair.kept_tables import check_graph, check_table, kept_rows, signature
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -25,8 +25,7 @@ class KeptPrediction(FittedRepair):
         """Log-probabilities at the recipients, [S, n, C] float64; on its own graph only."""
         self._matching(exposure)
         check_graph(self.constants["signature"], exposure, self.repair.title)
-        kept = self.constants["log_probs"].to(exposure.recipients.device)
-        return kept[:, exposure.recipients].double()
+        return kept_rows(self.constants["log_probs"], exposure, self.repair.title)
 
     @property
     def single(self) -> Tensor | None:

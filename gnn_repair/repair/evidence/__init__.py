@@ -1,6 +1,6 @@
 """What a repair can read beside the exposure: neighbours' labels, raw features."""
 
-from gnn_repair.repair.evidence.data import check_graph_data
+from gnn_repair.repair.evidence.data import check_graph_data, with_dense_features
 from gnn_repair.repair.evidence.features import FeatureEvidence
 from gnn_repair.repair.evidence.inputs import EvidenceInputs, KnownEvidence, gather_evidence
 from gnn_repair.repair.evidence.labels import LabelEvidence
@@ -12,4 +12,5 @@ __all__ = [
     "LabelEvidence",
     "check_graph_data",
     "gather_evidence",
+    "with_dense_features",
 ]

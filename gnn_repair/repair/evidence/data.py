@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import torch
@@ -10,6 +11,16 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
 from gnn_repair.repair.targets import require_nodes
+
+
+def with_dense_features(data: Any) -> Any:
+    """The same graph with its features as a plain table, where they are a sparse one."""
+    x = getattr(data, "x", None)
+    if not isinstance(x, Tensor) or x.layout == torch.strided:
+        return data
+    same = copy(data)
+    same.x = x.to_dense()
+    return same
 
 
 def check_graph_data(exposure: Exposed, data: Any) -> None:

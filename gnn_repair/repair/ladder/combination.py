@@ -133,14 +133,19 @@ def likelihoods(told: Tensor, labels: Tensor) -> Tensor:
 
 TEMPERATURES = torch.logspace(-1.3, 1.3, 261, dtype=torch.float64)
 """Where τ is looked for: 0.05 to 20, steps of 2.3 %, finer than validation nodes can tell."""
+AT_ONCE = 1 << 24
+"""Log-probabilities formed at once, 128 MB: all temperatures of 50,000 nodes and forty classes are
+four gigabytes."""
 
 
 def temperature(told: Tensor, labels: Tensor) -> float:
     """τ that makes the labels most likely given log-probabilities [m, C] / τ."""
-    place = told.device
-    scaled = told.double().unsqueeze(0) / TEMPERATURES.to(place).view(-1, 1, 1)
-    chosen = scaled.log_softmax(2).gather(2, labels.view(1, -1, 1).expand(len(scaled), -1, 1))
-    return float(TEMPERATURES[int(chosen.sum((1, 2)).argmax())])
+    likely = []
+    for some in TEMPERATURES.to(told.device).split(max(1, AT_ONCE // max(1, told.numel()))):
+        scaled = told.double().unsqueeze(0) / some.view(-1, 1, 1)
+        chosen = scaled.log_softmax(2).gather(2, labels.view(1, -1, 1).expand(len(some), -1, 1))
+        likely.append(chosen.sum((1, 2)))
+    return float(TEMPERATURES[int(torch.cat(likely).argmax())])
 
 
 def calibration_error(log_probs: Tensor, labels: Tensor) -> float:

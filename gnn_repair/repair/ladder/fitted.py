@@ -12,7 +12,7 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
 from gnn_repair.repair.fitted import FittedRepair
-from gnn_repair.repair.kept_tables import same_graph
+from gnn_repair.repair.kept_tables import kept_rows, same_graph
 from gnn_repair.repair.ladder.catalogue import RUNGS
 from gnn_repair.repair.ladder.combination import RULES
 from gnn_repair.repair.ladder.findings import Findings, find
@@ -100,18 +100,20 @@ class FittedLadder(FittedRepair):
 
     @torch.no_grad()
     def logits(self, exposure: Exposed) -> Tensor:
-        """Weighted mean log-probabilities over the temperature, [S, n, C] float64.
+        """Weighted mean log-probabilities at the ladder's temperature, [S, n, C] float64.
 
         On another graph than the one it was fitted on, labels are not known: the rungs that need
         none share the weight, with a warning that says so.
         """
-        self._matching(exposure)
-        weights = self.weights.to(exposure.recipients.device)
-        told = self._on_its_graph(exposure)
-        if told is None:
-            weights, told = self._elsewhere(exposure, weights)
-        mixed = torch.einsum("sr,srnc->snc", weights, told)
-        return mixed.log_softmax(2) / self.temperature.to(mixed.device).view(-1, 1, 1)
+        with self.gradients(exposure):
+            self._matching(exposure)
+            weights = self.weights.to(exposure.recipients.device)
+            told = self._on_its_graph(exposure)
+            if told is None:
+                weights, told = self._elsewhere(exposure, weights)
+            mixed = torch.einsum("sr,srnc->snc", weights, told)
+            scale = self.temperature.to(mixed.device).view(-1, 1, 1)
+            return (mixed.log_softmax(2) / scale).log_softmax(2)
 
     def rung_log_probs(self, exposure: Exposed) -> dict[str, Tensor]:
         """What each candidate says alone, [S, n, C]; on the graph it was fitted on."""
@@ -125,12 +127,7 @@ class FittedLadder(FittedRepair):
         if not same_graph(self.constants["signature"], exposure):
             return None
         place = exposure.recipients
-        kept = self.constants["log_probs"].to(place.device)[:, :, place].double()
-        if not bool((kept.exp().sum(3) < 1.5).all()):
-            raise InputError(
-                "some of these recipients were not exposed when the ladder was fitted; "
-                "fit it on an exposure that holds them"
-            )
+        kept = kept_rows(self.constants["log_probs"], exposure, "the ladder")
         frozen = exposure.frozen_logits[:, place].log_softmax(2)
         return torch.cat([frozen.unsqueeze(1), kept], 1)
 
@@ -146,7 +143,7 @@ class FittedLadder(FittedRepair):
         warnings.warn(
             "the ladder was fitted on another graph and no labels are known on this one; "
             f"only {', '.join(('frozen', *names))} can speak here",
-            stacklevel=3,
+            stacklevel=4,  # whoever called logits, past torch's own wrapper
         )
         return shared, torch.stack(told, 1)
 

@@ -19,13 +19,13 @@ function dotPlot(width, rows, unit, each = "split", within = [0, 100], own = "")
         { look: ["circle", "--frozen"], text: "mean, bar: standard deviation" },
         { look: ["circle", "--other"], text: `one ${each}` },
       ]
-    : [{ look: ["circle", "--frozen"], text: `one ${each}` }];
+    : [];
   if (own && rows.some((row) => known(row.own)))
     entries.push({ look: ["ring", "--what-if"], text: own });
   if (rows.some((row) => known(row.paper)))
     entries.push({ look: ["ring", "--rival-two"], text: "published" });
   const svg = canvas(width, 0, unit);
-  const top = legend(svg, entries, 0, 12, width) + 8;
+  const top = entries.length ? legend(svg, entries, 0, 12, width) + 8 : 4;
   const bottom = top + rows.length * rowHeight;
   svg.setAttribute("viewBox", `0 0 ${width} ${bottom + 34}`);
   // Markers at the ends touch neither names nor numbers.
@@ -58,10 +58,11 @@ function known(value) {
 function dotRow(row, x, y, left, width, each) {
   const group = shape("g");
   const { mean, deviation } = momentsOf(row.values);
-  const lines = [
-    row.title,
-    `mean ${mean.toFixed(2)} over ${row.values.length} ${each}${row.values.length > 1 ? "s" : ""}`,
-  ];
+  const several = row.values.length > 1,
+    lines = [
+      row.title,
+      several ? `mean ${mean.toFixed(2)} over ${row.values.length} ${each}s` : mean.toFixed(2),
+    ];
   if (row.values.length > 1) lines.push(`standard deviation ${deviation.toFixed(2)}`);
   if (known(row.own)) lines.push(`the model on this page ${row.own.toFixed(2)}`);
   if (known(row.paper))

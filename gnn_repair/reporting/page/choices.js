@@ -151,7 +151,7 @@ function viewEntries(run, state) {
     ["one", state.one],
     ["two", state.two],
     ["fit", unless("fit")],
-    ["frame", state.edges ? state.edges.map((v) => Number(v.toPrecision(6))).join(",") : ""],
+    ["frame", state.edges ? state.edges.map((v) => Number(v.toPrecision(9))).join(",") : ""],
     ["weigh", unless("weighting")],
     ["colour", unless("colouring")],
     ["sort", state.sort && `${state.descending ? "down" : "up"} ${state.sort}`],
@@ -159,6 +159,18 @@ function viewEntries(run, state) {
     ["b", unless("b")],
     ["hide", hidden.join() === usual.join() ? "" : hidden.join() || "none"],
   ];
+}
+
+// Left, right, bottom, top: numbers far enough apart to draw between them.
+function isFrame(edges) {
+  // Closer together their ticks would all read the same.
+  const apart = (low, high) => high - low > 2e-5 * Math.max(Math.abs(low), Math.abs(high));
+  return (
+    edges.length === 4 &&
+    edges.every((edge) => Math.abs(edge) < 1e40) &&
+    apart(edges[0], edges[1]) &&
+    apart(edges[2], edges[3])
+  );
 }
 
 function readView(run, state, parts) {
@@ -177,7 +189,7 @@ function readView(run, state, parts) {
     one: rival("one"),
     two: rival("two"),
     fit: one("fit", ["start", "all", "repairs"], "start"),
-    edges: edges.length === 4 && edges.every(Number.isFinite) ? edges : null,
+    edges: isFrame(edges) ? edges : null,
     weighting: parts.get("weigh") || "frozen",
     colouring: one("colour", ["label", "prediction"], "label"),
     sort: column.join(" "),

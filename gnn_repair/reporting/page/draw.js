@@ -73,8 +73,14 @@ function figure(value, digits = 3) {
 function signed(value, digits = 2) {
   return (value > 0 ? "+" : "") + figure(value, digits);
 }
+// Rounded, but never to all or to none where that is not so (beyond what float32 blurs).
 function percent(share, digits = 1) {
-  return Number.isFinite(share) ? `${(100 * share).toFixed(digits)} %` : "–";
+  if (!Number.isFinite(share)) return "–";
+  const text = (100 * share).toFixed(digits),
+    last = 10 ** -digits;
+  if (share > 1e-6 && Number(text) === 0) return `<${last} %`;
+  if (share < 1 - 1e-6 && Number(text) === 100) return `>${100 - last} %`;
+  return `${text} %`;
 }
 function minus(text) {
   return text.replaceAll("-", "−");
@@ -94,12 +100,13 @@ function ticks(low, high, wanted = 5) {
   const raw = (high - low) / wanted || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].find((unit) => unit * power >= raw) * power;
-  const found = [];
-  for (let t = Math.ceil(low / step); t * step <= high + 1e-9 * step; t++) found.push(t * step);
-  return found;
+  // Counted from the first: beyond 2^53 a number plus one is the same number, and no loop ends.
+  const first = Math.ceil(low / step),
+    more = Math.floor(high / step + 1e-9) - first;
+  return Array.from({ length: Math.max(0, Math.min(100, more) + 1) }, (_, j) => (first + j) * step);
 }
 function tickWords(value) {
-  return minus(String(Number(value.toPrecision(6))));
+  return minus(String(Number(value.toPrecision(8))));
 }
 
 const RULER = document.createElement("canvas").getContext("2d");

@@ -12,7 +12,7 @@ function freshState(run) {
     colouring: "label",
     sort: "",
     descending: true,
-    all: false,
+    rows: FIRST_ROWS,
     hidden: hiddenAtFirst(run),
     fixed: Boolean(run.tail),
     a: firstPair(run)[0],
@@ -217,8 +217,8 @@ function openExplorer(run) {
     drawTable();
     note();
   };
-  state.showAll = () => {
-    state.all = true;
+  state.showMore = () => {
+    state.rows += MORE_ROWS;
     drawTable();
   };
   byId("view").addEventListener("change", (event) => {
@@ -270,6 +270,7 @@ function openExplorer(run) {
   navigatePlane(
     () => (drawn ? { frame: drawn.frame, home: drawn.home } : {}),
     (edges, fit = state.fit) => {
+      if (edges && !isFrame(edges)) return; // As close, or as far away, as numbers go.
       Object.assign(state, { edges, fit });
       redrawPlane();
     },

@@ -43,8 +43,9 @@ function openList(run, onChoose, onFilter) {
   // All filters at once, as [key, text] of the address; those not named are taken away.
   list.set = (parts) => {
     for (const [key, id] of FIELDS) {
-      const field = byId(id);
-      field.value = parts.get(key) ?? (key === "order" ? FIRST_ORDER : "");
+      const field = byId(id),
+        asked = parts.get(key) ?? (key === "order" ? FIRST_ORDER : "");
+      field.value = field.type === "number" && !/^\d{1,15}$/.test(asked) ? "" : asked;
       if (field.selectedIndex === -1) field.value = key === "order" ? FIRST_ORDER : "";
     }
     list.picks = {};

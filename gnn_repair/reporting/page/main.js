@@ -19,11 +19,16 @@ function startThemes() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => applyTheme(theme));
 }
 
+// The overview is left where it was and found there again; a node is shown from its head on.
+let leftAt = 0;
 function show(name) {
+  if (!byId(name).hidden) return;
+  if (name === "nodes") leftAt = window.scrollY;
   for (const view of ["overview", "nodes"]) {
     byId(view).hidden = view !== name;
     byId(`tab-${view}`).setAttribute("aria-pressed", String(view === name));
   }
+  window.scrollTo(0, name === "nodes" ? 0 : leftAt);
 }
 
 function drawFooter(made) {

@@ -23,6 +23,10 @@ function tableParts(table, fixed) {
 function startPrinting() {
   window.addEventListener("beforeprint", () => {
     applyTheme("light");
+    for (const list of document.querySelectorAll("details:not([open])")) {
+      list.open = true;
+      list.dataset.closed = "";
+    }
     for (const table of document.querySelectorAll("table[data-wide]")) {
       const fixed = Number(table.dataset.wide);
       if (table.rows[0].cells.length <= fixed + PRINTED_COLUMNS) continue;
@@ -32,6 +36,10 @@ function startPrinting() {
   });
   window.addEventListener("afterprint", () => {
     applyTheme(theme);
+    for (const list of document.querySelectorAll("details[data-closed]")) {
+      list.open = false;
+      delete list.dataset.closed;
+    }
     for (const part of document.querySelectorAll("table.part")) part.remove();
     for (const table of document.querySelectorAll("table.cut")) table.classList.remove("cut");
   });

@@ -18,7 +18,7 @@ function drawHead(node) {
     ...(nodeName(run, node.id) === String(node.id) ? [] : [fact("number", String(node.id))]),
     fact("true class", bareClass(run, node.label)),
     fact("frozen model predicts", className(run, node.predicted)),
-    fact(run.graph_starts ? "nodes" : "degree", String(run.degree[node.i])),
+    fact(run.graph_starts ? "nodes" : "degree", count(run.degree[node.i])),
     ...(run.graph_starts
       ? []
       : [fact("neighbours of its class", percent(run.homophily[node.i], 0))]),
@@ -99,9 +99,11 @@ function tailWords(node) {
         ", as is proved by bounds of the tail.",
       `The best that was found has margin ${figure(found, 4)}, using ${using}.`,
     ];
+  const between = Number.isNaN(bound)
+    ? `is at least ${figure(found, 3)}, and no upper bound is known`
+    : `lies between ${figure(found, 3)} and ${figure(bound, 3)}`;
   return [
-    `It is undecided whether ${name} can win: its largest margin lies between ` +
-      `${figure(found, 3)} and ${Number.isNaN(bound) ? "no known bound" : figure(bound, 3)}.`,
+    `It is undecided whether ${name} can win: its largest margin ${between}.`,
     `Why: ${run.tail.reasons[String(i)] || "not said"}. The best found uses ${using}.`,
   ];
 }

@@ -17,7 +17,13 @@ function nameRegions(svg, view, frame, node, placed, taken) {
       titles = [`${name} wins`, name];
     if (region.role === "true") titles.unshift(`${name} wins (true class)`);
     const fitting = titles.filter((title) => textWidth(title, 12, 650) <= most);
-    const found = namePlace(polygon, frame, fitting.length ? fitting : [titles[0]], placed, taken);
+    const found = namePlace(
+      polygon,
+      frame,
+      fitting.length ? fitting : titles.slice(-1),
+      placed,
+      taken,
+    );
     if (!found) return; // The caption names the classes.
     placed.push(found.spot);
     svg.append(

@@ -77,11 +77,14 @@ function storySentence(run) {
 }
 
 function manyErrors(run, sums, wrong) {
-  const open = sums.undecided ? ` and for ${count(sums.undecided)} it is undecided` : "";
-  return (
-    `${count(wrong)} of ${count(run.count)} ${selected(run)} are wrong; ` +
-    `for ${sums.reachable ? count(sums.reachable) : "none"} of them the evidence was there${open}`
-  );
+  const who = `${count(wrong)} of ${count(run.count)} ${selected(run)} are wrong`,
+    open = count(sums.undecided),
+    there = sums.reachable ? count(sums.reachable) : "none";
+  // What is undecided may be there: "none of them" would deny it.
+  if (sums.undecided && !sums.reachable)
+    return `${who}; for ${open} of them it is undecided whether the evidence was there`;
+  const more = sums.undecided ? ` and for ${open} it is undecided` : "";
+  return `${who}; for ${there} of them the evidence was there${more}`;
 }
 
 function oneError(run, sums) {

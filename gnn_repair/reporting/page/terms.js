@@ -1,6 +1,8 @@
 // The terms of a node as a table with what-if sliders.
 
 const FIRST_ROWS = 25;
+// A hub has thousands of terms, and a table of all their sliders would take seconds to draw.
+const MORE_ROWS = 400;
 
 // Columns of the table: {key, title, value(k), text(k), kind, rival}; keys of repairs begin with λ.
 function termColumns(node, weights) {
@@ -107,7 +109,7 @@ function drawTerms(node, state, whatIf, onMove) {
     values = Float64Array.from(order, sorted.value),
     ahead = Uint8Array.from(order, state.sort ? () => 0 : heavy);
   order.sort((a, b) => ahead[b] - ahead[a] || sign * (values[a] - values[b]));
-  const shown = state.all ? order : order.slice(0, FIRST_ROWS);
+  const shown = order.slice(0, state.rows);
   const first = columns.findIndex((column) => column.kind === "margin"),
     table = element("table", { "data-wide": first + (node.run.tail ? 0 : 1) });
   const body = element("tbody"),
@@ -261,8 +263,11 @@ function moreLine(node, shown, state) {
   const line = byId("terms-more");
   line.replaceChildren();
   if (shown >= node.count) return;
-  const button = element("button", { type: "button", onclick: state.showAll });
-  button.textContent = `Show all ${count(node.count)} terms`;
+  const button = element("button", { type: "button", onclick: state.showMore });
+  button.textContent =
+    shown + MORE_ROWS < node.count
+      ? `Show ${count(MORE_ROWS)} more`
+      : `Show all ${count(node.count)} terms`;
   line.append(
     `${count(shown)} of ${count(node.count)} terms are listed, the others added up. `,
     button,

@@ -52,10 +52,12 @@ function tipLines(owner) {
 
 function startTips() {
   const card = byId("tip");
-  let described = null;
+  let described = null,
+    touched = false;
 
   function hide() {
     card.hidden = true;
+    touched = false;
     if (described) described.removeAttribute("aria-describedby");
     described = null;
   }
@@ -86,19 +88,29 @@ function startTips() {
     if (event.pointerType !== "touch") follow(event);
   });
   // A finger does not hover: touching shows the card, touching elsewhere takes it away.
+  // Lifting it is a pointer that leaves, and a focus that moves: the card stays.
   document.addEventListener("pointerdown", (event) => {
-    if (event.pointerType === "touch") follow(event);
+    if (event.pointerType !== "touch") return;
+    follow(event);
+    touched = !card.hidden;
   });
-  document.addEventListener("pointerleave", hide);
+  document.addEventListener("pointerleave", (event) => {
+    if (event.pointerType !== "touch") hide();
+  });
   document.addEventListener("focusin", (event) => {
     const owner = tipOwner(event.target);
-    if (!owner || !event.target.matches(":focus-visible")) return hide();
+    if (!owner || !event.target.matches(":focus-visible")) {
+      if (!touched) hide();
+      return;
+    }
     const box = event.target.getBoundingClientRect();
     place(owner, box.left, box.bottom - 8);
     described = event.target;
     described.setAttribute("aria-describedby", "tip");
   });
-  document.addEventListener("focusout", hide);
+  document.addEventListener("focusout", () => {
+    if (!touched) hide();
+  });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") hide();
   });

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Batch, HeteroData
+from torch_geometric.nn import HeteroConv, SAGEConv, global_mean_pool
 from typed_models import SIZES, build, graph
 
 from gnn_repair import expose
-from gnn_repair.errors import InputError
+from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.hetero.arguments import typed_arguments
 from gnn_repair.exposure.hetero.graph import counts_of, edges_of, typed_tensors
 
@@ -119,3 +120,54 @@ def test_attention_is_the_coefficient(name: str) -> None:
     assert all("α = attention" in group.rule for group in exposure.groups)
     heads = frame.pivot_table("coefficient", ["node", "relation", "source"], "head")
     assert float((heads["0"] - heads["1"]).abs().max()) > 1e-3
+
+
+class Beside(nn.Module):
+    """Logits of one type beside embeddings of all of them."""
+
+    def __init__(self, logits_first: bool, outputs: int = 3) -> None:
+        super().__init__()
+        kinds = [("a", "to", "b"), ("b", "to", "a"), ("b", "near", "b")]
+        self.conv = HeteroConv({kind: SAGEConv((-1, -1), 5) for kind in kinds})
+        self.head, self.logits_first = nn.Linear(5, outputs), logits_first
+
+    def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
+        hidden = self.conv(x_dict, edge_index_dict)
+        both = (self.head(hidden["b"]), hidden)
+        return both if self.logits_first else both[::-1]
+
+
+@pytest.mark.parametrize("logits_first", [True, False])
+@pytest.mark.parametrize("labels", [False, True])
+def test_logits_beside_embeddings_of_every_type(logits_first: bool, labels: bool) -> None:
+    torch.manual_seed(0)
+    data = HeteroData()
+    data["a"].x, data["b"].x = torch.randn(6, 2), torch.randn(9, 3)
+    data["b"].y = torch.arange(9) % 3 if not labels else (torch.rand(9, 3) > 0.4).long()
+    for kind in [("a", "to", "b"), ("b", "to", "a"), ("b", "near", "b")]:
+        sizes = {"a": 6, "b": 9}
+        ends = [torch.randint(0, sizes[k], (20,)) for k in (kind[0], kind[2])]
+        data[kind].edge_index = torch.stack(ends)
+    model = Beside(logits_first)
+    told = model(data.x_dict, data.edge_index_dict)[0 if logits_first else 1].detach().double()
+    exposure = expose(model, data)
+    assert exposure.outputs == ("labels" if labels else "classes")
+    torch.testing.assert_close(exposure.frozen_logits[0], told, rtol=1e-6, atol=1e-6)
+
+
+def test_whole_graphs_of_several_types_are_refused_by_name() -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(6, 2)
+
+        def forward(self, data: Any) -> Any:
+            return self.head(global_mean_pool(data["paper"].x.float(), data["paper"].batch))
+
+    graphs = [graph(seed) for seed in range(4)]
+    batch = Batch.from_data_list(graphs)
+    for node_type in (None, "paper"):
+        with pytest.raises(ExposureRefused, match="a row for each of the 4 graphs of a batch with"):
+            expose(Whole(), batch, node_type=node_type)
+    with pytest.raises(InputError, match="data is 4 graphs of several node types, which are expos"):
+        expose(Whole(), graphs)

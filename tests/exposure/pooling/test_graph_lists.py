@@ -203,6 +203,14 @@ def test_terms_name_graph_and_node() -> None:
     assert frame["node"].tolist() == 2 * list(range(size))
 
 
+def test_answers_and_changes_name_graphs() -> None:
+    batch = batch_of()
+    exposure = gr.expose(built("sum beside mean"), batch)
+    classes = torch.zeros(exposure.num_nodes, dtype=torch.long)
+    frame = gr.solve_oracle(exposure, classes, [2, 0]).to_frame()
+    assert sorted(frame["graph"]) == [0, 2] and "node" not in frame
+
+
 def write_tu(folder: Path) -> None:
     """Two triangles and a path in the files of TUDataset."""
     raw = folder / "TINY" / "raw"

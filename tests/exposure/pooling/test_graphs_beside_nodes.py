@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_geometric.nn as pyg
 from pool_models import CLASSES, WIDTH, Body, batch_of, ring
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
@@ -112,7 +113,7 @@ def test_a_probability_is_compared_with_one_half(pooled: bool, bent: bool) -> No
         torch.testing.assert_close(again.double(), told, rtol=1e-9, atol=1e-9)
 
 
-def test_a_repair_of_probabilities_serves_logits_of_two_classes() -> None:
+def test_a_repair_of_probabilities_serves_probabilities() -> None:
     torch.manual_seed(3)
     model, batch = Probable(True, False).double(), batch_of()
     batch.y = torch.arange(batch.num_graphs) % 2
@@ -120,7 +121,9 @@ def test_a_repair_of_probabilities_serves_logits_of_two_classes() -> None:
     budget = type(gr.Reweighting().budget)(3, None, 1e-2, 0.0)
     fitted = gr.Reweighting(budget=budget).fit(exposure, batch.y, part, ~part, device="cpu")
     served = gr.repaired(model, fitted)(batch.x, batch.edge_index, batch.batch)
-    torch.testing.assert_close(served, fitted.logits(exposure)[0], rtol=1e-9, atol=1e-9)
+    assert served.shape == model(batch.x, batch.edge_index, batch.batch).shape
+    wanted = fitted.logits(exposure)[0].softmax(1)[:, 1]
+    torch.testing.assert_close(served.view(-1), wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_probabilities_of_many_batches_are_compared_with_what_is_expected(monkeypatch) -> None:
@@ -149,3 +152,70 @@ def test_a_scalar_on_the_way_does_not_hide_the_reason() -> None:
     data: Data = batch_of()
     with pytest.raises(ExposureRefused, match="so the logits are no mixture"):
         gr.expose(Energy().double(), data)
+
+
+@pytest.mark.parametrize("column", [0, 1])
+@pytest.mark.parametrize("bent", [False, True])
+def test_one_column_of_a_softmax_of_two_is_a_probability(column: int, bent: bool) -> None:
+    class Column(Body):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(WIDTH, 2)
+
+        def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+            pooled = global_mean_pool(self.nodes(x, edge_index), batch)
+            return self.head(pooled.tanh() if bent else pooled).softmax(1)[:, column]
+
+    torch.manual_seed(1)
+    model, batch = Column().double(), batch_of()
+    batch.y = torch.arange(batch.num_graphs) % 2
+    exposure = gr.expose(model, batch)
+    assert isinstance(exposure, TailedExposure if bent else Exposure)
+    with torch.no_grad():
+        told = torch.logit(model(batch.x, batch.edge_index, batch.batch))
+    found = exposure.frozen_logits[0]
+    assert not found[:, 0].any()
+    torch.testing.assert_close(found[:, 1], told, rtol=1e-9, atol=1e-9)
+
+
+def test_one_of_three_probabilities_is_left_as_it_is() -> None:
+    class OfThree(Body):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(WIDTH, 3)
+
+        def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+            return self.head(global_mean_pool(self.nodes(x, edge_index), batch)).softmax(1)[:, 2]
+
+    torch.manual_seed(1)
+    model, batch = OfThree().double(), batch_of()
+    exposure = gr.expose(model, batch, outputs="values")
+    with torch.no_grad():
+        told = model(batch.x, batch.edge_index, batch.batch)
+    torch.testing.assert_close(exposure.frozen_logits[0, :, 0], told, rtol=1e-12, atol=1e-12)
+
+
+def test_vectors_that_cancel_in_their_mean_are_pooled_all_the_same() -> None:
+    class Centred(Body):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.head = pyg.PairNorm(), nn.Linear(WIDTH, CLASSES)
+
+        def vectors(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+            return self.norm(self.nodes(x, edge_index), batch)
+
+        def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+            return self.head(global_mean_pool(self.vectors(x, edge_index, batch), batch))
+
+    torch.manual_seed(0)
+    model, batch = Centred(), batch_of(torch.float32)
+    exposure = gr.expose(model, batch)
+    weights = torch.rand(batch.num_nodes, generator=torch.Generator().manual_seed(2))
+    total = torch.zeros(batch.num_graphs).index_add(0, batch.batch, weights)
+    share = weights / total[batch.batch]
+    with torch.no_grad():
+        vectors = model.vectors(batch.x, batch.edge_index, batch.batch) * share[:, None]
+        told = model.head(torch.zeros(batch.num_graphs, WIDTH).index_add(0, batch.batch, vectors))
+    source = exposure.sources[exposure.rows.long()].long()
+    found = exposure.logits(share[source].double().unsqueeze(0))[0].float()
+    torch.testing.assert_close(found, told, rtol=1e-4, atol=1e-5)

@@ -43,8 +43,8 @@ def test_frozen_stays_where_there_is_nothing_to_gain():
     fitted, exposure = climbed("nothing"), planted_exposure("nothing")
     assert fitted.chosen == ("frozen",)
     assert fitted.weights.tolist() == [[1.0] + [0.0] * len(LEARNED)]
-    expected = exposure.frozen_logits.log_softmax(2) / fitted.temperature.view(-1, 1, 1)
-    torch.testing.assert_close(fitted.logits(exposure), expected)
+    scaled = exposure.frozen_logits.log_softmax(2) / fitted.temperature.view(-1, 1, 1)
+    torch.testing.assert_close(fitted.logits(exposure), scaled.log_softmax(2))
     assert torch.equal(fitted.predict(exposure), exposure.frozen_logits.argmax(2))
     assert fitted.findings().advice()[0].startswith("nothing to gain")
     assert "nothing clearly beats it" in str(fitted)

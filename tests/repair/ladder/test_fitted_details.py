@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -52,7 +53,49 @@ def test_elsewhere_the_rungs_that_can_speak_share_the_weight(fitted):
             found = weighed.logits(other)
         share = torch.tensor(shares, dtype=torch.float64).view(2, 2, 1, 1)
         mixture = (share[:, 0] * frozen + share[:, 1] * alone).log_softmax(2)
-        torch.testing.assert_close(found, mixture / weighed.temperature.view(-1, 1, 1))
+        scaled = mixture / weighed.temperature.view(-1, 1, 1)
+        torch.testing.assert_close(found, scaled.log_softmax(2))
+
+
+def test_its_logits_are_log_probabilities_at_its_temperature(fitted):
+    exposure = planted_exposure("labels", 2)
+    warm = {**fitted.constants, "temperature": torch.full((2,), 3.0, dtype=torch.float64)}
+    found = replace(fitted, constants=warm).logits(exposure)
+    torch.testing.assert_close(found.exp().sum(2), torch.ones_like(found[:, :, 0]))
+    cold = {**warm, "temperature": torch.ones(2, dtype=torch.float64)}
+    at_one = replace(fitted, constants=cold).logits(exposure)
+    torch.testing.assert_close(found, (at_one / 3).log_softmax(2))
+
+
+KEPT = {
+    "ladder": lambda: SMALL,
+    "propagation": lambda: LabelPropagation(layers=3),
+    "labels in folds": lambda: CrossFitted(SMALL.rung("summary-labels"), folds=2),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_nobody_is_answered_for_who_was_no_recipient(name):
+    data, exposure = planted("labels", 1)[1], planted_exposure("labels", 1)
+    known = (data.train_mask | data.val_mask)[:, 0].nonzero().view(-1)
+    part = exposure.restrict(known)
+    kept = KEPT[name]().fit(part, data.y, data.train_mask, data.val_mask, device="cpu", data=data)
+    few = exposure.restrict(known[:5])
+    torch.testing.assert_close(kept.logits(few), kept.logits(part)[:, :5])
+    with pytest.raises(InputError, match="some of these recipients were not exposed"):
+        kept.logits(exposure)
+
+
+def test_sparse_features_are_read_as_dense_ones():
+    data, exposure = planted("labels", 1)[1], planted_exposure("labels", 1)
+    ladder = replace(SMALL, rungs=("summary-features",))
+    masks = data.train_mask, data.val_mask
+    dense = ladder.fit(exposure, data.y, *masks, device="cpu", data=data)
+    sparse = copy(data)
+    sparse.x = data.x.to_sparse()
+    found = ladder.fit(exposure, data.y, *masks, device="cpu", data=sparse)
+    assert torch.equal(found.logits(exposure), dense.logits(exposure))
+    assert sparse.x.layout == torch.sparse_coo  # and left as it was
 
 
 def test_it_belongs_to_its_model(fitted):

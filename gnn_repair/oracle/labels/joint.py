@@ -1,0 +1,123 @@
+"""Can *one* reweighting put all labels of a node on their true sides?
+
+Each label by itself has a λ of its own. Together they are a question about classes: let class 0
+have the logit 0 and class k + 1 the logit ∓(z_k − θ), negative where label k is right. Then class
+0 wins by min_k ±(z_k − θ), and the oracle of classes, its certificates and proofs serve unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure.arguments import nodes_for
+from gnn_repair.exposure.outputs import require_outputs
+from gnn_repair.exposure.tails.operations import Affine, Scale, TailGraph
+from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
+from gnn_repair.exposure.truths import truths_for
+from gnn_repair.exposure.value import Exposure, cut_terms
+from gnn_repair.oracle.tables import check_number
+
+
+def jointly(
+    exposure: Exposure | TailedExposure, y: Any, nodes: Any = None, *, threshold: float = 0.0
+) -> Exposure | TailedExposure:
+    """The exposure of K + 1 classes whose class 0 wins where all labels are right.
+
+    Ask it with ``solve_oracle(together, zeros)`` or ``reach(together, zeros)``, zeros being the
+    target of every node. A label that is not known does not count; a node of which none is known
+    is right. After a nonlinear tail margins are at most 1 where a label is not known.
+
+    Args:
+        exposure: of a model with several labels a node.
+        y: [N, K] zeros and ones, NaN or −1 where unknown.
+        nodes: a mask [N] or node numbers; all unless given. The contributions of each of these
+            nodes' terms are held once more, [T, K + 1].
+        threshold: θ; an output above it is there.
+    """
+    if not isinstance(exposure, Exposure | TailedExposure):
+        kind = type(exposure).__name__
+        raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")
+    require_outputs(exposure, "labels")
+    limit, truths = check_number(threshold, "threshold"), truths_for(exposure, y)
+    if isinstance(exposure, TailedExposure):
+        return _after_tail(exposure, truths, limit)
+    chosen = exposure.recipients if nodes is None else nodes_for(exposure, nodes)
+    return _of_mixture(exposure, chosen.to(exposure.recipients.device), truths, limit)
+
+
+def _of_mixture(exposure: Exposure, nodes: Tensor, truths: Tensor, limit: float) -> Exposure:
+    place = exposure.recipients.new_full((exposure.num_nodes,), -1)
+    place[exposure.recipients] = torch.arange(exposure.num_recipients, device=place.device)
+    position = place[nodes]
+    if bool((position < 0).any()):
+        missing = int(nodes[position < 0][0])
+        raise InputError(f"node {missing} is no recipient of the exposure; leave it out")
+    segments, terms = cut_terms(exposure.segments, exposure.num_groups, position)
+    row = exposure.rows[terms].long()
+    owner = torch.repeat_interleave(nodes, segments[:: exposure.num_groups].diff())
+    changed: dict[str, Any] = {
+        "recipients": nodes,
+        "segments": segments,
+        "rows": torch.arange(len(terms), dtype=torch.int32, device=row.device),
+        "sources": exposure.sources[row],
+        "message_rows": exposure.message_rows[row],
+        "coefficients": exposure.coefficients[:, terms],
+        "contributions": _signed(exposure.contributions[:, row], truths[owner], 0.0, 0.0),
+        "fixed_logits": _signed(exposure.fixed_logits, truths, limit, 1.0),
+        "frozen_logits": _signed(exposure.frozen_logits, truths, limit, 1.0),
+        "outputs": "classes",
+    }
+    return replace(exposure, **changed)
+
+
+def _signed(values: Tensor, truths: Tensor, limit: float, empty: float) -> Tensor:
+    """(0, ∓(z − θ)) of rows [S, R, K], ∓ as their truths [R, K] say.
+
+    A label that is not known says what another of its row says; where none is known, −``empty``.
+    """
+    known = ~truths.isnan()
+    own = torch.arange(truths.shape[1], device=truths.device)
+    column = torch.where(known, own, known.int().argmax(1, keepdim=True))
+    sign = 1 - 2 * truths.gather(1, column)
+    moved = (values - limit).gather(2, column.expand(len(values), -1, -1)) * sign
+    moved = torch.where(known.any(1)[:, None], moved, -empty)
+    return torch.cat([torch.zeros_like(moved[..., :1]), moved], dim=2)
+
+
+def _after_tail(exposure: TailedExposure, truths: Tensor, limit: float) -> TailedExposure:
+    known = ~truths.isnan()
+    sign = torch.where(known, 1 - 2 * truths, 0.0)
+    # A rival that always loses by one, where a label is not known, changes no verdict.
+    shift = torch.where(known, -limit * sign, -1.0)
+    count = exposure.num_classes
+    weight = torch.cat([sign.new_zeros(1, count), torch.eye(count).to(sign)])
+    steps = len(exposure.tail.operations)
+    operations = (
+        *exposure.tail.operations,
+        Scale((steps,), sign, shift),
+        Affine((steps + 1,), weight, weight.new_zeros(count + 1)),
+    )
+    moved = exposure.frozen_logits * sign + shift
+    return replace(
+        exposure,
+        aggregate=replace(exposure.aggregate, outputs="classes"),
+        tail=TailGraph(exposure.tail.width, operations),
+        frozen_logits=torch.cat([torch.zeros_like(moved[..., :1]), moved], dim=2),
+        replay=_replayed(exposure.replay, sign, shift),
+    )
+
+
+def _replayed(replay: Replay | None, sign: Tensor, shift: Tensor) -> Replay | None:
+    if replay is None:
+        return None
+
+    def run(coefficients: Tensor) -> Tensor:
+        moved = replay(coefficients).double() * sign + shift
+        return torch.cat([torch.zeros_like(moved[:, :1]), moved], dim=1)
+
+    return run

@@ -1,0 +1,233 @@
+"""A repaired model as others use it: threads, autocast, other people's files, other forms."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GCNConv, HeteroConv, SAGEConv
+
+import gnn_repair as gr
+from gnn_repair.budget import Budget
+from gnn_repair.errors import InputError
+from gnn_repair.repair.ladder import combination
+
+WIDTH = 5
+SHORT = Budget(10, None, 0.05, 0.0)
+
+
+class Network(nn.Module):
+    def __init__(self, classes=3, form=None):
+        super().__init__()
+        self.first, self.last = GCNConv(WIDTH, 8), GCNConv(8, classes)
+        self.form = form or (lambda z: z)
+
+    def forward(self, x, edge_index):
+        return self.form(self.last(self.first(x, edge_index).relu(), edge_index))
+
+
+def graph(seed, nodes, classes=3):
+    generator = torch.Generator().manual_seed(seed)
+    edges = torch.randint(nodes, (2, 3 * nodes), generator=generator)
+    y = torch.randint(classes, (nodes,), generator=generator)
+    return Data(x=torch.randn(nodes, WIDTH, generator=generator), edge_index=edges, y=y)
+
+
+def repaired_on(model, data, repair=None):
+    half = torch.arange(data.num_nodes) % 2 == 0
+    repair = repair or gr.SetTranslation(budget=SHORT, hidden=8)
+    fitted = repair.fit(gr.expose(model, data), data.y, half, ~half)
+    return gr.repaired(model, fitted), fitted
+
+
+@pytest.fixture
+def served():
+    torch.manual_seed(0)
+    model, data = Network().eval(), graph(0, 40)
+    return *repaired_on(model, data), model, data
+
+
+def test_threads_take_turns(served):
+    repaired, _, model, _ = served
+    shown = [graph(seed, 20 + seed) for seed in range(4)]
+    expected = [repaired(one.x, one.edge_index) for one in shown]
+    wrong = []
+
+    def work(first):
+        try:
+            for number in range(first, first + 8):
+                one = shown[number % 4]
+                found = repaired(one.x, one.edge_index)
+                torch.testing.assert_close(found, expected[number % 4], atol=1e-5, rtol=1e-5)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_autocast_does_not_reach_inside(served):
+    repaired, fitted, model, data = served
+    expected = repaired(data.x, data.edge_index)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(repaired(data.x, data.edge_index), expected)
+        exposure = gr.expose(model, data)
+        assert torch.equal(fitted.logits(exposure), fitted.logits(gr.expose(model, data)))
+        again = repaired_on(model, data)[1]
+    assert torch.equal(again.best_epoch, fitted.best_epoch)
+    torch.testing.assert_close(fitted.logits(exposure)[0].float(), expected)
+
+
+def test_a_file_of_another_model_leaves_the_model_as_it_was(served, tmp_path):
+    repaired = served[0]
+    repaired.save(tmp_path / "f")
+
+    class Wider(Network):
+        def __init__(self):
+            super().__init__()
+            self.extra = nn.Linear(2, 2)
+
+    for other in (Wider(), Network(classes=4)):
+        before = copy.deepcopy(other.state_dict())
+        with pytest.raises(InputError, match=r"holds another model's weights: `.*`"):
+            gr.RepairedModel.load(tmp_path / "f", other)
+        assert all(torch.equal(before[k], value) for k, value in other.state_dict().items())
+    with pytest.raises(InputError, match="model is a type"):
+        gr.RepairedModel.load(tmp_path / "f", Network)
+    with pytest.raises(InputError, match="another class than Sub"):
+        gr.RepairedModel.load(tmp_path / "f", type("Sub", (Network,), {})())
+
+
+@pytest.mark.parametrize("state", ["rubbish", {}, {"fingerprint": "abc"}, {"fingerprint": [1]}])
+def test_a_state_without_its_note_is_refused(served, state):
+    repaired = served[0]
+    whole = repaired.state_dict() | {"_extra_state": state}
+    with pytest.raises(InputError, match="load what state_dict"):
+        repaired.load_state_dict(whole)
+
+
+def test_what_the_model_raises_names_the_model(served):
+    repaired, _, _, data = served
+    with pytest.raises(InputError, match=r"Network, called as here, raised .*itself takes$"):
+        repaired("x", data.edge_index)
+    with pytest.raises(InputError, match=r"so does data.x; mend the data"):
+        repaired(torch.full_like(data.x, torch.nan), data.edge_index)
+
+
+FORMS = {"[N]": lambda z: z.squeeze(-1), "[N, 1]": lambda z: z}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_logit_a_node_stays_one(form):
+    torch.manual_seed(0)
+    model, data = Network(1, FORMS[form]).eval(), graph(0, 40, classes=2)
+    repaired, fitted = repaired_on(model, data)
+    told, found = model(data.x, data.edge_index), repaired(data.x, data.edge_index)
+    assert found.shape == told.shape
+    both = fitted.logits(gr.expose(model, data))[0]
+    torch.testing.assert_close(found.view(-1).double(), both[:, 1] - both[:, 0], atol=1e-5, rtol=0)
+    changed = repaired.changes(data.x, data.edge_index)["node"].tolist()
+    assert changed == ((found > 0) != (told > 0)).view(-1).nonzero().view(-1).tolist() != []
+
+
+def test_log_probabilities_stay_log_probabilities():
+    torch.manual_seed(0)
+    model, data = Network(form=lambda z: z.log_softmax(1)).eval(), graph(0, 40)
+    repaired, fitted = repaired_on(model, data)
+    found = repaired(data.x, data.edge_index)
+    expected = fitted.logits(gr.expose(model, data))[0].log_softmax(1)
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=0)
+
+
+def typed_graph():
+    generator = torch.Generator().manual_seed(0)
+    data = HeteroData()
+    data["paper"].x = torch.randn(20, WIDTH, generator=generator).double()
+    data["author"].x = torch.randn(15, WIDTH, generator=generator).double()
+    for source, name, target in (("author", "writes", "paper"), ("paper", "cites", "paper")):
+        ends = (torch.randint(len(data[k].x), (50,), generator=generator) for k in (source, target))
+        data[source, name, target].edge_index = torch.stack(list(ends))
+    data["paper"].y = torch.arange(20) % 3
+    return data
+
+
+def test_gradients_of_features_by_node_type_are_followed():
+    class Typed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = HeteroConv(
+                {kind: SAGEConv((WIDTH, WIDTH), 3) for kind in typed_graph().edge_types}
+            )
+
+        def forward(self, x_dict, edge_index_dict):
+            return self.conv(x_dict, edge_index_dict)["paper"]
+
+    torch.manual_seed(0)
+    data, model = typed_graph(), Typed().double().eval()
+    half = torch.arange(20) % 2 == 0
+    repair = gr.NodeTranslation(budget=SHORT, hidden=8)
+    fitted = repair.fit(gr.expose(model, data), data["paper"].y, half, ~half)
+    repaired = gr.repaired(model, fitted)
+
+    def run(author):
+        return repaired({**data.x_dict, "author": author}, data.edge_index_dict)
+
+    author = data["author"].x.clone().requires_grad_()
+    assert run(author).requires_grad
+    assert torch.autograd.gradcheck(run, author)
+
+
+def test_temperatures_are_tried_in_parts_that_fit(monkeypatch):
+    torch.manual_seed(0)
+    labels = torch.randint(4, (200,))
+    told = (3 * nn.functional.one_hot(labels, 4) + torch.randn(200, 4)).double().log_softmax(1)
+    whole = combination.temperature(told, labels)
+    largest = []
+    real = torch.Tensor.log_softmax
+
+    def watched(self, *args, **kwargs):
+        largest.append(self.numel())
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "log_softmax", watched)
+    monkeypatch.setattr(combination, "AT_ONCE", 3000)
+    assert combination.temperature(told, labels) == whole
+    assert max(largest) <= 3000 and len(largest) == 87
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_loaded_state_brings_its_binding(served, bound):
+    _, fitted, model, data = served
+    source = gr.repaired(model, fitted if bound else fitted.unbound())
+    torch.manual_seed(9)
+    other = Network().eval()
+    shell = repaired_on(other, graph(3, 30))[0]
+    shell.load_state_dict(source.state_dict())
+    assert shell.fitted.fingerprint == (fitted.fingerprint if bound else None)
+    assert torch.equal(shell(data.x, data.edge_index), source(data.x, data.edge_index))
+
+
+def test_whole_graphs_are_taken_with_what_in_them_asks_for_gradients():
+    class TakesData(Network):
+        def forward(self, data):
+            return super().forward(data.x, data.edge_index)
+
+    torch.manual_seed(0)
+    model, data = TakesData().eval(), graph(0, 40)
+    repaired, fitted = repaired_on(model, data)
+    found = repaired(data)
+    assert not found.requires_grad
+    expected = fitted.logits(gr.expose(model, data))[0]
+    torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-5)
+    data.x.requires_grad_()
+    (gradient,) = torch.autograd.grad(repaired(data).sum(), data.x)
+    assert float(gradient.abs().max()) > 0

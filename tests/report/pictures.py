@@ -1,0 +1,56 @@
+"""The pictures of docs/report.md: ``python tests/report/pictures.py PAGE.html NODE LOST``.
+
+PAGE is a report, NODE an error whose evidence is there, LOST one whose evidence is not (not a
+test).
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+from browser import open_browser
+
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+COLOURS = 255
+"""A palette: the pictures are flat, and a third as large with it."""
+
+
+def draw(page: Path, node: str, lost: str) -> None:
+    """Write the four pictures."""
+    with open_browser() as browser:
+        for name, fragment, width, height, theme, part in (
+            ("overview", "", 1200, 1370, "light", None),
+            ("node", f"#node={node}", 1280, 1150, "light", None),
+            ("unreachable", f"#node={lost}", 1280, 1150, "light", (300, 80, 965, 950)),
+            ("phone", f"#node={node}", 390, 1280, "dark", None),
+        ):
+            _theme(browser, theme)
+            browser.open(page, fragment, width)
+            browser.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
+            browser.resize(width, height)
+            browser.run("await new Promise(done => setTimeout(done, 600))")
+            _save(browser, IMAGES / f"report-{name}.png", part)
+
+
+def _theme(browser: Any, theme: str) -> None:
+    wish = {"name": "prefers-color-scheme", "value": theme}
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [wish]})
+
+
+def _save(browser: Any, path: Path, part: tuple[int, int, int, int] | None) -> None:
+    from PIL import Image
+
+    shot = browser.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
+    picture = Image.open(io.BytesIO(base64.b64decode(shot["data"]))).convert("RGB")
+    if part:
+        left, top, wide, high = part
+        picture = picture.crop((left, top, left + wide, top + high))
+    picture.quantize(COLOURS, method=Image.Quantize.FASTOCTREE).save(path, optimize=True)
+
+
+if __name__ == "__main__":
+    draw(Path(sys.argv[1]).resolve(), *sys.argv[2:4])
