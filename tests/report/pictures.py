@@ -15,8 +15,6 @@ from typing import Any
 from browser import open_browser
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-COLOURS = 255
-"""A palette: the pictures are flat, and a third as large with it."""
 
 
 def draw(page: Path, node: str, lost: str) -> None:
@@ -25,7 +23,7 @@ def draw(page: Path, node: str, lost: str) -> None:
         for name, fragment, width, height, theme, part in (
             ("overview", "", 1200, 1370, "light", None),
             ("node", f"#node={node}", 1280, 1150, "light", None),
-            ("unreachable", f"#node={lost}", 1280, 1150, "light", (300, 80, 965, 950)),
+            ("unreachable", f"#node={lost}", 1280, 1150, "light", (292, 90, 975, 950)),
             ("phone", f"#node={node}", 390, 1280, "dark", None),
         ):
             _theme(browser, theme)
@@ -49,7 +47,11 @@ def _save(browser: Any, path: Path, part: tuple[int, int, int, int] | None) -> N
     if part:
         left, top, wide, high = part
         picture = picture.crop((left, top, left + wide, top + high))
-    picture.quantize(COLOURS, method=Image.Quantize.FASTOCTREE).save(path, optimize=True)
+    # A third of the size; without the means a palette turns an orange diamond yellow.
+    palette = picture.quantize(
+        256, method=Image.Quantize.FASTOCTREE, kmeans=12, dither=Image.Dither.NONE
+    )
+    palette.save(path, optimize=True)
 
 
 if __name__ == "__main__":

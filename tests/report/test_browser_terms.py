@@ -123,3 +123,29 @@ def test_a_hub_s_terms_come_in_portions(browser, tmp_path):
             browser.run("document.querySelector('#terms-more button').click()")
     assert words[0].endswith("Show 400 more") and words[1].endswith("Show all 600 terms")
     assert words[2] == ""
+
+
+def test_what_is_pressed_in_the_table_keeps_the_focus(browser, page):
+    path, _ = page
+    browser.open(path, "#node=2")
+    focused = "return document.activeElement.textContent"
+    values = (
+        "return [...document.querySelectorAll('#terms tr[data-term] td.text')]"
+        ".filter((_, j) => j % 3 === 0).map(cell => parseInt(cell.textContent))"
+    )
+    browser.run("document.querySelector('#terms th[data-column=source] button').focus()")
+    browser.press("ENTER")
+    assert browser.run(focused) == "Source"
+    first = browser.run(values)
+    assert first == sorted(first)
+    browser.press("ENTER")
+    assert browser.run(focused) == "Source"
+    assert browser.run(values)[0] == 59
+    browser.run("document.querySelector('#terms th[data-column=alpha] button').focus()")
+    browser.press("SPACE")
+    assert browser.run(focused) == "α frozen" and "sort=down%20alpha" in browser.run(
+        "return location.hash"
+    )
+    browser.run("document.querySelector('#terms-more button').focus()")
+    browser.press("ENTER")
+    assert browser.run("return document.activeElement.id") == "terms"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from gnn_repair.exposure.hetero.arguments import typed_arguments
 from gnn_repair.exposure.hetero.graph import Relation, is_typed
 from gnn_repair.exposure.links.gathers import Gathers
 from gnn_repair.exposure.model_call import Forward, Invocation
+from gnn_repair.exposure.probes import perturbation
 
 LINK = re.compile(r"edge_label_index|link|pair|(label|target|query|pred|pos)_?edge")
 """Names of a forward's parameter for the links to predict."""
@@ -43,6 +44,25 @@ class LinkCall:
     score: Callable[[Tensor | None, Tensor], Any]
     """From z (None: run the encoder, too) and links to what the model says of them."""
     text: str
+    still: frozenset[int] = frozenset()
+    """Where tables lie that ends are looked up in and that are no embeddings."""
+
+    def with_still(self, links: Tensor, data: Any) -> LinkCall:
+        """The same call, knowing which tables it looks up that no message reaches."""
+        held = [*self.model.parameters(), *self.model.buffers(), *_tensors_in(data)]
+        still = {tensor.data_ptr() for tensor in held if tensor.layout == torch.strided}
+        if self.encode is not None:
+            z = self.encode()
+            first, moved = (self._seen(links, one) for one in (z, _moved(z)))
+            alike = zip(first, moved, strict=False)
+            still |= {a.data_ptr() for a, b in alike if a is b or _is_same(a, b)}
+        return replace(self, still=frozenset(still))
+
+    def _seen(self, links: Tensor, z: Any) -> list[Tensor]:
+        own = links.clone(memory_format=torch.contiguous_format)
+        with Gathers(own, by_value=True) as gathers:
+            self._said(z, own)
+        return gathers.seen
 
     def run(
         self, links: Tensor, rows: Sequence[Tensor] | None = None, z: Tensor | None = None
@@ -57,7 +77,8 @@ class LinkCall:
         own = links.clone(memory_format=torch.contiguous_format)
         if self.encode is not None and z is None:
             z = self.encode()
-        with Gathers(own, rows, by_value=self.encode is not None) as gathers:
+        by_value = self.encode is not None
+        with Gathers(own, rows, by_value, self.still) as gathers:
             out = self._said(z, own)
         if len(gathers.tables) < 2:
             raise ExposureRefused(
@@ -74,6 +95,23 @@ class LinkCall:
         except Exception as error:
             said = " ".join(str(error).split())[:300]
             raise InputError(f"{self.text} raised {type(error).__name__}: {said}; {SAY}") from error
+
+
+def _moved(z: Any) -> Any:
+    """Other embeddings, as many and as large: what depends on them is another."""
+    if isinstance(z, Mapping):
+        return {key: _moved(value) for key, value in z.items()}
+    return z + perturbation(z, seed=2) if isinstance(z, Tensor) else z
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    return one.data_ptr() == other.data_ptr() and torch.equal(one, other)
+
+
+def _tensors_in(data: Any) -> list[Tensor]:
+    """The tensors that a graph holds."""
+    stores = data.stores if hasattr(data, "stores") else [data if isinstance(data, dict) else {}]
+    return [v for store in stores for v in store.values() if isinstance(v, Tensor)]
 
 
 def _column(out: Any, count: int) -> Tensor:

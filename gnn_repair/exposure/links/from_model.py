@@ -102,6 +102,7 @@ class _Exposing:
     def __init__(
         self, call: LinkCall, data: Any, links: Tensor, end: int, relation: Relation | None
     ) -> None:
+        call = call.with_still(links, data)
         self.call, self.data, self.links, self.end = call, data, links, end
         self.node_type = None if relation is None else relation[2 * end]
         self.frozen, self.tables = call.run(links)
@@ -110,6 +111,18 @@ class _Exposing:
         behind = [rows_behind(self.nodes, one) for one in links]
         self.behind, self.all_links = behind[end], torch.stack(behind)
         self.fixed = self.tables[1 - end][behind[1 - end]]
+        self._check_lookups()
+
+    def _check_lookups(self) -> None:
+        """With its own embeddings put in the place of what it looks up, the model is itself."""
+        again = self.scores(self.tables[self.end][self.links[self.end]])
+        gap = float(deviation(again, self.frozen).max())
+        if not gap <= 10 * EXACT[self.frozen.dtype]:
+            raise ExposureRefused(
+                f"{self.call.text} looks up rows of several tables for the ends of a link, and "
+                "which of them are embeddings cannot be told; hand the decoder one table that "
+                "holds both, such as torch.cat([z, other], dim=1)"
+            )
 
     def expose(self, hops: str, tolerance: float | None) -> LinkExposure:
         table = self._table

@@ -23,7 +23,11 @@ class Gathers(TorchFunctionMode):
     """While open, notes the tables that ends are looked up in, and gives other rows if told."""
 
     def __init__(
-        self, links: Tensor, rows: Sequence[Tensor] | None = None, by_value: bool = False
+        self,
+        links: Tensor,
+        rows: Sequence[Tensor] | None = None,
+        by_value: bool = False,
+        still: frozenset[int] = frozenset(),
     ) -> None:
         """Watch lookups.
 
@@ -32,10 +36,14 @@ class Gathers(TorchFunctionMode):
             rows: what to give for sources and for targets, [L, d] each.
             by_value: whether an index with the same numbers is of the links, too: right where no
                 convolution runs meanwhile, whose own edges might be the links.
+            still: where tables lie that are no embeddings, such as biases of nodes: what is looked
+                up there is left as it is.
         """
         super().__init__()
-        self.links, self.rows, self.by_value = links, rows, by_value
+        self.links, self.rows, self.by_value, self.still = links, rows, by_value, still
         self.tables: dict[int, Tensor] = {}
+        self.seen: list[Tensor] = []
+        """Every table, in the order of the lookups."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -44,8 +52,9 @@ class Gathers(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         found = _lookup(name, args, kwargs) if name in LOOKUPS else None
         ends = self._ends(found[1]) if found is not None else ()
-        if found is None or not ends:
+        if found is None or not ends or found[0].data_ptr() in self.still:
             return func(*args, **kwargs)
+        self.seen.append(found[0])
         for end in ends:
             self.tables[end] = found[0]
         if self.rows is None:

@@ -209,17 +209,26 @@ function openExplorer(run) {
     drawPlane();
     note();
   };
-  state.sortBy = (key) => {
-    Object.assign(
-      state,
-      state.sort === key ? { descending: !state.descending } : { sort: key, descending: true },
-    );
+  // The table is drawn anew; what was pressed in it keeps the focus.
+  const refocus = (selector) => {
+    const made = byId("terms-panel").querySelector(selector) || byId("terms");
+    made.focus({ preventScroll: true });
+  };
+  state.sortBy = ({ key, kind }) => {
+    const again = state.sort === key;
+    // Names begin with A, numbers with the largest.
+    Object.assign(state, {
+      sort: key,
+      descending: again ? !state.descending : kind !== "text",
+    });
     drawTable();
+    refocus(`th[data-column="${CSS.escape(key)}"] button`);
     note();
   };
   state.showMore = () => {
     state.rows += MORE_ROWS;
     drawTable();
+    refocus("#terms-more button");
   };
   byId("view").addEventListener("change", (event) => {
     Object.assign(state, { view: event.target.value, edges: null });

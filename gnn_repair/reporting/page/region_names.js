@@ -36,17 +36,19 @@ function nameRegions(svg, view, frame, node, placed, taken) {
   });
 }
 
-// Free of marks and terms in a corner or farther in, else free of marks, else free of other names;
-// a shorter title where that is free and a longer one is not.
+// Within the region, free of marks and terms, in a corner or farther in, else free of marks; a
+// shorter title where a longer one has no such place. Else the shortest, in a corner.
 function namePlace(polygon, frame, titles, placed, [marks, crowd]) {
-  const options = titles.map((title) => placesOf(polygon, frame, title));
-  for (const taken of [crowd, marks, []])
+  const options = titles.map((title) => placesOf(polygon, frame, title)),
+    free = (taken) => (place) => isFree(place.spot, [...placed, ...taken], frame.box),
+    within = (place) => holds(polygon, frame, place.spot);
+  for (const taken of [crowd, marks])
     for (const { corners, inner } of options) {
-      const free = ({ spot }) => isFree(spot, [...placed, ...taken], frame.box),
-        found = corners.find(free) || inner().find(free);
+      const found = corners.filter(within).find(free(taken)) || inner().find(free(taken));
       if (found) return found;
     }
-  return null;
+  const { corners } = options[options.length - 1];
+  return [crowd, marks, []].map((taken) => corners.find(free(taken))).find(Boolean);
 }
 
 function placesOf(polygon, frame, title) {

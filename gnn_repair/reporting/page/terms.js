@@ -135,7 +135,7 @@ function termHead(columns, state, sorted) {
   slide.textContent = "What if: share of mass";
   const row = element("tr", {}, ...(state.fixed ? [] : [slide]));
   for (const column of columns) {
-    const button = element("button", { type: "button", onclick: () => state.sortBy(column.key) });
+    const button = element("button", { type: "button", onclick: () => state.sortBy(column) });
     if (column.kind === "weight") button.append(...glossed(column.title));
     else button.textContent = column.title;
     row.append(
@@ -144,6 +144,7 @@ function termHead(columns, state, sorted) {
         {
           scope: "col",
           class: column.kind === "text" ? "text" : "",
+          "data-column": column.key,
           "aria-sort":
             state.sort && column === sorted
               ? state.descending
