@@ -134,3 +134,5 @@ def _add_value(
     if mixture.site not in replaced:
         replaced[mixture.site] = torch.zeros_like(like)
     replaced[mixture.site][:, mixture.block] += mixture.value(coefficients)
+    if mixture.held is not None:
+        replaced[mixture.site] += mixture.held

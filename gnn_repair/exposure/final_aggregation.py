@@ -10,10 +10,16 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import ExposureRefused
+from gnn_repair.exposure.contributions import contributed
 from gnn_repair.exposure.diagnosis import unruly
 from gnn_repair.exposure.filters import FoundFilter, chained, find_filter
 from gnn_repair.exposure.hetero.mixtures import mixtures_of_parts
-from gnn_repair.exposure.mixtures import Mixture, digest_of_terms, mixtures_of_split
+from gnn_repair.exposure.mixtures import (
+    Mixture,
+    NoSumError,
+    digest_of_terms,
+    mixtures_of_split,
+)
 from gnn_repair.exposure.probes import (
     AFFINE_SLACK,
     EXACT,
@@ -235,20 +241,35 @@ class Finder:
 
     def _split(self, calls: Sequence[Call], call: Call, several: bool) -> list[Mixture]:
         names = _names(calls, call, self.trace.values[call.site].shape[1])
-        for number, rule in enumerate(rules_for(call)):
+        why, rules = "", rules_for(call)
+        for number, rule in enumerate(rules):
             split = split_by(rule, call) if self._may_split(call.site, number) else None
             if split is None:
                 continue
             if several or call.site in self.finding.chain:
                 split = replace(split, rule=f"{split.rule}; {LAST_HOP}, the rest is in h")
-            if call.placement is not None:
-                mixtures = mixtures_of_parts(call, split)
-            else:
-                mixtures = mixtures_of_split(call, split, names)
+            try:
+                if call.placement is not None:
+                    mixtures = mixtures_of_parts(call, split)
+                else:
+                    mixtures = mixtures_of_split(call, split, names)
+            except NoSumError as error:
+                why = str(error)
+                break
             if self._split_error(mixtures, call.site) <= self.limit:
                 self.finding.splits[call.site] = number
                 return mixtures
-        raise ExposureRefused(unruly(call))
+        return self._contributions(call, names, len(rules), why)
+
+    def _contributions(
+        self, call: Call, names: Sequence[str], number: int, why: str
+    ) -> list[Mixture]:
+        """The groups of a propagate that no rule describes, by what its messages add."""
+        mixtures = contributed(call, names) if self._may_split(call.site, number) else []
+        if not mixtures or self._split_error(mixtures, call.site) > self.limit:
+            raise ExposureRefused(why or unruly(call))
+        self.finding.splits[call.site] = number
+        return mixtures
 
     def _may_split(self, site: Site, number: int) -> bool:
         return True
@@ -295,6 +316,7 @@ class Finder:
         for mixture in mixtures:
             if mixture.site == site:
                 made[:, mixture.block] += mixture.value(mixture.coefficients)
+                made += 0 if mixture.held is None else mixture.held
                 size = max(size, mixture.reach)  # messages may cancel, as centred ones do
         return float((made - value).abs().max()) / size
 

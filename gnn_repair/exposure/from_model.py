@@ -30,6 +30,7 @@ from gnn_repair.exposure.model_state import (
     refuse_untrained,
     resting,
 )
+from gnn_repair.exposure.no_aggregation import unread, why_nothing
 from gnn_repair.exposure.outputs import Outputs, check_outputs
 from gnn_repair.exposure.pooling.batches import as_batch, batch_of_one, batches_of
 from gnn_repair.exposure.pooling.from_model import Wanted, expose_again, expose_pooled
@@ -246,7 +247,9 @@ def expose_probing(
         with last_linear(model) as head:
             trace = watch.trace()
         subject.keep_relations(trace)
-        _check_repeatable(model, logits, trace, cached, watch.unread_sum)
+        if not trace.calls:
+            raise ExposureRefused(why_nothing(watch, logits))
+        _check_repeatable(model, logits, trace, cached)
         if torch.equal(trace.output, logits):
             trace.output = logits  # one table instead of two
         finding = find_final(watch, trace, hops)
@@ -289,7 +292,7 @@ def words_of(
 
 def _why_not(watch: Watch, trace: Trace, finding: FinalAggregation) -> str:
     if watch.unread_sum:
-        return _unread(watch.model, watch.unread_sum)
+        return unread(watch)
     if finding.left_out:
         return finding.left_out[0]
     if finding.idle:
@@ -297,24 +300,7 @@ def _why_not(watch: Watch, trace: Trace, finding: FinalAggregation) -> str:
     return f"{reason(watch, trace)}, so the logits are no mixture of its messages"
 
 
-def _unread(model: nn.Module, how: str) -> str:
-    return (
-        f"{type(model).__name__}'s forward aggregates by hand, with {how}: no weighted sum of "
-        "nodes' rows can be read off it; write that layer as a MessagePassing that adds"
-    )
-
-
-def _check_repeatable(
-    model: nn.Module, logits: Tensor, trace: Trace, cached: bool, unread: str
-) -> None:
-    if not trace.calls and unread:
-        raise ExposureRefused(_unread(model, unread))
-    if not trace.calls:
-        raise ExposureRefused(
-            f"no aggregation happens in {type(model).__name__}'s forward (no propagate of PyG, no "
-            "product with an N × N matrix): where its features were propagated beforehand, pass "
-            "a forward= that propagates"
-        )
+def _check_repeatable(model: nn.Module, logits: Tensor, trace: Trace, cached: bool) -> None:
     gap = float(deviation(trace.output, logits).max()) if trace.output.shape == logits.shape else 1
     if gap <= 10 * EXACT[logits.dtype]:
         return

@@ -17,6 +17,10 @@ from gnn_repair.exposure.value import Group
 from gnn_repair.kernels import Pattern, mix
 
 
+class NoSumError(ExposureRefused):
+    """An aggregator that gives no weighted sum of messages."""
+
+
 @dataclass(frozen=True, eq=False)
 class Context:
     """What repairs see of a message and of its recipient."""
@@ -78,6 +82,9 @@ class Mixture:
     """[T] the entry of the propagate behind each term; None: in order."""
     by_value: bool = False
     """Whether terms are no entries of the site's propagate, so that its value is replaced."""
+    held: Tensor | None = None
+    """[N, B, D] what the site holds beside all of its groups, and no coefficient moves; with one of
+    them, else None."""
     silenced: tuple[Site, ...] = ()
     """Sites whose part this group has taken over: nothing passes there while it is replaced."""
 
@@ -210,12 +217,12 @@ def aggregator_factor(call: Call, recipients: Tensor) -> tuple[Tensor | None, st
     if isinstance(module, MeanAggregation):
         counts = torch.bincount(recipients, minlength=call.num_nodes)
         return 1 / counts.clamp(min=1).to(call.value.dtype)[recipients], " / degree"
-    raise ExposureRefused(f"{call.title} aggregates by {_why_no_sum(call.conv)}")
+    raise NoSumError(f"{call.title} aggregates by {_why_no_sum(call.conv)}")
 
 
 def _why_no_sum(conv: Any) -> str:
     """What an aggregator is and why its result is no weighted sum of messages, in words."""
-    parts = _parts_of_aggregator(conv.aggr_module)
+    parts = parts_of_aggregator(conv.aggr_module)
     only = "only sum and mean aggregators can be exposed"
     if len(parts) < 2:
         return f"{conv.aggr}, which is not a weighted sum of messages; {only}"
@@ -230,15 +237,15 @@ def _why_no_sum(conv: Any) -> str:
     )
 
 
-def _parts_of_aggregator(module: Any) -> list[tuple[str, Any]]:
+def parts_of_aggregator(module: Any) -> list[tuple[str, Any]]:
     """Name and module of every aggregator inside one, such as those of a MultiAggregation."""
     inner = getattr(module, "aggrs", None)
     if inner is None and isinstance(getattr(module, "aggr", None), nn.Module):
-        return _parts_of_aggregator(module.aggr)
+        return parts_of_aggregator(module.aggr)
     if inner is None:
         name = type(module).__name__.removesuffix("Aggregation").lower()
         return [(name, module)]
-    return [part for one in inner for part in _parts_of_aggregator(one)]
+    return [part for one in inner for part in parts_of_aggregator(one)]
 
 
 def mixtures_of_split(call: Call, split: Split, names: Sequence[str]) -> list[Mixture]:
@@ -246,9 +253,11 @@ def mixtures_of_split(call: Call, split: Split, names: Sequence[str]) -> list[Mi
     sources, recipients, _ = call.entries
     factor, factor_text = aggregator_factor(call, recipients)
     _check_senders(call, split)
-    context = _context(call, split)
+    context = context_of(call, split)
     kinds = [None] if split.kinds is None else torch.unique(split.kinds).tolist()
     found: list[Mixture] = []
+    if split.states.shape[1] != len(names):
+        raise NoSumError(f"{call.title} gives {len(names)} aggregates of one message")
     for block, name in enumerate(names):
         coefficients = (
             split.coefficients if split.coefficients.dim() == 1 else (split.coefficients[:, block])
@@ -281,7 +290,8 @@ def _check_senders(call: Call, split: Split) -> None:
             )
 
 
-def _context(call: Call, split: Split) -> Context:
+def context_of(call: Call, split: Split) -> Context:
+    """What repairs see of a propagate's messages."""
     if not split.by_entry:
         return _node_context(call, split.states.flatten(1))
     own = split.own_states

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +14,7 @@ from torch_geometric.data import Dataset
 
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure.argument_choice import choose_arguments
-from gnn_repair.exposure.model_arguments import parameters_of
+from gnn_repair.exposure.model_arguments import field, parameters_of
 from gnn_repair.exposure.probes import EXACT, deviation
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -70,7 +72,27 @@ def invocation(model: nn.Module, data: Any, forward: Forward | None) -> Invocati
         return Invocation(model, "forward()")
     plan, text = choose_arguments(model, data)
     arguments = {name: given.value for name, given in plan.items()}
+    names = _unpacked(model, next(iter(arguments))) if len(arguments) == 1 else ()
+    fields = ("edge_index", "x") if _is_graph(names) else ("x", "edge_index")
+    pair = tuple(field(data, name) for name in fields)
+    if names and all(isinstance(one, Tensor) for one in pair):
+        return Invocation(lambda: model(pair), f"forward(({', '.join(fields)}))")
     return Invocation(lambda: model(**arguments), text)
+
+
+def _unpacked(model: nn.Module, parameter: str) -> tuple[str, ...]:
+    """The two names that forward unpacks its only argument into, as in ``x, edges = data``."""
+    try:
+        source = inspect.getsource(type(model).forward)
+    except (OSError, TypeError):
+        return ()  # written where no source is kept
+    line = rf"^\s*\(?(\w+)\s*,\s*(\w+)\)?\s*=\s*{re.escape(parameter)}\s*(?:#.*)?$"
+    found = re.search(line, source, re.MULTILINE)
+    return found.groups() if found else ()
+
+
+def _is_graph(names: tuple[str, ...]) -> bool:
+    return any(word in name for name in names[:1] for word in ("edge", "adj", "graph"))
 
 
 EXPECTED_SLACK = 100.0

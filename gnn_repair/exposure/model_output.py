@@ -229,7 +229,16 @@ def _words(output: Any, key: Any, binary: bool, kind: str, inferred: bool) -> st
 def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:
     """Raise unless the logits are finite and precise; the message names what is not."""
     if logits.dtype not in (torch.float32, torch.float64):
-        raise InputError(f"the model computes in {logits.dtype}; convert it with model.float()")
+        held = {one.dtype for one in model.parameters() if one.is_floating_point()}
+        if held <= {torch.float32, torch.float64} and held:
+            raise InputError(
+                f"the model's weights are {_dtypes(held)} but its logits {logits.dtype}, as under "
+                "torch.autocast; take the autocast out of its forward to have it exposed"
+            )
+        raise InputError(
+            f"the model computes in {logits.dtype}; convert it with model.float(), and its data "
+            "with data.x = data.x.float()"
+        )
     if bool(torch.isfinite(logits).all()):
         return
     what = "the model's logits hold NaN or infinite values"
@@ -245,6 +254,10 @@ def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:
         f"{what} though its weights and data are finite: it overflows {logits.dtype}; "
         "try model.double() on double data, or scale the features"
     )
+
+
+def _dtypes(held: set[torch.dtype]) -> str:
+    return " and ".join(sorted(str(one) for one in held))
 
 
 def _broken(tensor: Tensor) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 
 from gnn_repair.exposure.batched_products import read_batch
@@ -151,6 +152,8 @@ def read_product(
         left, right = args[1:]
     elif function in PLAIN and len(args) == 2 and not options:
         left, right = args
+    elif function is linear and len(args) + len(options) >= 2:
+        left, right, added = _of_linear(*args, **options)
     elif function in ADDED and len(args) == 3 and options.keys() <= {"alpha", "beta"}:
         base, left, right = args
         factor, beta = float(options.get("alpha", 1)), float(options.get("beta", 1))
@@ -161,6 +164,11 @@ def read_product(
         return None
     vector = right.dim() == 1
     return Product(left, right.unsqueeze(1) if vector else right, vector, factor, added)
+
+
+def _of_linear(input: Any, weight: Tensor, bias: Tensor | None = None) -> tuple[Any, Any, Any]:
+    """A linear layer on the rows of a matrix: the matrix times a trained row for every column."""
+    return input, weight.t(), bias
 
 
 def _fits(left: Any, right: Any, nodes: int, senders: frozenset[int]) -> bool:
@@ -194,7 +202,9 @@ def is_feature_map(product: Product, features: Any, fields: Sequence[Any]) -> bo
     if _same_memory(matrix, features):
         return True
     known = any(_same_memory(matrix, other) for other in fields)
-    return isinstance(product.table, nn.Parameter) and not known
+    table = product.table
+    holder = table._base if table._is_view() else table
+    return isinstance(holder, nn.Parameter) and not known
 
 
 def _same_memory(matrix: Tensor, other: Any) -> bool:

@@ -279,7 +279,8 @@ class Watch:
         elif site in self._entries:
             value = product.value(self._entries[site])
         elif site in self._replaced:
-            value = self._replaced[site][:, 0]
+            # A copy: a view could not be detached in place, as some models do.
+            value = self._replaced[site][:, 0].clone()
         elif site.order < self._reach and site in self._known:
             value = self._known[site][:, 0].clone()
         else:

@@ -68,7 +68,7 @@ FILTERS: dict[type, hops.Filter] = {
 def rules_for(call: Call) -> tuple[Rule, ...]:
     """What to try on a propagate: its class's rule or its nearest ancestor's, then no rule."""
     of_class = next((RULES[kind] for kind in type(call.conv).__mro__ if kind in RULES), unruled)
-    return tuple(dict.fromkeys((of_class, unruled, entries.whole_message)))
+    return tuple(dict.fromkeys((of_class, unruled, entries.whole_message, nodes.stored)))
 
 
 def split_by(rule: Rule, call: Call) -> Split | None:

@@ -44,6 +44,15 @@ def weighted(call: Call) -> Split:
     return Split(weight.view(-1), _states(call), rule, origin, argument="x")
 
 
+def stored(call: Call) -> Split:
+    """α = the values that a sparse graph holds: a product with it reads them, messages do not."""
+    values = call.entries[2]
+    assert values is not None
+    states = _states(call)
+    rule = "α = the sparse graph's own value, h = the source's vector"
+    return Split(values.to(states.dtype), states, rule, "the sparse graph's values", argument="x")
+
+
 def matrix(call: Call) -> Split:
     """A product A h: α = the entry of A, h = the row of the other operand."""
     values = call.entries[2]

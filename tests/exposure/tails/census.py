@@ -69,6 +69,11 @@ def plain(kind: Callable[..., nn.Module], *args: Any, **more: Any) -> Callable[[
     return lambda data: kind(*args, **more)
 
 
+def rows_of_graph(data: Data) -> nn.Module:
+    data.adj = adjacency(data)
+    return c.AdjacencyRows(NODES)
+
+
 def sequential(data: Data) -> nn.Module:
     return pyg.Sequential(
         "x, edge_index",
@@ -93,12 +98,12 @@ def hetero(data: Data) -> nn.Module:
 
 
 STYLES: dict[str, Style] = {
-    "PNA, mean and sum": Style(pna(["mean", "sum"]), "one convolution for each aggregator"),
-    "PNA with max and std": Style(pna(["mean", "max", "std"]), "max and std are no weighted sums"),
-    "SAGE with mean and sum": Style(several("mean", "sum"), "convolution for each aggregator"),
-    "SAGE with mean and max": Style(several("mean", "max"), "max is no weighted sum"),
+    "PNA, mean and sum": Style(pna(["mean", "sum"]), AFFINE),
+    "PNA with max and std": Style(pna(["mean", "max", "std"]), AFFINE),
+    "SAGE with mean and sum": Style(several("mean", "sum"), AFFINE),
+    "SAGE with mean and max": Style(several("mean", "max"), AFFINE),
     "mean and sum, one convolution each": Style(plain(c.Sides), TAILED),
-    "SAGE with softmax aggregation": Style(plain(c.Two, pyg.SAGEConv, aggr="softmax"), "softmax"),
+    "SAGE with softmax aggregation": Style(plain(c.Two, pyg.SAGEConv, aggr="softmax"), AFFINE),
     "SAGE with median": Style(plain(c.Two, pyg.SAGEConv, aggr="median"), "median"),
     "F.layer_norm": Style(plain(c.Functional), TAILED),
     "einsum experts": Style(plain(c.Einsum), TAILED),
@@ -166,7 +171,7 @@ STYLES: dict[str, Style] = {
     "GATConv with edge features": Style(
         lambda data: c.EdgeFeatures(pyg.GATConv(WIDTH, WIDTH, edge_dim=3)), TAILED
     ),
-    "GENConv": Style(lambda data: c.EdgeFeatures(pyg.GENConv(WIDTH, WIDTH, edge_dim=3)), "softmax"),
+    "GENConv": Style(lambda data: c.EdgeFeatures(pyg.GENConv(WIDTH, WIDTH, edge_dim=3)), TAILED),
     "edge network": Style(plain(c.EdgeNetwork), TAILED),
     "Sequential of PyG": Style(sequential, TAILED),
     "DataParallel": Style(lambda data: nn.DataParallel(c.Functional()), TAILED),
@@ -174,6 +179,17 @@ STYLES: dict[str, Style] = {
         lambda data: torch.jit.script(nn.Sequential(nn.Linear(6, 4))), "TorchScript"
     ),
     "torch.compile": Style(lambda data: torch.compile(c.Functional()), "_orig_mod"),
+    "a pair unpacked, logits beside their log_softmax": Style(plain(c.Unpacked), AFFINE),
+    "hops detached in place": Style(lambda data: c.Detached(adjacency(data)), TAILED),
+    "linear layer on adjacency rows": Style(rows_of_graph, TAILED),
+    "EGConv": Style(plain(c.Two, pyg.EGConv, num_heads=2, num_bases=2), AFFINE),
+    "EGConv with several aggregators": Style(
+        plain(c.Two, pyg.EGConv, num_heads=2, aggregators=["sum", "mean", "max"]), AFFINE
+    ),
+    "loop over nodes": Style(plain(c.Unseen, "loop"), "cannot be watched"),
+    "MultiheadAttention with the graph as mask": Style(
+        plain(c.Unseen, "attention"), "cannot be watched"
+    ),
     "HeteroConv": Style(hetero, "node types"),
     "half precision": Style(lambda data: c.Half().half(), "convert it with model.float()"),
     "bfloat16": Style(lambda data: c.Half().bfloat16(), "convert it with model.float()"),

@@ -327,6 +327,63 @@ class AttentionBefore(NodeAttention):
         return self.lin(self.conv2(mixed[0] + x[0], edge_index))
 
 
+class Unpacked(Two):
+    """Features and edges come as a pair, logits go beside their log_softmax."""
+
+    def forward(self, data: Any) -> Any:
+        x, edge_index = data
+        z = self.lin(self.conv2(self.conv1(x, edge_index).relu(), edge_index))
+        return z, z.log_softmax(dim=-1)
+
+
+class Detached(nn.Module):
+    """Hops that are cut off from the gradient in place, as random propagation writes them."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("adj", matrix)
+        self.lin1, self.lin2 = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, total = x * 0.5, x * 0.5
+        for _ in range(2):
+            x = torch.spmm(self.adj, x).detach_()
+            total.add_(x)
+        return self.lin2(self.lin1(total.div_(3).detach_()).relu())
+
+
+class AdjacencyRows(nn.Module):
+    """A linear layer on the rows of the graph itself, beside one on features."""
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__()
+        self.rows, self.own = nn.Linear(nodes, WIDTH), nn.Linear(FEATURES, WIDTH)
+        self.lin = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        return self.lin((self.rows(adj) + self.own(x)).relu())
+
+
+class Unseen(Two):
+    """The last layer mixes nodes where nobody can watch."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.attention = how, nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+        self.enter = nn.Linear(FEATURES, WIDTH)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enter(x)
+        if self.how == "loop":
+            source, target = edge_index
+            heard = [x[source[target == node]].sum(0) for node in range(len(x))]
+            return self.lin(torch.stack(heard))
+        hidden = torch.ones(len(x), len(x), dtype=torch.bool).fill_diagonal_(False)
+        hidden[edge_index[1], edge_index[0]] = False
+        mixed, _ = self.attention(x[None], x[None], x[None], attn_mask=hidden)
+        return self.lin(mixed[0])
+
+
 class EdgeFeatures(nn.Module):
     """Messages that hear the edge's features, then an activation."""
 

@@ -1,0 +1,184 @@
+"""Aggregates that are no plain sum or mean: what messages add is reweighted, the rest held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from test_spellings import NODES, graph, reweighted
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+from torch_geometric.utils import scatter, softmax
+
+from gnn_repair import SetTranslation, repaired
+from gnn_repair.budget import Budget
+from gnn_repair.exposure import Exposure, expose
+from gnn_repair.exposure.tails.tailed import TailedExposure
+
+WIDTH, CLASSES = 6, 4
+
+
+class OwnMean(pyg.MessagePassing):
+    """A mean that the convolution takes itself, as course notebooks write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.sent = nn.Linear(5, CLASSES), nn.Linear(5, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.own(x) + self.sent(self.propagate(edge_index, x=(x, x)))
+
+    def message(self, x_j: Tensor) -> Tensor:
+        return x_j
+
+    def aggregate(self, inputs: Tensor, index: Tensor, dim_size: int | None = None) -> Tensor:
+        return scatter(inputs, index, dim=self.node_dim, dim_size=dim_size, reduce="mean")
+
+
+def pna(aggregators: Sequence[str]) -> pyg.PNAConv:
+    degrees = torch.bincount(torch.bincount(graph().edge_index[1], minlength=NODES))
+    scalers = ["identity", "amplification", "attenuation"]
+    return pyg.PNAConv(5, CLASSES, list(aggregators), scalers, deg=degrees)
+
+
+LINEAR: dict[str, Callable[[], nn.Module]] = {
+    "PNA, mean and sum": lambda: pna(["mean", "sum"]),
+    "SAGE, mean and sum": lambda: pyg.SAGEConv(5, CLASSES, aggr=["mean", "sum"]),
+    "an aggregate of its own": OwnMean,
+    "EGConv": lambda: pyg.EGConv(5, CLASSES, num_heads=2, num_bases=2),
+}
+
+
+def run_with(model: Any, data: Any, ratio: Tensor) -> Tensor:
+    """The model run with each message multiplied by its ratio [N, N]."""
+    edges: list[Tensor] = []
+    handles = [
+        model.register_propagate_forward_pre_hook(lambda _, given: edges.append(given[0])),
+        model.register_message_forward_hook(
+            lambda _, given, out: (
+                out * ratio[edges[-1][1], edges[-1][0]].view(-1, *[1] * (out.dim() - 1))
+            )
+        ),
+    ]
+    try:
+        with torch.no_grad():
+            out: Tensor = model(data.x, data.edge_index)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return out
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_aggregates_are_the_model_run_on_reweighted_messages(name: str) -> None:
+    torch.manual_seed(1)
+    model, data = LINEAR[name]().double().eval(), graph()
+    exposure = expose(model, data)
+    assert isinstance(exposure, Exposure) and len(exposure.groups) == 1
+    assert "what a message adds" in exposure.groups[0].rule and "held" not in str(exposure)
+    lam, ratio = reweighted(exposure)
+    truth = run_with(model, data, ratio[0])
+    torch.testing.assert_close(exposure.logits(lam.unsqueeze(0))[0], truth, rtol=1e-9, atol=1e-9)
+    assert float((truth - exposure.frozen_logits[0]).abs().max()) > 1e-3
+
+
+def test_what_is_no_sum_is_held_as_the_model_has_it() -> None:
+    torch.manual_seed(1)
+    model = pyg.SAGEConv(5, CLASSES, aggr=["mean", "max", "sum"]).double()
+    data = graph()
+    exposure = expose(model, data)
+    assert isinstance(exposure, Exposure)
+    assert "max is no weighted sum and is held" in str(exposure)
+    lam, ratio = reweighted(exposure)
+    source, target = data.edge_index
+    sent = data.x[source] * ratio[0, target, source].unsqueeze(1)
+    parts = [
+        scatter(rows, target, 0, NODES, reduce=how)
+        for rows, how in ((sent, "mean"), (data.x[source], "max"), (sent, "sum"))
+    ]
+    with torch.no_grad():
+        truth = model.lin_l(torch.cat(parts, dim=1)) + model.lin_r(data.x)
+    torch.testing.assert_close(exposure.logits(lam.unsqueeze(0))[0], truth, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("heat", [1.0, 0.4])
+def test_weights_of_a_softmax_aggregator_are_held(heat: float) -> None:
+    torch.manual_seed(1)
+    aggregator = pyg.aggr.SoftmaxAggregation(t=heat, learn=heat != 1.0)
+    model, data = pyg.SAGEConv(5, CLASSES, aggr=aggregator).double(), graph()
+    exposure = expose(model, data)
+    assert isinstance(exposure, Exposure) and "softmax weights, which are held" in str(exposure)
+    lam, ratio = reweighted(exposure)
+    source, target = data.edge_index
+    weights = softmax(data.x[source] * float(aggregator.t), target, num_nodes=NODES)
+    sent = weights * data.x[source] * ratio[0, target, source].unsqueeze(1)
+    with torch.no_grad():
+        mixed = scatter(sent, target, 0, NODES, reduce="sum")
+        truth = model.lin_l(mixed) + model.lin_r(data.x)
+    torch.testing.assert_close(exposure.logits(lam.unsqueeze(0))[0], truth, rtol=1e-9, atol=1e-9)
+
+
+def test_a_tail_after_held_parts_is_replayed_with_them() -> None:
+    torch.manual_seed(1)
+    conv = pna(["mean", "max", "std"])
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.lin = conv, nn.Linear(CLASSES, CLASSES)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.lin(self.conv(x, edge_index).relu())
+
+    data = graph()
+    exposure = expose(Model().double(), data)
+    assert isinstance(exposure, TailedExposure)
+    assert "max and std are no weighted sums and are held" in str(exposure)
+    draw = torch.rand(1, exposure.num_terms, generator=torch.Generator().manual_seed(3)).double()
+    lengths = exposure.segments.diff()
+    scale = (exposure.mass / exposure.masses(draw).clamp(min=1e-300)).view(-1)
+    lam = draw[0] * torch.repeat_interleave(scale, lengths)
+    torch.testing.assert_close(
+        exposure.replay(lam), exposure.logits(lam.unsqueeze(0))[0], rtol=1e-9, atol=1e-9
+    )
+    assert float((exposure.replay(lam) - exposure.frozen_logits[0]).abs().max()) > 1e-4
+
+
+def test_a_repair_of_it_is_served() -> None:
+    torch.manual_seed(1)
+    model, data = pyg.SAGEConv(5, CLASSES, aggr=["mean", "max"]), graph()
+    data.x, data.y = data.x.float(), torch.arange(NODES) % CLASSES
+    mask = torch.arange(NODES) % 2 == 0
+    exposure = expose(model, data)
+    budget = Budget(epochs=3, patience=3, learning_rate=0.01, weight_decay=0.0)
+    fitted = SetTranslation(budget=budget).fit(exposure, data.y, mask, ~mask)
+    served = repaired(model, fitted)(data.x, data.edge_index)
+    assert torch.equal(served.argmax(1), fitted.predict(exposure)[0])
+
+
+class Multiplying(pyg.SAGEConv):
+    """A class of its own: PyG shares what it compiles for one among all convolutions of a class,
+    and one with several aggregators cannot multiply."""
+
+
+def test_values_of_a_sparse_graph_are_weights_where_it_is_multiplied_with() -> None:
+    torch.manual_seed(1)
+    model, data = Multiplying(5, CLASSES).double(), graph()
+    weights = torch.rand(data.edge_index.shape[1], generator=torch.Generator().manual_seed(2)) + 0.5
+    shape = (NODES, NODES)
+    adj = torch.sparse_coo_tensor(data.edge_index.flip(0), weights.double(), shape).coalesce()
+    exposure = expose(model, {"x": data.x, "adj_t": adj.to_sparse_csr()}, forward=_by_matrix)
+    assert isinstance(exposure, Exposure)
+    count = (adj.to_dense() != 0).sum(1, keepdim=True).clamp(min=1)
+    dense = adj.to_dense() / count
+    owner = torch.repeat_interleave(torch.arange(NODES), exposure.segments.diff())
+    source = exposure.sources[exposure.rows.long()].long()
+    torch.testing.assert_close(exposure.coefficients[0], dense[owner, source])
+    assert "sparse graph's own value" in str(exposure)
+
+
+def _by_matrix(model: Any, data: Any) -> Tensor:
+    out: Tensor = model(data["x"], data["adj_t"])
+    return out
