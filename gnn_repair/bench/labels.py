@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gnn_repair.exposure import Exposure, Group
-from gnn_repair.exposure.value import mixture_of
+from gnn_repair.exposure.terms import mixture_of
 from gnn_repair.kernels import Pattern
 from gnn_repair.oracle import solve_labels, solve_oracle
 from gnn_repair.oracle.tables import Floats

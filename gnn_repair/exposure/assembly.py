@@ -14,7 +14,8 @@ from gnn_repair.exposure.mixtures import Context, Mixture
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.probes import Tail
 from gnn_repair.exposure.sites import Site
-from gnn_repair.exposure.value import Exposure, mixture_of
+from gnn_repair.exposure.terms import mixture_of
+from gnn_repair.exposure.value import Exposure
 from gnn_repair.kernels import Pattern
 
 CHUNK = 1 << 18

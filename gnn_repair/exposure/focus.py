@@ -12,7 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gnn_repair.exposure.value import Exposure, cut_terms
+from gnn_repair.exposure.terms import cut_terms
+from gnn_repair.exposure.value import Exposure
 
 
 class Focus(NamedTuple):

@@ -25,8 +25,9 @@ from gnn_repair.exposure.checks import check_exposure
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.saving import read_pieces, write_pieces
 from gnn_repair.exposure.slices import slices
+from gnn_repair.exposure.terms import cut_terms, mixture_of
 from gnn_repair.files import contents_of
-from gnn_repair.kernels import Pattern, mix
+from gnn_repair.kernels import Pattern
 from gnn_repair.notebook import shown
 
 if TYPE_CHECKING:
@@ -49,20 +50,6 @@ BY_MEMBER = (
     "embedding",
 )
 """Fields with a leading member axis."""
-
-
-def mixture_of(terms: Pattern, coefficients: Tensor, contributions: Tensor) -> Tensor:
-    """Σ λ ℓ of every recipient, [S, n, C].
-
-    Args:
-        terms: recipients × rows of the table.
-        coefficients: λ, [S or 1, T].
-        contributions: ℓ, the table [S, R, C].
-    """
-    members, rows, classes = contributions.shape
-    table = contributions.transpose(0, 1).reshape(rows, members * classes)
-    mixed = mix(terms, coefficients.to(table.dtype).t().contiguous(), table)
-    return mixed.view(-1, members, classes).transpose(0, 1)
 
 
 @dataclass(frozen=True)
@@ -359,14 +346,3 @@ class Exposure:
         from gnn_repair.exposure.description import one_line
 
         return one_line(self)
-
-
-def cut_terms(segments: Tensor, groups: int, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Segments and term numbers of the recipients at ``positions``."""
-    index = (positions.unsqueeze(1) * groups + torch.arange(groups, device=positions.device)).view(
-        -1
-    )
-    lengths = segments.diff()[index]
-    cut = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    shift = torch.repeat_interleave(segments[index] - cut[:-1], lengths)
-    return cut, torch.arange(int(cut[-1]), device=cut.device) + shift

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure import Exposed, Exposure, TailedExposure
-from gnn_repair.exposure.value import mixture_of
+from gnn_repair.exposure.terms import mixture_of
 from gnn_repair.kernels import Pattern
 
 CHUNK = 1 << 22

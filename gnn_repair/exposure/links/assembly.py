@@ -12,7 +12,8 @@ from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.tails.opaque import Opaque
 from gnn_repair.exposure.tails.operations import Operation, TailGraph
 from gnn_repair.exposure.tails.tailed import TailedExposure
-from gnn_repair.exposure.value import Exposure, cut_terms
+from gnn_repair.exposure.terms import cut_terms
+from gnn_repair.exposure.value import Exposure
 
 
 def link_mixture(nodes: Exposure, ends: Tensor) -> tuple[Exposure, Tensor]:

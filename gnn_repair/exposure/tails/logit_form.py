@@ -25,7 +25,8 @@ from gnn_repair.exposure.tails.operations import (
     TailGraph,
 )
 from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
-from gnn_repair.exposure.value import Exposure, mixture_of
+from gnn_repair.exposure.terms import mixture_of
+from gnn_repair.exposure.value import Exposure
 from gnn_repair.kernels import Pattern
 
 AFFINE = (Affine, Scale, Select, Add, Concatenate, Constant)

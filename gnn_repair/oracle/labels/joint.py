@@ -18,8 +18,9 @@ from gnn_repair.exposure.arguments import nodes_for
 from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.exposure.tails.operations import Affine, Scale, TailGraph
 from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
+from gnn_repair.exposure.terms import cut_terms
 from gnn_repair.exposure.truths import truths_for
-from gnn_repair.exposure.value import Exposure, cut_terms
+from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.tables import check_number
 
 
