@@ -19,6 +19,7 @@ from gnn_repair.exposure.sites import (
     Call,
     Placement,
     Site,
+    hooked,
     in_blocks,
     inputs_of,
     merged_heads,
@@ -26,7 +27,6 @@ from gnn_repair.exposure.sites import (
     placed_into,
     plain_propagate,
     repeated_into,
-    unfused,
 )
 
 
@@ -256,7 +256,7 @@ class Watch:
         run = partial(plain_propagate(conv), edge_index, size=size, **arguments)
         if site in self._messages:
             blocks = self._messages[site]
-            return self._hooked(
+            return hooked(
                 conv, "message", run, lambda out: out_of_blocks(blocks, out.shape, conv.node_dim)
             )
         if site in self._replaced:
@@ -316,7 +316,7 @@ class Watch:
             blocks = fill(blocks, *self._whole[site])
         value = out_of_blocks(blocks, self._shapes[site], conv.node_dim)
         plain = type(conv).update is MessagePassing.update
-        return value if plain else self._hooked(conv, "aggregate", run, lambda _: value)
+        return value if plain else hooked(conv, "aggregate", run, lambda _: value)
 
     def _record(
         self, site: Site, conv: Any, edge_index: Any, size: Any, arguments: dict[str, Any]
@@ -325,12 +325,12 @@ class Watch:
         aggregates: list[Tensor] = []
         sent: list[Tensor] = []
         if conv._message_forward_hooks:  # which may need what the model sets for this run alone
-            run = partial(self._hooked, conv, "message", run, sent.append)
+            run = partial(hooked, conv, "message", run, sent.append)
         if type(conv).update is MessagePassing.update:
             aggregates.append(run())
             out = aggregates[0]
         else:
-            out = self._hooked(conv, "aggregate", run, aggregates.append)
+            out = hooked(conv, "aggregate", run, aggregates.append)
         _, invocation, given, graph = next(
             (entry for entry in reversed(self._open) if entry[0] == site.name),
             (site.name, 0, None, None),
@@ -345,15 +345,3 @@ class Watch:
         self._note(site, value, conv.node_dim, merged_heads(conv))
         self._trace.calls.append(self._placed(call))
         return out
-
-    @staticmethod
-    def _hooked(
-        conv: Any, stage: str, run: Callable[[], Tensor], change: Callable[[Tensor], Tensor | None]
-    ) -> Tensor:
-        register = getattr(conv, f"register_{stage}_forward_hook")
-        with unfused(conv):
-            handle = register(lambda *it: change(it[-1]))
-            try:
-                return run()
-            finally:
-                handle.remove()

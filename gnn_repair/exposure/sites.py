@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -264,3 +264,16 @@ def _equal(left: Any, right: Any, senders: bool) -> bool:
     if not isinstance(left, Tensor) or left.layout != torch.strided:
         return True
     return isinstance(right, Tensor) and torch.equal(left, right)
+
+
+def hooked(
+    conv: Any, stage: str, run: Callable[[], Tensor], change: Callable[[Tensor], Tensor | None]
+) -> Tensor:
+    """What ``run`` gives while ``change`` sees (and may replace) what a stage of ``conv`` gave."""
+    register = getattr(conv, f"register_{stage}_forward_hook")
+    with unfused(conv):
+        handle = register(lambda *it: change(it[-1]))
+        try:
+            return run()
+        finally:
+            handle.remove()

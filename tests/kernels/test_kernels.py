@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from device_places import DEVICES
 
 from gnn_repair.errors import InputError
 from gnn_repair.kernels import (
@@ -16,17 +17,6 @@ from gnn_repair.kernels import (
     spread,
 )
 from gnn_repair.kernels.aggregate import plain
-
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-        ],
-    ),
-]
 
 
 def random_pattern(rows: int = 40, columns: int = 30, entries: int = 300) -> Pattern:

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from device_places import DEVICES
 
 from gnn_repair.kernels.products import SharedRows, picked_product, product, read_product
 from gnn_repair.kernels.sets import ReadRows
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-        ],
-    ),
-]
 MEMBERS, ROWS, WIDTH, OWN, CHANNELS = 3, 301, 77, 5, 40
 
 

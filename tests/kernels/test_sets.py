@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from device_places import DEVICES
 
 from gnn_repair.errors import InputError
 from gnn_repair.kernels.dropout import drop_rows, drop_rows_plainly, kept
 from gnn_repair.kernels.sets import Dropout, Layer, TermSets, compare, no_dropout, plain, pool, tilt
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-        ],
-    ),
-]
 N, P, R, S, H, C = 9, 7, 11, 3, 40, 4
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from device_places import DEVICES
 from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.budget import Budget
@@ -14,17 +15,6 @@ from gnn_repair.repair import Reweighting, SetTranslation
 from gnn_repair.repair import message_table as tables
 from gnn_repair.repair.inputs import repair_inputs
 from gnn_repair.repair.message_table import MessageTable, expected_terms, whole_tables
-
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-        ],
-    ),
-]
 
 
 def read_one_by_one(sets, targets):
