@@ -152,6 +152,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "silu": lambda x, _: functional.silu(x),
     "tanh": lambda x, _: x.tanh(),
     "sigmoid": lambda x, _: x.sigmoid(),
+    "softplus": lambda x, _: torch.logaddexp(x, torch.zeros_like(x)),
+    "square": lambda x, _: x.square(),
+    "sqrt": lambda x, _: x.sqrt(),
+    "exp": lambda x, _: x.exp(),
+    "log": lambda x, _: x.log(),
+    "reciprocal": lambda x, _: x.reciprocal(),
 }
 """Elementwise functions of x and a parameter (slope of leaky ReLU and PReLU, α of ELU)."""
 

@@ -56,6 +56,8 @@ class Base:
     """[n, D]: the largest."""
     size: Floats
     """[n, D]: |o| + Σ_g m_g max |h|, which no sum that makes up x exceeds."""
+    slack: Floats
+    """[n, D]: what x may be off by."""
 
     @property
     def graph(self) -> TailGraph:
@@ -94,7 +96,8 @@ def base_of(exposure: TailedExposure, position: Integers | None = None) -> Base:
         ends[chosen], mass[chosen], rows, messages, sums
     )
     size += magnitude
-    slack = ROUNDING * messages.shape[1] * size
+    longest = max(messages.shape[1], aggregate.contributions.shape[2]) + aggregate.num_groups
+    slack = ROUNDING * longest * size
     return Base(
         lowered=lowered,
         num_classes=exposure.frozen_logits.shape[2],
@@ -109,6 +112,7 @@ def base_of(exposure: TailedExposure, position: Integers | None = None) -> Base:
         low=low + offset - slack,
         high=high + offset + slack,
         size=size,
+        slack=slack,
     )
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.tails.operations import Operation
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.lowering import Lowered, lower
 from gnn_repair.oracle.tails.proofs import Proofs
-from gnn_repair.oracle.tails.recomputation import Recomputation
+from gnn_repair.oracle.tails.recomputation import Recomputation, Signs
 from gnn_repair.oracle.tails.recomputed_cases import CoveredCase, Node, part_of
 from gnn_repair.oracle.tails.replaying import on_cpu
 from gnn_repair.oracle.tails.solution import TailSolution
@@ -26,6 +29,8 @@ logit: certificates allow for rounding themselves, so this covers only what is s
 PRECISION = 1e-3
 """How far the model, run in its own precision, may be from its tail, relative to the largest logit:
 far above float32, far below a wrong tail."""
+TOGETHER = 1 << 21
+"""Numbers of coefficients that parts of nodes bounded side by side may have (16 MB)."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,11 @@ def verify(solution: TailSolution, exposure: TailedExposure) -> TailVerification
         rewritten=judge.rewritten(),
         replayed=exposure.replay is not None,
     )
+
+
+def proved_bounds(solution: TailSolution, exposure: TailedExposure) -> Floats:
+    """[L]: what the proofs prove of each question when they are recomputed."""
+    return _Judge(solution, exposure).recomputed()
 
 
 def _check_match(solution: TailSolution, exposure: TailedExposure) -> None:
@@ -175,45 +185,34 @@ class _Judge:
 
     def bounds(self) -> tuple[float, int, float]:
         """How far bounds are exceeded, how many *cannot* are unproved, and wrong signs."""
-        solution, lowered = self.solution, lower(self.exposure.tail)
-        excess, unproved, wrong = 0.0, 0, 0.0
-        for i in range(len(solution)):
-            if not np.isfinite(solution.bound[i]):
-                unproved += int(solution.verdict[i] == "cannot")
-                continue
-            cases = cases_of(solution.proofs, i)
-            for case in cases:
+        solution, wrong = self.solution, 0.0
+        for i in np.flatnonzero(np.isfinite(solution.bound)):
+            for case in cases_of(solution.proofs, int(i)):
                 own = float(case.weights[solution.target[i]])
                 least = min([0.0, float(case.weights.min()), *(beta for *_, beta in case.splits)])
                 total = abs(float(case.weights.sum()) - 1)
                 wrong = max(wrong, -least, total, abs(own))
-            found = self._bound(lowered, i, cases)
-            excess = max(excess, (found - float(solution.bound[i])) / self.scale)
-            claimed = solution.verdict[i] == "cannot"
-            unproved += int(claimed and not (found <= WINS and solution.bound[i] <= WINS))
-        return max(excess, 0.0), unproved, wrong
+        found = self.recomputed()
+        stated = np.isfinite(solution.bound)
+        excess = (found[stated] - solution.bound[stated]).max(initial=0.0) / self.scale
+        proved = stated & (found <= WINS) & (solution.bound <= WINS)
+        return float(excess), int(((solution.verdict == "cannot") & ~proved).sum()), wrong
 
-    def _bound(self, lowered: Lowered, i: int, cases: list[CoveredCase]) -> float:
-        """What the cases of question i prove; infinite unless they cover everything."""
-        if lowered.reason or not cases or not covers(cases):
-            return np.inf  # of a tail that nothing is known of, or of part of λ only
-        node, target = self._node(int(self.solution.recipient[i])), int(self.solution.target[i])
-        found, classes = -np.inf, self.exposure.frozen_logits.shape[2]
-        for case in cases:
-            part = part_of(node, case.halvings)
-            if part is None:
-                return np.inf
-            work = Recomputation(lowered, part, case)
-            raw = work.bound(target)
-            if lowered.scale is not None:
-                low, high = (float(end[0]) for end in work.roots[lowered.scale - 1])
-                raw = raw / low if raw > 0 else raw / high
-            if lowered.squashed:
-                raw = np.tanh(raw / 2) if raw > 0 else np.expm1(raw) / classes
-            found = max(found, raw)
+    def recomputed(self) -> Floats:
+        """[L]: what the cases prove; infinite where they leave out a λ, or nothing is stated."""
+        lowered, parts = lower(self.exposure.tail), _Parts(self)
+        found = np.full(len(self.solution), np.inf)
+        for i in np.flatnonzero(np.isfinite(self.solution.bound)):
+            cases = cases_of(self.solution.proofs, int(i))
+            if not lowered.reason and cases and covers(cases) and parts.add(int(i), cases):
+                found[i] = -np.inf
+        width = max([lowered.graph.width, *(_widest(op) for op in lowered.graph.operations)])
+        for i, bound in parts.bounds(lowered, max(1, TOGETHER // (2 * width * width))):
+            found[i] = max(found[i], bound)
         return found
 
-    def _node(self, position: int) -> Node:
+    def node(self, position: int) -> Node:
+        """One recipient's mixture."""
         aggregate, groups = self.exposure.aggregate, []
         for g in range(self.groups):
             low, high = self.segments[position * self.groups + g : position * self.groups + g + 2]
@@ -247,6 +246,56 @@ class _Judge:
             size = float(wanted.abs().max().clamp(min=1.0))
             off = max(off, float((logits - wanted).abs().max()) / size)
         return off
+
+
+class _Parts:
+    """Which parts of which nodes the cases are about: intervals are computed once a part."""
+
+    def __init__(self, judge: _Judge) -> None:
+        self.judge = judge
+        self.nodes: dict[int, Node] = {}
+        self.parts: dict[Any, tuple[Node, Signs]] = {}
+        self.asked: dict[Any, list[tuple[int, CoveredCase]]] = {}
+
+    def add(self, i: int, cases: list[CoveredCase]) -> bool:
+        """Take in the cases of question i; False where one of them halves what is no edge."""
+        position = int(self.judge.solution.recipient[i])
+        if position not in self.nodes:
+            self.nodes[position] = self.judge.node(position)
+        for case in cases:
+            signs = tuple(sorted(split[:3] for split in case.splits))
+            key = (position, signs, case.halvings)
+            if key not in self.parts:
+                part = part_of(self.nodes[position], case.halvings)
+                if part is None:
+                    return False
+                self.parts[key] = (part, signs)
+            self.asked.setdefault(key, []).append((i, case))
+        return True
+
+    def bounds(self, lowered: Lowered, together: int) -> Iterator[tuple[int, float]]:
+        """Questions and what one of their cases proves."""
+        keys, classes = list(self.asked), self.judge.exposure.frozen_logits.shape[2]
+        for first in range(0, len(keys), together):
+            chosen = keys[first : first + together]
+            nodes, signs = zip(*(self.parts[key] for key in chosen), strict=True)
+            asked = [(b, *one) for b, key in enumerate(chosen) for one in self.asked[key]]
+            at = np.array([b for b, *_ in asked])
+            target = self.judge.solution.target[[i for _, i, _ in asked]]
+            with np.errstate(all="ignore"):  # what overflows proves nothing, and is found to
+                work = Recomputation(lowered, nodes, signs)
+                raw = work.bounds(at, [case for *_, case in asked], target)
+                if lowered.scale is not None:
+                    low, high = (end[at, 0] for end in work.roots[lowered.scale - 1])
+                    raw = np.where(raw > 0, raw / low, raw / high)
+            if lowered.squashed:
+                lost = np.expm1(np.minimum(raw, 0.0)) / classes
+                raw = np.where(raw > 0, np.tanh(raw / 2), lost)
+            yield from ((i, float(bound)) for (_, i, _), bound in zip(asked, raw, strict=True))
+
+
+def _widest(operation: Operation) -> int:
+    return max((tensor.shape[-1] for _, tensor in operation.constants() if tensor.dim()), default=1)
 
 
 def cases_of(proofs: Proofs, i: int) -> list[CoveredCase]:

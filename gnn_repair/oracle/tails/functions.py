@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.tails.operations import ACTIVATIONS, Activation, Operation
-from gnn_repair.oracle.tails.lowering import Smooth
 
 Pointwise = Callable[[Tensor, Tensor], Tensor]
 BISECTIONS = 42
@@ -31,14 +30,30 @@ class Function:
     """f′(y); one of the two at a kink."""
     touching: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
     """All y with f′(y) = s, kinks included, given s and the parameter; elsewhere any number."""
+    least: float = -math.inf
+    """What f never falls below, however its values are rounded."""
+    most: float = math.inf
+    """What it never exceeds."""
+    turn: tuple[float, float] | None = None
+    """Where f attains ``least`` inside its domain, between these two; None where it is monotone."""
+    steep: bool = False
+    """Whether slopes are unbounded, and values good to a relative error. Slopes of the others stay
+    below 2 (or |α|), their values are good to 1e-16 of 1 + |y|."""
 
 
 def function_of(operation: Operation) -> tuple[Function, Tensor]:
     """The function of an elementwise operation, and its parameter."""
-    if isinstance(operation, Activation):
-        return FUNCTIONS[operation.name], operation.parameter
-    assert isinstance(operation, Smooth)
-    return FUNCTIONS[operation.name], torch.zeros((), dtype=torch.float64)
+    assert isinstance(operation, Activation)
+    return FUNCTIONS[operation.name], operation.parameter
+
+
+def defined(name: str, low: Tensor, high: Tensor) -> Tensor:
+    """Whether an elementwise function has a value on all of [low, high]: no pole, no gap."""
+    if name == "reciprocal":
+        return (low > 0) | (high < 0)
+    if name in ("log", "sqrt"):
+        return low > 0 if name == "log" else low >= 0
+    return torch.ones_like(low, dtype=torch.bool)
 
 
 def _kink(slope: Tensor, _: Tensor) -> tuple[Tensor, ...]:
@@ -103,36 +118,66 @@ def _positive(y: Tensor) -> Tensor:
     return y.clamp(min=1e-300)
 
 
+def _softplus(slope: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+    return (torch.logit(slope.clamp(1e-300, 1.0 - 1e-16)),)
+
+
+def _reciprocal(slope: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+    point = _positive(-slope).rsqrt()
+    return (point, -point)
+
+
 FUNCTIONS = {
-    "relu": Function(ACTIVATIONS["relu"], lambda y, _: (y > 0).double(), _kink),
+    "relu": Function(ACTIVATIONS["relu"], lambda y, _: (y > 0).double(), _kink, 0.0),
     "elu": Function(
         ACTIVATIONS["elu"],
         lambda y, alpha: torch.where(y > 0, torch.ones_like(y), alpha * y.clamp(max=0).exp()),
         _elu,
     ),
-    "tanh": Function(ACTIVATIONS["tanh"], lambda y, _: 1 - y.tanh() ** 2, _tanh),
+    "tanh": Function(ACTIVATIONS["tanh"], lambda y, _: 1 - y.tanh() ** 2, _tanh, -1.0, 1.0),
     "sigmoid": Function(
-        ACTIVATIONS["sigmoid"], lambda y, _: y.sigmoid() * (1 - y.sigmoid()), _sigmoid
+        ACTIVATIONS["sigmoid"], lambda y, _: y.sigmoid() * (1 - y.sigmoid()), _sigmoid, 0.0, 1.0
     ),
-    # The turns are the zeros of f″: ±√2 for GELU, and found numerically for the other two.
+    # _by_bisection's turns are the zeros of f″: ±√2 for GELU, found numerically for the other two;
+    # smallest values are rounded down.
     "gelu": Function(
-        ACTIVATIONS["gelu"], _gelu_slope, _by_bisection(_gelu_slope, (-(2**0.5), 2**0.5))
+        ACTIVATIONS["gelu"],
+        _gelu_slope,
+        _by_bisection(_gelu_slope, (-(2**0.5), 2**0.5)),
+        -0.1700,
+        turn=(-0.7618, -0.7418),
     ),
     "gelu_tanh": Function(
         ACTIVATIONS["gelu_tanh"],
         _gelu_tanh_slope,
         _by_bisection(_gelu_tanh_slope, (-1.4185040087908284, 1.4185040087908284)),
+        -0.1701,
+        turn=(-0.7625, -0.7425),
     ),
     "silu": Function(
         ACTIVATIONS["silu"],
         _silu_slope,
         _by_bisection(_silu_slope, (-2.3993572805154677, 2.3993572805154677)),
+        -0.2785,
+        turn=(-1.2885, -1.2685),
     ),
-    "exp": Function(lambda y, _: y.exp(), lambda y, _: y.exp(), lambda s, _: (_positive(s).log(),)),
+    "softplus": Function(ACTIVATIONS["softplus"], lambda y, _: y.sigmoid(), _softplus, 0.0),
+    "square": Function(
+        ACTIVATIONS["square"], lambda y, _: 2 * y, lambda s, _: (s / 2,), 0.0, turn=(0.0, 0.0),
+        steep=True,
+    ),
+    "sqrt": Function(
+        ACTIVATIONS["sqrt"], lambda y, _: 0.5 * _positive(y).rsqrt(),
+        lambda s, _: (0.25 / s.clamp(min=1e-150).square(),), 0.0, steep=True,
+    ),
+    "exp": Function(
+        ACTIVATIONS["exp"], lambda y, _: y.exp(), lambda s, _: (_positive(s).log(),), 0.0,
+        steep=True,
+    ),
     "log": Function(
-        lambda y, _: y.log(), lambda y, _: 1 / y, lambda s, _: (1 / s.clamp(min=1e-300),)
+        ACTIVATIONS["log"], lambda y, _: 1 / y, lambda s, _: (1 / _positive(s),), steep=True
     ),
     "reciprocal": Function(
-        lambda y, _: 1 / y, lambda y, _: -1 / y**2, lambda s, _: (_positive(-s).rsqrt(),)
+        ACTIVATIONS["reciprocal"], lambda y, _: -1 / y**2, _reciprocal, steep=True
     ),
-}
+}  # fmt: skip

@@ -18,46 +18,50 @@ from gnn_repair.exposure.tails.operations import (
     Scale,
     Select,
 )
+from gnn_repair.oracle.tails.base import ROUNDING
 from gnn_repair.oracle.tails.functions import function_of
-from gnn_repair.oracle.tails.lines import Interval
-from gnn_repair.oracle.tails.lowering import Root, Smooth
-
-WIDER = 1e-12
-"""Intervals are widened by this, relative to what was summed: far above float64's rounding."""
-LEAST = {"gelu": -0.1700, "gelu_tanh": -0.1701, "silu": -0.2785}
-"""The smallest values of the functions that are not monotone, rounded down."""
-TURN = {"gelu": -0.7518, "gelu_tanh": -0.7525, "silu": -1.2785}
-"""About where they are attained."""
+from gnn_repair.oracle.tails.lines import ABSOLUTE, SAFETY, Interval
+from gnn_repair.oracle.tails.lowering import Root
 
 
 def keeps_channels(operation: Operation) -> bool:
     """Whether each channel depends on one input channel only, so that intervals stay exact."""
-    return isinstance(operation, Scale | Select | Concatenate | Constant | Activation | Smooth)
+    return isinstance(operation, Scale | Select | Concatenate | Constant | Activation)
 
 
 def _at(constant: Tensor, nodes: Tensor) -> Tensor:
     return constant.unsqueeze(0) if constant.dim() == 1 else constant[nodes]
 
 
-def _wide(low: Tensor, high: Tensor, size: Tensor) -> Interval:
-    return Interval(low - WIDER * size, high + WIDER * size)
+def _wide(low: Tensor, high: Tensor, below: Tensor, above: Tensor, terms: int) -> Interval:
+    """Rounded outwards: each end by what its own sum of ``terms`` magnitudes may be wrong by.
+
+    A sum of positive numbers stays positive, however large the other end is.
+    """
+    share = ROUNDING * (terms + 2)
+    return Interval(low - share * below, high + share * above)
 
 
 def _affine(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> Interval:
     assert isinstance(op, Affine)
     (x,), up, down = inputs, op.weight.clamp(min=0).t(), op.weight.clamp(max=0).t()
-    bias = _at(op.bias, nodes)
-    size = torch.maximum(x.low.abs(), x.high.abs()) @ (up - down) + bias.abs()
-    return _wide(x.low @ up + x.high @ down + bias, x.high @ up + x.low @ down + bias, size)
+    bias, least, most = _at(op.bias, nodes), x.low.abs(), x.high.abs()
+    return _wide(
+        x.low @ up + x.high @ down + bias,
+        x.high @ up + x.low @ down + bias,
+        least @ up - most @ down + bias.abs(),
+        most @ up - least @ down + bias.abs(),
+        op.weight.shape[1],
+    )
 
 
 def _scale(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> Interval:
     assert isinstance(op, Scale)
     (x,), factor, shift = inputs, _at(op.factor, nodes), _at(op.shift, nodes)
-    first, second = x.low * factor, x.high * factor
-    size = torch.maximum(first.abs(), second.abs()) + shift.abs()
-    low, high = torch.minimum(first, second) + shift, torch.maximum(first, second) + shift
-    return _wide(low, high, size)
+    ends = x.low * factor, x.high * factor
+    low, high = torch.minimum(*ends), torch.maximum(*ends)
+    size = shift.abs()
+    return _wide(low + shift, high + shift, low.abs() + size, high.abs() + size, 1)
 
 
 def _select(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> Interval:
@@ -73,12 +77,10 @@ def _constant(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> Inter
 
 def _add(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> Interval:
     assert isinstance(op, Add)
-    low = high = size = torch.zeros_like(inputs[0].low)
-    for factor, x in zip(op.factors, inputs, strict=True):
-        ends = (factor * x.low, factor * x.high)
-        low, high = low + torch.minimum(*ends), high + torch.maximum(*ends)
-        size = size + torch.maximum(ends[0].abs(), ends[1].abs())
-    return _wide(low, high, size)
+    ends = [(f * x.low, f * x.high) for f, x in zip(op.factors, inputs, strict=True)]
+    lows = torch.stack([torch.minimum(*pair) for pair in ends])
+    highs = torch.stack([torch.maximum(*pair) for pair in ends])
+    return _wide(lows.sum(0), highs.sum(0), lows.abs().sum(0), highs.abs().sum(0), len(ends))
 
 
 def _concatenate(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> Interval:
@@ -90,24 +92,29 @@ def _concatenate(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> In
 def _multiply(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> Interval:
     x, y = inputs
     corners = torch.stack([a * b for a in (x.low, x.high) for b in (y.low, y.high)])
-    return _wide(corners.amin(0), corners.amax(0), corners.abs().amax(0))
+    low, high = corners.amin(0), corners.amax(0)
+    return _wide(low, high, low.abs(), high.abs(), 1)
 
 
 def _pointwise(op: Operation, inputs: Sequence[Interval], nodes: Tensor) -> Interval:
     f, parameter = function_of(op)
-    (x,), name = inputs, getattr(op, "name", "")
-    ends = f.value(x.low, parameter), f.value(x.high, parameter)
-    low, high = torch.minimum(*ends), torch.maximum(*ends)
-    if name in LEAST:
-        inside = (x.low < TURN[name] + 0.01) & (x.high > TURN[name] - 0.01)
-        low = torch.where(inside, LEAST[name], low)
-    if name == "elu":  # the sign of α decides; between the ends lies 0 at most
+    (x,) = inputs
+    ends = []
+    for y in (x.low, x.high):
+        value = f.value(y, parameter)
+        slack = SAFETY * value.abs()
+        slack = slack if f.steep else slack + ABSOLUTE * (1 + y.abs())
+        ends.append((value - slack, value + slack))
+    (a, b), (c, d) = ends
+    low, high = torch.minimum(a, c), torch.maximum(b, d)
+    if f.turn is not None:
+        inside = (x.low <= f.turn[1]) & (x.high >= f.turn[0])
+        low = torch.where(inside, f.least, low)
+    if getattr(op, "name", "") == "elu":  # the sign of α decides; between the ends lies 0 at most
         inside = (x.low < 0) & (x.high > 0)
-        low, high = (
-            torch.where(inside, low.clamp(max=0), low),
-            torch.where(inside, high.clamp(min=0), high),
-        )
-    return _wide(low, high, torch.maximum(low.abs(), high.abs()))
+        low = torch.where(inside, low.clamp(max=0), low)
+        high = torch.where(inside, high.clamp(min=0), high)
+    return Interval(low.clamp(min=f.least), high.clamp(max=f.most))
 
 
 Rule = Callable[[Operation, Sequence[Interval], Tensor], Interval]
@@ -120,7 +127,6 @@ INTERVALS: dict[type[Operation], Rule] = {
     Concatenate: _concatenate,
     Multiply: _multiply,
     Activation: _pointwise,
-    Smooth: _pointwise,
 }
 
 
@@ -146,7 +152,7 @@ def _function_size(
     """|f| + |f′| |y| at most: what a line's constant is the difference of."""
     (x,), (size,) = inputs, sizes
     f, parameter = function_of(op)
-    if isinstance(op, Activation):  # slopes are below 2 (|α| for ELU), |f(y)| ≤ 2 |y| + |α| + 1
+    if not f.steep:  # slopes are below 2 (|α| for ELU), |f(y)| ≤ 2 |y| + |α| + 1
         return (2 + parameter.abs()) * (2 * size + 1)
     steep = torch.maximum(f.slope(x.low, parameter).abs(), f.slope(x.high, parameter).abs())
     value = torch.maximum(f.value(x.low, parameter).abs(), f.value(x.high, parameter).abs())
@@ -171,7 +177,6 @@ Size = Callable[[Operation, Sequence[Tensor], Sequence[Interval], Tensor], Tenso
 SIZES: dict[type[Operation], Size] = {
     **dict.fromkeys((Affine, Scale, Select, Constant, Add, Concatenate), _linear_size),
     Activation: _function_size,
-    Smooth: _function_size,
     Multiply: _product_size,
     Root: _root_size,
 }

@@ -20,7 +20,6 @@ from gnn_repair.oracle.answers import Piece
 from gnn_repair.oracle.tables import Floats
 from gnn_repair.oracle.tails.backward import Relaxed, width_of
 from gnn_repair.oracle.tails.base import Base
-from gnn_repair.oracle.tails.lowering import Smooth
 from gnn_repair.oracle.tails.region import Region, region_of
 from gnn_repair.oracle.tails.relaxation import Certificate, Slopes, certify, parts_with
 from gnn_repair.oracle.tails.rounds import Cuts, dense_shares, mixed_at, rows_and_mixture
@@ -129,7 +128,7 @@ def elementwise(base: Base) -> dict[int, int]:
     return {
         number: width_of(base.graph, number + 1)
         for number, operation in enumerate(base.graph.operations)
-        if isinstance(operation, Activation | Smooth)
+        if isinstance(operation, Activation)
     }
 
 

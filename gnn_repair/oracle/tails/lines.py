@@ -15,14 +15,16 @@ from torch import Tensor
 
 from gnn_repair.exposure.tails.operations import Activation, Multiply, Operation
 from gnn_repair.oracle.tails.functions import function_of
-from gnn_repair.oracle.tails.lowering import Root, Smooth
+from gnn_repair.oracle.tails.lowering import Root
 
-NONLINEAR = (Activation, Smooth, Multiply, Root)
+NONLINEAR = (Activation, Multiply, Root)
 SAFETY = 1e-13
 """Relative widening of a line's constant: values of f and of the touching point are good to a few
 units in the last place, and the touching point enters in second order."""
 ABSOLUTE = 4e-16
 """Of 1 + |y|: what sums like 1 + erf are good to where they nearly cancel."""
+STEEPEST = 1e150
+"""Slopes at most: a line's constant follows from its slope, and must not overflow."""
 TIE = 1e-9
 """Planes closer than this, relative to their values, count as equally tight."""
 POINT = 1e-9
@@ -90,7 +92,8 @@ def _touch(operation: Operation, slope: Tensor, box: Interval) -> tuple[Tensor, 
     for point in (box.low, box.high, *f.touching(slope, parameter)):
         y = torch.minimum(torch.maximum(point, box.low), box.high)
         value, line = f.value(y, parameter), slope * y
-        slack = SAFETY * (value.abs() + line.abs()) + ABSOLUTE * (1 + y.abs())
+        slack = SAFETY * (value.abs() + line.abs())
+        slack = slack if f.steep else slack + ABSOLUTE * (1 + y.abs())
         low = torch.minimum(low, value - line - slack)
         high = torch.maximum(high, value - line + slack)
     return low, high
@@ -160,7 +163,7 @@ def _smooth_lines(operation: Operation, box: Interval, at: Tensor) -> Lines:
     rise = f.value(box.high, parameter) - f.value(box.low, parameter)
     tangents = [f.slope(point, parameter) for point in (at, box.low, box.high)]
     chord = torch.where(width > POINT, rise / width.clamp(min=POINT), tangents[0])
-    slopes = torch.stack([chord, *tangents])
+    slopes = torch.stack([chord, *tangents]).nan_to_num(0.0).clamp(-STEEPEST, STEEPEST)
     low, high = _touch(operation, slopes, box)
     lows, ups = slopes * at + low, slopes * at + high
     above = slopes.gather(0, ups.argmin(0, keepdim=True))[0]

@@ -1,8 +1,8 @@
 """A tail rewritten in the few operations that bounds are known for.
 
-Linear ones stay as they are. Of the others only four kinds remain: elementwise functions
+Linear ones stay as they are. Of the others only three kinds remain: elementwise functions
 (:class:`Activation`), products, and :class:`Root`, the length of a vector. Leaky ReLU and maxima
-become ReLUs, softmax becomes exp and 1/x, and a normalisation is taken out by multiplying all that
+become ReLUs, log-sum-exp becomes softplus, and a normalisation is taken out by multiplying all that
 follows with its length σ > 0, where what follows is positively homogeneous (ReLU, affine maps): the
 sign of a margin is then that of σ times the margin. A softmax at the end keeps the order of the
 classes and is left out.
@@ -52,24 +52,11 @@ class Root(Operation):
 
 
 @dataclass(frozen=True, eq=False)
-class Smooth(Operation):
-    """y = f(x) for functions that no model names but rewriting needs."""
-
-    name: str
-    """``reciprocal``, ``exp`` or ``log``."""
-
-    def evaluate(self, values: Sequence[Tensor], nodes: Tensor) -> Tensor:
-        return {"reciprocal": torch.reciprocal, "exp": torch.exp, "log": torch.log}[self.name](
-            values[0]
-        )
-
-
-@dataclass(frozen=True, eq=False)
 class Lowered:
     """T, or σ T, from the aggregate on."""
 
     graph: TailGraph
-    """Linear operations, Activation, Smooth, Multiply and Root only."""
+    """Linear operations, Activation, Multiply and Root only."""
     scale: int | None
     """The value that holds σ [n, 1] where the outputs are σ times the logits."""
     squashed: bool
@@ -171,8 +158,9 @@ class _Lowering:
         index = torch.zeros(self.widths[old], dtype=torch.int64)
         return self.add(Multiply((self.add(Select((self.root,), index)), place)))
 
-    def relu(self, place: int) -> int:
-        return self.add(Activation((place,), "relu", torch.zeros((), dtype=torch.float64)))
+    def apply(self, name: str, place: int) -> int:
+        """An elementwise function of a new value."""
+        return self.add(Activation((place,), name, torch.zeros((), dtype=torch.float64)))
 
 
 def _affine(self: _Lowering, op: Operation, scaled: bool, width: int) -> int:
@@ -239,7 +227,7 @@ def _maximum(self: _Lowering, op: Operation, scaled: bool, width: int) -> int:
     places = [self.at_scale(i, scaled) for i in op.inputs]
     best = places[0]
     for other in places[1:]:
-        gain = self.relu(self.add(Add((other, best), (1.0, -1.0))))
+        gain = self.apply("relu", self.add(Add((other, best), (1.0, -1.0))))
         best = self.add(Add((best, gain), (1.0, 1.0)))
     return best
 
@@ -250,17 +238,11 @@ def _activation(self: _Lowering, op: Operation, scaled: bool, width: int) -> int
     if op.name == "leaky_relu":  # s x + (1 − s) relu(x)
         slope, zero = op.parameter.expand(width), torch.zeros(width, dtype=torch.float64)
         below = self.add(Scale((place,), slope, zero))
-        above = self.add(Scale((self.relu(place),), 1.0 - slope, zero))
+        above = self.add(Scale((self.apply("relu", place),), 1.0 - slope, zero))
         return self.add(Add((below, above), (1.0, 1.0)))
     if scaled and op.name != "relu":
         raise _NotHomogeneousError
-    if op.name not in KNOWN:
-        raise _UnknownError(f"no bound is known for the operation {op.title}")
     return self.add(replace(op, inputs=(place,)))
-
-
-KNOWN = ("relu", "elu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
-"""Activations that :mod:`lines` bounds."""
 
 
 def _norm(self: _Lowering, op: Operation, scaled: bool, width: int) -> int:
@@ -274,7 +256,7 @@ def _norm(self: _Lowering, op: Operation, scaled: bool, width: int) -> int:
         self.root = root
         place = vector
     else:
-        inverse = self.add(Smooth((root,), "reciprocal"))
+        inverse = self.apply("reciprocal", root)
         spread = torch.arange(width) // op.size
         place = self.add(Multiply((self.add(Select((inverse,), spread)), vector)))
     if isinstance(op, Normalize):
@@ -298,23 +280,51 @@ def _root(self: _Lowering, op: LayerNorm | Normalize, width: int) -> tuple[int, 
 
 
 def _softmax(self: _Lowering, op: Operation, scaled: bool, width: int) -> int:
-    """softmax_i = 1 / Σ_j exp(x_j − x_i)."""
+    """log softmax_i = x_i − log Σ_j exp x_j, and softmax_i = sigmoid(x_i − log Σ_{j≠i} exp x_j):
+    nothing overflows, and nothing is divided by."""
     assert isinstance(op, Softmax)
     if scaled:
         raise _NotHomogeneousError
     if op.size > WIDEST_SOFTMAX:
         raise _UnknownError(f"no bound is known for the operation {op.title} of {op.size} channels")
-    place, parts = self.place[op.inputs[0]], width // op.size
-    eye = torch.eye(op.size, dtype=torch.float64)
-    differences = (eye[None, :, :] - eye[:, None, :]).reshape(-1, op.size)  # row (i, j): x_j − x_i
-    zero = torch.zeros(parts * op.size**2, dtype=torch.float64)
-    gaps = self.add(Affine((place,), torch.block_diag(*[differences] * parts), zero))
-    sums = torch.kron(torch.eye(width, dtype=torch.float64), torch.ones(1, op.size).double())
-    total = self.add(Affine((self.add(Smooth((gaps,), "exp")),), sums, zero[:width]))
-    if not op.log:
-        return self.add(Smooth((total,), "reciprocal"))
-    logarithm = self.add(Smooth((total,), "log"))
-    return self.add(Scale((logarithm,), -torch.ones(width, dtype=torch.float64), zero[:width]))
+    place, size = self.place[op.inputs[0]], op.size
+    if size == 1:
+        value = torch.full((width,), 0.0 if op.log else 1.0, dtype=torch.float64)
+        return self.add(Constant((), value))
+    channel = torch.arange(width)
+    if op.log:
+        total = _log_sum(self, place, size, width // size)
+        spread = self.add(Select((total,), channel // size))
+        return self.add(Add((place, spread), (1.0, -1.0)))
+    others = (channel[:, None] % size + torch.arange(1, size)) % size + channel[
+        :, None
+    ] // size * size
+    rest = _log_sum(self, self.add(Select((place,), others.flatten())), size - 1, width)
+    return self.apply("sigmoid", self.add(Add((place, rest), (1.0, -1.0))))
+
+
+def _log_sum(self: _Lowering, place: int, size: int, parts: int) -> int:
+    """log Σ exp over consecutive parts, pair by pair: x + softplus(y − x)."""
+    while size > 1:
+        half, start = size // 2, torch.arange(parts)[:, None] * size
+        first, second = (
+            self.add(Select((place,), (start + begin + torch.arange(half)).flatten()))
+            for begin in (0, half)
+        )
+        gain = self.apply("softplus", self.add(Add((second, first), (1.0, -1.0))))
+        joined = self.add(Add((first, gain), (1.0, 1.0)))
+        if size % 2:
+            last = self.add(Select((place,), (start + size - 1).flatten()))
+            index = torch.cat(
+                [
+                    torch.arange(parts * half).view(parts, half),
+                    parts * half + torch.arange(parts)[:, None],
+                ],
+                dim=1,
+            )
+            joined = self.add(Select((self.add(Concatenate((joined, last))),), index.flatten()))
+        place, size = joined, half + size % 2
+    return place
 
 
 _Rule = Callable[[_Lowering, Operation, bool, int], int]

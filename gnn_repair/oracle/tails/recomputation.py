@@ -1,14 +1,15 @@
-"""Bounds of one node recomputed from the exposure and a certificate, for :mod:`check`.
+"""Bounds recomputed from the exposure and certificates, for :mod:`check`.
 
-Plain NumPy, one node at a time, starting from the aggregate itself: nothing here is shared with
-the code that found the certificate but the rewriting of the tail, whose agreement with the tail
-:mod:`check` tests by itself. Intervals are computed in float64; what a certificate proves is summed
-in extended precision, so no allowance for rounding is needed beyond the check's own tolerance.
+Plain NumPy, many nodes (or parts of nodes) side by side, starting from the aggregate itself:
+nothing here is shared with the code that found the certificates but the rewriting of the tail,
+whose agreement with the tail :mod:`check` tests by itself. Intervals are computed in float64; what
+a certificate proves is summed in extended precision, so no allowance for rounding is needed beyond
+the check's own tolerance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from gnn_repair.oracle.tails.recomputed_cases import CoveredCase, Node
 from gnn_repair.oracle.tails.recomputed_lines import (
     Array,
     constant_of,
+    has_values,
     in_ball,
     length_of,
     middle_slopes,
@@ -35,153 +37,174 @@ from gnn_repair.oracle.tails.recomputed_lines import (
     value_of,
 )
 
+Box = list[tuple[Array, Array]]
+Lines = dict[int, tuple[list[Array], list[Array]]]
+"""By operation: slopes [B, k] above and below, one array an input."""
+Signs = tuple[tuple[int, int, int], ...]
+"""(nonlinear operation from 0, unit, sign) of every sign that a case assumes."""
+
 
 class Recomputation:
-    """All intervals of one node in one case, and the bound that its certificate proves."""
+    """All intervals of B parts of nodes, and the bounds that certificates prove there."""
 
-    def __init__(self, lowered: Lowered, node: Node, case: CoveredCase) -> None:
-        self.lowered, self.node, self.case = lowered, node, case
-        self.operations = lowered.graph.operations
+    def __init__(self, lowered: Lowered, nodes: Sequence[Node], signs: Sequence[Signs]) -> None:
+        self.operations, self.signs = lowered.graph.operations, signs
         self.curved = [k for k, op in enumerate(self.operations) if not _is_linear(op)]
-        self.boxes: dict[int, list[tuple[Array, Array]]] = {}
+        self.numbers = np.array([node.number for node in nodes])
+        self.fixed = np.stack([node.fixed for node in nodes])
+        groups = [(b, m, messages) for b, node in enumerate(nodes) for m, messages in node.groups]
+        self.owner = np.array([b for b, _, _ in groups], np.int64)
+        """[S]: the part that each group belongs to; groups of a part stand together."""
+        self.points = np.concatenate(
+            [np.empty((0, self.fixed.shape[1])), *(m * messages for _, m, messages in groups)]
+        )
+        """[T, D]: mass times message."""
+        self.ends = np.append(0, np.cumsum([len(messages) for *_, messages in groups], dtype=int))
+        self.first = np.searchsorted(self.owner, np.arange(len(nodes) + 1))
+        self.straight = self._straight()
+        self.lost = np.zeros(len(nodes), bool)
+        """[B]: an operation has no value somewhere in its box, so that nothing is proved."""
+        self.boxes: dict[int, Box] = {}
         self.roots: dict[int, tuple[Array, Array]] = {}
-        self.heights: dict[int, list[Array]] = {}
-        """By a Root's number: of every group, its height above each message, [K, parts]."""
-        self.ranges: list[tuple[Array, Array]] = [self._range()]
+        self.heights: dict[int, Array] = {}
+        """By a Root's number: its height above each message, [T, parts]."""
+        self.ranges: list[tuple[Array, Array]] = [self._straight_range(0)]
         for k in range(len(self.operations)):
             self.ranges.append(self._bound(k))
 
-    def _range(self) -> tuple[Array, Array]:
-        low, high = self.node.fixed.copy(), self.node.fixed.copy()
-        for mass, messages in self.node.groups:
-            low += mass * messages.min(0)
-            high += mass * messages.max(0)
-        return low, high
+    def _straight(self) -> dict[int, tuple[Array, Array]]:
+        """Values without nonlinear operations before them: at o [B, k], and what messages add."""
+        whose = self.numbers[np.repeat(self.owner, np.diff(self.ends))]
+        known = {0: (self.fixed, np.zeros_like(self.fixed), self.points)}
+        for k, operation in enumerate(self.operations):
+            if _is_linear(operation) and all(i in known for i in operation.inputs):
+                inputs = [known[i] for i in operation.inputs]
+                known[k + 1] = tuple(  # type: ignore[assignment]
+                    _linear_value(operation, [one[part] for one in inputs], numbers)
+                    for part, numbers in enumerate((self.numbers, self.numbers, whose))
+                )
+        owner = np.repeat(self.owner, np.diff(self.ends))
+        return {value: (at, moved - zero[owner]) for value, (at, zero, moved) in known.items()}
+
+    def _over_groups(self, function: Any, values: Array) -> Array:
+        """[S, k]: the smallest, largest or total over every group."""
+        if not len(self.owner):
+            return np.empty((0, values.shape[1]))
+        return np.asarray(function.reduceat(values, self.ends[:-1], axis=0))
+
+    def _per_part(self, values: Array) -> Array:
+        """[B, k]: totals over the groups of a part."""
+        total = np.zeros((len(self.fixed), values.shape[1]))
+        np.add.at(total, self.owner, values)
+        return total
+
+    def _straight_range(self, value: int) -> tuple[Array, Array]:
+        """A value that is linear in the messages lies between its values at the vertices."""
+        at, moved = self.straight[value]
+        low, high = (self._per_part(self._over_groups(f, moved)) for f in (np.minimum, np.maximum))
+        return at + low, at + high
 
     def _bound(self, k: int) -> tuple[Array, Array]:
         """The range of value k + 1; notes the box of a nonlinear operation."""
         operation = self.operations[k]
-        if k not in self.curved and self._before_is_linear(k):
-            return self._linear_range(k + 1)
+        if k + 1 in self.straight:
+            return self._straight_range(k + 1)
         if k in self.curved:
-            for i in operation.inputs:
+            for i in set(operation.inputs) - set(self.straight):
                 self.ranges[i] = self._tight(i, self.ranges[i])
         inputs = [self.ranges[i] for i in operation.inputs]
         if k in self.curved:
             inputs[0] = self._assumed(k, inputs[0])
+            inputs = self._with_values(operation, inputs)
             self.boxes[k] = inputs
         if isinstance(operation, Root):
             return self._root(k, operation, inputs[0])
-        return _forward(operation, inputs, self.node.number)
+        return _forward(operation, inputs, self.numbers)
 
-    def _linear_range(self, value: int) -> tuple[Array, Array]:
-        """A value that is linear in the messages lies between its values at the vertices."""
-        zero = self._linear_value(value, np.zeros((1, len(self.node.fixed))))[0]
-        low = self._linear_value(value, self.node.fixed[None])[0].copy()
-        high = low.copy()
-        for mass, messages in self.node.groups:
-            parts = self._linear_value(value, mass * messages) - zero
-            low, high = low + parts.min(0), high + parts.max(0)
-        return low, high
+    def _with_values(self, operation: Operation, inputs: Box) -> Box:
+        """The box, 1 in parts where it holds what the operation has no value for."""
+        self.lost |= ~np.all([has_values(operation, *box).all(1) for box in inputs], axis=0)
+        if not self.lost.any():
+            return inputs
+        at = self.lost[:, None]
+        return [(np.where(at, 1.0, low), np.where(at, 1.0, high)) for low, high in inputs]
 
     def _assumed(self, k: int, box: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = box[0].copy(), box[1].copy()
-        for place, unit, sign, _ in self.case.splits:
-            if self.curved[place] == k and sign > 0:
-                low[unit], high[unit] = max(low[unit], 0.0), max(high[unit], 0.0)
-            elif self.curved[place] == k:
-                low[unit], high[unit] = min(low[unit], 0.0), min(high[unit], 0.0)
+        for b, signs in enumerate(self.signs):
+            for place, unit, sign in signs:
+                if self.curved[place] == k:
+                    clip = np.maximum if sign > 0 else np.minimum
+                    low[b, unit], high[b, unit] = clip(low[b, unit], 0), clip(high[b, unit], 0)
         return low, high
 
     def _tight(self, value: int, known: tuple[Array, Array]) -> tuple[Array, Array]:
-        width = len(known[0])
-        both = np.concatenate([np.eye(width), -np.eye(width)])
-        top = self.largest(*self.walk(value, both, self._middle_lines()))
-        return np.maximum(known[0], -top[width:]), np.minimum(known[1], top[:width])
+        width = known[0].shape[1]
+        both = np.concatenate([np.eye(width), -np.eye(width)])[None]
+        top = self._largest(*self._walk(value, both, self._middle_lines()))
+        low, high = -top[:, width:], top[:, :width]
+        return np.fmax(known[0], low), np.fmin(known[1], high)  # what is no number says nothing
 
     def _root(self, k: int, root: Root, box: tuple[Array, Array]) -> tuple[Array, Array]:
         inside = (box[0] <= 0) & (box[1] >= 0)
         least = np.where(inside, 0.0, np.minimum(abs(box[0]), abs(box[1])))
         most = np.maximum(abs(box[0]), abs(box[1]))
         low, high = length_of(root, least), length_of(root, most)
-        if self._before_is_linear(k):
-            self.heights[k] = self._vertex_lengths(root)
-            top = np.array([h.max(0) for h in self.heights[k]]).sum(0) if self.node.groups else high
-            high = np.minimum(high, top)
         self.roots[k] = (low, high)
-        if self._before_is_linear(k):
-            below = -self.largest(*self.walk(k + 1, -np.eye(len(low)), self._middle_lines()))
-            self.roots[k] = (np.maximum(low, below), high)
+        if root.inputs[0] in self.straight:
+            self.heights[k] = self._vertex_lengths(root)
+            top = self._per_part(self._over_groups(np.maximum, self.heights[k]))
+            alone = self.first[1:] == self.first[:-1]
+            self.roots[k] = (low, np.where(alone[:, None], high, np.minimum(high, top)))
+            rows = -np.eye(low.shape[1])[None]
+            below = -self._largest(*self._walk(k + 1, rows, self._middle_lines()))
+            self.roots[k] = (np.maximum(low, below), self.roots[k][1])
         return self.roots[k]
 
-    def _before_is_linear(self, k: int) -> bool:
-        todo = list(self.operations[k].inputs)
-        while todo:
-            value = todo.pop()
-            if value and value - 1 in self.curved:
-                return False
-            todo += self.operations[value - 1].inputs if value else ()
-        return True
-
-    def _linear_value(self, value: int, x: Array) -> Array:
-        """A value without nonlinear operations before it, at points [n, D]."""
-        ranges = [(x, x)]
-        for operation in self.operations[:value]:
-            ready = all(ranges[i] is not None for i in operation.inputs)
-            linear = _is_linear(operation) and ready
-            inputs = [ranges[i] for i in operation.inputs]
-            made = _forward(operation, inputs, self.node.number) if linear else None
-            ranges.append(made)  # type: ignore[arg-type]
-        return np.broadcast_to(ranges[value][0], (len(x), ranges[value][0].shape[-1]))
-
-    def _vertex_lengths(self, root: Root) -> list[Array]:
+    def _vertex_lengths(self, root: Root) -> Array:
         """Lengths at the vertices, one group about the centres of the others after another."""
-        value, lengths = root.inputs[0], []
-        centres = [mass * messages.mean(0) for mass, messages in self.node.groups]
-        zero = self._linear_value(value, np.zeros((1, len(self.node.fixed))))
-        for g, (mass, messages) in enumerate(self.node.groups):
-            if g == 0:
-                x = (
-                    self.node.fixed
-                    + mass * messages
-                    + sum(centres[1:], np.zeros_like(self.node.fixed))
-                )
-                lengths.append(length_of(root, self._linear_value(value, x)))
-            else:
-                x = self._linear_value(value, mass * messages - centres[g]) - zero
-                lengths.append(length_of(Root((), root.size, 0.0, 0.0), x))
-        return lengths
+        at, moved = self.straight[root.inputs[0]]
+        sizes = np.diff(self.ends)
+        centre = self._over_groups(np.add, moved) / sizes[:, None]
+        group = np.repeat(np.arange(len(sizes)), sizes)
+        main = self.first[self.owner] == np.arange(len(self.owner))
+        around = (at + self._per_part(centre))[self.owner] - centre
+        x = moved + np.where(main[:, None], around, -centre)[group]
+        plain = Root((), root.size, 0.0, 0.0)
+        return np.where(main[group][:, None], length_of(root, x), length_of(plain, x))
 
     # Lines ------------------------------------------------------------------------------------
 
-    def _middle_lines(self) -> dict[int, tuple[list[Array], list[Array]]]:
+    def _middle_lines(self) -> Lines:
         """Slopes above and below of every operation bounded so far, tight at the middles."""
         return {k: middle_slopes(self.operations[k], box) for k, box in self.boxes.items()}
 
-    def given_lines(self) -> dict[int, tuple[list[Array], list[Array]]]:
-        """The certificate's slopes, above and below alike."""
-        lines, first = dict[int, tuple[list[Array], list[Array]]](), 0
+    def _given_lines(self, slopes: Array) -> Lines:
+        """Certificates' slopes [Q, U], above and below alike."""
+        lines, first = Lines(), 0
         for k in self.curved:
             parts = []
             for low, _ in self.boxes[k]:
-                parts.append(self.case.slopes[first : first + len(low)])
-                first += len(low)
+                parts.append(slopes[:, first : first + low.shape[1]])
+                first += low.shape[1]
             operation = self.operations[k]
             if isinstance(operation, Root):
                 parts = [in_ball(operation, parts[0])]
             lines[k] = (parts, parts)
         return lines
 
-    def walk(
+    def _walk(
         self,
         value: int,
         rows: Array,
-        lines: dict[int, tuple[list[Array], list[Array]]],
-        pushed: bool = False,
+        lines: Lines,
+        at: Any = slice(None),
+        pushes: dict[int, Array] | None = None,
     ) -> tuple[Array, Array, dict[int, Array]]:
-        """rows [R, k] · value ≤ functions [R, D] · a + constant [R] + heights of Roots."""
+        """rows [Q or 1, R, k] · value ≤ functions [Q, R, D] · a + constant [Q, R] + heights of
+        Roots, for the parts ``at``."""
         held: dict[int, Array] = {value: rows}
-        constant, heights = np.zeros(len(rows), rows.dtype), dict[int, Array]()
+        constant, heights = np.zeros((1, rows.shape[1]), rows.dtype), dict[int, Array]()
 
         def give(i: int, part: Array) -> None:
             held[i] = held[i] + part if i in held else part
@@ -192,97 +215,125 @@ class Recomputation:
                 continue
             operation = self.operations[k]
             if k not in self.curved:
-                constant = constant + _pull(operation, outer, give, self.node.number, self.ranges)
+                widths = [self.ranges[i][0].shape[1] for i in operation.inputs]
+                constant = constant + _pull(operation, outer, give, self.numbers[at], widths)
                 continue
             up, down = np.maximum(outer, 0), np.minimum(outer, 0)
             above, below = lines[k]
             if isinstance(operation, Root):
-                q = below[0].reshape(-1, operation.size)
-                give(operation.inputs[0], (down[:, :, None] * q).reshape(len(rows), -1))
-                rest = np.maximum(1.0 - (q * q).sum(1), 0.0)
-                constant = constant + down @ np.sqrt(rest * operation.offset)
+                q = below[0].reshape(len(below[0]), 1, -1, operation.size)
+                inner = down[..., None] * q
+                give(operation.inputs[0], inner.reshape(*inner.shape[:2], -1))
+                rest = np.maximum(1.0 - (q * q).sum(3)[:, 0], 0.0)
+                constant = constant + _dot(down, np.sqrt(rest * operation.offset))
                 if k in self.heights:
                     heights[k] = up
                 else:
-                    constant = constant + up @ self.roots[k][1]
+                    constant = constant + _dot(up, self.roots[k][1][at])
             else:
-                box = self.boxes[k]
+                box = [(low[at], high[at]) for low, high in self.boxes[k]]
                 for i, s, t in zip(operation.inputs, above, below, strict=True):
-                    give(i, up * s + down * t)
-                constant = constant + up @ constant_of(operation, above, box, 1.0)
-                constant = constant - down @ constant_of(operation, below, box, -1.0)
-            if pushed:
-                give(operation.inputs[0], self._pushes(k, outer.shape))
-        width = len(self.node.fixed)
-        return held.get(0, np.zeros((len(rows), width), rows.dtype)), constant, heights
+                    give(i, up * s[:, None] + down * t[:, None])
+                constant = constant + _dot(up, constant_of(operation, above, box, 1.0))
+                constant = constant - _dot(down, constant_of(operation, below, box, -1.0))
+            if pushes is not None and k in pushes:
+                give(operation.inputs[0], pushes[k])
+        width = self.fixed.shape[1]
+        return held.get(0, np.zeros((1, rows.shape[1], width), rows.dtype)), constant, heights
 
-    def _pushes(self, k: int, shape: tuple[int, ...]) -> Array:
-        push = np.zeros((1, len(self.boxes[k][0][0])))
-        for place, unit, sign, beta in self.case.splits:
-            if self.curved[place] == k:
-                push[0, unit] += sign * max(beta, 0.0)
-        return push
-
-    def largest(self, functions: Array, constant: Array, heights: dict[int, Array]) -> Array:
-        """The largest value over all admissible aggregates, [R]."""
-        total = constant + functions @ self.node.fixed
-        for g, (mass, messages) in enumerate(self.node.groups):
-            score = mass * (functions @ messages.T)
-            for k, up in heights.items():
-                score = score + up @ self.heights[k][g].T
-            total = total + score.max(1)
-        if not self.node.groups:
-            for k, up in heights.items():
-                total = total + up @ self.roots[k][1]
+    def _largest(
+        self,
+        functions: Array,
+        constant: Array,
+        heights: dict[int, Array],
+        at: Any = None,
+    ) -> Array:
+        """The largest value over all admissible aggregates of the parts ``at``, [Q, R]."""
+        at = np.arange(len(self.fixed)) if at is None else at
+        functions = np.broadcast_to(functions, (len(at), *functions.shape[1:]))
+        total = constant + _dot(functions, self.fixed[at])
+        up = {k: np.broadcast_to(one, (len(at), *one.shape[1:])) for k, one in heights.items()}
+        for q, b in enumerate(at):
+            groups = range(self.first[b], self.first[b + 1])
+            for g in groups:
+                part = slice(self.ends[g], self.ends[g + 1])
+                score = functions[q] @ self.points[part].T
+                for k, one in up.items():
+                    score = score + one[q] @ self.heights[k][part].T
+                total[q] += score.max(1)
+            if not groups:
+                for k, one in up.items():
+                    total[q] += one[q] @ self.roots[k][1][b]
         return total
 
-    def bound(self, target: int) -> float:
-        """What the case's certificate proves about the target's margin."""
-        row = -self.case.weights.astype(np.longdouble)
-        row[target] = 1.0
+    def bounds(self, at: Array, cases: Sequence[CoveredCase], target: Array) -> Array:
+        """[Q]: what the certificates of cases prove about targets' margins in the parts ``at``."""
+        weights = np.stack([case.weights for case in cases])
+        rows = -weights.astype(np.longdouble)
+        rows[np.arange(len(at)), target] = 1.0
+        lines = self._given_lines(np.stack([case.slopes for case in cases]))
+        pushes: dict[int, Array] = {}
+        for q, case in enumerate(cases):
+            for place, unit, sign, beta in case.splits:
+                k = self.curved[place]
+                shape = (len(at), 1, self.boxes[k][0][0].shape[1])
+                pushes.setdefault(k, np.zeros(shape))[q, 0, unit] += sign * max(beta, 0.0)
         last = len(self.operations)
-        return float(self.largest(*self.walk(last, row[None], self.given_lines(), True))[0])
+        walked = self._walk(last, rows[:, None], lines, at, pushes)
+        found = self._largest(*walked, at)[:, 0].astype(float)
+        return np.where(self.lost[at] | np.isnan(found), np.inf, found)
+
+
+def _dot(rows: Array, constants: Array) -> Array:
+    """rows [Q or 1, R, k] · constants [Q or 1, k], [Q, R]."""
+    return np.asarray((rows @ constants[:, :, None])[..., 0])
 
 
 def _is_linear(operation: Operation) -> bool:
     return isinstance(operation, Affine | Scale | Select | Constant | Add | Concatenate)
 
 
-def _at(constant: Any, node: int) -> Array:
+def _at(constant: Any, numbers: Array) -> Array:
+    """[1, k], or [Q, k] where nodes differ."""
     values: Array = constant.numpy()
-    return values if values.ndim == 1 else values[node]
+    return values[None] if values.ndim == 1 else values[numbers]
 
 
-def _forward(
-    operation: Operation, inputs: list[tuple[Array, Array]], node: int
-) -> tuple[Array, Array]:
+def _linear_value(operation: Operation, inputs: list[Array], numbers: Array) -> Array:
+    """A linear operation at points [n, k]."""
+    same = [(x, x) for x in inputs]
+    value = _forward(operation, same, numbers)[0]
+    return np.broadcast_to(value, (len(numbers), value.shape[1]))
+
+
+def _forward(operation: Operation, inputs: Box, numbers: Array) -> tuple[Array, Array]:
     """Interval arithmetic; at points, low and high are the same."""
     low, high = inputs[0] if inputs else (np.empty(0), np.empty(0))
     if isinstance(operation, Affine):
-        weight, bias = operation.weight.numpy(), _at(operation.bias, node)
+        weight, bias = operation.weight.numpy(), _at(operation.bias, numbers)
+        if low is high:
+            value = low @ weight.T + bias
+            return value, value
         up, down = np.maximum(weight, 0).T, np.minimum(weight, 0).T
         return low @ up + high @ down + bias, high @ up + low @ down + bias
     if isinstance(operation, Scale):
-        factor, shift = _at(operation.factor, node), _at(operation.shift, node)
+        factor, shift = _at(operation.factor, numbers), _at(operation.shift, numbers)
         ends = low * factor + shift, high * factor + shift
         return np.minimum(*ends), np.maximum(*ends)
     if isinstance(operation, Select):
         index = operation.index.numpy()
-        return low[..., index], high[..., index]
+        return low[:, index], high[:, index]
     if isinstance(operation, Constant):
-        value = _at(operation.value, node)
+        value = np.broadcast_to(
+            _at(operation.value, numbers), (len(numbers), operation.value.shape[-1])
+        )
         return value, value
     if isinstance(operation, Add):
         pairs = [(f * a, f * b) for f, (a, b) in zip(operation.factors, inputs, strict=True)]
         lows, highs = zip(*[(np.minimum(a, b), np.maximum(a, b)) for a, b in pairs], strict=True)
         return sum(lows[1:], lows[0]), sum(highs[1:], highs[0])
     if isinstance(operation, Concatenate):
-        shape = max((a.shape[:-1] for a, _ in inputs), key=len)
-        wide = [
-            (np.broadcast_to(a, (*shape, a.shape[-1])), np.broadcast_to(b, (*shape, b.shape[-1])))
-            for a, b in inputs
-        ]
-        return np.concatenate([a for a, _ in wide], -1), np.concatenate([b for _, b in wide], -1)
+        return np.concatenate([a for a, _ in inputs], 1), np.concatenate([b for _, b in inputs], 1)
     if isinstance(operation, Multiply):
         (c, d) = inputs[1]
         corners = np.stack([low * c, low * d, high * c, high * d])
@@ -296,29 +347,28 @@ def _pull(
     operation: Operation,
     outer: Array,
     give: Callable[[int, Array], None],
-    node: int,
-    ranges: list[tuple[Array, Array]],
+    numbers: Array,
+    widths: list[int],
 ) -> Array:
-    """Carry coefficients back through a linear operation; returns what is constant, [R]."""
-    none = np.zeros(len(outer), outer.dtype)
+    """Carry coefficients back through a linear operation; returns what is constant, [Q or 1, R]."""
+    none = np.zeros((1, outer.shape[1]), outer.dtype)
     if isinstance(operation, Affine):
         give(operation.inputs[0], outer @ operation.weight.numpy())
-        return outer @ _at(operation.bias, node)
+        return _dot(outer, _at(operation.bias, numbers))
     if isinstance(operation, Scale):
-        give(operation.inputs[0], outer * _at(operation.factor, node))
-        return outer @ _at(operation.shift, node)
+        give(operation.inputs[0], outer * _at(operation.factor, numbers)[:, None])
+        return _dot(outer, _at(operation.shift, numbers))
     if isinstance(operation, Constant):
-        return outer @ _at(operation.value, node)
+        return _dot(outer, _at(operation.value, numbers))
     if isinstance(operation, Select):
-        inner = np.zeros((len(outer), ranges[operation.inputs[0]][0].shape[-1]), outer.dtype)
-        np.add.at(inner.T, operation.index.numpy(), outer.T)
+        inner = np.zeros((*outer.shape[:2], widths[0]), outer.dtype)
+        np.add.at(inner, (slice(None), slice(None), operation.index.numpy()), outer)
         give(operation.inputs[0], inner)
     elif isinstance(operation, Add):
         for i, factor in zip(operation.inputs, operation.factors, strict=True):
             give(i, factor * outer)
     else:
-        widths = [ranges[i][0].shape[-1] for i in operation.inputs]
-        pieces = np.split(outer, np.cumsum(widths)[:-1], axis=1)
+        pieces = np.split(outer, np.cumsum(widths)[:-1], axis=2)
         for i, piece in zip(operation.inputs, pieces, strict=True):
             give(i, piece)
     return none

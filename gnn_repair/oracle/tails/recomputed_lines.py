@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from gnn_repair.exposure.tails.operations import Activation, Multiply, Operation
-from gnn_repair.oracle.tails.lowering import Root, Smooth
+from gnn_repair.oracle.tails.lowering import Root
 
 Array = NDArray[Any]
 TURNS = {
@@ -29,13 +29,24 @@ def length_of(root: Root, x: Array) -> Array:
 
 
 def in_ball(root: Root, q: Array) -> Array:
-    parts = q.reshape(-1, root.size)
-    length = np.sqrt((parts**2).sum(1, keepdims=True))
-    return (parts / np.maximum(length * (1 + 1e-15), 1.0)).ravel()
+    parts = q.reshape(*q.shape[:-1], -1, root.size)
+    length = np.sqrt((parts**2).sum(-1, keepdims=True))
+    return (parts / np.maximum(length * (1 + 1e-15), 1.0)).reshape(q.shape)
 
 
 def name_of(operation: Operation) -> str:
-    return operation.name if isinstance(operation, Activation | Smooth) else ""
+    return operation.name if isinstance(operation, Activation) else ""
+
+
+def has_values(operation: Operation, low: Array, high: Array) -> Array:
+    """Whether f is finite on all of [low, high]: no pole, nothing it is not defined for."""
+    inside = {
+        "reciprocal": (low > 0) | (high < 0),
+        "log": low > 0,
+        "sqrt": low >= 0,
+        "exp": high < 700,
+    }.get(name_of(operation), True)
+    return np.isfinite(low) & np.isfinite(high) & inside
 
 
 def value_of(operation: Operation, y: Array) -> Array:
@@ -51,6 +62,9 @@ def value_of(operation: Operation, y: Array) -> Array:
         "silu": lambda v: v * special.expit(v),
         "tanh": np.tanh,
         "sigmoid": special.expit,
+        "softplus": lambda v: np.logaddexp(v, 0.0),
+        "square": lambda v: v * v,
+        "sqrt": np.sqrt,
         "exp": np.exp,
         "log": np.log,
         "reciprocal": lambda v: 1 / v,
@@ -75,6 +89,8 @@ def touching_points(operation: Operation, slope: Array, low: Array, high: Array)
     name = name_of(operation)
     if name == "relu":
         return np.stack([low, high, np.clip(0.0, low, high)])
+    if name in _TOUCHING:
+        return np.stack([low, high, np.clip(_TOUCHING[name](slope, low), low, high)])
     turn = TURNS.get(name)
     ends = (
         [low, high]
@@ -91,6 +107,21 @@ def touching_points(operation: Operation, slope: Array, low: Array, high: Array)
             a, b = np.where(right, middle, a), np.where(right, b, middle)
         found += [a, b]
     return np.stack(found)
+
+
+def _least(s: Array) -> Array:
+    return np.maximum(s, 1e-300)
+
+
+_TOUCHING: dict[str, Callable[[Array, Array], Array]] = {
+    "softplus": lambda s, _: special.logit(np.clip(s, 1e-300, 1 - 1e-16)),
+    "square": lambda s, _: s / 2,
+    "sqrt": lambda s, _: 0.25 / np.maximum(s, 1e-150) ** 2,
+    "exp": lambda s, _: np.log(_least(s)),
+    "log": lambda s, _: 1 / _least(s),
+    "reciprocal": lambda s, low: np.where(low > 0, 1.0, -1.0) / np.sqrt(_least(-s)),
+}
+"""Where f′ = s, of functions that are convex or concave: given s and the interval's lower end."""
 
 
 def slope_of(operation: Operation, y: Array) -> Array:
@@ -114,6 +145,9 @@ _SLOPES: dict[str, Callable[[Array], Array]] = {
     "silu": lambda v: special.expit(v) * (1 + v * special.expit(-v)),
     "tanh": lambda v: np.cosh(np.clip(v, -300, 300)) ** -2,
     "sigmoid": lambda v: special.expit(v) * special.expit(-v),
+    "softplus": special.expit,
+    "square": lambda v: 2 * v,
+    "sqrt": lambda v: 0.5 / np.sqrt(np.maximum(v, 1e-300)),
     "exp": np.exp,
     "log": lambda v: 1 / v,
     "reciprocal": lambda v: -(v**-2.0),
@@ -127,9 +161,9 @@ def middle_slopes(
     low, high = box[0]
     middle = (low + high) / 2
     if isinstance(operation, Root):
-        parts = middle.reshape(-1, operation.size)
-        q = parts / np.maximum(np.sqrt((parts**2).sum(1, keepdims=True) + operation.offset), 1e-300)
-        inside = in_ball(operation, q.ravel())
+        parts = middle.reshape(len(middle), -1, operation.size)
+        length = np.sqrt((parts**2).sum(-1, keepdims=True) + operation.offset)
+        inside = in_ball(operation, (parts / np.maximum(length, 1e-300)).reshape(middle.shape))
         return [inside], [inside]
     if isinstance(operation, Multiply):
         return _middle_product(box)
@@ -142,10 +176,13 @@ def middle_slopes(
     width = high - low
     rise = value_of(operation, high) - value_of(operation, low)
     options = [np.where(width > 1e-9, rise / np.maximum(width, 1e-9), slope[0]), *slope]
+    options = [np.clip(s, -1e150, 1e150) for s in options]  # a sum with a steeper one overflows
     ups = np.stack([s * middle + constant_of(operation, [s], box, 1.0) for s in options])
     lows = np.stack([s * middle - constant_of(operation, [s], box, -1.0) for s in options])
-    table, units = np.stack(options), np.arange(len(low))
-    return [table[ups.argmin(0), units]], [table[lows.argmax(0), units]]
+    table = np.stack(options)
+    chosen = (ups.argmin(0), lows.argmax(0))
+    above, below = (np.take_along_axis(table, one[None], 0)[0] for one in chosen)
+    return [above], [below]
 
 
 def _middle_product(box: list[tuple[Array, Array]]) -> tuple[list[Array], list[Array]]:

@@ -15,15 +15,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.exposure.tails.operations import TailGraph
+from gnn_repair.exposure.tails.operations import Activation, Operation, TailGraph
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.backward import Linear, Relaxed, backward, relaxed, width_of
 from gnn_repair.oracle.tails.base import ROUNDING, Base
+from gnn_repair.oracle.tails.functions import defined
 from gnn_repair.oracle.tails.intervals import INTERVALS, SIZES, keeps_channels
 from gnn_repair.oracle.tails.lines import NONLINEAR, Interval, lines_at
 from gnn_repair.oracle.tails.lowering import Root
 from gnn_repair.oracle.tails.vertices import maxima
 
+HUGE = 1e100
+"""Numbers from here on are not gone on with: their products would overflow."""
 PORTION = 1 << 22
 """Numbers of coefficients formed at once when a whole layer is bounded (32 MB)."""
 
@@ -47,6 +50,9 @@ class Region:
     """By number of a Root: its first channel among the lifts, where it has any."""
     sizes: tuple[Tensor, ...]
     """M of every value, [B, k]: what the sums behind it may come to, for rounding."""
+    unbounded: Tensor
+    """[B] bool: a function met a pole, or a number too large to go on with. No bound holds there;
+    the intervals from there on stand in for what is not known."""
 
     @property
     def nodes(self) -> Tensor:
@@ -85,6 +91,7 @@ class Region:
             boxes={k: tuple(i.take(at) for i in box) for k, box in self.boxes.items()},
             tops={k: top.take(at) for k, top in self.tops.items()},
             sizes=tuple(size[at] for size in self.sizes),
+            unbounded=self.unbounded[at],
         )
 
     def relax(self, at: Sequence[Tensor] | None = None) -> dict[int, Relaxed]:
@@ -145,7 +152,8 @@ def bare_region(base: Base, position: Integers) -> Region:
     counts = base.ends[position, -1] - base.ends[position, 0]
     begins = np.append(0, np.cumsum(counts))
     sizes = (torch.from_numpy(base.size[position]),)
-    return Region(base, position, begins, np.empty((int(begins[-1]), 0)), {}, {}, {}, sizes)
+    unbounded, lifts = torch.zeros(len(position), dtype=torch.bool), np.empty((int(begins[-1]), 0))
+    return Region(base, position, begins, lifts, {}, {}, {}, sizes, unbounded)
 
 
 def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = None) -> Region:
@@ -169,7 +177,9 @@ def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = 
             inputs = [intervals[i] for i in operation.inputs]
             if signs is not None and number in signs:
                 inputs[0] = clipped(inputs[0], signs[number])
-            region = replace(region, boxes={**region.boxes, number: tuple(inputs)})
+            inputs, lost = _within_reach(operation, inputs)
+            boxes = {**region.boxes, number: tuple(inputs)}
+            region = replace(region, boxes=boxes, unbounded=region.unbounded | lost)
         if isinstance(operation, Root):
             region = _with_root(
                 region, number, operation, inputs[0], _is_linear(base.graph, number)
@@ -182,6 +192,22 @@ def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = 
         region = replace(region, sizes=(*region.sizes, size))
         exact.append(all(exact[i] for i in operation.inputs) and keeps_channels(operation))
     return region
+
+
+def _within_reach(
+    operation: Operation, inputs: Sequence[Interval]
+) -> tuple[list[Interval], Tensor]:
+    """The inputs of an operation, 1 in rows where it has no bound over them; and those rows."""
+    fine = torch.stack([(x.low.abs() < HUGE) & (x.high.abs() < HUGE) for x in inputs]).all(0)
+    if isinstance(operation, Activation):
+        fine &= defined(operation.name, inputs[0].low, inputs[0].high)
+    lost = ~fine.all(1)
+    if not bool(lost.any()):
+        return list(inputs), lost
+    at = lost.unsqueeze(1)
+    return [
+        Interval(torch.where(at, 1.0, x.low), torch.where(at, 1.0, x.high)) for x in inputs
+    ], lost
 
 
 def clipped(box: Interval, signs: Tensor) -> Interval:
@@ -205,10 +231,8 @@ def _tightened(region: Region, value: int, known: Interval) -> Interval:
         slack = ROUNDING * 8 * (width + region.base.width) * part.sizes[value]
         highs.append(top[:, :width] + slack)
         lows.append(-top[:, width:] - slack)
-    low, high = (
-        torch.maximum(known.low, torch.cat(lows)),
-        torch.minimum(known.high, torch.cat(highs)),
-    )
+    low = torch.maximum(known.low, torch.cat(lows).nan_to_num(nan=-torch.inf))
+    high = torch.minimum(known.high, torch.cat(highs).nan_to_num(nan=torch.inf))
     # Two sound bounds cross by rounding only, where the value is a single point.
     return Interval(torch.minimum(low, high), torch.maximum(low, high))
 
@@ -242,7 +266,9 @@ def _with_root(region: Region, number: int, operation: Root, box: Interval, line
     top = Interval(root(squares) * (1 - 1e-12), root(peaks) * (1 + 1e-12))
     if not linear:
         return replace(region, tops={**region.tops, number: top})
-    lifts, high = _interpolation(region, operation)
+    sizes = SIZES[Root](operation, [region.sizes[operation.inputs[0]]], [box], region.nodes)
+    slack = ROUNDING * 8 * (box.low.shape[1] + region.base.width) * sizes
+    lifts, high = _interpolation(region, operation, slack)
     top = Interval(top.low, torch.minimum(top.high, high))
     region = replace(
         region,
@@ -250,22 +276,23 @@ def _with_root(region: Region, number: int, operation: Root, box: Interval, line
         lift_of={**region.lift_of, number: region.lifts.shape[1]},
         tops={**region.tops, number: top},
     )
-    return replace(region, tops={**region.tops, number: _raised(region, number, top)})
+    return replace(region, tops={**region.tops, number: _raised(region, number, top, slack)})
 
 
-def _raised(region: Region, number: int, top: Interval) -> Interval:
+def _raised(region: Region, number: int, top: Interval, slack: Tensor) -> Interval:
     """A Root's smallest value by its tangent at the frozen masses' centre."""
     parts = region.relax()
     eye = -torch.eye(top.low.shape[1], dtype=torch.float64).unsqueeze(0)
     below = -region.largest(region.backward(number + 1, eye, parts))
-    return Interval(torch.maximum(top.low, below * (1 - 1e-12)), top.high)
+    return Interval(torch.maximum(top.low, below - slack), top.high)
 
 
-def _interpolation(region: Region, operation: Root) -> tuple[Floats, Tensor]:
+def _interpolation(region: Region, operation: Root, slack: Tensor) -> tuple[Floats, Tensor]:
     """τ of each term, [places, parts], and the largest Σ λ τ.
 
     σ is convex. With one group it is at most its interpolation between the vertices; with several,
-    the length of a sum is at most the sum of lengths, one group about a centre after another.
+    the length of a sum is at most the sum of lengths, one group about a centre after another. Each
+    is rounded up by ``slack`` [B, parts].
     """
     base, ends, mass = region.base, region.ends, region.mass
     owner = np.repeat(np.arange(len(region)), np.diff(region.begins))
@@ -287,7 +314,8 @@ def _interpolation(region: Region, operation: Root) -> tuple[Floats, Tensor]:
     main = torch.from_numpy(first)
     square = x.unflatten(1, (-1, operation.size)).square().sum(2)
     length = (square + operation.offset * main.unsqueeze(1)).sqrt()
-    length = torch.where(main.unsqueeze(1), length.clamp(min=operation.floor), length) * (1 + 1e-12)
+    length = torch.where(main.unsqueeze(1), length.clamp(min=operation.floor), length)
+    length = length + slack[torch.from_numpy(owner)]
     lifts = length.numpy() / weight[:, None]
     high = np.zeros((len(region), length.shape[1]))
     for g in range(mass.shape[1]):
@@ -298,7 +326,7 @@ def _interpolation(region: Region, operation: Root) -> tuple[Floats, Tensor]:
     if empty.any():
         alone = _affine_value(base.graph, operation.inputs[0], region.fixed, region.nodes)
         square = alone.unflatten(1, (-1, operation.size)).square().sum(2) + operation.offset
-        high[empty] = square.sqrt().clamp(min=operation.floor).numpy()[empty] * (1 + 1e-12)
+        high[empty] = (square.sqrt().clamp(min=operation.floor) + slack).numpy()[empty]
     return lifts, torch.from_numpy(high)
 
 

@@ -21,7 +21,7 @@ from gnn_repair.oracle.tails.backward import Linear, Relaxed, relaxed
 from gnn_repair.oracle.tails.base import ROUNDING
 from gnn_repair.oracle.tails.lines import Lines, within_ball
 from gnn_repair.oracle.tails.lowering import Root
-from gnn_repair.oracle.tails.region import Region
+from gnn_repair.oracle.tails.region import HUGE, Region
 from gnn_repair.oracle.tails.vertices import scores
 
 Slopes = dict[int, tuple[Tensor, ...]]
@@ -77,8 +77,9 @@ def play(region: Region, game: Game, threads: int | None = None) -> Piece:
     local = (ends - ends[:, :1] + region.begins[:-1, None])[:, :-1]
     width = game.fixed.shape[1] + 1
     table, beta = np.zeros((1, len(game.terms), width)), np.zeros((1, count, width))
-    np.negative(game.terms, out=table[0, :, 1:])
-    np.negative(game.fixed, out=beta[0, :, 1:])
+    # What no number is known for is left out: certificates do not rest on what the LP was told.
+    table[0, :, 1:] = np.where(np.abs(game.terms) < HUGE, -game.terms, 0.0)
+    beta[0, :, 1:] = np.where(np.abs(game.fixed) < HUGE, -game.fixed, 0.0)
     rows = np.arange(len(game.terms), dtype=np.int32)
     tables = Tables(
         np.arange(count), np.append(local.ravel(), region.begins[-1]), rows, rows, table,
@@ -123,8 +124,9 @@ def certify(
     linear = region.backward(last, rows, parts, pushes, weigh=True)
     # Every sum on the way has at most so many terms, each off by at most ROUNDING of its size.
     longest = max(size.shape[1] for size in region.sizes) + region.base.width + 16
-    bound = region.largest(linear) + ROUNDING * longest * linear.weighed
-    return Certificate(bound[:, 0], weights, linear.slopes, linear.seen)
+    bound = (region.largest(linear) + ROUNDING * longest * linear.weighed)[:, 0]
+    proved = bound.isfinite() & ~region.unbounded
+    return Certificate(torch.where(proved, bound, torch.inf), weights, linear.slopes, linear.seen)
 
 
 def parts_with(region: Region, slopes: Slopes) -> dict[int, Relaxed]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.oracle.tables import Floats, Integers, problems
 from gnn_repair.oracle.tails.base import Base, base_of
+from gnn_repair.oracle.tails.check import PRECISION, proved_bounds
 from gnn_repair.oracle.tails.effort import Effort, EffortLimit, budget_of
 from gnn_repair.oracle.tails.lines import NONLINEAR
 from gnn_repair.oracle.tails.proofs import Proofs
@@ -59,17 +61,16 @@ def solve_tails(
     base = base_of(exposure, asked.position)
     questions = Questions(base, asked.position, asked.target)
     margin, shares = _decide(exposure, questions, budget)
-    verdict, reasons = _verdicts(exposure, questions, margin, budget)
     indptr, terms, coefficients = _supports(base, asked.position, shares)
     owner = np.repeat(asked.position, np.diff(indptr))
-    return TailSolution(
+    solution = TailSolution(
         member=asked.member,
         recipient=asked.position,
         node=base.nodes[asked.position],
         target=asked.target,
         margin=margin,
         bound=questions.bound,
-        verdict=verdict,
+        verdict=np.full(len(margin), UNDECIDED),
         indptr=indptr,
         terms=terms,
         coefficients=coefficients,
@@ -79,11 +80,14 @@ def solve_tails(
         proofs=_proofs(base, questions),
         replayed=exposure.replay is not None,
         skipped=asked.skipped,
-        reasons=reasons,
         scope=exposure.scope,
         n_id=None if exposure.n_id is None else exposure.n_id.cpu().numpy(),
         names=exposure.term_names,
     )
+    # A bound is stated as far as its proof shows it when it is recomputed by other code.
+    bound = np.maximum(questions.bound, proved_bounds(solution, exposure))
+    verdict, reasons = _verdicts(exposure, questions, bound, margin, shares, budget)
+    return replace(solution, bound=bound, verdict=verdict, reasons=reasons)
 
 
 def _decide(
@@ -128,24 +132,37 @@ class _Confirmed:
 
 
 def _verdicts(
-    exposure: TailedExposure, questions: Questions, margin: Floats, budget: EffortLimit
+    exposure: TailedExposure,
+    questions: Questions,
+    bound: Floats,
+    margin: Floats,
+    shares: list[Floats],
+    budget: EffortLimit,
 ) -> tuple[NDArray[np.str_], dict[int, str]]:
     """can, cannot or undecided, and why for the last."""
-    wins, excluded = margin > REACHABLE, questions.bound <= REACHABLE
+    wins, excluded = margin > REACHABLE, bound <= REACHABLE
     verdict = np.where(wins & ~excluded, CAN, np.where(excluded & ~wins, CANNOT, UNDECIDED))
-    reasons = {}
-    for i in np.flatnonzero(verdict == UNDECIDED):
-        reasons[int(i)] = _reason(questions, int(i), bool(wins[i]), float(margin[i]), budget)
+    reasons = {
+        int(i): _reason(questions, int(i), budget) for i in np.flatnonzero(~(wins | excluded))
+    }
+    both = np.flatnonzero(wins & excluded)
+    own = replace(exposure, replay=None)
+    lambdas = [shares[i] for i in both]
+    inside = replay_margins(own, questions.position[both], questions.target[both], lambdas)
+    size = PRECISION * max(1.0, float(exposure.frozen_logits.abs().max()))
+    for i, tail in zip(both, inside, strict=True):
+        why = "the difference is rounding"
+        if margin[i] - tail > size:
+            why = f"it has {tail:.2g} there, so the exposure is not of this model; expose it again"
+        reasons[int(i)] = (
+            f"the model run in its own precision wins by {margin[i]:.2g}, which its tail excludes: "
+            + why
+        )
     return verdict, reasons
 
 
-def _reason(questions: Questions, i: int, wins: bool, margin: float, budget: EffortLimit) -> str:
+def _reason(questions: Questions, i: int, budget: EffortLimit) -> str:
     lowered = questions.base.lowered
-    if wins:
-        return (
-            f"the model run in its own precision wins by {margin:.2g}, which its tail excludes: "
-            "the difference is rounding"
-        )
     if questions.margin[i] > questions.win[i]:
         return (
             f"its tail wins by {questions.margin[i]:.2g} in float64, which the model run in its "
@@ -153,6 +170,8 @@ def _reason(questions: Questions, i: int, wins: bool, margin: float, budget: Eff
         )
     if lowered.reason:
         return f"{lowered.reason}, and no λ that wins was found"
+    if questions.raw[i] <= questions.threshold[i]:
+        return "the bound that was found does not hold when its proof is recomputed"
     if unsplittable(questions, i):
         return f"the bounds of {_curved(questions.base)} leave a gap that no case closes"
     if budget.leaves == 1:

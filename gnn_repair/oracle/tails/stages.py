@@ -91,7 +91,7 @@ class Questions:
         """Note the λ of a search over the chosen questions."""
         margin, begins = search.margin.numpy(), search.region.begins
         for row, i in enumerate(chosen):
-            if margin[row] > self.margin[i]:
+            if margin[row] > self.margin[i] or not len(self.shares[i]):
                 self.margin[i] = margin[row]
                 self.shares[i] = search.shares[begins[row] : begins[row + 1]].copy()
 
@@ -118,7 +118,7 @@ def _relax_chunk(questions: Questions, chosen: Integers, region: Region, frozen:
         top = region.tops[scale - 1]
         questions.low[chosen], questions.high[chosen] = top.low[:, 0], top.high[:, 0]
     certificate, piece = first_relaxation(region, questions.target[chosen])
-    questions.raw[chosen] = np.nan_to_num(certificate.bound.numpy(), nan=np.inf)
+    questions.raw[chosen] = certificate.bound.numpy()
     questions.stage[chosen] = 1
     weights, slopes = certificate.weights.numpy(), flat_slopes(region, certificate.slopes)
     for row, i in enumerate(chosen):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.backward import Relaxed
-from gnn_repair.oracle.tails.base import ROUNDING, Base
+from gnn_repair.oracle.tails.base import Base
 from gnn_repair.oracle.tails.lowering import Root
 from gnn_repair.oracle.tails.region import Region
 from gnn_repair.oracle.tails.vertices import extremes, halve, widest
@@ -41,11 +41,12 @@ def subdivided(base: Base, position: Integers, halvings: Sequence[tuple[Halving,
     fixed, size = base.fixed[position], base.size[position]
     low, high = np.empty_like(fixed), np.empty_like(fixed)
     extremes(local, mass, rows, table, low, high, np.empty_like(fixed))
-    slack = ROUNDING * base.width * size  # a corner is off by no more than what it is a mean of
+    slack = base.slack[position]  # a corner is off by no more than what it is a mean of
     return replace(
         base, nodes=base.nodes[position], ends=local, mass=mass, rows=rows,
         sources=base.sources[base.rows[terms]], table=table, fixed=fixed,
         low=low + fixed - slack, high=high + fixed + slack, size=size,
+        slack=slack,
     )  # fmt: skip
 
 
@@ -97,12 +98,13 @@ def longest_edges(
         for value, each in zip(
             parts[number].operation.inputs, _looseness(parts[number], weight), strict=True
         ):
-            scaled.append(values[value] * each[owner])
+            scaled.append((values[value] * each[owner]).nan_to_num())
+    # Where no bound holds yet, no line is looser than another: the longest edge of all.
+    scaled.append(values[0] * region.unbounded[owner].unsqueeze(1))
     best = np.full((len(region), 2), -1, np.int64)
-    if scaled:
-        points = torch.cat(scaled, dim=1).contiguous().numpy()
-        local = region.ends - region.ends[:, :1] + region.begins[:-1, None]
-        widest(local, region.begins, points, best)
+    points = torch.cat(scaled, dim=1).contiguous().numpy()
+    local = region.ends - region.ends[:, :1] + region.begins[:-1, None]
+    widest(local, region.begins, points, best)
     return best
 
 

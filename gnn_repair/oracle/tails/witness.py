@@ -29,10 +29,11 @@ def margins(region: Region, target: Integers, x: Tensor) -> Tensor:
 
 
 def worst(outputs: Tensor, target: Tensor) -> Tensor:
-    """[B]: the target's output less the largest other's."""
+    """[B]: the target's output less the largest other's; −∞ where one is no number."""
     index = target.unsqueeze(1)
     own = outputs.gather(1, index)
-    return (own - outputs.scatter(1, index, -torch.inf).amax(1, keepdim=True)).squeeze(1)
+    margin = own - outputs.scatter(1, index, -torch.inf).amax(1, keepdim=True)
+    return margin.squeeze(1).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
 @dataclass(eq=False)
