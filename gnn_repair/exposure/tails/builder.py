@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.tails.layout import Frame, Traced, constant_in, frame_of
-from gnn_repair.exposure.tails.operations import Constant, Operation, Scale, Select
+from gnn_repair.exposure.tails.operations import Activation, Constant, Operation, Scale, Select
 
 Operand = Traced | Tensor | float
 """What an operation reads: a tensor that messages reach, or a constant."""
@@ -90,6 +90,11 @@ class Builder:
         width = self.widths[value]
         factor, shift = (self._channels(constant, width) for constant in (factor, shift))
         return self.emit(Scale((value,), factor, shift), width)
+
+    def applied(self, name: str, value: int, parameter: Any = 0.0) -> int:
+        """An elementwise function of a value."""
+        constant = torch.as_tensor(parameter, dtype=torch.float64, device=self.device)
+        return self.emit(Activation((value,), name, constant), self.widths[value])
 
     def constant(self, value: Tensor, width: int) -> int:
         """A value that no message reaches."""

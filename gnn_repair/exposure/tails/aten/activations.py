@@ -12,12 +12,7 @@ from gnn_repair.exposure.tails.aten import arithmetic
 from gnn_repair.exposure.tails.aten.registry import Result, Translation
 from gnn_repair.exposure.tails.builder import Builder, Norm, Operand, Unfollowed
 from gnn_repair.exposure.tails.layout import Traced
-from gnn_repair.exposure.tails.operations import Activation, Add, Maximum
-
-
-def _activated(builder: Builder, value: int, name: str, parameter: Any = 0.0) -> int:
-    constant = torch.as_tensor(parameter, dtype=torch.float64, device=builder.device)
-    return builder.emit(Activation((value,), name, constant), builder.widths[value])
+from gnn_repair.exposure.tails.operations import Activation, Add, Affine, Maximum
 
 
 def plain(name: str) -> Translation:
@@ -25,7 +20,7 @@ def plain(name: str) -> Translation:
 
     def translate(builder: Builder, out: Tensor, source: Traced) -> Result:
         value, frame = builder.flat(source)
-        return builder.shown(_activated(builder, value, name), frame)
+        return builder.shown(builder.applied(name, value), frame)
 
     return translate
 
@@ -40,7 +35,7 @@ def leaky_relu(
 ) -> Result:
     """x, or slope · x below 0."""
     value, frame = builder.flat(source)
-    return builder.shown(_activated(builder, value, "leaky_relu", negative_slope), frame)
+    return builder.shown(builder.applied("leaky_relu", value, negative_slope), frame)
 
 
 def prelu(builder: Builder, out: Tensor, source: Operand, weight: Operand) -> Result:
@@ -51,7 +46,7 @@ def prelu(builder: Builder, out: Tensor, source: Operand, weight: Operand) -> Re
     assert isinstance(value, int) and isinstance(slope, Tensor)
     if slope.dim() > 1:
         raise Unfollowed
-    return builder.shown(_activated(builder, value, "leaky_relu", slope), frame)
+    return builder.shown(builder.applied("leaky_relu", value, slope), frame)
 
 
 def elu(
@@ -66,7 +61,7 @@ def elu(
     value, frame = builder.flat(source)
     if input_scale != 1:
         value = builder.scaled(value, float(input_scale), 0.0)
-    value = _activated(builder, value, "elu", alpha * input_scale)
+    value = builder.applied("elu", value, alpha * input_scale)
     if scale != input_scale:
         value = builder.scaled(value, scale / input_scale, 0.0)
     return builder.shown(value, frame)
@@ -80,10 +75,10 @@ def celu(builder: Builder, out: Tensor, source: Traced, alpha: float = 1.0) -> R
 def _between(builder: Builder, value: int, low: Any, high: Any) -> int:
     """min(max(x, low), high) out of ReLUs; bounds are numbers or None."""
     if low is not None:
-        below = _activated(builder, builder.scaled(value, 1.0, -float(low)), "relu")
+        below = builder.applied("relu", builder.scaled(value, 1.0, -float(low)))
         value = builder.scaled(below, 1.0, float(low))
     if high is not None:
-        above = _activated(builder, builder.scaled(value, -1.0, float(high)), "relu")
+        above = builder.applied("relu", builder.scaled(value, -1.0, float(high)))
         value = builder.scaled(above, -1.0, float(high))
     return value
 
@@ -138,8 +133,8 @@ def hardswish(builder: Builder, out: Tensor, source: Traced) -> Result:
 def absolute(builder: Builder, out: Tensor, source: Traced) -> Result:
     """|x| = relu(x) + relu(−x)."""
     value, frame = builder.flat(source)
-    up = _activated(builder, value, "relu")
-    down = _activated(builder, builder.scaled(value, -1.0, 0.0), "relu")
+    up = builder.applied("relu", value)
+    down = builder.applied("relu", builder.scaled(value, -1.0, 0.0))
     return builder.shown(builder.emit(Add((up, down), (1.0, 1.0)), frame.width), frame)
 
 
@@ -174,7 +169,37 @@ def glu(builder: Builder, out: Tensor, source: Traced, dim: int = -1) -> Result:
     return arithmetic.mul(builder, out, halves[0], gate)  # type: ignore[arg-type]
 
 
-PLAIN = "relu silu tanh sigmoid"
+def power(builder: Builder, out: Tensor, source: Operand, exponent: Any) -> Result:
+    """x to the power of 2, ±½ or −1."""
+    if not isinstance(source, Traced) or isinstance(exponent, Traced | Tensor):
+        raise Unfollowed
+    steps = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}.get(exponent)
+    if steps is None:
+        raise Unfollowed
+    return TRANSLATIONS[steps](builder, out, source)
+
+
+def root(builder: Builder, out: Tensor, source: Traced) -> Result:
+    """√x; of a sum of squares, a norm that may be divided by."""
+    value, frame = builder.flat(source)
+    made = builder.applied("sqrt", value)
+    total = builder.operations[value - 1] if value else None
+    squares = builder.operations[total.inputs[0] - 1] if isinstance(total, Affine) else None
+    if isinstance(squares, Activation) and squares.name == "square":
+        assert isinstance(total, Affine)
+        size = builder.widths[total.inputs[0]] // builder.widths[value]
+        eye = torch.eye(builder.widths[value], dtype=torch.float64, device=builder.device)
+        if torch.equal(total.weight, eye.repeat_interleave(size, 1)) and not total.bias.any():
+            builder.norms[made] = Norm(squares.inputs[0], size, 0.0)
+    return builder.shown(made, frame)
+
+
+def inverse_root(builder: Builder, out: Tensor, source: Traced) -> Result:
+    """1 / √x."""
+    return plain("reciprocal")(builder, out, plain("sqrt")(builder, out, source))
+
+
+PLAIN = "relu silu tanh sigmoid square exp log reciprocal"
 
 TRANSLATIONS: dict[str, Callable[..., Result]] = {
     **{name: plain(name) for name in PLAIN.split()},
@@ -195,4 +220,7 @@ TRANSLATIONS: dict[str, Callable[..., Result]] = {
     "maximum": extreme(1.0),
     "minimum": extreme(-1.0),
     "glu": glu,
+    "sqrt": root,
+    "rsqrt": inverse_root,
+    "pow": power,
 }

@@ -45,7 +45,10 @@ def mul(builder: Builder, out: Tensor, left: Operand, right: Operand) -> Result:
     """left ⊙ right."""
     frame, (a, b) = builder.aligned(out.shape, left, right)
     if isinstance(a, int) and isinstance(b, int):
-        return builder.shown(builder.emit(Multiply((a, b)), frame.width), frame)
+        made = (
+            builder.applied("square", a) if a == b else builder.emit(Multiply((a, b)), frame.width)
+        )
+        return builder.shown(made, frame)
     value, factor = (a, b) if isinstance(a, int) else (b, a)
     assert isinstance(value, int)
     return builder.shown(builder.scaled(value, factor, 0.0), frame)
@@ -54,40 +57,46 @@ def mul(builder: Builder, out: Tensor, left: Operand, right: Operand) -> Result:
 def div(
     builder: Builder, out: Tensor, left: Operand, right: Operand, rounding_mode: str | None = None
 ) -> Result:
-    """left / right by a constant, or by the norm of left itself (``normalize``)."""
-    if rounding_mode is not None or not isinstance(left, Traced):
+    """left / right; by the norm of left itself, ``normalize``."""
+    if rounding_mode is not None:
         raise Unfollowed
-    if isinstance(right, Traced):
-        return _normalized(builder, out, left, right)
-    frame, (value, divisor) = builder.aligned(out.shape, left, right)
-    assert isinstance(value, int) and isinstance(divisor, Tensor)
-    return builder.shown(builder.scaled(value, 1 / divisor, 0.0), frame)
+    if not isinstance(right, Traced):
+        frame, (value, divisor) = builder.aligned(out.shape, left, right)
+        assert isinstance(value, int) and isinstance(divisor, Tensor)
+        return builder.shown(builder.scaled(value, 1 / divisor, 0.0), frame)
+    if isinstance(left, Traced) and (normal := _normalized(builder, out, left, right)) is not None:
+        return normal
+    value, frame = builder.flat(right)
+    inverse = builder.shown(builder.applied("reciprocal", value), frame)
+    return mul(builder, out, left, inverse)
 
 
-def _normalized(builder: Builder, out: Tensor, left: Traced, right: Traced) -> Result:
+def _normalized(builder: Builder, out: Tensor, left: Traced, right: Traced) -> Traced | None:
     norm = builder.norms.get(right.value)
     if norm is None or left.shape != out.shape:
-        raise Unfollowed
+        return None
     value, frame = builder.flat(left)
     order = _order(builder, value, norm.source)
+    if order is None:
+        return None
     # Where every channel's norm stands among the norms: that of the part the channel is in.
     found = frame_of(right.viewed(lambda t: t.expand(out.shape)), builder.num_nodes)
     places = torch.arange(frame.width, device=builder.device) // norm.size
     if found is None or found[0] != frame or not torch.equal(found[1][order], places):
-        raise Unfollowed
+        return None
     normal = builder.emit(Normalize((norm.source,), norm.size, norm.eps), frame.width)
     return builder.shown(builder.select(normal, order.argsort()), frame)
 
 
-def _order(builder: Builder, value: int, source: int) -> Tensor:
-    """How the channels of a value are permuted to make the source."""
+def _order(builder: Builder, value: int, source: int) -> Tensor | None:
+    """How the channels of a value are permuted to make the source; None: it is made otherwise."""
     whole = torch.arange(builder.widths[value], device=builder.device)
     made = builder.operations[source - 1] if source else None
     if source == value:
         return whole
     permuted = isinstance(made, Select) and made.inputs == (value,)
     if not permuted or not torch.equal(made.index.sort().values, whole):  # type: ignore[union-attr]
-        raise Unfollowed
+        return None
     return made.index  # type: ignore[union-attr]
 
 
@@ -108,18 +117,6 @@ def lerp(builder: Builder, out: Tensor, start: Operand, end: Operand, weight: Op
         gap = sub(builder, out, end, start)
     step = mul(builder, out, gap, weight)
     return add(builder, out, start, step)  # type: ignore[arg-type]
-
-
-def power(builder: Builder, out: Tensor, source: Operand, exponent: Any) -> Result:
-    """x² as a product."""
-    if not isinstance(source, Traced) or isinstance(exponent, Traced | Tensor) or exponent != 2:
-        raise Unfollowed
-    return mul(builder, out, source, source)
-
-
-def square(builder: Builder, out: Tensor, source: Traced) -> Result:
-    """x²."""
-    return mul(builder, out, source, source)
 
 
 def masked_fill(
@@ -145,7 +142,5 @@ TRANSLATIONS: dict[str, Translation] = {
     "true_divide": div,
     "addcmul": addcmul,
     "lerp": lerp,
-    "pow": power,
-    "square": square,
     "masked_fill": masked_fill,
 }

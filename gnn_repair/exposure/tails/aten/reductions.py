@@ -13,8 +13,7 @@ from gnn_repair.exposure.tails.aten.activations import largest
 from gnn_repair.exposure.tails.aten.registry import Result, Translation
 from gnn_repair.exposure.tails.builder import Builder, Norm, Unfollowed
 from gnn_repair.exposure.tails.layout import Frame, Lost, Traced
-from gnn_repair.exposure.tails.opaque import Opaque, Slot
-from gnn_repair.exposure.tails.operations import Affine
+from gnn_repair.exposure.tails.operations import Add, Affine, Softmax
 
 MIXED = "mixes the values of different nodes"
 
@@ -40,13 +39,43 @@ def _placed(made: Traced, out: Tensor) -> Traced:
     return made.viewed(lambda t: t.reshape(out.shape))
 
 
+def _totals(builder: Builder, value: int, frame: Frame, size: int, factor: float) -> int:
+    """factor · Σ over every part."""
+    row = torch.full((1, size), factor, dtype=torch.float64, device=builder.device)
+    return _by_part(builder, value, frame, row)
+
+
+def _by_part(builder: Builder, value: int, frame: Frame, matrix: Tensor) -> int:
+    """A matrix on every part."""
+    eye = torch.eye(frame.width, dtype=torch.float64, device=builder.device)
+    weight = torch.kron(eye, matrix)
+    return builder.emit(Affine((value,), weight, weight.new_zeros(len(weight))), len(weight))
+
+
 def _sum(builder: Builder, out: Tensor, source: Traced, dims: Any, factor: float | None) -> Result:
     value, frame, size = parts_of(builder, source, dims)
-    factor = 1 / size if factor is None else factor
-    row = torch.full((1, size), factor, dtype=torch.float64, device=builder.device)
-    eye = torch.eye(frame.width, dtype=torch.float64, device=builder.device)
-    weight = torch.kron(eye, row)
-    made = builder.emit(Affine((value,), weight, weight.new_zeros(frame.width)), frame.width)
+    made = _totals(builder, value, frame, size, 1 / size if factor is None else factor)
+    return _placed(builder.shown(made, frame), out)
+
+
+def cumulated(builder: Builder, out: Tensor, source: Traced, dim: int, **_: Any) -> Result:
+    """Sums of everything up to each place of an axis that is not the nodes'."""
+    value, frame, size = parts_of(builder, source, [dim])
+    lower = torch.ones(size, size, dtype=torch.float64, device=builder.device).tril()
+    shape = (*frame.shape, size)
+    made = builder.shown(_by_part(builder, value, frame, lower), Frame(shape, frame.axis, shape))
+    return made.viewed(lambda t: t.movedim(-1, dim))
+
+
+def log_sum_exp(
+    builder: Builder, out: Tensor, source: Traced, dims: Any, *_: Any, **__: Any
+) -> Result:
+    """log Σ exp x = x₁ − log softmax₁."""
+    value, frame, size = parts_of(builder, source, [dims] if isinstance(dims, int) else dims)
+    normal = builder.emit(Softmax((value,), size, True), builder.widths[value])
+    starts = torch.arange(frame.width, device=builder.device) * size
+    parts = builder.select(value, starts), builder.select(normal, starts)
+    made = builder.emit(Add(parts, (1.0, -1.0)), frame.width)
     return _placed(builder.shown(made, frame), out)
 
 
@@ -96,13 +125,8 @@ def vector_norm(
     if order not in (2, None):
         raise Unfollowed
     value, frame, size = parts_of(builder, source, dims)
-    slot = Slot(0, (frame.width, size), 0, torch.float64)
-    made = builder.emit(
-        Opaque(
-            (value,), torch.ops.aten.linalg_vector_norm.default, (slot, 2, [2]), {}, (), None, 0
-        ),
-        frame.width,
-    )
+    total = _totals(builder, builder.applied("square", value), frame, size, 1.0)
+    made = builder.applied("sqrt", total)
     builder.norms[made] = Norm(value, size, 0.0)
     return _placed(builder.shown(made, frame), out)
 
@@ -110,6 +134,8 @@ def vector_norm(
 TRANSLATIONS: dict[str, Translation] = {
     "sum": summed,
     "mean": mean,
+    "cumsum": cumulated,
+    "logsumexp": log_sum_exp,
     "amax": extreme(1.0),
     "amin": extreme(-1.0),
     "max": extreme(1.0),
