@@ -188,7 +188,7 @@ def draw_model(kind: str, seed: int) -> tuple[Model, TailedExposure]:
     width, groups = int(rng.integers(2, 6)), int(rng.integers(1, 3))
     # Half of the models have ordinary sizes: the others saturate, or hardly move.
     scale, mean, heavy = (
-        rng.choice(SCALES, 3) if rng.random() < 0.5 else rng.choice([0.3, 1.0, 3.0, 10.0], 3)
+        rng.choice(SCALES, 3) if rng.random() < 0.5 else rng.choice([0.3, 1.0, 3.0, 10.0, 30.0], 3)
     )
     function = KINDS[kind](draw, width)
     fixed = mean * rng.standard_normal((NODES, width))
@@ -307,7 +307,9 @@ def judge(model: Model, solution: TailSolution, seed: int) -> Iterator[str]:
                 text = _replayed(model, solution, int(i), rng)
                 if text:
                     yield f"{solution[int(i)]}: {text}"
-            limit = min(float(solution.bound[i]), WINS if solution.verdict[i] == "cannot" else np.inf)
+            limit = min(
+                float(solution.bound[i]), WINS if solution.verdict[i] == "cannot" else np.inf
+            )
             excess = best[c] - limit
             if excess > 0 and excess > noise(model, node, shares[c], rng):
                 yield f"{solution[int(i)]}: λ {shares[c].tolist()} wins by {best[c]:.17g}"

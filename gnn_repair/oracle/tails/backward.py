@@ -90,7 +90,8 @@ class Linear:
     seen: dict[int, Tensor]
     """The coefficients [B or 1, R, k] each nonlinear operation had."""
     weighed: Tensor
-    """[B, R]: Σ |C| M over all values, M what the sums behind a value may come to."""
+    """[B, R]: Σ |C| M over all values, M what the sums behind a value may come to: what rounding
+    errors of the sums on the way back are relative to."""
 
 
 def backward(
@@ -100,7 +101,7 @@ def backward(
     parts: dict[int, Relaxed],
     nodes: Tensor,
     lifts: int,
-    sizes: Sequence[Tensor] | None = None,
+    sizes: Sequence[Tensor],
     pushes: dict[int, Tensor] | None = None,
 ) -> Linear:
     """Bound ``coefficients`` [B or 1, R, k] · ``value`` above.
@@ -112,12 +113,12 @@ def backward(
         parts: the nonlinear operations' relaxations, by number.
         nodes: [B] graph nodes.
         lifts: E.
-        sizes: M of every value, [B, k] each, where rounding is to be weighed.
+        sizes: M of every value, [B, k] each.
         pushes: by operation number, [B, R, k]: multiples of its input that are added, which must
             be nonnegative for inputs known to have that sign.
     """
     batch, rows = len(nodes), coefficients.shape[1]
-    walk = _Walk(graph, nodes, {value: coefficients}, batch, rows, lifts)
+    walk = _Walk(graph, nodes, {value: coefficients}, batch, rows, lifts, sizes)
     for number in range(value - 1, -1, -1):
         outer = walk.held.pop(number + 1, None)
         if outer is None and value == len(graph.operations) and number in parts:
@@ -125,26 +126,21 @@ def backward(
             outer = coefficients.new_zeros(1, rows, width_of(graph, number + 1))
         if outer is None:
             continue
-        if sizes is not None:
-            walk.weighed = walk.weighed + _weigh(outer, sizes[number + 1])
+        walk.weigh(number + 1, outer)
         operation = graph.operations[number]
         if isinstance(operation, NONLINEAR):
             walk.nonlinear(number, parts[number], outer)
             if pushes is not None and number in pushes:
-                walk.give(operation.inputs[0], pushes[number])
+                walk.give_line(operation.inputs[0], pushes[number])
         else:
             _LINEAR[type(operation)](walk, operation, outer)
     functions = walk.held.get(0)
     if functions is None:
         functions = walk.constant.new_zeros(1, rows, graph.width)
-    if sizes is not None:
-        walk.weighed = walk.weighed + _weigh(functions, sizes[0]) + walk.constant.abs()
+    walk.weigh(0, functions)
     full = functions.expand(batch, -1, -1).contiguous()
-    return Linear(full, walk.lifted, walk.constant, walk.slopes, walk.seen, walk.weighed)
-
-
-def _weigh(coefficients: Tensor, size: Tensor) -> Tensor:
-    return (coefficients.abs() @ size.unsqueeze(2)).squeeze(2)
+    weighed = walk.weighed + walk.constant.abs()
+    return Linear(full, walk.lifted, walk.constant, walk.slopes, walk.seen, weighed)
 
 
 class _Walk:
@@ -152,9 +148,9 @@ class _Walk:
 
     def __init__(
         self, graph: TailGraph, nodes: Tensor, held: dict[int, Tensor], batch: int, rows: int,
-        lifts: int,
+        lifts: int, sizes: Sequence[Tensor],
     ) -> None:  # fmt: skip
-        self.graph, self.nodes, self.held = graph, nodes, held
+        self.graph, self.nodes, self.held, self.sizes = graph, nodes, held, sizes
         new = next(iter(held.values())).new_zeros
         self.constant, self.lifted = new(batch, rows), new(batch, rows, lifts)
         self.weighed = new(batch, rows)
@@ -165,6 +161,16 @@ class _Walk:
         """Add coefficients of a value."""
         held = self.held.get(value)
         self.held[value] = coefficients if held is None else held + coefficients
+
+    def weigh(self, value: int, coefficients: Tensor) -> None:
+        """Note the size of C · value."""
+        size = self.sizes[value].unsqueeze(2)
+        self.weighed = self.weighed + (coefficients.abs() @ size).squeeze(2)
+
+    def give_line(self, value: int, coefficients: Tensor) -> None:
+        """The same for a line's part, which others may cancel: it is weighed by itself."""
+        self.weigh(value, coefficients)
+        self.give(value, coefficients)
 
     def add_constant(self, coefficients: Tensor, constant: Tensor) -> None:
         """Add C · b for b [k] or by node [N, k]."""
@@ -189,13 +195,13 @@ class _Walk:
         for value, above, below in zip(
             part.operation.inputs, part.lines.above, part.lines.below, strict=True
         ):
-            self.give(value, up * above.unsqueeze(1) + down * below.unsqueeze(1))
+            self.give_line(value, up * above.unsqueeze(1) + down * below.unsqueeze(1))
 
     def _root(self, part: Relaxed, operation: Root, up: Tensor, down: Tensor) -> None:
         if part.lift is not None:
             self.lifted[:, :, part.lift : part.lift + up.shape[2]] += up
         q = part.lines.below[0].unflatten(1, (-1, operation.size)).unsqueeze(1)
-        self.give(operation.inputs[0], (down.unsqueeze(3) * q).flatten(2))
+        self.give_line(operation.inputs[0], (down.unsqueeze(3) * q).flatten(2))
 
 
 def _affine(walk: _Walk, op: Operation, outer: Tensor) -> None:

@@ -30,7 +30,7 @@ BATCH = 512
 """Leaves bounded together, so that their numbers stay in the cache."""
 
 
-def grow(base: Base, trees: list[Tree], leaves: int, deadline: float | None = None) -> None:
+def grow(base: Base, trees: list[Tree], leaves: int, deadline: float) -> None:
     """Split leaves above the threshold until all are closed, a λ wins, or the budget is spent.
 
     Args:
@@ -41,7 +41,7 @@ def grow(base: Base, trees: list[Tree], leaves: int, deadline: float | None = No
     """
     while True:
         alive = [tree for tree in trees if _alive(tree, leaves)]
-        if not alive or (deadline is not None and time.process_time() > deadline):
+        if not alive or time.process_time() > deadline:
             return
         _level(base, alive[: BATCH // 2])
 

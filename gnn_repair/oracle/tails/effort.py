@@ -11,18 +11,23 @@ Effort = str | float
 
 @dataclass(frozen=True)
 class EffortLimit:
-    """Cases and seconds."""
+    """Cases and seconds, whichever ends first."""
 
     leaves: int
     """Cases a question may be split into; 1 splits none."""
     seconds: float | None = None
-    """Processor time for each question that needs cases, shared by all of them."""
+    """Processor time for each question that one linear bound leaves open, shared by all of them;
+    None: no limit."""
 
 
-NAMED = {"fast": EffortLimit(1), "normal": EffortLimit(1000, 1.0), "full": EffortLimit(50_000)}
+NAMED = {
+    "fast": EffortLimit(1, 0.1),
+    "normal": EffortLimit(1000, 0.5),
+    "full": EffortLimit(50_000, 60.0),
+}
 """A case takes about a quarter of a millisecond (64 units after one layer): a question that is
 never decided costs a quarter of a second with ``normal``. Cases of a long tail, such as an LSTM's,
-take a hundred times as long; a second a question ends them, and nobody waits for hours."""
+take a hundred times as long; the time ends them, and nobody waits for hours."""
 MOST = 1_000_000
 """Cases at most where only time counts, so that memory stays bounded."""
 
@@ -34,4 +39,4 @@ def budget_of(effort: Effort) -> EffortLimit:
     if isinstance(effort, int | float) and not isinstance(effort, bool) and effort >= 0:
         return EffortLimit(MOST, float(effort))
     words = ", ".join(f'"{name}"' for name in NAMED)
-    raise InputError(f"effort must be one of {words} or seconds a question, not {effort!r}")
+    raise InputError(f"effort must be one of {words} or seconds per question, not {effort!r}")

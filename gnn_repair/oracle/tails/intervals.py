@@ -21,7 +21,6 @@ from gnn_repair.exposure.tails.operations import (
 from gnn_repair.oracle.tails.base import ROUNDING
 from gnn_repair.oracle.tails.functions import function_of
 from gnn_repair.oracle.tails.lines import ABSOLUTE, SAFETY, Interval
-from gnn_repair.oracle.tails.lowering import Root
 
 
 def keeps_channels(operation: Operation) -> bool:
@@ -130,53 +129,16 @@ INTERVALS: dict[type[Operation], Rule] = {
 }
 
 
-def _linear_size(
-    op: Operation, sizes: Sequence[Tensor], inputs: Sequence[Interval], nodes: Tensor
-) -> Tensor:
+def size_of(op: Operation, sizes: Sequence[Tensor], made: Interval, nodes: Tensor) -> Tensor:
+    """What the sums behind an operation's value come to, given those behind its inputs."""
     if isinstance(op, Affine):
         return sizes[0] @ op.weight.abs().t() + _at(op.bias, nodes).abs()
     if isinstance(op, Scale):
         return sizes[0] * _at(op.factor, nodes).abs() + _at(op.shift, nodes).abs()
     if isinstance(op, Select):
         return sizes[0][:, op.index]
-    if isinstance(op, Constant):
-        return _at(op.value, nodes).abs().expand(len(nodes), -1)
     if isinstance(op, Add):
         return sum((abs(f) * s for f, s in zip(op.factors, sizes, strict=True)), 0 * sizes[0])
-    return torch.cat(list(sizes), dim=1)
-
-
-def _function_size(
-    op: Operation, sizes: Sequence[Tensor], inputs: Sequence[Interval], nodes: Tensor
-) -> Tensor:
-    """|f| + |f′| |y| at most: what a line's constant is the difference of."""
-    (x,), (size,) = inputs, sizes
-    f, parameter = function_of(op)
-    if not f.steep:  # slopes are below 2 (|α| for ELU), |f(y)| ≤ 2 |y| + |α| + 1
-        return (2 + parameter.abs()) * (2 * size + 1)
-    steep = torch.maximum(f.slope(x.low, parameter).abs(), f.slope(x.high, parameter).abs())
-    value = torch.maximum(f.value(x.low, parameter).abs(), f.value(x.high, parameter).abs())
-    return value + steep * size
-
-
-def _product_size(
-    op: Operation, sizes: Sequence[Tensor], inputs: Sequence[Interval], nodes: Tensor
-) -> Tensor:
-    return 3 * sizes[0] * sizes[1]
-
-
-def _root_size(
-    op: Operation, sizes: Sequence[Tensor], inputs: Sequence[Interval], nodes: Tensor
-) -> Tensor:
-    assert isinstance(op, Root)
-    square = sizes[0].unflatten(1, (-1, op.size)).square().sum(2)
-    return 2 * (square + op.offset).sqrt() + op.floor
-
-
-Size = Callable[[Operation, Sequence[Tensor], Sequence[Interval], Tensor], Tensor]
-SIZES: dict[type[Operation], Size] = {
-    **dict.fromkeys((Affine, Scale, Select, Constant, Add, Concatenate), _linear_size),
-    Activation: _function_size,
-    Multiply: _product_size,
-    Root: _root_size,
-}
+    if isinstance(op, Concatenate):
+        return torch.cat(list(sizes), dim=1)
+    return torch.maximum(made.low.abs(), made.high.abs())  # a line starts anew from its input

@@ -182,7 +182,7 @@ class LeafBatch:
         """The leaves with bounds; every λ met is offered to its tree."""
         region = self.region
         rows, mixture = rows_and_mixture(region, self.target)
-        cuts, parts = Cuts(region, self.target), region.relax()
+        cuts, parts = Cuts(region, self.target), region.lines
         cuts.add(rows, mixture, parts)
         weights = self._parents_weights() if self.depth else None
         for turn in range(rounds):

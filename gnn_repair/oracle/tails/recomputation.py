@@ -38,8 +38,8 @@ from gnn_repair.oracle.tails.recomputed_lines import (
 )
 
 Box = list[tuple[Array, Array]]
-Lines = dict[int, tuple[list[Array], list[Array]]]
-"""By operation: slopes [B, k] above and below, one array an input."""
+Line = tuple[list[Array], list[Array], Array, Array]
+"""Slopes [B, k] above and below, one array an input, and what is added to each, [B, k]."""
 Signs = tuple[tuple[int, int, int], ...]
 """(nonlinear operation from 0, unit, sign) of every sign that a case assumes."""
 
@@ -68,6 +68,8 @@ class Recomputation:
         self.roots: dict[int, tuple[Array, Array]] = {}
         self.heights: dict[int, Array] = {}
         """By a Root's number: its height above each message, [T, parts]."""
+        self.lines: dict[int, Line] = {}
+        """By operation: lines that are tight at the middles, with which intervals are found."""
         self.ranges: list[tuple[Array, Array]] = [self._straight_range(0)]
         for k in range(len(self.operations)):
             self.ranges.append(self._bound(k))
@@ -117,6 +119,7 @@ class Recomputation:
             inputs[0] = self._assumed(k, inputs[0])
             inputs = self._with_values(operation, inputs)
             self.boxes[k] = inputs
+            self.lines[k] = _line(operation, *middle_slopes(operation, inputs), inputs)
         if isinstance(operation, Root):
             return self._root(k, operation, inputs[0])
         return _forward(operation, inputs, self.numbers)
@@ -141,7 +144,7 @@ class Recomputation:
     def _tight(self, value: int, known: tuple[Array, Array]) -> tuple[Array, Array]:
         width = known[0].shape[1]
         both = np.concatenate([np.eye(width), -np.eye(width)])[None]
-        top = self._largest(*self._walk(value, both, self._middle_lines()))
+        top = self._largest(*self._walk(value, both, self.lines))
         low, high = -top[:, width:], top[:, :width]
         return np.fmax(known[0], low), np.fmin(known[1], high)  # what is no number says nothing
 
@@ -157,7 +160,7 @@ class Recomputation:
             alone = self.first[1:] == self.first[:-1]
             self.roots[k] = (low, np.where(alone[:, None], high, np.minimum(high, top)))
             rows = -np.eye(low.shape[1])[None]
-            below = -self._largest(*self._walk(k + 1, rows, self._middle_lines()))
+            below = -self._largest(*self._walk(k + 1, rows, self.lines))
             self.roots[k] = (np.maximum(low, below), self.roots[k][1])
         return self.roots[k]
 
@@ -175,13 +178,9 @@ class Recomputation:
 
     # Lines ------------------------------------------------------------------------------------
 
-    def _middle_lines(self) -> Lines:
-        """Slopes above and below of every operation bounded so far, tight at the middles."""
-        return {k: middle_slopes(self.operations[k], box) for k, box in self.boxes.items()}
-
-    def _given_lines(self, slopes: Array) -> Lines:
-        """Certificates' slopes [Q, U], above and below alike."""
-        lines, first = Lines(), 0
+    def _given_lines(self, slopes: Array, at: Array) -> dict[int, Line]:
+        """Lines of certificates' slopes [Q, U] in the parts ``at``, above and below alike."""
+        lines, first = dict[int, Line](), 0
         for k in self.curved:
             parts = []
             for low, _ in self.boxes[k]:
@@ -190,14 +189,15 @@ class Recomputation:
             operation = self.operations[k]
             if isinstance(operation, Root):
                 parts = [in_ball(operation, parts[0])]
-            lines[k] = (parts, parts)
+            box = [(low[at], high[at]) for low, high in self.boxes[k]]
+            lines[k] = _line(operation, parts, parts, box)
         return lines
 
     def _walk(
         self,
         value: int,
         rows: Array,
-        lines: Lines,
+        lines: dict[int, Line],
         at: Any = slice(None),
         pushes: dict[int, Array] | None = None,
     ) -> tuple[Array, Array, dict[int, Array]]:
@@ -219,7 +219,7 @@ class Recomputation:
                 constant = constant + _pull(operation, outer, give, self.numbers[at], widths)
                 continue
             up, down = np.maximum(outer, 0), np.minimum(outer, 0)
-            above, below = lines[k]
+            above, below, higher, lower = lines[k]
             if isinstance(operation, Root):
                 q = below[0].reshape(len(below[0]), 1, -1, operation.size)
                 inner = down[..., None] * q
@@ -231,11 +231,9 @@ class Recomputation:
                 else:
                     constant = constant + _dot(up, self.roots[k][1][at])
             else:
-                box = [(low[at], high[at]) for low, high in self.boxes[k]]
                 for i, s, t in zip(operation.inputs, above, below, strict=True):
                     give(i, up * s[:, None] + down * t[:, None])
-                constant = constant + _dot(up, constant_of(operation, above, box, 1.0))
-                constant = constant - _dot(down, constant_of(operation, below, box, -1.0))
+                constant = constant + _dot(up, higher) + _dot(down, lower)
             if pushes is not None and k in pushes:
                 give(operation.inputs[0], pushes[k])
         width = self.fixed.shape[1]
@@ -271,7 +269,7 @@ class Recomputation:
         weights = np.stack([case.weights for case in cases])
         rows = -weights.astype(np.longdouble)
         rows[np.arange(len(at)), target] = 1.0
-        lines = self._given_lines(np.stack([case.slopes for case in cases]))
+        lines = self._given_lines(np.stack([case.slopes for case in cases]), at)
         pushes: dict[int, Array] = {}
         for q, case in enumerate(cases):
             for place, unit, sign, beta in case.splits:
@@ -282,6 +280,16 @@ class Recomputation:
         walked = self._walk(last, rows[:, None], lines, at, pushes)
         found = self._largest(*walked, at)[:, 0].astype(float)
         return np.where(self.lost[at] | np.isnan(found), np.inf, found)
+
+
+def _line(operation: Operation, above: list[Array], below: list[Array], box: Box) -> Line:
+    """Lines of these slopes; those of a Root need no box."""
+    if isinstance(operation, Root):
+        return above, below, above[0], below[0]
+    higher, lower = (
+        constant_of(operation, slopes, box, sign) for slopes, sign in ((above, 1.0), (below, -1.0))
+    )
+    return above, below, higher, -lower
 
 
 def _dot(rows: Array, constants: Array) -> Array:

@@ -16,7 +16,7 @@ from gnn_repair.oracle.tails.lowering import Root
 Array = NDArray[Any]
 TURNS = {
     "gelu": 1.4142135623730951, "gelu_tanh": 1.4185040087908284, "silu": 2.3993572805154677,
-    "tanh": 0.0, "sigmoid": 0.0, "elu": 0.0,
+    "elu": 0.0,
 }  # fmt: skip
 """f″ changes sign at ± these and nowhere else (ELU: its kink), so f′ is monotone in between."""
 HALVINGS = 48
@@ -24,7 +24,7 @@ HALVINGS = 48
 
 
 def length_of(root: Root, x: Array) -> Array:
-    parts = x.reshape(*x.shape[:-1], -1, root.size)
+    parts = x.reshape(*x.shape[:-1], x.shape[-1] // root.size, root.size)
     return np.maximum(np.sqrt((parts**2).sum(-1) + root.offset), root.floor)
 
 
@@ -90,7 +90,8 @@ def touching_points(operation: Operation, slope: Array, low: Array, high: Array)
     if name == "relu":
         return np.stack([low, high, np.clip(0.0, low, high)])
     if name in _TOUCHING:
-        return np.stack([low, high, np.clip(_TOUCHING[name](slope, low), low, high)])
+        point = _TOUCHING[name](slope)
+        return np.stack([low, high, np.clip(point, low, high), np.clip(-point, low, high)])
     turn = TURNS.get(name)
     ends = (
         [low, high]
@@ -113,15 +114,17 @@ def _least(s: Array) -> Array:
     return np.maximum(s, 1e-300)
 
 
-_TOUCHING: dict[str, Callable[[Array, Array], Array]] = {
-    "softplus": lambda s, _: special.logit(np.clip(s, 1e-300, 1 - 1e-16)),
-    "square": lambda s, _: s / 2,
-    "sqrt": lambda s, _: 0.25 / np.maximum(s, 1e-150) ** 2,
-    "exp": lambda s, _: np.log(_least(s)),
-    "log": lambda s, _: 1 / _least(s),
-    "reciprocal": lambda s, low: np.where(low > 0, 1.0, -1.0) / np.sqrt(_least(-s)),
+_TOUCHING: dict[str, Callable[[Array], Array]] = {
+    "tanh": lambda s: np.arccosh(np.maximum(_least(s) ** -0.5, 1.0)),
+    "sigmoid": lambda s: 2 * np.arccosh(np.maximum(0.5 * _least(s) ** -0.5, 1.0)),
+    "softplus": lambda s: special.logit(np.clip(s, 1e-300, 1 - 1e-16)),
+    "square": lambda s: s / 2,
+    "sqrt": lambda s: 0.25 / np.maximum(s, 1e-150) ** 2,
+    "exp": lambda s: np.log(_least(s)),
+    "log": lambda s: 1 / _least(s),
+    "reciprocal": lambda s: 1 / np.sqrt(_least(-s)),
 }
-"""Where f′ = s, of functions that are convex or concave: given s and the interval's lower end."""
+"""A y with f′(y) = s where there is one; −y is the only other."""
 
 
 def slope_of(operation: Operation, y: Array) -> Array:

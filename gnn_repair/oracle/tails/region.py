@@ -20,7 +20,7 @@ from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.backward import Linear, Relaxed, backward, relaxed, width_of
 from gnn_repair.oracle.tails.base import ROUNDING, Base
 from gnn_repair.oracle.tails.functions import defined
-from gnn_repair.oracle.tails.intervals import INTERVALS, SIZES, keeps_channels
+from gnn_repair.oracle.tails.intervals import INTERVALS, keeps_channels, size_of
 from gnn_repair.oracle.tails.lines import NONLINEAR, Interval, lines_at
 from gnn_repair.oracle.tails.lowering import Root
 from gnn_repair.oracle.tails.vertices import maxima
@@ -48,6 +48,8 @@ class Region:
     """By number of a Root: the interval of its value."""
     lift_of: dict[int, int]
     """By number of a Root: its first channel among the lifts, where it has any."""
+    lines: dict[int, Relaxed]
+    """By number of a nonlinear operation: its lines, tight at the middles."""
     sizes: tuple[Tensor, ...]
     """M of every value, [B, k]: what the sums behind it may come to, for rounding."""
     unbounded: Tensor
@@ -90,24 +92,27 @@ class Region:
             lifts=self.lifts[places] if self.lifts.shape[1] else np.empty((len(places), 0)),
             boxes={k: tuple(i.take(at) for i in box) for k, box in self.boxes.items()},
             tops={k: top.take(at) for k, top in self.tops.items()},
+            lines={k: part.take(at) for k, part in self.lines.items()},
             sizes=tuple(size[at] for size in self.sizes),
             unbounded=self.unbounded[at],
         )
 
-    def relax(self, at: Sequence[Tensor] | None = None) -> dict[int, Relaxed]:
-        """Lines of all nonlinear operations, tight at the values ``at`` (or at the middles)."""
-        graph, parts = self.base.graph, dict[int, Relaxed]()
-        for number, box in self.boxes.items():
-            operation = graph.operations[number]
-            if at is None:
-                points = [interval.middle for interval in box]
-            else:
-                points = [at[i] for i in operation.inputs]
-            lift, top = self.lift_of.get(number), self.tops.get(number)
-            lines = lines_at(operation, box, points, lift is not None)
-            high = None if top is None else top.high
-            parts[number] = relaxed(operation, box, lines, high, lift)
-        return parts
+    def relax(self, at: Sequence[Tensor]) -> dict[int, Relaxed]:
+        """Lines of all nonlinear operations, tight at the values ``at``."""
+        operations = self.base.graph.operations
+        return {k: self.line(k, [at[i] for i in operations[k].inputs]) for k in self.boxes}
+
+    def line(self, number: int, at: Sequence[Tensor]) -> Relaxed:
+        """One operation's lines, tight where its inputs are ``at``."""
+        operation, box = self.base.graph.operations[number], self.boxes[number]
+        lift, top = self.lift_of.get(number), self.tops.get(number)
+        lines = lines_at(operation, box, at, lift is not None)
+        return relaxed(operation, box, lines, None if top is None else top.high, lift)
+
+    def with_line(self, number: int) -> Region:
+        """The region with an operation's lines, tight at the middles."""
+        line = self.line(number, [interval.middle for interval in self.boxes[number]])
+        return replace(self, lines={**self.lines, number: line})
 
     def backward(
         self,
@@ -115,13 +120,11 @@ class Region:
         coefficients: Tensor,
         parts: dict[int, Relaxed],
         pushes: dict[int, Tensor] | None = None,
-        weigh: bool = False,
     ) -> Linear:
         """Bound coefficients [B or 1, R, k] · value above by linear functions."""
-        sizes = self.sizes if weigh else None
         linear = backward(
-            self.base.graph, value, coefficients, parts, self.nodes, self.lifts.shape[1], sizes,
-            pushes,
+            self.base.graph, value, coefficients, parts, self.nodes, self.lifts.shape[1],
+            self.sizes, pushes,
         )  # fmt: skip
         empty = np.diff(self.begins) == 0
         return self._without_terms(linear, empty) if self.lift_of and empty.any() else linear
@@ -137,14 +140,19 @@ class Region:
         return replace(linear, constant=constant)
 
     def largest(self, linear: Linear) -> Tensor:
-        """[B, R]: the largest value of linear functions over the admissible aggregates."""
+        """[B, R]: the largest value of linear functions over the admissible aggregates, rounded
+        up."""
         out = np.empty(linear.constant.shape)
         maxima(
             self.ends, self.begins, self.mass, self.base.rows, self.base.table, self.lifts,
             linear.functions.numpy(), linear.lifted.numpy(), out,
         )  # fmt: skip
         offset = (linear.functions @ self.fixed.unsqueeze(2)).squeeze(2)
-        return torch.from_numpy(out) + offset + linear.constant
+        # Every sum on the way has at most so many terms, each off by at most ROUNDING of its size.
+        longest = max(size.shape[1] for size in self.sizes) + self.base.width + 16
+        return (
+            torch.from_numpy(out) + offset + linear.constant + ROUNDING * longest * linear.weighed
+        )
 
 
 def bare_region(base: Base, position: Integers) -> Region:
@@ -153,7 +161,7 @@ def bare_region(base: Base, position: Integers) -> Region:
     begins = np.append(0, np.cumsum(counts))
     sizes = (torch.from_numpy(base.size[position]),)
     unbounded, lifts = torch.zeros(len(position), dtype=torch.bool), np.empty((int(begins[-1]), 0))
-    return Region(base, position, begins, lifts, {}, {}, {}, sizes, unbounded)
+    return Region(base, position, begins, lifts, {}, {}, {}, {}, sizes, unbounded)
 
 
 def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = None) -> Region:
@@ -186,9 +194,11 @@ def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = 
             )
             intervals.append(region.tops[number])
         else:
+            if isinstance(operation, NONLINEAR):
+                region = region.with_line(number)
             intervals.append(INTERVALS[type(operation)](operation, inputs, region.nodes))
         sizes = [region.sizes[i] for i in operation.inputs]
-        size = SIZES[type(operation)](operation, sizes, inputs, region.nodes)
+        size = size_of(operation, sizes, intervals[-1], region.nodes)
         region = replace(region, sizes=(*region.sizes, size))
         exact.append(all(exact[i] for i in operation.inputs) and keeps_channels(operation))
     return region
@@ -227,10 +237,9 @@ def _tightened(region: Region, value: int, known: Interval) -> Interval:
     lows, highs = [], []
     for first in range(0, len(region), step):
         part = region.take(np.arange(first, min(first + step, len(region))))
-        top = part.largest(part.backward(value, rows, part.relax()))
-        slack = ROUNDING * 8 * (width + region.base.width) * part.sizes[value]
-        highs.append(top[:, :width] + slack)
-        lows.append(-top[:, width:] - slack)
+        top = part.largest(part.backward(value, rows, part.lines))
+        highs.append(top[:, :width])
+        lows.append(-top[:, width:])
     low = torch.maximum(known.low, torch.cat(lows).nan_to_num(nan=-torch.inf))
     high = torch.minimum(known.high, torch.cat(highs).nan_to_num(nan=torch.inf))
     # Two sound bounds cross by rounding only, where the value is a single point.
@@ -265,9 +274,9 @@ def _with_root(region: Region, number: int, operation: Root, box: Interval, line
 
     top = Interval(root(squares) * (1 - 1e-12), root(peaks) * (1 + 1e-12))
     if not linear:
-        return replace(region, tops={**region.tops, number: top})
-    sizes = SIZES[Root](operation, [region.sizes[operation.inputs[0]]], [box], region.nodes)
-    slack = ROUNDING * 8 * (box.low.shape[1] + region.base.width) * sizes
+        return replace(region, tops={**region.tops, number: top}).with_line(number)
+    sizes = region.sizes[operation.inputs[0]].unflatten(1, (-1, operation.size)).norm(dim=2)
+    slack = ROUNDING * (box.low.shape[1] + region.base.width + 16) * (sizes + top.high)
     lifts, high = _interpolation(region, operation, slack)
     top = Interval(top.low, torch.minimum(top.high, high))
     region = replace(
@@ -275,16 +284,16 @@ def _with_root(region: Region, number: int, operation: Root, box: Interval, line
         lifts=np.concatenate([region.lifts, lifts], axis=1),
         lift_of={**region.lift_of, number: region.lifts.shape[1]},
         tops={**region.tops, number: top},
-    )
-    return replace(region, tops={**region.tops, number: _raised(region, number, top, slack)})
+    ).with_line(number)
+    return replace(region, tops={**region.tops, number: _raised(region, number, top)})
 
 
-def _raised(region: Region, number: int, top: Interval, slack: Tensor) -> Interval:
+def _raised(region: Region, number: int, top: Interval) -> Interval:
     """A Root's smallest value by its tangent at the frozen masses' centre."""
-    parts = region.relax()
     eye = -torch.eye(top.low.shape[1], dtype=torch.float64).unsqueeze(0)
-    below = -region.largest(region.backward(number + 1, eye, parts))
-    return Interval(torch.maximum(top.low, below - slack), top.high)
+    whole = replace(region, sizes=(*region.sizes, top.high))
+    below = -whole.largest(whole.backward(number + 1, eye, whole.lines))
+    return Interval(torch.maximum(top.low, below), top.high)
 
 
 def _interpolation(region: Region, operation: Root, slack: Tensor) -> tuple[Floats, Tensor]:

@@ -18,7 +18,6 @@ from gnn_repair.oracle.solve import solve_tables
 from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Integers, Problems, Tables
 from gnn_repair.oracle.tails.backward import Linear, Relaxed, relaxed
-from gnn_repair.oracle.tails.base import ROUNDING
 from gnn_repair.oracle.tails.lines import Lines, within_ball
 from gnn_repair.oracle.tails.lowering import Root
 from gnn_repair.oracle.tails.region import HUGE, Region
@@ -121,10 +120,8 @@ def certify(
     index = torch.from_numpy(target)[:, None, None]
     rows = rows.scatter(2, index, weights.sum(1)[:, None, None])
     last = len(region.base.graph.operations)
-    linear = region.backward(last, rows, parts, pushes, weigh=True)
-    # Every sum on the way has at most so many terms, each off by at most ROUNDING of its size.
-    longest = max(size.shape[1] for size in region.sizes) + region.base.width + 16
-    bound = (region.largest(linear) + ROUNDING * longest * linear.weighed)[:, 0]
+    linear = region.backward(last, rows, parts, pushes)
+    bound = region.largest(linear)[:, 0]
     proved = bound.isfinite() & ~region.unbounded
     return Certificate(torch.where(proved, bound, torch.inf), weights, linear.slopes, linear.seen)
 
@@ -156,7 +153,7 @@ def first_relaxation(
     region: Region, target: Integers, threads: int | None = None
 ) -> tuple[Certificate, Piece]:
     """The cheapest bound: one line a unit, tight at the middle of its interval."""
-    parts = region.relax()
+    parts = region.lines
     classes = width(region)
     rows, rivals = rival_rows(target, classes)
     linear = region.backward(len(region.base.graph.operations), rows, parts)

@@ -51,7 +51,7 @@ def solve_tails(
         target: [N] a class per node (−1: skipped and counted), or ``"all"``.
         nodes: a mask [N], node numbers, or None for all.
         method: ``simplex``; general solvers know nothing of tails.
-        effort: ``fast`` (no cases), ``normal``, ``full``, or processor seconds a question.
+        effort: ``fast`` (no cases), ``normal``, ``full``, or processor seconds per question.
     """
     if method != "simplex":
         raise InputError(f'a model with a tail is solved by method "simplex", not "{method}"')
@@ -170,6 +170,8 @@ def _reason(questions: Questions, i: int, budget: EffortLimit) -> str:
         )
     if lowered.reason:
         return f"{lowered.reason}, and no λ that wins was found"
+    if questions.late[i]:
+        return f"time limit of {budget.seconds:g} s per question; a larger effort goes on"
     if questions.raw[i] <= questions.threshold[i]:
         return "the bound that was found does not hold when its proof is recomputed"
     if unsplittable(questions, i):

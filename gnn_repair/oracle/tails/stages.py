@@ -51,13 +51,15 @@ class Questions:
     """λ [K] of each."""
     cases: list[list[Leaf]] = field(init=False)
     stage: NDArray[np.int8] = field(init=False)
+    late: NDArray[np.bool_] = field(init=False)
+    """[L]: its time ran out."""
 
     def __post_init__(self) -> None:
         count = len(self.position)
         self.low, self.high = np.ones(count), np.ones(count)
         self.raw, self.margin = np.full(count, np.inf), np.full(count, -np.inf)
         self.shares, self.cases = [np.empty(0)] * count, [[] for _ in range(count)]
-        self.stage = np.zeros(count, np.int8)
+        self.stage, self.late = np.zeros(count, np.int8), np.zeros(count, bool)
 
     def __len__(self) -> int:
         return len(self.position)
@@ -76,7 +78,8 @@ class Questions:
     @property
     def bound(self) -> Floats:
         """[L]: the bounds of the model's own margins."""
-        bound = np.where(self.raw > 0, self.raw / self.low, self.raw / self.high)
+        with np.errstate(divide="ignore"):  # a length that may be zero bounds no quotient
+            bound = np.where(self.raw > 0, self.raw / self.low, self.raw / self.high)
         if not self.base.lowered.squashed:
             return bound
         # p_c − p_r ≤ tanh(m / 2) for a win by m in logits; a loss is against a p_r ≥ 1 / C.
@@ -151,9 +154,13 @@ def _search(questions: Questions, chosen: Integers, frozen: Floats, steps: int) 
 def split_all(questions: Questions, chosen: Integers, budget: EffortLimit) -> None:
     """Stages 3 and 4: rounds of lines, then cases, for the chosen questions."""
     threshold, win = questions.threshold, questions.win
-    deadline = None
+    seconds = np.inf if budget.seconds is None else budget.seconds
+    deadline = time.process_time() + seconds * len(chosen)
     for first in range(0, len(chosen), BATCH // 2):
         part = chosen[first : first + BATCH // 2]
+        if time.process_time() > deadline:
+            questions.late[part] = True
+            continue
         terms = np.diff(questions.base.ends[questions.position[part]][:, [0, -1]])[:, 0]
         trees = [
             Tree(int(questions.position[i]), int(questions.target[i]), threshold[i], win[i], int(k))
@@ -161,14 +168,18 @@ def split_all(questions: Questions, chosen: Integers, budget: EffortLimit) -> No
         ]
         bounded(questions.base, [(tree, Leaf()) for tree in trees], ROUNDS)
         questions.stage[part] = 3
-        left = [tree.bound > tree.threshold and tree.margin <= tree.win for tree in trees]
+        left = np.array([_is_open(tree) for tree in trees])
         if budget.leaves > 1:
-            if budget.seconds is not None:
-                deadline = time.process_time() + budget.seconds * sum(left)
             grow(questions.base, trees, budget.leaves, deadline)
-            questions.stage[part[np.array(left)]] = 4
+            questions.stage[part[left]] = 4
+            if time.process_time() > deadline:
+                questions.late[part] = [_is_open(tree) for tree in trees]
         for tree, i in zip(trees, part, strict=True):
             _take_tree(questions, int(i), tree)
+
+
+def _is_open(tree: Tree) -> bool:
+    return tree.bound > tree.threshold and tree.margin <= tree.win
 
 
 def _take_tree(questions: Questions, i: int, tree: Tree) -> None:
