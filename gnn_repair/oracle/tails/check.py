@@ -322,34 +322,38 @@ Assumed = tuple[dict[tuple[int, int], int], tuple[tuple[int, int, int], ...]]
 
 
 def covers(cases: list[CoveredCase]) -> bool:
-    """Whether every λ falls into one of the cases, whatever signs its units have."""
-    return _covers(
+    """Whether every λ falls into one of the cases, whatever signs its units have.
+
+    What all cases decide, an edge they all halve first or the sign of a unit, may be decided first:
+    each half must be covered by its own.
+    """
+    todo: list[list[Assumed]] = [
         [({(op, unit): s for op, unit, s, _ in case.splits}, case.halvings) for case in cases]
-    )
+    ]
+    while todo:
+        assumed = todo.pop()
+        if any(not signs and not halvings for signs, halvings in assumed):
+            continue
+        halves = _by_edge(assumed) or _by_unit(assumed)
+        if not halves or not all(halves):
+            return False
+        todo += halves
+    return True
 
 
-def _covers(assumed: list[Assumed]) -> bool:
-    if any(not signs and not halvings for signs, halvings in assumed):
-        return True
-    return _by_edge(assumed) or _by_unit(assumed)
-
-
-def _by_edge(assumed: list[Assumed]) -> bool:
-    """Whether all begin by halving the same edge, and both halves are covered."""
+def _by_edge(assumed: list[Assumed]) -> list[list[Assumed]]:
+    """The cases of both halves of an edge that all begin by halving; none where they do not."""
     first = {halvings[0][:2] if halvings else None for _, halvings in assumed}
     if len(first) != 1 or None in first:
-        return False
-    sides = [
-        [(signs, rest[1:]) for signs, rest in assumed if rest[0][2] == side] for side in (-1, 1)
-    ]
-    return all(half and _covers(half) for half in sides)
+        return []
+    return [[(signs, rest[1:]) for signs, rest in assumed if rest[0][2] == s] for s in (-1, 1)]
 
 
-def _by_unit(assumed: list[Assumed]) -> bool:
-    """Whether all assume a sign of the same unit, and both signs are covered."""
+def _by_unit(assumed: list[Assumed]) -> list[list[Assumed]]:
+    """The cases of both signs of a unit that all assume one of; none where there is no such."""
     shared = set.intersection(*(set(signs) for signs, _ in assumed)) if assumed else set()
     for unit in shared:
-        halves = [
+        return [
             [
                 ({u: s for u, s in signs.items() if u != unit}, rest)
                 for signs, rest in assumed
@@ -357,6 +361,4 @@ def _by_unit(assumed: list[Assumed]) -> bool:
             ]
             for sign in (-1, 1)
         ]
-        if all(half and _covers(half) for half in halves):
-            return True
-    return False
+    return []

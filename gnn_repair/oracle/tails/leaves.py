@@ -103,7 +103,7 @@ class Tree:
     win: float
     """A λ with a margin above it wins."""
     terms: int
-    """K."""
+    """Those that can change the aggregate."""
     leaves: list[Leaf] = field(default_factory=list)
     """Those with a bound above the threshold, still to be split."""
     closed: list[Leaf] = field(default_factory=list)
@@ -270,7 +270,7 @@ class LeafBatch:
     def _edges(self, found: Certificate, parts: dict[int, Relaxed]) -> list[tuple[int, int] | None]:
         """For each leaf of few terms the two corners between which its lines are loosest."""
         edges: list[tuple[int, int] | None] = [None] * len(self.cases)
-        few = np.flatnonzero(np.diff(self.region.begins) <= FEW)
+        few = np.flatnonzero([tree.terms <= FEW for tree, _ in self.cases])
         if not len(few):
             return edges
         at, region = torch.from_numpy(few), self.region.take(few)

@@ -17,6 +17,7 @@ from gnn_repair.oracle.tails.leaves import Leaf, Tree, bounded, flat_slopes
 from gnn_repair.oracle.tails.region import Region, bare_region, region_of
 from gnn_repair.oracle.tails.relaxation import first_relaxation
 from gnn_repair.oracle.tails.rounds import dense_shares, mixed_at
+from gnn_repair.oracle.tails.subdivision import free_terms
 from gnn_repair.oracle.tails.witness import Search
 from gnn_repair.thresholds import REACHABLE
 
@@ -161,9 +162,9 @@ def split_all(questions: Questions, chosen: Integers, budget: EffortLimit) -> No
         if time.process_time() > deadline:
             questions.late[part] = True
             continue
-        terms = np.diff(questions.base.ends[questions.position[part]][:, [0, -1]])[:, 0]
+        terms = [free_terms(questions.base, int(p)) for p in questions.position[part]]
         trees = [
-            Tree(int(questions.position[i]), int(questions.target[i]), threshold[i], win[i], int(k))
+            Tree(int(questions.position[i]), int(questions.target[i]), threshold[i], win[i], k)
             for i, k in zip(part, terms, strict=True)
         ]
         bounded(questions.base, [(tree, Leaf()) for tree in trees], ROUNDS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -26,6 +27,13 @@ FEW = 8
 fewer cases with 4 terms after two layers of units, as many as by signs with 10 after one."""
 Halving = tuple[int, int, int]
 """Corners i and j of one group, by the node's terms, and a side: −1 keeps i, 1 keeps j."""
+
+
+def free_terms(base: Base, position: int) -> int:
+    """How many terms of a recipient can change its aggregate: a group of equal messages cannot."""
+    ends = base.ends[position].tolist()
+    groups = [base.table[base.rows[first:last]] for first, last in pairwise(ends)]
+    return sum(len(group) for group in groups if len(group) and (group != group[0]).any())
 
 
 def subdivided(base: Base, position: Integers, halvings: Sequence[tuple[Halving, ...]]) -> Base:

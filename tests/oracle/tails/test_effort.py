@@ -9,9 +9,9 @@ from gnn_repair.oracle.tails.effort import MOST, EffortLimit, budget_of
 
 
 def test_words_and_seconds():
-    assert budget_of("fast") == EffortLimit(1)
-    assert budget_of("normal") == EffortLimit(1000, 1.0)  # a long tail ends after a second
-    assert budget_of("full") == EffortLimit(50_000, None)
+    assert budget_of("fast") == EffortLimit(1, 0.1)
+    assert budget_of("normal") == EffortLimit(1000, 0.5)  # a long tail ends after half a second
+    assert budget_of("full") == EffortLimit(50_000, 60.0)
     assert budget_of(2) == EffortLimit(MOST, 2.0)
 
 
