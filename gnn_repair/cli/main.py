@@ -53,10 +53,8 @@ for _name, _item in COMMANDS.items():
 
 
 def _moved(context: typer.Context) -> None:
-    name, target = context.info_name, MOVED[str(context.info_name)]
-    raise InputError(
-        f"{name} is no part of the installed package; run '{target}' in a checkout of its source"
-    )
+    name = str(context.info_name)
+    raise InputError(f"{name} left the installed package; run '{MOVED[name]}' in its source folder")
 
 
 for _name in MOVED:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-import benchmarks.__main__
+import benchmarks.__main__ as benchmarks
 import gnn_repair
+import tests.campaigns.__main__ as campaigns
 from gnn_repair.cli import app
-from tests import campaigns
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob(".github/**/*.*")])
@@ -28,15 +28,15 @@ def _mentioned(text: str, program: str) -> list[list[str]]:
     blocks = re.findall(r"^```(?:console|sh|yaml)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     spans = [" ".join(span.split()) for span in SPAN.findall(re.sub(r"(?ms)^```.*?^```", "", text))]
-    found = [re.match(rf"{program} ?(.*)", line.strip("$ ")) for line in [*lines, *spans]]
+    found = [re.match(rf'{program}(?:(?<=")| )(.*)', line.strip("$ ")) for line in [*lines, *spans]]
     return [match[1].split("#")[0].replace('"', " ").split() for match in found if match]
 
 
 PROGRAMS = [
     (r"(?:docker run .* )?gnn-repair", app),
-    ("python -m benchmarks", benchmarks.__main__.app),
-    ('make bench ARGS="', benchmarks.__main__.app),
-    ('make campaign ARGS="', campaigns.__main__.app),
+    ("python -m benchmarks", benchmarks.app),
+    ('make bench ARGS="', benchmarks.app),
+    ('make campaign ARGS="', campaigns.app),
 ]
 
 
