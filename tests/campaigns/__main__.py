@@ -11,9 +11,9 @@ import typer
 from gnn_repair.cli.output import Format, FormatOption, emit
 from gnn_repair.cli.parsing import names
 from gnn_repair.errors import GnnRepairError, InputError
-from tests.campaigns import CampaignResult, file_mutations, lps, store_kills
+from tests.campaigns import CampaignResult, file_mutations, lps, store_kills, tails
 
-CAMPAIGNS = {"lps": lps, "files": file_mutations, "store": store_kills}
+CAMPAIGNS = {"lps": lps, "tails": tails, "files": file_mutations, "store": store_kills}
 """Modules with a ``campaign``, by the name one types."""
 SHOWN = 10
 """Faults printed of a campaign; a fault that comes once comes often."""
@@ -32,7 +32,7 @@ def campaigns(
     ] = "all",
     format: FormatOption = Format.table,
 ) -> None:
-    """Search for faults: random linear programs, altered files, writers killed at any moment.
+    """Search for faults: linear programs, nonlinear tails, altered files, writers killed any time.
 
     Exit code 1 if one is found; the seed that is printed finds it again.
     """
