@@ -202,9 +202,9 @@ class _Judge:
         """[L]: what the cases prove; infinite where they leave out a λ, or nothing is stated."""
         lowered, parts = lower(self.exposure.tail), _Parts(self)
         found = np.full(len(self.solution), np.inf)
-        for i in np.flatnonzero(np.isfinite(self.solution.bound)):
-            cases = cases_of(self.solution.proofs, int(i))
-            if not lowered.reason and cases and covers(cases) and parts.add(int(i), cases):
+        for i in np.flatnonzero(np.isfinite(self.solution.bound)).tolist():
+            cases = cases_of(self.solution.proofs, i)
+            if not lowered.reason and cases and covers(cases) and parts.add(i, cases):
                 found[i] = -np.inf
         width = max([lowered.graph.width, *(_widest(op) for op in lowered.graph.operations)])
         for i, bound in parts.bounds(lowered, max(1, TOGETHER // (2 * width * width))):

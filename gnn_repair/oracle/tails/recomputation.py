@@ -370,7 +370,7 @@ def _pull(
         return _dot(outer, _at(operation.value, numbers))
     if isinstance(operation, Select):
         inner = np.zeros((*outer.shape[:2], widths[0]), outer.dtype)
-        np.add.at(inner, (slice(None), slice(None), operation.index.numpy()), outer)
+        np.add.at(inner.T, operation.index.numpy(), outer.T)
         give(operation.inputs[0], inner)
     elif isinstance(operation, Add):
         for i, factor in zip(operation.inputs, operation.factors, strict=True):
