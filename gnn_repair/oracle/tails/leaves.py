@@ -24,6 +24,7 @@ from gnn_repair.oracle.tails.region import Region, region_of
 from gnn_repair.oracle.tails.relaxation import Certificate, Slopes, certify, parts_with
 from gnn_repair.oracle.tails.rounds import Cuts, dense_shares, mixed_at, rows_and_mixture
 from gnn_repair.oracle.tails.subdivision import (
+    DEEPEST,
     FEW,
     Halving,
     corner_points,
@@ -270,7 +271,9 @@ class LeafBatch:
     def _edges(self, found: Certificate, parts: dict[int, Relaxed]) -> list[tuple[int, int] | None]:
         """For each leaf of few terms the two corners between which its lines are loosest."""
         edges: list[tuple[int, int] | None] = [None] * len(self.cases)
-        few = np.flatnonzero([tree.terms <= FEW for tree, _ in self.cases])
+        few = np.flatnonzero(
+            [tree.terms <= FEW and len(leaf.halvings) < DEEPEST for tree, leaf in self.cases]
+        )
         if not len(few):
             return edges
         at, region = torch.from_numpy(few), self.region.take(few)

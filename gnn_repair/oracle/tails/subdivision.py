@@ -25,6 +25,8 @@ from gnn_repair.oracle.tails.vertices import extremes, halve, widest
 FEW = 8
 """Terms up to which a polytope is halved at edges rather than by signs of units: a hundred times
 fewer cases with 4 terms after two layers of units, as many as by signs with 10 after one."""
+DEEPEST = 64
+"""Halvings of one part at most: a pole at a corner, which no halving excludes, ends here."""
 Halving = tuple[int, int, int]
 """Corners i and j of one group, by the node's terms, and a side: −1 keeps i, 1 keeps j."""
 
