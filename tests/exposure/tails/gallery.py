@@ -89,7 +89,7 @@ ACTIVATIONS = {
     "maxout": head(
         lambda h: h.view(-1, 2, WIDTH // 2).amax(1), "maximum, affine", linear, width=WIDTH // 2
     ),
-    "square": head(torch.square, "multiply, affine"),
+    "square": head(torch.square, "square, affine"),
 }
 
 NORMS = {
@@ -109,7 +109,7 @@ NORMS = {
         lambda h: F.normalize(h.view(-1, 2, WIDTH // 2), dim=-1).flatten(1), "normalize, affine"
     ),
     "cosine to prototypes": Entry(g.Cosine, "affine, normalize, affine", ("conv",)),
-    "root mean square by hand": Entry(partial(g.ByHand, True), "", ("conv",), "opaque"),
+    "root mean square by hand": Entry(partial(g.ByHand, True), "", ("conv",), "bounded"),
     "standardised by hand": Entry(partial(g.ByHand, False), "", ("conv",), "opaque"),
 }
 

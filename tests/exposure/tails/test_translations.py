@@ -133,8 +133,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "in place": in_place,
     "preallocated": preallocated,
 }
-UNKNOWN = {"dividing", "quotient", "cube", "clamp by tensors", "log_sigmoid", "norm kept"}
-UNKNOWN |= {"divided by another's norm", "logsumexp", "cumulated", "sorted", "where"}
+UNKNOWN = {"cube", "clamp by tensors", "log_sigmoid", "sorted", "where"}
 UNKNOWN |= {"preallocated", "add itself", "chosen by node"}
 """Those that hold something without a form of its own (sin is one)."""
 
