@@ -11,6 +11,7 @@ from oracle_cases import exposure_of, families
 from scipy.optimize import linprog
 
 from gnn_repair.errors import InputError
+from gnn_repair.highs import new_highs
 from gnn_repair.oracle import (
     nearest_reweighting,
     relax,
@@ -128,6 +129,42 @@ def test_planted_evidence_is_told_apart():
     assert "1 indispensable terms: node 0" in str(found)
     with pytest.raises(InputError, match="epsilon must be positive"):
         stable_evidence(exposure, torch.tensor([0]), torch.tensor([0]), epsilon=0)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "mass", "table", "low"),
+    [
+        # Moving a share s to the second message costs 10 s: s may be 1e-4.
+        ([0.0, 1], 1.0, [[0.0, 0], [-10, 0]], [0.9999, 0]),
+        ([0.0, 1], 1.0, [[0.0, 0]], [1.0]),
+        ([0.0, 0], 1e-8, [[1.0, 0], [-1e6, 0]], [0.9, 0]),
+        ([0.0, 0], 1e-8, [[1.0, 0]], [1.0]),
+        ([0.0, 1], 1e-8, [[0.0, 0], [-1e6, 0]], [0.9, 0]),
+    ],
+)
+def test_messages_of_zero_and_small_masses_are_indispensable(fixed, mass, table, low):
+    alpha = np.full(len(table), mass / len(table))
+    exposure = exposure_of([(np.array(fixed), [(alpha, np.array(table))])])
+    (found,) = stable_evidence(exposure, torch.tensor([0]), [0], epsilon=1e-3, threads=1)
+    np.testing.assert_allclose(found.low / mass, low, atol=1e-6)
+    np.testing.assert_allclose(found.high / mass, [1.0, *[1 - low[0]][: len(low) - 1]], atol=1e-6)
+    assert found.indispensable.tolist() == [True, False][: len(low)]
+
+
+def test_a_range_that_highspy_does_not_find_is_undecided(monkeypatch):
+    def tired():
+        highs = new_highs()
+        highs.setOptionValue("simplex_iteration_limit", 0)
+        return highs
+
+    monkeypatch.setattr("gnn_repair.oracle.stable.new_highs", tired)
+    exposure, y = setting("one group", 3, seed=2)
+    for found in stable_evidence(exposure, y, [0, 1, 2], epsilon=0.05, threads=1):
+        unknown = np.isnan(found.low)
+        assert unknown.any() and f"{int((unknown | np.isnan(found.high)).sum())} undecided" in str(
+            found
+        )
+        assert not (found.indispensable | found.interchangeable)[unknown].any()
 
 
 @pytest.mark.parametrize("family", ["one group", "three groups", "absent groups"])
