@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.assembly import assemble
-from gnn_repair.exposure.checks import subtracted
 from gnn_repair.exposure.diagnosis import why_rows
 from gnn_repair.exposure.embedding import last_linear
 from gnn_repair.exposure.final_aggregation import FinalAggregation
@@ -164,8 +163,7 @@ class ExposurePlan:
             finding.nodewise = subject.finished(finding.nodewise)
             found: Exposure | TailedExposure
             if finding.mixtures:
-                with subtracted():
-                    found = assemble(finding.mixtures, finding.tails, trace.output, words)[0]
+                found = assemble(finding.mixtures, finding.tails, trace.output, words)[0]
             elif not finding.nodewise or not tailed:
                 raise UnplannedError
             else:

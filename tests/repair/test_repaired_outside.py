@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,10 @@ from torch_geometric.nn import GCNConv, HeteroConv, SAGEConv
 
 import gnn_repair as gr
 from gnn_repair.budget import Budget
+from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.assembly import assemble
+from gnn_repair.repair import message_table
 from gnn_repair.repair.ladder import combination
 
 WIDTH = 5
@@ -73,6 +77,60 @@ def test_threads_take_turns(served):
         thread.join()
     assert not wrong
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def beside(work):
+    """Start work in a thread of its own and give it time; the thread and what it returned."""
+    told = []
+    thread = threading.Thread(target=lambda: told.append(work()))
+    thread.start()
+    thread.join(0.3)
+    return thread, told
+
+
+def test_another_threads_exposure_is_checked_meanwhile(served, monkeypatch):
+    repaired, _, model, data = served
+    exposure = gr.expose(model, data)
+    told = []
+
+    def refused():
+        with pytest.raises(InputError, match="fixed_logits"):
+            replace(exposure, fixed_logits=exposure.fixed_logits + 1)
+        return True
+
+    def assembling(*arguments):
+        thread, answers = beside(refused)
+        thread.join()
+        told.append(answers)
+        return assemble(*arguments)
+
+    repaired(data.x, data.edge_index)
+    monkeypatch.setattr("gnn_repair.exposure.plan.assemble", assembling)
+    repaired(data.x, data.edge_index)
+    assert told == [[True]]
+
+
+def test_another_threads_seed_and_tables_change_nothing_here():
+    drawn = threading.Event()
+
+    def draw():
+        with seeded(1):
+            drawn.wait(10)
+
+    with seeded(0):
+        alone = torch.rand(2)
+    before = torch.get_rng_state()
+    with seeded(0):
+        first = torch.rand(1)
+        thread, _ = beside(draw)
+        assert torch.equal(torch.cat([first, torch.rand(1)]), alone)
+    drawn.set()
+    thread.join()
+    assert torch.equal(torch.get_rng_state(), before)
+    with message_table.whole_tables():
+        thread, told = beside(lambda: message_table._WHOLE.get())
+        thread.join()
+    assert told == [False]
 
 
 def test_autocast_does_not_reach_inside(served):
