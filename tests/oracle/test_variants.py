@@ -11,6 +11,8 @@ from oracle_cases import exposure_of, families
 from scipy.optimize import linprog
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.tails.operations import Affine, TailGraph
+from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.highs import new_highs
 from gnn_repair.oracle import (
     nearest_reweighting,
@@ -71,6 +73,22 @@ def _nearest_by_scipy(problem, alpha, margin):
     return linprog(cost, limits, right, masses, problem.mass, method="highs").fun
 
 
+@pytest.mark.parametrize("best", [5e-8, 2e-7, 5e-7, 2e-6])
+@pytest.mark.parametrize("tail", [False, True])
+def test_what_the_oracle_calls_reachable_has_a_nearest_reweighting(best, tail):
+    """γ is ``best``, on the second message alone."""
+    table = np.array([[0.0, 1], [best, 0]])
+    exposure = exposure_of([(np.zeros(2), [(np.full(2, 0.5), table)])])
+    if tail:
+        same = TailGraph(2, (Affine((0,), torch.eye(2).double(), torch.zeros(2).double()),))
+        exposure = TailedExposure(exposure, same, exposure.frozen_logits, None)
+    (verdict,) = solve_oracle(exposure, torch.tensor([0])).verdict
+    (found,) = nearest_reweighting(exposure, torch.tensor([0]))
+    assert (verdict, found.status) == (
+        ("can", "moved") if best > 1e-7 else ("cannot", "unreachable")
+    )
+
+
 def test_any_weights_bound_the_moved_mass_from_below():
     exposure, y = setting("three groups", 6)
     tables, alpha = Tables.of(exposure), exposure.coefficients[0].numpy()
@@ -80,7 +98,7 @@ def test_any_weights_bound_the_moved_mass_from_below():
             continue
         problem = instance(tables, 0, answer.node, answer.target)
         frozen = alpha[problem.terms]
-        need = 1e-6 - (problem.fixed + frozen @ problem.gaps)
+        need = 1e-7 - (problem.fixed + frozen @ problem.gaps)
         for _ in range(50):
             weights = rng.exponential(0.2, len(need))
             assert moved_bound(problem, frozen, need, weights) <= answer.moved + 1e-9
