@@ -165,7 +165,82 @@ def test_a_file_of_another_model_leaves_the_model_as_it_was(served, tmp_path):
         gr.RepairedModel.load(tmp_path / "f", type("Sub", (Network,), {})())
 
 
-@pytest.mark.parametrize("state", ["rubbish", {}, {"fingerprint": "abc"}, {"fingerprint": [1]}])
+def test_every_value_of_a_state_is_a_tensor_with_a_name(served):
+    repaired, fitted, model, data = served
+    expected = repaired(data.x, data.edge_index)
+    state = {name: value.clone() for name, value in repaired.state_dict().items()}
+    assert {"repair/parameters/head/2/weight", "repair/best_epoch"} <= state.keys()
+    weights = {name: value for name, value in state.items() if name.startswith("model.")}
+    # As version 0.2 wrote it: by position, with a dict for the note.
+    old = {f"repair_{i}": value for i, value in enumerate(fitted.tensors().values())}
+    old |= {**weights, "_extra_state": {"fingerprint": list(fitted.fingerprint)}}
+    for given in (state, old):
+        other = repaired_on(copy.deepcopy(model), graph(3, 40))[0]
+        assert not torch.equal(other(data.x, data.edge_index), expected)
+        other.load_state_dict(given)
+        assert torch.equal(other(data.x, data.edge_index), expected)
+        nn.ModuleList([other]).load_state_dict({f"0.{name}": v for name, v in given.items()})
+    assert "repair_0" in old
+
+
+class Propagation(nn.Module):
+    """PPNP: a matrix that the model holds."""
+
+    def __init__(self, layout, nodes=20):
+        super().__init__()
+        dense = torch.rand(nodes, nodes).gt(0.8).float()
+        self.register_buffer("matrix", LAYOUTS[layout](dense / dense.sum(1).clamp(min=1)))
+        self.lin = nn.Linear(WIDTH, 3)
+
+    def forward(self, x, edge_index):
+        return self.matrix @ self.lin(x)
+
+
+LAYOUTS = {
+    "coo": torch.Tensor.to_sparse_coo,
+    "csr": torch.Tensor.to_sparse_csr,
+    "csc": torch.Tensor.to_sparse_csc,
+    "bsr": lambda matrix: matrix.to_sparse_bsr((2, 2)),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_model_that_holds_a_sparse_matrix(layout, tmp_path):
+    torch.manual_seed(0)
+    model, data = Propagation(layout).eval(), graph(0, 20)
+    repaired, fitted = repaired_on(model, data)
+    expected = repaired(data.x, data.edge_index)
+    assert torch.equal(repaired(data.x, data.edge_index), expected)
+    repaired.save(tmp_path / "f")
+    torch.manual_seed(0)
+    like = Propagation(layout).eval()
+    like.matrix.values().zero_()
+    assert gr.expose(like, data).fingerprint != fitted.fingerprint
+    loaded = gr.RepairedModel.load(tmp_path / "f", like)
+    assert torch.equal(loaded(data.x, data.edge_index), expected)
+    for other in (Propagation(layout, 18), Network()):
+        with pytest.raises(InputError, match="holds another model's weights: `"):
+            gr.RepairedModel.load(tmp_path / "f", other)
+    with torch.no_grad():  # what is written in place is noticed
+        model.matrix.values().mul_(2)
+    with pytest.raises(InputError, match="other weights"):
+        repaired(data.x, data.edge_index)
+
+
+def test_a_state_that_no_file_can_hold_is_refused(served, tmp_path):
+    repaired = served[0]
+    type(repaired.model).get_extra_state = lambda self: {"a": 1}
+    try:
+        with pytest.raises(InputError, match=r"Network keeps `_extra_state`, a dict"):
+            repaired.save(tmp_path / "f")
+    finally:
+        del type(repaired.model).get_extra_state
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["rubbish", {}, {"fingerprint": "abc"}, {"fingerprint": [1]}, torch.ones(3), torch.arange(300)],
+)
 def test_a_state_without_its_note_is_refused(served, state):
     repaired = served[0]
     whole = repaired.state_dict() | {"_extra_state": state}
