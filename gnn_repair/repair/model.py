@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -199,7 +200,8 @@ class RepairedModel(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write the model's weights and its repair as one safetensors file."""
-        tensors, fitted = {}, self.fitted
+        tensors: dict[str, Tensor] = {}
+        fitted = self.fitted
         for name, value in self.model.state_dict().items():
             if not isinstance(value, Tensor):
                 raise InputError(
@@ -248,13 +250,11 @@ def _with_sparse(path: str | Path, found: dict[str, Tensor], model: nn.Module) -
         if not isinstance(own, Tensor) or own.layout == torch.strided:
             continue
         parts = [found.pop(part) for i in range(3) if (part := f"{name}/{i}") in found]
+        build: Any = torch.sparse_coo_tensor
+        if own.layout != torch.sparse_coo:
+            build = partial(torch.sparse_compressed_tensor, layout=own.layout)
         try:
-            if own.layout == torch.sparse_coo:
-                found[name] = torch.sparse_coo_tensor(*parts, own.shape, check_invariants=True)
-            else:
-                found[name] = torch.sparse_compressed_tensor(
-                    *parts, own.shape, layout=own.layout, check_invariants=True
-                )
+            found[name] = build(*parts, own.shape, check_invariants=True)
         except (RuntimeError, TypeError) as error:
             raise InputError(
                 f"{path} holds another model's weights: `{name}` is no {own.layout} of shape "

@@ -18,8 +18,7 @@ from gnn_repair.exposure.tails.operations import Affine, TailGraph
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.oracle import solve_labels, solve_oracle
 from gnn_repair.oracle.baseline import BaselineComparison, compare, load_baseline, save_baseline
-from gnn_repair.selftest.lp_catalogue import exposure_of
-from gnn_repair.selftest.lp_families import Numbers
+from tests.campaigns.lp_families import Numbers, exposure_of
 
 TRUE = torch.tensor([0, 0, 1])
 
