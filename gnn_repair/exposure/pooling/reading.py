@@ -122,7 +122,7 @@ class Pools(TorchFunctionMode):
             self._note_elsewhere(args[0], axis)
         if len(self.extremes) > before == self.shifted:
             # Half of itself: more than rounding, and no exponential of it overflows.
-            out.mul_(0.5)
+            (out if isinstance(out, Tensor) else out[0]).mul_(0.5)
         if func in PRODUCTS and len(args) == 2:
             self._note_product(out, *args)
         if func in SQUARES and (len(args) < 2 or args[1] == 2):
