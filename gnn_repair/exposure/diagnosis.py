@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gnn_repair.errors import ExposureRefused
+from gnn_repair.errors import ExposureRefused, GnnRepairError
 from gnn_repair.exposure.probes import (
     AFFINE_SLACK,
     EXACT,
@@ -20,7 +21,7 @@ from gnn_repair.exposure.probes import (
 from gnn_repair.exposure.products import ProductCall
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sites import Call, Site, alive
-from gnn_repair.exposure.steps import Step, first_decision, first_mixing
+from gnn_repair.exposure.steps import Rounded, Step, first_decision, first_mixing
 
 
 def reason(watch: Watch, trace: Trace) -> str:
@@ -70,7 +71,7 @@ def refuse_residual(
     told += f"(relative), more than {limit:.0e}; "
     values = {site: trace.values[site] for site in sites}
     rows, dtype = trace.output.shape[0], trace.output.dtype
-    amplified = _rounding(watch, trace, values)
+    amplified = _rounding(watch, values, trace.output)
     if residual <= AMPLIFIED * amplified:
         raise ExposureRefused(told + excused(residual, dtype))
     others = {site: value + perturbation(value, seed=8) for site, value in values.items()}
@@ -83,18 +84,17 @@ def refuse_residual(
     )
 
 
-AMPLIFIED = 100.0
-"""Roundings of the last digit at a site that a sum over messages may add up to."""
+AMPLIFIED = 30.0
+"""Roundings that a sum over messages, and the model behind it, may add up to."""
 
 
-def _rounding(watch: Watch, trace: Trace, values: Mapping[Site, Tensor]) -> float:
-    """How far the logits move where the sites' values change in their last digit."""
-    eps = torch.finfo(trace.output.dtype).eps
-    others = {
-        site: value + perturbation(value, seed=9, size=eps * float(value.abs().max()) or eps)
-        for site, value in values.items()
-    }
-    return float(deviation(watch.run(others), trace.output).max())
+def _rounding(watch: Watch, values: Mapping[Site, Tensor], logits: Tensor) -> float:
+    """How far the logits move where every operation behind some sites rounds once more."""
+    runs = []
+    for seed in range(2):
+        with suppress(GnnRepairError), Rounded(seed):
+            runs.append(watch.run(values))
+    return max((float(deviation(run, logits).max()) for run in runs), default=0.0)
 
 
 def excused(residual: float, dtype: torch.dtype) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -161,16 +162,24 @@ def find_tail(watch: Runs, site: Site, value: Tensor, centred: bool, by_node: bo
         # A product, not the leaf itself: some convolutions change their aggregate in place.
         logits = watch.run({site: leaf * 1})
         logits = centre(logits) if centred else logits
+        by_runs = partial(_weight_by_runs, watch, site, value, logits.detach(), centred)
         if not logits.requires_grad:
-            return Tail(_weight_by_runs(watch, site, value, logits, centred), centred)
+            return Tail(by_runs(), centred)
         shared = None if by_node else _shared_weight(logits, leaf)
         if shared is not None:
             return Tail(shared, centred)
-        columns = [
-            torch.autograd.grad(logits[:, c].sum(), leaf, retain_graph=True)[0]
-            for c in range(logits.shape[1])
-        ]
+        columns = []
+        for column in logits.unbind(1):
+            answers = _gradient(column, leaf, torch.ones_like(column))
+            if answers is None:
+                return Tail(by_runs(), centred)
+            columns.append(answers)
     return Tail(torch.stack(columns, dim=1).double(), centred)
+
+
+def _gradient(logits: Tensor, leaf: Tensor, asked: Tensor) -> Tensor | None:
+    """None where the logits do not come from the leaf."""
+    return torch.autograd.grad(logits, leaf, asked, retain_graph=True, allow_unused=True)[0]
 
 
 def _shared_weight(logits: Tensor, leaf: Tensor) -> Tensor | None:
@@ -180,8 +189,8 @@ def _shared_weight(logits: Tensor, leaf: Tensor) -> Tensor | None:
         return None
     asked = torch.zeros_like(logits)
     asked[torch.arange(nodes), torch.arange(nodes) % classes] = 1
-    answers = torch.autograd.grad(logits, leaf, asked, retain_graph=True)[0]
-    return _agreed([answers[c::classes] for c in range(classes)])
+    answers = _gradient(logits, leaf, asked)
+    return None if answers is None else _agreed([answers[c::classes] for c in range(classes)])
 
 
 def _agreed(columns: list[Tensor]) -> Tensor | None:

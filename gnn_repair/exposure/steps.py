@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +92,28 @@ class Steps(TorchDispatchMode):
         # Unequal weights: what normalises a node's channels keeps their plain sum.
         weights = torch.arange(1, rows.shape[1] + 1, dtype=torch.float64, device=rows.device).cos()
         return rows.double() @ weights
+
+
+class Rounded(TorchDispatchMode):
+    """While open, every operation rounds once more: its results change in their last digit."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation; what only shows or overwrites other numbers is left as it is."""
+        out = func(*args, **(kwargs or {}))
+        fresh = all(one.alias_info is None for one in func._schema.returns)
+        return tree_map_only(Tensor, self._again, out) if fresh else out
+
+    def _again(self, value: Tensor) -> Tensor:
+        if value.layout != torch.strided or value.dtype not in (torch.float32, torch.float64):
+            return value
+        digits = torch.empty(value.shape).uniform_(-1, 1, generator=self._generator).to(value)
+        return value * (1 + torch.finfo(value.dtype).eps * digits)
 
 
 def recorded(run: Callable[[], Any], running: Sequence[str], nodes: int) -> list[Step]:
