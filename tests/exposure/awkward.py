@@ -1,9 +1,9 @@
 """Models from outside on which exposing once crashed, was slow, named a wrong cause or was wrong.
 
 ``AWKWARD`` says what must happen; every way of finding the final aggregation is held to it.
-``WRONG`` are models that are exposed wrongly today. Their convolution adds up nodes' rows without a
-bias, so that a node whose features are zero sends nothing: by running a model without one node's
-messages a judge sees what the exposure claims of it (:func:`silenced`).
+``CLAIMED`` are models whose exposures were wrong, as most of them still are. Their convolutions add
+up nodes' rows without a bias, so that a node whose features are zero sends nothing: by running a
+model without one node's messages a judge sees whether an exposure's claims hold (:func:`silenced`).
 """
 
 from __future__ import annotations
@@ -171,16 +171,25 @@ class Counting(Net):
 class Cached(nn.Module):
     """Keeps its propagated features, as many do by hand."""
 
-    def __init__(self, kept: str = "_cached_x") -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.name, self.lin = kept, nn.Linear(FEATURES, CLASSES)
-        self.encoder = nn.Module()
-        setattr(self.encoder, kept, None)
+        self.encoder, self.lin = nn.Module(), nn.Linear(FEATURES, CLASSES)
+        self.encoder._cached_x = None
 
     def forward(self, x: Tensor, adj: Tensor) -> Tensor:
-        if getattr(self.encoder, self.name) is None:
-            setattr(self.encoder, self.name, adj @ (adj @ x))
-        return self.lin(getattr(self.encoder, self.name))
+        if self.encoder._cached_x is None:
+            self.encoder._cached_x = adj @ (adj @ x)
+        return self.lin(self.encoder._cached_x)
+
+
+class CachedByName(Cached):
+    """The same in a dict."""
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        store = vars(self).setdefault("store", {})
+        if "x" not in store:
+            store["x"] = adj @ (adj @ x)
+        return self.lin(store["x"])
 
 
 class OnRows(nn.Module):
@@ -287,7 +296,7 @@ AWKWARD: dict[str, Awkward] = {
         Cached, ring, Refused((r"`encoder\._cached_x`", "forward= that clears it"))
     ),
     "home-made cache in a dict": Awkward(
-        lambda: Cached("table"), ring, Refused((r"`encoder\.table`", "forward= that clears it"))
+        CachedByName, ring, Refused(("`store`", "forward= that clears it"))
     ),
     "adjacency among the features": Awkward(
         lambda: OnRows(NODES + FEATURES), widened,
@@ -312,3 +321,211 @@ AWKWARD: dict[str, Awkward] = {
         }.items()
     },
 }  # fmt: skip
+
+
+# Judged by running them ---------------------------------------------------------------------------
+
+
+class Scaled(nn.Module):
+    """Tiny outputs, or outputs beside large offsets."""
+
+    def __init__(self, inner: nn.Module, scale: float = 1.0, offset: float = 0.0) -> None:
+        super().__init__()
+        self.inner, self.scale = inner, scale
+        self.register_buffer("offset", offset * torch.tensor([1.0, -1.0, 1.0, -1.0]))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.inner(x, edge_index) * self.scale + self.offset
+
+
+class SingleGraph(nn.Module):
+    """One graph pooled into two hidden units, which no probe turns off but a silent node does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.enter, self.lin = nn.Linear(FEATURES, 2, bias=False), nn.Linear(2, 3)
+        self.bias = nn.Parameter(torch.randn(2) * 0.3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.lin((self.enter(x).mean(0, keepdim=True) + self.bias).relu())
+
+
+class Filter(Net):
+    """Three hops of one matrix, and something else that changes nothing about them."""
+
+    def __init__(self, beside: str = "") -> None:
+        super().__init__()
+        self.beside, self.other = beside, pyg.SimpleConv(aggr="sum")
+
+    def forward(self, x: Tensor, edge_index: Tensor, adj: Tensor) -> Any:  # type: ignore[override]
+        h = self.enter(x)
+        for _ in range(3):
+            h = 0.9 * (adj @ h) + 0.1 * self.enter(x)
+        if self.beside == "product":
+            self.kept = adj @ adj
+        if self.beside == "output":
+            return {"logits": self.lin(h), "aux": adj @ x}
+        if self.beside == "convolution":
+            h = h + self.other(self.enter(x), edge_index)
+        return self.lin(h)
+
+
+class Side(nn.Module):
+    """Another way of mixing nodes, which nothing watches."""
+
+    def __init__(self, how: Callable[[Tensor, Data], Tensor]) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, h: Tensor, data: Data) -> Tensor:
+        return self.how(h, data)
+
+
+class AttendingSide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, 2, bias=False, batch_first=True)
+
+    def forward(self, h: Tensor, data: Data) -> Tensor:
+        return self.attention(h[None], h[None], h[None])[0][0]
+
+
+class Beside(Net):
+    """A convolution with something beside it."""
+
+    def __init__(self, side: nn.Module) -> None:
+        super().__init__()
+        self.extra = side
+
+    def forward(self, data: Data) -> Tensor:  # type: ignore[override]
+        h = self.enter(data.x)
+        return self.lin(self.conv(h, data.edge_index) + self.extra(h, data))
+
+
+def _by_recipient(data: Data) -> tuple[Tensor, Tensor]:
+    """The edges' sources in the order of their recipients, and how many each of these has."""
+    order = data.edge_index[1].argsort(stable=True)
+    return data.edge_index[0][order], torch.bincount(data.edge_index[1], minlength=NODES)
+
+
+def _segments(h: Tensor, data: Data) -> Tensor:
+    sources, lengths = _by_recipient(data)
+    return torch.segment_reduce(h[sources], "sum", lengths=lengths, axis=0)
+
+
+def _maximum(h: Tensor, data: Data) -> Tensor:
+    source, target = data.edge_index
+    index = target[:, None].expand(-1, h.shape[1])
+    return torch.zeros_like(h).scatter_reduce(0, index, h[source], "amax", include_self=False)
+
+
+SIDES: dict[str, Callable[[], nn.Module]] = {
+    "MultiheadAttention": AttendingSide,
+    "scaled_dot_product_attention": lambda: Side(
+        lambda h, data: functional.scaled_dot_product_attention(h, h, h)
+    ),
+    "linear attention": lambda: Side(lambda h, data: h.softmax(1) @ (h.softmax(0).t() @ h)),
+    "embedding_bag": lambda: Side(
+        lambda h, data: functional.embedding_bag(data.table, h, mode="sum")
+    ),
+    "segment_reduce": lambda: Side(_segments),
+    "neighbour table": lambda: Side(lambda h, data: h[data.table].sum(1)),
+    "scatter-max": lambda: Side(_maximum),
+}
+
+
+class Branch(nn.Module):
+    """Does something else where values are large, chosen in one of several ways."""
+
+    def __init__(self, how: str, limit: float) -> None:
+        super().__init__()
+        self.how, self.limit = how, limit
+
+    def forward(self, z: Tensor) -> Tensor:
+        if self.how == "if":
+            return -z if z.max() > self.limit else z
+        if self.how == "if of a number":
+            return z * (2.0 if z.abs().sum().item() > self.limit else 1.0)
+        far = z.abs().amax(1) > self.limit
+        if self.how == "mask":
+            z = z.clone()
+            z[far] *= -1
+            return z
+        return z * (1 + far.nonzero().numel())  # a shape that depends on values
+
+
+def loud() -> Data:
+    """One node is far louder than the others."""
+    data = ring()
+    data.x[0] *= 20
+    return data
+
+
+class Claimed(NamedTuple):
+    """A model whose exposure is judged by running it."""
+
+    model: Callable[[], nn.Module]
+    data: Callable[[], Data]
+    reason: str
+    """In which way it is wrong today; empty: it is right or refused by now."""
+    named: str = ""
+    """What the exposure may say instead, where something is held fixed."""
+
+
+AFFINE = "a ReLU is read as affine, since {}"
+CLAIMED: dict[str, Claimed] = {
+    **{
+        f"outputs of {scale:.0e}": Claimed(
+            lambda scale=scale: Scaled(Net(nn.ReLU()), scale), ring,  # type: ignore[misc]
+            AFFINE.format("deviations are compared with 1 however small the logits are"),
+        )
+        for scale in (1e-6, 1e-5)
+    },
+    "offsets of 1e5": Claimed(
+        lambda: Scaled(Net(nn.ReLU()), offset=1e5), ring,
+        AFFINE.format("deviations are compared with the offsets"),
+    ),
+    "one graph, two hidden units": Claimed(
+        SingleGraph, lambda: ring(6), AFFINE.format("two numbers need not cross their kinks when probed")
+    ),
+    **{
+        f"filter beside {beside}": Claimed(
+            lambda beside=beside: Filter(beside), ring,  # type: ignore[misc]
+            "what stands beside a filter turns all its hops into the last one",
+        )
+        for beside in ("product", "output", "convolution")
+    },
+    **{
+        f"{name} beside a convolution": Claimed(
+            lambda side=side: Beside(side()), ring,  # type: ignore[misc]
+            "another way of mixing nodes is held fixed and not mentioned", "`extra",
+        )
+        for name, side in SIDES.items()
+    },
+    **{
+        f"{how} on values": Claimed(
+            lambda how=how, limit=limit: Net(Branch(how, limit)), loud,  # type: ignore[misc]
+            "what Python makes of values that messages reach is taken as fixed" * ("if" in how),
+        )
+        for how, limit in {"if": 8.0, "if of a number": 150.0, "mask": 8.0, "shape": 8.0}.items()
+    },
+}  # fmt: skip
+
+
+def silenced(exposure: Any, model: nn.Module, data: Data, node: int) -> tuple[Tensor, Tensor]:
+    """The logits [n, C] without one node's messages, by the exposure and by the model itself."""
+    mixture = getattr(exposure, "aggregate", exposure)
+    sources = mixture.sources[mixture.rows]
+    said = exposure.logits(mixture.coefficients.masked_fill(sources == node, 0.0))[0]
+    quiet = data.clone()
+    quiet.x[node] = 0
+    return said, called(model, quiet)
+
+
+def called(model: nn.Module, data: Data) -> Tensor:
+    """The model's logits, run by nothing of ours."""
+    names = model.forward.__code__.co_varnames[1 : model.forward.__code__.co_argcount]
+    with torch.no_grad():
+        out = model.eval()(*[data if name == "data" else data[name] for name in names])
+    return (out["logits"] if isinstance(out, dict) else out).double()
