@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,7 +21,7 @@ from gnn_repair.exposure.probes import (
 from gnn_repair.exposure.products import ProductCall
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sites import Call, Site, alive
-from gnn_repair.exposure.steps import Rounded, Step, first_decision, first_mixing
+from gnn_repair.exposure.steps import Rounded, Step, first_bend, first_decision, first_mixing
 
 
 def reason(watch: Watch, trace: Trace) -> str:
@@ -35,11 +35,12 @@ def reason(watch: Watch, trace: Trace) -> str:
     change[~moved] = 0
     runs = [watch.steps({call.site: v}, len(moved)) for v in (value.clone(), value + change)]
     limit = AFFINE_SLACK * EXACT[trace.output.dtype]
-    step = first_mixing(*runs, moved, limit)
+    step, decision = first_mixing(*runs, moved, limit), first_decision(*runs)
+    if decision is not None and (step is None or step.pointwise):
+        # A number that was read off all nodes, and came back in without a trace.
+        return f"after {call.last} {decided(watch.model, decision)}"
     if step is None:
-        decision = first_decision(*runs)
-        where = "" if decision is None else f" ({decided(watch.model, decision)})"
-        return f"what follows {call.last} is no map of each node by itself{where}"
+        return f"what follows {call.last} is no map of each node by itself"
     own = step.module == call.site.name and (step.module or not isinstance(call, ProductCall))
     behind = "applies to its own aggregate what" if own else f"after {call.last}"
     place = call.title if own else step.place(watch.model)
@@ -48,9 +49,10 @@ def reason(watch: Watch, trace: Trace) -> str:
 
 def decided(model: nn.Module, step: Step) -> str:
     """What to say of a number or a choice of entries that depends on messages."""
+    how = f"picks entries by `{step.operation}`" if step.gave is None else "takes a Python number"
     return (
-        f"`{step.operation}` in {step.place(model)} reads values that messages reach, as `if`, "
-        ".item() and boolean masks do; write that with torch.where"
+        f"{step.place(model)} {how} from values that messages reach, as boolean masks, `if` and "
+        ".item() do (write that with torch.where)"
     )
 
 
@@ -74,14 +76,34 @@ def refuse_residual(
     amplified = _rounding(watch, values, trace.output)
     if residual <= AMPLIFIED * amplified:
         raise ExposureRefused(told + excused(residual, dtype))
-    others = {site: value + perturbation(value, seed=8) for site, value in values.items()}
-    step = first_decision(watch.steps(values, rows), watch.steps(others, rows))
-    if step is not None:
-        raise ExposureRefused(f"{told}{decided(watch.model, step)}")
+    for runs in _far_runs(watch, values, rows):
+        step = first_decision(*runs[:2]) or first_decision(runs[0], runs[2])
+        if step is not None:
+            raise ExposureRefused(told + decided(watch.model, step))
     raise ExposureRefused(
         f"{told}that is no rounding ({amplified:.0e} here): what follows does something else with "
         "other messages, such as keeping values between runs; take that out of the forward"
     )
+
+
+def _far_runs(
+    watch: Watch, values: Mapping[Site, Tensor], rows: int
+) -> Iterator[tuple[list[Step], list[Step], list[Step]]]:
+    """Runs as they are, and up and down from there by as much as values are large, and further."""
+    for scale in (1.0, 8.0):
+        changes = {site: scale * perturbation(value, seed=8) for site, value in values.items()}
+        base, up, down = (
+            watch.steps({site: v + sign * changes[site] for site, v in values.items()}, rows)
+            for sign in (0, 1, -1)
+        )
+        yield base, up, down
+
+
+def bends(watch: Watch, trace: Trace, sites: Sequence[Site]) -> bool:
+    """Whether some operation behind the sites is not affine, for messages as large or larger."""
+    values = {site: trace.values[site] for site in sites}
+    rows, limit = trace.output.shape[0], AFFINE_SLACK * EXACT[trace.output.dtype]
+    return any(first_bend(*runs, limit) is not None for runs in _far_runs(watch, values, rows))
 
 
 AMPLIFIED = 30.0

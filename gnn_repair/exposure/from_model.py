@@ -14,7 +14,7 @@ from gnn_repair.backbones import Frozen
 from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
 from gnn_repair.exposure.assembly import Words, assemble
 from gnn_repair.exposure.certification import certify
-from gnn_repair.exposure.diagnosis import reason, refuse_residual, why_rows
+from gnn_repair.exposure.diagnosis import bends, reason, refuse_residual, why_rows
 from gnn_repair.exposure.embedding import last_linear
 from gnn_repair.exposure.final_aggregation import FinalAggregation, find_final
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
@@ -269,6 +269,15 @@ def expose_probing(
         trace.calls = [made for made in trace.calls if made.site in finding.tails]
         exposure, order = assemble(finding.mixtures, finding.tails, logits, words)
         residual = certify(watch, exposure, order, finding.mixtures, trace, finding.centred)
+        if not residual <= residual_limit(tolerance, logits.dtype) and _has_tail(
+            watch, trace, finding
+        ):
+            # Affine as far as probes went, and bent where other messages lead.
+            finding.nodewise, finding.mixtures = finding.mixtures, []
+            finding.tails.clear()
+            tailed = expose_tailed(watch, trace, finding.nodewise, words, tolerance)
+            finding.replay = tailed.replay if replayed else None
+            return read.finished(tailed), finding
         if replayed:
             finding.replay = replay_of(watch, finding.mixtures, trace, order)
         _check_residual(watch, trace, residual, tolerance, finding)
@@ -314,6 +323,12 @@ def _check_repeatable(watch: Watch, logits: Tensor, trace: Trace, cached: bool) 
             "pass the data it was cached on, or clear the cache"
         )
     raise ExposureRefused(changing(watch.model, watch.forward, logits, gap))
+
+
+def _has_tail(watch: Watch, trace: Trace, finding: FinalAggregation) -> bool:
+    sites = list(dict.fromkeys(mixture.site for mixture in finding.mixtures))
+    plain = not finding.centred and not any(mixture.silenced for mixture in finding.mixtures)
+    return plain and bends(watch, trace, sites)
 
 
 def _check_residual(

@@ -28,6 +28,8 @@ class Step:
     sums: tuple[Tensor, ...] = ()
     """Of each floating result a weighted sum per node, or of all numbers where none of its axes
     runs over the nodes: enough to see a change."""
+    pointwise: bool = False
+    """Whether it works number by number, so that it cannot mix nodes itself."""
     undefined: bool = False
     """Whether it gave NaN, not only numbers that are too large."""
 
@@ -79,6 +81,7 @@ class Steps(TorchDispatchMode):
                 None if gave else out,
                 tuple(tuple(one.shape) for one in gave),
                 tuple(self._sums(one.detach()) for one in dense),
+                torch.Tag.pointwise in func.tags,
                 any(bool(torch.isnan(one).any()) for one in dense),
             )
         )
@@ -159,6 +162,20 @@ def first_decision(base: Sequence[Step], other: Sequence[Step]) -> Step | None:
     for one, two in zip(base, other, strict=False):
         if one.gave != two.gave or one.shapes != two.shapes:
             return one
+    return None
+
+
+def first_bend(
+    base: Sequence[Step], up: Sequence[Step], down: Sequence[Step], limit: float
+) -> Step | None:
+    """The first operation that is not affine between three runs at equal distances."""
+    for one, two, three in zip(base, up, down, strict=False):
+        for middle, high, low in zip(one.sums, two.sums, three.sums, strict=False):
+            if not middle.shape == high.shape == low.shape or not middle.numel():
+                continue
+            size = float(torch.stack([middle, high, low]).abs().max())
+            if float((high + low - 2 * middle).abs().max()) > limit * size:
+                return one
     return None
 
 

@@ -12,7 +12,7 @@ from torch_geometric.nn import aggr, pool
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.assembly import Words, assemble
 from gnn_repair.exposure.certification import certify
-from gnn_repair.exposure.diagnosis import reason, refuse_residual, why_rows
+from gnn_repair.exposure.diagnosis import bends, reason, refuse_residual, why_rows
 from gnn_repair.exposure.embedding import last_linear
 from gnn_repair.exposure.final_aggregation import FinalAggregation
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
@@ -156,8 +156,9 @@ def _assembled(
         # Not yet seen by anybody, and validated a moment ago: no need to build it anew.
         object.__setattr__(exposure, "residual", residual)
         return exposure
-    if len(sites) > 1:
-        # Affine in every pool by itself and not in all together, as their product is.
+    if len(sites) > 1 or bends(watch, trace, list(sites)):
+        # Affine in every pool by itself and not in all together, as their product is; or as far
+        # as probes went.
         finding.nodewise, finding.mixtures = mixtures, []
         finding.tails.clear()
         return expose_tailed(watch, trace, finding.nodewise, words, wanted.tolerance)
