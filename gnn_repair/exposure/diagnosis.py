@@ -115,7 +115,8 @@ def _rounding(watch: Watch, values: Mapping[Site, Tensor], logits: Tensor) -> fl
     runs = []
     for seed in range(2):
         with suppress(GnnRepairError), Rounded(seed):
-            runs.append(watch.run(values))
+            # Copies, since what follows may change them in place.
+            runs.append(watch.run({site: value.clone() for site, value in values.items()}))
     return max((float(deviation(run, logits).max()) for run in runs), default=0.0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ from gnn_repair.exposure.sites import (
     plain_propagate,
     repeated_into,
 )
-from gnn_repair.exposure.steps import Step, first_broken, recorded
+from gnn_repair.exposure.steps import Step, first_broken, raising_line, recorded
 
 
 @dataclass
@@ -201,7 +200,7 @@ class Watch:
     def told_of_numbers(self, site: Site, value: Tensor, other: Tensor) -> str:
         """What to say of logits that are not finite with another value at a site."""
         rows = value.shape[0]
-        broken = first_broken(self.steps({site: value}, rows), self.steps({site: other}, rows))
+        broken = first_broken(*(self.steps({site: v.clone()}, rows) for v in (value, other)))
         size = f"change by as much as they are large (up to {float(value.abs().max()):.1g})"
         if broken is not None and broken.undefined:
             return (
@@ -218,13 +217,12 @@ class Watch:
     def _told_of(self, error: BaseException, site: Site, replaced: Mapping[Site, Tensor]) -> str:
         """What to say of a model that raises only where its messages are others."""
         where = f"`{self._running[-1]}`" if self._running and self._running[-1] else "its forward"
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        said = " ".join(str(error).split())[:200] or (last.line or "")
+        said = " ".join(str(error).split())[:200] or raising_line(error)
         told = (
             f"{type(self.model).__name__} raises {type(error).__name__} ({said}) in {where} when "
             f"the messages of {_title(site)} are others than on this data"
         )
-        values = {s: self._known[s] for s in replaced if s in self._known}
+        values = {s: self._known[s].clone() for s in replaced if s in self._known}
         if values and len(values) == len(replaced):
             rows = next(iter(values.values())).shape[0]
             broken = first_broken(self.steps(values, rows), self.steps(replaced, rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -212,3 +213,8 @@ def _ancestors(steps: Sequence[Step]) -> set[int]:
             found.add(number)
             waiting += steps[number].inputs
     return found
+
+
+def raising_line(error: BaseException) -> str:
+    """The line of code that raised, for errors that say nothing themselves, as assertions do."""
+    return traceback.extract_tb(error.__traceback__)[-1].line or ""

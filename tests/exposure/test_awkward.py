@@ -135,3 +135,12 @@ def test_the_judge_agrees_where_all_is_well(model: Callable[[], nn.Module]) -> N
     net = model()
     assert claims_hold(expose(net, ring()), net, ring())
     assert not claims_hold(expose(net, ring()), model(), ring())
+
+
+def test_an_assertion_without_words_is_told_by_its_line() -> None:
+    def forward(model: Any, data: Data) -> Tensor:
+        assert data.x.isnan().any()
+        return model(data.x, data.edge_index)
+
+    with pytest.raises(InputError, match=r"AssertionError: assert data\.x\.isnan"):
+        expose(Net(), ring(), forward=forward)
