@@ -33,9 +33,9 @@ def reason(watch: Watch, trace: Trace) -> str:
     if text := _in_batches(watch, trace, value + change):
         return text
     change[~moved] = 0
-    runs = [watch.steps({call.site: v}, len(moved)) for v in (value.clone(), value + change)]
+    base, other = (watch.steps({call.site: v}, len(moved)) for v in (value.clone(), value + change))
     limit = AFFINE_SLACK * EXACT[trace.output.dtype]
-    step, decision = first_mixing(*runs, moved, limit), first_decision(*runs)
+    step, decision = first_mixing(base, other, moved, limit), first_decision(base, other)
     if decision is not None and (step is None or step.pointwise):
         # A number that was read off all nodes, and came back in without a trace.
         return f"after {call.last} {decided(watch.model, decision)}"
@@ -77,7 +77,7 @@ def refuse_residual(
     if residual <= AMPLIFIED * amplified:
         raise ExposureRefused(told + excused(residual, dtype))
     for runs in _far_runs(watch, values, rows):
-        step = first_decision(*runs[:2]) or first_decision(runs[0], runs[2])
+        step = first_decision(runs[0], runs[1]) or first_decision(runs[0], runs[2])
         if step is not None:
             raise ExposureRefused(told + decided(watch.model, step))
     raise ExposureRefused(

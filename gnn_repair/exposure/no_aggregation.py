@@ -90,7 +90,7 @@ def _kept(watch: Watch, logits: Tensor) -> str:
         held = [
             (vars(module), key) for key in vars(module) if key not in ("_parameters", "_modules")
         ]
-        held += [(module._buffers, key) for key in module._buffers]  # type: ignore[misc]
+        held += [(module._buffers, key) for key in module._buffers]
         for holder, key in held:
             value = holder[key]
             changed = tree_map_only(Tensor, other, value)

@@ -139,8 +139,7 @@ def test_the_judge_agrees_where_all_is_well(model: Callable[[], nn.Module]) -> N
 
 def test_an_assertion_without_words_is_told_by_its_line() -> None:
     def forward(model: Any, data: Data) -> Tensor:
-        assert data.x.isnan().any()
-        return model(data.x, data.edge_index)
+        raise AssertionError
 
-    with pytest.raises(InputError, match=r"AssertionError: assert data\.x\.isnan"):
+    with pytest.raises(InputError, match="raised AssertionError: raise AssertionError;"):
         expose(Net(), ring(), forward=forward)
