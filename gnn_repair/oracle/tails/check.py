@@ -59,7 +59,7 @@ class TailVerification:
     @property
     def ok(self) -> bool:
         """Whether every verdict holds."""
-        worst = max(self.mass, self.negative, self.excess, self.rewritten)
+        worst = _worst(self.mass, self.negative, self.excess, self.rewritten)
         sound = worst <= EXACT and self.margin <= PRECISION
         return bool(sound) and not self.unconfirmed and not self.unproved
 
@@ -91,7 +91,7 @@ def verify(solution: TailSolution, exposure: TailedExposure) -> TailVerification
         questions=len(solution),
         undecided=int((solution.verdict == "undecided").sum()),
         mass=mass,
-        negative=max(negative, wrong),
+        negative=_worst(negative, wrong),
         margin=margin,
         unconfirmed=unconfirmed,
         unproved=unproved,
@@ -140,7 +140,7 @@ class _Judge:
         np.add.at(totals, (owner, solution.groups), solution.coefficients)
         mass = self.mass[solution.recipient]
         off = np.abs(totals - mass) / np.where(mass > 0, mass, 1.0)
-        negative = -min(0.0, float(solution.coefficients.min(initial=0.0)))
+        negative = _worst(float((-solution.coefficients).max(initial=0.0)))
         return float(off.max(initial=0.0)), max(negative, float(not inside.all()))
 
     def wins(self) -> tuple[float, int]:
@@ -153,7 +153,8 @@ class _Judge:
             coefficients = self._coefficients(chosen)
             tail = self.exposure.logits(coefficients)[0].cpu()
             found = self._margins(tail, chosen)
-            off = max(off, float(np.abs(found - solution.margin[chosen]).max()) / self.scale)
+            missed = float(np.abs(found - solution.margin[chosen]).max())
+            off = _worst(off, missed / self.scale)
             if self.exposure.replay is not None:
                 with torch.no_grad():
                     own = self.exposure.replay(coefficients[0]).double().cpu()
@@ -189,9 +190,9 @@ class _Judge:
         for i in np.flatnonzero(np.isfinite(solution.bound)):
             for case in cases_of(solution.proofs, int(i)):
                 own = float(case.weights[solution.target[i]])
-                least = min([0.0, float(case.weights.min()), *(beta for *_, beta in case.splits)])
                 total = abs(float(case.weights.sum()) - 1)
-                wrong = max(wrong, -least, total, abs(own))
+                signs = [float((-case.weights).max()), *(-beta for *_, beta in case.splits)]
+                wrong = _worst(wrong, *signs, total, abs(own))
         found = self.recomputed()
         stated = np.isfinite(solution.bound)
         excess = (found[stated] - solution.bound[stated]).max(initial=0.0) / self.scale
@@ -243,9 +244,16 @@ class _Judge:
                 logits = logits.softmax(1)
             else:  # a log_softmax that was left out shifts all classes alike
                 logits, wanted = logits - logits.mean(1, True), wanted - wanted.mean(1, True)
-            size = float(wanted.abs().max().clamp(min=1.0))
-            off = max(off, float((logits - wanted).abs().max()) / size)
+            known = wanted.isfinite().all(1)  # away from the frozen aggregate a root may have none
+            if bool(known.any()):
+                size = float(wanted[known].abs().max().clamp(min=1.0))
+                off = _worst(off, float((logits - wanted)[known].abs().max()) / size)
         return off
+
+
+def _worst(*errors: float) -> float:
+    """The largest, infinite where one is NaN, which Python's own ``max`` may leave out."""
+    return float(np.nan_to_num(errors, nan=np.inf, posinf=np.inf, neginf=-np.inf).max())
 
 
 class _Parts:
