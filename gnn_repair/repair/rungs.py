@@ -36,12 +36,12 @@ class Rung(NamedTuple):
         return self.reads == ("messages",)
 
 
-READS = ("messages", "labels", "similar", "features", "hops")
+READS = ("messages", "labels", "similar", "features")
 """A frozen summary of the node and its messages; labels of neighbours within two hops; labels of
-similar nodes; the node's raw features; those of its neighbours within two hops."""
+similar nodes; the node's raw features."""
 
 FROZEN, TOGETHER = "frozen", "together"
-"""The model as it is; the weighed mean of all candidates but smoothing."""
+"""The model as it is; the weighed mean of all rungs but smoothing."""
 
 _ATTEND = "let nodes attend to similar ones, wherever they are"
 
@@ -99,30 +99,22 @@ RUNGS: dict[str, Rung] = {
         "the node's own features alone",
         "use an MLP or a skip connection",
         lead="the graph hurts here: ",
-        rivals=("messages", "labels", "graph"),
+        rivals=("messages", "labels", "features-labels"),
+    ),
+    "features-labels": Rung(
+        "own features + neighbours' labels",
+        ("labels", "features"),
+        False,
+        "features",
+        "labels of neighbours, beside a node's own features,",
+        "feed known labels of neighbours as input",
     ),
     "features-similar": Rung(
         "own features + similar nodes' labels",
         ("labels", "similar", "features"),
         False,
-        "features",
-        "labels of neighbours and similar nodes, beside a node's own features,",
-        _ATTEND,
-    ),
-    "graph": Rung(
-        "neighbours' features afresh",
-        ("labels", "features", "hops"),
-        False,
-        FROZEN,
-        "features and labels of neighbours, learned afresh without the model,",
-        "train the model anew, on more labels or with more capacity",
-    ),
-    "graph-similar": Rung(
-        "neighbours' features + similar nodes' labels",
-        ("labels", "similar", "features", "hops"),
-        False,
-        "graph",
-        "labels of similar nodes, beside features of neighbours,",
+        "features-labels",
+        "labels of similar nodes, beside a node's own features,",
         _ATTEND,
     ),
     "smoothed": Rung(

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gnn_repair.backbones.graph import Features, Operator
-from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
 from gnn_repair.kernels import Pattern, mix, row_hash
@@ -27,10 +26,6 @@ them would rely on counts that nodes with fewer known neighbours do not have."""
 DROPPED = 0.5
 """Share of the features that is left out in each training step. Bags of words have thousands of
 them, far more than training nodes; without this the head would learn single words by heart."""
-DIRECTIONS = 128
-"""Principal directions of wider features in which those of neighbours are averaged."""
-LARGEST = 6.0
-"""Averages beyond six mean deviations are cut."""
 SIMILAR = 30
 """Nodes that are asked, of thousands: enough for a histogram of a handful of classes."""
 POWER = 4
@@ -223,7 +218,6 @@ class FeatureEvidence:
 
     def __init__(self, x: Tensor) -> None:
         self.features = Features(x)
-        self._hops: Tensor | None = None
 
     @property
     def x(self) -> Tensor:
@@ -241,20 +235,6 @@ class FeatureEvidence:
         if sparse is None:
             return _dropped(self.x, seed) @ table
         return mix(sparse.pattern, _dropped(sparse.coefficients, seed), table)
-
-    def hops(self, mean: Operator) -> Tensor:
-        """Features averaged over neighbours and over theirs, at unit scale, [N, 2 k]."""
-        if self._hops is None:
-            table = self.x
-            if self.width > DIRECTIONS:
-                with seeded(0, table.device):
-                    _, _, onto = torch.svd_lowrank(table, q=min(DIRECTIONS, *table.shape))
-                table = table @ onto
-            one = mean(table.unsqueeze(1))
-            both = torch.cat([one, mean(one)], 2).squeeze(1)
-            scale = both.std(0, correction=0).mean().clamp(min=TINY)
-            self._hops = (both / scale).clamp(-LARGEST, LARGEST)
-        return self._hops
 
 
 def _dropped(values: Tensor, seed: Tensor | None) -> Tensor:

@@ -1,7 +1,7 @@
 """From what candidates said out of fold to weights, Frozen's right to stay, and a temperature.
 
 Everything here works on one member: log-probabilities [R, m, C] of R candidates at its m
-validation nodes, Frozen first, their labels [m] and folds [m].
+validation nodes, their labels [m] and folds [m].
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def temperature(told: Tensor, labels: Tensor, used: Tensor | None = None) -> Ten
         middle = (low + high) / 2
         cold = (-middle).exp()[..., None, None] * told.unsqueeze(-3)
         slope = own.unsqueeze(-2) - (cold.softmax(-1) * told.unsqueeze(-3)).sum(-1)
-        # A positive slope in 1/τ asks for a lower temperature.
-        cooler = (slope * weight).sum(-1) > 0
+        # A positive slope in 1/τ asks for a lower temperature; one that is lost in rounding, too.
+        cooler = (slope * weight).sum(-1) >= 0
         high, low = torch.where(cooler, middle, high), torch.where(cooler, low, middle)
     found = ((low + high) / 2).exp()
     return found.squeeze(-1) if used is None else found
@@ -90,7 +90,7 @@ class Decision(NamedTuple):
     """What was decided for S members among R candidates, Frozen first."""
 
     weights: Tensor
-    """[S, R] float64, summing to 1; all on Frozen where it stays."""
+    """[S, R] float64, summing to 1; all on Frozen where it stays, else none."""
     temperature: Tensor
     """[S] float64."""
     nested_accuracy: Tensor
@@ -100,9 +100,11 @@ class Decision(NamedTuple):
 def decide(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Decision:
     """Weigh the candidates of every member.
 
-    Frozen keeps all the weight unless the combination, weighed without a node's fold, makes the
-    labels more likely by ``CLEARLY`` standard errors of the paired difference. Frozen needs
-    nothing that could go wrong, so others must show more than chance.
+    Frozen keeps all the weight unless the combination of the others, weighed without a node's
+    fold, makes the labels more likely by ``CLEARLY`` standard errors of the paired difference.
+    Frozen needs nothing that could go wrong, so others must show more than chance. It has no part
+    in the combination: its epoch was chosen by these very labels, so its accuracy flatters it
+    beside theirs, and rungs that keep it bring it along.
 
     Args:
         told: [S, R, n, C] log-probabilities out of fold, Frozen first.
@@ -118,15 +120,17 @@ def decide(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Decision:
 
 
 def _one(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    together = nested(told, labels, folds, count)
+    together = nested(told[1:], labels, folds, count)
     both = torch.stack([together.double(), told[0].double()])
     mine, frozen = likelihoods(both, labels, folds, count)
     gain, error = paired(mine - frozen)
     # More than rounding: two that say the same differ by nothing.
     use = gain > max(CLEARLY * error, 1e-9)
-    stays = torch.zeros(told.shape[0], dtype=torch.float64, device=told.device)
-    stays[0] = 1
-    weights = weigh(told, labels) if use else stays
+    weights = torch.zeros(told.shape[0], dtype=torch.float64, device=told.device)
+    if use:
+        weights[1:] = weigh(told[1:], labels)
+    else:
+        weights[0] = 1
     right = (together.argmax(1) == labels).double().mean()
     return weights, temperature(both[0 if use else 1], labels), right
 

@@ -158,9 +158,7 @@ def find(
     return Findings(tuple(rows), stays)
 
 
-def _scored(
-    told: Tensor, labels: Tensor, folds: Tensor, last: int | None
-) -> tuple[Tensor, Tensor]:
+def _scored(told: Tensor, labels: Tensor, folds: Tensor, last: int | None) -> tuple[Tensor, Tensor]:
     """Who is right, and log p of the label, [S, R + 1, N] float64 each; zero where not judged.
 
     Behind the candidates stands the combination of those before ``last``.
@@ -173,7 +171,7 @@ def _scored(
         judged = labels[member] >= 0
         own, cut = labels[member][judged], folds[member][judged]
         said = told[member][:, judged].double()
-        together = nested(said[:last], own, cut, dealt).unsqueeze(0)
+        together = nested(said[1:last], own, cut, dealt).unsqueeze(0)
         said = torch.cat([said, together])
         right[member][:, judged] = (said.argmax(2) == own).double()
         likely[member][:, judged] = likelihoods(said, own, cut, dealt)

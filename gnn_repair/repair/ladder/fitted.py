@@ -201,7 +201,7 @@ class FittedLadder(FittedRepair):
 
 def reads_features(name: str) -> bool:
     """Whether a rung needs raw features."""
-    return not {"features", "hops"}.isdisjoint(RUNGS[name].reads)
+    return "features" in RUNGS[name].reads
 
 
 # Files --------------------------------------------------------------------------------------------

@@ -16,7 +16,16 @@ from gnn_repair.repair.baselines import TINY, sources_to_recipients
 from gnn_repair.repair.correct_and_smooth import Propagation, normalised_adjacency
 from gnn_repair.repair.evidence.summary import summary_width
 from gnn_repair.repair.fitted import about
-from gnn_repair.repair.folds import FOLDS, Folding, GraphRepair, Roles, Task, by_node, cross_roles
+from gnn_repair.repair.folds import (
+    FOLD_SHARE,
+    FOLDS,
+    GraphRepair,
+    Roles,
+    Task,
+    by_node,
+    cross_roles,
+    deal_folds,
+)
 from gnn_repair.repair.kept_tables import signature
 from gnn_repair.repair.ladder.decision import (
     CLEARLY,
@@ -65,12 +74,8 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
             raise InputError(f"EvidenceLadder: budget is {self.budget!r}; give a Budget")
         check_whole("EvidenceLadder", "hidden", self.hidden, 1)
         check_real("EvidenceLadder", "dropout", self.dropout, 0, 1)
-        _ = self.folding
-
-    @property
-    def folding(self) -> Folding:
-        """How validation nodes are dealt out."""
-        return Folding(self.folds, seed=self.seed)
+        check_whole("EvidenceLadder", "folds", self.folds, 2)
+        check_whole("EvidenceLadder", "seed", self.seed, 0)
 
     @classmethod
     def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
@@ -104,8 +109,9 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
         ]
         if not names:
             raise InputError("these rungs read raw features; pass data=… with x to fit")
-        folds = self.folding.deal(task)[0]
-        climbed = self._climb(names, task, sources, self.folding.roles(task), on_progress)
+        folds = deal_folds(task.val, task.labels, self.folds, self.seed, even=False)
+        roles = cross_roles(task.train, folds, self.folds, FOLD_SHARE)
+        climbed = self._climb(names, task, sources, roles, on_progress)
         frozen = task.exposure.frozen_logits[:, task.exposure.recipients].log_softmax(2)
         told = torch.cat([frozen.unsqueeze(1), _held_out(climbed.log_probs, folds)], 1)
         said = climbed.log_probs.mean(2).transpose(0, 1).log_softmax(3).double()
@@ -180,12 +186,13 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
         own prediction. All keep the epochs that the folds chose.
         """
         best = [
-            int(weigh(told[s, 1:, :][:, own >= 0], task.labels[own >= 0]).argmax())
+            int(weigh(told[s, 1:][:, own >= 0], task.labels[own >= 0]).argmax())
             for s, own in enumerate(folds)
         ]
         rungs = sorted(set(best))
-        fewer = cross_roles(task.train, folds, self.folds, self.folding.fold_share, leave=2)
-        full = cross_roles(task.train, folds, self.folds, self.folding.fold_share, leave=0)
+        fewer, full = (
+            cross_roles(task.train, folds, self.folds, FOLD_SHARE, leave) for leave in (2, 0)
+        )
         roles = _side_by_side(fewer, full)
         epochs = climbed.best_epoch[rungs]
         usual = epochs.median(2, keepdim=True).values.expand_as(epochs)
@@ -279,13 +286,10 @@ def _smoothed(
     out = []
     for s, own in enumerate(folds):
         judged = own >= 0
-        seen, labels = told[s][:, judged], task.labels[judged]
-        frozen = told[s, :1]
+        seen, labels = told[s, 1:][:, judged], task.labels[judged]
         without = weights_without(seen, labels, own[judged], count)
-        bases = [
-            mixed(torch.cat([frozen, every[:, s, k].double()]), without[k]) for k in range(count)
-        ]
-        bases.append(mixed(torch.cat([frozen, said[s]]), weigh(seen, labels)))
+        bases = [mixed(every[:, s, k].double(), without[k]) for k in range(count)]
+        bases.append(mixed(said[s], weigh(seen, labels)))
         soft = torch.full(
             (exposure.num_nodes, count + 1, exposure.num_classes),
             1 / exposure.num_classes,

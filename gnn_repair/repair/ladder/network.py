@@ -69,7 +69,7 @@ class Sources:
         if block in ("labels", "similar"):
             return labels.width if block == "labels" else labels.similar_width
         assert features is not None
-        return features.width if block == "features" else features.hops(labels.operator).shape[1]
+        return features.width
 
 
 class Reading:
@@ -80,13 +80,12 @@ class Reading:
         self.nodes, self.labels = sources.nodes[at], sources.evidence.labels
         features = sources.evidence.features
         self.features = None if features is None else FeatureEvidence(features.x[self.nodes])
-        self.hops = None if features is None else features.hops(self.labels.operator)[self.nodes]
 
     def tables(self) -> dict[str, Tensor | FeatureEvidence]:
         """What does not depend on who knows which labels, by block."""
         tables: dict[str, Tensor | FeatureEvidence] = {"messages": self.messages}
-        if self.features is not None and self.hops is not None:
-            tables |= {"features": self.features, "hops": self.hops.unsqueeze(0)}
+        if self.features is not None:
+            tables["features"] = self.features
         return tables
 
 
@@ -338,9 +337,7 @@ def _climbed(heads: Heads, outcome: Fitted) -> Climbed:
         if RUNGS[rung].inductive:
             kept[rung] = own
     numbers = (outcome.best_epoch, outcome.epochs_run, outcome.diverged)
-    return Climbed(
-        heads.rungs, heads.log_probs(p), *(v.view(shape) for v in numbers), kept, count
-    )
+    return Climbed(heads.rungs, heads.log_probs(p), *(v.view(shape) for v in numbers), kept, count)
 
 
 @torch.no_grad()
