@@ -71,7 +71,7 @@ LONG = Budget(epochs=1000, patience=100, learning_rate=1e-2, weight_decay=5e-4)
 REWEIGHTING = Budget(300, 60, 5e-4, 1e-4, decoupled=True, epoch_zero=True)
 TRANSLATION = Budget(500, 80, 1e-3, 1e-4, decoupled=True, epoch_zero=True)
 """Set translation."""
-LADDER = Budget(150, 30, 1e-2, 1e-4, decoupled=True, epoch_zero=True)
+LADDER = Budget(200, 40, 3e-3, 1e-4, decoupled=True, epoch_zero=True)
 """Rungs of the evidence ladder: heads on frozen numbers, which take a larger step well."""
 CONTROL = Budget(1100, 200, 1e-3, 1e-4, decoupled=True, epoch_zero=True)
 """Node translation."""

@@ -216,8 +216,17 @@ def _nearest(nodes: int, device: torch.device, cosines: Callable[[Tensor], Tenso
 class FeatureEvidence:
     """x [N, F], shared by all members and copies."""
 
-    def __init__(self, x: Tensor) -> None:
-        self.features = Features(x)
+    def __init__(self, x: Tensor, nodes: Tensor | None = None) -> None:
+        """Of all nodes, or the rows of some [L]: what is dropped depends on the node, not on L."""
+        self.features = Features(x if nodes is None else x[nodes])
+        numbers = torch.arange(len(x), device=x.device) if nodes is None else nodes
+        sparse = self.features.sparse
+        if sparse is None:
+            row, column = numbers.unsqueeze(1), torch.arange(x.shape[1], device=x.device)
+        else:
+            pattern = sparse.pattern
+            row, column = numbers[pattern.recipients.long()], pattern.indices.long()
+        self._places = row * x.shape[1] + column
 
     @property
     def x(self) -> Tensor:
@@ -233,16 +242,14 @@ class FeatureEvidence:
         """X W for a table W [F, k], [N, k]; ``seed``, while training, says what is dropped."""
         sparse = self.features.sparse
         if sparse is None:
-            return _dropped(self.x, seed) @ table
-        return mix(sparse.pattern, _dropped(sparse.coefficients, seed), table)
+            return self._kept(self.x, seed) @ table
+        return mix(sparse.pattern, self._kept(sparse.coefficients, seed), table)
 
-
-def _dropped(values: Tensor, seed: Tensor | None) -> Tensor:
-    if seed is None:
-        return values
-    place = torch.arange(values.numel(), device=values.device).view_as(values)
-    kept = row_hash(seed, place) >= round(DROPPED * 2**32)
-    return values * (kept.to(values.dtype) / (1 - DROPPED))
+    def _kept(self, values: Tensor, seed: Tensor | None) -> Tensor:
+        if seed is None:
+            return values
+        kept = row_hash(seed, self._places) >= round(DROPPED * 2**32)
+        return values * (kept.to(values.dtype) / (1 - DROPPED))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,10 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-SHARPNESS = 100.0
-"""Weights are e^(this × accuracy): one point of accuracy is worth a factor e. A difference of one
-point is about the standard error of an accuracy on a thousand nodes, so candidates that cannot be
-told apart are averaged and one that stands out by a few points is nearly alone."""
 CLEARLY = 1.0
 """Standard errors of likelihood by which the combination must beat Frozen, else Frozen stays."""
 STANDS_OUT = 2.0
@@ -28,8 +24,16 @@ BINS = 15
 
 
 def weigh(told: Tensor, labels: Tensor) -> Tensor:
-    """Weights that grow with accuracy, [R] float64."""
-    return (SHARPNESS * (told.argmax(2) == labels).double().mean(1)).softmax(0)
+    """Weights that grow with accuracy, [R] float64: a standard error of it is worth a factor e.
+
+    So candidates that cannot be told apart are averaged, and one that stands out by a few standard
+    errors is nearly alone.
+    """
+    accuracy = (told.argmax(2) == labels).double().mean(1)
+    best = accuracy.max()
+    # At least what one wrong node makes: nobody is certain to be always right.
+    spread = (best * (1 - best)).clamp(min=1 / (len(labels) + 1))
+    return (accuracy / (spread / len(labels)).sqrt()).softmax(0)
 
 
 def mixed(told: Tensor, weights: Tensor) -> Tensor:
@@ -81,9 +85,11 @@ def likelihoods(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Tens
     since its epoch was chosen by that accuracy; its likelihood was chosen by nobody.
     """
     others = folds != torch.arange(count, device=folds.device).unsqueeze(1)
-    scale = temperature(told, labels, others)[:, folds].unsqueeze(2)
-    scaled = (told.double() / scale).log_softmax(2)
-    return scaled.gather(2, labels.expand(len(told), -1).unsqueeze(2)).squeeze(2)
+    index, out = labels.unsqueeze(1), []
+    for said in told.double():  # one after the other: all at once would be gigabytes
+        scaled = said / temperature(said, labels, others)[folds].unsqueeze(1)
+        out.append(scaled.log_softmax(1).gather(1, index).squeeze(1))
+    return torch.stack(out)
 
 
 class Decision(NamedTuple):
@@ -101,7 +107,8 @@ def decide(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Decision:
     """Weigh the candidates of every member.
 
     Frozen keeps all the weight unless the combination of the others, weighed without a node's
-    fold, makes the labels more likely by ``CLEARLY`` standard errors of the paired difference.
+    fold, makes the labels more likely by ``CLEARLY`` standard errors of the paired difference and
+    is right about some node that Frozen is wrong about.
     Frozen needs nothing that could go wrong, so others must show more than chance. It has no part
     in the combination: its epoch was chosen by these very labels, so its accuracy flatters it
     beside theirs, and rungs that keep it bring it along.
@@ -123,9 +130,8 @@ def _one(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> tuple[Tenso
     together = nested(told[1:], labels, folds, count)
     both = torch.stack([together.double(), told[0].double()])
     mine, frozen = likelihoods(both, labels, folds, count)
-    gain, error = paired(mine - frozen)
-    # More than rounding: two that say the same differ by nothing.
-    use = gain > max(CLEARLY * error, 1e-9)
+    mends = (together.argmax(1) == labels) & (told[0].argmax(1) != labels)
+    use = clearly(mine - frozen) and bool(mends.any())
     weights = torch.zeros(told.shape[0], dtype=torch.float64, device=told.device)
     if use:
         weights[1:] = weigh(told[1:], labels)
@@ -133,6 +139,13 @@ def _one(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> tuple[Tenso
         weights[0] = 1
     right = (together.argmax(1) == labels).double().mean()
     return weights, temperature(both[0 if use else 1], labels), right
+
+
+def clearly(difference: Tensor) -> bool:
+    """Whether likelihoods differ for the better by ``CLEARLY`` standard errors."""
+    gain, error = paired(difference)
+    # More than rounding: two that say the same differ by nothing.
+    return gain > max(CLEARLY * error, 1e-9)
 
 
 def paired(difference: Tensor) -> tuple[float, float]:

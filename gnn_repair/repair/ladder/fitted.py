@@ -77,7 +77,7 @@ class FittedLadder(FittedRepair):
     @property
     def refitted(self) -> Tensor:
         """[S] bool: the best rung was fitted again on all labels, for more of them help."""
-        return self.constants["refitted"]
+        return self.constants["refitted"] > 0
 
     @property
     def out_of_fold(self) -> dict[str, Tensor]:
@@ -220,7 +220,7 @@ def check_ladder(fitted: FittedLadder) -> None:
         "folds": (torch.int64, (nodes,)),
         "labels": (torch.int64, (nodes,)),
         "count": (torch.int64, ()),
-        "refitted": (torch.bool, ()),
+        "refitted": (torch.int64, ()),
         "temperature": (torch.float64, ()),
         "nested_accuracy": (torch.float64, ()),
     }
@@ -243,6 +243,7 @@ def _check_values(fitted: FittedLadder, weights: Tensor) -> None:
         "folds": (-1, fitted.ladder.folds),
         "labels": (-1, fitted.num_classes),
         "count": (0, 2**62),
+        "refitted": (0, 2),
     }
     for name, (least, end) in limits.items():
         value = fitted.constants[name]

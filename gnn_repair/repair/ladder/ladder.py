@@ -28,11 +28,10 @@ from gnn_repair.repair.folds import (
 )
 from gnn_repair.repair.kept_tables import signature
 from gnn_repair.repair.ladder.decision import (
-    CLEARLY,
+    clearly,
     decide,
     likelihoods,
     mixed,
-    paired,
     weigh,
     weights_without,
 )
@@ -210,11 +209,10 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
             judged, place = own >= 0, rungs.index(best[s])
             both = torch.stack([told[s, 1 + best[s]], held[s, place]])[:, judged]
             likely = likelihoods(both, task.labels[judged], own[judged], self.folds)
-            gain, error = paired(likely[0] - likely[1])
-            helps.append(gain > max(CLEARLY * error, 1e-9))
+            helps.append(clearly(likely[0] - likely[1]))
             if helps[-1]:
                 said[s, best[s]] = everywhere[place, s]
-        return said, torch.tensor(helps, device=said.device)
+        return said, torch.tensor(helps, device=said.device).long()
 
     def fitted(self, **values: Any) -> FittedLadder:
         """The fitted value with these fields."""

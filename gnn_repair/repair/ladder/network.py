@@ -18,8 +18,7 @@ from torch import Tensor
 
 from gnn_repair.budget import Budget
 from gnn_repair.exposure import Exposed
-from gnn_repair.kernels import drop_rows
-from gnn_repair.kernels.dropout import LOW
+from gnn_repair.kernels.dropout import LOW, kept
 from gnn_repair.kernels.products import product
 from gnn_repair.kernels.sets import BOUND
 from gnn_repair.repair.evidence import FeatureEvidence, KnownEvidence
@@ -35,6 +34,8 @@ AT_ONCE = 1 << 28
 """Hidden numbers of the rungs that are trained as one, 1 GB."""
 CHUNK = 1 << 25
 """Hidden numbers of one block of predictions."""
+LEAST = 8
+"""A head learns for an eighth of the epochs at least."""
 STARTS = (*READS, "bias", "last")
 """Parameters that are drawn, each from a stream of its own."""
 
@@ -57,9 +58,9 @@ class Sources:
     def of(task: Task, evidence: KnownEvidence) -> Sources:
         """Of a frozen model on its graph."""
         inputs = task.inputs
-        table, kept = set_summary(inputs), statistics(inputs)
+        table, own = set_summary(inputs), statistics(inputs)
         frozen = inputs.frozen_logits[:, inputs.nodes]
-        return Sources(frozen, inputs.nodes, standardised(table, **kept), kept, evidence)
+        return Sources(frozen, inputs.nodes, standardised(table, **own), own, evidence)
 
     def width(self, block: str) -> int:
         """Numbers a recipient."""
@@ -79,7 +80,7 @@ class Reading:
         self.frozen, self.messages = sources.frozen[:, at], sources.messages[:, at]
         self.nodes, self.labels = sources.nodes[at], sources.evidence.labels
         features = sources.evidence.features
-        self.features = None if features is None else FeatureEvidence(features.x[self.nodes])
+        self.features = None if features is None else FeatureEvidence(features.x, self.nodes)
 
     def tables(self) -> dict[str, Tensor | FeatureEvidence]:
         """What does not depend on who knows which labels, by block."""
@@ -170,6 +171,11 @@ class Heads:
         tables = {**reading.tables(), **told}
         parts = {block: self.part(p, block, tables[block], seed) for block in self.readers}
         own = reading.frozen.repeat_interleave(self.copies, 0)
+        mask = None
+        if noise is not None and noise[0]:
+            # One for all rows, by node: who else is in the stack does not matter.
+            stays = kept(noise[1] + 3, noise[0], reading.nodes, self.hidden)
+            mask = stays.to(own.dtype) / (1 - noise[0])
         out = []
         for number, name in enumerate(self.rungs):
             rows = slice(number * self.each, (number + 1) * self.each)
@@ -177,8 +183,8 @@ class Heads:
             for block in RUNGS[name].reads:
                 hidden = hidden + parts[block][self.readers[block].index(number)]
             hidden = hidden.relu()
-            if noise is not None and noise[0]:
-                hidden = drop_rows(hidden, noise[0], noise[1] + 3)
+            if mask is not None:
+                hidden = hidden * mask
             raw = torch.baddbmm(p["last bias"][rows], hidden, p["last"][rows])
             out.append(own + centred(BOUND * raw.tanh()) if RUNGS[name].keeps else raw)
         return torch.cat(out)
@@ -209,8 +215,10 @@ class LadderTrainee(Trainee):
     """A stack of heads that learns from some recipients and is judged on others.
 
     The epoch of a copy is the one at which the *other* copies of its rung and member are right
-    most often about their folds, so no label that judges a copy has chosen its epoch. Where
-    ``epochs`` are given, each row is kept at its own and nothing is judged.
+    most often about their folds, so no label that judges a copy has chosen its epoch. Epochs before
+    ``first`` are no candidates: there a head that keeps the model still is the model, whose own
+    epoch was chosen by these labels, so its accuracy flatters it. Where ``epochs`` are given, each
+    row is kept at its own and nothing is judged.
     """
 
     def __init__(
@@ -221,9 +229,10 @@ class LadderTrainee(Trainee):
         *,
         dropout: float,
         seed: int,
+        first: int = 0,
         epochs: Tensor | None = None,
     ) -> None:
-        self.heads, self.dropout, self.epochs = heads, dropout, epochs
+        self.heads, self.dropout, self.first, self.epochs = heads, dropout, first, epochs
         self.parameters = heads.initial(seed)
         self.captures = heads.sources.frozen.dtype == torch.float32
         learned, judged = (
@@ -259,7 +268,8 @@ class LadderTrainee(Trainee):
         logits = self.heads.logits(self.parameters, self.judged, self.told)
         right = ((logits.argmax(2) == self.truth) & self.mine).sum(1)
         by_copy = right.view(-1, self.heads.copies)
-        return (by_copy.sum(1, keepdim=True) - by_copy).view(-1)
+        others = (by_copy.sum(1, keepdim=True) - by_copy).view(-1)
+        return torch.where(self.epoch > self.first, others, -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,7 +323,10 @@ def climb(
         names = rungs[first : first + size]
         heads = Heads(names, sources, roles.copies, hidden)
         wanted = None if epochs is None else epochs[first : first + size].reshape(-1)
-        trainee = LadderTrainee(heads, roles, labels, dropout=dropout, seed=seed, epochs=wanted)
+        trainee = LadderTrainee(
+            heads, roles, labels,
+            dropout=dropout, seed=seed, first=budget.epochs // LEAST, epochs=wanted,
+        )  # fmt: skip
         parts.append(_climbed(heads, fit(trainee, budget, on_progress)))
     return Climbed(
         tuple(rungs),
@@ -321,7 +334,7 @@ def climb(
             torch.cat([getattr(part, name) for part in parts])
             for name in ("log_probs", "best_epoch", "epochs_run", "diverged")
         ),
-        {name: kept for part in parts for name, kept in part.parameters.items()},
+        {name: own for part in parts for name, own in part.parameters.items()},
         sum(part.count for part in parts),
     )
 
@@ -330,14 +343,15 @@ def _climbed(heads: Heads, outcome: Fitted) -> Climbed:
     shape = len(heads.rungs), heads.members, heads.copies
     p = {name: value.detach() for name, value in outcome.parameters.items()}
     by_rung = {name: value.unflatten(0, shape) for name, value in p.items()}
-    kept, count = {}, 0
+    inductive, count = {}, 0
     for number, rung in enumerate(heads.rungs):
         own = {n: v[number] for n, v in by_rung.items() if n not in READS or n in RUNGS[rung].reads}
         count += sum(value[0].numel() for value in own.values())
         if RUNGS[rung].inductive:
-            kept[rung] = own
+            inductive[rung] = own
     numbers = (outcome.best_epoch, outcome.epochs_run, outcome.diverged)
-    return Climbed(heads.rungs, heads.log_probs(p), *(v.view(shape) for v in numbers), kept, count)
+    by_copy = (value.view(shape) for value in numbers)
+    return Climbed(heads.rungs, heads.log_probs(p), *by_copy, inductive, count)
 
 
 @torch.no_grad()

@@ -39,8 +39,8 @@ def test_labels_of_neighbours_are_found_and_the_graph_is_not_blamed():
     fitted, data = climbed("labels"), planted("labels")[1]
     exposure = planted_exposure("labels")
     said = fitted.rung_log_probs(exposure)
-    assert test_accuracy(said["labels"], data) > test_accuracy(said["messages"], data) + 0.02
-    assert test_accuracy(fitted.logits(exposure), data) > 0.95
+    assert test_accuracy(said["labels"], data) > test_accuracy(said["features"], data) + 0.3
+    assert test_accuracy(fitted.logits(exposure), data) > 0.9
     assert not any("the graph hurts" in line for line in fitted.findings().advice())
 
 
@@ -106,13 +106,13 @@ def data_of(data: Data) -> Data:
 def many_features(seed: int = 0):
     """Forty weak features and few labels: each further one teaches something."""
     generator = torch.Generator().manual_seed(seed)
-    nodes = 600
+    nodes = 900
     y = torch.randint(2, (nodes,), generator=generator)
     x = torch.randn(nodes, 60, generator=generator)
-    x += 0.45 * (2 * y.unsqueeze(1) - 1) * torch.randn(60, generator=generator)
+    x += 0.2 * (2 * y.unsqueeze(1) - 1) * torch.randn(60, generator=generator)
     masks = torch.zeros(3, nodes, dtype=torch.bool)
     order = torch.randperm(nodes, generator=generator)
-    for mask, part in zip(masks, order.split([20, 180, 400]), strict=True):
+    for mask, part in zip(masks, order.split([20, 300, 580]), strict=True):
         mask[part] = True
     entries = torch.arange(nodes).expand(2, -1)
     data = Data(
@@ -132,10 +132,11 @@ def test_where_more_labels_help_the_best_rung_is_fitted_on_all_of_them():
     masks = data.train_mask, data.val_mask
     fitted = ladder.fit(exposure, data.y, *masks, data=data, device="cpu")
     assert fitted.refitted.tolist() == [True] and "More labels help" in str(fitted)
-    assert climbed("nothing").refitted.tolist() == [False]
     # What it learned from is all of validation: it knows the nodes of every fold.
     known = fitted.rung_log_probs(exposure)["features"].argmax(2)[0] == data.y
-    assert float(known[data.val_mask].double().mean()) > float(fitted.out_of_fold["features"]) + 0.1
+    assert (
+        float(known[data.val_mask].double().mean()) > float(fitted.out_of_fold["features"]) + 0.05
+    )
 
 
 @pytest.mark.parametrize("told_by", ["features", "labels"])

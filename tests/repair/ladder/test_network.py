@@ -128,6 +128,10 @@ def test_no_label_that_judges_a_copy_chooses_its_epoch():
     task = task_of()
     trainee = trainee_of(task)
     trainee.parameters = random_parameters(trainee.heads)
+    trainee.first = 1
+    trainee.begin_epoch()
+    assert trainee.scores(None).tolist() == [-1] * len(NAMES) * 2 * COPIES  # too early
+    trainee.begin_epoch()
     scores = trainee.scores(None).view(len(NAMES), 2, COPIES)
     told = trainee.heads.log_probs(trainee.parameters).argmax(4)
     folds = FOLDING.deal(task)[0]
