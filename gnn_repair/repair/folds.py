@@ -185,7 +185,7 @@ def deal_folds(val: Tensor, labels: Tensor, folds: int, seed: int, even: bool = 
 
 
 def cross_roles(
-    train: Tensor, folds: Tensor, count: int, fold_share: float, leave: int = 1
+    train: Tensor, folds: Tensor, count: int, fold_share: float, leave: int = 1, times: int = 1
 ) -> Roles:
     """Copy k learns from the training nodes and all folds but k, and is judged on fold k.
 
@@ -196,14 +196,15 @@ def cross_roles(
         fold_share: how much of the loss falls on validation nodes.
         leave: how many folds a copy does not learn from, k and those after it; where it learns
             from all of them, it is judged on none.
+        times: how many copies do the same, numbers k, k + K, …
     """
-    own = torch.arange(count, device=folds.device).view(1, -1, 1)
+    own = (torch.arange(count * times, device=folds.device) % count).view(1, -1, 1)
     dealt = folds.unsqueeze(1)
     judged = ((dealt == own) & (leave > 0)).flatten(0, 1)
     others = ((dealt >= 0) & ((dealt - own) % count >= leave)).flatten(0, 1)
-    trained = train.repeat_interleave(count, 0)
+    trained = train.repeat_interleave(count * times, 0)
     weights = fold_share * _mean(others) + (1 - fold_share) * _mean(trained)
-    return Roles(weights, judged, count)
+    return Roles(weights, judged, count * times)
 
 
 def _mean(chosen: Tensor) -> Tensor:

@@ -134,6 +134,8 @@ def test_the_paper_s_values_are_what_they_were():
 
 
 def test_a_stage_of_another_version_is_made_anew_and_no_other(tmp_path, monkeypatch):
+    for stage in identity.VERSIONS:  # records without keys are of the time when all were 1
+        monkeypatch.setitem(identity.VERSIONS, stage, 1)
     store = Store(tmp_path)
     store.begin(PAPER)
     store.put(make_record("cora", "gcn", 0, stages=stage_keys(PAPER, "cora", "gcn")))

@@ -40,6 +40,9 @@ from gnn_repair.repair.ladder.network import Climbed, Sources, climb
 from gnn_repair.repair.rungs import RUNGS
 from gnn_repair.training import ProgressCallback
 
+TWINS = 2
+"""Copies per fold: what is said of a node out of fold is their mean, as deployed it is the mean of
+all, and a single copy would do worse than either."""
 STRENGTH, LAYERS = 0.5, 10
 """Of smoothing: half from neighbours, ten times, after which a thousandth is left to come."""
 
@@ -51,7 +54,7 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
     rungs: tuple[str, ...] = tuple(RUNGS)
     """Which, of ``RUNGS``; Frozen always stands beside them."""
     folds: int = FOLDS
-    hidden: int = 64
+    hidden: int = 32
     dropout: float = 0.2
     seed: int = 0
     budget: Budget = LADDER
@@ -109,14 +112,15 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
         if not names:
             raise InputError("these rungs read raw features; pass data=… with x to fit")
         folds = deal_folds(task.val, task.labels, self.folds, self.seed, even=False)
-        roles = cross_roles(task.train, folds, self.folds, FOLD_SHARE)
+        roles = cross_roles(task.train, folds, self.folds, FOLD_SHARE, times=TWINS)
         climbed = self._climb(names, task, sources, roles, on_progress)
         frozen = task.exposure.frozen_logits[:, task.exposure.recipients].log_softmax(2)
-        told = torch.cat([frozen.unsqueeze(1), _held_out(climbed.log_probs, folds)], 1)
+        by_fold = climbed.log_probs.unflatten(2, (TWINS, self.folds)).mean(2).log_softmax(4)
+        told = torch.cat([frozen.unsqueeze(1), _held_out(by_fold, folds)], 1)
         said = climbed.log_probs.mean(2).transpose(0, 1).log_softmax(3).double()
         said, refitted = self._refit(task, sources, climbed, folds, told, said)
         if "smoothed" in self.rungs:
-            held, smooth = _smoothed(task, climbed.log_probs, folds, told, said, self.folds)
+            held, smooth = _smoothed(task, by_fold, folds, told, said, self.folds)
             told, said = (
                 torch.cat([first, last.unsqueeze(1)], 1)
                 for first, last in ((told, held), (said, smooth))
@@ -161,6 +165,7 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
             sources,
             roles,
             task.labels,
+            folds=self.folds,
             hidden=self.hidden,
             dropout=self.dropout,
             seed=self.seed,
@@ -193,7 +198,7 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
             cross_roles(task.train, folds, self.folds, FOLD_SHARE, leave) for leave in (2, 0)
         )
         roles = _side_by_side(fewer, full)
-        epochs = climbed.best_epoch[rungs]
+        epochs = climbed.best_epoch[rungs][:, :, : self.folds]
         usual = epochs.median(2, keepdim=True).values.expand_as(epochs)
         again = self._climb(
             [climbed.rungs[r] for r in rungs],
@@ -202,12 +207,16 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
             roles,
             epochs=torch.cat([epochs, usual], 2),
         )
-        held = _held_out(again.log_probs[:, :, : self.folds], folds)
+        # One copy per fold beside one that starts alike: averages of several would do better.
+        first, held = (
+            _held_out(every[:, :, : self.folds], folds)
+            for every in (climbed.log_probs[rungs], again.log_probs)
+        )
         everywhere = again.log_probs[:, :, self.folds :].mean(2).log_softmax(3).double()
         said, helps = said.clone(), []
         for s, own in enumerate(folds):
             judged, place = own >= 0, rungs.index(best[s])
-            both = torch.stack([told[s, 1 + best[s]], held[s, place]])[:, judged]
+            both = torch.stack([first[s, place], held[s, place]])[:, judged]
             likely = likelihoods(both, task.labels[judged], own[judged], self.folds)
             helps.append(clearly(likely[0] - likely[1]))
             if helps[-1]:
@@ -233,12 +242,16 @@ class EvidenceLadder(GraphRepair[FittedLadder]):
         """Of the rungs that hold on any graph, once a copy."""
         wide = summary_width(fitted.width, fitted.num_classes)
         classes, hidden = fitted.num_classes, self.hidden
-        own = {"messages": (wide, hidden), "bias": (1, hidden), "last": (hidden, classes)}
-        own["last bias"] = (1, classes)
+        own: dict[str, tuple[int, ...]] = {
+            "messages": (wide, hidden), "bias": (1, hidden),
+            "last": (hidden, classes), "last bias": (1, classes),
+        }  # fmt: skip
         shapes: dict[str, tuple[int, ...]] = {}
         for rung in fitted.candidates[1:]:
             if RUNGS[rung].inductive:
-                shapes |= {f"{rung}/{name}": (self.folds, *shape) for name, shape in own.items()}
+                shapes |= {
+                    f"{rung}/{name}": (TWINS * self.folds, *shape) for name, shape in own.items()
+                }
                 shapes |= {f"{rung}/{name}": (wide,) for name in ("mean", "scale")}
         return shapes
 

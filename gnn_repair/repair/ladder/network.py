@@ -73,7 +73,7 @@ class Sources:
         return features.width
 
 
-class Reading:
+class Blocks:
     """The blocks at some recipients."""
 
     def __init__(self, sources: Sources, at: Tensor) -> None:
@@ -154,7 +154,7 @@ class Heads:
     def logits(
         self,
         p: Parameters,
-        reading: Reading,
+        reading: Blocks,
         told: Mapping[str, Tensor],
         noise: tuple[float, Tensor] | None = None,
     ) -> Tensor:
@@ -189,7 +189,7 @@ class Heads:
             out.append(own + centred(BOUND * raw.tanh()) if RUNGS[name].keeps else raw)
         return torch.cat(out)
 
-    def told(self, reading: Reading, labels: Tensor) -> dict[str, Tensor]:
+    def told(self, reading: Blocks, labels: Tensor) -> dict[str, Tensor]:
         """Histograms of labels [T, N] around the recipients, [T, L, k], where they are read."""
         makers = {"labels": reading.labels.histograms, "similar": reading.labels.similar_histograms}
         return {
@@ -205,7 +205,7 @@ class Heads:
         rows, known = len(self.rungs) * self.each, self.sources.evidence.labels.known
         parts = []
         for at in everyone.split(max(1, CHUNK // (rows * self.hidden))):
-            reading = Reading(self.sources, at)
+            reading = Blocks(self.sources, at)
             parts.append(self.logits(p, reading, self.told(reading, known)).log_softmax(2))
         shape = len(self.rungs), self.members, self.copies
         return torch.cat(parts, 1).unflatten(0, shape)
@@ -227,18 +227,20 @@ class LadderTrainee(Trainee):
         roles: Roles,
         labels: Tensor,
         *,
+        folds: int,
         dropout: float,
         seed: int,
         first: int = 0,
         epochs: Tensor | None = None,
     ) -> None:
-        self.heads, self.dropout, self.first, self.epochs = heads, dropout, first, epochs
+        self.heads, self.folds, self.dropout = heads, folds, dropout
+        self.first, self.epochs = first, epochs
         self.parameters = heads.initial(seed)
         self.captures = heads.sources.frozen.dtype == torch.float32
         learned, judged = (
             who.any(0).nonzero().view(-1) for who in (roles.weights > 0, roles.judged)
         )
-        self.learned, self.judged = (Reading(heads.sources, at) for at in (learned, judged))
+        self.learned, self.judged = (Blocks(heads.sources, at) for at in (learned, judged))
         self.labels, self.truth = labels[learned], labels[judged]
         rungs, evidence = len(heads.rungs), heads.sources.evidence.labels
         self.shares = roles.weights[:, learned].repeat(rungs, 1).to(heads.sources.frozen.dtype)
@@ -267,8 +269,10 @@ class LadderTrainee(Trainee):
             return (self.epoch == self.epochs + 1).float()
         logits = self.heads.logits(self.parameters, self.judged, self.told)
         right = ((logits.argmax(2) == self.truth) & self.mine).sum(1)
-        by_copy = right.view(-1, self.heads.copies)
-        others = (by_copy.sum(1, keepdim=True) - by_copy).view(-1)
+        # Copies that are judged on the same fold stand a whole round of folds apart.
+        rounds = right.view(-1, self.heads.copies // self.folds, self.folds)
+        others = rounds.sum((1, 2)).view(-1, 1, 1) - rounds.sum(1, keepdim=True)
+        others = others.expand_as(rounds).reshape(-1)
         return torch.where(self.epoch > self.first, others, -1)
 
 
@@ -295,6 +299,7 @@ def climb(
     roles: Roles,
     labels: Tensor,
     *,
+    folds: int,
     hidden: int,
     dropout: float,
     seed: int,
@@ -309,6 +314,7 @@ def climb(
         sources: what there is to read.
         roles: who learns from and is judged by what, [S·K, n].
         labels: [n]; read where a copy learns or is judged.
+        folds: how many there are; copies that are judged on the same stand that far apart.
         hidden: channels of a head.
         dropout: share of them that is dropped.
         seed: of starts and dropout.
@@ -325,7 +331,7 @@ def climb(
         wanted = None if epochs is None else epochs[first : first + size].reshape(-1)
         trainee = LadderTrainee(
             heads, roles, labels,
-            dropout=dropout, seed=seed, first=budget.epochs // LEAST, epochs=wanted,
+            folds=folds, dropout=dropout, seed=seed, first=budget.epochs // LEAST, epochs=wanted,
         )  # fmt: skip
         parts.append(_climbed(heads, fit(trainee, budget, on_progress)))
     return Climbed(

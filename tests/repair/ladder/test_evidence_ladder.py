@@ -134,9 +134,8 @@ def test_where_more_labels_help_the_best_rung_is_fitted_on_all_of_them():
     assert fitted.refitted.tolist() == [True] and "More labels help" in str(fitted)
     # What it learned from is all of validation: it knows the nodes of every fold.
     known = fitted.rung_log_probs(exposure)["features"].argmax(2)[0] == data.y
-    assert (
-        float(known[data.val_mask].double().mean()) > float(fitted.out_of_fold["features"]) + 0.05
-    )
+    known = float(known[data.val_mask].double().mean())
+    assert known > float(fitted.out_of_fold["features"]) + 0.03
 
 
 @pytest.mark.parametrize("told_by", ["features", "labels"])

@@ -76,7 +76,7 @@ def test_heads_that_keep_the_model_start_as_the_model():
 
 def trainee_of(task) -> LadderTrainee:
     heads = Heads(NAMES, sources_of(task), COPIES, HIDDEN)
-    return LadderTrainee(heads, FOLDING.roles(task), task.labels, dropout=0.2, seed=0)
+    return LadderTrainee(heads, FOLDING.roles(task), task.labels, folds=COPIES, dropout=0.2, seed=0)
 
 
 def losses(y: torch.Tensor) -> torch.Tensor:
@@ -150,7 +150,7 @@ def test_given_epochs_are_kept():
     budget = replace(LADDER, epochs=3, patience=None)
     found = climb(
         ["features"], sources, roles, task.labels,
-        hidden=HIDDEN, dropout=0.0, seed=0, budget=budget, epochs=wanted,
+        folds=COPIES, hidden=HIDDEN, dropout=0.0, seed=0, budget=budget, epochs=wanted,
     )  # fmt: skip
     assert torch.equal(found.best_epoch, wanted)
     heads = Heads(["features"], sources, COPIES, HIDDEN)
