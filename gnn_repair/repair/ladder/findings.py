@@ -10,13 +10,10 @@ import torch
 from torch import Tensor
 
 from gnn_repair.repair.ladder.decision import STANDS_OUT, likelihoods, nested
-from gnn_repair.repair.rungs import NOTHING, RUNGS, TOGETHER, UNCLEAR, title_of
+from gnn_repair.repair.rungs import FROZEN, NOTHING, RUNGS, TOGETHER, UNCLEAR, title_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-SIZES = ("gain", "error", "deviation", "nats", "nats_error")
 
 
 @dataclass(frozen=True)
@@ -138,22 +135,21 @@ def find(
         if not bool(judged.any()):
             continue
 
-        def between(mine: int, other: int, judged: Tensor = judged) -> tuple[float, ...]:
-            points = mean_gain(right[:, mine] - right[:, other], judged)
-            nats = mean_gain(likely[:, mine] - likely[:, other], judged)
-            return *(100 * value for value in points), *nats[:2]
+        nodes = float(judged.sum(1)[judged.any(1)].double().mean())
 
-        for number, rung in enumerate(candidates[1:], 1):
-            other = names.index(RUNGS[rung].above) if RUNGS[rung].above in names else 0
-            over = between(number, 0)[0]
-            nodes = float(judged.sum(1)[judged.any(1)].double().mean())
-            row = Finding(rung, names[other], label, *between(number, other), over, nodes)
-            rivals = [names.index(name) for name in RUNGS[rung].rivals if name in names]
-            beaten = any(
-                replace(row, **dict(zip(SIZES, between(rival, number), strict=True))).clear
-                and between(rival, number)[0] > 0
-                for rival in rivals
-            )
+        def compared(mine: str, other: str, judged: Tensor = judged) -> Finding:
+            place, base = names.index(mine), names.index(other)
+            gain, error, spread = mean_gain(right[:, place] - right[:, base], judged)
+            nats, nats_error, _ = mean_gain(likely[:, place] - likely[:, base], judged)
+            over, _, _ = mean_gain(right[:, place] - right[:, 0], judged)
+            sizes = 100 * gain, 100 * error, 100 * spread, nats, nats_error, 100 * over
+            return Finding(mine, other, label, *sizes, nodes)  # noqa: B023 - used in its turn
+
+        for rung in candidates[1:]:
+            above = RUNGS[rung].above
+            row = compared(rung, above if above in names else FROZEN)
+            rivals = (compared(name, rung) for name in RUNGS[rung].rivals if name in names)
+            beaten = any(rival.clear and rival.gain > 0 for rival in rivals)
             rows.append(replace(row, overruled=beaten))
     return Findings(tuple(rows), stays)
 

@@ -9,6 +9,7 @@ members and copies that read it.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -335,13 +336,13 @@ def climb(
         )  # fmt: skip
         parts.append(_climbed(heads, fit(trainee, budget, on_progress)))
     return Climbed(
-        tuple(rungs),
-        *(
-            torch.cat([getattr(part, name) for part in parts])
-            for name in ("log_probs", "best_epoch", "epochs_run", "diverged")
-        ),
-        {name: own for part in parts for name, own in part.parameters.items()},
-        sum(part.count for part in parts),
+        rungs=tuple(rungs),
+        log_probs=torch.cat([part.log_probs for part in parts]),
+        best_epoch=torch.cat([part.best_epoch for part in parts]),
+        epochs_run=torch.cat([part.epochs_run for part in parts]),
+        diverged=torch.cat([part.diverged for part in parts]),
+        parameters={name: own for part in parts for name, own in part.parameters.items()},
+        count=sum(part.count for part in parts),
     )
 
 
@@ -349,15 +350,28 @@ def _climbed(heads: Heads, outcome: Fitted) -> Climbed:
     shape = len(heads.rungs), heads.members, heads.copies
     p = {name: value.detach() for name, value in outcome.parameters.items()}
     by_rung = {name: value.unflatten(0, shape) for name, value in p.items()}
-    inductive, count = {}, 0
+    inductive: dict[str, Parameters] = {}
+    count = 0
     for number, rung in enumerate(heads.rungs):
         own = {n: v[number] for n, v in by_rung.items() if n not in READS or n in RUNGS[rung].reads}
         count += sum(value[0].numel() for value in own.values())
         if RUNGS[rung].inductive:
             inductive[rung] = own
-    numbers = (outcome.best_epoch, outcome.epochs_run, outcome.diverged)
-    by_copy = (value.view(shape) for value in numbers)
-    return Climbed(heads.rungs, heads.log_probs(p), *by_copy, inductive, count)
+    if gone := int(outcome.diverged.sum()):
+        warnings.warn(
+            f"Evidence ladder: {gone} of {outcome.diverged.numel()} copies diverged; "
+            "the best of their earlier states were kept",
+            stacklevel=4,
+        )
+    return Climbed(
+        rungs=heads.rungs,
+        log_probs=heads.log_probs(p),
+        best_epoch=outcome.best_epoch.view(shape),
+        epochs_run=outcome.epochs_run.view(shape),
+        diverged=outcome.diverged.view(shape),
+        parameters=inductive,
+        count=count,
+    )
 
 
 @torch.no_grad()
