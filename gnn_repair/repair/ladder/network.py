@@ -170,7 +170,12 @@ class Heads:
         """
         seed = None if noise is None else noise[1] + 1
         tables = {**reading.tables(), **told}
-        parts = {block: self.part(p, block, tables[block], seed) for block in self.readers}
+        # Taken apart at once, so that gradients are put together at once.
+        parts = {
+            block: dict(zip(rows, self.part(p, block, tables[block], seed).unbind(0), strict=True))
+            for block, rows in self.readers.items()
+        }
+        first, last, bias = (p[n].split(self.each) for n in ("bias", "last", "last bias"))
         own = reading.frozen.repeat_interleave(self.copies, 0)
         mask = None
         if noise is not None and noise[0]:
@@ -179,14 +184,13 @@ class Heads:
             mask = stays.to(own.dtype) / (1 - noise[0])
         out = []
         for number, name in enumerate(self.rungs):
-            rows = slice(number * self.each, (number + 1) * self.each)
-            hidden: Tensor = p["bias"][rows]
+            hidden = first[number]
             for block in RUNGS[name].reads:
-                hidden = hidden + parts[block][self.readers[block].index(number)]
+                hidden = hidden + parts[block][number]
             hidden = hidden.relu()
             if mask is not None:
                 hidden = hidden * mask
-            raw = torch.baddbmm(p["last bias"][rows], hidden, p["last"][rows])
+            raw = torch.baddbmm(bias[number], hidden, last[number])
             out.append(own + centred(BOUND * raw.tanh()) if RUNGS[name].keeps else raw)
         return torch.cat(out)
 
