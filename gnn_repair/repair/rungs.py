@@ -99,7 +99,7 @@ RUNGS: dict[str, Rung] = {
         "the node's own features alone",
         "use an MLP or a skip connection",
         lead="the graph hurts here: ",
-        rivals=("messages", "labels", "features-labels"),
+        rivals=("messages", "labels", "skip", "everything", "features-labels"),
     ),
     "features-labels": Rung(
         "own features + neighbours' labels",

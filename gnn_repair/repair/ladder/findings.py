@@ -47,17 +47,16 @@ class Finding:
     @property
     def clear(self) -> bool:
         """Whether accuracy and likelihood both change by two standard errors."""
-        signs = (1, -1) if not self.overruled else (-1,)
         return any(
             sign * self.gain > STANDS_OUT * self.error
             and sign * self.nats > STANDS_OUT * self.nats_error
-            for sign in signs
+            for sign in (1, -1)
         )
 
     @property
     def advice(self) -> str:
         """What to do about it, a sentence; empty where nothing stands out."""
-        if not self.clear or self.gain <= 0:
+        if not self.clear or self.gain <= 0 or self.overruled:
             return ""
         rung = RUNGS[self.rung]
         return f"{rung.lead}{rung.evidence} are worth {self.gain:.1f} points more; {rung.advice}"
