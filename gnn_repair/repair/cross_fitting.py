@@ -3,42 +3,410 @@
 A frozen model is right about nearly all nodes it was trained on, so a repair that learns from
 these sees few mistakes. Validation nodes show honest ones. They are cut into folds; copy k of the
 repair learns from the training nodes and all folds but k, keeps the epoch that is best on fold k,
-and the copies' log-probabilities are averaged.
+and the copies' log-probabilities are averaged. All copies are trained as one stack.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Self
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
 from gnn_repair.files import check_fields
+from gnn_repair.kernels.products import SharedRows, product
+from gnn_repair.kernels.sets import TermSets
 from gnn_repair.repair.base import Repair, TrainedRepair
+from gnn_repair.repair.evidence import FeatureEvidence
 from gnn_repair.repair.fitted import FittedRepair, about
-from gnn_repair.repair.fold_task import (
+from gnn_repair.repair.fitting import Predict, RepairTrainee
+from gnn_repair.repair.folds import (
     FOLD_SHARE,
     FOLDS,
     Folding,
-    FoldOutcome,
+    GraphRepair,
+    Roles,
     Task,
+    as_targets,
+    averaged,
     by_node,
-    fit_stack,
     held_out,
-    summary,
 )
-from gnn_repair.repair.folds import paper_roles
-from gnn_repair.repair.graph_repair import GraphRepair
+from gnn_repair.repair.inputs import Description, RepairInputs
 from gnn_repair.repair.kept_tables import check_graph, check_table, kept_rows, signature
+from gnn_repair.repair.layers import Parameters
 from gnn_repair.repair.translation import SetTranslation
-from gnn_repair.training import ProgressCallback
+from gnn_repair.training import Fitted, ProgressCallback, fit
 
+CHUNK = 1 << 25
+"""Hidden numbers of one block of predictions."""
 INNER = {"name": str, "settings": dict}
 """The repair inside, in a file's settings."""
+
+# Inputs of a stack -------------------------------------------------------------------------------
+
+
+class StackedDescription(Description):
+    """[h, z⁰] of S members, multiplied with the weights of S·K copies."""
+
+    def __init__(self, own: Description, copies: int) -> None:
+        self.own, self.copies = own, copies
+        self.width, self.shared = own.width, own.shared
+        # Beside a shared state stand the logits alone, C wide; they are repeated.
+        self.rows = own.rows if own.shared is None else repeated(own.rows, copies)
+
+    @property
+    def pieces(self) -> SharedRows | None:
+        """The members' own: cut once, whatever is stacked on them."""
+        return self.own.pieces
+
+    def times(self, weight: Tensor) -> Tensor:
+        """[h, z⁰] W of every row: weight [S·K, d + C, k] gives [S·K, M, k]."""
+        if self.shared is not None:
+            return super().times(weight)
+        members, (_, width, channels) = self.rows.shape[0], weight.shape
+        wide = weight.view(members, self.copies, width, channels).transpose(1, 2)
+        out = product(self.rows, wide.reshape(members, width, -1))
+        out = out.view(members, -1, self.copies, channels).transpose(1, 2)
+        return out.reshape(-1, self.rows.shape[1], channels)
+
+    def at(self, index: Tensor) -> Tensor:
+        """Rows [S·K, L, d + C] of each copy's own choice [S·K, L]."""
+        return super().at(index) if self.shared is not None else picked(self.rows, index)
+
+
+class StackedInputs(RepairInputs):
+    """An exposure as K copies of its S members read it; S·K first on every axis."""
+
+    def __init__(self, own: RepairInputs, copies: int) -> None:
+        self.own, self.copies = own, copies
+        self.num_members, self.num_classes = own.num_members * copies, own.num_classes
+        self.width, self.dtype, self.device = own.width, own.dtype, own.device
+        self.outputs = own.outputs
+        self.root, self.groups, self.nodes = own.root, own.groups, own.nodes
+        self._tail, self.in_order = own._tail, own.in_order
+
+    @cached_property
+    def recipients(self) -> Description:
+        return StackedDescription(self.own.recipients, self.copies)
+
+    @cached_property
+    def messages(self) -> Description:
+        return StackedDescription(self.own.messages, self.copies)
+
+    @cached_property
+    def sets(self) -> TermSets:
+        """The terms; three numbers a term are repeated where members do not share them."""
+        own = self.own.sets
+        coefficients, cosine, distance = (
+            value if value.shape[0] == 1 else repeated(value, self.copies)
+            for value in (own.coefficients, own.cosine, own.distance)
+        )
+        return replace(own, coefficients=coefficients, cosine=cosine, distance=distance)
+
+    @cached_property
+    def frozen_logits(self) -> Tensor:  # type: ignore[override]
+        return repeated(self.own.frozen_logits, self.copies)
+
+    @cached_property
+    def embedding(self) -> Tensor | None:  # type: ignore[override]
+        """r of every copy; only a refitted head reads it, and then it is repeated."""
+        own = self.own.embedding
+        return None if own is None else repeated(own, self.copies)
+
+    @cached_property
+    def root_cosine(self) -> Tensor:
+        return repeated(self.own.root_cosine, self.copies)
+
+    @cached_property
+    def total(self) -> Tensor:
+        return repeated(self.own.total, self.copies)
+
+    @cached_property
+    def mass(self) -> Tensor:
+        return self.own.mass
+
+    @cached_property
+    def contributions(self) -> Tensor:
+        return repeated(self.own.contributions, self.copies)
+
+    @cached_property
+    def fixed_logits(self) -> Tensor:
+        return self.own.fixed_logits
+
+    def frozen_at(self, targets: Tensor) -> Tensor:
+        """z⁰ of targets [S·K, L], [S·K, L, C]."""
+        return picked(self.own.frozen_logits, self.node_of(targets))
+
+    def at(self, values: Tensor, targets: Tensor) -> Tensor:
+        """Per-recipient values [S, n, …] of targets [S·K, L], [S·K, L, …]."""
+        flat = picked(values.flatten(2), targets)
+        return flat.view(*targets.shape, *values.shape[2:])
+
+
+def repeated(values: Tensor, copies: int) -> Tensor:
+    """Values [S, …] once a copy, [S·K, …]."""
+    return values.repeat_interleave(copies, dim=0)
+
+
+def picked(values: Tensor, index: Tensor) -> Tensor:
+    """Rows of values [S, M, k] of each copy's own choice ``index`` [S·K, L], [S·K, L, k]."""
+    flat = index.reshape(values.shape[0], -1, 1).expand(-1, -1, values.shape[2])
+    return values.gather(1, flat).view(*index.shape, values.shape[2])
+
+
+class FeatureInputs(StackedInputs):
+    """Stacked inputs with raw features, some of them dropped while a copy learns."""
+
+    def __init__(
+        self, own: RepairInputs, copies: int, features: FeatureEvidence, learning: bool = False
+    ) -> None:
+        super().__init__(own, copies)
+        self.features, self.learning = features, learning
+        # On the device and always the same memory, which a captured CUDA graph goes on writing.
+        self._step = torch.zeros((), dtype=torch.long, device=own.device)
+
+    def begin_step(self, stream: Tensor) -> None:
+        """Called before each training step: other features are dropped in it.
+
+        ``stream`` is where the step's random numbers begin, whoever else is in the stack.
+        """
+        self._step.copy_(stream)
+
+    def features_times(self, targets: Tensor, weight: Tensor) -> Tensor:
+        """x_v W of targets [M, L] for weights [M, F, H], [M, L, H]."""
+        copies, width, channels = weight.shape
+        table = weight.transpose(0, 1).reshape(width, copies * channels)
+        product = self.features.times(table, self._step + 1 if self.learning else None)
+        # Rows of the product stand by node and then by copy.
+        nodes = self.nodes[targets]
+        index = nodes * copies + torch.arange(copies, device=nodes.device).unsqueeze(1)
+        chosen = product.view(-1, channels).index_select(0, index.view(-1))
+        return chosen.view(*nodes.shape, channels)
+
+
+# Training a stack --------------------------------------------------------------------------------
+
+
+class RoleTrainee(RepairTrainee):
+    """A repair whose targets have their own shares of the loss, judged on other inputs."""
+
+    def __init__(
+        self,
+        parameters: dict[str, Tensor],
+        tables: Callable[[Parameters], Any],
+        learn: Predict,
+        judge: Predict,
+        roles: Roles,
+        labels: Tensor,
+        *,
+        begin_step: Callable[[Tensor], None],
+        dropout: float,
+        batch_size: int | None,
+        seed: int,
+    ) -> None:
+        train, val = (as_targets(who, labels) for who in (roles.weights > 0, roles.judged))
+        super().__init__(
+            parameters, tables, learn, train, val,
+            dropout=dropout, batch_size=batch_size, seed=seed,
+        )  # fmt: skip
+        self.judge, self.begin_step, self.shares = judge, begin_step, roles.weights
+        # In how many steps of an epoch a copy learns, whoever else is in the stack.
+        self.own_steps = (-(-self.train.sizes // self.batch)).unsqueeze(1)
+
+    def losses(self, trunk: Any) -> Tensor:
+        self.begin_step(self._stream())
+        return super().losses(trunk)
+
+    def _next_batch(self) -> tuple[Tensor, ...]:
+        """The shares travel with their nodes; a batch's sum stands for the whole epoch's."""
+        positions, labels, means = super()._next_batch()
+        shares = self.shares.gather(1, positions) * (means > 0) * self.own_steps
+        return positions, labels, shares
+
+    def scores(self, trunk: Any) -> Tensor:
+        logits = self.judge(self.parameters, trunk, self.val.positions, None)
+        return ((logits.argmax(2) == self.val.labels) & self.val.real).sum(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """S·K trained copies."""
+
+    parameters: Parameters
+    """[S·K, …], constants included."""
+    best_epoch: Tensor
+    """[S·K]."""
+    epochs_run: Tensor
+    diverged: Tensor
+    trained: tuple[str, ...]
+    """Which parameters were trained; the others were fixed before."""
+
+
+def train_stack(
+    repair: TrainedRepair[Any],
+    own: RepairInputs,
+    roles: Roles,
+    labels: Tensor,
+    *,
+    features: FeatureEvidence | None = None,
+    batch_size: int | None = None,
+    on_progress: ProgressCallback | None = None,
+) -> Stack:
+    """Train K copies of every member through the one loop.
+
+    Args:
+        repair: what is trained.
+        own: what its S members see.
+        roles: what the copies learn from and are judged on.
+        labels: [n] of the recipients; read where a copy learns or is judged.
+        features: for repairs that read more than the exposure.
+        batch_size: targets an update sees; all unless given.
+        on_progress: called every few epochs.
+    """
+    judged = stacked(own, roles.copies, features)
+    learned = judged
+    begin: Callable[[Tensor], None] = _nothing
+    if features is not None:
+        learned = FeatureInputs(own, roles.copies, features, learning=True)
+        begin = learned.begin_step
+    constants = repair.constants(judged, as_targets(roles.weights > 0, labels))
+
+    def predict(inputs: RepairInputs) -> Predict:
+        return lambda p, *rest: repair.corrected({**p, **constants}, inputs, *rest)
+
+    trainee = RoleTrainee(
+        initial_copies(repair, judged, roles.copies),
+        lambda p: repair.tables({**p, **constants}, judged),
+        predict(learned),
+        predict(judged),
+        roles,
+        labels,
+        begin_step=begin,
+        dropout=repair.dropout,
+        batch_size=batch_size,
+        seed=repair.seed,
+    )
+    with seeded(repair.seed, own.device):
+        outcome = fit(trainee, repair.budget, on_progress)
+    _warn_diverged(repair, outcome)
+    trained = {name: value.detach() for name, value in outcome.parameters.items()}
+    return Stack(
+        {**trained, **constants},
+        outcome.best_epoch,
+        outcome.epochs_run,
+        outcome.diverged,
+        tuple(trained),
+    )
+
+
+def stacked(own: RepairInputs, copies: int, features: FeatureEvidence | None) -> StackedInputs:
+    """What K copies see once they have learned."""
+    return StackedInputs(own, copies) if features is None else FeatureInputs(own, copies, features)
+
+
+def _nothing(stream: Tensor) -> None:
+    """No features to drop."""
+
+
+def initial_copies(
+    repair: TrainedRepair[Any], inputs: StackedInputs, copies: int
+) -> dict[str, Tensor]:
+    """Untrained parameters [S·K, …]: copy k starts from seed + k, whatever the member.
+
+    Copies that start apart make different mistakes, which is what averaging them takes away.
+    """
+    features = inputs.features if isinstance(inputs, FeatureInputs) else None
+    single = stacked(inputs.own, 1, features)
+    single.num_members = 1
+    starts = [replace(repair, seed=repair.seed + k).initial(single) for k in range(copies)]
+    members = inputs.own.num_members
+    return {
+        name: torch.cat([start[name] for start in starts]).repeat(members, *[1] * (value.dim() - 1))
+        for name, value in starts[0].items()
+    }
+
+
+def _warn_diverged(repair: TrainedRepair[Any], outcome: Fitted) -> None:
+    count = int(outcome.diverged.sum())
+    if count:
+        warnings.warn(
+            f"{repair.title}: {count} of {outcome.diverged.numel()} copies diverged; "
+            "the best of their earlier states were kept",
+            stacklevel=4,
+        )
+
+
+@torch.no_grad()
+def stack_logits(
+    repair: TrainedRepair[Any], inputs: StackedInputs, parameters: Parameters
+) -> Tensor:
+    """Logits of all copies at all recipients, [S·K, n, C], in blocks of recipients."""
+    tables = repair.tables(parameters, inputs)
+    everyone = inputs.everyone
+    width = max(getattr(repair, "hidden", None) or 1, inputs.width)
+    step = max(1, CHUNK // (inputs.num_members * width))
+    parts = [
+        repair.corrected(parameters, inputs, tables, part.contiguous(), None)
+        for part in everyone.split(step, dim=1)
+    ]
+    return torch.cat(parts, dim=1)
+
+
+class FoldOutcome(NamedTuple):
+    """What fitting one repair gave."""
+
+    stack: Stack
+    log_probs: Tensor
+    """[S, n, C]: the copies' mean, at every recipient."""
+    out_of_fold: Tensor
+    """[S, n, C]: by copies that did not learn from the node; zero where a recipient is no
+    validation node."""
+
+
+def fit_stack(
+    repair: TrainedRepair[Any],
+    task: Task,
+    roles: Roles,
+    features: FeatureEvidence | None = None,
+    batch_size: int | None = None,
+    on_progress: ProgressCallback | None = None,
+) -> FoldOutcome:
+    """Train the copies and average what they say."""
+    stack = train_stack(
+        repair,
+        task.inputs,
+        roles,
+        task.labels,
+        features=features,
+        batch_size=batch_size,
+        on_progress=on_progress,
+    )
+    inputs = stacked(task.inputs, roles.copies, features)
+    each = stack_logits(repair, inputs, stack.parameters)
+    return FoldOutcome(stack, averaged(each, roles.copies), held_out(each, roles))
+
+
+def summary(stack: Stack, copies: int) -> dict[str, Tensor]:
+    """A stack's statistics by member: the middle copy's epochs, whether any diverged."""
+    best, run, gone = (
+        value.view(-1, copies) for value in (stack.best_epoch, stack.epochs_run, stack.diverged)
+    )
+    return {
+        "best_epoch": best.median(1).values,
+        "epochs_run": run.median(1).values,
+        "diverged": gone.any(1),
+    }
+
+
+# The repair --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -160,12 +528,14 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
         """Fit a copy a fold."""
         if not isinstance(self.repair, TrainedRepair):
             return self._fit_each(task)
-        evidence = task.evidence() if _reads_evidence(self.repair) else None
+        features = None
+        if _reads_evidence(self.repair):
+            features = task.evidence().features
+            if features is None:
+                raise InputError(f"{self.repair.title} reads raw features; pass data=… with x")
         roles = self.folding.roles(task)
-        if not getattr(self.repair, "crossed", True):
-            roles = paper_roles(task.train, task.val)
-        outcome = fit_stack(self.repair, task, roles, evidence, batch_size, on_progress)
-        return self._fitted(task, outcome, roles.copies, evidence is not None)
+        outcome = fit_stack(self.repair, task, roles, features, batch_size, on_progress)
+        return self._fitted(task, outcome, roles.copies, features is not None)
 
     def _fitted(
         self, task: Task, outcome: FoldOutcome, copies: int, transductive: bool

@@ -161,10 +161,10 @@ METHODS: dict[str, Method] = {
     ),
     "evidence_ladder": _beyond(
         title="Evidence ladder",
-        output="weighed rungs",
+        output="weighed candidates",
         message_set=True,
         repair="ladder.ladder:EvidenceLadder",
-        reads=(*_SHARED, "repairs.evidence_ladder"),
+        reads=("repairs.dropout", "repairs.seed", "repairs.evidence_ladder"),
         look=Look("circle", "#d55e00", "#f08040"),
         needs=("data",),
     ),

@@ -14,7 +14,6 @@ from gnn_repair.files import REAL, check_fields, contents_of, load_tensors
 from gnn_repair.repair.base import Repair
 from gnn_repair.repair.cross_fitting import CrossFitted
 from gnn_repair.repair.fitted import KIND, FittedRepair
-from gnn_repair.repair.ladder import RUNGS
 from gnn_repair.repair.methods import METHODS
 
 REPAIRS: dict[str, type[Repair[Any]]] = {
@@ -28,6 +27,12 @@ HEADER = {
     "repair": str, "settings": dict, "width": int, "num_classes": int,
     "fingerprint": list | None, "outputs": str, "f1": list,
 }  # fmt: skip
+RETIRED = (
+    "Rung", "PaperFit", "Labels", "LabelsFeatures", "LabelsReweighting",
+    "LabelsFeaturesReweighting", "Summary", "SummaryLabels", "SummaryFeatures", "SummaryKin",
+    "SummaryAll",
+)  # fmt: skip
+"""Classes of version 0.2 that its files may name."""
 LARGEST = 2**62
 """No setting is larger; torch counts and seeds with 63 bits."""
 _LIMITS = {"dropout": 1}
@@ -80,15 +85,20 @@ def _scores(held: list[Any]) -> tuple[tuple[float, float], ...]:
 
 
 def known_repairs() -> dict[str, type[Repair[Any]]]:
-    """Every class that a file may name: declared methods, rungs, and what is fitted in folds."""
+    """Every class that a file may name: declared methods and what is fitted in folds."""
     known: list[type[Repair[Any]]] = [method.repair_class for method in METHODS.values()]
-    known += [*RUNGS.values(), CrossFitted]
+    known.append(CrossFitted)
     return {kind.__name__: kind for kind in known}
 
 
 def repair_of(name: str, settings: dict[str, Any]) -> Repair[Any]:
     """The method with its settings, once each of them is of its type and range."""
     known = known_repairs()
+    if name in RETIRED or (name == "EvidenceLadder" and "combine" in settings):
+        raise InputError(
+            "it holds rungs of version 0.2's evidence ladder, which this version no longer has; "
+            "fit EvidenceLadder again"
+        )
     if name not in known:
         raise InputError(f"it holds a repair named {name[:80]!r}, which this version lacks")
     check_fields(settings, known[name].setting_hints(), "settings")

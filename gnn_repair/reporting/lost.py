@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gnn_repair.repair.rungs import RUNGS, title_of
 from gnn_repair.reporting.corrections import RepairLike
 
 
@@ -27,8 +28,8 @@ def lost_evidence(
     by_class = {(row.rung, row.label): row for row in findings.rows}
     rows = [
         {
-            "rung": row.rung,
-            "above": row.above,
+            "rung": title_of(row.rung),
+            "above": title_of(row.above),
             "words": str(row),
             "gain": row.gain,
             "error": row.error,
@@ -40,11 +41,11 @@ def lost_evidence(
         }
         for row in findings.overall()
     ]
-    bound = [name for name in ladder.candidates[1:] if ladder.ladder.rung(name).needs_evidence]
+    bound = [title_of(name) for name in ladder.candidates[1:] if not RUNGS[name].inductive]
     return {
         "rows": rows,
         "advice": list(findings.advice()),
-        "chosen": ladder.chosen[0],
+        "chosen": title_of(ladder.chosen[0]),
         "transductive": bound,
         "nodes": round(findings.overall()[0].nodes) if rows else 0,
     }

@@ -14,6 +14,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.exposure.arguments import classes_for, member_for
 from gnn_repair.exposure.outputs import require_outputs
+from gnn_repair.repair.rungs import title_of
 from gnn_repair.reporting.evidence import gather
 from gnn_repair.reporting.figures import REACHED, RIVAL, draw_margins, draw_polytope
 from gnn_repair.reporting.inputs import check_names
@@ -102,7 +103,7 @@ def plot_rungs(fitted: FittedLadder, *, ax: Axes | None = None) -> Axes:
     colours = [REACHED if row.clear and row.gain > 0 else RIVAL if row.clear else "#8b929c"
                for row in rows]  # fmt: skip
     axes.barh(range(len(rows)), gains, 0.55, xerr=[row.error for row in rows], color=colours)
-    axes.set_yticks(range(len(rows)), [row.rung for row in rows])
+    axes.set_yticks(range(len(rows)), [title_of(row.rung) for row in rows])
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_xlabel("points of accuracy out of fold; grey: does not stand out")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gnn_repair.exposure import Exposure
 from gnn_repair.repair import FittedRepair
 from gnn_repair.repair.controls import KeptPrediction
 from gnn_repair.repair.ladder import FittedLadder
-from gnn_repair.repair.ladder.combination import calibration_error, temperature
+from gnn_repair.repair.ladder.decision import calibration_error, mixed, temperature
+from gnn_repair.repair.rungs import FROZEN, READS, RUNGS
 
 Numbers = dict[str, Any]
 """By name; plain numbers and truth values."""
@@ -50,8 +52,16 @@ def _of_ladder(
         numbers[f"test {name}"] = _share(told.argmax(1) == labels)
         numbers[f"weight {name}"] = float(fitted.weights[member, place])
         numbers[f"chosen {name}"] = fitted.chosen[member] == name
-    for rule, accuracy in fitted.nested.items():
-        numbers[f"nested {rule}"] = float(accuracy[member])
+    alone = [i for i, name in enumerate(each) if "similar" not in _all_read(name)]
+    weights = fitted.weights[member, alone]
+    if float(weights.sum()) > 0:
+        rest = mixed(torch.stack(list(each.values()))[alone], weights / weights.sum())
+        numbers["test without similar"] = _share(rest.argmax(1) == labels)
+    if "smoothed" in each:
+        gain = fitted.member(member).findings().of("smoothed").gain / 100
+        numbers["out-of-fold together"] = numbers["out-of-fold smoothed"] - gain
+    numbers["nested weighted"] = float(fitted.nested[member])
+    numbers["refitted"] = bool(fitted.refitted[member])
     numbers |= _by_class(fitted, member)
     if labels.numel():
         frozen, scale = each["frozen"], _frozen_temperature(fitted, member)
@@ -62,6 +72,11 @@ def _of_ladder(
         )
     numbers["temperature"] = float(fitted.temperature[member])
     return numbers
+
+
+def _all_read(name: str) -> tuple[str, ...]:
+    """What a candidate reads; a combination of others reads what they do."""
+    return () if name == FROZEN else RUNGS[name].reads or READS
 
 
 def _by_class(fitted: FittedLadder, member: int) -> Numbers:
@@ -82,7 +97,8 @@ def _frozen_temperature(fitted: FittedLadder, member: int) -> float:
     """τ of the frozen prediction on validation nodes: what temperature scaling would take."""
     labels = fitted.constants["labels"][member]
     judged = labels >= 0
-    return temperature(fitted.constants["out_of_fold"][member, 0][judged], labels[judged])
+    told = fitted.constants["out_of_fold"][member, 0][judged]
+    return float(temperature(told, labels[judged]))
 
 
 def _share(right: Tensor, chosen: Tensor | None = None) -> float | None:

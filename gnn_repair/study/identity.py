@@ -19,6 +19,7 @@ from gnn_repair.study.protocol import PAPER, Protocol, digest_of
 FROZEN = "frozen"
 VERSIONS: dict[str, int] = dict.fromkeys((FROZEN, ORACLE, *METHODS), 1)
 """Of what each stage computes."""
+VERSIONS["evidence_ladder"] = 2  # other candidates, honest epochs
 
 _SIZES = (
     "data", "backbones.hidden", "backbones.heads", "backbones.dropout", "backbones.seed",

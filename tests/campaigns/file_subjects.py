@@ -24,9 +24,8 @@ from gnn_repair.repair import REPAIRS, CrossFitted, EvidenceLadder, SetTranslati
 from gnn_repair.repair.base import TrainedRepair
 from gnn_repair.repair.controls import FeaturePerceptron, LabelPropagation, RetrainedBackbone
 from gnn_repair.repair.fitted import FittedRepair
-from gnn_repair.repair.graph_repair import GraphRepair
+from gnn_repair.repair.folds import GraphRepair
 from gnn_repair.repair.ladder import FittedLadder
-from gnn_repair.repair.ladder.summary_rungs import Summary
 
 NODES, CLASSES, SPLITS = 20, 3, 2
 
@@ -117,9 +116,8 @@ def _in_folds(exposure: Exposure, data: Data, frozen: Frozen) -> list[FittedRepa
     small = replace(LADDER, epochs=2)
     given = (exposure, data.y, data.train_mask, data.val_mask)
     reading: list[GraphRepair[Any]] = [
-        EvidenceLadder(rungs=("summary", "summary-kin"), hidden=4, folds=2, budget=small),
+        EvidenceLadder(rungs=("messages", "similar", "smoothed"), hidden=4, folds=2, budget=small),
         CrossFitted(SetTranslation(small, hidden=4), folds=2),
-        CrossFitted(Summary(small, hidden=4), folds=2),
         CrossFitted(FeaturePerceptron(small, hidden=4), folds=2),
         LabelPropagation(layers=2),
     ]

@@ -143,7 +143,7 @@ def test_where_none_can_be_followed_it_says_so():
     data = graph(0, 40)
     model = KINDS["gcn"]().eval()
     first = torch.arange(40) % 2 == 0
-    ladder = gr.EvidenceLadder(rungs=("summary",), folds=2)
+    ladder = gr.EvidenceLadder(rungs=("messages",), folds=2)
     fitted = ladder.fit(gr.expose(model, data), data.y, first, ~first)
     with pytest.raises(InputError, match="Evidence ladder, which is no differentiable"):
         gr.repaired(model, fitted)(data.x.clone().requires_grad_(), data.edge_index)

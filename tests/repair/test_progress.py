@@ -87,7 +87,7 @@ def test_the_log_hears_epochs_and_results(caplog):
 
 
 @pytest.mark.parametrize(
-    "repair", [CrossFitted(short(3), folds=2), EvidenceLadder(rungs=("summary",), folds=2)]
+    "repair", [CrossFitted(short(3), folds=2), EvidenceLadder(rungs=("messages",), folds=2)]
 )
 def test_repairs_that_read_the_graph_take_the_same_arguments(repair, monkeypatch):
     stream = Terminal()

@@ -18,7 +18,6 @@ from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.assembly import assemble
 from gnn_repair.repair import message_table
-from gnn_repair.repair.ladder import combination
 
 WIDTH = 5
 SHORT = Budget(10, None, 0.05, 0.0)
@@ -317,24 +316,6 @@ def test_gradients_of_features_by_node_type_are_followed():
     author = data["author"].x.clone().requires_grad_()
     assert run(author).requires_grad
     assert torch.autograd.gradcheck(run, author)
-
-
-def test_temperatures_are_tried_in_parts_that_fit(monkeypatch):
-    torch.manual_seed(0)
-    labels = torch.randint(4, (200,))
-    told = (3 * nn.functional.one_hot(labels, 4) + torch.randn(200, 4)).double().log_softmax(1)
-    whole = combination.temperature(told, labels)
-    largest = []
-    real = torch.Tensor.log_softmax
-
-    def watched(self, *args, **kwargs):
-        largest.append(self.numel())
-        return real(self, *args, **kwargs)
-
-    monkeypatch.setattr(torch.Tensor, "log_softmax", watched)
-    monkeypatch.setattr(combination, "AT_ONCE", 3000)
-    assert combination.temperature(told, labels) == whole
-    assert max(largest) <= 3000 and len(largest) == 87
 
 
 @pytest.mark.parametrize("bound", [True, False])

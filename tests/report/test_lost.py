@@ -12,6 +12,7 @@ from browser import missing, open_browser
 import gnn_repair as gr
 from gnn_repair.budget import LADDER, Budget
 from gnn_repair.repair.ladder import EvidenceLadder
+from gnn_repair.repair.rungs import title_of
 
 BRIEF = Budget(4, 4, 0.02, 1e-4, decoupled=True, epoch_zero=True)
 NAMES = ["<b>first</b>", "second", "third"]
@@ -22,7 +23,7 @@ def written(tmp_path_factory):
     data = gr.load_dataset("builtin")
     frozen = gr.train_backbone("gcn", data, splits=range(2), budget=Budget(20, None, 1e-2, 5e-4))
     exposure = gr.expose(frozen)
-    rungs = ("summary", "summary-labels")
+    rungs = ("messages", "labels")
     ladder = EvidenceLadder(rungs, hidden=8, folds=2, budget=BRIEF)
     masks = data.train_mask[:, :2], data.val_mask[:, :2]
     fitted = ladder.fit(exposure, data.y, *masks, data=data, device="cpu")
@@ -41,19 +42,20 @@ def payload(path) -> dict:
 def test_the_page_holds_what_the_ladder_found_for_the_member_that_is_shown(written):
     path, fitted, *_ = written
     lost, findings = payload(path)["lost"], fitted.member(1).findings()
-    assert [row["rung"] for row in lost["rows"]] == list(fitted.candidates[1:])
+    titles = [title_of(name) for name in fitted.candidates]
+    assert [row["rung"] for row in lost["rows"]] == titles[1:]
     right, judged = fitted.right_out_of_fold()
     labels = fitted.constants["labels"][1]
     for number, row in enumerate(lost["rows"], 1):
-        below = fitted.candidates.index(row["above"])
+        below = titles.index(row["above"])
         gained = right[1, number].double() - right[1, below].double()
         assert row["gain"] == pytest.approx(100 * float(gained[judged[1]].mean()), abs=1e-6)
         for label, gain in enumerate(row["classes"]):
             own = gained[labels == label]
             assert gain is None if not len(own) else abs(gain - 100 * float(own.mean())) < 1e-6
     assert lost["advice"] == list(findings.advice())
-    assert lost["chosen"] == fitted.chosen[1]
-    assert lost["transductive"] == [name for name in fitted.candidates[1:] if name != "summary"]
+    assert lost["chosen"] == title_of(fitted.chosen[1])
+    assert lost["transductive"] == titles[2:]  # not the messages
     assert lost["nodes"] == int(judged[1].sum())
 
 

@@ -156,7 +156,7 @@ def test_every_method_is_built_as_the_protocol_says(data):
     assert built["correct_and_smooth"].layers == 2
     ladder = built["evidence_ladder"]
     assert ladder.budget == changed.evidence_ladder
-    assert (ladder.hidden, ladder.dropout, ladder.seed) == (8, 0.4, 3)
+    assert (ladder.dropout, ladder.seed) == (0.4, 3)
     assert built["cross_fitted"] == CrossFitted(built["set_translation"], seed=3)
     assert built["cross_fitted_smoothing"] == CrossFitted(built["correct_and_smooth"], seed=3)
     assert built["feature_perceptron"] == CrossFitted(FeaturePerceptron(hidden=8, seed=3), seed=3)

@@ -94,7 +94,7 @@ def test_the_control_matches_the_capacity_of_set_translation(records):
 def test_the_ladder_s_record_holds_every_rung(records, frozen, data):
     exposure, columns = expose(frozen), [0, 2]
     settings = PROTOCOL.repairs
-    ladder = EvidenceLadder(budget=settings.evidence_ladder, hidden=settings.hidden)
+    ladder = EvidenceLadder(budget=settings.evidence_ladder)
     masks = data.train_mask[:, columns], data.val_mask[:, columns]
     fitted = ladder.fit(exposure, data.y, *masks, data=data, device="cpu")
     for member, record in enumerate(records):

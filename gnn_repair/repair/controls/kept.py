@@ -12,7 +12,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
 from gnn_repair.repair.base import Repair
 from gnn_repair.repair.fitted import FittedRepair, about, untrained
-from gnn_repair.repair.fold_task import Task, by_node
+from gnn_repair.repair.folds import Task, by_node
 from gnn_repair.repair.kept_tables import check_graph, check_table, kept_rows, signature
 
 

@@ -13,8 +13,7 @@ from gnn_repair.exposure import Exposed
 from gnn_repair.repair.baselines import TINY, sources_to_recipients
 from gnn_repair.repair.controls.kept import KeptPrediction, check_kept, keep
 from gnn_repair.repair.correct_and_smooth import normalised_adjacency
-from gnn_repair.repair.fold_task import Task, by_node
-from gnn_repair.repair.graph_repair import GraphRepair
+from gnn_repair.repair.folds import GraphRepair, Task, by_node
 from gnn_repair.training import ProgressCallback
 
 ALPHAS = (0.5, 0.8, 0.9, 0.95, 0.99)

@@ -12,7 +12,7 @@ from gnn_repair.budget import Budget, check_whole
 from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
 from gnn_repair.repair.base import TrainedRepair
-from gnn_repair.repair.evidence import EvidenceInputs
+from gnn_repair.repair.cross_fitting import FeatureInputs
 from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.repair.layers import Noise, Parameters, affine
 
@@ -62,7 +62,7 @@ class FeaturePerceptron(TrainedRepair[Any]):
         raise InputError(f"{self.title} is fitted as CrossFitted(FeaturePerceptron())")
 
 
-def _with_features(inputs: RepairInputs) -> EvidenceInputs:
-    if not isinstance(inputs, EvidenceInputs):
+def _with_features(inputs: RepairInputs) -> FeatureInputs:
+    if not isinstance(inputs, FeatureInputs):
         raise InputError("a perceptron on features is fitted as CrossFitted(FeaturePerceptron())")
     return inputs

@@ -15,7 +15,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
 from gnn_repair.repair.base import Repair
 from gnn_repair.repair.controls.kept import KeptPrediction, check_kept, keep
-from gnn_repair.repair.fold_task import FOLDS, Folding, Task, averaged, by_node, prepare
+from gnn_repair.repair.folds import FOLDS, Folding, Task, averaged, by_node, prepare
 from gnn_repair.repair.progress import Listener
 from gnn_repair.repair.targets import Targets
 from gnn_repair.training import ProgressCallback

@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.kernels import Pattern, mix
-from gnn_repair.kernels.products import product
 from gnn_repair.repair.inputs import RepairInputs
-from gnn_repair.repair.stacked_inputs import StackedInputs
 
 WIDEST = 160
 """Wider states are projected: they are raw features, which a rung of their own reads in full."""
@@ -48,39 +46,25 @@ _SEEN: WeakKeyDictionary[RepairInputs, Tensor] = WeakKeyDictionary()
 
 
 def set_summary(inputs: RepairInputs) -> Tensor:
-    """[S, n, D] of the members themselves; computed once as long as the inputs live."""
-    own = inputs.own if isinstance(inputs, StackedInputs) else inputs
-    if own not in _SEEN:
+    """[S, n, D]; computed once as long as the inputs live."""
+    if inputs not in _SEEN:
         with torch.no_grad():
-            _SEEN[own] = torch.stack([_of_member(own, s) for s in range(own.num_members)])
-    return _SEEN[own]
+            members = range(inputs.num_members)
+            _SEEN[inputs] = torch.stack([_of_member(inputs, s) for s in members])
+    return _SEEN[inputs]
 
 
 def statistics(inputs: RepairInputs) -> dict[str, Tensor]:
-    """Mean and deviation of every number over the recipients, [S·K, D] each."""
-    table, copies = set_summary(inputs), getattr(inputs, "copies", 1)
+    """Mean and deviation of every number over the recipients, [S, D] each."""
+    table = set_summary(inputs)
     deviation = table.std(1, correction=0)
     scale = torch.where(deviation > 1e-6, deviation, torch.ones_like(deviation))
-    return {
-        "mean": table.mean(1).repeat_interleave(copies, 0),
-        "scale": scale.repeat_interleave(copies, 0),
-    }
+    return {"mean": table.mean(1), "scale": scale}
 
 
-def summary_times(inputs: RepairInputs, weight: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """The standardised summary of every recipient times W [S·K, D, H]: [S·K, n, H].
-
-    Multiplied once for all copies of a member: no copy has wide rows of its own.
-    """
-    copies = getattr(inputs, "copies", 1)
-    table = set_summary(inputs)
-    centred = table - mean[::copies].unsqueeze(1)
-    rows = (centred / scale[::copies].unsqueeze(1)).clamp(-CUT, CUT)
-    members, (_, width, channels) = table.shape[0], weight.shape
-    wide = weight.view(members, copies, width, channels).transpose(1, 2)
-    out = product(rows, wide.reshape(members, width, -1))
-    out = out.view(members, -1, copies, channels).transpose(1, 2)
-    return out.reshape(members * copies, -1, channels)
+def standardised(table: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """A summary [S, n, D] in units of these deviations [S, D] from these means."""
+    return ((table - mean.unsqueeze(1)) / scale.unsqueeze(1)).clamp(-CUT, CUT)
 
 
 def _of_member(inputs: RepairInputs, member: int) -> Tensor:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from gnn_repair.repair.ladder.combination import likelihoods
-from gnn_repair.repair.rung_words import NOTHING, WORDS
+from gnn_repair.repair.ladder.decision import STANDS_OUT, likelihoods, nested
+from gnn_repair.repair.rungs import FROZEN, NOTHING, RUNGS, TOGETHER, UNCLEAR, title_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one rung gains over the one below it, out of fold, in points of accuracy."""
+    """What one rung gains over the one it is compared with, out of fold, in points of accuracy."""
 
     rung: str
     above: str
@@ -41,24 +41,34 @@ class Finding:
     nodes: float
     """Validation nodes behind it, mean over members."""
 
+    overruled: bool = False
+    """Whether a rival, which reads what this rung does without, does clearly better."""
+
     @property
     def clear(self) -> bool:
-        """Whether accuracy and likelihood both change by more than their standard errors.
+        """Whether accuracy and likelihood both change by two standard errors."""
+        return any(
+            sign * self.gain > STANDS_OUT * self.error
+            and sign * self.nats > STANDS_OUT * self.nats_error
+            for sign in (1, -1)
+        )
 
-        Accuracy alone is not enough: a rung keeps the epoch that is best on the nodes it is judged
-        by, which flatters it; likelihood has no part in that choice.
-        """
-        ups = self.gain > self.error and self.nats > self.nats_error
-        return ups or (self.gain < -self.error and self.nats < -self.nats_error)
+    @property
+    def advice(self) -> str:
+        """What to do about it, a sentence; empty where nothing stands out."""
+        if not self.clear or self.gain <= 0 or self.overruled:
+            return ""
+        rung = RUNGS[self.rung]
+        return f"{rung.lead}{rung.evidence} are worth {self.gain:.1f} points more; {rung.advice}"
 
     def __str__(self) -> str:
-        what = WORDS[self.rung].evidence
         where = "" if self.label is None else f" on class {self.label}"
-        size = f"{self.gain:+.1f} ± {self.error:.1f}"
+        size, what = f"± {self.error:.1f}", RUNGS[self.rung].evidence
         if not self.clear:
-            return f"{what} bring nothing that stands out{where} ({size})"
-        verb = "are worth" if self.gain > 0 else "cost"
-        return f"{what} {verb} {abs(self.gain):.1f} ± {self.error:.1f} points{where}"
+            return f"{what} bring nothing that stands out{where} ({self.gain:+.1f} {size})"
+        more = "more" if self.gain > 0 else "less"
+        other = title_of(self.above)
+        return f"{what} are worth {abs(self.gain):.1f} {size} points {more} than {other}{where}"
 
 
 @dataclass(frozen=True)
@@ -66,18 +76,16 @@ class Findings:
     """All of them: overall first, then by class."""
 
     rows: tuple[Finding, ...]
+    stays: bool = False
+    """Whether the frozen model stays as it is, for every member."""
 
     def to_frame(self) -> pd.DataFrame:
         """One finding a row."""
         import pandas as pd
 
-        columns = [field.name for field in fields(Finding)]
+        columns = [*(field.name for field in fields(Finding)), "advice"]
         table = [[getattr(row, name) for name in columns] for row in self.rows]
-        frame = pd.DataFrame(table, columns=columns).astype({"label": "Int64"})
-        frame["advice"] = [
-            WORDS[row.rung].advice if row.clear and row.gain > 0 else "" for row in self.rows
-        ]
-        return frame
+        return pd.DataFrame(table, columns=columns).astype({"label": "Int64"})
 
     def of(self, rung: str, label: int | None = None) -> Finding:
         """The finding of a rung, overall or on a class."""
@@ -89,55 +97,79 @@ class Findings:
 
     def advice(self) -> tuple[str, ...]:
         """One line a finding that stands out, the largest first; says so where none does."""
-        clear = sorted(
-            (row for row in self.overall() if row.clear and row.gain > 0), key=lambda r: -r.gain
-        )
-        if not clear:
+        if self.stays:
             return (NOTHING,)
-        return tuple(f"{WORDS[row.rung].advice} ({row.gain:+.1f} points)" for row in clear)
+        ordered = sorted(self.overall(), key=lambda row: -row.gain)
+        return tuple(row.advice for row in ordered if row.advice) or (UNCLEAR,)
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.overall()), *("→ " + line for line in self.advice())])
 
 
-def find(candidates: Sequence[str], told: Tensor, labels: Tensor, classes: int) -> Findings:
-    """Compare each rung with the one below it.
+def find(
+    candidates: Sequence[str],
+    told: Tensor,
+    labels: Tensor,
+    folds: Tensor,
+    *,
+    classes: int,
+    stays: bool,
+) -> Findings:
+    """Compare each rung with the one it is to be compared with.
 
     Args:
         candidates: R names, Frozen first.
         told: [S, R, N, C] log-probabilities out of fold.
         labels: [S, N], −1 where a node is not judged.
+        folds: [S, N], likewise.
         classes: C.
+        stays: whether the frozen model stays as it is.
     """
-    right, likely = _scored(told, labels)
+    names = [*candidates, TOGETHER]
+    last = next((i for i, name in enumerate(candidates[1:], 1) if not RUNGS[name].reads), None)
+    right, likely = _scored(told, labels, folds, last)
     rows = []
     for label in (None, *range(classes)):
         judged = labels >= 0 if label is None else labels == label
         if not bool(judged.any()):
             continue
-        for number, rung in enumerate(candidates[1:], 1):
-            below = WORDS[rung].above
-            other = candidates.index(below) if below in candidates else 0
-            over = mean_gain(right[:, number] - right[:, 0], judged)[0]
-            gain, error, deviation = mean_gain(right[:, number] - right[:, other], judged)
-            nats, nats_error, _ = mean_gain(likely[:, number] - likely[:, other], judged)
-            sizes = 100 * gain, 100 * error, 100 * deviation, nats, nats_error, 100 * over
-            nodes = float(judged.sum(1)[judged.any(1)].double().mean())
-            rows.append(Finding(rung, candidates[other], label, *sizes, nodes))
-    return Findings(tuple(rows))
+
+        nodes = float(judged.sum(1)[judged.any(1)].double().mean())
+
+        def compared(mine: str, other: str, judged: Tensor = judged) -> Finding:
+            place, base = names.index(mine), names.index(other)
+            gain, error, spread = mean_gain(right[:, place] - right[:, base], judged)
+            nats, nats_error, _ = mean_gain(likely[:, place] - likely[:, base], judged)
+            over, _, _ = mean_gain(right[:, place] - right[:, 0], judged)
+            sizes = 100 * gain, 100 * error, 100 * spread, nats, nats_error, 100 * over
+            return Finding(mine, other, label, *sizes, nodes)  # noqa: B023 - used in its turn
+
+        for rung in candidates[1:]:
+            above = RUNGS[rung].above
+            row = compared(rung, above if above in names else FROZEN)
+            rivals = (compared(name, rung) for name in RUNGS[rung].rivals if name in names)
+            beaten = any(rival.clear and rival.gain > 0 for rival in rivals)
+            rows.append(replace(row, overruled=beaten))
+    return Findings(tuple(rows), stays)
 
 
-def _scored(told: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Who is right, and log p of the label, [S, R, N] float64 each; zero where not judged."""
-    right = torch.zeros(told.shape[:3], dtype=torch.float64, device=told.device)
+def _scored(told: Tensor, labels: Tensor, folds: Tensor, last: int | None) -> tuple[Tensor, Tensor]:
+    """Who is right, and log p of the label, [S, R + 1, N] float64 each; zero where not judged.
+
+    Behind the candidates stands the combination of those before ``last``.
+    """
+    members, count, nodes, _ = told.shape
+    right = torch.zeros(members, count + 1, nodes, dtype=torch.float64, device=told.device)
     likely = torch.zeros_like(right)
-    for member in range(told.shape[0]):
+    dealt = int(folds.max()) + 1
+    for member in range(members):
         judged = labels[member] >= 0
-        own = labels[member][judged]
-        for number in range(told.shape[1]):
-            said = told[member, number][judged]
-            right[member, number, judged] = (said.argmax(1) == own).double()
-            likely[member, number, judged] = likelihoods(said, own)
+        own, cut = labels[member][judged], folds[member][judged]
+        said = told[member][:, judged].double()
+        together = nested(said[1:last], own, cut, dealt).unsqueeze(0)
+        said = torch.cat([said, together])
+        right[member][:, judged] = (said.argmax(2) == own).double()
+        likely[member][:, judged] = likelihoods(said, own, cut, dealt)
     return right, likely
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,10 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
 from gnn_repair.repair.fitted import FittedRepair
-from gnn_repair.repair.kept_tables import kept_rows, same_graph
-from gnn_repair.repair.ladder.catalogue import RUNGS
-from gnn_repair.repair.ladder.combination import RULES
+from gnn_repair.repair.kept_tables import check_table, kept_rows, same_graph
 from gnn_repair.repair.ladder.findings import Findings, find
+from gnn_repair.repair.ladder.network import from_messages
+from gnn_repair.repair.rungs import FROZEN, RUNGS, title_of
 
 if TYPE_CHECKING:
     from gnn_repair.repair.ladder.ladder import EvidenceLadder
@@ -38,12 +39,10 @@ class FittedLadder(FittedRepair):
     @property
     def candidates(self) -> tuple[str, ...]:
         """Frozen, then the rungs that were fitted."""
-        count = self.constants["weights"].shape[1] - 1
-        features = any(RUNGS[name].reads_features for name in self.ladder.rungs)
         names = self.ladder.rungs
-        if features and count < len(names):
-            names = tuple(name for name in names if not RUNGS[name].reads_features)
-        return ("frozen", *names)
+        if self.constants["weights"].shape[1] <= len(names):
+            names = tuple(name for name in names if not reads_features(name))
+        return (FROZEN, *names)
 
     @property
     def advice(self) -> str:
@@ -72,8 +71,13 @@ class FittedLadder(FittedRepair):
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The best single candidate of every member; Frozen where none is clearly better."""
-        return tuple(self.candidates[index] for index in self.constants["chosen"].tolist())
+        """The candidate of most weight for every member; Frozen where it stays."""
+        return tuple(self.candidates[index] for index in self.weights.argmax(1).tolist())
+
+    @property
+    def refitted(self) -> Tensor:
+        """[S] bool: the best rung was fitted again on all labels, for more of them help."""
+        return self.constants["refitted"] > 0
 
     @property
     def out_of_fold(self) -> dict[str, Tensor]:
@@ -83,9 +87,9 @@ class FittedLadder(FittedRepair):
         return dict(zip(self.candidates, shares.t(), strict=True))
 
     @property
-    def nested(self) -> dict[str, Tensor]:
-        """Accuracy of each rule's combination, weights fitted without the node's fold, [S]."""
-        return dict(zip(RULES, self.constants["nested_accuracy"].t(), strict=True))
+    def nested(self) -> Tensor:
+        """Accuracy of the combination, weighed without the node's fold, [S]."""
+        return self.constants["nested_accuracy"]
 
     def right_out_of_fold(self) -> tuple[Tensor, Tensor]:
         """Who is right about which validation nodes [S, candidates, N], and which these are."""
@@ -95,8 +99,9 @@ class FittedLadder(FittedRepair):
 
     def findings(self) -> Findings:
         """Where the evidence was lost, by kind of evidence and by class."""
-        told, labels = self.constants["out_of_fold"], self.constants["labels"]
-        return find(self.candidates, told, labels, self.num_classes)
+        told, labels, folds = (self.constants[n] for n in ("out_of_fold", "labels", "folds"))
+        stays = bool(self.unchanged.all())
+        return find(self.candidates, told, labels, folds, classes=self.num_classes, stays=stays)
 
     @torch.no_grad()
     def logits(self, exposure: Exposed) -> Tensor:
@@ -133,10 +138,10 @@ class FittedLadder(FittedRepair):
 
     def _elsewhere(self, exposure: Exposed, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and predictions of the rungs that read no labels and no raw features."""
-        names = [n for n in self.candidates[1:] if not self.ladder.rung(n).needs_evidence]
+        names = [name for name in self.candidates[1:] if RUNGS[name].inductive]
         told = [exposure.frozen_logits[:, exposure.recipients].log_softmax(2)]
         told += [self._inductive(name, exposure) for name in names]
-        kept = weights[:, [self.candidates.index(name) for name in ("frozen", *names)]]
+        kept = weights[:, [self.candidates.index(name) for name in (FROZEN, *names)]]
         total = kept.sum(1, keepdim=True)
         # Where all weight lay on rungs that cannot speak here, those that can share it.
         shared = torch.where(total > 0, kept / total.clamp(min=1e-12), 1 / kept.shape[1])
@@ -150,31 +155,103 @@ class FittedLadder(FittedRepair):
     def _inductive(self, name: str, exposure: Exposed) -> Tensor:
         """Mean log-probabilities of a rung's copies on any graph."""
         own = {
-            key.removeprefix(f"{name}/"): value
+            key.removeprefix(f"{name}/"): value.to(exposure.state)
             for key, value in self.parameters.items()
             if key.startswith(f"{name}/")
         }
-        copies = next(iter(own.values())).shape[1]
-        told = [
-            self.ladder.rung(name)
-            .fitted(
-                width=self.width,
-                num_classes=self.num_classes,
-                fingerprint=self.fingerprint,
-                parameters={key: value[:, k] for key, value in own.items()},
-                best_epoch=self.best_epoch,
-                epochs_run=self.epochs_run,
-                diverged=self.diverged,
-            )
-            .logits(exposure)
-            .log_softmax(2)
-            for k in range(copies)
-        ]
-        return torch.stack(told).mean(0).log_softmax(2)
+        return from_messages(own, exposure)
+
+    # In words ---------------------------------------------------------------------------------
 
     def __str__(self) -> str:
-        from gnn_repair.repair.ladder.words import describe
+        members, findings = self.num_members, self.findings()
+        who = "1 member" if members == 1 else f"{members} members"
+        lines = [f"Evidence ladder of {who}, {self.ladder.folds} folds"]
+        wide = max(len(title_of(name)) for name in self.candidates)
+        lines.append(f"  {'candidate':{wide}}  out of fold   weight   most weight for")
+        mean, most = self.weights.mean(0).tolist(), Counter(self.chosen)
+        for (name, accuracy), weight in zip(self.out_of_fold.items(), mean, strict=True):
+            share = f"{100 * float(accuracy.mean()):9.1f} %   {weight:6.2f}"
+            lines.append(f"  {title_of(name):{wide}}  {share}   {most[name]} of {members}")
+        if kept := int(self.unchanged.sum()):
+            lines.append(f"Frozen stays for {kept} of {members}: nothing clearly beats it.")
+        if again := int(self.refitted.sum()):
+            lines.append(f"More labels help: the best rung learned from all of them for {again}.")
+        if left_out := [name for name in self.ladder.rungs if name not in self.candidates]:
+            names = ", ".join(map(title_of, left_out))
+            lines.append(f"Left out, since no raw features were given (data=…): {names}.")
+        lines += [text[0].upper() + text[1:] + "." for text in map(str, findings.overall())]
+        lines += [f"→ {line}" for line in findings.advice()]
+        return "\n".join([*lines, *self._transductive()])
 
-        return describe(self)
+    def _transductive(self) -> list[str]:
+        """Which candidates hold for this graph only, and who speaks on another one."""
+        bound = [name for name in self.candidates[1:] if not RUNGS[name].inductive]
+        free = [FROZEN, *(name for name in self.candidates[1:] if name not in bound)]
+        if not bound:
+            return []
+        return [
+            "Transductive, for they read labels or features of this graph: "
+            f"{', '.join(map(title_of, bound))}. On another graph the ladder falls back to "
+            f"{', '.join(map(title_of, free))}, with a warning."
+        ]
 
     __repr__ = __str__
+
+
+def reads_features(name: str) -> bool:
+    """Whether a rung needs raw features."""
+    return "features" in RUNGS[name].reads
+
+
+# Files --------------------------------------------------------------------------------------------
+
+
+def check_ladder(fitted: FittedLadder) -> None:
+    """Raise :class:`InputError` where tables read from a file do not fit together."""
+    (count,) = check_table(fitted, "weights", torch.float64, None)
+    if count != len(fitted.candidates):
+        raise InputError(f"weights stand for {count} candidates, not {len(fitted.candidates)}")
+    (nodes,) = check_table(fitted, "signature", torch.float32, None)
+    classes = fitted.num_classes
+    shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+        "log_probs": (torch.float32, (count - 1, nodes, classes)),
+        "out_of_fold": (torch.float32, (count, nodes, classes)),
+        "folds": (torch.int64, (nodes,)),
+        "labels": (torch.int64, (nodes,)),
+        "count": (torch.int64, ()),
+        "refitted": (torch.int64, ()),
+        "temperature": (torch.float64, ()),
+        "nested_accuracy": (torch.float64, ()),
+    }
+    for name, (dtype, shape) in shapes.items():
+        check_table(fitted, name, dtype, *shape)
+    if unknown := sorted(fitted.constants.keys() - {*shapes, "weights", "signature"}):
+        raise InputError(f"a ladder has no constant {unknown[0][:80]!r}")
+    _check_values(fitted, fitted.weights)
+
+
+def _check_values(fitted: FittedLadder, weights: Tensor) -> None:
+    """Shares that sum to 1, folds and labels that there are."""
+    sums = (weights.sum(1) - 1).abs()
+    # Sums of a handful of doubles.
+    if bool((weights < 0).any()) or bool((sums > 1e-9).any()):
+        raise InputError("a ladder's weights must be shares that sum to 1")
+    if not bool((fitted.temperature > 0).all()):
+        raise InputError("a temperature must be positive")
+    limits = {
+        "folds": (-1, fitted.ladder.folds),
+        "labels": (-1, fitted.num_classes),
+        "count": (0, 2**62),
+        "refitted": (0, 2),
+    }
+    for name, (least, end) in limits.items():
+        value = fitted.constants[name]
+        if not bool(((value >= least) & (value < end)).all()):
+            raise InputError(f"{name} of a ladder must lie in {least}..{end - 1}")
+    accuracy = fitted.nested
+    if not bool(((accuracy >= 0) & (accuracy <= 1)).all()):
+        raise InputError("nested_accuracy of a ladder must be shares")
+    told, judged = fitted.constants["folds"] >= 0, fitted.constants["labels"] >= 0
+    if not torch.equal(told, judged) or not bool(judged.any(1).all()):
+        raise InputError("a ladder's folds and labels are of other nodes")

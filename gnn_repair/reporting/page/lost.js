@@ -1,4 +1,4 @@
-// Where the evidence was lost: what each rung of a fitted ladder gains over the one below it.
+// Where the evidence was lost: what each rung of a fitted ladder gains over another candidate.
 
 function lostCard(run) {
   const { lost } = run;
@@ -7,14 +7,14 @@ function lostCard(run) {
     scope = `${caseScope(run)}${count(lost.nodes)} validation ${held}, out of fold`;
   chartCard(
     "What each rung gains",
-    "Points of accuracy over the rung in parentheses; the bar is one standard error. Filled: " +
-      "stands out in accuracy and likelihood",
+    "Points of accuracy over the candidate in parentheses; the bar is one standard error. Filled: " +
+      "two standard errors in accuracy and likelihood",
     (width) => rungPlot(width, lost.rows),
     { scope },
   );
   chartCard(
     "Where the evidence was lost",
-    "Points of accuracy over the rung in parentheses, overall and by class; bold: stands out in " +
+    "Points of accuracy over the candidate in parentheses, overall and by class; bold: stands out in " +
       `accuracy and likelihood. A class leads to its ${run.nouns} on this page`,
     () => element("div", { class: "scroll", id: "lost" }, lostTable(run, lost), ...lostLines(lost)),
     { scope, wide: true, table: true },
@@ -22,7 +22,7 @@ function lostCard(run) {
 }
 
 function rungPlot(width, rows) {
-  const left = Math.min(210, width * 0.46),
+  const left = Math.min(330, width * 0.5),
     rowHeight = 30,
     bottom = 8 + rows.length * rowHeight;
   const svg = canvas(width, bottom + 36, "Gain of every rung");
@@ -113,7 +113,7 @@ function lostTable(run, lost) {
 
 function lostLines(lost) {
   const texts = lost.advice.map((line) => `→ ${line}`);
-  texts.push(`Best single rung: ${lost.chosen}.`);
+  texts.push(`Most weight: ${lost.chosen}.`);
   if (lost.transductive.length) {
     const names = lost.transductive.join(", ");
     texts.push(`Transductive, for they read labels or features of this graph: ${names}.`);

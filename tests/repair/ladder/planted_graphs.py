@@ -10,23 +10,22 @@ from torch_geometric.data import Data
 from torch_geometric.utils import add_self_loops, to_undirected
 
 from gnn_repair.backbones import BACKBONES, Frozen, Shape, train_backbone
-from gnn_repair.budget import TRANSLATION
+from gnn_repair.budget import LADDER as BUDGET
 from gnn_repair.datasets import stratified_splits
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.repair import EvidenceLadder
-from gnn_repair.repair.ladder.catalogue import LEARNED
 
 NODES, CLASSES = 240, 3
-BRIEF = replace(TRANSLATION, epochs=40, learning_rate=0.02)
-LADDER = EvidenceLadder(rungs=LEARNED, hidden=16, folds=3, budget=BRIEF)
+LADDER = EvidenceLadder(hidden=16, folds=3, budget=replace(BUDGET, epochs=60, learning_rate=0.02))
 
 
 @cache
 def planted(told_by: str, splits: int = 1) -> tuple[Frozen, Data]:
     """A model trained on noise, and the graph as the ladder may see it.
 
-    ``told_by`` is ``features`` (x shows the class), ``labels`` (neighbours share it) or
-    ``nothing`` (the model knows the class already).
+    ``told_by`` is ``features`` (x shows the class), ``labels`` (neighbours share it), ``twins``
+    (nodes with the same features share it, at random places) or ``nothing`` (the model knows the
+    class already).
     """
     generator = torch.Generator().manual_seed(4)
     y = torch.randint(CLASSES, (NODES,), generator=generator)
@@ -49,6 +48,11 @@ def planted(told_by: str, splits: int = 1) -> tuple[Frozen, Data]:
     if told_by == "features":
         seen.x = torch.randn(NODES, 8, generator=generator)
         seen.x[torch.arange(NODES), y] += 4
+    if told_by == "twins":
+        # Twelve groups of twenty nodes, each with a random direction and a class of its own.
+        group = y * 4 + torch.randint(4, (NODES,), generator=generator)
+        seen.x = torch.randn(3 * 4, 40, generator=generator)[group]
+        seen.x += 0.1 * torch.randn(NODES, 40, generator=generator)
     return frozen, seen
 
 
@@ -57,12 +61,17 @@ def planted_exposure(told_by: str, splits: int = 1) -> Exposure:
     return expose(planted(told_by, splits)[0])
 
 
+def fit(ladder: EvidenceLadder, told_by: str, splits: int = 1, y: torch.Tensor | None = None):
+    """A ladder fitted to it."""
+    data, exposure = planted(told_by, splits)[1], planted_exposure(told_by, splits)
+    labels = data.y if y is None else y
+    masks = data.train_mask, data.val_mask
+    return ladder.fit(exposure, labels, *masks, data=data, device="cpu")
+
+
 @cache
 def climbed(told_by: str, splits: int = 1):
-    """The ladder fitted to it."""
-    data = planted(told_by, splits)[1]
-    exposure = planted_exposure(told_by, splits)
-    return LADDER.fit(exposure, data.y, data.train_mask, data.val_mask, data=data, device="cpu")
+    return fit(LADDER, told_by, splits)
 
 
 def test_accuracy(logits: torch.Tensor, data: Data) -> float:

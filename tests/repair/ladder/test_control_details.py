@@ -11,18 +11,18 @@ from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
-from gnn_repair.repair import CrossFitted, EvidenceLadder
+from gnn_repair.repair import CrossFitted
 from gnn_repair.repair.controls import FeaturePerceptron, LabelPropagation, RetrainedBackbone
 from gnn_repair.repair.controls.kept import check_kept
 from gnn_repair.repair.controls.perceptron import PERCEPTRON
-from gnn_repair.repair.evidence import EvidenceInputs, gather_evidence, kin
-from gnn_repair.repair.evidence.summary import set_summary, statistics, summary_times
-from gnn_repair.repair.fold_task import FOLD_SHARE, FOLDS, Folding, prepare
-from gnn_repair.repair.folds import Roles, deal_folds
+from gnn_repair.repair.cross_fitting import FeatureInputs, RoleTrainee
+from gnn_repair.repair.evidence import gather_evidence
+from gnn_repair.repair.evidence import graph as graph_evidence
+from gnn_repair.repair.evidence.summary import set_summary, standardised, statistics
+from gnn_repair.repair.folds import FOLD_SHARE, FOLDS, Folding, Roles, deal_folds, prepare
 from gnn_repair.repair.inputs import repair_inputs
 from gnn_repair.repair.kept_tables import check_table
 from gnn_repair.repair.methods import METHODS
-from gnn_repair.repair.stack_training import RoleTrainee
 
 NODES, CLASSES = 5, 3
 
@@ -31,7 +31,7 @@ def test_settings_of_the_controls():
     assert Budget(500, 80, 0.01, 0.0005) == PERCEPTRON == FeaturePerceptron().budget
     assert (FeaturePerceptron().hidden, FeaturePerceptron().dropout) == (128, 0.0)
     assert LabelPropagation().layers == 50 and RetrainedBackbone().most_epochs == 2**31
-    assert (kin.KIN, kin.POWER) == (30, 4)
+    assert (graph_evidence.SIMILAR, graph_evidence.POWER) == (30, 4)
     assert FeaturePerceptron(hidden=1).hidden == LabelPropagation(layers=1).layers == 1
     for wrong in (lambda: FeaturePerceptron(hidden=0), lambda: LabelPropagation(layers=0)):
         with pytest.raises(InputError, match="is 0"):
@@ -84,7 +84,7 @@ def test_the_perceptron_by_hand():
     graph, exposure = toy_graph(), toy_exposure("gcn")
     known = (graph.train_mask[:, :2] | graph.val_mask[:, :2]).t()
     evidence = gather_evidence(exposure, graph.y, known, graph)
-    inputs = EvidenceInputs(repair_inputs(exposure), 1, evidence)
+    inputs = FeatureInputs(repair_inputs(exposure), 1, evidence.features)
     repair = FeaturePerceptron(hidden=4, seed=3)
     p = repair.initial(inputs)
     targets = torch.tensor([[3, 8, 9], [0, 1, 29]])
@@ -99,10 +99,10 @@ def test_evidence_of_a_graph_with_and_without_features():
     graph, exposure = toy_graph(), toy_exposure("gcn")
     known = (graph.train_mask[:, :2] | graph.val_mask[:, :2]).t()
     bare = gather_evidence(exposure, graph.y, known, Data(edge_index=graph.edge_index))
-    assert bare.features is None and bare.labels.kin_width == CLASSES + 1
+    assert bare.features is None and bare.labels.similar_width == CLASSES + 1
     whole = gather_evidence(exposure, graph.y, known, graph)
     assert whole.features.width == graph.x.shape[1]
-    assert whole.labels.kin_width == 2 * (CLASSES + 1)
+    assert whole.labels.similar_width == 2 * (CLASSES + 1)
     with pytest.raises(InputError, match="data has no edge_index"):
         gather_evidence(exposure, graph.y, known, Data(x=graph.x))
 
@@ -119,8 +119,8 @@ def test_likeness_does_not_depend_on_the_blocks_it_is_computed_in(how, monkeypat
 
     def found():
         if how == "links":
-            return kin.alike_by_links(graph.edge_index, nodes, torch.float64)
-        return kin.alike_by_features(graph.x)
+            return graph_evidence.alike_by_links(graph.edge_index, nodes, torch.float64)
+        return graph_evidence.alike_by_features(graph.x)
 
     def dense(operator):
         out = torch.zeros(nodes, nodes, dtype=torch.float64)
@@ -129,7 +129,7 @@ def test_likeness_does_not_depend_on_the_blocks_it_is_computed_in(how, monkeypat
         return out
 
     whole = dense(found())
-    monkeypatch.setattr(kin, "BLOCK", 4 * nodes)
+    monkeypatch.setattr(graph_evidence, "BLOCK", 4 * nodes)
     torch.testing.assert_close(dense(found()), whole)
     if how == "links":
         adjacency = torch.zeros(nodes, nodes, dtype=torch.float64)
@@ -184,7 +184,7 @@ def test_propagation_of_one_step_by_hand():
 
 def test_defaults_that_only_a_protocol_changes():
     assert (FOLDS, FOLD_SHARE) == (5, 0.8)
-    for value in (CrossFitted(), EvidenceLadder(), Folding()):
+    for value in (CrossFitted(), Folding()):
         assert (value.folds, value.repeats, value.fold_share, value.seed) == (5, 1, 0.8, 0)
     for name in ("evidence_ladder", "label_propagation", "retrained_backbone"):
         method = METHODS[name]
@@ -197,10 +197,9 @@ def test_statistics_of_inputs_without_copies():
     table = set_summary(own)
     assert found["mean"].shape == (2, table.shape[2])
     torch.testing.assert_close(found["mean"], table.mean(1))
-    torch.testing.assert_close(
-        summary_times(own, torch.ones(2, table.shape[2], 1).double(), **found),
-        ((table - found["mean"].unsqueeze(1)) / found["scale"].unsqueeze(1)).sum(2, keepdim=True),
-    )
+    rows = standardised(table, **found)
+    expected = (table - found["mean"].unsqueeze(1)) / found["scale"].unsqueeze(1)
+    torch.testing.assert_close(rows, expected.clamp(-6, 6))
 
 
 class Copies:

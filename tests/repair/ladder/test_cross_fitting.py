@@ -13,11 +13,10 @@ from toy_exposures import toy_exposure, toy_graph
 import gnn_repair as gr
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.repair import CorrectAndSmooth, CrossFitted, TemperatureScaling, load_repair
-from gnn_repair.repair.fold_task import Folding, prepare
-from gnn_repair.repair.folds import Roles
+from gnn_repair.repair.controls import FeaturePerceptron
+from gnn_repair.repair.cross_fitting import RoleTrainee, initial_copies, stacked, train_stack
+from gnn_repair.repair.folds import Folding, Roles, prepare
 from gnn_repair.repair.inputs import repair_inputs
-from gnn_repair.repair.ladder import RUNGS
-from gnn_repair.repair.stack_training import initial_copies, stacked, train_stack
 
 DATA = toy_graph()
 BRIEF = {"epochs": 5, "learning_rate": 0.02, "epoch_zero": False}
@@ -85,8 +84,6 @@ def test_the_loss_has_the_asked_for_shares():
 @pytest.mark.parametrize("batch", [4, 64])
 def test_minibatches_carry_the_shares_with_their_nodes(batch):
     """Summed over an epoch without learning, the losses of the batches are the full batch's."""
-    from gnn_repair.repair.stack_training import RoleTrainee
-
     exposure = toy_exposure("gcn")
     task = prepare(exposure, DATA.y, DATA.train_mask, DATA.val_mask, None, "cpu")
     roles = Folding(folds=3).roles(task)
@@ -130,8 +127,8 @@ def test_log_probabilities_are_averaged_and_files_come_back(repair, tmp_path):
             torch.testing.assert_close(found.out_of_fold()[s, node], told, rtol=1e-3, atol=1e-3)
 
 
-def test_a_rung_alone_is_cross_fitted_and_holds_for_its_graph_only(tmp_path):
-    found = fitted(brief(RUNGS["labels-features"](hidden=6)), data=DATA)
+def test_what_reads_features_is_cross_fitted_and_holds_for_its_graph_only(tmp_path):
+    found = fitted(brief(FeaturePerceptron(hidden=6)), data=DATA)
     exposure = toy_exposure("sage")
     assert found.transductive
     found.save(tmp_path / "rung.safetensors")
@@ -148,9 +145,9 @@ def test_a_rung_alone_is_cross_fitted_and_holds_for_its_graph_only(tmp_path):
         found.copy(0)
 
 
-def test_a_rung_that_reads_features_asks_for_them():
+def test_what_reads_features_asks_for_them():
     with pytest.raises(InputError, match=r"pass data=… with x"):
-        fitted(brief(RUNGS["labels-features"](hidden=6)))
+        fitted(brief(FeaturePerceptron(hidden=6)))
 
 
 class Own(nn.Module):

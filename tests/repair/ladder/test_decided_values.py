@@ -14,23 +14,8 @@ from gnn_repair.repair import CrossFitted, NodeTranslation, RefitHead, folds
 from gnn_repair.repair.controls import label_propagation as spreading
 from gnn_repair.repair.controls.perceptron import FeaturePerceptron
 from gnn_repair.repair.evidence import summary
-from gnn_repair.repair.ladder import decision
-from gnn_repair.repair.ladder.catalogue import FAST, LEARNED, RUNGS
-from gnn_repair.repair.ladder.combination import calibration_error, temperature
-from gnn_repair.repair.ladder.findings import find
 from gnn_repair.repair.methods import METHODS
 from gnn_repair.repair.registry import fitted_of
-
-
-def test_calibration_error_is_the_gap_by_bin_weighed_by_nodes():
-    # Two nodes said with 0.9, one of them right; two with 0.6, both right.
-    sure = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.4, 0.6]])
-    labels = torch.tensor([0, 1, 0, 1])
-    expected = (abs(1.8 - 1) + abs(1.2 - 2)) / 4
-    assert calibration_error(sure.log(), labels) == pytest.approx(expected, abs=1e-7)
-    # In one bin, gaps of either sign cancel; certainty belongs to the last bin.
-    assert calibration_error(torch.tensor([[1.0, 0.0]]).log(), torch.tensor([0])) == 0
-    assert calibration_error(torch.empty(0, 2), torch.empty(0, dtype=torch.long)) == 0
 
 
 def test_the_strength_is_the_one_that_is_right_about_validation_nodes(monkeypatch):
@@ -54,14 +39,6 @@ def test_the_perceptron_s_numbers_are_pinned():
     assert (budget.epochs, budget.patience) == (500, 80)
     assert (budget.learning_rate, budget.weight_decay) == (1e-2, 5e-4)
     assert (FeaturePerceptron().dropout, FeaturePerceptron().hidden) == (0.0, 128)
-
-
-def test_rungs_are_fast_or_learned():
-    assert FAST == (
-        "summary", "summary-labels", "summary-features", "summary-kin", "summary-all",
-    )  # fmt: skip
-    assert set(FAST) | set(LEARNED) == set(RUNGS) and not set(FAST) & set(LEARNED)
-    assert LEARNED[0] == "paper"
 
 
 DECLARED = {
@@ -91,44 +68,11 @@ def test_the_ladder_s_numbers_are_pinned():
     assert (summary.WIDEST, summary.PROJECTED, summary.KERNELS) == (160, 128, 5)
     assert (summary.SHARP, summary.NEAR, summary.FARTHEST) == (6.0, 3.0, 4.0)
     assert (summary.SURE, summary.CUT) == (-8.0, 6.0)
-    reads = {name: (RUNGS[name].reads_labels, RUNGS[name].reads_kin, RUNGS[name].reads_features)
-             for name in FAST}  # fmt: skip
-    assert reads == {
-        "summary": (False, False, False),
-        "summary-labels": (True, False, False),
-        "summary-features": (True, False, True),
-        "summary-kin": (True, True, False),
-        "summary-all": (True, True, True),
-    }
 
 
 def test_a_row_s_weights_add_up_to_one_even_with_a_single_node():
     chosen = torch.tensor([[True, False, False], [True, True, False], [False, False, False]])
     assert folds._mean(chosen).sum(1).tolist() == [1.0, 1.0, 0.0]
-
-
-def test_frozen_is_scaled_by_its_own_temperature():
-    """Nothing beats Frozen, so it is what gets a temperature: the sure one, not the other."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(2, (400,), generator=generator)
-    right = torch.rand(400, generator=generator) < 0.9
-    said = torch.where(right, labels, 1 - labels)
-    sure = torch.full((400, 2), -12.0).scatter(1, said.unsqueeze(1), 12.0)
-    told = torch.stack([sure, torch.zeros(400, 2)]).log_softmax(2).double()
-    parts = torch.arange(400) % 4
-    weights, best, scale, _ = decision._one(told, labels, parts, "weighted", 1.0)
-    assert weights.tolist() == [1.0, 0.0] and int(best) == 0
-    assert float(scale) == pytest.approx(temperature(told[0], labels)) and float(scale) > 5
-
-
-def test_the_best_single_rung_is_the_most_often_right():
-    """Three candidates; the second is right about all, the third about none."""
-    labels = torch.arange(400) % 2
-    says = [labels.clone(), labels, 1 - labels]
-    says[0][:200] = 0
-    told = torch.stack([torch.full((400, 2), -3.0).scatter(1, s.unsqueeze(1), 3.0) for s in says])
-    told = told.log_softmax(2).double()
-    assert int(decision._one(told, labels, torch.arange(400) % 4, "weighted", 1.0)[1]) == 1
 
 
 def test_the_strengths_are_pinned():
@@ -145,20 +89,6 @@ def test_a_fitted_head_needs_positive_scales():
     scale[0, ..., 0] = 0.0
     with pytest.raises(InputError, match="scale"):
         fitted_of(header, {**tensors, "constants/scale": scale})
-
-
-def test_findings_are_points_and_their_spread():
-    """Over two members the rung is right about 2 of 4 and 3 of 4 nodes, Frozen about 1 of 4."""
-    labels = torch.zeros(2, 4, dtype=torch.long)
-
-    def says(right):
-        wrong = torch.arange(4) >= right
-        return torch.stack([torch.where(wrong, -2.0, -0.1), torch.where(wrong, -0.1, -2.0)], 1)
-
-    told = torch.stack([torch.stack([says(1), says(2)]), torch.stack([says(1), says(3)])])
-    row = find(("frozen", "summary"), told, labels, 2).of("summary")
-    assert row.gain == pytest.approx(37.5) and row.over_frozen == pytest.approx(37.5)
-    assert row.deviation == pytest.approx(100 * torch.tensor([0.25, 0.5]).std().item())
 
 
 def test_copies_that_diverge_are_told():

@@ -11,8 +11,8 @@ from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.repair import CorrectAndSmooth, CrossFitted, NodeTranslation, TemperatureScaling
-from gnn_repair.repair.fold_task import Folding, averaged, by_node, held_out, prepare, summary
-from gnn_repair.repair.folds import Roles
+from gnn_repair.repair.cross_fitting import summary
+from gnn_repair.repair.folds import Folding, Roles, averaged, by_node, held_out, prepare
 from gnn_repair.repair.kept_tables import check_table, same_graph, signature
 
 DATA = toy_graph()

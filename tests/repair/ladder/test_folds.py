@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gnn_repair.errors import InputError, SplitError
-from gnn_repair.repair.folds import as_targets, cross_roles, deal_folds, paper_roles
+from gnn_repair.repair.folds import as_targets, cross_roles, deal_folds
 
 NODES = 400
 LABELS = torch.arange(NODES) % 7 % 4
@@ -57,11 +57,15 @@ def test_a_copy_learns_from_all_but_its_fold_in_the_asked_for_shares():
             assert weights[TRAIN[s]].unique().numel() == weights[others].unique().numel() == 1
 
 
-def test_the_paper_s_roles_are_training_and_validation():
-    roles = paper_roles(TRAIN, VAL)
-    assert roles.copies == 1
-    assert torch.equal(roles.judged, VAL)
-    torch.testing.assert_close(roles.weights, TRAIN / TRAIN.sum(1, keepdim=True))
+def test_a_copy_may_leave_two_folds_or_none():
+    folds = deal_folds(VAL, LABELS, 4, 0)
+    for leave in (0, 2):
+        roles = cross_roles(TRAIN, folds, 4, 0.8, leave)
+        for k in range(4):
+            left = {(k + step) % 4 for step in range(leave)}
+            expected = torch.tensor([int(f) >= 0 and int(f) not in left for f in folds[1]])
+            assert torch.equal(roles.weights[4 + k] > 0, TRAIN[1] | expected)
+            assert torch.equal(roles.judged[4 + k], (folds[1] == k) & (leave > 0))
 
 
 def test_targets_are_the_chosen_ones_in_order_and_padding_repeats():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gnn_repair.repair.evidence import LabelEvidence
-from gnn_repair.repair.evidence.labels import HIDDEN
+from gnn_repair.repair.evidence.graph import HIDDEN
 
 CLASSES = 3
 GRAPHS = {

@@ -14,7 +14,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.repair import CorrectAndSmooth, CrossFitted, load_repair
 from gnn_repair.repair.controls import FeaturePerceptron, LabelPropagation, RetrainedBackbone
 from gnn_repair.repair.controls.label_propagation import ALPHAS
-from gnn_repair.repair.fold_task import Folding, prepare
+from gnn_repair.repair.folds import Folding, prepare
 
 
 def fit(repair, told_by: str, y: torch.Tensor | None = None, **options):

@@ -7,8 +7,8 @@ import torch
 from toy_exposures import toy_exposure
 
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
+from gnn_repair.repair.cross_fitting import StackedInputs
 from gnn_repair.repair.inputs import repair_inputs
-from gnn_repair.repair.stacked_inputs import StackedInputs
 
 COPIES = 3
 REPAIRS = [SetTranslation(hidden=6), Reweighting(hidden=6), NodeTranslation(hidden=6), RefitHead()]

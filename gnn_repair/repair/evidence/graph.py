@@ -1,0 +1,285 @@
+"""What a graph says beside an exposure: labels of neighbours and similar nodes, raw features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import scipy.sparse
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from gnn_repair.backbones.graph import Features, Operator
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposed
+from gnn_repair.kernels import Pattern, mix, row_hash
+from gnn_repair.repair.baselines import sources_to_recipients
+from gnn_repair.repair.targets import require_nodes
+
+HIDDEN = 0.3
+"""Share of the known labels that is hidden in each training step: a repair that always saw all of
+them would rely on counts that nodes with fewer known neighbours do not have."""
+DROPPED = 0.5
+"""Share of the features that is left out in each training step. Bags of words have thousands of
+them, far more than training nodes; without this the head would learn single words by heart."""
+SIMILAR = 30
+"""Nodes that are asked, of thousands: enough for a histogram of a handful of classes."""
+POWER = 4
+"""Weights are cos⁴: a node of the same neighbours counts 16 times one that shares half."""
+TINY = 1e-30
+"""Where nothing is alike, nobody is asked."""
+BLOCK = 1 << 25
+"""Numbers of one block of similarities."""
+
+# The graph as it was given -----------------------------------------------------------------------
+
+
+def with_dense_features(data: Any) -> Any:
+    """The same graph with its features as a plain table, where they are a sparse one."""
+    x = getattr(data, "x", None)
+    if not isinstance(x, Tensor) or x.layout == torch.strided:
+        return data
+    same = copy(data)
+    same.x = x.to_dense()
+    return same
+
+
+def check_graph_data(exposure: Exposed, data: Any) -> None:
+    """Raise unless ``data`` has the exposed graph's entries and, if any, finite features."""
+    require_nodes(exposure, "this repair")
+    entries, x = getattr(data, "edge_index", None), getattr(data, "x", None)
+    whole = isinstance(entries, Tensor) and entries.dtype in (torch.int32, torch.int64)
+    if not whole or entries.dim() != 2 or entries.shape[0] != 2:  # type: ignore[union-attr]
+        kind = exposure.names.recipient
+        wanted = (
+            f"a Data of the {kind!r} nodes alone: their x, and an edge_index between them"
+            if exposure.names.typed
+            else "the graph that was exposed"
+        )
+        raise InputError(f"data has no edge_index [2, E]; pass {wanted}")
+    least, most = (int(entries.min()), int(entries.max())) if entries.numel() else (0, -1)  # type: ignore[union-attr]
+    if least < 0:
+        raise InputError(f"data.edge_index holds {least}; nodes are counted from 0")
+    if x is not None and (not isinstance(x, Tensor) or x.dim() != 2):
+        raise InputError("data.x is not a table [N, F]; pass the graph that was exposed")
+    nodes = most + 1 if x is None else x.shape[0]
+    if most >= exposure.num_nodes or (x is not None and nodes != exposure.num_nodes):
+        raise InputError(
+            f"data has {nodes} nodes but the exposure has {exposure.num_nodes}; "
+            "pass the graph that was exposed"
+        )
+    if x is not None and not bool(torch.isfinite(x).all()):
+        raise InputError("data.x holds NaN or infinite values; no repair can read them")
+
+
+# Labels ------------------------------------------------------------------------------------------
+
+
+class LabelEvidence:
+    """Histograms of known labels over one hop and over two, for labels known to S members."""
+
+    def __init__(
+        self,
+        entries: Tensor,
+        known: Tensor,
+        classes: int,
+        dtype: torch.dtype,
+        x: Tensor | None = None,
+    ) -> None:
+        """From entries [2, E] (source, recipient) and known labels [S, N], C where unknown.
+
+        ``x`` are raw features, by which nodes can be alike beside their neighbourhoods.
+        """
+        self.known, self.classes = known, classes
+        self.operator, self.returning = _neighbours(entries, known.shape[1], dtype)
+        self.entries, self.x = entries, x
+
+    @cached_property
+    def similar(self) -> list[Operator]:
+        """Means over the nodes most alike, by neighbourhood and by features where there are any."""
+        found = [alike_by_links(self.entries, self.known.shape[1], self.returning.dtype)]
+        return found if self.x is None else [*found, alike_by_features(self.x)]
+
+    @property
+    def similar_width(self) -> int:
+        """Numbers a node that similar nodes add."""
+        return (1 if self.x is None else 2) * (self.classes + 1)
+
+    @property
+    def width(self) -> int:
+        """Numbers a node: C classes and "unknown", one hop and two."""
+        return 2 * (self.classes + 1)
+
+    def histograms(self, labels: Tensor) -> Tensor:
+        """Of labels [M, N] in 0..C: [M, N, 2 (C + 1)].
+
+        P is the mean over a node's neighbours, itself left out. P² leads back to the node with
+        probability (P²)_vv; that part is taken out, so no node is told its own label.
+        """
+        shown = self._shown(labels)
+        one = self.operator(shown)
+        back = self.returning.view(-1, 1, 1)
+        rest = 1 - back
+        # Where every way of two hops leads back there is no second hop to tell of.
+        two = (self.operator(one) - back * shown) / torch.where(rest > 0, rest, 1.0)
+        return torch.cat([one, two.clamp(min=0)], dim=2).transpose(0, 1)
+
+    def similar_histograms(self, labels: Tensor) -> Tensor:
+        """Of labels [M, N] over the nodes most alike, never the node itself: [M, N, k (C + 1)]."""
+        shown = self._shown(labels)
+        return torch.cat([operator(shown) for operator in self.similar], dim=2).transpose(0, 1)
+
+    def _shown(self, labels: Tensor) -> Tensor:
+        """Labels [M, N] as rows of 0 and 1, [N, M, C + 1]."""
+        kinds = torch.arange(self.classes + 1, device=labels.device)
+        return (labels.t().unsqueeze(2) == kinds).to(self.returning.dtype)
+
+    def partly(self, withheld: Tensor, seed: Tensor) -> Tensor:
+        """Labels [M, N] while training: some hidden by chance, some withheld.
+
+        Args:
+            withheld: [M, N] bool, labels a copy must not see even as its neighbours'.
+            seed: another one, other labels hidden.
+        """
+        nodes = torch.arange(self.known.shape[1], device=self.known.device)
+        hidden = row_hash(seed, nodes) < round(HIDDEN * 2**32)
+        known = self.known.repeat_interleave(withheld.shape[0] // self.known.shape[0], 0)
+        return torch.where(withheld | hidden, self.classes, known)
+
+
+def _neighbours(entries: Tensor, nodes: int, dtype: torch.dtype) -> tuple[Operator, Tensor]:
+    """P, and the diagonal of P² [N]."""
+    others = entries[:, entries[0] != entries[1]]
+    pattern, _ = Pattern.from_entries(others, nodes)
+    counts = pattern.indptr.diff().clamp(min=1).double()
+    share = counts.reciprocal()[pattern.recipients.long()]
+    # From triplets, which are summed where they repeat: the pattern's own memory is not touched.
+    place = (pattern.recipients.cpu().numpy(), pattern.indices.cpu().numpy())
+    matrix = scipy.sparse.coo_matrix((share.cpu().numpy(), place), (nodes, nodes)).tocsr()
+    returning = torch.from_numpy(matrix.multiply(matrix.T).sum(axis=1).A1).to(entries.device)
+    return Operator(pattern, share.to(dtype)), returning.to(dtype)
+
+
+@torch.no_grad()
+def alike_by_links(entries: Tensor, nodes: int, dtype: torch.dtype) -> Operator:
+    """The mean over the nodes whose neighbours are most the same, self-loops left out."""
+    listed = entries[1] * nodes + entries[0]
+    distinct = listed[entries[0] != entries[1]].unique()
+    row, column = distinct // nodes, distinct % nodes
+    pattern, _ = Pattern.from_entries(torch.stack([column, row]), nodes)
+    size = pattern.indptr.diff().clamp(min=1).to(dtype).rsqrt()[pattern.recipients.long()]
+
+    def rows(part: Tensor) -> Tensor:
+        """Unit rows of some nodes as columns, [N, B]."""
+        inside = (row >= part[0]) & (row <= part[-1])
+        block = torch.zeros(nodes, part.numel(), dtype=dtype, device=entries.device)
+        block[column[inside], row[inside] - part[0]] = size[inside]
+        return block
+
+    return _nearest(nodes, entries.device, lambda part: mix(pattern, size, rows(part)))
+
+
+@torch.no_grad()
+def alike_by_features(x: Tensor) -> Operator:
+    """The mean over the nodes whose features [N, F] point most the same way."""
+    unit = Features(x / x.norm(dim=1, keepdim=True).clamp(min=TINY))
+
+    def cosines(part: Tensor) -> Tensor:
+        return unit.times(unit.dense[part].t().unsqueeze(0)).squeeze(1)
+
+    return _nearest(x.shape[0], x.device, cosines)
+
+
+def _nearest(nodes: int, device: torch.device, cosines: Callable[[Tensor], Tensor]) -> Operator:
+    """Each node's nearest with weights cos⁴, itself left out; ``cosines`` [N, B] of a block."""
+    weights, chosen = [], []
+    for part in torch.arange(nodes, device=device).split(max(1, BLOCK // nodes)):
+        alike = cosines(part)
+        alike[part, torch.arange(part.numel(), device=device)] = 0
+        best = alike.topk(min(SIMILAR, nodes), dim=0)
+        weights.append(best.values.clamp(min=0).t() ** POWER)
+        chosen.append(best.indices.t())
+    weight, column = torch.cat(weights), torch.cat(chosen)
+    share = weight / weight.sum(1, keepdim=True).clamp(min=TINY)
+    ends = torch.arange(nodes + 1, device=device) * column.shape[1]
+    pattern = Pattern(ends, column.int().flatten(), nodes)
+    return Operator(pattern, share.flatten().contiguous())
+
+
+# Features ----------------------------------------------------------------------------------------
+
+
+class FeatureEvidence:
+    """x [N, F], shared by all members and copies."""
+
+    def __init__(self, x: Tensor, nodes: Tensor | None = None) -> None:
+        """Of all nodes, or the rows of some [L]: what is dropped depends on the node, not on L."""
+        self.features = Features(x if nodes is None else x[nodes])
+        numbers = torch.arange(len(x), device=x.device) if nodes is None else nodes
+        sparse = self.features.sparse
+        if sparse is None:
+            row, column = numbers.unsqueeze(1), torch.arange(x.shape[1], device=x.device)
+        else:
+            pattern = sparse.pattern
+            row, column = numbers[pattern.recipients.long()], pattern.indices.long()
+        self._places = row * x.shape[1] + column
+
+    @property
+    def x(self) -> Tensor:
+        """[N, F]."""
+        return self.features.dense
+
+    @property
+    def width(self) -> int:
+        """F."""
+        return self.x.shape[1]
+
+    def times(self, table: Tensor, seed: Tensor | None) -> Tensor:
+        """X W for a table W [F, k], [N, k]; ``seed``, while training, says what is dropped."""
+        sparse = self.features.sparse
+        if sparse is None:
+            return self._kept(self.x, seed) @ table
+        return mix(sparse.pattern, self._kept(sparse.coefficients, seed), table)
+
+    def _kept(self, values: Tensor, seed: Tensor | None) -> Tensor:
+        if seed is None:
+            return values
+        kept = row_hash(seed, self._places) >= round(DROPPED * 2**32)
+        return values * (kept.to(values.dtype) / (1 - DROPPED))
+
+
+@dataclass(frozen=True, eq=False)
+class KnownEvidence:
+    """Known labels over the graph, and raw features where they were given."""
+
+    labels: LabelEvidence
+    features: FeatureEvidence | None
+
+
+def gather_evidence(
+    exposure: Exposed, y: Tensor, known: Tensor, data: Data | None = None
+) -> KnownEvidence:
+    """What there is beside the exposure.
+
+    Args:
+        exposure: whose sources stand for the graph where no data is given.
+        y: [N]; read where a label is known.
+        known: [S, N] bool, the training and validation nodes.
+        data: the graph's ``edge_index`` and ``x``.
+    """
+    classes, dtype = exposure.num_classes, exposure.state.dtype
+    place = exposure.recipients.device
+    shown = torch.where(known, y, classes)
+    if data is None:
+        entries = sources_to_recipients(exposure)
+        return KnownEvidence(LabelEvidence(entries, shown, classes, dtype), None)
+    check_graph_data(exposure, data)
+    x = getattr(data, "x", None)
+    features = None if x is None else FeatureEvidence(x.to(place, dtype))
+    raw = None if features is None else features.x
+    labels = LabelEvidence(data.edge_index.to(place), shown, classes, dtype, raw)
+    return KnownEvidence(labels, features)

@@ -1,0 +1,286 @@
+"""Weights, nested estimates, findings and checks of a ladder's tables, on planted values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gnn_repair.errors import InputError
+from gnn_repair.repair.ladder.decision import (
+    BINS,
+    calibration_error,
+    decide,
+    likelihoods,
+    mixed,
+    nested,
+    paired,
+    temperature,
+    weigh,
+    weights_without,
+)
+from gnn_repair.repair.ladder.findings import Finding, Findings, find, mean_gain
+from gnn_repair.repair.ladder.fitted import check_ladder
+from gnn_repair.repair.rungs import NOTHING, UNCLEAR
+
+NODES, CLASSES, FOLDS = 600, 4, 5
+LABELS = torch.randint(CLASSES, (NODES,), generator=torch.Generator().manual_seed(0))
+DEALT = torch.arange(NODES) % FOLDS
+
+
+def teller(strength: float, seed: int) -> torch.Tensor:
+    """Log-probabilities that favour the label by ``strength``, up to noise; [m, C]."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(NODES, CLASSES, generator=generator, dtype=torch.float64)
+    logits[torch.arange(NODES), LABELS] += strength
+    return logits.log_softmax(1)
+
+
+TOLD = torch.stack([teller(0.3, 1), teller(1.5, 2), teller(1.5, 3), teller(0.0, 4)])
+
+
+def test_weights_follow_the_accuracies():
+    right = (TOLD.argmax(2) == LABELS).double().mean(1)
+    weights = weigh(TOLD, LABELS)
+    assert float(weights.sum()) == pytest.approx(1)
+    best = float(right.max())
+    error = math.sqrt(best * (1 - best) / NODES)
+    ratio = math.exp(float(right[1] - right[2]) / error)
+    assert float(weights[1] / weights[2]) == pytest.approx(ratio)
+    assert float(weights[0]) < 1e-4
+
+
+def test_a_nested_estimate_does_not_see_the_label_it_is_asked_about():
+    usual = nested(TOLD, LABELS, DEALT, FOLDS)
+    for fold in range(FOLDS):
+        own = fold == DEALT
+        changed = torch.where(own, (LABELS + 1) % CLASSES, LABELS)
+        assert torch.equal(nested(TOLD, changed, DEALT, FOLDS)[own], usual[own])
+        # Nor does the temperature at which its label is judged.
+        scales = [temperature(TOLD, y, ~own.unsqueeze(0)) for y in (LABELS, changed)]
+        assert torch.equal(*scales)
+
+
+def test_nested_weights_by_hand():
+    without = weights_without(TOLD, LABELS, DEALT, FOLDS)
+    found = nested(TOLD, LABELS, DEALT, FOLDS)
+    for fold in range(FOLDS):
+        own = fold == DEALT
+        torch.testing.assert_close(without[fold], weigh(TOLD[:, ~own], LABELS[~own]))
+        torch.testing.assert_close(found[own], mixed(TOLD[:, own], without[fold]))
+
+
+def test_temperatures():
+    generator = torch.Generator().manual_seed(9)
+    logits = torch.randn(4000, CLASSES, generator=generator, dtype=torch.float64)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
+    for factor in (0.4, 1.0, 3.0):
+        found = temperature(logits * factor, labels)
+        assert float(found) == pytest.approx(factor, rel=0.12)
+
+        def likely(scale, factor=factor):
+            told = (logits * factor / scale).log_softmax(1)
+            return float(told.gather(1, labels.unsqueeze(1)).mean())
+
+        assert likely(found) > max(likely(found * 1.02), likely(found / 1.02))
+    # Scaling is undone before likelihoods are compared.
+    folds = torch.arange(4000) % 5
+    mine, other = likelihoods(torch.stack([logits * 3, logits]), labels, folds, 5)
+    torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+    sure = torch.tensor([[5.0, 0.0], [0.0, 5.0]])
+    assert float(temperature(sure, torch.tensor([0, 1]))) == pytest.approx(math.exp(-3), rel=1e-4)
+    assert float(temperature(sure, torch.tensor([1, 0]))) == pytest.approx(math.exp(3), rel=1e-4)
+
+
+def test_frozen_stays_unless_it_is_clearly_beaten():
+    good, bad = torch.stack([TOLD[0], TOLD[1]]), torch.stack([TOLD[1], TOLD[0]])
+    same = torch.stack([TOLD[1], TOLD[1]])
+    found = decide(torch.stack([good, bad, same]), LABELS, DEALT.expand(3, -1), FOLDS)
+    assert found.weights.tolist() == [[0, 1], [1, 0], [1, 0]]
+    right = float((TOLD[1].argmax(1) == LABELS).double().mean())
+    assert float(found.nested_accuracy[0]) == pytest.approx(right)
+    # Whoever speaks is brought to its own temperature.
+    expected = float(temperature(TOLD[1], LABELS))
+    assert found.temperature.tolist() == pytest.approx([expected] * 3)
+
+
+def test_nodes_outside_the_folds_do_not_count():
+    some = torch.where(torch.arange(NODES) < 300, DEALT, -1).unsqueeze(0)
+    told = torch.stack([TOLD[0], TOLD[1]]).unsqueeze(0)
+    changed = told.clone()
+    changed[:, :, 300:] = changed[:, :, 300:].flip(3)
+    for mine, other in zip(*(decide(v, LABELS, some, FOLDS) for v in (told, changed)), strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_comparisons_are_paired():
+    difference = torch.tensor([0.5, -0.5, 3.0], dtype=torch.float64)
+    gain, error = paired(difference)
+    assert gain == pytest.approx(1.0)
+    assert error == pytest.approx(float((difference.var(correction=0) / 3).sqrt()))
+
+
+@pytest.mark.parametrize(
+    ("sure", "labels", "expected"),
+    [
+        ([[0.9, 0.1]] * 3 + [[0.4, 0.6]], [0, 0, 1, 1], (3 * abs(0.9 - 2 / 3) + 0.4) / 4),
+        # 0.54 and 0.59 share one of fifteen bins, 0.54 and 0.61 do not.
+        ([[0.54, 0.46], [0.59, 0.41]], [0, 1], abs((0.54 - 1) + 0.59) / 2),
+        ([[0.54, 0.46], [0.61, 0.39]], [0, 1], (abs(0.54 - 1) + 0.61) / 2),
+        ([[1.0, 0.0]], [0], 0.0),
+    ],
+)
+def test_the_calibration_error_by_hand(sure, labels, expected):
+    assert BINS == 15
+    told = torch.tensor(sure, dtype=torch.float64).log()
+    assert calibration_error(told, torch.tensor(labels)) == pytest.approx(expected)
+
+
+# Findings -----------------------------------------------------------------------------------------
+
+
+def test_gains_by_hand():
+    differences = torch.tensor([[1.0, -1.0, 0.5, 9.0], [0.25, 9.0, 0.75, 9.0]], dtype=torch.float64)
+    judged = torch.tensor([[True, True, True, False], [True, False, True, False]])
+    mean, error, deviation = mean_gain(differences, judged)
+    gains = [torch.tensor([1.0, -1.0, 0.5]), torch.tensor([0.25, 0.75])]
+    assert mean == pytest.approx(sum(float(g.mean()) for g in gains) / 2)
+    errors = [float((g.var(correction=0) / len(g)).sqrt()) for g in gains]
+    assert error == pytest.approx(sum(errors) / 2)
+    assert deviation == pytest.approx(float(torch.stack([g.mean() for g in gains]).std()))
+    judged[0] = False
+    assert mean_gain(differences, judged) == (0.5, pytest.approx(0.25 / 2**0.5), 0.0)
+
+
+def test_findings_by_hand():
+    names = ["frozen", "messages", "labels", "smoothed"]
+    told = torch.stack([TOLD, TOLD.flip(0)])
+    labels = LABELS.expand(2, -1).clone()
+    labels[1, 100:] = -1
+    folds = torch.where(labels >= 0, DEALT, -1)
+    found = find(names, told, labels, folds, classes=CLASSES, stays=False)
+    every = []
+    for s in range(2):
+        seen = labels[s] >= 0
+        rungs = told[s][1:3][:, seen]
+        together = nested(rungs, LABELS[seen], DEALT[seen], FOLDS)
+        every.append(torch.cat([told[s][:, seen], together.unsqueeze(0)]))
+    order = [*names, "together"]
+    for row in found.rows:
+        gains, over = [], []
+        for s, values in enumerate(every):
+            own = labels[s][labels[s] >= 0]
+            kept = own >= 0 if row.label is None else own == row.label
+            right = (values.argmax(2) == own)[:, kept].double().mean(1)
+            mine, other = (right[order.index(name)] for name in (row.rung, row.above))
+            gains.append(float(mine - other))
+            over.append(float(mine - right[0]))
+        assert row.gain == pytest.approx(50 * sum(gains))
+        assert row.over_frozen == pytest.approx(50 * sum(over))
+    assert [row.above for row in found.overall()] == ["frozen", "messages", "together"]
+    alone = find(["frozen", "labels"], told[:, :2], labels, folds, classes=2, stays=True)
+    assert alone.of("labels").above == "frozen" and alone.advice() == (NOTHING,)
+
+
+def finding(gain, nats, rung="messages", label=None):
+    return Finding(rung, "frozen", label, gain, 1.0, 0.0, nats, 0.5, gain, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("gain", "nats", "clear"),
+    [
+        (2.5, 1.25, True), (2.0, 1.25, False), (2.5, 1.0, False), (-2.5, -1.25, True),
+        (-2.0, -1.25, False), (-2.5, -1.0, False), (2.5, -1.25, False), (0.0, 0.0, False),
+    ],
+)  # fmt: skip
+def test_a_finding_needs_two_standard_errors_of_both_measures(gain, nats, clear):
+    row = finding(gain, nats)
+    assert row.clear is clear
+    assert ("stands out" in str(row)) is not clear
+    rows = Findings((row, replace(row, label=1)))
+    assert (rows.to_frame()["advice"] != "").tolist() == [clear and gain > 0] * 2
+    assert (rows.advice() == (UNCLEAR,)) is not (clear and gain > 0)
+    assert replace(rows, stays=True).advice() == (NOTHING,)
+
+
+def test_advice_names_the_largest_gain_first():
+    rows = Findings((finding(3.0, 2.0), finding(4.0, 2.0, "labels"), finding(9.0, 2.0, label=0)))
+    first, second = rows.advice()
+    assert "4.0 points more; feed known labels" in first and "3.0 points more" in second
+    assert "are worth 3.0 ± 1.0 points more than Frozen" in str(rows.rows[0])
+    assert "3.0 ± 1.0 points less than Frozen on class 1" in str(finding(-3.0, -2.0, label=1))
+
+
+# Tables of a file ---------------------------------------------------------------------------------
+
+
+def tables():
+    """A sound set of a ladder's constants: two members, six nodes, three classes."""
+    labels = torch.tensor([[0, 1, 2, -1, -1, 0], [2, -1, 1, 0, -1, -1]])
+    folds = torch.where(labels >= 0, torch.tensor([0, 1, 0, 1, 0, 1]), -1)
+    return {
+        "weights": torch.tensor([[0.0, 0.75, 0.25], [1.0, 0.0, 0.0]], dtype=torch.float64),
+        "signature": torch.zeros(2, 6),
+        "log_probs": torch.zeros(2, 2, 6, 3),
+        "out_of_fold": torch.zeros(2, 3, 6, 3),
+        "folds": folds,
+        "labels": labels,
+        "count": torch.tensor([4, 3]),
+        "refitted": torch.tensor([1, 0]),
+        "temperature": torch.ones(2, dtype=torch.float64),
+        "nested_accuracy": torch.tensor([0.0, 1.0], dtype=torch.float64),
+    }
+
+
+def held(**changes):
+    constants = {k: v for k, v in {**tables(), **changes}.items() if v is not None}
+    return SimpleNamespace(
+        constants=constants, candidates=("frozen", "messages", "labels"), num_classes=3,
+        num_members=2, temperature=constants.get("temperature"),
+        weights=constants.get("weights"), nested=constants.get("nested_accuracy"),
+        ladder=SimpleNamespace(folds=2),
+    )  # fmt: skip
+
+
+def at(name, place, value):
+    changed = tables()[name].clone()
+    changed[place] = value
+    return {name: changed}
+
+
+@pytest.mark.parametrize("name", list(tables()))
+def test_every_table_is_needed_in_its_shape_and_type(name):
+    check_ladder(held())
+    value = tables()[name]
+    other = value.float() if value.dtype != torch.float32 else value.double()
+    for wrong in (None, other, value[:1], value.unsqueeze(-1)):
+        with pytest.raises(InputError):
+            check_ladder(held(**{name: wrong}))
+    with pytest.raises(InputError, match="a ladder has no constant 'more'"):
+        check_ladder(held(more=value))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (at("weights", (1, 0), 1.0 + 2e-9), "sum to 1"),
+        (at("weights", 1, torch.tensor([1.5, -0.5, 0.0])), "sum to 1"),
+        ({"weights": tables()["weights"][:, :2]}, "weights stand for 2 candidates, not 3"),
+        (at("temperature", 1, 0.0), "a temperature must be positive"),
+        (at("folds", (1, 0), 2), "folds of a ladder must lie in -1..1"),
+        (at("folds", (1, 0), -2), "folds of a ladder must lie in -1..1"),
+        (at("labels", (1, 0), 3), "labels of a ladder must lie in -1..2"),
+        (at("count", 1, -1), "count of a ladder must lie in 0.."),
+        (at("refitted", 1, 2), "refitted of a ladder must lie in 0..1"),
+        (at("nested_accuracy", 1, 1.01), "must be shares"),
+        (at("nested_accuracy", 1, -0.01), "must be shares"),
+        (at("labels", (1, 1), 0), "folds and labels are of other nodes"),
+        ({"labels": torch.full((2, 6), -1), "folds": torch.full((2, 6), -1)}, "of other nodes"),
+    ],
+)
+def test_what_no_ladder_could_hold_is_refused(change, words):
+    with pytest.raises(InputError, match=words):
+        check_ladder(held(**change))
