@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -194,3 +195,17 @@ STYLES: dict[str, Style] = {
     "half precision": Style(lambda data: c.Half().half(), "convert it with model.float()"),
     "bfloat16": Style(lambda data: c.Half().bfloat16(), "convert it with model.float()"),
 }
+
+
+HALF = {"half precision": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def built(name: str):
+    torch.manual_seed(3)
+    data = graph(HALF.get(name, torch.float64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # old spellings of weight_norm, and TorchScript
+        model = STYLES[name].build(data)
+    if name not in HALF and name != "TorchScript":
+        model = model.to(torch.float64)
+    return model.eval(), data
