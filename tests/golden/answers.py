@@ -22,18 +22,18 @@ import gnn_repair as gr
 from gnn_repair.cli import main as command_line
 from gnn_repair.repair import REPAIRS
 from gnn_repair.selftest.lp_catalogue import FAMILIES, draw
-from gnn_repair.study import PAPER, override
+from gnn_repair.study import PAPER, TABLES, override
 
 sys.path.append(str(galleries.TESTS / "study"))
 
-import contract_exposures  # noqa: E402
-import label_cases  # noqa: E402
-import planted_graphs  # noqa: E402
-import repaired_models  # noqa: E402
-import tail_cases  # noqa: E402
-import tail_graph  # noqa: E402
-import tiny  # noqa: E402
-import toy_exposures  # noqa: E402
+import contract_exposures
+import label_cases
+import planted_graphs
+import repaired_models
+import tail_cases
+import tail_graph
+import tiny
+import toy_exposures
 
 Entries = dict[str, Callable[[], Any]]
 SEED, LPS = 20, 36
@@ -249,14 +249,9 @@ def study() -> Entries:
 
 
 def _tables(path: Path, form: str) -> Any:
-    from gnn_repair.study import TABLES
-
-    record: dict[str, Any] = {}
-    for name in TABLES:
-        text = printed("study", "tables", name, "--store", str(path), "--format", form)
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        record[name] = text.split("\n") if form == "markdown" and len(text) < 6000 else digest
-    return record
+    text = printed("study", "tables", *TABLES, "--store", str(path), "--format", form)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return {"sha256": digest, "text": text.split("\n") if form == "markdown" else [text[:200]]}
 
 
 def printed(*arguments: str) -> str:

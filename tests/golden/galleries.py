@@ -152,7 +152,7 @@ def _output(build: Callable[[], nn.Module], y: Any, **settings: Any) -> Exposed:
 
 
 def views() -> Gallery:
-    """Members, some recipients and several graphs of an exposure, as the value itself gives them."""
+    """Members, some recipients and several graphs, as the value itself gives them."""
     toy = toy_exposures.toy_exposure
     graphs = pool_models.GRAPHS
     pooled = partial(pool_models.Pooled, pool_models.global_mean_pool)
@@ -194,7 +194,9 @@ def galleries() -> dict[str, Gallery]:
         "convolutions": (5, {name: partial(a_convolution, name) for name in convolutions.CASES}),
         "tails": (3, {name: partial(of_the_gallery, build) for name, build in tails.items()}),
         "conventions": (2, {n: partial(by_convention, n) for n in gallery_models.CONVENTIONS}),
-        "census": (3, {n: partial(lambda n: gr.expose(*census.built(n)), n) for n in census.STYLES}),
+        "census": (3, {
+            n: partial(lambda n: gr.expose(*census.built(n)), n) for n in census.STYLES
+        }),
         "spellings": (2, {
             **{n: partial(spelled, *case[:2]) for n, case in spelled_models.CASES.items()},
             "attention with a mask": partial(
@@ -224,8 +226,8 @@ def galleries() -> dict[str, Gallery]:
         "outputs": (1, outputs()),
         "refusals": (1, {name: partial(refused, name) for name in refused_models.REFUSED}),
         "tail-models": (3, {
-            name: partial(lambda n: gr.expose(tail_graph.model_of(n), tail_graph.small_graph()), name)
-            for name in tail_graph.MODELS
+            n: partial(lambda n: gr.expose(tail_graph.model_of(n), tail_graph.small_graph()), n)
+            for n in tail_graph.MODELS
         }),
         "views": (1, views()),
     }  # fmt: skip

@@ -1,12 +1,13 @@
 """What is recorded of an exposure and of an answer, how it is written, and how two are compared.
 
-A record is a tree of dicts, lists, numbers and texts. Nothing in it depends on the order of groups,
-terms or table rows. Sentences stand in ``words``, which have files of their own: a change of wording
-touches no number.
+A record is a tree of dicts, lists, numbers and texts. Nothing in it depends on the order of
+groups, terms or table rows. Sentences stand in ``words``, which have files of their own: a change
+of wording touches no number.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -108,8 +109,9 @@ def groups_of(exposure: Any) -> list[dict[str, Any]]:
             out = torch.zeros(len(values), exposure.num_recipients, dtype=torch.float64)
             return numbers(out.index_add(1, recipient[own], values[:, own]))
 
+        senders = "; ".join(" ".join(map(str, sorted(some))) for some in lists)
         entry = {
-            "senders": "; ".join(" ".join(map(str, sorted(some))) for some in lists),
+            "senders": f"{int(own.sum())} terms, {_short(senders)}",
             "mass": total(alpha),
             "by sender": total(alpha * weight),
         }
@@ -117,6 +119,10 @@ def groups_of(exposure: Any) -> list[dict[str, Any]]:
             entry["said"] = total(alpha * weight * said)
         found.append(entry)
     return sorted(found, key=lambda entry: json.dumps(_coarse(entry)))
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _coarse(value: Any) -> Any:
