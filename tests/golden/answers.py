@@ -41,6 +41,8 @@ EXPANDED = 24
 """Nodes whose logits are recorded in full where there are many."""
 RESULTS = galleries.TESTS.parent / "results"
 FORMATS = ("markdown", "csv", "json", "latex")
+SMALL = 20_000
+"""Characters of a text that is recorded whole, beside its digest."""
 FIRST = {"effort": "fast"}
 Budget = type(gr.SetTranslation().budget)
 
@@ -251,7 +253,8 @@ def study() -> Entries:
 def _tables(path: Path, form: str) -> Any:
     text = printed("study", "tables", *TABLES, "--store", str(path), "--format", form)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return {"sha256": digest, "text": text.split("\n") if form == "markdown" else [text[:200]]}
+    whole = form == "markdown" and len(text) < SMALL
+    return {"sha256": digest, "text": text.split("\n") if whole else [text[:200]]}
 
 
 def printed(*arguments: str) -> str:

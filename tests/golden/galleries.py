@@ -130,7 +130,6 @@ def outputs() -> Gallery:
     truths = {
         "labels": several(3), "unknown labels": several(3).masked_fill(several(3) == 1, torch.nan),
         "values": torch.linspace(-1, 1, 120).view(40, 3), "classes": torch.arange(40) % 3,
-        "no y": None,
     }  # fmt: skip
     for kind, y in truths.items():
         made[kind] = partial(_output, partial(output_models.Network, 3), y)
