@@ -138,7 +138,8 @@ STYLES: dict[str, Style] = {
     "InstanceNorm of PyG, tracked": Style(
         plain(c.Normed, pyg.InstanceNorm(WIDTH, track_running_stats=True)), TAILED
     ),
-    "DiffGroupNorm": Style(plain(c.Normed, pyg.DiffGroupNorm(WIDTH, 2)), TAILED),
+    # Built where it is used: its weights are drawn.
+    "DiffGroupNorm": Style(lambda data: c.Normed(pyg.DiffGroupNorm(WIDTH, 2)), TAILED),
     "MessageNorm": Style(plain(c.Normed, pyg.MessageNorm(True), "message"), TAILED),
     "GraphSizeNorm": Style(plain(c.Normed, pyg.GraphSizeNorm()), TAILED),
     "MeanSubtractionNorm": Style(
