@@ -21,8 +21,8 @@ from record import FEWER, numbers, of_frame, of_range, of_solution
 import gnn_repair as gr
 from gnn_repair.cli import main as command_line
 from gnn_repair.repair import REPAIRS
-from tests.campaigns.lp_families import FAMILIES, draw
 from gnn_repair.study import PAPER, TABLES, override
+from tests.campaigns.lp_families import FAMILIES, draw
 
 sys.path.append(str(galleries.TESTS / "study"))
 
