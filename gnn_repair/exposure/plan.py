@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.assembly import assemble
-from gnn_repair.exposure.checks import subtracted
 from gnn_repair.exposure.diagnosis import why_rows
 from gnn_repair.exposure.embedding import last_linear
 from gnn_repair.exposure.final_aggregation import FinalAggregation
+from gnn_repair.exposure.fingerprint import dense_parts
 from gnn_repair.exposure.from_model import expose_probing, words_of
 from gnn_repair.exposure.known_aggregation import UnplannedError, find_known
 from gnn_repair.exposure.model_call import Forward
@@ -164,8 +164,7 @@ class ExposurePlan:
             finding.nodewise = subject.finished(finding.nodewise)
             found: Exposure | TailedExposure
             if finding.mixtures:
-                with subtracted():
-                    found = assemble(finding.mixtures, finding.tails, trace.output, words)[0]
+                found = assemble(finding.mixtures, finding.tails, trace.output, words)[0]
             elif not finding.nodewise or not tailed:
                 raise UnplannedError
             else:
@@ -175,5 +174,5 @@ class ExposurePlan:
 
 
 def _same(left: Tensor, right: Tensor) -> bool:
-    alike = left.device == right.device and left.dtype == right.dtype
-    return alike and torch.equal(left, right)
+    kinds = [(one.device, one.dtype, one.layout, one.shape) for one in (left, right)]
+    return kinds[0] == kinds[1] and all(map(torch.equal, dense_parts(left), dense_parts(right)))
