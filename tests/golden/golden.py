@@ -67,14 +67,14 @@ def read(path: Path) -> Any:
 
 
 def compare(part: str, tree: dict[str, Any], some: bool = False) -> list[str]:
-    """What differs from the record; with ``some`` only the names in ``tree`` are looked at."""
-    out = []
-    for kind, held in zip(("", ".words"), without_words(tree), strict=True):
-        expected = read(RECORDS / f"{part}{kind}.json")
-        if some:
-            expected = {name: expected[name] for name in tree if name in expected}
-        out += differences(expected, held, part + kind)
-    return out
+    """What differs from the record; with ``some`` only the names in ``tree``, and no words."""
+    plain, words = without_words(tree)
+    expected = read(RECORDS / f"{part}.json")
+    if some:
+        expected = {name: expected[name] for name in tree if name in expected}
+        return [*differences(expected, plain, part)]
+    said = read(RECORDS / f"{part}.words.json")
+    return [*differences(expected, plain, part), *differences(said, words, f"{part}.words")]
 
 
 def update(part: str, tree: dict[str, Any], words_only: bool) -> None:
