@@ -11,7 +11,7 @@ CPU ?= $(if $(shell command -v nvidia-smi),,1)
 CPU_BUILD := install --quiet --no-deps --retries 0 --timeout 5 --index-url https://download.pytorch.org/whl/cpu
 USUAL := echo "No PyTorch build for CPUs can be had here; pip takes its usual one."
 
-.PHONY: demo test lint types tests docs notebooks wheel test-minimum test-latest audit mutation campaign bench beyond clean
+.PHONY: demo test lint types tests docs notebooks wheel golden test-minimum test-latest audit mutation campaign bench beyond clean
 .NOTPARALLEL:
 
 demo: .venv/.installed
@@ -61,6 +61,11 @@ wheel: .venv/.installed-dev
 	rm -rf dist
 	$(BIN)/python -m build --quiet
 	$(BIN)/twine check --strict dist/*
+
+# What the package gives, compared with the committed record: all of it, or ARGS="tails lps".
+# ARGS="--update tails" rewrites a part; say why in tests/golden/CHANGES.md.
+golden: .venv/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/golden.py $(ARGS)
 
 mutation: .venv/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutation $(ARGS)

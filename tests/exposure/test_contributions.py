@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
-from test_spellings import NODES, graph, reweighted
+from spelled_models import LINEAR, NODES, graph, pna, reweighted
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.utils import scatter, softmax
@@ -18,37 +17,6 @@ from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.tails.tailed import TailedExposure
 
 WIDTH, CLASSES = 6, 4
-
-
-class OwnMean(pyg.MessagePassing):
-    """A mean that the convolution takes itself, as course notebooks write it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.own, self.sent = nn.Linear(5, CLASSES), nn.Linear(5, CLASSES)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.own(x) + self.sent(self.propagate(edge_index, x=(x, x)))
-
-    def message(self, x_j: Tensor) -> Tensor:
-        return x_j
-
-    def aggregate(self, inputs: Tensor, index: Tensor, dim_size: int | None = None) -> Tensor:
-        return scatter(inputs, index, dim=self.node_dim, dim_size=dim_size, reduce="mean")
-
-
-def pna(aggregators: Sequence[str]) -> pyg.PNAConv:
-    degrees = torch.bincount(torch.bincount(graph().edge_index[1], minlength=NODES))
-    scalers = ["identity", "amplification", "attenuation"]
-    return pyg.PNAConv(5, CLASSES, list(aggregators), scalers, deg=degrees)
-
-
-LINEAR: dict[str, Callable[[], nn.Module]] = {
-    "PNA, mean and sum": lambda: pna(["mean", "sum"]),
-    "SAGE, mean and sum": lambda: pyg.SAGEConv(5, CLASSES, aggr=["mean", "sum"]),
-    "an aggregate of its own": OwnMean,
-    "EGConv": lambda: pyg.EGConv(5, CLASSES, num_heads=2, num_bases=2),
-}
 
 
 def run_with(model: Any, data: Any, ratio: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,34 +11,16 @@ import pytest
 import torch
 from convolutions import CASES, NODES, graph
 from convolutions import Net as CaseNet
+from refused_models import REFUSED, Net
 from scipy import sparse
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.nn import models
 
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure import expose
 from gnn_repair.exposure.probes import Tail, find_tail
 from gnn_repair.exposure.rules import RULES, nodes, sizes
-
-
-class Net(nn.Module):
-    """``after`` follows the last convolution, ``end`` the linear head."""
-
-    def __init__(
-        self, conv: Any = None, after: Any = None, end: Any = None, width: int = 8
-    ) -> None:
-        super().__init__()
-        self.conv1 = pyg.GCNConv(5, 6)
-        self.conv2 = conv or pyg.GCNConv(6, 8)
-        self.after = after or nn.Identity()
-        self.lin = nn.Linear(width, 4)
-        self.end = end or nn.Identity()
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        x = self.conv1(x, edge_index).relu()
-        return self.end(self.lin(self.after(self.conv2(x, edge_index))))
 
 
 @pytest.fixture
@@ -47,48 +29,6 @@ def data() -> Data:
     whole = graph(torch.float32)
     order = torch.argsort(whole.edge_index[1], stable=True)
     return Data(x=whole.x, edge_index=whole.edge_index[:, order])
-
-
-class Pooled(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = pyg.GCNConv(5, 4)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return pyg.global_max_pool(self.conv(x, edge_index), None)
-
-
-Build = Callable[[], nn.Module]
-
-REFUSED: dict[str, tuple[Build, str]] = {
-    "pair norm": (
-        lambda: Net(after=pyg.PairNorm()),
-        r"the PairNorm `after` after.*mixes the values of different nodes",
-    ),
-    "mean over nodes": (
-        lambda: Net(end=MeanFree()),
-        r"the MeanFree `end` after.*mixes the values of different nodes",
-    ),
-    "max aggregator": (
-        lambda: Net(pyg.SAGEConv(6, 8, aggr="max")),
-        r"`conv2` \(SAGEConv\) aggregates by max, which is not a weighted sum",
-    ),
-    "LSTM aggregator": (
-        lambda: Net(pyg.SAGEConv(6, 8, aggr="lstm")),
-        r"`conv2` \(SAGEConv\) aggregates by .*, which is not a weighted sum",
-    ),
-    "models.EdgeCNN": (
-        lambda: models.EdgeCNN(5, 8, 2, 4),
-        r"`convs.1` \(EdgeConv\) aggregates by max",
-    ),
-    "max pooling": (Pooled, "Pooled pools the nodes of a graph by max, which is no weighted sum"),
-    "no messages": (lambda: models.MLP([5, 8, 4]), "no aggregation happens in MLP's forward"),
-    "random in evaluation": (
-        lambda: Functional(nn.functional.dropout),
-        "change from run to run in evaluation",
-    ),
-    "not connected": (lambda: Net(after=Zero()), r"do not depend on what `conv2` \(GCNConv\)"),
-}
 
 
 class Blocks(nn.Module):
@@ -205,27 +145,6 @@ class Times(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.factor
-
-
-class Functional(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = pyg.GCNConv(5, 6), pyg.GCNConv(6, 8)
-        self.lin, self.function = nn.Linear(8, 4), function
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        x = self.conv1(x, edge_index).relu()
-        return self.lin(self.function(self.conv2(x, edge_index)))
-
-
-class MeanFree(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x - x.mean(0)
-
-
-class Zero(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x * 0
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -10,125 +10,19 @@ from typing import Any
 
 import pytest
 import torch
+from spelled_models import (
+    CASES,
+    CLASSES,
+    FEATURES,
+    HEADS,
+    NODES,
+    Dense,
+    graph,
+    reweighted,
+)
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
-from torch_geometric.data import Data
-from torch_geometric.utils import scatter, softmax
 
 from gnn_repair.exposure import Exposure, expose
-
-NODES, FEATURES, HEADS, WIDTH, CLASSES = 14, 5, 2, 3, 4
-
-
-def graph() -> Data:
-    """Directed, one node isolated, one self-loop, no parallel edges."""
-    generator = torch.Generator().manual_seed(8)
-    chance = torch.rand(NODES - 1, NODES - 1, generator=generator)
-    index = (chance < 0.25).nonzero().t().contiguous()
-    x = torch.randn(NODES, FEATURES, generator=generator, dtype=torch.float64)
-    adj = torch.zeros(NODES, NODES, dtype=torch.float64)
-    adj[index[1], index[0]] = 1.0
-    return Data(x=x, edge_index=index, adj=adj + torch.eye(NODES, dtype=torch.float64))
-
-
-class Spelled(nn.Module):
-    """One layer of each kind; ``ratio`` [H, N, N] multiplies what j sends to i."""
-
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        self.how = how
-        self.enter = nn.Linear(FEATURES, HEADS * WIDTH)
-        self.score = nn.Parameter(torch.randn(HEADS, 2 * WIDTH))
-        self.leave = nn.Linear(HEADS * WIDTH, CLASSES)
-        self.ratio = torch.ones(HEADS, NODES, NODES, dtype=torch.float64)
-
-
-class Dense(Spelled):
-    """Attention of several heads by a dense mask."""
-
-    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
-        h = self.enter(x).view(NODES, HEADS, WIDTH)
-        query = (h * self.score[:, :WIDTH]).transpose(0, 1)
-        key = (h * self.score[:, WIDTH:]).transpose(0, 1)
-        value = h.transpose(0, 1)
-        if self.how == "scaled_dot_product_attention":
-            mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=adj > 0)
-            return self.leave(mixed.transpose(0, 1).reshape(NODES, -1))
-        scores = (query @ key.transpose(1, 2)) / WIDTH**0.5
-        alpha = scores.masked_fill(adj == 0, -1e9).softmax(-1) * self.ratio
-        if self.how == "bmm":
-            mixed = torch.bmm(alpha, value).transpose(0, 1)
-        elif self.how == "matmul":
-            mixed = (alpha[None] @ value[None])[0].transpose(0, 1)
-        elif self.how == "einsum":
-            mixed = torch.einsum("hij,jhd->ihd", alpha, h)
-        elif self.how == "einsum, table first":
-            mixed = torch.einsum("jhd, hij -> ihd", h, alpha)
-        else:  # one matrix on several tables
-            mixed = torch.matmul(alpha[:1], value).transpose(0, 1)
-        return self.leave(mixed.reshape(NODES, -1))
-
-
-class Sparse(Spelled):
-    """Attention, means and sums of several heads by gathering and adding."""
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        h, (source, target) = self.enter(x).view(NODES, HEADS, WIDTH), edge_index
-        if "keywords" in self.how:
-            h = h.flatten(1)
-            sent = torch.index_select(input=h, dim=0, index=source)
-            sent = sent * self.ratio[0, target, source].unsqueeze(1)
-            out = self._keywords(torch.zeros_like(h), target, sent)
-            return self.leave(out)
-        pair = torch.cat([h[source], h[target]], dim=-1)
-        alpha = softmax(F.leaky_relu((pair * self.score).sum(-1)), target, num_nodes=NODES)
-        weight = (alpha * self.ratio[:, target, source].t()).unsqueeze(-1)
-        if self.how == "whole messages":
-            sent = (h[source] + 0.3 * h[target]).tanh().flatten(1)
-            sent = sent * self.ratio[0, target, source].unsqueeze(1)
-            return self.leave(torch.zeros(NODES, 6).double().index_add(0, target, sent))
-        if self.how == "index_add_ by head":
-            out = torch.zeros_like(h).index_add_(0, target, weight * h[source])
-        else:
-            out = scatter(weight * h[source, :, :], target, 0, NODES, reduce="sum")
-        return self.leave(out.flatten(1))
-
-    def _keywords(self, base: Tensor, target: Tensor, sent: Tensor) -> Tensor:
-        index = target.unsqueeze(-1).repeat(1, sent.shape[1])
-        if self.how == "scatter_add_ by keywords":
-            base.scatter_add_(dim=0, index=index, src=sent)
-            return base
-        if self.how == "index_add by keywords":
-            return base.index_add(dim=0, index=target, source=sent)
-        if self.how == "index_put_ by keywords":
-            return base.index_put_((target,), sent, accumulate=True)
-        return base.scatter_reduce(0, index, src=sent, reduce="mean", include_self=False)
-
-
-CASES: dict[str, tuple[type[Spelled], str, int]] = {
-    **{how: (Dense, how, HEADS) for how in ("bmm", "matmul", "einsum", "einsum, table first")},
-    "one matrix, several tables": (Dense, "one", 1),
-    **{how: (Sparse, how, HEADS) for how in ("index_add_ by head", "scatter by head")},
-    **{
-        f"{how} by keywords": (Sparse, f"{how} by keywords", 1)
-        for how in ("scatter_add_", "index_add", "index_put_", "scatter_reduce")
-    },
-    "whole messages": (Sparse, "whole messages", 1),
-}
-
-
-def reweighted(exposure: Exposure) -> tuple[Tensor, Tensor]:
-    """Random admissible λ [T], and λ / α by group, recipient and source."""
-    draw = torch.rand(1, exposure.num_terms, generator=torch.Generator().manual_seed(1)).double()
-    lengths = exposure.segments.diff()
-    scale = (exposure.mass / exposure.masses(draw).clamp(min=1e-300)).view(-1)
-    lam = draw[0] * torch.repeat_interleave(scale, lengths)
-    place = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-    groups = len(exposure.groups)
-    ratio = torch.ones(HEADS, NODES, NODES, dtype=torch.float64)
-    source = exposure.sources[exposure.rows.long()].long()
-    ratio[place % groups, place // groups, source] = lam / exposure.coefficients[0].double()
-    return lam, ratio
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -8,9 +8,8 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-from test_binding import net
 from torch import Tensor
-from toy_exposures import toy_exposure, toy_graph
+from toy_exposures import net, toy_exposure, toy_graph
 
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.exposure import Exposure, Group, expose

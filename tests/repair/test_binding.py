@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GCNConv
-from toy_exposures import CLASSES, FEATURES, toy_exposure, toy_frozen, toy_graph
+from toy_exposures import CLASSES, Net, net, toy_exposure, toy_frozen, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
@@ -18,23 +17,6 @@ from gnn_repair.repair import NodeTranslation, load_repair
 DATA = toy_graph()
 BUDGET = replace(NodeTranslation().budget, epochs=2, epoch_zero=False)
 METHOD = NodeTranslation(hidden=4, budget=BUDGET)
-
-
-class Net(nn.Module):
-    """A user's model with a buffer."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        torch.manual_seed(seed)
-        self.first, self.last = GCNConv(FEATURES, 8), GCNConv(8, CLASSES)
-        self.register_buffer("offset", torch.zeros(8))
-
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        return self.last(self.first(x, edge_index).relu() + self.offset, edge_index)
-
-
-def net(seed: int = 0) -> Net:
-    return Net(seed).double().eval()
 
 
 def exposed(model: nn.Module, data: Data = DATA) -> Exposure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_repaired_model import KINDS, TwoLayers, fitted_on, graph
+from repaired_models import KINDS, TwoLayers, fitted_on, graph
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv, SAGEConv, SGConv

@@ -6,7 +6,9 @@ from dataclasses import replace
 from functools import cache
 
 import torch
+from torch import nn
 from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
 from torch_geometric.utils import add_self_loops, coalesce, to_undirected
 
 from gnn_repair.backbones import BACKBONES, Frozen, Shape, train_backbone
@@ -46,3 +48,20 @@ def toy_frozen(backbone: str, dtype: torch.dtype = torch.float64) -> Frozen:
 @cache
 def toy_exposure(backbone: str, dtype: torch.dtype = torch.float64) -> Exposure:
     return expose(toy_frozen(backbone, dtype))
+
+
+class Net(nn.Module):
+    """A user's model with a buffer."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first, self.last = GCNConv(FEATURES, 8), GCNConv(8, CLASSES)
+        self.register_buffer("offset", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x, edge_index).relu() + self.offset, edge_index)
+
+
+def net(seed: int = 0) -> Net:
+    return Net(seed).double().eval()

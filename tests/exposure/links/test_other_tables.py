@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_link_forms import NODES, Embedding, graph, product
+from link_form_models import NODES, Embedding, graph, product
 from torch import nn
 
 import gnn_repair as gr

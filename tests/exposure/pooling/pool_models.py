@@ -351,3 +351,98 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         "mixes the values of different graphs",
     ),
 }
+
+
+class ByHand(nn.Module):
+    """The larger half of every graph's nodes, found by hand."""
+
+    def forward(self, x: Tensor, edge_index: Tensor, _: None, batch: Tensor) -> tuple[Any, ...]:
+        kept = x[:, 0] >= global_mean_pool(x, batch)[batch, 0]
+        return x[kept], edge_index[:, :0], None, batch[kept], kept.nonzero().view(-1)
+
+
+class Kept(Body):
+    """Layers that keep some nodes, each followed by a readout; weights can be put in by hand."""
+
+    def __init__(self, layers: list[nn.Module], head: nn.Module, pool: Callable[..., Tensor]):
+        super().__init__()
+        self.layers, self.head, self.pool = nn.ModuleList(layers), head, pool
+        self.weights: list[Tensor] = []
+        self.perms: list[Tensor] = []
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        x, total, self.perms = self.nodes(x, edge_index), 0.0, []
+        for number, layer in enumerate(self.layers):
+            x, edge_index, _, batch, perm, *_ = layer(x, edge_index, None, batch)
+            self.perms.append(perm)
+            rows = x * self.weights[number].unsqueeze(1) if self.weights else x
+            both = [self.pool(rows, batch), global_max_pool(x, batch)]
+            total = total + torch.cat(both, dim=1)
+        return self.head(total)
+
+
+LAYERS: dict[str, Callable[[], list[nn.Module]]] = {
+    "top k": lambda: [pyg.TopKPooling(WIDTH, 0.5)],
+    "top k twice": lambda: [pyg.TopKPooling(WIDTH, 0.8), pyg.TopKPooling(WIDTH, 0.5)],
+    "all, in another order": lambda: [pyg.TopKPooling(WIDTH, 1.0)],
+    "SAGPool": lambda: [pyg.SAGPooling(WIDTH, 0.5), pyg.SAGPooling(WIDTH, 0.7)],
+    "by hand": lambda: [ByHand()],
+}
+
+
+def with_a_map(x: Tensor, batch: Tensor) -> Tensor:
+    """Empty rows are not empty any more: what stands there stays."""
+    dense, _ = to_dense_batch(x, batch)
+    return (dense + 0.5).tanh().sum(1)
+
+
+def attended(x: Tensor, batch: Tensor) -> Tensor:
+    dense, mask = to_dense_batch(x, batch)
+    scores = dense[..., 0].masked_fill(~mask, -1e9).softmax(1)
+    return torch.bmm(scores.unsqueeze(1), dense).squeeze(1)
+
+
+def weighed(x: Tensor, batch: Tensor) -> Tensor:
+    dense, mask = to_dense_batch(x, batch)
+    scores = dense[..., :1].masked_fill(~mask.unsqueeze(-1), -1e9).softmax(1)
+    return (scores * dense).sum(dim=1)
+
+
+def padded_mean(x: Tensor, batch: Tensor) -> Tensor:
+    return to_dense_batch(x, batch)[0].mean(1)
+
+
+def by_starts(x: Tensor, batch: Tensor) -> Tensor:
+    ends = torch.bincount(batch).cumsum(0).tolist()
+    return torch.stack([x[a:b].sum(0) for a, b in zip([0, *ends], ends, strict=False)])
+
+
+def by_splits(x: Tensor, batch: Tensor) -> Tensor:
+    parts = torch.split(x, torch.bincount(batch).tolist())
+    return torch.cat([part.mean(dim=0, keepdim=True) for part in parts], dim=0)
+
+
+ROWS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[..., Any]]] = {
+    "a map before the sum": (with_a_map, lambda x, n: (x + 0.5).tanh()),
+    "attention by a product": (attended, lambda x, n: x * x[:, :1].softmax(0)),
+    "attention by a sum": (weighed, lambda x, n: x * x[:, :1].softmax(0)),
+    "a mean with empty rows": (padded_mean, lambda x, n: x / max(SIZES)),
+    "sums between starts": (by_starts, lambda x, n: x),
+    "means of splits": (by_splits, lambda x, n: x / n),
+}
+
+
+def built(name: str, dtype: torch.dtype = torch.float64) -> Any:
+    """The model with every parameter and statistic drawn, so that nothing hides behind zeros."""
+    model = MODELS[name].build().to(dtype).eval()
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for values in [*model.parameters(), *model.buffers()]:
+            if values.is_floating_point():
+                drawn = torch.randn(values.shape, generator=generator).to(dtype)
+                values.copy_(drawn.abs() + 0.5 if "buffer" in type(values).__name__ else drawn / 2)
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm1d):
+                assert module.running_var is not None
+                module.running_var.uniform_(0.5, 2, generator=generator)
+    return model

@@ -17,6 +17,7 @@ from pool_models import (
     OtherNames,
     Pooled,
     batch_of,
+    built,
     one,
     ring,
 )
@@ -37,22 +38,6 @@ REPEATED = [
     # does not, and neither does one of the marks' columns.
     and name not in ("softmax by channel", "Set2Set", "GraphNorm")
 ]
-
-
-def built(name: str, dtype: torch.dtype = torch.float64) -> Any:
-    """The model with every parameter and statistic drawn, so that nothing hides behind zeros."""
-    model = MODELS[name].build().to(dtype).eval()
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for values in [*model.parameters(), *model.buffers()]:
-            if values.is_floating_point():
-                drawn = torch.randn(values.shape, generator=generator).to(dtype)
-                values.copy_(drawn.abs() + 0.5 if "buffer" in type(values).__name__ else drawn / 2)
-        for module in model.modules():
-            if isinstance(module, nn.BatchNorm1d):
-                assert module.running_var is not None
-                module.running_var.uniform_(0.5, 2, generator=generator)
-    return model
 
 
 def logits_of(model: nn.Module, batch: Any) -> Tensor:

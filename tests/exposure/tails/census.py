@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -137,7 +138,8 @@ STYLES: dict[str, Style] = {
     "InstanceNorm of PyG, tracked": Style(
         plain(c.Normed, pyg.InstanceNorm(WIDTH, track_running_stats=True)), TAILED
     ),
-    "DiffGroupNorm": Style(plain(c.Normed, pyg.DiffGroupNorm(WIDTH, 2)), TAILED),
+    # Built where it is used: its weights are drawn.
+    "DiffGroupNorm": Style(lambda data: c.Normed(pyg.DiffGroupNorm(WIDTH, 2)), TAILED),
     "MessageNorm": Style(plain(c.Normed, pyg.MessageNorm(True), "message"), TAILED),
     "GraphSizeNorm": Style(plain(c.Normed, pyg.GraphSizeNorm()), TAILED),
     "MeanSubtractionNorm": Style(
@@ -194,3 +196,17 @@ STYLES: dict[str, Style] = {
     "half precision": Style(lambda data: c.Half().half(), "convert it with model.float()"),
     "bfloat16": Style(lambda data: c.Half().bfloat16(), "convert it with model.float()"),
 }
+
+
+HALF = {"half precision": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def built(name: str):
+    torch.manual_seed(3)
+    data = graph(HALF.get(name, torch.float64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # old spellings of weight_norm, and TorchScript
+        model = STYLES[name].build(data)
+    if name not in HALF and name != "TorchScript":
+        model = model.to(torch.float64)
+    return model.eval(), data

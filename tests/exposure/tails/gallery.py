@@ -306,3 +306,20 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "numpy": (g.Detour, "leaves PyTorch"),
 }  # fmt: skip
+
+
+def built(build: Any, dtype: torch.dtype) -> nn.Module:
+    """The model with every parameter and statistic drawn, so that nothing hides behind zeros."""
+    model = build().to(dtype).eval()
+    generator = torch.Generator().manual_seed(23)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            values = torch.randn(parameter.shape, generator=generator)
+            # Matrices that keep the size of what they map; scales and biases around ½.
+            matrix = parameter.dim() > 1
+            values = 2 * values / parameter.shape[-1] ** 0.5 if matrix else values / 3 + 0.5
+            parameter.copy_(values)
+        for buffer in model.buffers():
+            if buffer.is_floating_point():
+                buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.5)
+    return model

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch_geometric import nn as pyg
+from torch_geometric.data import Data
 
 FEATURES, WIDTH, CLASSES, RELATIONS = 6, 8, 4, 3
 
@@ -391,3 +392,50 @@ class ByMatrix(nn.Module):
         x = (adj @ x @ self.first.weight + self.first.bias).relu()
         second = other @ (x @ self.second.weight) + self.second.bias
         return self.lin(self.after(second + x)).log_softmax(1)
+
+
+class Net(nn.Module):
+    def __init__(self, classes: int = 4, keeps: Data | None = None) -> None:
+        super().__init__()
+        self.conv, self.lin = pyg.SAGEConv(FEATURES, WIDTH), nn.Linear(WIDTH, classes)
+        self.keeps = keeps
+
+    def logits(self, x: Tensor, edge_index: Tensor, mixed: Tensor | None = None) -> Tensor:
+        """The output, or what it would be with another mean of neighbours."""
+        h = self.conv(x, edge_index)
+        if mixed is not None:
+            h = self.conv.lin_l(mixed) + self.conv.lin_r(x)
+        return self.lin(h.relu())
+
+
+class Paired(Net):
+    def forward(self, x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+        return self.logits(x, edge_index), x.sum()
+
+
+class Keeping(Net):
+    def forward(self) -> Tensor:
+        assert self.keeps is not None
+        return self.logits(self.keeps.x, self.keeps.edge_index)
+
+
+class OneLogit(Net):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.logits(x, edge_index)
+
+
+class ByData(Net):
+    def forward(self, data: Data) -> Tensor:
+        return self.logits(data.x, data.edge_index)
+
+
+CONVENTIONS: dict[str, Callable[[Data], tuple[nn.Module, dict[str, Any]]]] = {
+    "a pair": lambda data: (Paired(), {}),
+    "a pair, said how": lambda data: (
+        Paired(),
+        {"forward": lambda model, data: model(data.x, data.edge_index)[0]},
+    ),
+    "keeps its data": lambda data: (Keeping(keeps=data), {}),
+    "one logit": lambda data: (OneLogit(1), {}),
+    "takes data": lambda data: (ByData(), {}),
+}

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from pathlib import Path
 
 import census_models as c
 import pytest
 import torch
-from census import AFFINE, NODES, STYLES, TAILED, graph
+from census import AFFINE, NODES, STYLES, TAILED, built, graph
 from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
 from gnn_repair.exposure import Exposure, TailedExposure, expose
 from gnn_repair.exposure.sums_by_hand import HandSums
 
-HALF = {"half precision": torch.float16, "bfloat16": torch.bfloat16}
 DOCS = Path(__file__).parents[3] / "docs" / "exposure.md"
-
-
-def built(name: str):
-    torch.manual_seed(3)
-    data = graph(HALF.get(name, torch.float64))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # old spellings of weight_norm, and TorchScript
-        model = STYLES[name].build(data)
-    if name not in HALF and name != "TorchScript":
-        model = model.to(torch.float64)
-    return model.eval(), data
 
 
 @pytest.mark.parametrize("name", STYLES)

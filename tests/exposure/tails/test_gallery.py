@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from gallery import AFFINE, NODES, REFUSED, TAILED, Entry, matrix
+from gallery import AFFINE, NODES, REFUSED, TAILED, Entry, built, matrix
 from gallery import graph as plain_graph
 from gallery_models import ByMatrix
 from torch import Tensor, nn
@@ -29,23 +29,6 @@ def graph(dtype: torch.dtype = torch.float64, model: nn.Module | None = None) ->
         sparse = model.first.product in (torch.spmm, torch.sparse.mm)
         data.adj = matrix(data).to_sparse() if sparse else matrix(data)
     return data
-
-
-def built(build: Any, dtype: torch.dtype) -> nn.Module:
-    """The model with every parameter and statistic drawn, so that nothing hides behind zeros."""
-    model = build().to(dtype).eval()
-    generator = torch.Generator().manual_seed(23)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            values = torch.randn(parameter.shape, generator=generator)
-            # Matrices that keep the size of what they map; scales and biases around ½.
-            matrix = parameter.dim() > 1
-            values = 2 * values / parameter.shape[-1] ** 0.5 if matrix else values / 3 + 0.5
-            parameter.copy_(values)
-        for buffer in model.buffers():
-            if buffer.is_floating_point():
-                buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.5)
-    return model
 
 
 def drawn(exposure: TailedExposure, seed: int) -> Tensor:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from gallery import TAILED, graph
-from test_gallery import built, drawn, judged
+from gallery import TAILED, built, graph
+from test_gallery import drawn, judged
 
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure import Exposure, TailedExposure, expose

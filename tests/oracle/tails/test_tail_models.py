@@ -4,60 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tail_graph import small_graph
+from tail_graph import CLASSES, MODELS, model_of, small_graph
 from torch import nn
 from torch_geometric.explain import Explainer, ModelConfig
-from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
+from torch_geometric.nn import SAGEConv
 
 from gnn_repair.exposure import TailedExposure, expose
 from gnn_repair.oracle import OracleExplainer, reach, solve_oracle
-
-HIDDEN, CLASSES = 8, 3
-
-
-class Model(nn.Module):
-    """Two layers, then what ``tail`` says."""
-
-    def __init__(self, convolution, tail, head=HIDDEN):
-        super().__init__()
-        self.first, self.last = GCNConv(5, HIDDEN), convolution()
-        self.tail = tail
-        self.norm, self.batch = nn.LayerNorm(HIDDEN), nn.BatchNorm1d(HIDDEN)
-        self.head = nn.Linear(head, CLASSES)
-
-    def forward(self, x, edge_index):
-        h = self.first(x, edge_index).relu()
-        return self.head(self.tail(self, self.last(h, edge_index), h))
-
-
-def gcn():
-    return GCNConv(HIDDEN, HIDDEN)
-
-
-def gin():
-    return GINConv(nn.Sequential(nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN)))
-
-
-def gat():
-    return GATConv(HIDDEN, HIDDEN // 2, heads=2)
-
-
-MODELS = {
-    "relu": (gcn, lambda m, a, h: a.relu()),
-    "residual": (gcn, lambda m, a, h: (m.batch(a) + h).relu()),
-    "layer norm": (gcn, lambda m, a, h: m.norm(a + h).relu()),
-    "jk max": (gcn, lambda m, a, h: torch.maximum(a.relu(), h)),
-    "gin": (gin, lambda m, a, h: a.relu()),
-    "sage": (lambda: SAGEConv(HIDDEN, HIDDEN, normalize=True), lambda m, a, h: a.relu()),
-    "gat": (gat, lambda m, a, h: nn.functional.elu(a)),
-    "gate": (gcn, lambda m, a, h: h.sigmoid() * a.tanh()),
-    "softplus": (gcn, lambda m, a, h: nn.functional.softplus(a)),
-}
-
-
-def model_of(name: str) -> Model:
-    torch.manual_seed(3)
-    return Model(*MODELS[name]).eval()
 
 
 @pytest.mark.parametrize("name", MODELS)

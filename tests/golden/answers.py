@@ -1,0 +1,285 @@
+"""What is recorded beside exposures: LPs, heads, labels, diagnoses, repairs, the study's tables."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import galleries  # which puts the galleries' folders on the path
+import torch
+from record import FEWER, numbers, of_frame, of_range, of_solution
+
+import gnn_repair as gr
+from gnn_repair.cli import main as command_line
+from gnn_repair.repair import REPAIRS
+from gnn_repair.study import PAPER, TABLES, override
+from tests.campaigns.lp_families import FAMILIES, draw
+
+sys.path.append(str(galleries.TESTS / "study"))
+
+import contract_exposures
+import label_cases
+import planted_graphs
+import repaired_models
+import tail_cases
+import tail_graph
+import tiny
+import toy_exposures
+
+Entries = dict[str, Callable[[], Any]]
+SEED, LPS = 20, 36
+EXPANDED = 24
+"""Nodes whose logits are recorded in full where there are many."""
+RESULTS = galleries.TESTS.parent / "results"
+FORMATS = ("markdown", "csv", "json", "latex")
+SMALL = 20_000
+"""Characters of a text that is recorded whole, beside its digest."""
+FIRST = {"effort": "fast"}
+Budget = type(gr.SetTranslation().budget)
+
+
+def lps() -> Entries:
+    """A few LPs of every family, by our solver; of some also by the reference."""
+    found: Entries = {name: partial(_lps, name, "simplex") for name in FAMILIES}
+    some = ("gaussian", "three groups", "planted ties", "integers")
+    return found | {f"{name}, highs": partial(_lps, name, "highs") for name in some}
+
+
+def _lps(name: str, method: Any) -> Any:
+    exposure, _ = draw(name, SEED, LPS)
+    solution = gr.solve_oracle(exposure, "all", method=method)
+    record = of_solution(solution)
+    return record | {"checked": bool(solution.check(exposure).ok)}
+
+
+def tails() -> Entries:
+    """Every kind of nonlinear head by hand, one and two groups; labels and ranges of some."""
+    found: Entries = {}
+    for kind in (*tail_cases.KINDS, "opaque"):
+        for groups in (1, 2):
+            found[f"{kind}, {groups}"] = partial(_tail, kind, groups, "fast")
+    for kind in ("relu", "jk_max", "layer_norm", "normalize"):
+        found[f"{kind}, cases"] = partial(_tail, kind, 1, "full")
+        for outputs in ("labels", "values"):
+            found[f"{kind} as {outputs}"] = partial(_tail_outputs, kind, outputs)
+    return found
+
+
+def _tail(kind: str, groups: int, effort: str) -> Any:
+    exposure = tail_cases.tailed(kind, 4, groups)
+    solution = gr.solve_oracle(exposure, "all", torch.arange(0, 24, 3), effort=effort)
+    return of_solution(solution) | {"checked": bool(solution.check(exposure).ok)}
+
+
+def _tail_outputs(kind: str, outputs: str) -> Any:
+    exposure = tail_cases.tailed(kind, 4)
+    exposure = replace(exposure, aggregate=replace(exposure.aggregate, outputs=outputs))
+    nodes = torch.arange(2, 8, 2)
+    if outputs == "labels":
+        return of_solution(gr.solve_labels(exposure, "flip", nodes, **FIRST))
+    return of_range(gr.value_range(exposure, nodes, **FIRST))
+
+
+def labels() -> Entries:
+    """Closed forms with several members, groups, thresholds and unknown truths."""
+    return {
+        f"{kind} {seed}": partial(_labels, kind, seed)
+        for kind in ("labels", "values")
+        for seed in range(6)
+    }
+
+
+def _labels(kind: str, seed: int) -> Any:
+    exposure = label_cases.random_exposure(seed, groups=1 + seed % 3, kind=kind)
+    truth = torch.randint(-1, 2, (7, 3), generator=torch.Generator().manual_seed(seed))
+    solution = gr.solve_labels(exposure, truth, threshold=0.3 * (seed % 2))
+    found = of_solution(solution) | {"checked": bool(solution.check(exposure).ok)}
+    found["skipped"] = solution.skipped
+    if kind == "labels":
+        found["reach"] = of_frame(gr.reach(exposure, truth).to_frame())
+    return found | of_range(gr.value_range(exposure))
+
+
+def diagnosis() -> Entries:
+    """Reach, nearest reweightings, stable evidence, rankings and confusions of trained models."""
+    found: Entries = {name: partial(_diagnosis, name) for name in ("gcn", "gat", "mixhop", "sage")}
+    for kind in ("relu", "layer norm"):
+        found[f"head: {kind}"] = partial(_tail_diagnosis, kind)
+    return found
+
+
+def _diagnosis(backbone: str) -> Any:
+    data, exposure = toy_exposures.toy_graph(), toy_exposures.toy_exposure(backbone)
+    solution = gr.solve_oracle(exposure, data.y, data.test_mask)
+    reach = gr.reach(exposure, data.y, data.test_mask)
+    nearest = gr.nearest_reweighting(exposure, data.y, data.test_mask)
+    stable = gr.stable_evidence(exposure, data.y, data.test_mask)
+    return {
+        "solution": of_solution(solution) | {"support": solution.support.tolist()},
+        "reach": of_frame(reach.to_frame()),
+        "nearest": {
+            "status": [answer.status for answer in nearest],
+            "moved": numbers([answer.moved for answer in nearest], FEWER),
+            "least": numbers([answer.bound for answer in nearest], FEWER),
+        },
+        "stable": {
+            "low": [numbers(sorted(answer.low.tolist()), 7) for answer in stable],
+            "high": [numbers(sorted(answer.high.tolist()), 7) for answer in stable],
+            "needed": [int(answer.indispensable.sum()) for answer in stable],
+        },
+        "confusion": gr.confusion_by_reach(solution, exposure, data.y).to_csv(),
+        "ranking": gr.source_ranking(solution, exposure).to_csv(float_format="%.6g"),
+        "precision": "float32",
+        "words": [str(reach), str(solution), *map(str, nearest[:2]), str(solution[0])],
+    }
+
+
+def _tail_diagnosis(kind: str) -> Any:
+    data = tail_graph.small_graph()
+    exposure = gr.expose(tail_graph.model_of(kind), data)
+    nodes = torch.arange(0, 30, 6)
+    solution = gr.solve_oracle(exposure, data.y, nodes, **FIRST)
+    nearest = gr.nearest_reweighting(exposure, data.y, nodes)
+    return {
+        "solution": of_solution(solution),
+        "nearest": [answer.status for answer in nearest],
+        "confusion": gr.confusion_by_reach(solution, exposure, data.y).to_csv(),
+        "precision": "float32",
+    }
+
+
+# What is trained ----------------------------------------------------------------------------------
+
+
+def repairs() -> Entries:
+    """Every repair on every kind of exposure, three epochs; repaired models on another graph."""
+    found: Entries = {
+        f"{name} on {kind}": partial(_repair, name, kind)
+        for name in REPAIRS
+        for kind in contract_exposures.KINDS
+    }
+    for kind in repaired_models.KINDS:
+        found[f"repaired {kind}"] = partial(_repaired, kind)
+    return found
+
+
+def small(repair: Any, epochs: int = 3) -> Any:
+    """The repair with few epochs and few units, made to learn something."""
+    names = {field for field in ("budget", "hidden", "dropout") if hasattr(repair, field)}
+    if "budget" not in names:
+        return repair
+    budget = replace(repair.budget, epochs=epochs, learning_rate=0.03, epoch_zero=False)
+    return replace(repair, budget=budget, **({"hidden": 5} if "hidden" in names else {}))
+
+
+def _repair(name: str, kind: str) -> Any:
+    exposure, *rest = contract_exposures.world(kind)
+    fitted = small(REPAIRS[name]()).fit(exposure, *rest, device="cpu", batch_size=3)
+    return of_fitted(fitted, exposure)
+
+
+def of_fitted(fitted: Any, exposure: Any) -> dict[str, Any]:
+    """What a repair says, of some nodes in full and of all in sum."""
+    logits = fitted.logits(exposure)
+    weights = torch.cos(torch.arange(logits.shape[1] * logits.shape[2]).double())
+    return {
+        "precision": "float32",
+        "logits": numbers(logits[:, :EXPANDED], 7),
+        "all": numbers((logits.flatten(1) * weights).sum(1), 7),
+        "best_epoch": fitted.best_epoch.tolist(),
+        "predicted": ["".join(map(str, row)) for row in fitted.predict(exposure).tolist()],
+    }
+
+
+def _repaired(kind: str) -> Any:
+    torch.manual_seed(0)
+    model, data = repaired_models.KINDS[kind]().eval(), repaired_models.graph(0, 40)
+    fitted = repaired_models.fitted_on(model, data)
+    other = repaired_models.graph(1, 25)
+    served = gr.repaired(model, fitted)(other.x, other.edge_index)
+    return {"precision": "float32", "served": numbers(served, 7)}
+
+
+def ladder() -> Entries:
+    """The ladder on planted graphs, and what else is fitted in folds."""
+    brief = small(planted_graphs.LADDER, 5)
+    in_folds = gr.CrossFitted(small(gr.SetTranslation()), folds=2)
+    usual = gr.EvidenceLadder(hidden=5, folds=2, budget=small(gr.EvidenceLadder(), 2).budget)
+    found: Entries = {
+        told: partial(_ladder, brief, told) for told in ("features", "labels", "nothing")
+    }
+    return found | {
+        "all rungs": partial(_ladder, usual, "labels"),
+        "set translation in folds": partial(_ladder, in_folds, "labels"),
+    }
+
+
+def _ladder(method: Any, told: str) -> Any:
+    data, exposure = planted_graphs.planted(told)[1], planted_graphs.planted_exposure(told)
+    masks = data.train_mask, data.val_mask
+    fitted = method.fit(exposure, data.y, *masks, data=data, device="cpu")
+    record = of_fitted(fitted, exposure)
+    if hasattr(fitted, "weights"):
+        record["weights"] = numbers(fitted.weights, 7)
+        record["temperature"] = numbers(fitted.temperature, 7)
+        record["chosen"] = list(fitted.chosen)
+        record["out_of_fold"] = {n: numbers(v, 7) for n, v in fitted.out_of_fold.items()}
+        record["words"] = [str(fitted), *fitted.findings().advice()]
+    return record
+
+
+# The study ----------------------------------------------------------------------------------------
+
+
+def study() -> Entries:
+    """Every table of the committed results in every form, and a small study run anew."""
+    found: Entries = {
+        f"{path.stem}, {form}": partial(_tables, path, form)
+        for path in sorted(RESULTS.glob("*.jsonl"))
+        for form in FORMATS
+    }
+    return found | {"a small study": _small_study}
+
+
+def _tables(path: Path, form: str) -> Any:
+    text = printed("study", "tables", *TABLES, "--store", str(path), "--format", form)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    whole = form == "markdown" and len(text) < SMALL
+    return {"sha256": digest, "text": text.split("\n") if whole else [text[:200]]}
+
+
+def printed(*arguments: str) -> str:
+    """What the command line prints."""
+    out = io.StringIO()
+    with patch.object(sys, "argv", ["gnn-repair", *arguments]), redirect_stdout(out):
+        try:
+            command_line()
+        except SystemExit as end:
+            out.write(f"exit code {end.code}\n" if end.code else "")
+    return out.getvalue()
+
+
+def _small_study() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        gr.run_study({"mine": tiny.tiny_graph()}, ["gcn", "h2gcn"], [0, 2], store=folder,
+                     protocol=override(PAPER, tiny.TINY), device="cpu")  # fmt: skip
+        frame = gr.read_results(folder)
+    frame = frame[~frame["metric"].str.contains("seconds")]
+    lines = frame.sort_values(list(frame.columns[:-1])).itertuples(index=False)
+    named = {" ".join(map(str, (*row[:3], *row[4:7]))): float(row[7]) for row in lines}
+    return {"precision": "float32", "values": {k: numbers([v], 7) for k, v in named.items()}}
+
+
+PARTS: dict[str, Callable[[], Entries]] = {
+    "lps": lps, "heads": tails, "labels": labels, "diagnosis": diagnosis, "repairs": repairs,
+    "ladder": ladder, "study": study,
+}  # fmt: skip

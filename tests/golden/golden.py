@@ -1,0 +1,124 @@
+"""The golden record: what the package gives today, compared with committed files.
+
+    make golden                             compare everything
+    make golden ARGS="convolutions lps"     some parts
+    make golden ARGS="--update tails"       rewrite the record of a part (all unless named)
+    make golden ARGS="--update words"       rewrite the sentences of all parts, and no numbers
+
+An intended difference is a change of committed files in records/, with one line in CHANGES.md.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT), str(HERE)]
+
+from answers import PARTS  # noqa: E402
+from galleries import galleries  # noqa: E402
+from kept_files import of_files  # noqa: E402
+from record import differences, of_exposure, refusal, without_words, write  # noqa: E402
+
+import gnn_repair as gr  # noqa: E402
+
+RECORDS = HERE / "records"
+SHOWN = 12
+"""Differences of a part that are printed."""
+
+
+def entries_of(part: str) -> dict[str, Callable[[], Any]]:
+    """What a part records, by name."""
+    if part == "files":
+        return of_files()
+    if part in PARTS:
+        return PARTS[part]()
+    return {name: lambda call=call: of_exposure(call()) for name, call in galleries()[part].items()}
+
+
+def parts() -> list[str]:
+    """Their names."""
+    return [*galleries(), *PARTS, "files"]
+
+
+def found_in(part: str, names: Any = None) -> dict[str, Any]:
+    """The record of a part as the code gives it now, of some of its names where given."""
+    tree = {}
+    for name, call in entries_of(part).items():
+        if names is None or name in names:
+            try:
+                tree[name] = call()
+            except gr.GnnRepairError as error:
+                if part not in galleries():
+                    raise
+                tree[name] = refusal(error)
+    return json.loads(json.dumps(tree))
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def compare(part: str, tree: dict[str, Any], some: bool = False) -> list[str]:
+    """What differs from the record; with ``some`` only the names in ``tree``, and no words."""
+    plain, words = without_words(tree)
+    expected = read(RECORDS / f"{part}.json")
+    if some:
+        expected = {name: expected[name] for name in tree if name in expected}
+        return [*differences(expected, plain, part)]
+    said = read(RECORDS / f"{part}.words.json")
+    return [*differences(expected, plain, part), *differences(said, words, f"{part}.words")]
+
+
+def update(part: str, tree: dict[str, Any], words_only: bool) -> None:
+    """Rewrite the record; numbers that agree with it within tolerance stay as they are."""
+    RECORDS.mkdir(exist_ok=True)
+    for kind, held in zip(("", ".words"), without_words(tree), strict=True):
+        path = RECORDS / f"{part}{kind}.json"
+        if words_only and not kind:
+            continue
+        old = read(path)
+        kept = {
+            name: old[name] if name in old and not [*differences(old[name], value)] else value
+            for name, value in held.items()
+        }
+        if kept or path.exists():
+            write(path, kept)
+
+
+def main(arguments: list[str]) -> int:
+    updating = "--update" in arguments
+    chosen = [name for name in arguments if not name.startswith("--")]
+    words_only = updating and chosen == ["words"]
+    if words_only or not chosen:
+        chosen = parts()
+    if unknown := [name for name in chosen if name not in parts()]:
+        print(f"there is no part {unknown[0]!r}; choose from {', '.join(parts())}")
+        return 2
+    warnings.simplefilter("ignore")
+    failed = 0
+    for part in chosen:
+        start = time.monotonic()
+        tree = found_in(part)
+        if updating:
+            update(part, tree, words_only)
+        unlike = compare(part, tree) if not words_only else []
+        failed += bool(unlike)
+        said = f"{len(unlike)} differences" if unlike else "as recorded"
+        print(f"{part}: {len(tree)} entries, {said} ({time.monotonic() - start:.0f} s)", flush=True)
+        for text in unlike[:SHOWN]:
+            print(f"  {text}")
+    if updating:
+        print("Say in tests/golden/CHANGES.md what changed and why.")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

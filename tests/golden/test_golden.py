@@ -1,0 +1,62 @@
+"""A short sample of the golden record; ``make golden`` compares all of it."""
+
+from __future__ import annotations
+
+import pytest
+from golden import compare, entries_of, found_in
+from record import differences
+
+SAMPLE = {
+    "convolutions": ("GCNConv signed weights", "GATConv heads", "ARMAConv"),
+    "tails": ("ReLU", "LayerNorm", "refused: GraphNorm"),
+    "pools": ("attention", "top k"),
+    "node-types": ("HeteroConv of GAT",),
+    "links": ("GAE, source",),
+    "outputs": ("labels", "values"),
+    "lps": ("gaussian", "three groups", "near the threshold"),
+    "heads": ("relu, 2",),
+    "labels": ("labels 1",),
+    "repairs": ("reweighting on by-hand", "set-translation on gat"),
+    "study": ("tolokers, markdown",),
+    "files": ("exposure", "solution", "repair-ladder", "repaired-model"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("part", SAMPLE)
+def test_a_sample_is_as_recorded(part):
+    found = found_in(part, SAMPLE[part])
+    assert set(found) == set(SAMPLE[part])
+    assert compare(part, found, some=True) == []
+
+
+def test_the_order_of_groups_and_terms_is_not_recorded():
+    from contract_exposures import shuffled_terms
+    from record import of_exposure
+    from toy_exposures import toy_exposure
+
+    exposure = toy_exposure("mixhop")
+    assert not [*differences(of_exposure(exposure), of_exposure(shuffled_terms(exposure)[0]))]
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "said"),
+    [
+        ([1.0, 2.0], [1.0, 2.0 + 1e-10], 0),
+        ([1.0, 2.0], [1.0, 2.0 + 1e-8], 1),
+        ([1e-300, 2e-300], [1e-300, 3e-300], 1),
+        ({"margin": [1.0]}, {"margin": [1.0 + 5e-8]}, 0),
+        ({"verdict": "+-"}, {"verdict": "++"}, 1),
+        ({"a": [1.0]}, {"a": [1.0, 1.0]}, 1),
+        ({"a": 1}, {"b": 1}, 2),
+    ],
+)
+def test_what_counts_as_a_difference(expected, found, said):
+    assert len([*differences(expected, found)]) == said
+
+
+def test_a_part_that_does_not_exist_is_named():
+    from golden import main
+
+    assert main(["nonsense"]) == 2
+    assert "ReLU" in entries_of("tails")
