@@ -62,12 +62,12 @@ class Frame:
         """Channels of one node."""
         return prod(self.rest)
 
-    def traced(self, value: int, device: torch.device) -> Traced:
-        """A tensor of this shape that shows a value's channels in order."""
+    def traced(self, value: int, device: torch.device, first: int = 0) -> Traced:
+        """A tensor of this shape that shows a value's channels in order, from one on."""
         sizes = [1] * len(self.shape)
         sizes[self.axis] = self.shape[self.axis]
         nodes = torch.arange(self.shape[self.axis], device=device).view(sizes).expand(self.shape)
-        channels = torch.arange(self.width, device=device).view(self.rest)
+        channels = torch.arange(first, first + self.width, device=device).view(self.rest)
         channels = channels.unsqueeze(self.axis).expand(self.shape)
         whole = Traced(value, nodes, channels)
         return whole if self.shape == self.outer else whole.viewed(lambda t: t.reshape(self.outer))

@@ -40,6 +40,16 @@ class Tracer(TorchDispatchMode):
         shape = (nodes, width)
         self._remember(aggregate, Frame(shape, 0, shape).traced(0, aggregate.device))
 
+    @classmethod
+    def of_width(cls, width: int, nodes: int, device: torch.device) -> Tracer:
+        """A tracer of aggregates that the run itself makes; see :meth:`adopt`."""
+        return cls(torch.empty(1, 1, device=device).expand(nodes, width))
+
+    def adopt(self, tensor: Tensor, place: tuple[Frame, int]) -> None:
+        """From here on a tensor is part of the aggregate, its channels from a number on."""
+        frame, first = place
+        self._remember(tensor, frame.traced(0, self.builder.device, first))
+
     def output(self, logits: Tensor) -> Traced:
         """How the model's output was made."""
         state = self._state(logits)

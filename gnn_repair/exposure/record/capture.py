@@ -1,0 +1,119 @@
+"""Running a model again: keeping some of its values, following sums to the output, replacing sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gnn_repair.exposure.record.recorder import (
+    SILENT,
+    Record,
+    is_in_place,
+    plain_name,
+    tensors_in,
+    unfused,
+)
+from gnn_repair.exposure.tails.layout import Frame
+from gnn_repair.exposure.tails.tracer import Tracer
+
+
+class DivergedError(Exception):
+    """A run does other operations than the recorded one."""
+
+
+class _Counted(TorchDispatchMode):
+    """Counts operations as the recorder did."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.record, self.count = record, 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if plain_name(func) == SILENT:
+            return func(*args, **(kwargs or {}))
+        number, self.count = self.count, self.count + 1
+        if number >= len(self.record.steps) or self.record.steps[number].name != plain_name(func):
+            raise DivergedError(f"{number}: {plain_name(func)} instead of {self.record.steps[number].name if number < len(self.record.steps) else None}")
+        return self.handle(number, func, args, dict(kwargs or {}))
+
+    def handle(self, number: int, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+class Capture(_Counted):
+    """Keeps values by number; values of ``followed`` become the aggregate that is traced."""
+
+    def __init__(
+        self, record: Record, wanted: set[int], tracer: Tracer | None, followed: Mapping[int, Any]
+    ) -> None:
+        super().__init__(record)
+        self.wanted, self.tracer, self.followed = wanted, tracer, followed
+        self.kept: dict[int, Tensor] = {}
+        for number in wanted:
+            value = record.values[number]
+            if value.kept is not None:
+                self.kept[number] = value.kept
+
+    def handle(self, number: int, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        step = self.record.steps[number]
+        out = func(*args, **kwargs)
+        results = [args[0]] if is_in_place(func) else tensors_in(out)
+        # Of an operation in place the target comes last, after what shares its memory.
+        numbers = step.outs[len(step.outs) - len(results) :]
+        for place, result in zip(numbers, results, strict=True):
+            if place in self.wanted:
+                self.kept[place] = result.detach().clone() if _changes(self.record, place) else result.detach()
+            if place in self.followed and self.tracer is not None:
+                self.tracer.adopt(result, self.followed[place])
+        return out
+
+
+def _changes(record: Record, number: int) -> bool:
+    """Whether something may later be written into a value's memory."""
+    return True
+
+
+class Replace(_Counted):
+    """Gives some operations other arguments, or other results."""
+
+    def __init__(self, record: Record, instead: Mapping[int, Callable[..., Any]]) -> None:
+        super().__init__(record)
+        self.instead = instead
+
+    def handle(self, number: int, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if number in self.instead:
+            return self.instead[number](func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def captured(
+    run: Callable[[], Tensor],
+    record: Record,
+    wanted: set[int],
+    width: int,
+    recipients: int,
+    followed: Mapping[int, Frame],
+    offsets: Mapping[int, int],
+    device: torch.device,
+) -> tuple[dict[int, Tensor], Tracer, Tensor]:
+    """Run once more; the kept values, the trace of what follows the sums, and the output."""
+    tracer = Tracer.of_width(width, recipients, device)
+    places = {number: (frame, offsets[number]) for number, frame in followed.items()}
+    capture = Capture(record, wanted, tracer, places)
+    with unfused(), tracer, capture:
+        output = run()
+    return capture.kept, tracer, output
+
+
+def replaced(
+    run: Callable[[], Tensor], record: Record, instead: Mapping[int, Callable[..., Any]]
+) -> Tensor:
+    """The output when some operations do something else."""
+    with unfused(), Replace(record, instead):
+        return run()
