@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.record.recorder import Record, Ref, Step, Value
 from gnn_repair.exposure.record.reductions import Reduction
 from gnn_repair.exposure.record.rows import Rows, reshaped
@@ -132,6 +133,48 @@ class Analysis:
             place for place in above
             if steps[place].mixes and any(self.value(out).live for out in steps[place].outs)
         )  # fmt: skip
+
+    def leaves_above(self, values: Iterable[int]) -> set[int]:
+        """The identities of tensors that were there before the run and that values depend on."""
+        todo, seen, found = list(values), set[int](), set[int]()
+        while todo:
+            number = todo.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            value = self.value(number)
+            if value.step < 0:
+                found.add(id(value.kept))
+            else:
+                todo += self.record.steps[value.step].reads()
+        return found
+
+    def refuse_branches(self, sites: Sequence[Site]) -> None:
+        """Raise where Python looks at a number that reweighted messages reach."""
+        makers = [self.value(site.value).step for site in sites]
+        reached = self.after(place for place in makers if place >= 0)
+        for place in sorted(reached):
+            step = self.record.steps[place]
+            if step.looks and not self._only_finite(step):
+                where = f"`{step.module}`" if step.module else "the model's forward"
+                raise ExposureRefused(
+                    f"{where} looks at numbers that the messages reach ({step.name}: an if, .item() or a "
+                    "shape), so it may go another way when they change; write that choice as torch.where"
+                )
+
+    def _only_finite(self, step: Step) -> bool:
+        """Whether what is looked at only says that numbers are finite, which all of them are."""
+        todo = list(step.reads())
+        while todo:
+            maker = self.maker(todo.pop())
+            if maker is None:
+                return False
+            if maker.name in ("isnan", "isinf", "isfinite", "isneginf", "isposinf"):
+                continue
+            if maker.name not in ("any", "all", "logical_not", "bitwise_not", "sum", "logical_or", "bitwise_or"):
+                return False
+            todo += maker.reads()
+        return True
 
     def root(self, number: int) -> int:
         """The value itself, before it was moved, repeated or copied."""

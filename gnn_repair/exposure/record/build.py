@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure.mixtures import Context, Mixture
+from gnn_repair.exposure.mixtures import Context, Mixture, _signed_group
 from gnn_repair.exposure.record.analysis import Analysis, Parts, Site, parts_of, site_of
 from gnn_repair.exposure.record.filters import polynomial
 from gnn_repair.exposure.sites import Site as Place
@@ -38,8 +38,10 @@ class Block:
     rows: Tensor
     """[T] the state behind each entry."""
     by_entry: bool
-    after: Tensor | None
-    """[n] what recipients' sums are multiplied by afterwards; the coefficients include it."""
+    scale: Tensor | None = None
+    """[T] what every message is multiplied by later on; the coefficients include it."""
+    kind: int | None = None
+    """The relation, where one sum goes over several."""
 
 
 def frame_of_site(shape: tuple[int, ...], axis: int | None) -> Frame:
@@ -74,7 +76,7 @@ def blocks_of(
         )
         states = kept[site.base].flatten(1)
         channels = torch.arange(states.shape[1])
-        return [Block(channels, recipients, rows, alpha, states, rows, False, None)]
+        return [Block(channels, recipients, rows, alpha, states, rows, False)]
     after = _after(site, kept)
     if parts is None:
         return _product_blocks(site, kept, after)
@@ -93,19 +95,18 @@ def blocks_of(
     order = [int((block_of == b).nonzero()[0]) for b in range(count)]
     states, rows, by_entry = _states(parts, kept, axes, whole, entries)
     sources = reduction.sources
-    if sources is None:
-        sources = torch.full((entries,), -1)
+    sources = torch.full((entries,), -1) if sources is None else sources.reshape(-1)
+    scale = None if after is None else after[recipients]
+    if reduction.mean:
+        counts = torch.bincount(recipients, minlength=reduction.size).to(states.dtype)[recipients]
+        scale = 1 / counts if scale is None else scale / counts
     found = []
     for b in sorted(range(count), key=lambda b: order[b]):
         channels = (block_of == b).nonzero().view(-1)
         alpha = _coefficients(parts, kept, axes, order[b], entries)
-        if reduction.mean:
-            counts = torch.bincount(recipients, minlength=reduction.size).clamp(min=1)
-            alpha = alpha / counts.to(alpha.dtype)[recipients]
-        if after is not None:
-            alpha = alpha * after.to(alpha.dtype)[recipients]
+        alpha = alpha if scale is None else alpha * scale
         found.append(
-            Block(channels, recipients, sources.reshape(-1), alpha, states[:, channels], rows, by_entry, after)
+            Block(channels, recipients, sources, alpha, states[:, channels], rows, by_entry, scale)
         )
     return found
 
@@ -201,5 +202,109 @@ def _product_block(
         (recipients, rows), values = whole._indices(), whole._values()
     nodes = rows if ids is None else ids.narrow(1, 0, 1).reshape(-1)[rows]
     alpha = values.to(table.dtype)
-    alpha = alpha if after is None else alpha * after.to(alpha.dtype)[recipients]
-    return Block(channels, recipients, nodes, alpha, table, rows, False, after)
+    scale = None if after is None else after.to(alpha.dtype)[recipients]
+    alpha = alpha if scale is None else alpha * scale
+    return Block(channels, recipients, nodes, alpha, table, rows, False, scale)
+
+
+# Groups ------------------------------------------------------------------------------------------
+
+
+def mixtures_of(
+    place: Place, block: Block, group: Group, recipients: int, inputs: Any, conv: Any, pooled: bool,
+    graph: Any,
+) -> list[Mixture]:  # fmt: skip
+    """One group for each sign of a block's coefficients; entries with coefficient 0 are no terms."""
+    context = _context(block, recipients, inputs, conv, pooled, graph)
+    signed = bool((block.coefficients < 0).any())
+    found = []
+    for sign in (1, -1) if signed else (1,):
+        kept = (block.coefficients * sign > 0).nonzero().view(-1)
+        if signed and not kept.numel():
+            continue
+        order = kept[torch.argsort(block.recipients[kept], stable=True)]
+        counts = torch.bincount(block.recipients[order], minlength=recipients)
+        rows = block.rows[order]
+        behind = torch.full((len(block.states),), -1, dtype=torch.int32)
+        behind[block.rows] = block.sources.int()
+        found.append(
+            Mixture(
+                site=place,
+                block=0,
+                group=_signed_group(group, sign) if signed else group,
+                indptr=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
+                rows=rows.int(),
+                sources=block.sources[order].int(),
+                coefficients=block.coefficients[order].to(block.states.dtype) * sign,
+                sign=sign,
+                states=block.states.contiguous(),
+                state_sources=behind,
+                context=context,
+                entries=order,
+                place_of=block,
+            )
+        )
+    return found
+
+
+def _context(
+    block: Block, recipients: int, inputs: Any, conv: Any, pooled: bool, graph: Any
+) -> Context:
+    """What repairs see: the convolution's own input where it is a matrix, else what is sent."""
+    states = block.states
+    if pooled:
+        total = states.new_zeros(recipients, states.shape[1])
+        total.index_add_(0, block.recipients, states[block.rows])
+        size = torch.bincount(block.recipients, minlength=recipients).clamp(min=1)
+        return Context(states, total / size.unsqueeze(1))
+    if not block.by_entry:
+        pair = inputs if isinstance(inputs, tuple | list) and len(inputs) == 2 else (inputs, inputs)
+        if isinstance(inputs, Mapping) and graph is not None:
+            kinds = graph.order
+            starts = [graph.first(kind) for kind in kinds]
+            first = int(block.sources.min()) if len(block.sources) else 0
+            sender = kinds[max(i for i, s in enumerate(starts) if s <= first)]
+            pair = (inputs.get(sender), inputs.get(graph.node_type))
+        if _is_matrix(pair[0], len(states)) and _is_matrix(pair[1], recipients):
+            if graph is not None or pair[0].shape == pair[1].shape:
+                return Context(pair[0], pair[1])
+        if graph is None and len(states) == recipients:
+            return Context(states, states)
+    weights = block.coefficients.abs().unsqueeze(1)
+    total = states.new_zeros(recipients, states.shape[1])
+    total.index_add_(0, block.recipients, weights * states[block.rows])
+    mass = weights.new_zeros(recipients, 1).index_add_(0, block.recipients, weights)
+    return Context(states, total / mass.clamp(min=torch.finfo(mass.dtype).tiny))
+
+
+def _is_matrix(value: Any, rows: int) -> bool:
+    strided = isinstance(value, Tensor) and value.layout == torch.strided
+    return strided and value.is_floating_point() and value.dim() == 2 and len(value) == rows
+
+
+def graph_starts(blocks: Sequence[Block], nodes: int, graphs: int) -> Tensor:
+    """[B + 1]: where the nodes of each graph start, as all pools agree."""
+    owners = []
+    for block in blocks:
+        if bool((block.sources < 0).any()) or bool((block.sources >= nodes).any()):
+            raise ExposureRefused(
+                "which node stands behind a pooled row is not known (pooled clusters, or rows that a "
+                "layer has left out or merged); pool all nodes by sums, means or attention"
+            )
+        owner = block.recipients.new_full((nodes,), -1)
+        owner[block.sources] = block.recipients
+        again = owner.clone()
+        again[block.sources.flip(0)] = block.recipients.flip(0)
+        if not torch.equal(owner, again):
+            raise ExposureRefused("the model pools a node into several graphs")
+        owners.append(owner)
+    known = torch.stack(owners).amax(0)
+    # A node that nobody pools lies where its predecessor does.
+    first = torch.cummax(known, 0).values.clamp(min=0)
+    if bool((known >= 0).any()) and bool((first[known >= 0] != known[known >= 0]).any()):
+        raise ExposureRefused(
+            "the nodes of a graph do not lie together (the batch vector is not sorted); make the "
+            "batch with torch_geometric.data.Batch.from_data_list"
+        )
+    counts = torch.bincount(first, minlength=graphs)
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])

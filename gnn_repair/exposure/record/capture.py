@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch_geometric.nn import MessagePassing
 
+from gnn_repair.errors import GnnRepairError
 from gnn_repair.exposure.record.recorder import (
     SILENT,
     Record,
@@ -17,11 +19,12 @@ from gnn_repair.exposure.record.recorder import (
     tensors_in,
     unfused,
 )
+from gnn_repair.exposure.sites import inputs_of
 from gnn_repair.exposure.tails.layout import Frame
 from gnn_repair.exposure.tails.tracer import Tracer
 
 
-class DivergedError(Exception):
+class DivergedError(GnnRepairError):
     """A run does other operations than the recorded one."""
 
 
@@ -55,6 +58,7 @@ class Capture(_Counted):
         super().__init__(record)
         self.wanted, self.tracer, self.followed = wanted, tracer, followed
         self.kept: dict[int, Tensor] = {}
+        self.on_step: Callable[[int], None] = lambda _: None
         for number in wanted:
             value = record.values[number]
             if value.kept is not None:
@@ -62,6 +66,7 @@ class Capture(_Counted):
 
     def handle(self, number: int, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         step = self.record.steps[number]
+        self.on_step(number)
         out = func(*args, **kwargs)
         results = [args[0]] if is_in_place(func) else tensors_in(out)
         # Of an operation in place the target comes last, after what shares its memory.
@@ -93,6 +98,7 @@ class Replace(_Counted):
 
 
 def captured(
+    model: nn.Module,
     run: Callable[[], Tensor],
     record: Record,
     wanted: set[int],
@@ -100,15 +106,42 @@ def captured(
     recipients: int,
     followed: Mapping[int, Frame],
     offsets: Mapping[int, int],
+    sums: Sequence[int],
     device: torch.device,
-) -> tuple[dict[int, Tensor], Tracer, Tensor]:
-    """Run once more; the kept values, the trace of what follows the sums, and the output."""
+) -> tuple[dict[int, Tensor], Tracer, Tensor, dict[int, Any]]:
+    """Run once more.
+
+    Returns:
+        The kept values, the trace of what follows the sums, the output, and by sum what the
+        convolution around it was given.
+    """
     tracer = Tracer.of_width(width, recipients, device)
     places = {number: (frame, offsets[number]) for number, frame in followed.items()}
     capture = Capture(record, wanted, tracer, places)
-    with unfused(), tracer, capture:
-        output = run()
-    return capture.kept, tracer, output
+    inputs: dict[int, Any] = {}
+    stack: list[Any] = []
+
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+        stack.append(inputs_of(args, kwargs)[0])
+
+    def leave(*_: Any) -> None:
+        stack.pop()
+
+    def note(number: int) -> None:
+        if number in sums and stack:
+            inputs[number] = stack[-1]
+
+    capture.on_step = note
+    convolutions = [m for m in model.modules() if isinstance(m, MessagePassing)]
+    handles = [m.register_forward_pre_hook(enter, with_kwargs=True) for m in convolutions]
+    handles += [m.register_forward_hook(leave) for m in convolutions]
+    try:
+        with unfused(), tracer, capture:
+            output = run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return capture.kept, tracer, output, inputs
 
 
 def replaced(
