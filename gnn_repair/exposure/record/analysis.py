@@ -229,7 +229,7 @@ class Parts:
     """The value that is left: the gathered rows, or the messages themselves."""
     table: int | None = None
     """The value that rows are gathered from."""
-    index: int | Tensor | None = None
+    index: int | None = None
     """The value with the row of every entry."""
     axis: int = 0
     """The table's axis that is gathered along."""

@@ -22,11 +22,27 @@ from gnn_repair.exposure.value import Group
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
-    """Channels of a site that share their coefficients."""
+class Piece:
+    """Channels of one site, as columns of a block's states."""
 
+    site: Site
     channels: Tensor
-    """[D] places among the site's channels."""
+    """[d] places among the site's channels."""
+    first: int = 0
+    """The first of the columns."""
+
+    @property
+    def columns(self) -> slice:
+        return slice(self.first, self.first + self.channels.numel())
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Channels that share their coefficients: of one site, or of several sums of one convolution
+    over the same entries with the same numbers (the two moments of a variance)."""
+
+    pieces: tuple[Piece, ...]
+    """Where the D channels lie."""
     recipients: Tensor
     """[T]."""
     sources: Tensor
@@ -76,7 +92,7 @@ def blocks_of(
         )
         states = kept[site.base].flatten(1)
         channels = torch.arange(states.shape[1])
-        return [Block(channels, recipients, rows, alpha, states, rows, False)]
+        return [Block((Piece(site, channels),), recipients, rows, alpha, states, rows, False)]
     after = _after(site, kept)
     if parts is None:
         return _product_blocks(site, kept, after)
@@ -106,7 +122,7 @@ def blocks_of(
         alpha = _coefficients(parts, kept, axes, order[b], entries)
         alpha = alpha if scale is None else alpha * scale
         found.append(
-            Block(channels, recipients, sources, alpha, states[:, channels], rows, by_entry, scale)
+            Block((Piece(site, channels),), recipients, sources, alpha, states[:, channels], rows, by_entry, scale)
         )
     return found
 
@@ -204,18 +220,26 @@ def _product_block(
     alpha = values.to(table.dtype)
     scale = None if after is None else after.to(alpha.dtype)[recipients]
     alpha = alpha if scale is None else alpha * scale
-    return Block(channels, recipients, nodes, alpha, table, rows, False, scale)
+    return Block((Piece(site, channels),), recipients, nodes, alpha, table, rows, False, scale)
+
+
+def joined_blocks(left: Block, right: Block) -> Block:
+    """Two blocks over the same entries with the same coefficients as one."""
+    width = left.states.shape[1]
+    moved = tuple(replace(piece, first=piece.first + width) for piece in right.pieces)
+    return replace(
+        left, pieces=(*left.pieces, *moved), states=torch.cat([left.states, right.states], dim=1)
+    )
 
 
 # Groups ------------------------------------------------------------------------------------------
 
 
 def mixtures_of(
-    place: Place, block: Block, group: Group, recipients: int, inputs: Any, conv: Any, pooled: bool,
-    graph: Any,
+    place: Place, block: Block, group: Group, recipients: int, inputs: Any, pooled: bool, graph: Any
 ) -> list[Mixture]:  # fmt: skip
     """One group for each sign of a block's coefficients; entries with coefficient 0 are no terms."""
-    context = _context(block, recipients, inputs, conv, pooled, graph)
+    context = _context(block, recipients, inputs, pooled, graph)
     signed = bool((block.coefficients < 0).any())
     found = []
     for sign in (1, -1) if signed else (1,):
@@ -241,15 +265,13 @@ def mixtures_of(
                 state_sources=behind,
                 context=context,
                 entries=order,
-                place_of=block,
+                block_of=block,
             )
         )
     return found
 
 
-def _context(
-    block: Block, recipients: int, inputs: Any, conv: Any, pooled: bool, graph: Any
-) -> Context:
+def _context(block: Block, recipients: int, inputs: Any, pooled: bool, graph: Any) -> Context:
     """What repairs see: the convolution's own input where it is a matrix, else what is sent."""
     states = block.states
     if pooled:

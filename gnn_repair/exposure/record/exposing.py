@@ -31,15 +31,16 @@ from gnn_repair.exposure.record.build import (
     blocks_of,
     frame_of_site,
     graph_starts,
+    joined_blocks,
     mixtures_of,
     wanted_values,
 )
 from gnn_repair.exposure.record.capture import DivergedError, captured, replaced
-from gnn_repair.exposure.record.filters import Filters
+from gnn_repair.exposure.record.filters import Filters, same_entries
 from gnn_repair.exposure.record.held import held_parts
 from gnn_repair.exposure.record.recorder import Leaf, Record, Spaces, record_run
 from gnn_repair.exposure.record.replay import Replay
-from gnn_repair.exposure.record.words import fixed_words, group_words, has_root
+from gnn_repair.exposure.record.words import fixed_words, group_words, has_root, holder_of
 from gnn_repair.exposure.sites import Site as Place
 from gnn_repair.exposure.tails.certification import random_vertex
 from gnn_repair.exposure.tails.extraction import Extracted, affine_start
@@ -251,29 +252,24 @@ class _Exposing:
         modules = dict(self.model.named_modules())
         read = _read_by_tail(found, analysis, sites)
         pairs = [(s, p) for s, p in zip(sites, parts, strict=True) if s.value in read]
-        blocks = [
-            (site, blocks_of(site, part, analysis.value(site.reduction.message).shape, found.kept))
-            for site, part in pairs
-        ]
+        blocks = self._blocks(analysis, modules, pairs, found)
         mixtures, tails = list[Mixture](), dict[Place, Tail]()
-        for site, several in blocks:
-            words = group_words(analysis, modules, site, several, self.subject.graph)
-            for number, (block, group) in enumerate(zip(several, words, strict=True)):
-                place = Place("aggregate", group.module, site.value * 4096 + number)
-                first = found.offsets[site.value]
-                columns = found.extracted.weight[:, first + block.channels]
-                tails[place] = Tail(columns.unsqueeze(1), centred=False)
-                mixtures += mixtures_of(
-                    place, block, group.group, len(logits), found.inputs.get(site.step), group.conv,
-                    self.graphs is not None, self.subject.graph,
-                )
+        for number, (block, words) in enumerate(group_words(analysis, modules, blocks, self.subject.graph)):
+            site = block.pieces[0].site
+            place = Place("aggregate", words.module, number)
+            columns = [found.offsets[p.site.value] + p.channels for p in block.pieces]
+            tails[place] = Tail(found.extracted.weight[:, torch.cat(columns)].unsqueeze(1), centred=False)
+            mixtures += mixtures_of(
+                place, block, words.group, len(logits), found.inputs.get(site.step),
+                self.graphs is not None, self.subject.graph,
+            )  # fmt: skip
         finished = self.subject.finished(mixtures)
         held = held_parts(analysis, modules, [site.step for site, _ in pairs])
         names, starts = self.subject.names, None
         if self.graphs is not None:
             assert self.subject.nodes is not None
             names = NodeNames("graph", (("node", self.subject.nodes),))
-            starts = graph_starts([b for _, several in blocks for b in several], self.subject.nodes, self.graphs)
+            starts = graph_starts(blocks, self.subject.nodes, self.graphs)
         words = Words(
             type(self.model).__name__, fixed_words(held, found.shifted),
             has_root(analysis, modules, [s for s, _ in pairs]), embedding, self.called,
@@ -299,6 +295,34 @@ class _Exposing:
             object.__setattr__(exposure, "residual", residual)  # validated a moment ago
         assert self.read is not None
         return Exposed(self.read.finished(exposure), replay)
+
+    def _blocks(
+        self, analysis: Analysis, modules: Mapping[str, nn.Module],
+        pairs: Sequence[tuple[Site, Parts | None]], found: _Captured,
+    ) -> list[Block]:  # fmt: skip
+        """The blocks of all sites; sums of one convolution with the same coefficients are one."""
+        blocks: list[Block] = []
+        known: list[tuple[str, tuple[Site, Parts | None], int]] = []
+        for site, part in pairs:
+            shape = analysis.value(site.reduction.message).shape
+            several = blocks_of(site, part, shape, found.kept)
+            holder = holder_of(modules, analysis.record.steps[site.step].module)[0]
+            twin = next(
+                (
+                    first
+                    for name, other, first in known
+                    if name == holder and site.powers is None and other[0].powers is None
+                    and same_entries(analysis, other, (site, part))
+                ),
+                None,
+            )  # fmt: skip
+            if twin is not None and len(several) == 1:
+                blocks[twin] = joined_blocks(blocks[twin], several[0])
+                continue
+            if len(several) == 1:
+                known.append((holder, (site, part), len(blocks)))
+            blocks += several
+        return blocks
 
     @property
     def anchored(self) -> bool:

@@ -130,40 +130,11 @@ class Filters:
         one = kept is not None and kept.numel() == 1 and kept.layout == torch.strided
         return float(kept) if one and kept is not None else None
 
-    # One operator ------------------------------------------------------------------------------
-
     def same(self, left: Hop, right: Hop) -> bool:
         """Whether two hops send over the same entries with the same numbers."""
-        if left is right:
-            return True
-        if (left.parts is None) != (right.parts is None) or len(left.site.after) != len(right.site.after):
-            return False
-        pairs: list[tuple[int, int]] = []
-        for a, b in zip(left.site.after, right.site.after, strict=True):
-            if a.inverse != b.inverse or not torch.equal(a.place, b.place):
-                return False
-            pairs.append((a.value, b.value))
-        if left.parts is None or right.parts is None:
-            one, two = left.site.reduction.matrix, right.site.reduction.matrix
-            assert one is not None and two is not None
-            return all(self._equal(a, b) for a, b in [*pairs, (one, two)])
-        if len(left.parts.factors) != len(right.parts.factors) or left.parts.scale != right.parts.scale:
-            return False
-        for f, g in zip(left.parts.factors, right.parts.factors, strict=True):
-            if f.inverse != g.inverse:
-                return False
-            pairs.append((f.value, g.value))
-        entries = (left.site.reduction.recipients, right.site.reduction.recipients)
-        if not _equal_tensors(*entries) or left.site.reduction.mean != right.site.reduction.mean:
-            return False
-        pairs.append((left.parts.index, right.parts.index))  # type: ignore[arg-type]
-        return all(self._equal(a, b) for a, b in pairs)
-
-    def _equal(self, left: int, right: int) -> bool:
-        one, two = self.analysis.root(left), self.analysis.root(right)
-        if one == two:
-            return True
-        return _equal_tensors(self.analysis.value(one).kept, self.analysis.value(two).kept)
+        return left is right or same_entries(
+            self.analysis, (left.site, left.parts), (right.site, right.parts)
+        )
 
     # Exits -------------------------------------------------------------------------------------
 
@@ -203,6 +174,44 @@ class Filters:
             if outside and value in reached:
                 exits[value] = other.powers
         return exits
+
+
+def same_entries(
+    analysis: Analysis, left: tuple[Site, Parts | None], right: tuple[Site, Parts | None]
+) -> bool:
+    """Whether two sums go over the same entries with the same numbers, as the record says."""
+    (one, mine), (two, theirs) = left, right
+    if (mine is None) != (theirs is None) or len(one.after) != len(two.after):
+        return False
+    pairs: list[tuple[int | None, int | None]] = []
+    for a, b in zip(one.after, two.after, strict=True):
+        if a.inverse != b.inverse or not torch.equal(a.place, b.place):
+            return False
+        pairs.append((a.value, b.value))
+    if mine is None or theirs is None:
+        pairs.append((one.reduction.matrix, two.reduction.matrix))
+    else:
+        if len(mine.factors) != len(theirs.factors) or mine.scale != theirs.scale:
+            return False
+        if any(f.inverse != g.inverse for f, g in zip(mine.factors, theirs.factors, strict=True)):
+            return False
+        pairs += [(f.value, g.value) for f, g in zip(mine.factors, theirs.factors, strict=True)]
+        if (mine.table is None) != (theirs.table is None) or one.reduction.mean != two.reduction.mean:
+            return False
+        senders = one.reduction.sources, two.reduction.sources
+        if mine.table is None and not _equal_tensors(*senders):
+            return False
+        if not _equal_tensors(one.reduction.recipients, two.reduction.recipients):
+            return False
+        pairs += [] if mine.table is None else [(mine.index, theirs.index)]
+    return all(_equal(analysis, a, b) for a, b in pairs if a is not None and b is not None)
+
+
+def _equal(analysis: Analysis, left: int, right: int) -> bool:
+    one, two = analysis.root(left), analysis.root(right)
+    if one == two:
+        return True
+    return _equal_tensors(analysis.value(one).kept, analysis.value(two).kept)
 
 
 def _equal_tensors(left: Tensor | None, right: Tensor | None) -> bool:

@@ -484,6 +484,22 @@ def _batch_norm(c: Context) -> list[Behind]:
     return c.each(c.rows(c.args[0]))
 
 
+def _halved(c: Context) -> list[Behind]:
+    """GLU: one half of an axis gates the other."""
+    source, axis = c.args[0], c.argument(1, "dim", -1) % c.args[0].dim()
+    c.step.mixes = any(rows.varies(axis) for rows in c.rows(source))
+    shape = c.out.shape
+    return c.each(tuple(r.viewed(lambda t: t.narrow(axis, 0, shape[axis])) for r in c.rows(source)))
+
+
+def _first_axis(c: Context) -> list[Behind]:
+    """Convolutions and pools over a node's own channels: nodes along the first axis only."""
+    source = c.args[0]
+    c.step.mixes = any(r.varies(axis) for r in c.rows(source) for axis in range(1, source.dim()))
+    found = [rows.along(0) for rows in c.rows(source)]
+    return c.each(tuple(Rows(along_axis(f, 0, c.out.shape)) for f in found if f is not None))
+
+
 def _last_axes(c: Context) -> list[Behind]:
     """Layer normalisation over the last axes."""
     source, count = c.args[0], len(c.args[1])
@@ -506,8 +522,10 @@ def _mm(c: Context) -> list[Behind]:
 
 
 def _addmm(c: Context) -> list[Behind]:
-    plain = c.kwargs.get("beta", 1) == 1 and c.kwargs.get("alpha", 1) == 1
-    made = _product(c, c.args[1], c.args[2], c.args[0], plain)
+    beta, plain = c.kwargs.get("beta", 1), c.kwargs.get("alpha", 1) == 1
+    if beta == 0:
+        return _product(c, c.args[1], c.args[2], None, plain)
+    made = _product(c, c.args[1], c.args[2], c.args[0], plain and beta == 1)
     shape = c.out.shape
     base = [r.viewed(lambda t: t.expand(shape)) for r in c.rows(c.args[0])]
     return [union([made[0], base])]
@@ -644,6 +662,10 @@ HANDLERS: dict[str, Callable[[Context], list[Behind]]] = {
     **dict.fromkeys(
         ("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit",
          "_native_batch_norm_legit_no_training", "_batch_norm_no_update", "batch_norm"), _batch_norm),
+    "glu": _halved,
+    **dict.fromkeys(
+        ("convolution", "max_pool2d_with_indices", "avg_pool2d", "avg_pool1d", "max_pool1d",
+         "_adaptive_avg_pool2d", "adaptive_max_pool2d", "upsample_nearest1d"), _first_axis),
     "native_layer_norm": _last_axes,
     "native_group_norm": _group_norm,
     **dict.fromkeys(("mm", "bmm", "_sparse_mm", "matmul"), _mm),

@@ -13,12 +13,31 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.mixtures import Mixture
 from gnn_repair.exposure.model_state import forget_propagations, resting
 from gnn_repair.exposure.record.analysis import Site
-from gnn_repair.exposure.record.build import Block
+from gnn_repair.exposure.record.build import Block, Piece
 from gnn_repair.exposure.record.capture import replaced
 from gnn_repair.exposure.record.recorder import Record, Ref
 
 LARGEST_MESSAGES = 1 << 26
 """Numbers in the messages of a sum beyond which its result is replaced instead: 256 MB in float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some channels of a site, and the groups whose terms make them."""
+
+    piece: Piece
+    block: Block
+    groups: tuple[tuple[Mixture, slice], ...]
+
+    def states(self, mixture: Mixture) -> Tensor:
+        """The states of these channels, one row a term."""
+        return mixture.states[:, self.piece.columns][mixture.rows.long()]
+
+    def scale(self, mixture: Mixture, placed: Tensor, terms: slice) -> Tensor:
+        """± λ before what every message is multiplied by later on."""
+        scale = placed[terms] * mixture.sign
+        later = self.block.scale
+        return scale if later is None else scale / later[mixture.entries]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +47,8 @@ class Replay:
     model: nn.Module
     forward: Callable[[], Tensor]
     record: Record
-    parts: tuple[tuple[Site, Block, tuple[tuple[Mixture, slice], ...]], ...]
-    """Every block with its groups, and where their terms lie among all."""
+    parts: tuple[Part, ...]
+    """Every site's channels with their groups, and where these groups' terms lie among all."""
     values: dict[int, Tensor]
     """What sites hold, by value."""
     order: Tensor | None
@@ -41,20 +60,19 @@ class Replay:
     @staticmethod
     def of(
         model: nn.Module, forward: Callable[[], Tensor], record: Record,
-        blocks: Sequence[tuple[Site, Sequence[Block]]], mixtures: Sequence[Mixture],
+        blocks: Sequence[Block], mixtures: Sequence[Mixture],
         kept: dict[int, Tensor], order: Tensor | None, logits: Tensor,
     ) -> Replay:  # fmt: skip
         """The replay of what was built."""
-        parts, start, waiting = [], 0, list(mixtures)
-        for site, several in blocks:
-            for block in several:
-                mine = []
-                while waiting and waiting[0].place_of is block:
-                    mixture = waiting.pop(0)
-                    mine.append((mixture, slice(start, start + mixture.rows.numel())))
-                    start += mixture.rows.numel()
-                parts.append((site, block, tuple(mine)))
-        values = {site.value: kept[site.value] for site, _ in blocks}
+        parts, start, waiting = list[Part](), 0, list(mixtures)
+        for block in blocks:
+            mine = []
+            while waiting and waiting[0].block_of is block:
+                mixture = waiting.pop(0)
+                mine.append((mixture, slice(start, start + mixture.rows.numel())))
+                start += mixture.rows.numel()
+            parts += [Part(piece, block, tuple(mine)) for piece in block.pieces]
+        values = {part.piece.site.value: kept[part.piece.site.value] for part in parts}
         return Replay(
             model, forward, record, tuple(parts), values, order, start, logits.dtype, versions_of(model)
         )
@@ -79,14 +97,13 @@ class Replay:
             given, placed = placed, torch.empty_like(placed)
             placed[self.order] = given
         instead: dict[int, Callable[..., Any]] = {}
-        sites = {site.value: site for site, _, _ in self.parts}
-        for number, site in sites.items():
-            mine = [(b, groups) for s, b, groups in self.parts if s.value == number]
+        for site in {part.piece.site for part in self.parts}:
+            mine = [part for part in self.parts if part.piece.site is site]
             self._substitute(instead, site, mine, placed)
         return replaced(self.forward, self.record, instead).double()
 
     def _substitute(
-        self, instead: dict[int, Callable[..., Any]], site: Site, mine: Sequence[Any], placed: Tensor
+        self, instead: dict[int, Callable[..., Any]], site: Site, mine: Sequence[Part], placed: Tensor
     ) -> None:
         reduction = site.reduction
         if site.powers is not None or reduction.turned:
@@ -115,7 +132,7 @@ class Replay:
         return run
 
     def _by_value(
-        self, instead: dict[int, Callable[..., Any]], site: Site, mine: Sequence[Any], placed: Tensor
+        self, instead: dict[int, Callable[..., Any]], site: Site, mine: Sequence[Part], placed: Tensor
     ) -> None:
         value = self.values[site.value]
         step = self.record.values[site.value].step
@@ -124,10 +141,10 @@ class Replay:
             out = func(*args, **kwargs)
             moved = value.movedim(site.axis, 0) if site.axis is not None else value.unsqueeze(0)
             flat = moved.reshape(len(moved), -1).clone()
-            for block, groups in mine:
-                for mixture, terms in groups:
-                    change = placed[terms] - mixture.coefficients
-                    flat[:, block.channels] += mixture.value(change)
+            for part in mine:
+                for mixture, terms in part.groups:
+                    change = mixture.value(placed[terms] - mixture.coefficients)
+                    flat[:, part.piece.channels] += change[:, part.piece.columns]
             made = flat.reshape(moved.shape)
             made = made.movedim(0, site.axis) if site.axis is not None else made.squeeze(0)
             target = out if isinstance(out, Tensor) else args[0]
@@ -136,43 +153,39 @@ class Replay:
         instead[step] = run
 
 
-def _messages(old: Tensor, reduction: Any, mine: Sequence[Any], placed: Tensor) -> Tensor:
+def _messages(old: Tensor, reduction: Any, mine: Sequence[Part], placed: Tensor) -> Tensor:
     """Messages of the old ones' layout, ± λ h in place of ± α h."""
     rest = [a for a in range(old.dim()) if a not in reduction.axes]
     moved = old.permute(*reduction.axes, *rest)
     entries = moved.shape[: len(reduction.axes)].numel()
     flat = old.new_zeros(entries, moved.numel() // max(1, entries))
-    for block, groups in mine:
-        for mixture, terms in groups:
-            scale = placed[terms] * mixture.sign
-            scale = scale if block.scale is None else scale / block.scale[mixture.entries]
-            states = scale.unsqueeze(1) * mixture.states[mixture.rows.long()]
-            flat[mixture.entries.unsqueeze(1), block.channels] += states
+    for part in mine:
+        for mixture, terms in part.groups:
+            states = part.scale(mixture, placed, terms).unsqueeze(1) * part.states(mixture)
+            flat[mixture.entries.unsqueeze(1), part.piece.channels] += states
     back = torch.argsort(torch.tensor([*reduction.axes, *rest]))
     return flat.reshape(moved.shape).permute(*back.tolist())
 
 
-def _matrix(old: Tensor, mine: Sequence[Any], placed: Tensor) -> Tensor:
+def _matrix(old: Tensor, mine: Sequence[Part], placed: Tensor) -> Tensor:
     """A matrix of the old one's layout, ± λ in place of its entries."""
     if old.layout != torch.strided:
-        (_, groups), = mine
         coo = old if old.layout == torch.sparse_coo else old.to_sparse_coo()
         values = torch.zeros_like(coo._values())
-        for mixture, terms in groups:
-            scale = placed[terms] * mixture.sign
-            block = mine[0][0]
-            values[mixture.entries] = (scale if block.scale is None else scale / block.scale[mixture.entries]).to(values)
-        made = torch.sparse_coo_tensor(coo._indices(), values, coo.shape, is_coalesced=coo.is_coalesced())
+        for mixture, terms in mine[0].groups:
+            values[mixture.entries] = mine[0].scale(mixture, placed, terms).to(values)
+        made = torch.sparse_coo_tensor(
+            coo._indices(), values, coo.shape, is_coalesced=coo.is_coalesced()
+        )
         if old.layout == torch.sparse_coo:
             return made
         return made.to_sparse_csr() if old.layout == torch.sparse_csr else made.to_sparse_csc()
     out = torch.zeros_like(old)
-    for number, (block, groups) in enumerate(mine):
-        part = out if out.dim() == 2 else out[number]
-        for mixture, terms in groups:
-            scale = placed[terms] * mixture.sign
-            scale = scale if block.scale is None else scale / block.scale[mixture.entries]
-            part.index_put_((block.recipients[mixture.entries], block.rows[mixture.entries]), scale, accumulate=True)
+    for number, part in enumerate(mine):
+        matrix = out if out.dim() == 2 else out[number]
+        for mixture, terms in part.groups:
+            at = part.block.recipients[mixture.entries], part.block.rows[mixture.entries]
+            matrix.index_put_(at, part.scale(mixture, placed, terms), accumulate=True)
     return out
 
 

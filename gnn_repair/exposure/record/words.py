@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -52,18 +53,41 @@ def titled(modules: Mapping[str, nn.Module], name: str) -> Title:
 
 @dataclass(frozen=True)
 class GroupWords:
-    """A group, the module it is of and its convolution."""
+    """A group and the module it is of."""
 
     group: Group
     module: str
-    conv: Any
 
 
 def group_words(
-    analysis: Analysis, modules: Mapping[str, nn.Module], site: Site, blocks: Sequence[Block],
+    analysis: Analysis, modules: Mapping[str, nn.Module], blocks: Sequence[Block],
     graph: TypedGraph | None,
-) -> list[GroupWords]:  # fmt: skip
-    """A name and a rule for every block of a site."""
+) -> Iterator[tuple[Block, GroupWords]]:  # fmt: skip
+    """Every block with a name of its own and a rule."""
+    found = [(block, *_named(analysis, modules, block, graph)) for block in blocks]
+    often = Counter(words.group.name for _, words, _ in found)
+    used = Counter[str]()
+    for block, words, module in found:
+        name = words.group.name
+        if often[name] > 1:
+            kind = "head" if hasattr(module, "heads") or graph is not None else "stack"
+            kind = kind if _is_headed(block, found) else "relation" if hasattr(module, "num_relations") else ""
+            text = f"{name} {kind} {used[name]}" if kind else f"{name} {used[name] + 1}"
+            used[name] += 1
+            words = replace(words, group=replace(words.group, name=text))
+        yield block, words
+
+
+def _is_headed(block: Block, found: Sequence[Any]) -> bool:
+    """Whether several blocks are of one sum."""
+    site = block.pieces[0].site
+    return sum(other.pieces[0].site is site for other, _, _ in found) > 1
+
+
+def _named(
+    analysis: Analysis, modules: Mapping[str, nn.Module], block: Block, graph: TypedGraph | None
+) -> tuple[GroupWords, nn.Module | None]:
+    site = block.pieces[0].site
     name, module = holder_of(modules, analysis.record.steps[site.step].module)
     convolution = isinstance(module, MessagePassing | Aggregation)
     kind = type(module).__name__ if convolution else _kind(site)
@@ -73,14 +97,9 @@ def group_words(
         base = _relation(analysis, site, graph) or base
     if site.powers is not None:
         base = f"{base} {power_label(site.powers)}"
-    heads = "head" if hasattr(module, "heads") or graph is not None else "stack"
-    found = []
-    for number, block in enumerate(blocks):
-        text = f"{base} {heads} {number}" if len(blocks) > 1 else base
-        if block.kind is not None:
-            text = f"{base} relation {block.kind}"
-        found.append(GroupWords(Group(text, f"{kind}: {rule}", origin), name, module if convolution else None))
-    return found
+    if block.kind is not None:
+        base = f"{base} relation {block.kind}"
+    return GroupWords(Group(base, f"{kind}: {rule}", origin), name), module
 
 
 def _kind(site: Site) -> str:
