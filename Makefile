@@ -11,7 +11,7 @@ CPU ?= $(if $(shell command -v nvidia-smi),,1)
 CPU_BUILD := install --quiet --no-deps --retries 0 --timeout 5 --index-url https://download.pytorch.org/whl/cpu
 USUAL := echo "No PyTorch build for CPUs can be had here; pip takes its usual one."
 
-.PHONY: demo test lint types tests docs notebooks wheel test-minimum test-latest audit mutation beyond clean
+.PHONY: demo test lint types tests docs notebooks wheel test-minimum test-latest audit mutation campaign bench beyond clean
 .NOTPARALLEL:
 
 demo: .venv/.installed
@@ -64,6 +64,13 @@ wheel: .venv/.installed-dev
 
 mutation: .venv/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutation $(ARGS)
+
+# Hostile inputs for a while: ARGS="--minutes 30". Measurements: ARGS="oracle --repeats 5".
+campaign: .venv/.installed
+	$(BIN)/python -m tests.campaigns $(ARGS)
+
+bench: .venv/.installed
+	$(BIN)/python -m benchmarks $(ARGS)
 
 # The tables of docs/beyond.md, from the packed records in results/.
 beyond: .venv/.installed

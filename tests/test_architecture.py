@@ -27,8 +27,6 @@ LAYERS = [
     {"oracle", "repair"},
     {"study"},
     {"reporting"},
-    {"bench"},
-    {"selftest"},
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
@@ -98,3 +96,13 @@ def test_no_two_classes_share_a_name():
                 found.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
     shared = {name: places for name, places in found.items() if len(places) > 1}
     assert not shared
+
+
+def test_every_part_of_the_package_stands_in_the_design():
+    """Folders and modules of the package's root, each with a word about it."""
+    design = (PACKAGE.parent / "docs" / "DESIGN.md").read_text(encoding="utf-8")
+    listing = re.search(r"```\ngnn_repair/\n(.*?)```", design, re.S)
+    named = re.findall(r"^  ((?:[\w./]+, )*[\w./]+)  ?", listing[1], re.M)
+    words = {word.removesuffix(".py").strip("/") for line in named for word in line.split(", ")}
+    parts = {p.stem for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert parts - {"__init__", "__main__"} == words

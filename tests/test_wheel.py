@@ -1,7 +1,8 @@
-"""The wheel holds everything that the package reads at run time."""
+"""The wheel holds everything that the package reads at run time, and no developers' apparatus."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -27,4 +28,6 @@ def test_data_files_and_the_page_are_in_the_wheel(tmp_path):
     assert needed <= packed
     assert {"gnn_repair/paper.json", "gnn_repair/datasets/raw_files.json"} <= packed
     assert any(name.startswith("gnn_repair/reporting/page/") for name in packed)
-    assert not any(name.startswith("tests/") for name in packed)
+    outside = {name.split("/")[0] for name in packed} - {"gnn_repair"}
+    assert all(name.endswith(".dist-info") for name in outside)
+    assert not any(re.search(r"bench|campaign|selftest", name) for name in packed)

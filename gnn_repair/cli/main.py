@@ -7,30 +7,59 @@ import contextlib
 import gc
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from gnn_repair import __version__
-from gnn_repair.cli import bench, check, data, demo, doctor, report, selftest, study, view
-from gnn_repair.errors import GnnRepairError, ResourceError
+from gnn_repair.cli import check, data, demo, doctor, report, study, view
+from gnn_repair.errors import GnnRepairError, InputError, ResourceError
+
+COMMANDS: dict[str, Any] = {
+    "demo": demo.demo,
+    "report": report.report,
+    "view": view.view,
+    "study": study.app,
+    "data": data.app,
+    "check": check.check,
+    "doctor": doctor.doctor,
+}
+"""In the order in which the help lists them: what a user needs first comes first."""
+MOVED = {"bench": "make bench", "selftest": "make campaign"}
+"""Commands of version 0.2 that only developers ran, and where they went."""
+
+
+class _InOrder(TyperGroup):
+    """Lists groups of commands among the others, where Typer puts them last."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        return list(COMMANDS)
+
 
 app = typer.Typer(
     name="gnn-repair",
+    cls=_InOrder,
     help="Find out why a trained graph neural network is wrong about a node, and repair it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(data.app, name="data")
-app.add_typer(study.app, name="study")
-app.add_typer(bench.app, name="bench")
-app.command(name="check")(check.check)
-app.command(name="demo")(demo.demo)
-app.command(name="doctor")(doctor.doctor)
-app.command(name="report")(report.report)
-app.command(name="selftest")(selftest.selftest)
-app.command(name="view")(view.view)
+for _name, _item in COMMANDS.items():
+    if isinstance(_item, typer.Typer):
+        app.add_typer(_item, name=_name)
+    else:
+        app.command(name=_name)(_item)
+
+
+def _moved(context: typer.Context) -> None:
+    name = str(context.info_name)
+    raise InputError(f"{name} left the installed package; run '{MOVED[name]}' in its source folder")
+
+
+for _name in MOVED:
+    _anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    app.command(_name, hidden=True, add_help_option=False, context_settings=_anything)(_moved)
 
 
 def _print_version(value: bool) -> None:

@@ -133,7 +133,7 @@ def improve(problem, room, groups, count, lead, slots, scale):
     state, places = room.state, room.places
     size = room.entries.shape[0] + groups
     stalled = 0
-    # Of 44,433 hostile LPs (gnn_repair.selftest.lps, seed 0) none took more than two pivots a row
+    # Of 44,433 hostile LPs (tests/campaigns/lps.py, seed 0) none took more than two pivots a row
     # of its basis: beyond fifty it goes in circles, and the fallback is quicker.
     for _ in range(50 * size + 200):
         # Twice round the basis without progress is a cycle or near to one: Bland's rule ends it.

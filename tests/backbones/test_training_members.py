@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from benchmarks.training import plain_loop
 from gnn_repair.backbones import BACKBONES, Shape, train_backbone
 from gnn_repair.backbones.base import unstack_parameters
 from gnn_repair.backbones.train import _BackboneTrainee
-from gnn_repair.bench.plain import plain_loop
 from gnn_repair.training import LONG, SHORT
 
 STILL = Shape(hidden=16, heads=4, dropout=0.0)

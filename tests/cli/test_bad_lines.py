@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -152,34 +153,7 @@ LINES: list[list[str]] = [
     ["data", "check", LONG],
     ["data", "check", "cora", "--root", "{file}"],
     ["data", "nonsense"],
-    ["bench", "training", "--dataset", "corra"],
-    ["bench", "training", "--backbones", "gaat"],
-    ["bench", "training", "--backbones", ""],
-    ["bench", "training", "--members", "0"],
-    ["bench", "training", "--epochs", "0"],
-    ["bench", "training", "--device", "tpu", "--backbones", "gcn"],
-    ["bench", "accuracy", "--datasets", "corra"],
-    ["bench", "accuracy", "--splits", "5-2"],
-    ["bench", "accuracy", "--splits", "0-99999999999"],
-    ["bench", "accuracy", "--splits", "99", "--backbones", "gcn"],
-    ["bench", "accuracy", "--device", "tpu", "--backbones", "gcn", "--splits", "0"],
-    ["bench", "scale", "--nodes", "1"],
-    ["bench", "scale", "--hidden", "0"],
-    ["bench", "repair", "--cases", "nonsense"],
-    ["bench", "repair", "--repairs", "magic"],
-    ["bench", "repair", "--epochs", "1"],
-    ["bench", "oracle", "--shapes", "1:2"],
-    ["bench", "oracle", "--shapes", "x:y:z", "--cases", ""],
-    ["bench", "oracle", "--cases", "nonsense", "--shapes", ""],
-    ["bench", "oracle", "--repeats", "0"],
-    ["selftest", "--minutes", "0"],
-    ["selftest", "--minutes", "nan"],
-    ["selftest", "--minutes", "-1"],
-    ["selftest", "--minutes", "inf"],
-    ["selftest", "--only", "nonsense"],
-    ["selftest", "--only", ""],
-    ["selftest", "--seed", "-1"],
-    ["selftest", "--seed", "x"],
+    *([name, *rest] for name in ("bench", "selftest") for rest in ([], ["--help"], ["oracle"])),
     ["nonsense"],
     ["--nonsense"],
     ["study", "nonsense"],
@@ -248,6 +222,25 @@ def test_a_bad_line_is_one_sentence(line, places, monkeypatch, capsys, tmp_path)
 def test_there_are_more_than_two_hundred():
     assert len(LINES) > 250
     assert len({tuple(line) for line in LINES}) == len(LINES)
+
+
+@pytest.mark.parametrize(("name", "target"), [("bench", "bench"), ("selftest", "campaign")])
+def test_a_command_that_left_says_where_it_went(monkeypatch, capsys, name, target):
+    monkeypatch.setattr(sys, "argv", ["gnn-repair", name, "--minutes", "3"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    assert f"make {target}" in capsys.readouterr().err
+
+
+def test_the_help_begins_with_what_a_user_needs(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gnn-repair", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    listed = re.findall(r"^\W*([a-z]+)  ", capsys.readouterr().out, re.M)
+    order = ["demo", "report", "view", "study", "data", "check", "doctor"]
+    assert [name for name in listed if name in order] == order
+    assert not {"bench", "selftest"} & set(listed)
 
 
 def call(*arguments, **options):

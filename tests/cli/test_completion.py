@@ -34,7 +34,7 @@ def test_names_are_offered(offer, typed, expected):
     [
         ("gnn-repair study run --backbones gcn,mix", "gcn,mixhop"),
         ("gnn-repair study tables full", "full-controls"),
-        ("gnn-repair bench training --dataset cit", "citeseer"),
+        ("gnn-repair report --dataset cit", "citeseer"),
     ],
 )
 def test_the_shell_is_answered(typed, expected):

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+import benchmarks.__main__ as benchmarks
 import gnn_repair
+import tests.campaigns.__main__ as campaigns
 from gnn_repair.cli import app
 
 ROOT = Path(__file__).parents[2]
@@ -26,16 +28,26 @@ def _mentioned(text: str, program: str) -> list[list[str]]:
     blocks = re.findall(r"^```(?:console|sh|yaml)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     spans = [" ".join(span.split()) for span in SPAN.findall(re.sub(r"(?ms)^```.*?^```", "", text))]
-    found = [re.match(rf"{program} (.*)", line.strip("$ ")) for line in [*lines, *spans]]
-    return [match[1].split("#")[0].split() for match in found if match]
+    found = [re.match(rf'{program}(?:(?<=")| )(.*)', line.strip("$ ")) for line in [*lines, *spans]]
+    return [match[1].split("#")[0].replace('"', " ").split() for match in found if match]
+
+
+PROGRAMS = [
+    (r"(?:docker run .* )?gnn-repair", app),
+    ("python -m benchmarks", benchmarks.app),
+    ('make bench ARGS="', benchmarks.app),
+    ('make campaign ARGS="', campaigns.app),
+]
 
 
 @pytest.mark.parametrize("name", sorted(set(TEXTS) - {"CHANGELOG.md"}))
-def test_options_of_commands_that_are_mentioned(name):
-    for words in _mentioned(TEXTS[name], r"(?:docker run .* )?gnn-repair"):
-        command, rest = get_command(app), list(words)
+@pytest.mark.parametrize(("program", "own_app"), PROGRAMS, ids=[name for name, _ in PROGRAMS])
+def test_options_of_commands_that_are_mentioned(name, program, own_app):
+    for words in _mentioned(TEXTS[name], program):
+        command, rest = get_command(own_app), list(words)
         while rest and hasattr(command, "commands") and rest[0] in command.commands:
             command = command.commands[rest.pop(0)]
+        assert not command.hidden, (name, words)
         known = {option for parameter in command.params for option in parameter.opts}
         known |= {option for parameter in command.params for option in parameter.secondary_opts}
         used = {word.split("=")[0] for word in words if re.fullmatch(r"--[a-z][\w=.-]*", word)}

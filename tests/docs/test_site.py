@@ -11,8 +11,7 @@ import torch
 
 import gnn_repair
 from gnn_repair.oracle import solve_oracle
-from gnn_repair.selftest.lp_catalogue import exposure_of
-from gnn_repair.selftest.lp_families import Numbers
+from tests.campaigns.lp_families import Numbers, exposure_of
 from tools.docs import pictures
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,7 @@ from gnn_repair.cli import main
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.oracle import solve_labels, solve_oracle
 from gnn_repair.oracle.baseline import BaselineComparison, compare, load_baseline, save_baseline
-from gnn_repair.selftest.lp_catalogue import exposure_of
-from gnn_repair.selftest.lp_families import Numbers
+from tests.campaigns.lp_families import Numbers, exposure_of
 
 TRUE = torch.tensor([0, 0, 1])
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from gnn_repair.oracle import solve_oracle
-from gnn_repair.selftest import lps
-from gnn_repair.selftest.lp_catalogue import FAMILIES, draw, exposure_of
-from gnn_repair.selftest.lp_families import Numbers
-from gnn_repair.selftest.lp_judge import exact_interval, intervals, judge, judge_exactly
+from tests.campaigns import lps
+from tests.campaigns.lp_families import FAMILIES, Numbers, draw, exposure_of
+from tests.campaigns.lp_judge import exact_interval, intervals, judge, judge_exactly
 
 
 def test_every_family_in_turn_without_a_fault(monkeypatch):

@@ -11,8 +11,7 @@ import torch
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import reach, solve_oracle
 from gnn_repair.oracle.frames import confusion_by_reach, source_ranking
-from gnn_repair.selftest.lp_catalogue import exposure_of
-from gnn_repair.selftest.lp_families import Numbers
+from tests.campaigns.lp_families import Numbers, exposure_of
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 from oracle_cases import exposure_of, families, random_node
 from oracle_exact import exact_margin
 
-from gnn_repair.bench.oracle import synthetic
+from benchmarks.oracle import synthetic
 from gnn_repair.oracle import solve_oracle
 from gnn_repair.oracle.tables import Tables, instance
 

@@ -7,9 +7,8 @@ import torch
 from test_factorised import random_parameters
 from toy_exposures import toy_exposure, toy_graph
 
-from gnn_repair.bench import minibatch
-from gnn_repair.bench import repair as bench
-from gnn_repair.bench.literal import LiteralRepair
+from benchmarks import repair as bench
+from benchmarks.repair import LiteralRepair
 from gnn_repair.errors import InputError
 from gnn_repair.kernels import dropout
 from gnn_repair.repair import Reweighting, SetTranslation, message_table
@@ -35,8 +34,7 @@ def test_the_literal_peer_gives_the_same_logits(method, backbone):
 
 def test_every_form_is_measured(monkeypatch):
     monkeypatch.setattr(bench, "citeseer_sized_graph", lambda: toy_graph(torch.float32))
-    measured = bench.bench_repair(["generated:sgc"], device="cpu", members=2, epochs=10)
-    rows = bench.with_ratios(measured)
+    rows = list(bench.bench_repair(["generated:sgc"], device="cpu", members=2, epochs=10))
     assert [(row["form"], row["members"]) for row in rows] == 2 * [
         ("literal", 1),
         ("plain", 1),
@@ -64,13 +62,13 @@ def test_both_forms_of_a_minibatch_step_are_measured(monkeypatch):
 
     real = message_table.MessageTable.read_by
     monkeypatch.setattr(message_table.MessageTable, "read_by", listened)
-    monkeypatch.setattr(minibatch, "load_dataset", lambda name, root: toy_graph(torch.float32))
-    monkeypatch.setattr(minibatch, "paper_batch_size", lambda name, backbone: 3)
-    (row,) = minibatch.bench_minibatch(
+    monkeypatch.setattr(bench, "load_dataset", lambda name, root: toy_graph(torch.float32))
+    monkeypatch.setattr(bench, "paper_batch_size", lambda name, backbone: 3)
+    (row,) = bench.bench_minibatch(
         ["mine:sgc"], device="cpu", members=2, steps=2, epochs=1, repairs=["set-translation"]
     )
-    assert (row.batch, row.members) == (3, 2)
-    assert min(row.before, row.after) > 0
+    assert (row["batch"], row["members"]) == (3, 2)
+    assert min(row["before (ms)"], row["after (ms)"]) > 0
     half = len(seen) // 2
     assert set(seen[:half]) == {(True, True)}
     assert set(seen[half:]) == {(False, False)}
@@ -79,4 +77,4 @@ def test_both_forms_of_a_minibatch_step_are_measured(monkeypatch):
 def test_a_case_without_minibatches_is_refused():
     for case in ("cora:gcn", "cora"):
         with pytest.raises(InputError, match="not trained on minibatches"):
-            list(minibatch.bench_minibatch([case]))
+            list(bench.bench_minibatch([case]))

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 
 import gnn_repair as gr
 from gnn_repair.errors import InputError
-from gnn_repair.selftest.lp_catalogue import exposure_of
-from gnn_repair.selftest.lp_families import Numbers
+from tests.campaigns.lp_families import Numbers, exposure_of
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from collections import Counter
 
 import pytest
 
-from gnn_repair.cli import main
-from gnn_repair.selftest import CampaignResult
-from gnn_repair.selftest.store_kills import _check, _hear, campaign, make_record
 from gnn_repair.study import PAPER, Run, Store
+from tests.campaigns import CampaignResult
+from tests.campaigns.__main__ import main
+from tests.campaigns.store_kills import _check, _hear, campaign, make_record
 
 
 def test_a_few_kills_lose_nothing():
-    """`gnn-repair selftest --only store --minutes 10` kills some three thousand."""
+    """`make campaign ARGS="--only store --minutes 10"` kills some three thousand."""
     said: list[str] = []
     found = campaign(seed=5, seconds=3.0, on_progress=said.append)
     assert found.name == "store"
@@ -89,9 +89,9 @@ def fake(faults):
 def test_the_command_prints_seed_and_table_and_fails_on_faults(
     monkeypatch, capsys, faults, code, form
 ):
-    monkeypatch.setattr("gnn_repair.selftest.store_kills.campaign", fake(faults))
-    line = ["selftest", "--minutes", "0.01", "--only", "store", "--seed", "9", "--format", form]
-    monkeypatch.setattr(sys, "argv", ["gnn-repair", *line])
+    monkeypatch.setattr("tests.campaigns.store_kills.campaign", fake(faults))
+    line = ["--minutes", "0.01", "--only", "store", "--seed", "9", "--format", form]
+    monkeypatch.setattr(sys, "argv", ["campaigns", *line])
     with pytest.raises(SystemExit) as caught:
         main()
     assert int(caught.value.code or 0) == code
@@ -105,3 +105,21 @@ def test_the_command_prints_seed_and_table_and_fails_on_faults(
     else:
         assert output.out.startswith("seed 9\n")
         assert "kills 12" in output.out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(["--minutes", text] for text in ("0", "nan", "-1", "inf")),
+        *(["--only", text] for text in ("nonsense", "")),
+        *(["--seed", text] for text in ("-1", "x")),
+    ],
+    ids=" ".join,
+)
+def test_a_bad_line_runs_no_campaign(monkeypatch, capsys, line):
+    monkeypatch.setattr(sys, "argv", ["campaigns", *line])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    said = capsys.readouterr()
+    assert caught.value.code == 2 and not said.out
+    assert line[0] in said.err or "unknown campaign" in said.err

@@ -88,7 +88,8 @@ def _command(command: Any, name: str, depth: int) -> list[str]:
     rows = [_row(parameter) for parameter in command.params if parameter.name != "help"]
     if rows:
         lines += ["| option | what | default |", "|---|---|---|", *rows, ""]
-    for child in getattr(command, "commands", {}).values():
+    children = getattr(command, "commands", {})
+    for child in map(children.get, command.list_commands(None) if children else ()):
         lines += _command(child, f"{name} {child.name}", min(depth + 1, 4))
     return lines
 

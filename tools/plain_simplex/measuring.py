@@ -20,7 +20,7 @@ def subjects(shapes: str, cases: str, root: str | None) -> Iterator[Any]:
     """(name, exposure, target, nodes) of every shape and case; the same in every process."""
     import torch
 
-    from gnn_repair.bench.oracle import parse_cases, parse_shapes, synthetic_case, trained_case
+    from benchmarks.oracle import parse_cases, parse_shapes, synthetic_case, trained_case
 
     torch.set_num_threads(1)
     for shape in parse_shapes(shapes):

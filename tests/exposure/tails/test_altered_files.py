@@ -13,8 +13,8 @@ from test_tailed import exposed
 from torch import Tensor
 
 from gnn_repair.exposure import TailedExposure
-from gnn_repair.selftest import file_mutations
-from gnn_repair.selftest.file_subjects import Subject, judge_exposure
+from tests.campaigns import file_mutations
+from tests.campaigns.file_subjects import Subject, judge_exposure
 
 NAMES = (
     "softplus",

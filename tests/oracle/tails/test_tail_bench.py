@@ -12,11 +12,8 @@ from tail_cases import tailed
 from tail_graph import small_graph
 from tail_references import exact, triangle
 
-from gnn_repair.bench.tail_journal import Journal
-from gnn_repair.bench.tail_milp import compare_with_milp
-from gnn_repair.bench.tail_models import TAILS, tail_exposure, trained
-from gnn_repair.bench.tail_peers import peer_figures, run_highs, triangle_model
-from gnn_repair.bench.tails import parse_widths, time_stages
+from benchmarks.tail_solvers import compare_with_milp, peer_figures, run_highs, triangle_model
+from benchmarks.tails import TAILS, Journal, parse_widths, tail_exposure, time_stages, trained
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.oracle import solve_oracle

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnn_repair.oracle.solution import OracleSolution
-from gnn_repair.selftest.lp_families import Numbers
+from tests.campaigns.lp_families import Numbers
 
 Wide = NDArray[np.longdouble]
 MEET = 1e-9

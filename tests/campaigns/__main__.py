@@ -1,32 +1,28 @@
-"""``gnn-repair selftest``: search for faults on this machine for as long as one likes."""
+"""``python -m tests.campaigns``, or ``make campaign ARGS="…"``: search for faults for a while."""
 
 from __future__ import annotations
 
-import importlib
 import secrets
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+import sys
+from typing import Annotated, Any
 
 import typer
 
 from gnn_repair.cli.output import Format, FormatOption, emit
 from gnn_repair.cli.parsing import names
+from gnn_repair.errors import GnnRepairError, InputError
+from tests.campaigns import CampaignResult, file_mutations, lps, store_kills
 
-if TYPE_CHECKING:
-    from gnn_repair.selftest import CampaignResult
-
-CAMPAIGNS = {
-    "lps": "gnn_repair.selftest.lps",
-    "files": "gnn_repair.selftest.file_mutations",
-    "store": "gnn_repair.selftest.store_kills",
-}
+CAMPAIGNS = {"lps": lps, "files": file_mutations, "store": store_kills}
 """Modules with a ``campaign``, by the name one types."""
-
 SHOWN = 10
 """Faults printed of a campaign; a fault that comes once comes often."""
 
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
-def selftest(
+
+@app.command()
+def campaigns(
     minutes: Annotated[float, typer.Option(help="How long all campaigns take together.")] = 3.0,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Of everything random; drawn unless given.")
@@ -36,12 +32,10 @@ def selftest(
     ] = "all",
     format: FormatOption = Format.table,
 ) -> None:
-    """Search for faults: random linear programs, mutated files, writers killed at any moment.
+    """Search for faults: random linear programs, altered files, writers killed at any moment.
 
     Exit code 1 if one is found; the seed that is printed finds it again.
     """
-    from gnn_repair.errors import InputError
-
     # A week; more is a slip of the finger.
     if not 0 < minutes <= 10_000:
         raise InputError(f"--minutes is {minutes}; give a positive number up to 10,000")
@@ -52,20 +46,16 @@ def selftest(
     for result in results:
         for fault in result.faults[:SHOWN]:
             typer.echo(f"{result.name}: {fault}", err=True)
-    emit([_row(result, drawn, format) for result in results], format, title="Self-test")
+    emit([_row(result, drawn, format) for result in results], format, title="Campaigns")
     if any(result.faults for result in results):
         raise typer.Exit(1)
 
 
 def _run(name: str, seed: int, seconds: float) -> CampaignResult:
-    from gnn_repair.errors import InputError
+    def tell(text: str) -> None:
+        typer.echo(f"{name}: {text}", err=True)
 
-    try:
-        module = importlib.import_module(CAMPAIGNS[name])
-    except ModuleNotFoundError as error:
-        raise InputError(f"the campaign {name} is not part of this installation") from error
-    campaign: Callable[..., CampaignResult] = module.campaign
-    return campaign(seed, seconds, lambda text: typer.echo(f"{name}: {text}", err=True))
+    return CAMPAIGNS[name].campaign(seed, seconds, tell)
 
 
 def _row(result: CampaignResult, seed: int, format: Format) -> dict[str, Any]:
@@ -78,3 +68,16 @@ def _row(result: CampaignResult, seed: int, format: Format) -> dict[str, Any]:
         return {**row, "seed": seed, "details": result.details, "sentences": list(result.faults)}
     seen = ", ".join(f"{name} {count:,}" for name, count in result.details.items())
     return {**row, "seen": seen}
+
+
+def main() -> None:
+    """Run the command; an expected error is one sentence and exit code 2."""
+    try:
+        app()
+    except GnnRepairError as error:
+        typer.echo(f"campaigns: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from gnn_repair.errors import ResourceError
-from gnn_repair.selftest import CampaignResult
 from gnn_repair.study.cases import Run
 from gnn_repair.study.methods import METHODS
 from gnn_repair.study.protocol import PAPER
 from gnn_repair.study.store import Store
+from tests.campaigns import CampaignResult
 
 SPLITS = 40
 """Addresses a writer goes round; small enough that it replaces its own records all the time."""
@@ -78,9 +78,11 @@ def _one_kill(
 
 
 def _start(root: Path, number: int) -> subprocess.Popen[str]:
-    code = "from gnn_repair.selftest.store_kills import write; write()"
     return subprocess.Popen(
-        [sys.executable, "-c", code, str(root), str(number)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tests.campaigns.store_kills", str(root), str(number)],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -196,3 +198,7 @@ def write() -> None:
 def _say(word: str, split: int, value: int) -> None:
     """One write to the pipe, so that a kill cannot cut it."""
     os.write(1, f"{word} {split} {value} .\n".encode())
+
+
+if __name__ == "__main__":
+    write()

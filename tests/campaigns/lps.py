@@ -1,6 +1,6 @@
 """The campaign of linear programs: every family in turn, each answer judged.
 
-python -c "from gnn_repair.selftest.lps import campaign_of; print(campaign_of(0, 1_000_000))"
+python -c "from tests.campaigns.lps import campaign_of; print(campaign_of(0, 1_000_000))"
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.witness import STATUS
-from gnn_repair.selftest import CampaignResult
-from gnn_repair.selftest.lp_catalogue import FAMILIES, draw
-from gnn_repair.selftest.lp_judge import judge, judge_exactly
+from tests.campaigns import CampaignResult
+from tests.campaigns.lp_families import FAMILIES, draw
+from tests.campaigns.lp_judge import judge, judge_exactly
 
 BATCH = 600
 """LPs of a family at a time: enough that drawing costs little, few enough to stop soon."""

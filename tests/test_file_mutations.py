@@ -12,9 +12,8 @@ from gnn_repair.errors import FileFormatError
 from gnn_repair.files import layout, tensors
 from gnn_repair.oracle import saving
 from gnn_repair.repair import load_repair
-from gnn_repair.selftest.file_edits import Parts
-from gnn_repair.selftest.file_mutations import _Memory, campaign
-from gnn_repair.selftest.file_subjects import make_subjects
+from tests.campaigns.file_mutations import Parts, _Memory, campaign
+from tests.campaigns.file_subjects import make_subjects
 
 LONG = 1e9
 

@@ -1,4 +1,4 @@
-"""``gnn-repair bench oracle``: microseconds per LP, ours beside general solvers, in one run.
+"""The oracle: microseconds per LP beside general solvers in one run; labels in closed form.
 
 Everything runs on one thread and is timed in seconds of its processor, so that other work on the
 machine does not count. *Total* is what a user waits for: from the exposure to margin, λ
@@ -10,8 +10,8 @@ with their best repetition of the whole, before, between and after the peers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,45 +21,16 @@ from gnn_repair.backbones import find_backbone, train_backbone
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, Group, expose
+from gnn_repair.exposure.terms import mixture_of
+from gnn_repair.kernels import Pattern
+from gnn_repair.oracle import solve_labels, solve_oracle
 from gnn_repair.oracle.reference_solvers import Gurobi, Highs
-from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.oracle.tables import Instance, Problems, Tables, instance, problems
+from gnn_repair.oracle.tables import Floats, Instance, Problems, Tables, instance, problems
 
-SHAPES = ((5, 3, 1), (20, 7, 1), (100, 18, 3), (1900, 7, 1), (3000, 18, 1))
-"""(K, C, B) of the synthetic instances."""
 GUROBI_FREE = 2000
 """Variables that gurobipy's free licence allows."""
 SECONDS = 1.5
 """How long one peer may take on one shape, about."""
-
-
-@dataclass(frozen=True)
-class OracleRow:
-    """One shape or one real exposure; microseconds per LP, None where a peer cannot run."""
-
-    name: str
-    terms: float
-    """K, the mean for a real exposure."""
-    classes: int
-    groups: int
-    ours: float
-    read: float
-    """One read of the K·C doubles of an LP, the memory bound."""
-    highs: float | None
-    highs_call: float | None
-    scipy: float | None
-    gurobi: float | None
-    gurobi_call: float | None
-    ours_small: float | None
-    """Ours on the LPs that gurobipy's free licence admits, where that leaves some out."""
-
-    def ratio(self, peer: str) -> float | None:
-        """How many times faster we are than ``peer``, totals, on the LPs the peer could solve."""
-        value = getattr(self, peer)
-        if value is None:
-            return None
-        ours = self.ours if peer != "gurobi" or self.ours_small is None else self.ours_small
-        return float(value / ours)
 
 
 def parse_shapes(text: str) -> list[tuple[int, int, int]]:
@@ -140,24 +111,19 @@ def trained_case(
     return f"{dataset} {backbone}", expose(frozen), data.y, nodes
 
 
-def bench_synthetic(
-    shapes: Sequence[tuple[int, int, int]] = SHAPES, repeats: int = 5
-) -> Iterator[OracleRow]:
-    """A row per shape."""
-    for shape in shapes:
-        yield bench_exposure(*synthetic_case(*shape), repeats)
-
-
-def bench_real(
-    cases: Sequence[tuple[str, str]],
+def bench_oracle(
+    shapes: Iterable[tuple[int, int, int]],
+    cases: Iterable[tuple[str, str]],
     root: str | None = None,
     splits: int = 1,
     epochs: int = 50,
     repeats: int = 5,
-) -> Iterator[OracleRow]:
-    """A row per (dataset, backbone)."""
-    for dataset, backbone in cases:
-        yield bench_exposure(*trained_case(dataset, backbone, root, splits, epochs), repeats)
+) -> list[dict[str, Any]]:
+    """A row per shape (K, C, B) and per (dataset, backbone)."""
+    return [
+        *(bench_exposure(*synthetic_case(*shape), repeats) for shape in shapes),
+        *(bench_exposure(*trained_case(*case, root, splits, epochs), repeats) for case in cases),
+    ]
 
 
 def bench_exposure(
@@ -166,8 +132,12 @@ def bench_exposure(
     target: torch.Tensor,
     nodes: torch.Tensor | None = None,
     repeats: int = 5,
-) -> OracleRow:
-    """Time the LPs of one exposure; general solvers see a sample of them."""
+) -> dict[str, Any]:
+    """Time the LPs of one exposure; general solvers see a sample of them.
+
+    A peer that cannot run has no figures, and a ratio is over the LPs that the peer could solve.
+    *One read* is that of the K·C doubles of an LP, the memory bound.
+    """
     asked = problems(exposure, target, nodes)
     tables = Tables.of(exposure)
     solve_oracle(exposure, target, nodes, threads=1)  # compiles, or loads what was compiled
@@ -187,20 +157,21 @@ def bench_exposure(
     scipy = _scipy(tables, chosen, repeats)
     time_ours()
     ours, read = (min(times) for times in zip(*seconds, strict=True))
-    return OracleRow(
-        name=name,
-        terms=float(tables.counts(asked.position).mean()),
-        classes=exposure.num_classes,
-        groups=exposure.num_groups,
-        ours=1e6 * ours,
-        read=1e6 * read,
-        highs=highs,
-        highs_call=highs_call,
-        scipy=scipy,
-        gurobi=gurobi,
-        gurobi_call=gurobi_call,
-        ours_small=_ours_small(exposure, tables, target, asked, repeats),
-    )
+    small = _ours_small(exposure, tables, target, asked, repeats)
+    return {
+        "LPs": name,
+        "K": round(float(tables.counts(asked.position).mean()), 1),
+        "ours": round(1e6 * ours, 2),
+        "one read": round(1e6 * read, 2),
+        "highspy": _rounded(highs),
+        "(call)": _rounded(highs_call),
+        "gurobipy": _rounded(gurobi),
+        "(call) ": _rounded(gurobi_call),
+        "scipy": _rounded(scipy),
+        "highspy / ours": _rounded(highs, 1e6 * ours),
+        "gurobipy / ours": _rounded(gurobi, small or 1e6 * ours),
+        "ours / read": round(ours / read, 1),
+    }
 
 
 def _ours_small(
@@ -315,26 +286,77 @@ def _scipy(tables: Tables, asked: Problems, repeats: int) -> float:
     return _each(tables, asked, repeats, solve)[0]
 
 
-def rows_for_print(measured: Sequence[OracleRow]) -> list[dict[str, Any]]:
-    """What the command prints, one mapping per row."""
-    return [
-        {
-            "LPs": row.name,
-            "K": round(row.terms, 1),
-            "ours": round(row.ours, 2),
-            "one read": round(row.read, 2),
-            "highspy": _rounded(row.highs),
-            "(call)": _rounded(row.highs_call),
-            "gurobipy": _rounded(row.gurobi),
-            "(call) ": _rounded(row.gurobi_call),
-            "scipy": _rounded(row.scipy),
-            "highspy / ours": _rounded(row.ratio("highs")),
-            "gurobipy / ours": _rounded(row.ratio("gurobi")),
-            "ours / read": round(row.ours / row.read, 1),
-        }
-        for row in measured
-    ]
+def _rounded(value: float | None, unit: float = 1.0) -> int | None:
+    return None if value is None else round(value / unit)
 
 
-def _rounded(value: float | None) -> int | None:
-    return None if value is None else round(value)
+def bench_labels(
+    nodes: int = 5_000, labels: int = 121, neighbours: int = 28, heads: int = 2
+) -> dict[str, Any]:
+    """Solve every pair of a random exposure of about PPI's shape."""
+    exposure = _random(nodes, labels, neighbours, heads)
+    y = torch.rand(nodes, labels, generator=torch.Generator().manual_seed(1)) > 0.5
+    solve_labels(exposure, y, torch.arange(2), threads=1)  # compiled before the clock starts
+    begin = time.process_time()
+    solution = solve_labels(exposure, y, threads=1)
+    seconds = time.process_time() - begin
+    part = solution[: 100 * labels]
+    begin = time.process_time()
+    assert part.check(exposure).ok
+    checking = time.process_time() - begin
+    simplex, difference = _beside(exposure, y, solution.margin.reshape(nodes, labels)[:, 0])
+    return {
+        "nodes": nodes,
+        "labels": labels,
+        "terms": exposure.num_terms,
+        "pairs a CPU second": round(len(solution) / seconds),  # one thread, like the next two
+        "simplex": round(simplex),  # on the two classes (0, z_k) of one label
+        "certificates": round(len(part) / checking),
+        "largest difference": float(f"{difference:.1e}"),
+    }
+
+
+def _beside(exposure: Exposure, y: torch.Tensor, margin: Floats) -> tuple[float, float]:
+    """The simplex's LPs a second on label 0, and how far its margins are from these."""
+
+    def against_zero(values: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.zeros_like(values[..., :1]), values[..., :1]], dim=-1)
+
+    two = replace(
+        exposure,
+        outputs="classes",
+        contributions=against_zero(exposure.contributions),
+        fixed_logits=against_zero(exposure.fixed_logits),
+        frozen_logits=against_zero(exposure.frozen_logits),
+    )
+    solve_oracle(two, y[:, 0].long(), torch.arange(2), threads=1)
+    begin = time.process_time()
+    solution = solve_oracle(two, y[:, 0].long(), threads=1)
+    seconds = time.process_time() - begin
+    return len(solution) / seconds, float(np.abs(solution.margin - margin).max())
+
+
+def _random(nodes: int, labels: int, neighbours: int, heads: int) -> Exposure:
+    draw = torch.Generator().manual_seed(0)
+    terms = nodes * heads * neighbours
+    segments = torch.arange(nodes * heads + 1) * neighbours
+    rows = torch.randint(nodes * heads, (terms,), generator=draw).int()
+    alpha = torch.rand(1, terms, generator=draw, dtype=torch.float64) / neighbours
+    table = torch.randn(1, nodes * heads, labels, generator=draw, dtype=torch.float64)
+    mixed = mixture_of(Pattern(segments[::heads], rows, nodes * heads), alpha, table)
+    fixed = torch.randn(1, nodes, labels, generator=draw, dtype=torch.float64) - 1
+    return Exposure(
+        groups=tuple(Group(f"head {h}", "random", "random") for h in range(heads)),
+        recipients=torch.arange(nodes),
+        segments=segments,
+        rows=rows,
+        coefficients=alpha,
+        contributions=table,
+        fixed_logits=fixed,
+        frozen_logits=fixed + mixed,
+        state=torch.zeros(1, nodes, 1, dtype=torch.float64),
+        messages=torch.zeros(1, nodes * heads, 1, dtype=torch.float64),
+        message_rows=torch.arange(nodes * heads, dtype=torch.int32),
+        sources=(torch.arange(nodes * heads) % nodes).int(),
+        outputs="labels",
+    )

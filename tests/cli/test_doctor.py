@@ -10,9 +10,8 @@ from importlib import metadata
 
 import pytest
 
-from gnn_repair.cli import main
+from gnn_repair.cli import doctor, main
 from gnn_repair.oracle import OracleSolution
-from gnn_repair.selftest import doctor
 
 
 def found(monkeypatch, capsys, *arguments):

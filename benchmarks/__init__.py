@@ -1,0 +1,1 @@
+"""Measurements of speed and accuracy, each beside a peer's: ``python -m benchmarks``."""

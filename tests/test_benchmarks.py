@@ -1,0 +1,68 @@
+"""The benchmarks' command line measures what it says; no figure is asserted."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.__main__ import app, main
+from benchmarks.oracle import parse_cases, parse_shapes, synthetic
+from gnn_repair.errors import InputError
+from gnn_repair.oracle import solve_oracle
+
+
+def test_synthetic_exposures_have_the_asked_shape():
+    exposure = synthetic(7, 4, 3, 5)
+    assert (exposure.num_recipients, exposure.num_classes, exposure.num_groups) == (5, 4, 3)
+    assert exposure.segments[::3].diff().tolist() == [7] * 5
+    assert solve_oracle(exposure, "all").check(exposure).ok
+
+
+def test_the_command_prints_every_peer():
+    arguments = ["oracle", "--shapes", "4:3:1", "--cases", "", "--repeats", "1"]
+    result = CliRunner().invoke(app, [*arguments, "--format", "json"], catch_exceptions=False)
+    assert result.exit_code == 0
+    (row,) = json.loads(result.stdout)
+    assert row["LPs"] == "K=4 C=3 B=1" and row["K"] == 4
+    assert row["ours"] > 0 and row["highspy"] > 0 and row["scipy"] > 0
+
+
+def test_lists_are_parsed_or_refused():
+    assert parse_shapes("5:3:1,20:7:2") == [(5, 3, 1), (20, 7, 2)]
+    assert parse_cases("cora:gcn") == [("cora", "gcn")]
+    for text in ("5:1:1", "5:3", "2:3:4", "a:b:c"):
+        with pytest.raises(InputError, match="is not a shape"):
+            parse_shapes(text)
+    with pytest.raises(InputError, match="is not a case"):
+        parse_cases("cora")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["training", "--dataset", "corra"],
+        ["training", "--backbones", "gaat"],
+        ["training", "--members", "0"],
+        ["training", "--device", "tpu", "--backbones", "gcn"],
+        ["accuracy", "--splits", "5-2"],
+        ["accuracy", "--splits", "99", "--backbones", "gcn"],
+        ["scale", "--nodes", "1"],
+        ["repair", "--cases", "nonsense"],
+        ["repair", "--repairs", "node-translation"],
+        ["oracle", "--shapes", "1:2"],
+        ["oracle", "--cases", "nonsense", "--shapes", ""],
+        ["tails", "--hidden", "64,many"],
+        ["nonsense"],
+    ],
+    ids=" ".join,
+)
+def test_a_bad_line_is_refused(monkeypatch, capsys, line):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *line])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    said = capsys.readouterr()
+    assert caught.value.code == 2 and not said.out
+    assert "Traceback" not in said.err and said.err.strip()
