@@ -54,6 +54,8 @@ class Block:
     rows: Tensor
     """[T] the state behind each entry."""
     by_entry: bool
+    entries: Tensor | None = None
+    """[T] the entry of the sum behind each; None: in order. Entries of nobody are no terms."""
     scale: Tensor | None = None
     """[T] what every message is multiplied by later on; the coefficients include it."""
     kind: int | None = None
@@ -121,16 +123,29 @@ def blocks_of(
         channels = (block_of == b).nonzero().view(-1)
         alpha = _coefficients(parts, kept, axes, order[b], entries)
         alpha = alpha if scale is None else alpha * scale
-        found.append(
-            Block((Piece(site, channels),), recipients, sources, alpha, states[:, channels], rows, by_entry, scale)
-        )
+        block = Block(
+            (Piece(site, channels),), recipients, sources, alpha, states[:, channels], rows, by_entry,
+            scale=scale,
+        )  # fmt: skip
+        found.append(_of_somebody(block) if reduction.sources is not None else block)
     return found
 
 
+def _of_somebody(block: Block) -> Block:
+    """The block without the empty rows of a dense batch."""
+    kept = (block.sources >= 0).nonzero().view(-1)
+    if len(kept) == len(block.sources):
+        return block
+    names = ("recipients", "sources", "coefficients", "rows", "scale")
+    parts = {n: getattr(block, n)[kept] for n in names if getattr(block, n) is not None}
+    return replace(block, entries=kept, **parts)
+
+
 def _after(site: Site, kept: Mapping[int, Tensor]) -> Tensor | None:
+    dtype = kept[site.value].dtype
     total: Tensor | None = None
     for after in site.after:
-        factor = kept[after.value].reshape(-1)[after.place]
+        factor = kept[after.value].reshape(-1)[after.place].to(dtype)
         factor = 1 / factor if after.inverse else factor
         total = factor if total is None else total * factor
     return total
@@ -220,7 +235,7 @@ def _product_block(
     alpha = values.to(table.dtype)
     scale = None if after is None else after.to(alpha.dtype)[recipients]
     alpha = alpha if scale is None else alpha * scale
-    return Block((Piece(site, channels),), recipients, nodes, alpha, table, rows, False, scale)
+    return Block((Piece(site, channels),), recipients, nodes, alpha, table, rows, False, scale=scale)
 
 
 def joined_blocks(left: Block, right: Block) -> Block:
@@ -304,9 +319,10 @@ def _is_matrix(value: Any, rows: int) -> bool:
     return strided and value.is_floating_point() and value.dim() == 2 and len(value) == rows
 
 
-def graph_starts(blocks: Sequence[Block], nodes: int, graphs: int) -> Tensor:
-    """[B + 1]: where the nodes of each graph start, as all pools agree."""
-    owners = []
+def graph_starts(blocks: Sequence[Block], nodes: int, graphs: int, batch: Any) -> Tensor:
+    """[B + 1]: where the nodes of each graph start, as data or all pools say."""
+    known = isinstance(batch, Tensor) and batch.shape == (nodes,) and batch.dtype == torch.long
+    owners = [batch] if known and bool((batch >= 0).all()) and bool((batch < graphs).all()) else []
     for block in blocks:
         if bool((block.sources < 0).any()) or bool((block.sources >= nodes).any()):
             raise ExposureRefused(

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
+from torch_geometric.nn import MessagePassing
+from torch_geometric.nn.aggr import Aggregation
 
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.assembly import Words, assemble
@@ -269,7 +271,9 @@ class _Exposing:
         if self.graphs is not None:
             assert self.subject.nodes is not None
             names = NodeNames("graph", (("node", self.subject.nodes),))
-            starts = graph_starts(blocks, self.subject.nodes, self.graphs)
+            starts = graph_starts(
+                blocks, self.subject.nodes, self.graphs, field(self.subject.data, "batch")
+            )
         words = Words(
             type(self.model).__name__, fixed_words(held, found.shifted),
             has_root(analysis, modules, [s for s, _ in pairs]), embedding, self.called,
@@ -311,7 +315,8 @@ class _Exposing:
                 (
                     first
                     for name, other, first in known
-                    if name == holder and site.powers is None and other[0].powers is None
+                    if name == holder and isinstance(modules.get(holder), MessagePassing | Aggregation)
+                    and site.powers is None and other[0].powers is None
                     and same_entries(analysis, other, (site, part))
                 ),
                 None,

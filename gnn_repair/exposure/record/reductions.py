@@ -18,6 +18,7 @@ from gnn_repair.exposure.record.rows import (
     Rows,
     along_axis,
     axes_of,
+    distinct,
     reshaped,
     same,
     union,
@@ -105,6 +106,13 @@ class Context:
         if space is not None and self.recorder.spaces.counts[space] != shape[axis]:
             space = None
         return self.recorder.rows(shape, axis, space)
+
+    def of_nodes(self, behind: Sequence[Rows]) -> bool:
+        """Whether nodes stand behind a tensor, or nothing is known; not only graphs or clusters."""
+        return not behind or any(self.are_nodes(rows) for rows in behind)
+
+    def are_nodes(self, rows: Rows) -> bool:
+        return rows.ids.numel() == 0 or int(distinct(rows.ids).max()) < self.recorder.spaces.total
 
     def is_count(self, size: int) -> bool:
         return size in self.recorder.spaces.counts
@@ -320,7 +328,7 @@ def _entry_sum(
     dim = dim % message.dim()
     out = c.out
     c.step.mixes = True
-    if c.live(message):
+    if c.live(message) and c.of_nodes(c.rows(message)):
         c.step.reduction = Reduction(
             message=c.number(message),
             base=None if base is None else c.number(base),
@@ -339,6 +347,8 @@ def _senders(c: Context, message: Tensor, axes: tuple[int, ...], recipients: Ten
     kept = [a for a in range(message.dim()) if a not in axes]
     found = []
     for rows in c.rows(message):
+        if not c.are_nodes(rows):
+            continue
         shown = rows.ids.permute(*axes, *kept)
         shown = shown.reshape(*shown.shape[: len(axes)], -1)[..., :1] if kept else shown
         found.append(shown.reshape(-1))
@@ -420,7 +430,7 @@ def _axis_sum(mean: bool) -> Callable[[Context], list[Behind]]:
         out_axis = None if not along else along[0] - sum(
             d < along[0] for d in dims if not keepdim
         )
-        if c.live(source):
+        if c.live(source) and c.of_nodes(behind):
             c.step.reduction = Reduction(
                 message=c.number(source), axes=axes, out_axis=out_axis, recipients=places,
                 sources=_senders(c, source, axes, _recipient_nodes(c, source, axes, behind, places)),
@@ -451,7 +461,8 @@ def _kept(c: Context, source: Tensor, dims: Sequence[int]) -> list[Behind]:
             continue
         ids = rows.ids
         for axis in sorted(dims, reverse=True):
-            ids = ids.narrow(axis, 0, 1) if keepdim else ids.select(axis, 0)
+            shown = Rows(ids, rows.partial).narrowed(axis)
+            ids = shown if keepdim else shown.squeeze(axis)
         made.append(Rows(ids, rows.partial))
     return c.each(tuple(made))
 
@@ -552,19 +563,19 @@ def _product(
     c.step.mixes = True
     across = [r for r in c.rows(right) if r.varies(columns)]
     down = [r for r in c.rows(left) if r.varies(rows)]
-    counted = bool(down) or c.is_count(left.shape[rows]) or sparse
+    counted = bool(down) or c.is_count(left.shape[rows]) or not c.live(left)
     turned = bool(inner and across) and not (outer and down) and not sparse
     if turned:
         return _turned(c, left, right, base, plain, across)
     if not (inner or matrix) or not counted or not plain:
         return _outer_rows(c, left, right)
-    if c.live(right) or c.live(left):
+    if (c.live(right) or c.live(left)) and c.of_nodes(inner):
         sources = inner[0].ids if inner else None
         c.step.reduction = Reduction(
             message=c.number(right), matrix=c.number(left), out_axis=rows, sources=sources,
             base=None if base is None else c.number(base), size=left.shape[rows],
         )  # fmt: skip
-    kept = [Rows(r.ids.narrow(columns, 0, 1).expand(c.out.shape), r.partial) for r in down]
+    kept = [Rows(r.narrowed(columns).expand(c.out.shape), r.partial) for r in down]
     return [tuple(kept[:1]) or (c.counted(c.out.shape, rows),)]
 
 
@@ -580,7 +591,7 @@ def _turned(
             base=None if base is None else c.number(base), size=right.shape[columns],
             sources=senders[0].ids.mT if senders else None,
         )  # fmt: skip
-    ids = [r.ids.narrow(columns - 1, 0, 1).expand(c.out.shape) for r in across]
+    ids = [r.narrowed(columns - 1).expand(c.out.shape) for r in across]
     return [tuple(Rows(one) for one in ids[:1])]
 
 
@@ -589,12 +600,12 @@ def _outer_rows(c: Context, left: Tensor, right: Tensor) -> list[Behind]:
     rows, columns = left.dim() - 2, left.dim() - 1
     shape = c.out.shape
     made = [
-        Rows(r.ids.narrow(columns, 0, 1).expand(shape), r.partial)
+        Rows(r.narrowed(columns).expand(shape), r.partial)
         for r in c.rows(left)
         if not r.varies(columns)
     ]
     made += [
-        Rows(r.ids.narrow(rows, 0, 1).expand(shape), r.partial)
+        Rows(r.narrowed(rows).expand(shape), r.partial)
         for r in c.rows(right)
         if not r.varies(rows)
     ]

@@ -37,7 +37,13 @@ class Part:
         """± λ before what every message is multiplied by later on."""
         scale = placed[terms] * mixture.sign
         later = self.block.scale
-        return scale if later is None else scale / later[mixture.entries]
+        return scale if later is None else scale / later[mixture.entries].to(scale)
+
+    def entries(self, mixture: Mixture) -> Tensor:
+        """The entries of the sum behind a group's terms."""
+        assert mixture.entries is not None
+        own = self.block.entries
+        return mixture.entries if own is None else own[mixture.entries]
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,11 +164,11 @@ def _messages(old: Tensor, reduction: Any, mine: Sequence[Part], placed: Tensor)
     rest = [a for a in range(old.dim()) if a not in reduction.axes]
     moved = old.permute(*reduction.axes, *rest)
     entries = moved.shape[: len(reduction.axes)].numel()
-    flat = old.new_zeros(entries, moved.numel() // max(1, entries))
+    flat = moved.reshape(entries, -1).clone()
     for part in mine:
         for mixture, terms in part.groups:
             states = part.scale(mixture, placed, terms).unsqueeze(1) * part.states(mixture)
-            flat[mixture.entries.unsqueeze(1), part.piece.channels] += states
+            flat[part.entries(mixture).unsqueeze(1), part.piece.channels] = states
     back = torch.argsort(torch.tensor([*reduction.axes, *rest]))
     return flat.reshape(moved.shape).permute(*back.tolist())
 

@@ -35,17 +35,28 @@ class Rows:
 
     def varies(self, axis: int) -> bool:
         """Whether different nodes stand along an axis."""
-        shown = distinct(self.ids, keep=axis)
-        if shown.shape[axis] < 2 or self.ids.stride(axis) == 0:
+        if self.ids.stride(axis) == 0 or self.ids.shape[axis] < 2:
             return False
-        return bool((shown != shown.narrow(axis, 0, 1)).any())
+        shown = distinct(self.ids, keep=axis)
+        if not self.partial:
+            return bool((shown != shown.narrow(axis, 0, 1)).any())
+        return bool(((shown != shown.amax(axis, keepdim=True)) & (shown >= 0)).any())
 
     def along(self, axis: int) -> Tensor | None:
         """The nodes along one axis [n], where the other axes only repeat them; else None."""
         shown = distinct(self.ids, keep=axis).movedim(axis, 0).flatten(1)
-        if shown.shape[1] != 1 and bool((shown != shown[:, :1]).any()):
+        if shown.shape[1] == 0:
             return None
-        return shown[:, 0] if shown.shape[1] else None
+        first = shown.amax(1) if self.partial else shown[:, 0]
+        if shown.shape[1] != 1 and bool(((shown != first.unsqueeze(1)) & (shown >= 0)).any()):
+            return None
+        return first
+
+    def narrowed(self, axis: int) -> Tensor:
+        """One element of an axis along which no other node stands."""
+        if self.partial:
+            return self.ids.amax(axis, keepdim=True)
+        return self.ids.narrow(axis, 0, 1)
 
 
 def distinct(ids: Tensor, keep: int | None = None) -> Tensor:
