@@ -89,7 +89,8 @@ class Analysis:
             if place < 0:
                 continue
             step = self.record.steps[place]
-            if step.reduction is not None and step.reduction.size == size:
+            if self.is_of_recipients(place, size):
+                assert step.reduction is not None
                 if place not in found:
                     found.append(place)
                 if step.reduction.base is not None:
@@ -99,6 +100,26 @@ class Analysis:
         behind = [self.above(self.feeding(place)) for place in found]
         feeds = set().union(*behind) if behind else set()
         return sorted(place for place in found if place not in feeds), seen
+
+    def is_of_recipients(self, place: int, size: int) -> bool:
+        """Whether a sum has a row for every recipient, alone or among others."""
+        reduction = self.record.steps[place].reduction
+        if reduction is None:
+            return False
+        return reduction.size == size or self.recipient_rows(place, size) is not None
+
+    def recipient_rows(self, place: int, size: int) -> Tensor | None:
+        """[n] of a sum over nodes of several types: the recipient in every row, −1 elsewhere."""
+        step = self.record.steps[place]
+        assert step.reduction is not None
+        axis, rows = step.reduction.out_axis, self.value(step.outs[-1]).rows
+        if axis is None or step.reduction.size <= size or len(rows) != 1:
+            return None
+        nodes = rows[0].along(axis)
+        if nodes is None:
+            return None
+        own = torch.where((nodes >= 0) & (nodes < size), nodes, -1)
+        return own if int((own >= 0).sum()) == size else None
 
     def feeding(self, place: int) -> list[int]:
         """The values that a sum's messages are made of."""
@@ -132,6 +153,19 @@ class Analysis:
         return sorted(
             place for place in above
             if steps[place].mixes and any(self.value(out).live for out in steps[place].outs)
+        )  # fmt: skip
+
+    def statistics(self, sites: Sequence[Site]) -> list[int]:
+        """Operations that mix what the final sums give into numbers that all recipients share.
+
+        Means over all nodes, as some normalisations and attentions take them: they are held.
+        """
+        makers = [self.value(site.value).step for site in sites]
+        reached = self.after(place for place in makers if place >= 0) & self.needed
+        return sorted(
+            place for place in reached
+            if self.record.steps[place].mixes
+            and not any(self.value(out).rows for out in self.record.steps[place].outs)
         )  # fmt: skip
 
     def leaves_above(self, values: Iterable[int]) -> set[int]:
@@ -238,6 +272,8 @@ class Parts:
     pushes: tuple[Push, ...] = ()
     """How ``whole`` is moved to the message's shape."""
     scale: float = 1.0
+    kinds: int | None = None
+    """The value with the relation of every entry, where each relation has a matrix of its own."""
 
 
 def _pushed(pushes: Sequence[Push], tensor: Tensor) -> Tensor:
@@ -256,8 +292,6 @@ def _mover(step: Step, shape: tuple[int, ...]) -> Push:
 def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
     """Walk back from messages to what is gathered, collecting the numbers that multiply it."""
     number, factors, pushes, scale = reduction.message, list[Factor](), list[Push](), 1.0
-    message = analysis.value(number)
-    rest = [a for a in range(len(message.shape)) if a not in reduction.axes]
 
     def is_numbers(place: Tensor) -> bool:
         """Whether one number stands for several of an entry's channels."""
@@ -315,8 +349,21 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
             return Parts(tuple(factors), number, table, index, axis, channels, tuple(pushes[::-1]), scale)
         else:
             break
-    del rest
-    return Parts(tuple(factors), number, pushes=tuple(pushes[::-1]), scale=scale)
+    kinds = _relations(analysis, number)
+    return Parts(tuple(factors), number, pushes=tuple(pushes[::-1]), scale=scale, kinds=kinds)
+
+
+def _relations(analysis: Analysis, number: int) -> int | None:
+    """The index by which a parameter's matrices are looked up, one for every entry."""
+    step = analysis.maker(number)
+    if step is None or step.name != "bmm":
+        return None
+    for argument in step.args:
+        maker = analysis.maker(analysis.root(argument.number))
+        found = _gathered(analysis, maker) if maker is not None and maker.name in GATHERS else None
+        if found is not None and found[1] == 0 and analysis.value(found[0]).step < 0:
+            return found[2]
+    return None
 
 
 def _numbers_side(
@@ -369,6 +416,8 @@ class Site:
     powers: tuple[float, ...] | None = None
     """Of a filter: the coefficients of Â⁰, Â¹, … that are applied to ``base``."""
     base: int | None = None
+    rows: Tensor | None = None
+    """[n] the recipient in every row, −1: none; None: rows are the recipients."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,7 +430,7 @@ class After:
     """[n] which of the value's numbers is each recipient's."""
 
 
-def site_of(analysis: Analysis, place: int) -> Site:
+def site_of(analysis: Analysis, place: int, size: int) -> Site:
     """Take structural factors of recipients into the sum."""
     step = analysis.record.steps[place]
     reduction = step.reduction
@@ -397,7 +446,8 @@ def site_of(analysis: Analysis, place: int) -> Site:
             break
         after.append(found)
         number = reader.outs[-1]
-    return Site(number, reduction.out_axis, place, reduction, tuple(after))
+    rows = analysis.recipient_rows(place, size)
+    return Site(number, reduction.out_axis, place, reduction, tuple(after), rows=rows)
 
 
 def _factor_of_recipients(

@@ -17,7 +17,7 @@ from gnn_repair.exposure.mixtures import Context, Mixture, _signed_group
 from gnn_repair.exposure.record.analysis import Analysis, Parts, Site, parts_of, site_of
 from gnn_repair.exposure.record.filters import polynomial
 from gnn_repair.exposure.sites import Site as Place
-from gnn_repair.exposure.tails.layout import Frame
+from gnn_repair.exposure.tails.layout import Frame, Places
 from gnn_repair.exposure.value import Group
 
 
@@ -62,11 +62,12 @@ class Block:
     """The relation, where one sum goes over several."""
 
 
-def frame_of_site(shape: tuple[int, ...], axis: int | None) -> Frame:
+def frame_of_site(shape: tuple[int, ...], site: Site, recipients: int) -> Frame:
     """How a site's tensor shows recipients and channels."""
-    if axis is None:
+    if site.axis is None:
         return Frame((1, *shape), 0, shape)
-    return Frame(shape, axis, shape)
+    places = None if site.rows is None else Places(site.rows, recipients)
+    return Frame(shape, site.axis, shape, places)
 
 
 def wanted_values(analysis: Analysis, site: Site, parts: Parts | None) -> set[int]:
@@ -77,6 +78,7 @@ def wanted_values(analysis: Analysis, site: Site, parts: Parts | None) -> set[in
         assert site.reduction.matrix is not None
         return found | {site.reduction.matrix, site.reduction.message}
     found |= {factor.value for factor in parts.factors}
+    found |= set() if parts.kinds is None else {parts.kinds}
     if parts.table is None:
         return found | {parts.whole}
     return found | {parts.table, parts.index}  # type: ignore[arg-type]
@@ -127,13 +129,36 @@ def blocks_of(
             (Piece(site, channels),), recipients, sources, alpha, states[:, channels], rows, by_entry,
             scale=scale,
         )  # fmt: skip
-        found.append(_of_somebody(block) if reduction.sources is not None else block)
-    return found
+        kinds = reduction.relations if reduction.relations is not None else _kinds(parts, kept)
+        for kind in [None] if kinds is None else torch.unique(kinds).tolist():
+            chosen = None if kind is None else kinds == kind
+            found.append(_of_recipients(block, site, reduction.sources is not None, chosen, kind))
+    return [block for block in found if len(block.recipients)] or found[:1]
 
 
-def _of_somebody(block: Block) -> Block:
-    """The block without the empty rows of a dense batch."""
-    kept = (block.sources >= 0).nonzero().view(-1)
+def _kinds(parts: Parts, kept: Mapping[int, Tensor]) -> Tensor | None:
+    """The relation of every entry, where each has a matrix of its own."""
+    return None if parts.kinds is None else kept[parts.kinds].reshape(-1)
+
+
+def _of_recipients(
+    block: Block, site: Site, known: bool, chosen: Tensor | None, kind: int | None
+) -> Block:
+    """The block without entries to other types of node, or from the empty rows of a dense batch.
+
+    Args:
+        block: all entries.
+        site: their sum.
+        known: whether senders are.
+        chosen: [T] the entries of one relation; None: all.
+        kind: that relation.
+    """
+    block = block if kind is None else replace(block, kind=kind)
+    if site.rows is not None:
+        block = replace(block, recipients=site.rows[block.recipients])
+    kept = ((block.sources >= 0) if known else torch.ones_like(block.sources, dtype=torch.bool))
+    kept = kept & (block.recipients >= 0)
+    kept = (kept if chosen is None else kept & chosen).nonzero().view(-1)
     if len(kept) == len(block.sources):
         return block
     names = ("recipients", "sources", "coefficients", "rows", "scale")

@@ -14,6 +14,7 @@ from gnn_repair.errors import GnnRepairError
 from gnn_repair.exposure.record.recorder import (
     SILENT,
     Record,
+    Ref,
     is_in_place,
     plain_name,
     tensors_in,
@@ -53,10 +54,12 @@ class Capture(_Counted):
     """Keeps values by number; values of ``followed`` become the aggregate that is traced."""
 
     def __init__(
-        self, record: Record, wanted: set[int], tracer: Tracer | None, followed: Mapping[int, Any]
-    ) -> None:
+        self, record: Record, wanted: set[int], tracer: Tracer | None, followed: Mapping[int, Any],
+        held: set[int],
+    ) -> None:  # fmt: skip
         super().__init__(record)
         self.wanted, self.tracer, self.followed = wanted, tracer, followed
+        self.held = held
         self.kept: dict[int, Tensor] = {}
         self.on_step: Callable[[int], None] = lambda _: None
         for number in wanted:
@@ -76,6 +79,8 @@ class Capture(_Counted):
                 self.kept[place] = result.detach().clone() if _changes(self.record, place) else result.detach()
             if place in self.followed and self.tracer is not None:
                 self.tracer.adopt(result, self.followed[place])
+            elif number in self.held and self.tracer is not None:
+                self.tracer.forget(result)
         return out
 
 
@@ -107,6 +112,7 @@ def captured(
     followed: Mapping[int, Frame],
     offsets: Mapping[int, int],
     sums: Sequence[int],
+    held: set[int],
     device: torch.device,
 ) -> tuple[dict[int, Tensor], Tracer, Tensor, dict[int, Any]]:
     """Run once more.
@@ -117,7 +123,7 @@ def captured(
     """
     tracer = Tracer.of_width(width, recipients, device)
     places = {number: (frame, offsets[number]) for number, frame in followed.items()}
-    capture = Capture(record, wanted, tracer, places)
+    capture = Capture(record, wanted, tracer, places, held)
     inputs: dict[int, Any] = {}
     stack: list[Any] = []
 
@@ -150,3 +156,40 @@ def replaced(
     """The output when some operations do something else."""
     with unfused(), Replace(record, instead):
         return run()
+
+
+def interpreted(record: Record, leaves: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """Every value of a run, by doing its operations again, with gradients.
+
+    Args:
+        record: the run.
+        leaves: by number: what to use in the place of tensors that were there before it.
+    """
+    made: dict[int, Tensor] = {}
+
+    def value(number: int) -> Tensor:
+        if number not in made:
+            known = record.values[number]
+            assert known.step < 0 and known.kept is not None
+            made[number] = leaves.get(number, known.kept)
+        return made[number]
+
+    def given(tree: Any) -> Any:
+        if isinstance(tree, Ref):
+            return value(tree.number)
+        if isinstance(tree, tuple):
+            return [given(item) for item in tree]
+        return tree
+
+    for step in record.steps:
+        args = [given(argument) for argument in step.args]
+        out = step.func(*args, **{name: given(item) for name, item in step.kwargs.items()})
+        results = [args[0]] if is_in_place(step.func) else tensors_in(out)
+        first = len(step.outs) - len(results)
+        for number in step.outs[:first]:  # what shares the memory of what was written
+            before = record.values[number].before
+            assert before is not None
+            made[number] = value(before)
+        for number, result in zip(step.outs[first:], results, strict=True):
+            made[number] = result
+    return made

@@ -37,7 +37,7 @@ from gnn_repair.exposure.record.build import (
     mixtures_of,
     wanted_values,
 )
-from gnn_repair.exposure.record.capture import DivergedError, captured, replaced
+from gnn_repair.exposure.record.capture import DivergedError, captured, interpreted
 from gnn_repair.exposure.record.filters import Filters, same_entries
 from gnn_repair.exposure.record.held import held_parts
 from gnn_repair.exposure.record.recorder import Leaf, Record, Spaces, record_run
@@ -81,6 +81,19 @@ class Exposed:
 def expose_subject(subject: ModelOnData, wanted: Wanted) -> Exposed:
     """Expose a model on data."""
     return _Exposing(subject, wanted).exposed()
+
+
+class UndifferentiableError(Exception):
+    """No gradient can be followed."""
+
+
+def expose_with_gradients(subject: ModelOnData, wanted: Wanted) -> Exposure:
+    """The same for a model without a nonlinear head, with gradients for what it is given."""
+    return _Exposing(subject, wanted).with_gradients()
+
+
+def _parts(analysis: Analysis, sites: Sequence[Site]) -> list[Parts | None]:
+    return [None if s.reduction.matrix is not None else parts_of(analysis, s.reduction) for s in sites]
 
 
 class _Exposing:
@@ -127,7 +140,9 @@ class _Exposing:
             found[id(parameter)] = Leaf(name, True)
         for name, value, space, ends in self._fields():
             if isinstance(value, Tensor):
-                found[id(value)] = self._leaf(name, value, True, space, ends)
+                leaf = self._leaf(name, value, True, space, ends)
+                relation = self._relations.get(id(value))
+                found[id(value)] = leaf if relation is None else replace(leaf, relation=relation)
         return found
 
     def _leaf(
@@ -165,6 +180,12 @@ class _Exposing:
                 yield name, value, order.index(kind), None
 
     @cached_property
+    def _relations(self) -> dict[int, int]:
+        """The number of the relation whose edge list a tensor is."""
+        graph = self.subject.graph
+        return {} if graph is None else {id(e): n for n, e in enumerate(graph.edges.values())}
+
+    @cached_property
     def spaces(self) -> Spaces:
         """The node types, the classified one first."""
         graph = self.subject.graph
@@ -192,6 +213,28 @@ class _Exposing:
                     raise ExposureRefused(changing(self.model)) from None
         raise AssertionError
 
+    def with_gradients(self) -> Exposure:
+        """The exposure with gradients for what the model is given; its own weights stay frozen."""
+        forget_propagations(self.model)
+        with torch.no_grad():
+            for last in (False, True):
+                record, logits = record_run(self.model, self.run, self.spaces, self._leaves())
+                analysis = Analysis(record)
+                sites = self._sites(analysis, len(logits))
+                parts = _parts(analysis, sites)
+                try:
+                    found = self._captured(analysis, sites, parts, logits)
+                    break
+                except DivergedError:
+                    if last:
+                        raise
+        if found.extracted.tail.operations:
+            raise UndifferentiableError
+        values = interpreted(record, {})
+        exposed = self._built(analysis, sites, parts, replace(found, kept=values), values[record.output], None)
+        assert isinstance(exposed.exposure, Exposure)
+        return exposed.exposure
+
     def _check_expected(self, logits: Tensor) -> None:
         assert self.read is not None
         if self.wanted.expected is not None:
@@ -209,9 +252,7 @@ class _Exposing:
         analysis = Analysis(record)
         sites = self._sites(analysis, len(logits))
         analysis.refuse_branches(sites)
-        parts = [
-            None if s.reduction.matrix is not None else parts_of(analysis, s.reduction) for s in sites
-        ]
+        parts = _parts(analysis, sites)
         found = self._captured(analysis, sites, parts, logits)
         return self._built(analysis, sites, parts, found, logits, embedding)
 
@@ -223,21 +264,22 @@ class _Exposing:
             raise ExposureRefused(why_nothing(analysis, self.model, self.subject, size))
         if self.wanted.hops == "paths" and self.graphs is None:
             return Filters(analysis, size).sites(final, reached)
-        return [site_of(analysis, place) for place in final]
+        return [site_of(analysis, place, size) for place in final]
 
     def _captured(
         self, analysis: Analysis, sites: Sequence[Site], parts: Sequence[Parts | None], logits: Tensor
     ) -> _Captured:
-        wanted: set[int] = set()
+        held = analysis.statistics(sites)
+        wanted: set[int] = {out for place in held for out in analysis.record.steps[place].outs}
         followed, offsets, width = {}, dict[int, int](), 0
         for site, part in zip(sites, parts, strict=True):
             wanted |= wanted_values(analysis, site, part) | {site.value}
-            frame = frame_of_site(analysis.value(site.value).shape, site.axis)
+            frame = frame_of_site(analysis.value(site.value).shape, site, len(logits))
             followed[site.value], offsets[site.value] = frame, width
             width += frame.width
         kept, tracer, output, inputs = captured(
             self.model, self.run, analysis.record, wanted, width, len(logits), followed, offsets,
-            [site.step for site in sites], logits.device,
+            [site.step for site in sites], set(held), logits.device,
         )  # fmt: skip
         if output.shape != logits.shape or not _close(output, logits):
             raise ExposureRefused(changing(self.model))
@@ -285,7 +327,7 @@ class _Exposing:
         if tail.operations:
             channels = extracted.aggregate(_values(found, sites))
         mixture, order = assemble(finished, tails, channels, words)
-        replay = Replay.of(self.model, self.run, analysis.record, blocks, mixtures, found.kept, order, logits)
+        replay = Replay.of(self.model, self.run, analysis.record, blocks, mixtures, found.kept, order, logits, analysis.statistics(sites))
         exposure: Exposure | TailedExposure
         if tail.operations and not is_affine(tail):
             exposure = TailedExposure(mixture, tail, logits.double().unsqueeze(0), None, replay)
@@ -327,7 +369,7 @@ class _Exposing:
             if len(several) == 1:
                 known.append((holder, (site, part), len(blocks)))
             blocks += several
-        return blocks
+        return [block for block in blocks if len(block.recipients)] or blocks[:1]
 
     @property
     def anchored(self) -> bool:
@@ -380,12 +422,13 @@ def _without_shift(
 
 def _values(found: _Captured, sites: Sequence[Site]) -> Tensor:
     """What the sites hold, side by side, [n, Σ widths]."""
-    flat = [
-        found.kept[s.value].reshape(1, -1) if s.axis is None
-        else found.kept[s.value].movedim(s.axis, 0).flatten(1)
-        for s in sites
-    ]  # fmt: skip
-    return torch.cat([one if one.dim() > 1 else one.unsqueeze(1) for one in flat], dim=1)
+    flat = []
+    for site in sites:
+        value = found.kept[site.value]
+        value = value.unsqueeze(0) if site.axis is None else value.movedim(site.axis, 0)
+        value = value.reshape(len(value), -1)
+        flat.append(value if site.rows is None else value[torch.argsort(site.rows)[-int((site.rows >= 0).sum()) :]])
+    return torch.cat(flat, dim=1)
 
 
 def _read_by_tail(found: _Captured, analysis: Analysis, sites: Sequence[Site]) -> set[int]:
@@ -393,7 +436,7 @@ def _read_by_tail(found: _Captured, analysis: Analysis, sites: Sequence[Site]) -
     read = set()
     for site in sites:
         first = found.offsets[site.value]
-        frame = frame_of_site(analysis.value(site.value).shape, site.axis)
+        frame = frame_of_site(analysis.value(site.value).shape, site, 0)
         if bool((found.extracted.weight[:, first : first + frame.width] != 0).any()):
             read.add(site.value)
     if not read:

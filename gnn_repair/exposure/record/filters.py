@@ -47,7 +47,7 @@ class Filters:
     """The polynomials in a record."""
 
     def __init__(self, analysis: Analysis, size: int) -> None:
-        self.analysis = analysis
+        self.analysis, self.size = analysis, size
         self.hops: dict[int, Hop] = {}
         self._forms: dict[int, Form] = {}
         for place in sorted(analysis.needed):
@@ -58,7 +58,7 @@ class Filters:
                     self.hops[hop.site.value] = hop
 
     def _hop(self, place: int) -> Hop | None:
-        site = site_of(self.analysis, place)
+        site = site_of(self.analysis, place, self.size)
         reduction = site.reduction
         if reduction.matrix is not None:
             if reduction.turned or len(self.analysis.value(reduction.message).shape) != 2:
@@ -147,7 +147,7 @@ class Filters:
         """
         found: dict[int, Site] = {}
         for place in final:
-            site = site_of(self.analysis, place)
+            site = site_of(self.analysis, place, self.size)
             form = self.form(site.value)
             exits = self._exits(form, reached) if form.hop is not None else {}
             for value, powers in exits.items() if exits else [(site.value, None)]:

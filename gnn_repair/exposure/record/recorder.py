@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnn_repair.exposure.module_names import followed
 from gnn_repair.exposure.record.reductions import Reduction, rows_after
-from gnn_repair.exposure.record.rows import Rows, along_axis
+from gnn_repair.exposure.record.rows import Rows, along_axis, rewritten
 
 SHAPED = {f"{kind}_like" for kind in ("empty", "zeros", "ones", "full", "rand", "randn")}
 SHAPED |= {f"new_{kind}" for kind in ("empty", "empty_strided", "zeros", "ones", "full")}
@@ -55,6 +55,8 @@ class Value:
     """Of what was there before: the parameter's or field's name, if known."""
     kept: Tensor | None = None
     """Index tensors, and what was there before."""
+    before: int | None = None
+    """The same tensor's value before it was written in place."""
 
 
 @dataclass(eq=False)
@@ -67,6 +69,7 @@ class Step:
     module: str
     outs: tuple[int, ...] = ()
     reduction: Reduction | None = None
+    func: Any = None
     mixes: bool = False
     """Whether it lets different nodes' numbers into one."""
     looks: bool = False
@@ -122,6 +125,8 @@ class Leaf:
     """Of an edge list [2, E]: the types of its two rows."""
     both: bool = False
     """Whether both axes are nodes' (an adjacency matrix)."""
+    relation: int | None = None
+    """Of the edge list of one of several relations: which."""
 
 
 @dataclass(eq=False)
@@ -155,8 +160,10 @@ class Recorder(TorchDispatchMode):
         self.spaces, self.leaves, self.running = spaces, leaves, running
         self.record = Record()
         self._numbers: dict[int, tuple[Any, int]] = {}
-        self._storages: dict[int, list[Any]] = {}
+        self._storages: dict[int, dict[int, Any]] = {}
         self._others: dict[int, int] = {}
+        self.sets: dict[int, Tensor] = {}
+        """Nodes of several types one after another in one tensor, by how many they are."""
 
     # Values ------------------------------------------------------------------------------------
 
@@ -189,6 +196,8 @@ class Recorder(TorchDispatchMode):
                 value.rows = (self.rows(shape, 0, leaf.space),)
         elif leaf.ends is None and leaf.space is not None and not floating:
             value.space = leaf.space
+        if leaf.relation is not None and tensor.layout == torch.strided:
+            value.rows = (Rows(torch.full((1,) * len(shape), leaf.relation).expand(shape)),)
         return self._remember(tensor, value)
 
     def _remember(self, tensor: Tensor, value: Value) -> int:
@@ -197,7 +206,7 @@ class Recorder(TorchDispatchMode):
         self._numbers[id(tensor)] = (weakref.ref(tensor), number)
         if tensor.layout == torch.strided:
             key = tensor.untyped_storage()._cdata
-            self._storages.setdefault(key, []).append(weakref.ref(tensor))
+            self._storages.setdefault(key, {})[id(tensor)] = weakref.ref(tensor)
         return number
 
     def rows(self, shape: Sequence[int], axis: int, space: int | None = None) -> Rows:
@@ -205,6 +214,8 @@ class Recorder(TorchDispatchMode):
         size = shape[axis]
         if space is None:
             space = self.spaces.only(size)
+        if space is None and size in self.sets:
+            return Rows(along_axis(self.sets[size], axis, shape))
         first = self.spaces.first(space) if space is not None else self.others(size)
         return Rows(along_axis(torch.arange(first, first + size), axis, shape))
 
@@ -212,6 +223,18 @@ class Recorder(TorchDispatchMode):
         """The first number of so many things that are no nodes (graphs, clusters)."""
         start = self.spaces.total + sum(self._others)
         return self._others.setdefault(size, start)
+
+    def alias(self, index: Tensor, listed: Tensor, axis: int) -> None:
+        """What is known of an index also holds of it as a list."""
+        value = self.value(index)
+        rows = [r.along(axis) for r in value.rows]
+        known = tuple(Rows(r) for r in rows if r is not None)
+        self._remember(listed, Value(tuple(listed.shape), value.step, False, known, value.space, kept=listed))
+
+    def relations_of(self, index: Tensor) -> Tensor | None:
+        """The relation of every entry of an edge list; −1: none."""
+        rows = self.value(index).rows
+        return rows[0].ids if rows and not index.is_floating_point() else None
 
     # Operations --------------------------------------------------------------------------------
 
@@ -228,16 +251,18 @@ class Recorder(TorchDispatchMode):
         out = func(*args, **given)
         if name in SHAPED:
             shown_args, shown_kwargs = (), {}
-        step = Step(name, shown_args, shown_kwargs, self.running[-1] if self.running else "")
+        step = Step(name, shown_args, shown_kwargs, self.running[-1] if self.running else "", func=func)
         number = len(self.record.steps)
         self.record.steps.append(step)
         results = [args[0]] if in_place else tensors_in(out)
         live = any(self.record.values[read].live for read in step.reads())
         step.looks = live and not results
         rows: list[tuple[Rows, ...]] = [()] * len(results)
-        if any(self.record.values[read].rows for read in step.reads()) or live:
+        if live or any(self.record.values[read].rows for read in step.reads()):
             try:
                 rows = rows_after(self, step, args, given, results)
+                for result, behind in zip(results, rows, strict=True):
+                    self._note_set(tuple(result.shape), behind)
             except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
                 step.mixes = True  # an unusual form: nothing is claimed about its rows
         made = []
@@ -247,10 +272,20 @@ class Recorder(TorchDispatchMode):
             value = Value(tuple(result.shape), number, live, behind, kept=kept)
             value.space = self._space(step) if whole else None
             if in_place:
-                made += [*self._aliases(result, number, live)]
+                value.before = step.args[0].number
+                made += [*self._aliases(result, behind, number, live)]
             made.append(self._remember(result, value))
         step.outs = tuple(made)
         return out
+
+    def _note_set(self, shape: tuple[int, ...], behind: tuple[Rows, ...]) -> None:
+        """Notice nodes of several types one after another in one tensor."""
+        counts = self.spaces.counts
+        if len(counts) < 2 or len(behind) != 1 or not shape or shape[0] in (*counts, *self.sets):
+            return
+        nodes = behind[0].along(0)
+        if nodes is not None and len(nodes) == self.spaces.total and nodes.unique().numel() == len(nodes):
+            self.sets[shape[0]] = nodes
 
     def _space(self, step: Step) -> int | None:
         """The node type that whole numbers count, through slices and concatenations."""
@@ -261,17 +296,21 @@ class Recorder(TorchDispatchMode):
                 return leaf.ends[step.args[2] % 2] if len(step.args) > 2 else None
         return known.pop() if len(known) == 1 else None
 
-    def _aliases(self, target: Tensor, step: int, live: bool) -> Iterator[int]:
+    def _aliases(
+        self, target: Tensor, behind: tuple[Rows, ...], step: int, live: bool
+    ) -> Iterator[int]:
         """New numbers for the other tensors that show what was written in place."""
         if target.layout != torch.strided:
             return
-        for reference in list(self._storages.get(target.untyped_storage()._cdata, ())):
+        for reference in list(self._storages.get(target.untyped_storage()._cdata, {}).values()):
             alias = reference()
             if alias is None or alias is target:
                 continue
             old = self.value(alias)
-            live = live or old.live
-            yield self._remember(alias, Value(tuple(alias.shape), step, live, old.rows))
+            rows = rewritten(alias, old.rows, target, behind)
+            number = self.number(alias)
+            made = Value(tuple(alias.shape), step, live or old.live, rows, before=number)
+            yield self._remember(alias, made)
 
     def _shown(self, tree: Any) -> Any:
         if isinstance(tree, Tensor):

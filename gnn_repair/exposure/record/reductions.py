@@ -54,6 +54,8 @@ class Reduction:
     """Recipients."""
     mean: bool = False
     """Whether every recipient's sum is divided by its number of entries."""
+    relations: Tensor | None = None
+    """[T] the relation of every entry, −1: none, where the graph has several."""
 
 
 def rows_after(
@@ -167,7 +169,8 @@ def _shaped(c: Context) -> list[Behind]:
 
 def _cat(c: Context) -> list[Behind]:
     parts, dim = list(c.args[0]), c.argument(1, "dim", 0)
-    return _joined(c, parts, lambda ids: torch.cat(ids, dim))
+    made = _joined(c, parts, lambda ids: torch.cat(ids, dim))
+    return made
 
 
 def _stack(c: Context) -> list[Behind]:
@@ -219,7 +222,7 @@ def _picked(c: Context, table: Tensor, dim: int, index: Tensor) -> list[Behind]:
     dim = dim % table.dim()
     known = c.rows(table)
     shape = c.out.shape
-    if not any(rows.ids.stride(dim) != 0 for rows in known):
+    if table.is_floating_point() and not any(rows.ids.stride(dim) != 0 for rows in known):
         space = c.recorder.value(index).space
         size = table.shape[dim]
         space = space if space is not None else c.recorder.spaces.only(size)
@@ -338,8 +341,20 @@ def _entry_sum(
             sources=_senders(c, message, (dim,), index),
             size=out.shape[dim],
             mean=mean,
+            relations=_relations(c, index),
         )
     return c.each((c.counted(out.shape, dim, index),))
+
+
+def _relations(c: Context, index: Tensor) -> Tensor | None:
+    """The relation of every entry, where edges of several stand in one list."""
+    known = c.recorder.relations_of(index)
+    if known is None or known.numel() != index.numel():
+        return None
+    known = known.reshape(-1)
+    used = known[known >= 0].unique()
+    # Loops that a convolution of one relation adds are that relation's.
+    return used.expand(known.shape) if used.numel() == 1 else known
 
 
 def _senders(c: Context, message: Tensor, axes: tuple[int, ...], recipients: Tensor) -> Tensor | None:
@@ -366,20 +381,23 @@ def _index_add(c: Context) -> list[Behind]:
 
 def _scatter_add(c: Context) -> list[Behind]:
     base, dim, index, message = c.args[:4]
-    return _entry_sum(c, message, dim, _listed(index, dim), base)
+    return _entry_sum(c, message, dim, _listed(c, index, dim), base)
 
 
-def _listed(index: Tensor, dim: int) -> Tensor:
+def _listed(c: Context, index: Tensor, dim: int) -> Tensor:
     """An index repeated over all other axes, as a list."""
-    found = Rows(index).along(dim % index.dim()) if index.dim() > 1 else index
+    dim = dim % index.dim()
+    found = Rows(index).along(dim) if index.dim() > 1 else index
     if found is None:
         raise ValueError("rows of one entry go to different places")
+    if found is not index:
+        c.recorder.alias(index, found, dim)
     return found
 
 
 def _scatter_reduce(c: Context) -> list[Behind]:
     base, dim, index, message, how = c.args[:5]
-    place = _listed(index, dim)
+    place = _listed(c, index, dim)
     included = c.kwargs.get("include_self", True)
     if how in ("sum", "mean") and not (how == "mean" and included):
         return _entry_sum(c, message, dim, place, base if included else None, how == "mean")

@@ -57,6 +57,8 @@ class Replay:
     """Every site's channels with their groups, and where these groups' terms lie among all."""
     values: dict[int, Tensor]
     """What sites hold, by value."""
+    held: dict[int, Tensor]
+    """By operation: what it gives, whatever the messages."""
     order: Tensor | None
     """The place of each term of the mixtures among the exposure's."""
     count: int
@@ -67,7 +69,7 @@ class Replay:
     def of(
         model: nn.Module, forward: Callable[[], Tensor], record: Record,
         blocks: Sequence[Block], mixtures: Sequence[Mixture],
-        kept: dict[int, Tensor], order: Tensor | None, logits: Tensor,
+        kept: dict[int, Tensor], order: Tensor | None, logits: Tensor, held: Sequence[int],
     ) -> Replay:  # fmt: skip
         """The replay of what was built."""
         parts, start, waiting = list[Part](), 0, list(mixtures)
@@ -79,9 +81,11 @@ class Replay:
                 start += mixture.rows.numel()
             parts += [Part(piece, block, tuple(mine)) for piece in block.pieces]
         values = {part.piece.site.value: kept[part.piece.site.value] for part in parts}
+        still = {place: kept[record.steps[place].outs[-1]] for place in held}
         return Replay(
-            model, forward, record, tuple(parts), values, order, start, logits.dtype, versions_of(model)
-        )
+            model, forward, record, tuple(parts), values, still, order, start, logits.dtype,
+            versions_of(model),
+        )  # fmt: skip
 
     @torch.no_grad()
     def __call__(self, coefficients: Tensor) -> Tensor:
@@ -102,7 +106,9 @@ class Replay:
         if self.order is not None:
             given, placed = placed, torch.empty_like(placed)
             placed[self.order] = given
-        instead: dict[int, Callable[..., Any]] = {}
+        instead: dict[int, Callable[..., Any]] = {
+            place: lambda *_, kept=kept: kept for place, kept in self.held.items()
+        }
         for site in {part.piece.site for part in self.parts}:
             mine = [part for part in self.parts if part.piece.site is site]
             self._substitute(instead, site, mine, placed)
@@ -147,10 +153,12 @@ class Replay:
             out = func(*args, **kwargs)
             moved = value.movedim(site.axis, 0) if site.axis is not None else value.unsqueeze(0)
             flat = moved.reshape(len(moved), -1).clone()
+            rows = torch.arange(len(flat)) if site.rows is None else (site.rows >= 0).nonzero().view(-1)
+            own = rows if site.rows is None else site.rows[rows]
             for part in mine:
                 for mixture, terms in part.groups:
-                    change = mixture.value(placed[terms] - mixture.coefficients)
-                    flat[:, part.piece.channels] += change[:, part.piece.columns]
+                    change = mixture.value(placed[terms] - mixture.coefficients)[own]
+                    flat[rows.unsqueeze(1), part.piece.channels] += change[:, part.piece.columns]
             made = flat.reshape(moved.shape)
             made = made.movedim(0, site.axis) if site.axis is not None else made.squeeze(0)
             target = out if isinstance(out, Tensor) else args[0]

@@ -44,9 +44,10 @@ class Rows:
 
     def along(self, axis: int) -> Tensor | None:
         """The nodes along one axis [n], where the other axes only repeat them; else None."""
-        shown = distinct(self.ids, keep=axis).movedim(axis, 0).flatten(1)
-        if shown.shape[1] == 0:
-            return None
+        moved = distinct(self.ids, keep=axis).movedim(axis, 0)
+        shown = moved.reshape(len(moved), -1)
+        if shown.numel() == 0:
+            return None if shown.shape[1] == 0 else shown[:, 0]
         first = shown.amax(1) if self.partial else shown[:, 0]
         if shown.shape[1] != 1 and bool(((shown != first.unsqueeze(1)) & (shown >= 0)).any()):
             return None
@@ -116,6 +117,37 @@ def reshaped(ids: Tensor, shape: Sequence[int]) -> Tensor:
         if ids.numel() > MATERIALISED:
             raise ValueError("too large to follow") from None
         return ids.reshape(tuple(shape))
+
+
+def rewritten(
+    alias: Tensor, known: tuple[Rows, ...], target: Tensor, behind: tuple[Rows, ...]
+) -> tuple[Rows, ...]:
+    """The nodes behind a tensor after another one that shares its memory was written."""
+    if not behind:
+        return known
+    geometry = [(t.size(), t.stride(), t.storage_offset()) for t in (alias, target)]
+    if geometry[0] == geometry[1]:
+        return behind
+    count = target.untyped_storage().nbytes() // target.element_size()
+    if count > MATERIALISED or alias.dtype != target.dtype:
+        return ()
+    made = []
+    for rows in behind:
+        places = torch.full((count,), -1)
+        if known:
+            places.as_strided(*geometry[0]).copy_(known[0].ids)
+        places.as_strided(*geometry[1]).copy_(rows.ids)
+        made.append(compact(places.as_strided(*geometry[0])))
+    return tuple(made)
+
+
+def compact(ids: Tensor) -> Rows:
+    """An index that is the same along the last axis, not written out."""
+    partial = bool((ids < 0).any())
+    last = ids.dim() - 1
+    if last >= 1 and bool((ids == ids.narrow(last, 0, 1)).all()):
+        return Rows(ids.narrow(last, 0, 1).clone().expand(ids.shape), partial)
+    return Rows(ids.clone(), partial)
 
 
 def axes_of(dims: Any, count: int) -> list[int]:

@@ -65,23 +65,22 @@ def group_words(
 ) -> Iterator[tuple[Block, GroupWords]]:  # fmt: skip
     """Every block with a name of its own and a rule."""
     found = [(block, *_named(analysis, modules, block, graph)) for block in blocks]
-    often = Counter(words.group.name for _, words, _ in found)
-    used = Counter[str]()
+    holders = {(words.group.name, words.module) for _, words, _ in found}
+    several = {name for name, count in Counter(name for name, _ in holders).items() if count > 1}
+    used = Counter[GroupWords]()
     for block, words, module in found:
-        name = words.group.name
-        if often[name] > 1:
+        name, alike = words.group.name, [b for b, w, _ in found if w == words]
+        if name in several and words.module:
+            name = f"{name} ({words.module})"
+        sums = len({id(b.pieces[0].site) for b in alike})
+        if sums < len(alike):
             kind = "head" if hasattr(module, "heads") or graph is not None else "stack"
-            kind = kind if _is_headed(block, found) else "relation" if hasattr(module, "num_relations") else ""
-            text = f"{name} {kind} {used[name]}" if kind else f"{name} {used[name] + 1}"
-            used[name] += 1
-            words = replace(words, group=replace(words.group, name=text))
-        yield block, words
-
-
-def _is_headed(block: Block, found: Sequence[Any]) -> bool:
-    """Whether several blocks are of one sum."""
-    site = block.pieces[0].site
-    return sum(other.pieces[0].site is site for other, _, _ in found) > 1
+            name = f"{name} {kind} {used[words]}"
+        elif len(alike) > 1:
+            relations = hasattr(module, "num_relations")
+            name = f"{name} relation {used[words]}" if relations else f"{name} {used[words] + 1}"
+        used[words] += 1
+        yield block, replace(words, group=replace(words.group, name=name))
 
 
 def _named(
@@ -94,10 +93,10 @@ def _named(
     rule, origin = _rule(analysis, site)
     base = name or kind
     if graph is not None:
-        base = _relation(analysis, site, graph) or base
+        base = _relation(analysis, site, block, graph) or base
     if site.powers is not None:
         base = f"{base} {power_label(site.powers)}"
-    if block.kind is not None:
+    elif block.kind is not None and graph is None:
         base = f"{base} relation {block.kind}"
     return GroupWords(Group(base, f"{kind}: {rule}", origin), name), module
 
@@ -135,10 +134,14 @@ def _rule(analysis: Analysis, site: Site) -> tuple[str, str]:
     return f"α = the number that multiplies it, h = {state}", origin + after
 
 
-def _relation(analysis: Analysis, site: Site, graph: TypedGraph) -> str:
+def _relation(analysis: Analysis, site: Site, block: Block, graph: TypedGraph) -> str:
     """The relation whose edges a sum goes over, if the record shows one."""
-    step = analysis.record.steps[site.step]
-    above = analysis.leaves_above(step.reads())
+    relations = list(graph.edges)
+    if block.kind is not None and site.reduction.relations is not None:
+        itself = f"{graph.node_type} to itself"
+        return " ".join(relations[block.kind]) if block.kind >= 0 else itself
+    matrix = [] if site.reduction.matrix is None else [site.reduction.matrix]
+    above = analysis.leaves_above(matrix)
     found = [r for r, edges in graph.edges.items() if id(edges) in above]
     if len(found) == 1:
         return " ".join(found[0])

@@ -102,6 +102,10 @@ class Tracer(TorchDispatchMode):
             why = why or str(reason)
         return Lost(f"{name_of(func)} {why}")
 
+    def forget(self, tensor: Tensor) -> None:
+        """From here on a tensor is a constant: what is held as it is."""
+        self._known.pop(id(tensor), None)
+
     # What is known of tensors -------------------------------------------------------------------
 
     def _state(self, leaf: Any) -> State | None:
@@ -109,7 +113,8 @@ class Tracer(TorchDispatchMode):
         return None if entry is None else entry[1]
 
     def _remember(self, tensor: Tensor, state: State) -> None:
-        self._known[id(tensor)] = (tensor, state)
+        if tensor.numel():  # what holds no numbers is nobody's
+            self._known[id(tensor)] = (tensor, state)
 
     def _remember_all(self, out: Any, made: Any) -> None:
         if isinstance(out, Tensor):

@@ -32,7 +32,7 @@ def parts_of(
     value, frame = builder.flat(turned)
     if frame.axis == len(frame.shape) - 1 or frame.shape[-1] != size:
         raise Unfollowed(MIXED)
-    return value, Frame(frame.shape[:-1], frame.axis, tuple(shape)), size
+    return value, Frame(frame.shape[:-1], frame.axis, tuple(shape), frame.places), size
 
 
 def _placed(made: Traced, out: Tensor) -> Traced:
