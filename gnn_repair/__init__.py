@@ -26,7 +26,9 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.backbones import train_backbone as train_backbone
     from gnn_repair.datasets import DATASETS as DATASETS
     from gnn_repair.datasets import load_dataset as load_dataset
+    from gnn_repair.errors import ExposureRefused as ExposureRefused
     from gnn_repair.errors import GnnRepairError as GnnRepairError
+    from gnn_repair.errors import InputError as InputError
     from gnn_repair.exposure import Exposure as Exposure
     from gnn_repair.exposure import TailedExposure as TailedExposure
     from gnn_repair.exposure import expose as expose
@@ -101,6 +103,8 @@ _HOMES = {
     "plot_rungs": "reporting.plots",
     "report": "reporting",
     "GnnRepairError": "errors",
+    "InputError": "errors",
+    "ExposureRefused": "errors",
 }
 """Where each public name lives."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from threading import RLock
 
 import torch
 
@@ -56,13 +57,17 @@ def full_precision(*devices: torch.device) -> Iterator[None]:
         yield
 
 
+_SEEDING = RLock()
+
+
 @contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """PyTorch's generators begin at ``seed`` inside, and afterwards stand where they stood.
 
-    A GPU's generator is put back only where its ``device`` is given.
+    A GPU's generator is put back only where its ``device`` is given. Generators belong to the
+    whole process, so threads take turns.
     """
     gpus = [device.index or 0] if device is not None and device.type == "cuda" else []
-    with torch.random.fork_rng(gpus):
+    with _SEEDING, torch.random.fork_rng(gpus):
         torch.manual_seed(seed)
         yield

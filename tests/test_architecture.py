@@ -65,7 +65,7 @@ def test_imports_go_one_way(path):
 
 
 def test_the_public_names_exist_and_are_few():
-    assert len(gnn_repair.__all__) <= 40
+    assert len(gnn_repair.__all__) <= 42
     for name in gnn_repair.__all__:
         assert getattr(gnn_repair, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):

@@ -19,6 +19,7 @@ from torch_geometric.data import Data
 
 from gnn_repair.budget import SHORT, Budget
 from gnn_repair.datasets import as_splits, num_classes
+from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
 from gnn_repair.training import CHECK_EVERY, Progress, ProgressCallback
 
@@ -107,8 +108,7 @@ def train_own(
     An epoch is evaluate, then update, as for backbones; buffers such as running means belong to
     the state.
     """
-    with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with seeded(seed, device):
         run = _Training(own, data, split, device, budget)
         for epoch in range(budget.epochs):
             if epoch % CHECK_EVERY == 0 and on_progress is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,26 +18,13 @@ RECONSTRUCTION = 1e-5
 sums are right to five digits."""
 
 
-_SUBTRACTED: list[bool] = []
-
-
-@contextmanager
-def subtracted() -> Iterator[None]:
-    """Inside, β is known to have been made as z⁰ − Σ α ℓ, so that adding it up again is spared."""
-    _SUBTRACTED.append(True)
-    try:
-        yield
-    finally:
-        _SUBTRACTED.pop()
-
-
 def check_exposure(exposure: Exposure) -> None:
     """Raise :class:`InputError` naming the first field that is not what it must be."""
     _check_kinds(exposure)
     _check_shapes(exposure)
     _check_terms(exposure)
     _check_masses(exposure)
-    gap = 0.0 if _SUBTRACTED else reconstruction(exposure)
+    gap = reconstruction(exposure)
     if not gap <= RECONSTRUCTION:
         raise InputError(
             f"β + Σ α ℓ differs from the frozen logits by {gap:.2g} (relative); "

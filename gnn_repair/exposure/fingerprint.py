@@ -20,11 +20,26 @@ def digest_of_weights(kind: str, classes: int, weights: Iterable[tuple[str, Tens
     """
     digest = hashlib.sha256(f"{kind}, {classes} classes".encode())
     for name, value in sorted(weights, key=lambda pair: pair[0]):
-        plain = torch.view_as_real(value.detach()) if value.is_complex() else value.detach()
-        plain = plain.cpu().double() if plain.is_floating_point() else plain.cpu()
-        digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}".encode())
-        digest.update(plain.contiguous().numpy().tobytes())
+        if value.layout != torch.strided:
+            digest.update(f"{name} {value.layout} {tuple(value.shape)}".encode())
+        for part in dense_parts(value.detach()):
+            plain = torch.view_as_real(part) if part.is_complex() else part
+            plain = plain.cpu().double() if plain.is_floating_point() else plain.cpu()
+            digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}".encode())
+            digest.update(plain.contiguous().numpy().tobytes())
     return digest.hexdigest()[:DIGITS]
+
+
+def dense_parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The dense tensors that hold a tensor's numbers; of a sparse one its places and values."""
+    if tensor.layout == torch.strided:
+        return (tensor,)
+    if tensor.layout == torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return tensor.indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
 
 
 def fingerprint_of_model(model: nn.Module, hops: str, classes: int) -> tuple[str, ...]:

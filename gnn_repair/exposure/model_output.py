@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, InputError
+from gnn_repair.exposure.fingerprint import dense_parts
 from gnn_repair.exposure.model_arguments import field, field_names
 from gnn_repair.exposure.outputs import (
     Outputs,
@@ -261,9 +262,5 @@ def _dtypes(held: set[torch.dtype]) -> str:
 
 
 def _broken(tensor: Tensor) -> bool:
-    values = tensor if tensor.layout == torch.strided else None
-    if values is None and tensor.layout == torch.sparse_coo:
-        values = tensor.coalesce().values()
-    elif values is None:
-        values = tensor.values()
+    values = dense_parts(tensor)[-1]
     return values.is_floating_point() and not bool(torch.isfinite(values).all())

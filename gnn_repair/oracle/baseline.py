@@ -176,11 +176,11 @@ def compare(
     Args:
         solution: the answers of today.
         baseline: a file that :func:`save_baseline` wrote, its frame, or another solution.
-        exposure: where given, the baseline's own proofs are tried on it, too.
+        exposure: where given, the baseline's own proofs are tried on it, too; without a tail only.
     """
     after = _answers(solution)
     if exposure is not None:
-        require_exposure(exposure)
+        require_exposure(exposure, "a baseline holds no proofs of such models, so leave it out")
     if isinstance(baseline, str | Path):
         before = load_baseline(baseline)
     else:

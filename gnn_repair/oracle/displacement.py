@@ -71,7 +71,7 @@ def solve_displacements(
         tolerance: distance accepted, relative to max(1, |q|, |m ℓ|).
         threads: worker threads; all cores unless given.
     """
-    require_exposure(exposure)
+    require_exposure(exposure, "which shifts it can make is not known")
     expected = (exposure.num_members, exposure.num_recipients, exposure.num_classes)
     if not isinstance(shift, Tensor) or tuple(shift.shape) != expected:
         shape = list(shift.shape) if isinstance(shift, Tensor) else type(shift).__name__

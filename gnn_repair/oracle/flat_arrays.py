@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.thresholds import ACTIVE
 
 ASKED = ("member", "recipient", "node", "target")
 """[L]: what was asked."""
@@ -30,6 +32,14 @@ def active_terms(coefficients: Floats, indptr: Integers, threshold: float) -> In
     """[L]: how many terms of each support carry more than ``threshold``."""
     active = np.concatenate([[0], np.cumsum(coefficients > threshold)])
     return active[indptr[1:]] - active[indptr[:-1]]
+
+
+def in_use(solution: Any, mass: Any) -> NDArray[np.bool_]:
+    """[nnz]: whether λ is active beside its group's mass, ``mass`` being the exposure's."""
+    owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
+    member = np.minimum(solution.member, len(mass) - 1)[owner]
+    theirs = np.asarray(mass)[member, solution.recipient[owner], solution.groups]
+    return np.asarray(solution.coefficients > ACTIVE * theirs)
 
 
 def numbered(nodes: Any, n_id: Integers | None) -> Any:

@@ -16,6 +16,7 @@ from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.exposure.arguments import classes_for
 from gnn_repair.exposure.names import recipients_called
 from gnn_repair.exposure.outputs import require_outputs
+from gnn_repair.oracle.flat_arrays import in_use
 from gnn_repair.oracle.tables import check_solution
 from gnn_repair.thresholds import ACTIVE
 
@@ -112,7 +113,7 @@ def source_ranking(
             "gr.stable_evidence(exposure, y) says which terms it needs"
         )
     owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
-    used = (solution.coefficients > ACTIVE) & solution.reachable[owner]
+    used = in_use(solution, exposure.mass.cpu()) & solution.reachable[owner]
     alpha = exposure.coefficients.cpu().numpy()
     member = np.minimum(solution.member[owner], len(alpha) - 1)
     gained = np.maximum(solution.coefficients - alpha[member, solution.terms], 0)

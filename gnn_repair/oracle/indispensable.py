@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.answers import Piece
+from gnn_repair.oracle.flat_arrays import in_use
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_with_second_attempts
 from gnn_repair.oracle.status import FAILED, UNCERTIFIED
 from gnn_repair.oracle.tables import Floats, Integers, Problems, Tables, on_terms
-from gnn_repair.thresholds import ACTIVE, REACHABLE
+from gnn_repair.thresholds import REACHABLE
 
 QUESTIONS = 1 << 16
 """Asked together: with some hundred terms each, the copies of their rows take 50 MB."""
@@ -28,8 +29,8 @@ def without_each_source(
     source's messages at that node (−inf where nobody else could carry a group's mass) and
     ``verdict``. Sources that a witness does not use are never indispensable: it stays a witness.
     """
-    lp, source = _pairs(solution)
     tables = Tables.of(exposure)
+    lp, source = _pairs(solution, tables)
     margins, verdicts = [np.empty(0)], [np.empty(0, WORDS.dtype)]
     for first in range(0, len(lp), QUESTIONS):
         part = slice(first, first + QUESTIONS)
@@ -48,10 +49,10 @@ def without_each_source(
     )
 
 
-def _pairs(solution: OracleSolution) -> tuple[Integers, Integers]:
+def _pairs(solution: OracleSolution, tables: Tables) -> tuple[Integers, Integers]:
     """LP and source of every sender that a witness listens to, each once."""
     owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
-    used = (solution.coefficients > ACTIVE) & solution.reachable[owner] & (solution.sources >= 0)
+    used = in_use(solution, tables.mass) & solution.reachable[owner] & (solution.sources >= 0)
     pairs = np.unique(np.stack([owner[used], solution.sources[used]]), axis=1)
     return pairs[0], pairs[1]
 

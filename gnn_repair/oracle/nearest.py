@@ -25,6 +25,7 @@ from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
 from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, check_number, instance
 from gnn_repair.oracle.threads import over_lps
+from gnn_repair.thresholds import REACHABLE
 
 if TYPE_CHECKING:
     from gnn_repair.oracle.tails.nearest import TailNearest
@@ -84,7 +85,7 @@ def nearest_reweighting(
     target: Tensor,
     nodes: Tensor | None = None,
     *,
-    margin: float = 1e-6,
+    margin: float = REACHABLE,
     threads: int | None = None,
 ) -> tuple[Nearest, ...]: ...
 @overload
@@ -93,7 +94,7 @@ def nearest_reweighting(
     target: Tensor,
     nodes: Tensor | None = None,
     *,
-    margin: float = 1e-6,
+    margin: float = REACHABLE,
     threads: int | None = None,
 ) -> tuple[TailNearest, ...]: ...
 def nearest_reweighting(
@@ -101,7 +102,7 @@ def nearest_reweighting(
     target: Tensor,
     nodes: Tensor | None = None,
     *,
-    margin: float = 1e-6,
+    margin: float = REACHABLE,
     threads: int | None = None,
 ) -> tuple[Nearest, ...] | tuple[TailNearest, ...]:
     """The admissible λ closest to α in moved mass that makes the target win by ``margin``.
@@ -110,7 +111,7 @@ def nearest_reweighting(
         exposure: as for :func:`solve_oracle`, like ``target``, ``nodes`` and ``threads``.
         target: [N] a class per node.
         nodes: which nodes.
-        margin: the worst-rival margin to reach.
+        margin: the worst-rival margin to reach; a win to :func:`solve_oracle` unless given.
         threads: worker threads, each with its own highspy.
 
     Returns:
@@ -240,6 +241,7 @@ def _settled(problem: Instance, lam: Floats, margin: float, moved: float, bound:
     mass = problem.mass
     return bool(
         (reached >= margin - SETTLED * sizes).all()
+        and (reached.min() > 0 or margin <= 0)
         and (lam >= -SETTLED * mass[problem.group]).all()
         and (np.abs(sums - mass) <= SETTLED * mass).all()
         # Both ends of the gap are sums over all terms, each with an error of its own.

@@ -19,7 +19,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.highs import new_highs, pass_lp
+from gnn_repair.highs import new_highs, pass_lp, status_of
 from gnn_repair.oracle.reference_solvers import oracle_matrix
 from gnn_repair.oracle.second_attempt import SMALLEST
 from gnn_repair.oracle.solution import OracleSolution
@@ -54,9 +54,9 @@ class StableEvidence:
     mass: Floats
     """[K]: the mass of the term's group."""
     low: Floats
-    """[K]: the smallest λ_a."""
+    """[K]: the smallest λ_a; NaN where no answer was found."""
     high: Floats
-    """[K]: the largest λ_a."""
+    """[K]: the largest λ_a, likewise."""
     names: NodeNames = ONE_KIND
     """What nodes and groups are called."""
 
@@ -68,7 +68,7 @@ class StableEvidence:
     @property
     def interchangeable(self) -> NDArray[np.bool_]:
         """[K]: some use it, others do without."""
-        return ~self.indispensable & (self.high > NOTABLE * self.mass)
+        return (self.low <= NOTABLE * self.mass) & (self.high > NOTABLE * self.mass)
 
     def __str__(self) -> str:
         needed = np.flatnonzero(self.indispensable)
@@ -76,10 +76,12 @@ class StableEvidence:
             f"{self.names.sender(self.sources[i])} (λ {self.low[i]:.4g} to {self.high[i]:.4g})"
             for i in needed[np.argsort(-self.low[needed])][:6]
         )
+        open_ = int(np.isnan(self.low + self.high).sum())
         return (
             f"{self.names.node(self.node)}, class {self.target}, within {self.epsilon:.3g} of γ "
             f"{self.margin:.4g}: {len(needed)} indispensable terms{': ' * bool(parts)}{parts}; "
             f"{int(self.interchangeable.sum())} interchangeable of {len(self.terms)}"
+            + (f", {open_} undecided" if open_ else "")
         )
 
     __repr__ = __str__
@@ -178,7 +180,7 @@ def _ranges(
     highs: Any, problem: Instance, optimum: Floats, weights: Floats, margin: float, epsilon: float
 ) -> tuple[Floats, Floats]:
     """λ's extremes, as one LP whose cost changes: the solver starts from its last answer."""
-    shorter = _pass(highs, problem, margin - epsilon, optimum)
+    shorter = _pass(highs, problem, margin, epsilon, optimum)
     mass = problem.mass[problem.group]
     scores = problem.gaps @ weights
     best = np.full(len(problem.mass), -np.inf)
@@ -188,34 +190,36 @@ def _ranges(
     capped = np.minimum(mass, 2 * epsilon / np.maximum(deficit, 1e-300))
     low, high = np.zeros(len(mass)), capped.copy()
     for a in range(len(mass)):
-        if optimum[a] > ACTIVE:
+        if optimum[a] > ACTIVE * mass[a]:
             low[a] = min(_extreme(highs, a, 1.0) * shorter[a], 1.0) * mass[a]
-        if capped[a] > ACTIVE:
+        if capped[a] > ACTIVE * mass[a]:
             high[a] = min(-_extreme(highs, a, -1.0) * shorter[a], 1.0) * mass[a]
     return low.clip(min=0.0), np.maximum(high, optimum)
 
 
 def _extreme(highs: Any, column: int, sign: float) -> float:
-    """min sign · x_column over the near-optimal set; sign 0 is never asked for."""
+    """min sign · x_column over the near-optimal set; NaN where highspy finds no optimum."""
     highs.changeColCost(column, sign)
     highs.run()
     value = float(highs.getInfo().objective_function_value)
+    if status_of(highs) != "Optimal":
+        value = np.nan
     highs.changeColCost(column, 0.0)
     return value
 
 
-def _pass(highs: Any, problem: Instance, floor: float, optimum: Floats) -> Floats:
-    """The near-optimal set: x on the product of simplices, γ pinned at ``floor``.
+def _pass(highs: Any, problem: Instance, margin: float, epsilon: float, optimum: Floats) -> Floats:
+    """The near-optimal set: x on the product of simplices, γ pinned ``epsilon`` below ``margin``.
 
-    Columns longer than those of the optimum are shortened, so that a message that nobody uses sets
-    no scale; returns what each x_a is a multiple of, [K].
+    Columns longer than those of the optimum and than ``epsilon`` are shortened, so that a message
+    that nobody uses sets no scale; returns what each x_a is a multiple of, [K].
     """
     count, rivals, groups = len(problem.terms), len(problem.rivals), len(problem.mass)
     sizes = np.abs(problem.columns).max(1)
-    unit = max(float(sizes[optimum > 0].max(initial=0.0)), SMALLEST)
+    unit = max(float(sizes[optimum > 0].max(initial=0.0)), epsilon, SMALLEST)
     lengths = np.maximum(sizes, unit)
     shorter: Floats = unit / lengths
-    pinned = (floor - problem.fixed.min()) / unit
+    pinned = (margin - epsilon - problem.fixed.min()) / unit
     with np.errstate(over="ignore"):  # a rival infinitely far away is never tight
         fixed = (problem.fixed - problem.fixed.min()) / unit
     highs.clearSolver()

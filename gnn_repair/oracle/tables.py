@@ -115,8 +115,10 @@ def as_whole(value: Any, name: str) -> int:
     raise InputError(f"{name} must be a whole number, not {value!r}")
 
 
-def require_exposure(exposure: Any) -> None:
-    """Raise InputError unless it is an exposure."""
+def require_exposure(exposure: Any, remedy: str = "give the one that was solved") -> None:
+    """Raise InputError unless it is an exposure, with no tail; ``remedy`` is for one with."""
+    if isinstance(exposure, TailedExposure):
+        raise InputError(f"exposure is that of a model with a nonlinear head; {remedy}")
     if not isinstance(exposure, Exposure):
         kind = type(exposure).__name__
         raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from typing import Any
 
@@ -23,17 +24,17 @@ from gnn_repair.repair.inputs import Description, RepairInputs
 FEW = 0.5
 """Share of the messages up to which they are picked: picking copies rows before multiplying, and on
 a GPU its products run at a good half of the speed of the whole one."""
-_WHOLE: list[bool] = []
+_WHOLE: ContextVar[bool] = ContextVar("whole tables", default=False)
 
 
 @contextmanager
 def whole_tables() -> Iterator[None]:
-    """Inside, every step multiplies all messages (for comparisons)."""
-    _WHOLE.append(True)
+    """Inside, every step of this thread multiplies all messages."""
+    before = _WHOLE.set(True)
     try:
         yield
     finally:
-        _WHOLE.pop()
+        _WHOLE.reset(before)
 
 
 class MessageTable:
@@ -50,7 +51,7 @@ class MessageTable:
     def read_by(self, targets: Tensor) -> Tensor:
         """[S, P, H], of which the rows that terms of the targets [S, L] read are right."""
         messages = self.inputs.messages
-        if "all" in self.__dict__ or _WHOLE or not messages.picks_cheaply:
+        if "all" in self.__dict__ or _WHOLE.get() or not messages.picks_cheaply:
             return self.all
         picked = self._on_gpu(targets) if messages.pieces else self._on_cpu(targets)
         return self.all if picked is None else picked

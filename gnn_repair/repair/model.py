@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.errors import GnnRepairError, InputError
-from gnn_repair.exposure.fingerprint import fingerprint_of_model
+from gnn_repair.exposure.fingerprint import dense_parts, fingerprint_of_model
 from gnn_repair.exposure.hetero.graph import copied
 from gnn_repair.exposure.names import recipients_called
 from gnn_repair.exposure.plan import ExposurePlan
@@ -68,33 +70,44 @@ class RepairedModel(nn.Module):
         self._plan: ExposurePlan | None = None
         self._column = False
         """Whether the model gives one number a node as a column, [N, 1]."""
-        for number, tensor in enumerate(fitted.tensors().values()):
-            self.register_buffer(f"repair_{number}", tensor.clone())
+        for name, tensor in fitted.tensors().items():
+            self.register_buffer(_buffer(name), tensor.clone())
 
     @property
     def fitted(self) -> FittedRepair:
         """The repair, with the numbers that this module holds now."""
-        names = self._fitted.tensors()
-        tensors = {name: getattr(self, f"repair_{i}") for i, name in enumerate(names)}
+        tensors = {name: getattr(self, _buffer(name)) for name in self._fitted.tensors()}
         changed: dict[str, Any] = {name: tensors[name] for name in STATISTICS}
         for part in ("parameters", "constants"):
             changed[part] = _part(tensors, f"{part}/")
         return replace(self._fitted, **changed)
 
-    def get_extra_state(self) -> dict[str, Any]:
-        """Which model the repair belongs to: weights that are loaded bring their own."""
+    def get_extra_state(self) -> Tensor:
+        """Which model the repair belongs to: weights that are loaded bring their own.
+
+        JSON as bytes, since tools that handle a state take every value of it for a tensor.
+        """
         bound = self._fitted.fingerprint
-        return {"fingerprint": None if bound is None else list(bound)}
+        text = json.dumps({"fingerprint": None if bound is None else list(bound)})
+        return torch.tensor(list(text.encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Any) -> None:
-        """The other way round."""
-        bound = state.get("fingerprint", "") if isinstance(state, dict) else ""
+        """The other way round; version 0.2 kept the dict itself."""
+        note = _read(state) if isinstance(state, Tensor) else state
+        bound = note.get("fingerprint", "") if isinstance(note, dict) else ""
         if bound is not None and not (isinstance(bound, list) and _all_text(bound)):
             raise InputError(
                 f"the state's note of which model the repair belongs to is {state!r:.60}; load "
                 "what state_dict() of a repaired model gave"
             )
         self._fitted = replace(self._fitted, fingerprint=None if bound is None else tuple(bound))
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """As for every module, and from the keys of version 0.2, which were numbers."""
+        for number, name in enumerate(self._fitted.tensors()):
+            if (old := f"{prefix}repair_{number}") in state:
+                state[prefix + _buffer(name)] = state.pop(old)
+        super()._load_from_state_dict(state, prefix, *rest)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Repaired logits for what the model's own forward takes, in the form that it gives.
@@ -187,8 +200,17 @@ class RepairedModel(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write the model's weights and its repair as one safetensors file."""
-        tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
+        tensors: dict[str, Tensor] = {}
         fitted = self.fitted
+        for name, value in self.model.state_dict().items():
+            if not isinstance(value, Tensor):
+                raise InputError(
+                    f"{type(self.model).__name__} keeps `{name}`, a {type(value).__name__}, in its "
+                    "state, and a safetensors file holds tensors; torch.save its state_dict()"
+                )
+            parts = dense_parts(value)
+            names = [name] if len(parts) == 1 else [f"{name}/{i}" for i in range(len(parts))]
+            tensors |= {f"model/{n}": part for n, part in zip(names, parts, strict=True)}
         tensors |= {f"repair/{name}": value for name, value in fitted.tensors().items()}
         save_tensors(path, KIND, fitted.header(), tensors)
 
@@ -200,7 +222,7 @@ class RepairedModel(nn.Module):
             fitted = fitted_of(header, _part(tensors, "repair/"))
         if not isinstance(model, nn.Module):
             raise InputError(f"model is a {type(model).__name__}; pass a module, such as MyModel()")
-        weights = _part(tensors, "model/")
+        weights = _with_sparse(path, _part(tensors, "model/"), model)
         _check_weights(path, weights, model)
         model.load_state_dict(weights)
         return cls(model, fitted, node_type)
@@ -208,6 +230,37 @@ class RepairedModel(nn.Module):
     def extra_repr(self) -> str:
         """Which repair it is."""
         return self._fitted.repair.title
+
+
+def _buffer(name: str) -> str:
+    """What a tensor of the repair is called in the module, whose buffers have no dots."""
+    return f"repair/{name}".replace(".", "/")
+
+
+def _read(note: Tensor) -> Any:
+    try:
+        return json.loads(bytes(note.tolist()))
+    except (ValueError, TypeError):
+        return None
+
+
+def _with_sparse(path: str | Path, found: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """A file's weights, those put together that are sparse in the model."""
+    for name, own in model.state_dict().items():
+        if not isinstance(own, Tensor) or own.layout == torch.strided:
+            continue
+        parts = [found.pop(part) for i in range(3) if (part := f"{name}/{i}") in found]
+        build: Any = torch.sparse_coo_tensor
+        if own.layout != torch.sparse_coo:
+            build = partial(torch.sparse_compressed_tensor, layout=own.layout)
+        try:
+            found[name] = build(*parts, own.shape, check_invariants=True)
+        except (RuntimeError, TypeError) as error:
+            raise InputError(
+                f"{path} holds another model's weights: `{name}` is no {own.layout} of shape "
+                f"{list(own.shape)} there; pass a model like the one that was saved"
+            ) from error
+    return found
 
 
 def _all_text(values: list[Any]) -> bool:

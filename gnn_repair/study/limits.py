@@ -45,7 +45,7 @@ LIMITS: dict[str, Limit] = {
     "clip": _POSITIVE,
     "size": _whole(1),
     "sizes": _whole(1),
-    "smoothing_layers": _whole(0, 1_000_000),
+    "smoothing_layers": _whole(1, 1_000_000),
     "reachable_above": _NONNEGATIVE,
     "active_above": _NONNEGATIVE,
     "version": _whole(1),

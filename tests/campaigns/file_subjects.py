@@ -185,7 +185,8 @@ def judge_exposure(value: Exposure) -> str:
                     return "a coefficient is negative"
                 z += alpha[a] * arrays["contributions"][s, int(arrays["rows"][a])]
             frozen = arrays["frozen_logits"][s, node]
-            worst = max(worst, float((np.abs(z - frozen) / np.maximum(1, np.abs(frozen))).max()))
+            missed = (np.abs(z - frozen) / np.maximum(1, np.abs(frozen))).max()
+            worst = float(np.maximum(worst, missed))  # which keeps a NaN
     # float32 coefficients: beyond their rounding, and far below what an altered number does.
     return "" if worst < 1e-4 else f"its pieces miss its logits by {worst:.1e}"
 

@@ -12,6 +12,7 @@ from typer.main import get_command
 import benchmarks.__main__ as benchmarks
 import gnn_repair
 import tests.campaigns.__main__ as campaigns
+from gnn_repair import errors
 from gnn_repair.cli import app
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +54,16 @@ def test_options_of_commands_that_are_mentioned(name, program, own_app):
         used = {word.split("=")[0] for word in words if re.fullmatch(r"--[a-z][\w=.-]*", word)}
         own = {"--install-completion", "--show-completion", "--help"}
         assert used <= known | own, (name, words)
+
+
+@pytest.mark.parametrize("name", sorted(set(TEXTS) - {"CHANGELOG.md"}))
+def test_names_of_the_package_and_its_errors_are_found_where_the_page_says(name):
+    for given in re.findall(r"\bgr\.([A-Za-z]\w*)", TEXTS[name]):
+        assert given in gnn_repair.__all__, (name, given)
+    for where, given in re.findall(r"`([\w.]*?)([A-Z]\w*)`", TEXTS[name]):
+        if hasattr(errors, given):
+            home = {"gr.": gnn_repair, "gnn_repair.errors.": errors}.get(where, gnn_repair)
+            assert hasattr(home, given), (name, given)
 
 
 @pytest.mark.parametrize("name", sorted(TEXTS))

@@ -14,6 +14,8 @@ import torch
 
 from gnn_repair.cli import main
 from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.exposure.tails.operations import Affine, TailGraph
+from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.oracle import solve_labels, solve_oracle
 from gnn_repair.oracle.baseline import BaselineComparison, compare, load_baseline, save_baseline
 from tests.campaigns.lp_families import Numbers, exposure_of
@@ -157,6 +159,11 @@ def test_other_answers_and_frames_are_one_sentence():
         compare(solution, solution.to_frame())
     with pytest.raises(InputError, match="exposure is"):
         compare(solution, solution, "x")
+    mixed = exposed(BEFORE)
+    same = TailGraph(3, (Affine((0,), torch.eye(3).double(), torch.zeros(3).double()),))
+    bent = TailedExposure(mixed, same, mixed.frozen_logits, None)
+    with pytest.raises(InputError, match=r"nonlinear head; .* leave it out$"):
+        compare(solution, solution, bent)
     labels = replace(exposed(BEFORE), outputs="labels")
     with pytest.raises(InputError, match="answers about classes"):
         compare(solve_labels(labels, torch.ones(3, 3)), solution)

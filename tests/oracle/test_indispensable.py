@@ -40,18 +40,19 @@ def exposure_of(lengths, sources, table, alpha, nodes) -> Exposure:
     )
 
 
-def planted() -> Exposure:
+def planted(mass: float = 1.0) -> Exposure:
     """Node 0: class 0 speaks through source 1 alone. Node 1: through 0 or 2. Node 2: one term only.
     Node 3: source 0 speaks for class 0 through two terms."""
     table = torch.tensor(
         [[2.0, 0], [0, 1], [2, 0], [2.5, 0], [3, 0], [1.0, 0], [4, 0], [0, 1]]
     ).double()
-    alpha = torch.full((8,), 0.5, dtype=torch.float64)
-    return exposure_of([[2], [2], [1], [3]], [1, 2, 0, 2, 3, 0, 0, 1], table, alpha, 4)
+    alpha = torch.full((8,), 0.5 * mass, dtype=torch.float64)
+    return exposure_of([[2], [2], [1], [3]], [1, 2, 0, 2, 3, 0, 0, 1], table / mass, alpha, 4)
 
 
-def test_planted_sources_are_found() -> None:
-    exposure = planted()
+@pytest.mark.parametrize("mass", [1.0, 1e-9])
+def test_planted_sources_are_found(mass: float) -> None:
+    exposure = planted(mass)
     solution = gr.solve_oracle(exposure, torch.zeros(4, dtype=torch.long))
     found = without_each_source(solution, exposure)
     told = {(r.node, r.source): (r.verdict, r.margin) for r in found.itertuples()}

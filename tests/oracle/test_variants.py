@@ -11,6 +11,9 @@ from oracle_cases import exposure_of, families
 from scipy.optimize import linprog
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.tails.operations import Affine, TailGraph
+from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.highs import new_highs
 from gnn_repair.oracle import (
     nearest_reweighting,
     relax,
@@ -70,6 +73,22 @@ def _nearest_by_scipy(problem, alpha, margin):
     return linprog(cost, limits, right, masses, problem.mass, method="highs").fun
 
 
+@pytest.mark.parametrize("best", [5e-8, 2e-7, 5e-7, 2e-6])
+@pytest.mark.parametrize("tail", [False, True])
+def test_what_the_oracle_calls_reachable_has_a_nearest_reweighting(best, tail):
+    """γ is ``best``, on the second message alone."""
+    table = np.array([[0.0, 1], [best, 0]])
+    exposure = exposure_of([(np.zeros(2), [(np.full(2, 0.5), table)])])
+    if tail:
+        same = TailGraph(2, (Affine((0,), torch.eye(2).double(), torch.zeros(2).double()),))
+        exposure = TailedExposure(exposure, same, exposure.frozen_logits, None)
+    (verdict,) = solve_oracle(exposure, torch.tensor([0])).verdict
+    (found,) = nearest_reweighting(exposure, torch.tensor([0]))
+    assert (verdict, found.status) == (
+        ("can", "moved") if best > 1e-7 else ("cannot", "unreachable")
+    )
+
+
 def test_any_weights_bound_the_moved_mass_from_below():
     exposure, y = setting("three groups", 6)
     tables, alpha = Tables.of(exposure), exposure.coefficients[0].numpy()
@@ -79,7 +98,7 @@ def test_any_weights_bound_the_moved_mass_from_below():
             continue
         problem = instance(tables, 0, answer.node, answer.target)
         frozen = alpha[problem.terms]
-        need = 1e-6 - (problem.fixed + frozen @ problem.gaps)
+        need = 1e-7 - (problem.fixed + frozen @ problem.gaps)
         for _ in range(50):
             weights = rng.exponential(0.2, len(need))
             assert moved_bound(problem, frozen, need, weights) <= answer.moved + 1e-9
@@ -128,6 +147,42 @@ def test_planted_evidence_is_told_apart():
     assert "1 indispensable terms: node 0" in str(found)
     with pytest.raises(InputError, match="epsilon must be positive"):
         stable_evidence(exposure, torch.tensor([0]), torch.tensor([0]), epsilon=0)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "mass", "table", "low"),
+    [
+        # Moving a share s to the second message costs 10 s: s may be 1e-4.
+        ([0.0, 1], 1.0, [[0.0, 0], [-10, 0]], [0.9999, 0]),
+        ([0.0, 1], 1.0, [[0.0, 0]], [1.0]),
+        ([0.0, 0], 1e-8, [[1.0, 0], [-1e6, 0]], [0.9, 0]),
+        ([0.0, 0], 1e-8, [[1.0, 0]], [1.0]),
+        ([0.0, 1], 1e-8, [[0.0, 0], [-1e6, 0]], [0.9, 0]),
+    ],
+)
+def test_messages_of_zero_and_small_masses_are_indispensable(fixed, mass, table, low):
+    alpha = np.full(len(table), mass / len(table))
+    exposure = exposure_of([(np.array(fixed), [(alpha, np.array(table))])])
+    (found,) = stable_evidence(exposure, torch.tensor([0]), [0], epsilon=1e-3, threads=1)
+    np.testing.assert_allclose(found.low / mass, low, atol=1e-6)
+    np.testing.assert_allclose(found.high / mass, [1.0, *[1 - low[0]][: len(low) - 1]], atol=1e-6)
+    assert found.indispensable.tolist() == [True, False][: len(low)]
+
+
+def test_a_range_that_highspy_does_not_find_is_undecided(monkeypatch):
+    def tired():
+        highs = new_highs()
+        highs.setOptionValue("simplex_iteration_limit", 0)
+        return highs
+
+    monkeypatch.setattr("gnn_repair.oracle.stable.new_highs", tired)
+    exposure, y = setting("one group", 3, seed=2)
+    for found in stable_evidence(exposure, y, [0, 1, 2], epsilon=0.05, threads=1):
+        unknown = np.isnan(found.low)
+        assert unknown.any() and f"{int((unknown | np.isnan(found.high)).sum())} undecided" in str(
+            found
+        )
+        assert not (found.indispensable | found.interchangeable)[unknown].any()
 
 
 @pytest.mark.parametrize("family", ["one group", "three groups", "absent groups"])

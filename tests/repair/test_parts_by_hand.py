@@ -83,11 +83,12 @@ def test_a_repaired_model_s_state_names_the_model_it_belongs_to():
     train = torch.arange(8) < 5
     fitted = NodeTranslation(budget=BRIEF).fit(exposure, torch.arange(8) % 3, train, ~train)
     bound = repaired(model, fitted)
-    assert bound.get_extra_state() == {"fingerprint": list(fitted.fingerprint)}
     loose = repaired(model, fitted.unbound())
-    assert loose.get_extra_state() == {"fingerprint": None}
+    assert loose.fitted.fingerprint is None
     loose.load_state_dict(bound.state_dict())
     assert loose.fitted.fingerprint == fitted.fingerprint
+    loose.load_state_dict(repaired(model, fitted.unbound()).state_dict())
+    assert loose.fitted.fingerprint is None
 
 
 def test_the_pair_layer_s_gradient_where_state_and_classes_differ():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,10 @@ from torch_geometric.nn import GCNConv, HeteroConv, SAGEConv
 
 import gnn_repair as gr
 from gnn_repair.budget import Budget
+from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.assembly import assemble
+from gnn_repair.repair import message_table
 from gnn_repair.repair.ladder import combination
 
 WIDTH = 5
@@ -75,6 +79,60 @@ def test_threads_take_turns(served):
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
+def beside(work):
+    """Start work in a thread of its own and give it time; the thread and what it returned."""
+    told = []
+    thread = threading.Thread(target=lambda: told.append(work()))
+    thread.start()
+    thread.join(0.3)
+    return thread, told
+
+
+def test_another_threads_exposure_is_checked_meanwhile(served, monkeypatch):
+    repaired, _, model, data = served
+    exposure = gr.expose(model, data)
+    told = []
+
+    def refused():
+        with pytest.raises(InputError, match="fixed_logits"):
+            replace(exposure, fixed_logits=exposure.fixed_logits + 1)
+        return True
+
+    def assembling(*arguments):
+        thread, answers = beside(refused)
+        thread.join()
+        told.append(answers)
+        return assemble(*arguments)
+
+    repaired(data.x, data.edge_index)
+    monkeypatch.setattr("gnn_repair.exposure.plan.assemble", assembling)
+    repaired(data.x, data.edge_index)
+    assert told == [[True]]
+
+
+def test_another_threads_seed_and_tables_change_nothing_here():
+    drawn = threading.Event()
+
+    def draw():
+        with seeded(1):
+            drawn.wait(10)
+
+    with seeded(0):
+        alone = torch.rand(2)
+    before = torch.get_rng_state()
+    with seeded(0):
+        first = torch.rand(1)
+        thread, _ = beside(draw)
+        assert torch.equal(torch.cat([first, torch.rand(1)]), alone)
+    drawn.set()
+    thread.join()
+    assert torch.equal(torch.get_rng_state(), before)
+    with message_table.whole_tables():
+        thread, told = beside(lambda: message_table._WHOLE.get())
+        thread.join()
+    assert told == [False]
+
+
 def test_autocast_does_not_reach_inside(served):
     repaired, fitted, model, data = served
     expected = repaired(data.x, data.edge_index)
@@ -107,7 +165,82 @@ def test_a_file_of_another_model_leaves_the_model_as_it_was(served, tmp_path):
         gr.RepairedModel.load(tmp_path / "f", type("Sub", (Network,), {})())
 
 
-@pytest.mark.parametrize("state", ["rubbish", {}, {"fingerprint": "abc"}, {"fingerprint": [1]}])
+def test_every_value_of_a_state_is_a_tensor_with_a_name(served):
+    repaired, fitted, model, data = served
+    expected = repaired(data.x, data.edge_index)
+    state = {name: value.clone() for name, value in repaired.state_dict().items()}
+    assert {"repair/parameters/head/2/weight", "repair/best_epoch"} <= state.keys()
+    weights = {name: value for name, value in state.items() if name.startswith("model.")}
+    # As version 0.2 wrote it: by position, with a dict for the note.
+    old = {f"repair_{i}": value for i, value in enumerate(fitted.tensors().values())}
+    old |= {**weights, "_extra_state": {"fingerprint": list(fitted.fingerprint)}}
+    for given in (state, old):
+        other = repaired_on(copy.deepcopy(model), graph(3, 40))[0]
+        assert not torch.equal(other(data.x, data.edge_index), expected)
+        other.load_state_dict(given)
+        assert torch.equal(other(data.x, data.edge_index), expected)
+        nn.ModuleList([other]).load_state_dict({f"0.{name}": v for name, v in given.items()})
+    assert "repair_0" in old
+
+
+class Propagation(nn.Module):
+    """PPNP: a matrix that the model holds."""
+
+    def __init__(self, layout, nodes=20):
+        super().__init__()
+        dense = torch.rand(nodes, nodes).gt(0.8).float()
+        self.register_buffer("matrix", LAYOUTS[layout](dense / dense.sum(1).clamp(min=1)))
+        self.lin = nn.Linear(WIDTH, 3)
+
+    def forward(self, x, edge_index):
+        return self.matrix @ self.lin(x)
+
+
+LAYOUTS = {
+    "coo": torch.Tensor.to_sparse_coo,
+    "csr": torch.Tensor.to_sparse_csr,
+    "csc": torch.Tensor.to_sparse_csc,
+    "bsr": lambda matrix: matrix.to_sparse_bsr((2, 2)),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_model_that_holds_a_sparse_matrix(layout, tmp_path):
+    torch.manual_seed(0)
+    model, data = Propagation(layout).eval(), graph(0, 20)
+    repaired, fitted = repaired_on(model, data)
+    expected = repaired(data.x, data.edge_index)
+    assert torch.equal(repaired(data.x, data.edge_index), expected)
+    repaired.save(tmp_path / "f")
+    torch.manual_seed(0)
+    like = Propagation(layout).eval()
+    like.matrix.values().zero_()
+    assert gr.expose(like, data).fingerprint != fitted.fingerprint
+    loaded = gr.RepairedModel.load(tmp_path / "f", like)
+    assert torch.equal(loaded(data.x, data.edge_index), expected)
+    for other in (Propagation(layout, 18), Network()):
+        with pytest.raises(InputError, match="holds another model's weights: `"):
+            gr.RepairedModel.load(tmp_path / "f", other)
+    with torch.no_grad():  # what is written in place is noticed
+        model.matrix.values().mul_(2)
+    with pytest.raises(InputError, match="other weights"):
+        repaired(data.x, data.edge_index)
+
+
+def test_a_state_that_no_file_can_hold_is_refused(served, tmp_path):
+    repaired = served[0]
+    type(repaired.model).get_extra_state = lambda self: {"a": 1}
+    try:
+        with pytest.raises(InputError, match=r"Network keeps `_extra_state`, a dict"):
+            repaired.save(tmp_path / "f")
+    finally:
+        del type(repaired.model).get_extra_state
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["rubbish", {}, {"fingerprint": "abc"}, {"fingerprint": [1]}, torch.ones(3), torch.arange(300)],
+)
 def test_a_state_without_its_note_is_refused(served, state):
     repaired = served[0]
     whole = repaired.state_dict() | {"_extra_state": state}

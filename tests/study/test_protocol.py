@@ -7,9 +7,13 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
 
 from gnn_repair.backbones import BACKBONES, Shape
 from gnn_repair.errors import InputError
+from gnn_repair.exposure import expose
 from gnn_repair.repair import (
     NodeTranslation,
     RefitHead,
@@ -17,8 +21,10 @@ from gnn_repair.repair import (
     SetTranslation,
     paper_batch_size,
 )
+from gnn_repair.repair.methods import METHODS
 from gnn_repair.study import PAPER, Protocol, override, read_protocol
 from gnn_repair.study.protocol import BackboneProtocol, differences, digest_of
+from gnn_repair.study.run_case import build_backbone
 
 
 def test_the_paper_is_what_backbones_and_repairs_do_by_themselves():
@@ -103,6 +109,7 @@ def test_a_toml_file_changes_what_it_names(tmp_path):
         ("batches.sizes=3", "must be a table such as"),
         ("batches.backbones=3", "it must be a list of names"),
         ("version=0", "version is 0"),
+        ("repairs.smoothing_layers=0", "repairs.smoothing_layers is 0"),
         ("backbones.short.decoupled=1", "must be of type bool"),
         ("batches.sizes.cora=many", "batches.sizes.cora is 'many'"),
     ],
@@ -110,6 +117,37 @@ def test_a_toml_file_changes_what_it_names(tmp_path):
 def test_bad_assignments_are_named(assignment, message):
     with pytest.raises(InputError, match=message.replace("?", r"\?")):
         override(PAPER, [assignment])
+
+
+def leaves(tree, where=""):
+    for name, value in tree.items():
+        if isinstance(value, dict) and name != "sizes":
+            yield from leaves(value, f"{where}{name}.")
+        else:
+            yield f"{where}{name}"
+
+
+ENDS = ("0", "1", "2147483647", "5e-324", "0.9999999", "1.7e308", "none", "true", "false")
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_a_study_accepts_its_methods_accept(end):
+    """Each setting at the ends of its range: everything that reads it can be built."""
+    ring = torch.stack([torch.arange(4), torch.arange(1, 5) % 4])
+    exposure, built = expose(GCNConv(3, 2), Data(x=torch.ones(4, 3), edge_index=ring)), 0
+    for leaf in leaves(PAPER.settings()):
+        try:
+            protocol = override(PAPER, [f"{leaf}={end}"])
+        except InputError:
+            continue
+        for method in METHODS.values():
+            if leaf in method.reads or leaf.rpartition(".")[0] in method.reads:
+                method.build(protocol.repairs, exposure)
+                built += 1
+        if leaf.startswith("backbones.") and not leaf.endswith(("hidden", "heads")):
+            for backbone in BACKBONES.values():
+                build_backbone(backbone, protocol.backbones).network(3, 2)
+    assert built
 
 
 def test_a_bad_file_is_named(tmp_path):

@@ -202,7 +202,7 @@ def _found(watch: PoolWatch, trace: Trace, known: FinalAggregation | None) -> Fi
 def _check_pools(watch: PoolWatch, trace: Trace, logits: Tensor) -> None:
     if trace.output.shape == logits.shape:
         gap = float(deviation(trace.output, logits).max())
-        if gap > 10 * EXACT[logits.dtype]:
+        if not gap <= 10 * EXACT[logits.dtype]:
             raise ExposureRefused(changing(watch.model))
     if pools_of(trace):
         return

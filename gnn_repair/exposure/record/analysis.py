@@ -418,6 +418,8 @@ class Site:
     base: int | None = None
     rows: Tensor | None = None
     """[n] the recipient in every row, −1: none; None: rows are the recipients."""
+    readers: frozenset[int] = frozenset()
+    """Of a filter's input as it is (Â⁰): the operations that read it as such."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -233,6 +233,7 @@ def _product_blocks(site: Site, kept: Mapping[int, Tensor], after: Tensor | None
     reduction = site.reduction
     assert reduction.matrix is not None
     matrix, table = kept[reduction.matrix], kept[reduction.message]
+    table = table if table.dim() > 1 else table.unsqueeze(1)
     if reduction.turned:
         matrix, table = matrix.mT, table.mT
     if matrix.dim() == 2:

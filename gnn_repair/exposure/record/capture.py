@@ -15,6 +15,7 @@ from gnn_repair.exposure.record.recorder import (
     SILENT,
     Record,
     Ref,
+    Step,
     is_in_place,
     plain_name,
     tensors_in,
@@ -60,6 +61,8 @@ class Capture(_Counted):
         super().__init__(record)
         self.wanted, self.tracer, self.followed = wanted, tracer, followed
         self.held = held
+        self.read_by: dict[int, tuple[int, Any]] = {}
+        """By operation: the value that is part of the aggregate as this operation reads it."""
         self.kept: dict[int, Tensor] = {}
         self.on_step: Callable[[int], None] = lambda _: None
         for number in wanted:
@@ -70,7 +73,10 @@ class Capture(_Counted):
     def handle(self, number: int, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         step = self.record.steps[number]
         self.on_step(number)
+        own = self._own(number, step, args)
         out = func(*args, **kwargs)
+        if own is not None and self.tracer is not None:
+            self.tracer.forget(own)
         results = [args[0]] if is_in_place(func) else tensors_in(out)
         # Of an operation in place the target comes last, after what shares its memory.
         numbers = step.outs[len(step.outs) - len(results) :]
@@ -82,6 +88,18 @@ class Capture(_Counted):
             elif number in self.held and self.tracer is not None:
                 self.tracer.forget(result)
         return out
+
+
+    def _own(self, number: int, step: Step, args: Sequence[Any]) -> Tensor | None:
+        """The argument that is followed as this operation alone reads it."""
+        if number not in self.read_by or self.tracer is None:
+            return None
+        value, place = self.read_by[number]
+        for shown, argument in zip(step.args, args, strict=False):
+            if isinstance(shown, Ref) and shown.number == value:
+                self.tracer.adopt(argument, place)
+                return argument  # type: ignore[no-any-return]
+        return None
 
 
 def _changes(record: Record, number: int) -> bool:
@@ -109,7 +127,7 @@ def captured(
     wanted: set[int],
     width: int,
     recipients: int,
-    followed: Mapping[int, Frame],
+    followed: Mapping[int, tuple[Frame, frozenset[int]]],
     offsets: Mapping[int, int],
     sums: Sequence[int],
     held: set[int],
@@ -122,8 +140,10 @@ def captured(
         convolution around it was given.
     """
     tracer = Tracer.of_width(width, recipients, device)
-    places = {number: (frame, offsets[number]) for number, frame in followed.items()}
+    places = {n: (frame, offsets[n]) for n, (frame, readers) in followed.items() if not readers}
     capture = Capture(record, wanted, tracer, places, held)
+    for number, (frame, readers) in followed.items():
+        capture.read_by |= dict.fromkeys(readers, (number, (frame, offsets[number])))
     inputs: dict[int, Any] = {}
     stack: list[Any] = []
 

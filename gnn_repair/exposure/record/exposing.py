@@ -263,7 +263,13 @@ class _Exposing:
 
             raise ExposureRefused(why_nothing(analysis, self.model, self.subject, size))
         if self.wanted.hops == "paths" and self.graphs is None:
-            return Filters(analysis, size).sites(final, reached)
+            modules, steps = dict(self.model.named_modules()), analysis.record.steps
+
+            def holder(place: int) -> str:
+                name, module = holder_of(modules, steps[place].module)
+                return name or "forward" if isinstance(module, MessagePassing) else ""
+
+            return Filters(analysis, size, holder).sites(final, reached)
         return [site_of(analysis, place, size) for place in final]
 
     def _captured(
@@ -275,7 +281,7 @@ class _Exposing:
         for site, part in zip(sites, parts, strict=True):
             wanted |= wanted_values(analysis, site, part) | {site.value}
             frame = frame_of_site(analysis.value(site.value).shape, site, len(logits))
-            followed[site.value], offsets[site.value] = frame, width
+            followed[site.value], offsets[site.value] = (frame, site.readers), width
             width += frame.width
         kept, tracer, output, inputs = captured(
             self.model, self.run, analysis.record, wanted, width, len(logits), followed, offsets,

@@ -7,7 +7,7 @@ polynomials of one base.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,8 +46,15 @@ class Form:
 class Filters:
     """The polynomials in a record."""
 
-    def __init__(self, analysis: Analysis, size: int) -> None:
-        self.analysis, self.size = analysis, size
+    def __init__(self, analysis: Analysis, size: int, holder: Callable[[int], str]) -> None:
+        """Find all hops.
+
+        Args:
+            analysis: the record.
+            size: recipients.
+            holder: the name of the convolution in which an operation happens.
+        """
+        self.analysis, self.size, self.holder = analysis, size, holder
         self.hops: dict[int, Hop] = {}
         self._forms: dict[int, Form] = {}
         for place in sorted(analysis.needed):
@@ -149,13 +156,12 @@ class Filters:
         for place in final:
             site = site_of(self.analysis, place, self.size)
             form = self.form(site.value)
-            exits = self._exits(form, reached) if form.hop is not None else {}
-            for value, powers in exits.items() if exits else [(site.value, None)]:
-                found[value] = site if powers is None else replace(site, value=value, powers=powers, base=form.base)
+            exits = self._exits(site, form, reached) if form.hop is not None else []
+            found |= {exit.value: exit for exit in exits or [site]}
         return [found[value] for value in sorted(found)]
 
-    def _exits(self, form: Form, reached: set[int]) -> dict[int, tuple[float, ...]]:
-        """Values of one filter that something else reads; none where there is only one hop."""
+    def _exits(self, site: Site, form: Form, reached: set[int]) -> list[Site]:
+        """The values of a filter that something else reads; none where there is only one hop."""
         assert form.hop is not None
         chain = {}
         for value in sorted({out for p in self.analysis.needed for out in self.analysis.record.steps[p].outs}):
@@ -164,15 +170,23 @@ class Filters:
                 chain[value] = other
         hops = [self.hops[value] for value in chain if value in self.hops]
         if len(hops) < 2:
-            return {}
+            return []
         inside = set().union(*(hop.between for hop in hops)) | {hop.site.step for hop in hops}
         inside |= {self.analysis.value(value).step for value in chain}
-        exits = {}
+        exits = []
         for value, other in chain.items():
             readers = [r for r in self.analysis.readers.get(value, ()) if r in self.analysis.needed]
             outside = any(r not in inside for r in readers) or value == self.analysis.record.output
             if outside and value in reached:
-                exits[value] = other.powers
+                exits.append(replace(site, value=value, powers=other.powers, base=form.base))
+        own = self.holder(form.hop.site.step)
+        first = {
+            r for r in self.analysis.readers.get(form.base, ())
+            if r in self.analysis.needed and r not in inside and self.holder(r) == own
+        }  # fmt: skip
+        if first and own and form.base in reached:
+            whole = replace(site, value=form.base, powers=(1.0,), base=form.base, readers=frozenset(first))
+            exits.insert(0, whole)
         return exits
 
 

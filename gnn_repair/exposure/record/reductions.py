@@ -562,9 +562,16 @@ def _addmm(c: Context) -> list[Behind]:
 
 def _mv(c: Context) -> list[Behind]:
     matrix, vector = c.args
-    if any(rows.varies(0) for rows in c.rows(vector)):
-        return _unknown(c)
-    return [tuple(Rows(r.ids[:, 0], r.partial) for r in c.rows(matrix) if not r.varies(1))]
+    if not any(rows.varies(0) for rows in c.rows(vector)):
+        return [tuple(Rows(r.ids[:, 0], r.partial) for r in c.rows(matrix) if not r.varies(1))]
+    c.step.mixes = True
+    nodes = [rows for rows in c.rows(vector) if c.are_nodes(rows)]
+    if nodes and (c.live(matrix) or c.live(vector)):
+        c.step.reduction = Reduction(
+            message=c.number(vector), matrix=c.number(matrix), sources=nodes[0].ids.unsqueeze(1),
+            size=len(matrix),
+        )  # fmt: skip
+    return [(c.counted(c.out.shape, 0),)]
 
 
 def _product(

@@ -118,6 +118,8 @@ class Replay:
         self, instead: dict[int, Callable[..., Any]], site: Site, mine: Sequence[Part], placed: Tensor
     ) -> None:
         reduction = site.reduction
+        if site.readers:
+            return None  # one term a recipient, so that nothing can change
         if site.powers is not None or reduction.turned:
             return self._by_value(instead, site, mine, placed)
         if reduction.matrix is not None:

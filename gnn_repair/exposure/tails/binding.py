@@ -43,7 +43,7 @@ def _check_logits(exposure: TailedExposure, fresh: TailedExposure, tolerance: fl
     frozen = fresh.frozen_logits.to(exposure.frozen_logits.device)
     limit = tolerance or EXACT[fresh.coefficients.dtype]
     gap = (frozen - exposure.frozen_logits).abs() / frozen.abs().amax(2, keepdim=True).clamp(min=1)
-    if frozen.shape != exposure.frozen_logits.shape or float(gap.max()) > limit:
+    if frozen.shape != exposure.frozen_logits.shape or not float(gap.max()) <= limit:
         raise InputError(
             "the model's logits are not those of the exposure; bind the model that was exposed, "
             "with the parameters it had"

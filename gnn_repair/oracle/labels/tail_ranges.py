@@ -47,7 +47,8 @@ def _end(exposure: TailedExposure, asked: Asked, effort: str | float) -> LabelSo
         one, found = _column(exposure, asked, column, effort)
         columns.append(one)
         parts += found
-    return replace(_stacked(columns), parts=tuple(parts))
+    by_output = np.arange(asked.wanted.size).reshape(len(columns), -1)
+    return replace(_stacked(columns).taken(by_output.T.ravel()), parts=tuple(parts))
 
 
 def _column(
@@ -61,7 +62,7 @@ def _column(
     for _ in range(ROUNDS):
         part = solve_part(exposure, chosen, column, limit.clone(), effort)
         parts.append(part)
-        best = _better(best, _shifted(joined(exposure, [part], 0.0, 0), limit.numpy(), sign))
+        best = _better(best, _shifted(joined(exposure, [part], chosen, 0.0), limit.numpy(), sign))
         wide = np.isfinite(best.bound) & (best.gap > CLOSE * (1 + np.abs(best.margin)))
         if not wide.any():
             break

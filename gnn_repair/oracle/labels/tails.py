@@ -82,7 +82,7 @@ def solve_tail_labels(
         for column in range(len(asked.outputs))
         if asked.known[:, column].any()
     ]
-    return joined(exposure, parts, threshold, asked.skipped)
+    return joined(exposure, parts, asked, threshold)
 
 
 def solve_part(
@@ -104,9 +104,9 @@ def solve_part(
 
 
 def joined(
-    exposure: TailedExposure, parts: list[TailPart], threshold: float, skipped: int
+    exposure: TailedExposure, parts: list[TailPart], asked: Asked, threshold: float
 ) -> LabelSolution:
-    """The parts' answers as one solution, ordered by recipient and output."""
+    """The parts' answers as one solution: recipients as they were asked about, then outputs."""
     solutions = [part.solution for part in parts]
     output = np.concatenate([np.full(len(p.solution), p.output) for p in parts])
     arrays = {
@@ -114,7 +114,8 @@ def joined(
         for name in ("member", "recipient", "node", "target", "margin", "bound", *PER_TERM)
     }
     counts = np.concatenate([np.diff(one.indptr) for one in solutions])
-    order = np.lexsort((output, arrays["recipient"]))
+    columns = np.searchsorted(asked.outputs, [part.output for part in parts])
+    order = np.lexsort((output, np.nonzero(asked.known.T[columns])[1]))
     indptr, entries = support_entries(np.append(0, np.cumsum(counts)), order)
     terms = {name: arrays.pop(name)[entries] for name in PER_TERM}
     arrays = {name: value[order] for name, value in arrays.items()}
@@ -126,7 +127,7 @@ def joined(
         wanted=wanted,
         indptr=indptr,
         threshold=threshold,
-        skipped=skipped,
+        skipped=asked.skipped,
         noun="value" if exposure.outputs == "values" else "label",
         scope=exposure.scope,
         names=exposure.term_names,

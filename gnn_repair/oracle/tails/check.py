@@ -54,7 +54,7 @@ class TailVerification:
     @property
     def ok(self) -> bool:
         """Whether every verdict holds."""
-        worst = max(self.mass, self.negative, self.excess, self.rewritten)
+        worst = _worst(self.mass, self.negative, self.excess, self.rewritten)
         sound = worst <= EXACT and self.margin <= PRECISION
         return bool(sound) and not self.unconfirmed and not self.unproved
 
@@ -86,7 +86,7 @@ def verify(solution: TailSolution, exposure: TailedExposure) -> TailVerification
         questions=len(solution),
         undecided=int((solution.verdict == "undecided").sum()),
         mass=mass,
-        negative=max(negative, wrong),
+        negative=_worst(negative, wrong),
         margin=margin,
         unconfirmed=unconfirmed,
         unproved=unproved,
@@ -130,7 +130,7 @@ class _Judge:
         np.add.at(totals, (owner, solution.groups), solution.coefficients)
         mass = self.mass[solution.recipient]
         off = np.abs(totals - mass) / np.where(mass > 0, mass, 1.0)
-        negative = -min(0.0, float(solution.coefficients.min(initial=0.0)))
+        negative = _worst(float((-solution.coefficients).max(initial=0.0)))
         return float(off.max(initial=0.0)), max(negative, float(not inside.all()))
 
     def wins(self) -> tuple[float, int]:
@@ -143,7 +143,8 @@ class _Judge:
             coefficients = self._coefficients(chosen)
             tail = self.exposure.logits(coefficients)[0].cpu()
             found = self._margins(tail, chosen)
-            off = max(off, float(np.abs(found - solution.margin[chosen]).max()) / self.scale)
+            missed = float(np.abs(found - solution.margin[chosen]).max())
+            off = _worst(off, missed / self.scale)
             if self.exposure.replay is not None:
                 with torch.no_grad():
                     own = self.exposure.replay(coefficients[0]).double().cpu()
@@ -184,11 +185,11 @@ class _Judge:
             cases = cases_of(solution.proofs, i)
             for case in cases:
                 own = float(case.weights[solution.target[i]])
-                least = min([0.0, float(case.weights.min()), *(beta for *_, beta in case.splits)])
                 total = abs(float(case.weights.sum()) - 1)
-                wrong = max(wrong, -least, total, abs(own))
+                signs = [float((-case.weights).max()), *(-beta for *_, beta in case.splits)]
+                wrong = _worst(wrong, *signs, total, abs(own))
             found = self._bound(lowered, i, cases)
-            excess = max(excess, (found - float(solution.bound[i])) / self.scale)
+            excess = _worst(excess, (found - float(solution.bound[i])) / self.scale)
             claimed = solution.verdict[i] == "cannot"
             unproved += int(claimed and not (found <= WINS and solution.bound[i] <= WINS))
         return max(excess, 0.0), unproved, wrong
@@ -210,7 +211,7 @@ class _Judge:
                 raw = raw / low if raw > 0 else raw / high
             if lowered.squashed:
                 raw = np.tanh(raw / 2) if raw > 0 else np.expm1(raw) / classes
-            found = max(found, raw)
+            found = _worst(found, raw)
         return found
 
     def _node(self, position: int) -> Node:
@@ -245,8 +246,13 @@ class _Judge:
             else:  # a log_softmax that was left out shifts all classes alike
                 logits, wanted = logits - logits.mean(1, True), wanted - wanted.mean(1, True)
             size = float(wanted.abs().max().clamp(min=1.0))
-            off = max(off, float((logits - wanted).abs().max()) / size)
+            off = _worst(off, float((logits - wanted).abs().max()) / size)
         return off
+
+
+def _worst(*errors: float) -> float:
+    """The largest, infinite where one is NaN, which Python's own ``max`` may leave out."""
+    return float(np.nan_to_num(errors, nan=np.inf, posinf=np.inf, neginf=-np.inf).max())
 
 
 def cases_of(proofs: Proofs, i: int) -> list[CoveredCase]:

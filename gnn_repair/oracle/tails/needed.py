@@ -8,6 +8,7 @@ once; a term that is all of its group cannot stay unused.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -16,12 +17,12 @@ from torch import Tensor
 
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
+from gnn_repair.oracle.flat_arrays import in_use
 from gnn_repair.oracle.tables import Integers
 from gnn_repair.oracle.tails.replaying import on_cpu
 from gnn_repair.oracle.tails.sentence import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.tails.solution import TailSolution
 from gnn_repair.oracle.tails.solve import solve_tails
-from gnn_repair.thresholds import ACTIVE
 
 SHOWN = 6
 """Terms named in a sentence; more would not be read."""
@@ -85,14 +86,15 @@ def needed_terms(
     ends = exposure.segments[:: exposure.num_groups].numpy()
     begin, end = ends[solution.recipient], ends[solution.recipient + 1]
     without = [np.full(last - first, CAN, WORD) for first, last in zip(begin, end, strict=True)]
-    asked = [_used(exposure, solution, i) for i in range(len(solution))]
-    for i, (single, _) in enumerate(asked):
+    used = in_use(solution, exposure.mass)
+    asked: dict[int, list[tuple[int, int]]] = {}
+    for i, node in enumerate(solution.node.tolist()):
+        single, shared = _used(exposure, solution, used, i)
         without[i][single - begin[i]] = CANNOT
-    rounds = max((len(shared) for _, shared in asked), default=0)
-    for k in range(rounds):
-        chosen = [i for i in range(len(solution)) if k < len(asked[i][1])]
-        dropped = np.array([asked[i][1][k] for i in chosen])
-        answers = _solve_without(exposure, solution, np.array(chosen), dropped)
+        asked.setdefault(node, []).extend((i, term) for term in shared.tolist())
+    for one_per_node in zip_longest(*asked.values()):
+        chosen, dropped = np.array([pair for pair in one_per_node if pair]).T
+        answers = _solve_without(exposure, solution, chosen, dropped)
         for i, term, answer in zip(chosen, dropped, answers, strict=True):
             without[i][term - begin[i]] = answer
     rows, sources = exposure.rows.numpy(), exposure.sources.numpy()
@@ -116,7 +118,9 @@ def _same(without: NDArray[np.str_], solution: TailSolution, i: int) -> NDArray[
     return np.full(len(without), str(solution.verdict[i]), WORD)
 
 
-def _used(exposure: TailedExposure, solution: TailSolution, i: int) -> tuple[Integers, Integers]:
+def _used(
+    exposure: TailedExposure, solution: TailSolution, used: NDArray[np.bool_], i: int
+) -> tuple[Integers, Integers]:
     """Terms alone in their group, and others that the λ which wins uses."""
     groups, position = exposure.num_groups, int(solution.recipient[i])
     ends = exposure.segments[position * groups : (position + 1) * groups + 1].numpy()
@@ -124,8 +128,7 @@ def _used(exposure: TailedExposure, solution: TailSolution, i: int) -> tuple[Int
     if solution.verdict[i] != CAN:
         return single, np.empty(0, np.int64)
     part = slice(solution.indptr[i], solution.indptr[i + 1])
-    used = solution.terms[part][solution.coefficients[part] > ACTIVE]
-    return single, np.setdiff1d(used, single)
+    return single, np.setdiff1d(solution.terms[part][used[part]], single)
 
 
 def _solve_without(

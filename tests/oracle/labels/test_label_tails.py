@@ -88,6 +88,22 @@ def test_ranges_hold_every_sample_and_are_nearly_closed(bent):
     assert np.median(slack / (ranges.width + 1e-3)) < 0.3
 
 
+@pytest.mark.parametrize("nodes", [[0, 1, 2], [5, 2, 9], [4, 1, 4]])
+def test_answers_stand_in_the_order_of_the_questions(bent, nodes):
+    """Node by node as asked, each with all of its outputs, as in closed form."""
+    plain = exposed(nn.Linear(4, 2), "labels")
+    for exposure in (bent, plain):
+        ranges, labels = gr.value_range(exposure, nodes), gr.solve_labels(exposure, "flip", nodes)
+        for found in (ranges.lower, ranges.upper, labels):
+            assert found.node.tolist() == np.repeat(nodes, 2).tolist()
+            assert found.target.tolist() == [0, 1] * len(nodes)
+        frozen = exposure.frozen_logits[0, nodes].numpy()
+        np.testing.assert_array_equal(ranges.frozen.reshape(-1, 2), frozen)
+        low, high = ranges.low.reshape(-1, 2), ranges.high.reshape(-1, 2)
+        assert ((low <= frozen + 1e-9) & (frozen <= high + 1e-9)).all()
+        assert all(ranges.check(exposure)) and labels.check(exposure).ok
+
+
 def test_reach_counts_undecided_nowhere(bent):
     y = torch.ones(NODES, 2)
     found = gr.reach(bent, y, torch.arange(8))

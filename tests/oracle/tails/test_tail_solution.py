@@ -42,6 +42,21 @@ def with_proofs(solution, **arrays):
     return replace(solution, proofs=replace(solution.proofs, **arrays))
 
 
+@pytest.mark.parametrize("name", ["margin", "weights", "slopes", "multiplier"])
+@pytest.mark.parametrize("where", [slice(None), -1])
+def test_what_is_no_number_proves_nothing(solution, exposure, name, where):
+    holder = solution if hasattr(solution, name) else solution.proofs
+    torn = {name: changed(getattr(holder, name), where, np.nan)}
+    other = replace(solution, **torn) if holder is solution else with_proofs(solution, **torn)
+    assert not other.check(exposure).ok
+
+
+def test_a_violation_that_is_no_number_is_one(solution, exposure):
+    found = solution.check(exposure)
+    for name in ("mass", "negative", "margin", "excess", "rewritten"):
+        assert found.ok and not replace(found, **{name: np.nan})
+
+
 def test_a_bound_that_says_too_much_is_found(solution, exposure):
     tight = int(np.flatnonzero(solution.excluded)[0])
     low = replace(solution, bound=changed(solution.bound, tight, solution.bound[tight] - 0.01))
