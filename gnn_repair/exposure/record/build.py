@@ -169,6 +169,8 @@ def _of_recipients(
 def _after(site: Site, kept: Mapping[int, Tensor]) -> Tensor | None:
     dtype = kept[site.value].dtype
     total: Tensor | None = None
+    if site.reduction.factor != 1:
+        total = torch.full((site.reduction.size,), site.reduction.factor, dtype=dtype)
     for after in site.after:
         factor = kept[after.value].reshape(-1)[after.place].to(dtype)
         factor = 1 / factor if after.inverse else factor
@@ -290,8 +292,7 @@ def mixtures_of(
         order = kept[torch.argsort(block.recipients[kept], stable=True)]
         counts = torch.bincount(block.recipients[order], minlength=recipients)
         rows = block.rows[order]
-        behind = torch.full((len(block.states),), -1, dtype=torch.int32)
-        behind[block.rows] = block.sources.int()
+        behind = _senders(block)
         found.append(
             Mixture(
                 site=place,
@@ -310,6 +311,15 @@ def mixtures_of(
             )
         )
     return found
+
+
+def _senders(block: Block) -> Tensor:
+    """[M] who sends each of the states; one that nobody hears is numbered as its neighbours are."""
+    shift = block.sources - block.rows
+    first = int(shift[0]) if len(shift) and bool((shift == shift[0]).all()) else 0
+    behind = torch.arange(len(block.states), device=block.rows.device) + max(first, 0)
+    behind[block.rows] = block.sources
+    return behind.int()
 
 
 def _context(block: Block, recipients: int, inputs: Any, pooled: bool, graph: Any) -> Context:

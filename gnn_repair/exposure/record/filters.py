@@ -195,7 +195,9 @@ def same_entries(
 ) -> bool:
     """Whether two sums go over the same entries with the same numbers, as the record says."""
     (one, mine), (two, theirs) = left, right
-    if (mine is None) != (theirs is None) or len(one.after) != len(two.after):
+    if (mine is None) != (theirs is None) or len(one.after) != len(two.after) or (
+        one.reduction.factor != two.reduction.factor
+    ):
         return False
     pairs: list[tuple[int | None, int | None]] = []
     for a, b in zip(one.after, two.after, strict=True):

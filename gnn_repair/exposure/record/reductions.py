@@ -54,6 +54,8 @@ class Reduction:
     """Recipients."""
     mean: bool = False
     """Whether every recipient's sum is divided by its number of entries."""
+    factor: float = 1.0
+    """What the sum is multiplied by before it is added to ``base``."""
     relations: Tensor | None = None
     """[T] the relation of every entry, −1: none, where the graph has several."""
 
@@ -325,7 +327,8 @@ def _scatter(c: Context) -> list[Behind]:
 
 
 def _entry_sum(
-    c: Context, message: Tensor, dim: int, index: Tensor, base: Tensor | None, mean: bool = False
+    c: Context, message: Tensor, dim: int, index: Tensor, base: Tensor | None, mean: bool = False,
+    factor: float = 1.0,
 ) -> list[Behind]:
     """out[…, index_t, …] += message[…, t, …]."""
     dim = dim % message.dim()
@@ -341,6 +344,7 @@ def _entry_sum(
             sources=_senders(c, message, (dim,), index),
             size=out.shape[dim],
             mean=mean,
+            factor=factor,
             relations=_relations(c, index),
         )
     return c.each((c.counted(out.shape, dim, index),))
@@ -374,9 +378,7 @@ def _senders(c: Context, message: Tensor, axes: tuple[int, ...], recipients: Ten
 
 def _index_add(c: Context) -> list[Behind]:
     base, dim, index, message = c.args[:4]
-    if c.kwargs.get("alpha", 1) != 1:
-        return _unknown(c)
-    return _entry_sum(c, message, dim, index, base)
+    return _entry_sum(c, message, dim, index, base, factor=float(c.kwargs.get("alpha", 1)))
 
 
 def _scatter_add(c: Context) -> list[Behind]:
@@ -551,10 +553,10 @@ def _mm(c: Context) -> list[Behind]:
 
 
 def _addmm(c: Context) -> list[Behind]:
-    beta, plain = c.kwargs.get("beta", 1), c.kwargs.get("alpha", 1) == 1
-    if beta == 0:
-        return _product(c, c.args[1], c.args[2], None, plain)
-    made = _product(c, c.args[1], c.args[2], c.args[0], plain and beta == 1)
+    base = None if c.kwargs.get("beta", 1) == 0 else c.args[0]
+    made = _product(c, c.args[1], c.args[2], base, float(c.kwargs.get("alpha", 1)))
+    if base is None:
+        return made
     shape = c.out.shape
     base = [r.viewed(lambda t: t.expand(shape)) for r in c.rows(c.args[0])]
     return [union([made[0], base])]
@@ -575,7 +577,7 @@ def _mv(c: Context) -> list[Behind]:
 
 
 def _product(
-    c: Context, left: Tensor, right: Tensor, base: Tensor | None, plain: bool = True
+    c: Context, left: Tensor, right: Tensor, base: Tensor | None, factor: float = 1.0
 ) -> list[Behind]:
     """left @ right, of matrices or of batches of them."""
     rows, columns = left.dim() - 2, left.dim() - 1
@@ -591,29 +593,31 @@ def _product(
     counted = bool(down) or c.is_count(left.shape[rows]) or not c.live(left)
     turned = bool(inner and across) and not (outer and down) and not sparse
     if turned:
-        return _turned(c, left, right, base, plain, across)
-    if not (inner or matrix) or not counted or not plain:
+        return _turned(c, left, right, base, factor, across)
+    if not (inner or matrix) or not counted:
         return _outer_rows(c, left, right)
     if (c.live(right) or c.live(left)) and c.of_nodes(inner):
         sources = inner[0].ids if inner else None
         c.step.reduction = Reduction(
             message=c.number(right), matrix=c.number(left), out_axis=rows, sources=sources,
             base=None if base is None else c.number(base), size=left.shape[rows],
+            factor=factor,
         )  # fmt: skip
     kept = [Rows(r.narrowed(columns).expand(c.out.shape), r.partial) for r in down]
     return [tuple(kept[:1]) or (c.counted(c.out.shape, rows),)]
 
 
 def _turned(
-    c: Context, left: Tensor, right: Tensor, base: Tensor | None, plain: bool, across: list[Rows]
+    c: Context, left: Tensor, right: Tensor, base: Tensor | None, factor: float, across: list[Rows]
 ) -> list[Behind]:
     """Rows are the columns: outᵀ = rightᵀ leftᵀ."""
     columns = left.dim() - 1
-    if plain and (c.live(left) or c.live(right)):
+    if c.live(left) or c.live(right):
         senders = [r for r in c.rows(left) if r.varies(columns)]
         c.step.reduction = Reduction(
             message=c.number(left), matrix=c.number(right), turned=True, out_axis=columns,
             base=None if base is None else c.number(base), size=right.shape[columns],
+            factor=factor,
             sources=senders[0].ids.mT if senders else None,
         )  # fmt: skip
     ids = [r.narrowed(columns - 1).expand(c.out.shape) for r in across]
@@ -638,7 +642,8 @@ def _outer_rows(c: Context, left: Tensor, right: Tensor) -> list[Behind]:
 
 
 def _baddbmm(c: Context) -> list[Behind]:
-    return _product(c, c.args[1], c.args[2], None, plain=False)
+    base = None if c.kwargs.get("beta", 1) == 0 else c.args[0]
+    return _product(c, c.args[1], c.args[2], base, float(c.kwargs.get("alpha", 1)))
 
 
 def _pad(c: Context) -> list[Behind]:

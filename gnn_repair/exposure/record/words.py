@@ -95,7 +95,7 @@ def _named(
     if graph is not None:
         base = _relation(analysis, site, block, graph) or base
     if site.powers is not None:
-        base = f"{base} {power_label(site.powers)}"
+        base = f"{name} {power_label(site.powers)}".strip()
     elif block.kind is not None and graph is None:
         base = f"{base} relation {block.kind}"
     return GroupWords(Group(base, f"{kind}: {rule}", origin), name), module
