@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.certification import DRAWS, random_admissible
-from gnn_repair.exposure.record.exposing import Wanted, expose_subject
+from gnn_repair.exposure.from_model import expose_probing
 from gnn_repair.exposure.hetero.graph import Relation
 from gnn_repair.exposure.links.affine import affine_by_probing
 from gnn_repair.exposure.links.assembly import by_link, joined, link_mixture, rows_behind, split
@@ -127,8 +127,9 @@ class _Exposing:
     def expose(self, hops: str, tolerance: float | None) -> LinkExposure:
         table = self._table
         subject = on_data(self.call.model, self.data, lambda *_: table(), self.node_type)
-        exposed = expose_subject(subject, Wanted(hops, tolerance, outputs="values"))
-        encoder, embed = exposed.exposure, exposed.replay
+        encoder, finding = expose_probing(subject, hops, tolerance, outputs="values", replayed=True)
+        assert finding.replay is not None
+        embed: Replay = finding.replay
         nodes, before = split(encoder)
         mixture, terms = link_mixture(nodes, self.links[self.end])
         words = {"called": self.call.text, "origin": type(self.call.model).__name__}
