@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gnn_repair.exposure.module_names import names_of, place
-from gnn_repair.exposure.probes import AFFINE_SLACK, EXACT, perturbation
+from gnn_repair.errors import ExposureRefused, GnnRepairError
+from gnn_repair.exposure.probes import (
+    AFFINE_SLACK,
+    EXACT,
+    WORST_ROUNDING,
+    deviation,
+    perturbation,
+    residual_limit,
+)
 from gnn_repair.exposure.products import ProductCall
 from gnn_repair.exposure.recording import Trace, Watch
-from gnn_repair.exposure.sites import Call, alive
-
-FUNCTION = "a function (such as F.relu, F.normalize or softmax)"
-"""Functions leave no trace that could be named."""
-
-
-@dataclass(frozen=True, eq=False)
-class Event:
-    """One module that finished after the last aggregation: what it read and what it gave."""
-
-    name: str
-    module: nn.Module
-    read: list[Tensor]
-    gave: list[Tensor]
+from gnn_repair.exposure.sites import Call, Site, alive
+from gnn_repair.exposure.steps import Rounded, Step, first_bend, first_decision, first_mixing
 
 
 def reason(watch: Watch, trace: Trace) -> str:
@@ -35,27 +29,105 @@ def reason(watch: Watch, trace: Trace) -> str:
     call = trace.calls[-1]
     value = trace.values[call.site]
     moved = torch.arange(value.shape[0], device=value.device) % 2 == 0
-    change = perturbation(value, seed=1) * moved.view(-1, 1, 1)
-    if text := _in_batches(watch, trace, value + perturbation(value, seed=1)):
+    change = perturbation(value, seed=1)
+    if text := _in_batches(watch, trace, value + change):
         return text
-    runs = [_events(watch, call, value + sign * change) for sign in (0, 1, -1)]
-    last = call.last
-    for events in zip(*runs, strict=False):
-        name, module = events[0].name, events[0].module
-        title = f"{type(module).__name__} `{name}`" if name else "the model"
-        inside = call.site.name == name or call.site.name.startswith(f"{name}.") or not name
-        wrong = None if inside else _fault([event.read for event in events], moved)
-        if wrong:
-            return f"{FUNCTION} between {last} and the {title} {wrong}"
-        wrong = _fault([event.gave for event in events], moved)
-        if not wrong:
-            continue
-        if call.site.name == name and (name or not isinstance(call, ProductCall)):
-            return f"{FUNCTION} that {call.title} applies to its own aggregate {wrong}"
-        if inside and not name:
-            break
-        return f"the {title} after {last} {wrong}"
-    return f"{FUNCTION} after {last} {_whole_fault(watch, call, value, change, moved)}"
+    change[~moved] = 0
+    base, other = (watch.steps({call.site: v}, len(moved)) for v in (value.clone(), value + change))
+    limit = AFFINE_SLACK * EXACT[trace.output.dtype]
+    step, decision = first_mixing(base, other, moved, limit), first_decision(base, other)
+    if decision is not None and (step is None or step.pointwise):
+        # A number that was read off all nodes, and came back in without a trace.
+        return f"after {call.last} {decided(watch.model, decision)}"
+    if step is None:
+        return f"what follows {call.last} is no map of each node by itself"
+    own = step.module == call.site.name and (step.module or not isinstance(call, ProductCall))
+    behind = "applies to its own aggregate what" if own else f"after {call.last}"
+    place = call.title if own else step.place(watch.model)
+    return f"{place} {behind} mixes the values of different nodes (by `{step.operation}`)"
+
+
+def decided(model: nn.Module, step: Step) -> str:
+    """What to say of a number or a choice of entries that depends on messages."""
+    how = f"picks entries by `{step.operation}`" if step.gave is None else "takes a Python number"
+    return (
+        f"{step.place(model)} {how} from values that messages reach, as boolean masks, `if` and "
+        ".item() do (write that with torch.where)"
+    )
+
+
+def refuse_residual(
+    watch: Watch,
+    trace: Trace,
+    sites: Sequence[Site],
+    what: str,
+    residual: float,
+    tolerance: float | None,
+) -> None:
+    """Raise where the model run on reweighted messages is too far from what was read off it."""
+    limit = residual_limit(tolerance, trace.output.dtype)
+    if residual <= limit:
+        return
+    names = ", ".join(f"`{name}`" if name else "its forward" for name in {s.name: 0 for s in sites})
+    told = f"with reweighted messages in {names} the model differs from {what} by {residual:.1e} "
+    told += f"(relative), more than {limit:.0e}; "
+    values = {site: trace.values[site] for site in sites}
+    rows, dtype = trace.output.shape[0], trace.output.dtype
+    amplified = _rounding(watch, values, trace.output)
+    if residual <= AMPLIFIED * amplified:
+        raise ExposureRefused(told + excused(residual, dtype))
+    for runs in _far_runs(watch, values, rows):
+        step = first_decision(runs[0], runs[1]) or first_decision(runs[0], runs[2])
+        if step is not None:
+            raise ExposureRefused(told + decided(watch.model, step))
+    raise ExposureRefused(
+        f"{told}that is no rounding ({amplified:.0e} here): what follows does something else with "
+        "other messages, such as keeping values between runs; take that out of the forward"
+    )
+
+
+def _far_runs(
+    watch: Watch, values: Mapping[Site, Tensor], rows: int
+) -> Iterator[tuple[list[Step], list[Step], list[Step]]]:
+    """Runs as they are, and up and down from there by as much as values are large, and further."""
+    for scale in (1.0, 8.0):
+        changes = {site: scale * perturbation(value, seed=8) for site, value in values.items()}
+        base, up, down = (
+            watch.steps({site: v + sign * changes[site] for site, v in values.items()}, rows)
+            for sign in (0, 1, -1)
+        )
+        yield base, up, down
+
+
+def bends(watch: Watch, trace: Trace, sites: Sequence[Site]) -> bool:
+    """Whether some operation behind the sites is not affine, for messages as large or larger."""
+    values = {site: trace.values[site] for site in sites}
+    rows, limit = trace.output.shape[0], AFFINE_SLACK * EXACT[trace.output.dtype]
+    return any(first_bend(*runs, limit) is not None for runs in _far_runs(watch, values, rows))
+
+
+AMPLIFIED = 30.0
+"""Roundings that a sum over messages, and the model behind it, may add up to."""
+
+
+def _rounding(watch: Watch, values: Mapping[Site, Tensor], logits: Tensor) -> float:
+    """How far the logits move where every operation behind some sites rounds once more."""
+    runs = []
+    for seed in range(2):
+        with suppress(GnnRepairError), Rounded(seed):
+            # Copies, since what follows may change them in place.
+            runs.append(watch.run({site: value.clone() for site, value in values.items()}))
+    return max((float(deviation(run, logits).max()) for run in runs), default=0.0)
+
+
+def excused(residual: float, dtype: torch.dtype) -> str:
+    """What to do about a residual that rounding explains."""
+    double = "pass model.double() and double data"
+    if dtype == torch.float64:
+        double = "scale its features, or take out what divides by small numbers"
+    told = f"that is how {dtype} rounds in this model: {double}"
+    enough = min(2 * residual, WORST_ROUNDING * EXACT[dtype])
+    return told + f", or tolerance={enough:.0e} to accept it" * (residual <= enough)
 
 
 def _in_batches(watch: Watch, trace: Trace, other: Tensor) -> str:
@@ -85,7 +157,7 @@ def why_rows(model: nn.Module, run: Callable[[], Any], output: Tensor, nodes: in
     """Why an output may have another number of rows than there are nodes, and what to do."""
     needed = "an exposure needs one row of logits per node"
     rows = output.shape[0] if output.dim() else 0
-    watch = Watch(model, lambda: _tensors(run(), copy=False)[0])
+    watch = Watch(model, lambda: _tensors(run())[0])
     with watch.installed():
         trace = watch.trace()
         call = trace.calls[-1] if trace.calls else None
@@ -117,70 +189,15 @@ def _nodes_read(watch: Watch, trace: Trace, call: Call) -> int:
     return int((gradient.flatten(1) != 0).any(1).sum())
 
 
-def _whole_fault(watch: Watch, call: Call, value: Tensor, change: Tensor, moved: Tensor) -> str:
-    outputs = [[watch.run({call.site: value + sign * change})] for sign in (0, 1, -1)]
-    return _fault(outputs, moved) or "is no map of each node by itself"
-
-
-def _fault(three: list[list[Tensor]], moved: Tensor) -> str:
-    """What is wrong with tensors seen at a value, above it and below it; empty: nothing."""
-    for middle, up, down in zip(*three, strict=False):
-        if not middle.dim() or not (middle.shape == up.shape == down.shape):
-            continue
-        # Half precision has three decimals.
-        limit = EXACT[middle.dtype] * AFFINE_SLACK if middle.dtype in EXACT else 1e-3
-        size = max(1.0, float(torch.stack([middle, up, down]).abs().max()))
-        by_node = middle.shape[0] == moved.numel()
-        if by_node and float((up - middle)[~moved].abs().max()) > limit * size:
-            return "mixes the values of different nodes"
-    return ""
-
-
-def _events(watch: Watch, call: Call, value: Tensor) -> list[Event]:
-    events: list[Event] = []
-    with _listening(watch, call.site.order, events):
-        watch.run({call.site: value})
-    return events
-
-
-@contextmanager
-def _listening(watch: Watch, order: int, events: list[Event]) -> Iterator[None]:
-    """Collect the modules that finish after propagate number ``order``."""
-    passed = [False]
-    names = names_of(watch.model)
-    running: list[str] = []
-
-    def on_propagate(number: int) -> None:
-        passed[0] = passed[0] or number == order
-
-    def enter(module: nn.Module, args: Any) -> None:
-        running.append(place(names[module], running))
-
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
-        name = running.pop()
-        if passed[0]:
-            events.append(Event(name, module, _tensors(args), _tensors(output)))
-
-    handles = [module.register_forward_pre_hook(enter) for module in names]
-    handles += [module.register_forward_hook(leave) for module in names]
-    watch.on_propagate = on_propagate
-    try:
-        yield
-    finally:
-        watch.on_propagate = None
-        for handle in handles:
-            handle.remove()
-
-
-def _tensors(value: Any, copy: bool = True) -> list[Tensor]:
-    """The floating tensors in a value, copied: what follows may change them in place."""
+def _tensors(value: Any) -> list[Tensor]:
+    """The floating tensors in a value."""
     if isinstance(value, Tensor):
         usable = value.is_floating_point() and value.layout == torch.strided and alive(value)
-        return [value.detach().clone() if copy else value] if usable else []
+        return [value] if usable else []
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, tuple | list):
-        return [tensor for item in value for tensor in _tensors(item, copy)]
+        return [tensor for item in value for tensor in _tensors(item)]
     return []
 
 

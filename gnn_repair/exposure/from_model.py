@@ -14,7 +14,7 @@ from gnn_repair.backbones import Frozen
 from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
 from gnn_repair.exposure.assembly import Words, assemble
 from gnn_repair.exposure.certification import certify
-from gnn_repair.exposure.diagnosis import reason, why_rows
+from gnn_repair.exposure.diagnosis import bends, reason, refuse_residual, why_rows
 from gnn_repair.exposure.embedding import last_linear
 from gnn_repair.exposure.final_aggregation import FinalAggregation, find_final
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
@@ -35,7 +35,7 @@ from gnn_repair.exposure.outputs import Outputs, check_outputs
 from gnn_repair.exposure.pooling.batches import as_batch, batch_of_one, batches_of
 from gnn_repair.exposure.pooling.from_model import Wanted, expose_again, expose_pooled
 from gnn_repair.exposure.pooling.joining import joined
-from gnn_repair.exposure.probes import EXACT, deviation
+from gnn_repair.exposure.probes import EXACT, deviation, residual_limit
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sampled import of_subgraph
 from gnn_repair.exposure.tails.from_model import expose_tailed
@@ -238,6 +238,7 @@ def expose_probing(
     read = read_output(output, subject.nodes, why, subject.classes, outputs, subject.labelled)
     logits, called = read(output), call.text + read.text
     check_numbers(logits, model, subject.fields)
+    residual_limit(tolerance, logits.dtype)
     anchored = read.outputs != "classes"
     if expected is not None:
         check_expected(expected, logits[:, int(anchored) :], read.binary, called)
@@ -248,8 +249,8 @@ def expose_probing(
             trace = watch.trace()
         subject.keep_relations(trace)
         if not trace.calls:
-            raise ExposureRefused(why_nothing(watch, logits))
-        _check_repeatable(model, logits, trace, cached)
+            raise ExposureRefused(why_nothing(watch, logits, subject.fields))
+        _check_repeatable(watch, logits, trace, cached)
         if torch.equal(trace.output, logits):
             trace.output = logits  # one table instead of two
         finding = find_final(watch, trace, hops)
@@ -268,9 +269,18 @@ def expose_probing(
         trace.calls = [made for made in trace.calls if made.site in finding.tails]
         exposure, order = assemble(finding.mixtures, finding.tails, logits, words)
         residual = certify(watch, exposure, order, finding.mixtures, trace, finding.centred)
+        if not residual <= residual_limit(tolerance, logits.dtype) and _has_tail(
+            watch, trace, finding
+        ):
+            # Affine as far as probes went, and bent where other messages lead.
+            finding.nodewise, finding.mixtures = finding.mixtures, []
+            finding.tails.clear()
+            tailed = expose_tailed(watch, trace, finding.nodewise, words, tolerance)
+            finding.replay = tailed.replay if replayed else None
+            return read.finished(tailed), finding
         if replayed:
             finding.replay = replay_of(watch, finding.mixtures, trace, order)
-    _check_residual(residual, tolerance, logits, finding)
+        _check_residual(watch, trace, residual, tolerance, finding)
     # Not yet seen by anybody, and validated a moment ago: no need to build it anew.
     object.__setattr__(exposure, "residual", residual)
     return read.finished(exposure), finding
@@ -297,10 +307,13 @@ def _why_not(watch: Watch, trace: Trace, finding: FinalAggregation) -> str:
         return finding.left_out[0]
     if finding.idle:
         return f"the logits do not depend on what {finding.idle[0]} aggregates"
-    return f"{reason(watch, trace)}, so the logits are no mixture of its messages"
+    return (
+        f"{reason(watch, trace)}, so the logits are no mixture of its messages; expose an earlier "
+        "stage through forward=, or train without that"
+    )
 
 
-def _check_repeatable(model: nn.Module, logits: Tensor, trace: Trace, cached: bool) -> None:
+def _check_repeatable(watch: Watch, logits: Tensor, trace: Trace, cached: bool) -> None:
     gap = float(deviation(trace.output, logits).max()) if trace.output.shape == logits.shape else 1
     if gap <= 10 * EXACT[logits.dtype]:
         return
@@ -309,20 +322,20 @@ def _check_repeatable(model: nn.Module, logits: Tensor, trace: Trace, cached: bo
             "a convolution's cached propagation gives other logits than this graph does; "
             "pass the data it was cached on, or clear the cache"
         )
-    raise ExposureRefused(changing(model))
+    raise ExposureRefused(changing(watch.model, watch.forward, logits, gap))
+
+
+def _has_tail(watch: Watch, trace: Trace, finding: FinalAggregation) -> bool:
+    sites = list(dict.fromkeys(mixture.site for mixture in finding.mixtures))
+    plain = not finding.centred and not any(mixture.silenced for mixture in finding.mixtures)
+    return plain and bends(watch, trace, sites)
 
 
 def _check_residual(
-    residual: float, tolerance: float | None, logits: Tensor, finding: FinalAggregation
+    watch: Watch, trace: Trace, residual: float, tolerance: float | None, finding: FinalAggregation
 ) -> None:
-    limit = EXACT[logits.dtype] if tolerance is None else tolerance
-    if not residual <= limit:
-        sites = dict.fromkeys(mixture.site.name for mixture in finding.mixtures)
-        names = ", ".join(f"`{name}`" if name else "its forward" for name in sites)
-        raise ExposureRefused(
-            f"with reweighted messages in {names} the model differs from β + Σ λ ℓ by "
-            f"{residual:.1e} (relative), more than {limit:.0e}; pass tolerance= to accept that"
-        )
+    sites = list(dict.fromkeys(mixture.site for mixture in finding.mixtures))
+    refuse_residual(watch, trace, sites, "β + Σ λ ℓ", residual, tolerance)
 
 
 ROOTS = ("root_weight", "lin_root", "root", "lin3", "res", "eps", "lins_r", "combine_root")

@@ -16,6 +16,7 @@ from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure.argument_choice import choose_arguments
 from gnn_repair.exposure.model_arguments import field, parameters_of
 from gnn_repair.exposure.probes import EXACT, deviation
+from gnn_repair.exposure.steps import raising_line
 
 Forward = Callable[[nn.Module, Any], Any]
 
@@ -35,7 +36,7 @@ class Invocation:
         except (GnnRepairError, torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:
-            said = " ".join(str(error).split())[:300]
+            said = " ".join(str(error).split())[:300] or raising_line(error)
             raise InputError(
                 f"the model, called as {self.text}, raised {type(error).__name__}: {said}; "
                 "pass forward=lambda model, data: ... to call it as you do"

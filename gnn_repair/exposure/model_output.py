@@ -252,8 +252,8 @@ def check_numbers(logits: Tensor, model: nn.Module, data: Any) -> None:
         if isinstance(value, Tensor) and _broken(value):
             raise InputError(f"{what}, and so does data.{name}; mend the data")
     raise InputError(
-        f"{what} though its weights and data are finite: it overflows {logits.dtype}; "
-        "try model.double() on double data, or scale the features"
+        f"{what} though its weights and data are finite: it overflows {logits.dtype}, or divides "
+        "by zero; try model.double() on double data, or scale the features"
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock, RLock
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.models.rev_gnn import InvertibleModule
@@ -146,8 +146,27 @@ def forget_propagations(model: nn.Module) -> bool:
     return kept
 
 
-def changing(model: nn.Module) -> str:
-    """What to say of a model whose logits are others in every run."""
+def changing(model: nn.Module, run: Callable[[], Tensor], logits: Tensor, gap: float) -> str:
+    """What to say of a model whose logits were others in another run.
+
+    Args:
+        model: the model.
+        run: runs it.
+        logits: what its first run gave.
+        gap: how far the run was off in which its messages were watched.
+    """
+    seen = [run() for _ in range(2)]
+    if all(torch.equal(one, logits) for one in seen):
+        return (
+            f"the same sums in another order change the model's logits by {gap:.1e} (relative): "
+            f"{logits.dtype} is too coarse for what it computes; pass model.double() and double "
+            "data, or scale its features"
+        )
+    if torch.equal(*seen):
+        return (
+            "the model's first run gives other logits than those after it: it keeps something "
+            "between runs; have its forward compute that anew, or pass a forward= that resets it"
+        )
     told = "the model's logits change from run to run in evaluation mode; make its dropout and "
     told += "sampling depend on self.training"
     if any(isinstance(module, GraphModule) for module in model.modules()):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from gnn_repair.errors import ExposureRefused
+from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.sites import Site
 from gnn_repair.exposure.slices import slices
 
@@ -17,8 +18,26 @@ EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}
 """Largest relative deviation of an exposure from its model, by the model's precision: a hundred
 (float32) or some thousand (float64) roundings, as sums over a node's terms add up."""
 
+WORST_ROUNDING = 100.0
+"""How many times EXACT rounding can be where a model amplifies it (1e-3 in float32, 1e-10 in
+float64): it then has lost all but three of its seven digits, and beyond that neither its logits nor
+an answer about them mean anything. No larger tolerance is offered or taken."""
+
 AFFINE_SLACK = 10.0
 """Probes move the logits further than any mixture does, so they may round this much more."""
+
+
+def residual_limit(tolerance: float | None, dtype: torch.dtype) -> float:
+    """The largest residual that is accepted of a model in this precision."""
+    if tolerance is None:
+        return EXACT[dtype]
+    most = WORST_ROUNDING * EXACT[dtype]
+    if not isinstance(tolerance, int | float) or not 0 <= tolerance <= most:
+        raise InputError(
+            f"tolerance is {tolerance!r:.20}; rounding of {dtype} explains at most {most:.0e}, and "
+            "an exposure that is further off is not one of this model: choose between 0 and that"
+        )
+    return tolerance
 
 
 class Runs(Protocol):
@@ -26,6 +45,13 @@ class Runs(Protocol):
 
     def run(self, replaced: Mapping[Site, Tensor]) -> Tensor:
         """The logits."""
+
+
+class Probed(Runs, Protocol):
+    """One that can tell what went wrong in such a run."""
+
+    def told_of_numbers(self, site: Site, value: Tensor, other: Tensor) -> str:
+        """What to say of logits that are not finite with another value at a site."""
 
 
 @dataclass(frozen=True)
@@ -95,20 +121,20 @@ def perturbation(value: Tensor, seed: int, size: float | None = None) -> Tensor:
     return noise.to(value).mul_(size)
 
 
-def probe(watch: Runs, site: Site, value: Tensor, logits: Tensor) -> ProbeResult:
+def probe(watch: Probed, site: Site, value: Tensor, logits: Tensor) -> ProbeResult:
     """Perturb half of the nodes at a site, up and down, and see which logits move and how."""
     limit = EXACT[logits.dtype] * AFFINE_SLACK
     moved = torch.arange(value.shape[0], device=value.device) % 2 == 0
     change = perturbation(value, seed=1)
     change[~moved] = 0
     up = watch.run({site: value + change})
-    _refuse_overflow(up, value, site)
+    _refuse_overflow(watch, up, site, value, value + change)
     if up.shape != logits.shape or bool(
         (deviation(centre(up), centre(logits)) > limit)[~moved].any()
     ):
         return ProbeResult(local=False, affine=False)
     down = watch.run({site: value - change})
-    _refuse_overflow(down, value, site)
+    _refuse_overflow(watch, down, site, value, value - change)
     for centred in (False, True):
         three = [centre(z) if centred else z for z in (up, down, logits)]
         middle = three[0] / 2 + three[1] / 2
@@ -117,13 +143,11 @@ def probe(watch: Runs, site: Site, value: Tensor, logits: Tensor) -> ProbeResult
     return ProbeResult(local=True, affine=False)
 
 
-def _refuse_overflow(logits: Tensor, value: Tensor, site: Site) -> None:
+def _refuse_overflow(
+    watch: Probed, logits: Tensor, site: Site, value: Tensor, other: Tensor
+) -> None:
     if not bool(torch.isfinite(logits).all()):
-        raise ExposureRefused(
-            f"the model overflows {logits.dtype} when messages of `{site.name}` change by as much "
-            f"as they are large (up to {float(value.abs().max()):.1g}); scale its features down, "
-            "or pass model.double() and double data"
-        )
+        raise ExposureRefused(watch.told_of_numbers(site, value, other))
 
 
 def find_tail(watch: Runs, site: Site, value: Tensor, centred: bool, by_node: bool) -> Tail:
@@ -138,16 +162,24 @@ def find_tail(watch: Runs, site: Site, value: Tensor, centred: bool, by_node: bo
         # A product, not the leaf itself: some convolutions change their aggregate in place.
         logits = watch.run({site: leaf * 1})
         logits = centre(logits) if centred else logits
+        by_runs = partial(_weight_by_runs, watch, site, value, logits.detach(), centred)
         if not logits.requires_grad:
-            return Tail(_weight_by_runs(watch, site, value, logits, centred), centred)
+            return Tail(by_runs(), centred)
         shared = None if by_node else _shared_weight(logits, leaf)
         if shared is not None:
             return Tail(shared, centred)
-        columns = [
-            torch.autograd.grad(logits[:, c].sum(), leaf, retain_graph=True)[0]
-            for c in range(logits.shape[1])
-        ]
+        columns = []
+        for column in logits.unbind(1):
+            answers = _gradient(column, leaf, torch.ones_like(column))
+            if answers is None:
+                return Tail(by_runs(), centred)
+            columns.append(answers)
     return Tail(torch.stack(columns, dim=1).double(), centred)
+
+
+def _gradient(logits: Tensor, leaf: Tensor, asked: Tensor) -> Tensor | None:
+    """None where the logits do not come from the leaf."""
+    return torch.autograd.grad(logits, leaf, asked, retain_graph=True, allow_unused=True)[0]
 
 
 def _shared_weight(logits: Tensor, leaf: Tensor) -> Tensor | None:
@@ -157,8 +189,8 @@ def _shared_weight(logits: Tensor, leaf: Tensor) -> Tensor | None:
         return None
     asked = torch.zeros_like(logits)
     asked[torch.arange(nodes), torch.arange(nodes) % classes] = 1
-    answers = torch.autograd.grad(logits, leaf, asked, retain_graph=True)[0]
-    return _agreed([answers[c::classes] for c in range(classes)])
+    answers = _gradient(logits, leaf, asked)
+    return None if answers is None else _agreed([answers[c::classes] for c in range(classes)])
 
 
 def _agreed(columns: list[Tensor]) -> Tensor | None:
@@ -174,6 +206,9 @@ def _agreed(columns: list[Tensor]) -> Tensor | None:
 def _weight_by_runs(
     watch: Runs, site: Site, value: Tensor, logits: Tensor, centred: bool
 ) -> Tensor:
+    other = watch.run({site: value + perturbation(value, seed=7)})
+    if torch.equal(centre(other) if centred else other, logits):
+        return value.new_zeros(logits.shape[1], *value.shape[1:], dtype=torch.float64)
     step = float(value.abs().max()) or 1.0
     flat = value.shape[1:].numel()
     columns = []

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import HANConv, MessagePassing
 
+from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.module_names import followed
 from gnn_repair.exposure.products import MatrixProduct, Product, ProductCall, Products
 from gnn_repair.exposure.sites import (
@@ -28,6 +29,7 @@ from gnn_repair.exposure.sites import (
     plain_propagate,
     repeated_into,
 )
+from gnn_repair.exposure.steps import Step, first_broken, raising_line, recorded
 
 
 @dataclass
@@ -91,8 +93,12 @@ class Watch:
         self._known: dict[Site, Tensor] = {}
         self._before: dict[Site, int] = {}
         self._reach = 0
-        self.on_propagate: Callable[[int], None] | None = None
         self.fills_by_repeating = False  # whether rows of other node types show recipients
+
+    @property
+    def running(self) -> list[str]:
+        """The names of the modules that run now, the innermost last."""
+        return self._running
 
     @property
     def unread_sum(self) -> str:
@@ -174,7 +180,63 @@ class Watch:
             messages: messages [T, B, D] to use in a propagate, keyed by its aggregate's site.
             entries: numbers [T] to use for the entries of a product's matrix, keyed likewise.
             seen: is filled with the arguments of every propagate.
+
+        Raises:
+            ExposureRefused: the model runs as it is and not on what is put in.
         """
+        changed = [*(replaced or {}), *(messages or {}), *(entries or {})]
+        try:
+            return self._run(replaced, messages, entries, seen)
+        except InputError as error:
+            if error.__cause__ is None or not changed:
+                raise
+            told = self._told_of(error.__cause__, changed[-1], replaced or {})
+            raise ExposureRefused(told) from error.__cause__
+
+    def steps(self, replaced: Mapping[Site, Tensor] | None, nodes: int) -> list[Step]:
+        """The operations of a run with the tensors at some sites replaced, as far as it comes."""
+        return recorded(lambda: self._run(replaced), self._running, nodes)
+
+    def told_of_numbers(self, site: Site, value: Tensor, other: Tensor) -> str:
+        """What to say of logits that are not finite with another value at a site."""
+        rows = value.shape[0]
+        broken = first_broken(*(self.steps({site: v.clone()}, rows) for v in (value, other)))
+        size = f"change by as much as they are large (up to {float(value.abs().max()):.1g})"
+        if broken is not None and broken.undefined:
+            return (
+                f"`{broken.operation}` in {broken.place(self.model)} gives NaN when messages of "
+                f"{_title(site)} {size}: it is not defined for all values; clamp what it reads, or "
+                "expose what comes before it through forward="
+            )
+        what = "" if broken is None else f" (`{broken.operation}` in {broken.place(self.model)})"
+        return (
+            f"the model overflows {value.dtype}{what} when messages of {_title(site)} {size}; "
+            "scale its features down, or pass model.double() and double data"
+        )
+
+    def _told_of(self, error: BaseException, site: Site, replaced: Mapping[Site, Tensor]) -> str:
+        """What to say of a model that raises only where its messages are others."""
+        where = f"`{self._running[-1]}`" if self._running and self._running[-1] else "its forward"
+        said = " ".join(str(error).split())[:200] or raising_line(error)
+        told = (
+            f"{type(self.model).__name__} raises {type(error).__name__} ({said}) in {where} when "
+            f"the messages of {_title(site)} are others than on this data"
+        )
+        values = {s: self._known[s].clone() for s in replaced if s in self._known}
+        if values and len(values) == len(replaced):
+            rows = next(iter(values.values())).shape[0]
+            broken = first_broken(self.steps(values, rows), self.steps(replaced, rows))
+            if broken is not None:
+                told += f": `{broken.operation}` in {broken.place(self.model)} gives NaN there"
+        return f"{told}; have its forward take any values there (a clamp, no check of values)"
+
+    def _run(
+        self,
+        replaced: Mapping[Site, Tensor] | None = None,
+        messages: Mapping[Site, Tensor] | None = None,
+        entries: Mapping[Site, Tensor] | None = None,
+        seen: dict[Site, Mapping[str, Any]] | None = None,
+    ) -> Tensor:
         self._counts.clear()
         self._products.forget()
         self._open.clear()
@@ -234,8 +296,6 @@ class Watch:
         """The site of the aggregation that comes now."""
         site = Site("aggregate", name, self._counts["propagate"])
         self._counts["propagate"] += 1
-        if self.on_propagate is not None:
-            self.on_propagate(site.order)
         return site
 
     def _propagate(self, name: str, conv: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -345,3 +405,7 @@ class Watch:
         self._note(site, value, conv.node_dim, merged_heads(conv))
         self._trace.calls.append(self._placed(call))
         return out
+
+
+def _title(site: Site) -> str:
+    return f"`{site.name}`" if site.name else "its forward"

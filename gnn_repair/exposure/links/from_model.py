@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.certification import DRAWS, random_admissible
+from gnn_repair.exposure.diagnosis import excused
 from gnn_repair.exposure.from_model import expose_probing
 from gnn_repair.exposure.hetero.graph import Relation
 from gnn_repair.exposure.links.affine import affine_by_probing
@@ -21,7 +22,7 @@ from gnn_repair.exposure.links.value import ENDS, LinkExposure
 from gnn_repair.exposure.model_call import Forward, one_graph
 from gnn_repair.exposure.model_on_data import on_data
 from gnn_repair.exposure.model_state import refuse_compiled, resting
-from gnn_repair.exposure.probes import EXACT, deviation
+from gnn_repair.exposure.probes import EXACT, WORST_ROUNDING, deviation, residual_limit
 from gnn_repair.exposure.tails.builder import Unfollowed
 from gnn_repair.exposure.tails.logit_form import (
     TAKEN_OFF,
@@ -37,6 +38,11 @@ from gnn_repair.exposure.tails.simplify import simplified
 from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
 from gnn_repair.exposure.tails.tracer import Tracer
 from gnn_repair.exposure.value import Exposure
+
+DIFFERS = (
+    "that is more than rounding: what the model does with other embeddings was not read off it"
+)
+"""Said of a residual that no tolerance excuses."""
 
 Scores = Callable[[Tensor], Tensor]
 """From the varied ends' embeddings, a row a link, to the links' logits [L, 1]."""
@@ -137,12 +143,13 @@ class _Exposing:
         found = self._with_decoder(mixture, by_link(before, self.behind, self.nodes))
         replay = _Replay(self, embed, nodes, mixture, terms)
         residual = self._certify(found, replay)
-        limit = EXACT[self.frozen.dtype] if tolerance is None else tolerance
+        dtype = self.frozen.dtype
+        limit, most = residual_limit(tolerance, dtype), WORST_ROUNDING * EXACT[dtype]
         if not residual <= limit:
             raise ExposureRefused(
                 f"with reweighted messages of the links' {ENDS[self.end]}s the model differs from "
-                f"their mixture by {residual:.1e} (relative), more than {limit:.0e}; pass "
-                "tolerance= to accept that"
+                f"their mixture by {residual:.1e} (relative), more than {limit:.0e}; "
+                + (excused(residual, dtype) if residual <= most else DIFFERS)
             )
         if isinstance(found, TailedExposure):
             run: Replay = logit_of(replay) if self.off else replay

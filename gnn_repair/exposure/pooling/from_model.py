@@ -12,7 +12,7 @@ from torch_geometric.nn import aggr, pool
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.assembly import Words, assemble
 from gnn_repair.exposure.certification import certify
-from gnn_repair.exposure.diagnosis import reason, why_rows
+from gnn_repair.exposure.diagnosis import bends, reason, refuse_residual, why_rows
 from gnn_repair.exposure.embedding import last_linear
 from gnn_repair.exposure.final_aggregation import FinalAggregation
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
@@ -32,7 +32,7 @@ from gnn_repair.exposure.outputs import Outputs
 from gnn_repair.exposure.pooling.finding import KnownPoolFinder, PoolFinder, graph_starts
 from gnn_repair.exposure.pooling.pool import PoolCall
 from gnn_repair.exposure.pooling.watch import PoolWatch
-from gnn_repair.exposure.probes import EXACT, deviation
+from gnn_repair.exposure.probes import EXACT, deviation, residual_limit
 from gnn_repair.exposure.recording import Trace
 from gnn_repair.exposure.tails.from_model import expose_tailed
 from gnn_repair.exposure.tails.tailed import TailedExposure
@@ -152,20 +152,18 @@ def _assembled(
     if not certified:
         return exposure
     residual = certify(watch, exposure, order, mixtures, trace, finding.centred)
-    limit = EXACT[logits.dtype] if wanted.tolerance is None else wanted.tolerance
-    if residual <= limit:
+    if residual <= residual_limit(wanted.tolerance, logits.dtype):
         # Not yet seen by anybody, and validated a moment ago: no need to build it anew.
         object.__setattr__(exposure, "residual", residual)
         return exposure
-    if len(sites) > 1:
-        # Affine in every pool by itself and not in all together, as their product is.
+    if len(sites) > 1 or bends(watch, trace, list(sites)):
+        # Affine in every pool by itself and not in all together, as their product is; or as far
+        # as probes went.
         finding.nodewise, finding.mixtures = mixtures, []
         finding.tails.clear()
         return expose_tailed(watch, trace, finding.nodewise, words, wanted.tolerance)
-    raise ExposureRefused(
-        f"with reweighted nodes in its pools the model differs from β + Σ λ ℓ by "
-        f"{residual:.1e} (relative), more than {limit:.0e}; pass tolerance= to accept that"
-    )
+    refuse_residual(watch, trace, list(sites), "β + Σ λ ℓ", residual, wanted.tolerance)
+    raise AssertionError("unreachable: the residual is over the limit")
 
 
 def pools_of(trace: Trace) -> list[PoolCall]:
@@ -203,7 +201,7 @@ def _check_pools(watch: PoolWatch, trace: Trace, logits: Tensor) -> None:
     if trace.output.shape == logits.shape:
         gap = float(deviation(trace.output, logits).max())
         if not gap <= 10 * EXACT[logits.dtype]:
-            raise ExposureRefused(changing(watch.model))
+            raise ExposureRefused(changing(watch.model, watch.forward, logits, gap))
     if pools_of(trace):
         return
     if watch.pools.extremes:

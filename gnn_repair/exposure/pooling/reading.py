@@ -35,7 +35,13 @@ INDEXED = {*ADDS, *REDUCTIONS, Tensor.index_reduce_, Tensor.index_reduce, torch.
 SEGMENTS = {getattr(torch, "segment_reduce", None), getattr(torch, "_segment_reduce", None)}
 WHOLE = {torch.sum: False, Tensor.sum: False, torch.mean: True, Tensor.mean: True}
 """Functions of (table, axis), and whether they average: for a single graph."""
-EXTREMES = {torch.max, Tensor.max, torch.amax, Tensor.amax, torch.min, Tensor.min}
+EXTREMES = {
+    getattr(holder, name)
+    for holder in (torch, Tensor)
+    for name in ("max", "amax", "min", "amin", "median", "nanmedian", "mode", "std", "var", "prod",
+                 "logsumexp", "norm", "quantile")
+}  # fmt: skip
+"""Functions of (table, axis) that are no sums; the axis of the last two comes by name."""
 PRODUCTS = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.multiply, Tensor.multiply}
 QUOTIENTS = {
     torch.div, torch.true_divide, torch.divide, Tensor.div, Tensor.div_, Tensor.true_divide,
@@ -121,8 +127,8 @@ class Pools(TorchFunctionMode):
             self.origins.note_sum(args[0], axis, WHOLE[func], out)
             self._note_elsewhere(args[0], axis)
         if len(self.extremes) > before == self.shifted:
-            # Half of itself: more than rounding, and no exponential of it overflows.
-            out.mul_(0.5)
+            # Half of itself and a half: zeros move too, and no exponential of it overflows.
+            (out if isinstance(out, Tensor) else out[0]).mul_(0.5).add_(0.5)
         if func in PRODUCTS and len(args) == 2:
             self._note_product(out, *args)
         if func in SQUARES and (len(args) < 2 or args[1] == 2):
@@ -160,7 +166,7 @@ class Pools(TorchFunctionMode):
         elif func in SEGMENTS and len(args) > 1 and args[1] not in ("sum", "mean"):
             self.extremes.append(SPELLED.get(args[1], args[1]))
         elif func in EXTREMES and self._over_nodes(args, kwargs) is not None:
-            self.extremes.append("max" if "max" in func.__name__ else "min")
+            self.extremes.append(SPELLED.get(func.__name__, func.__name__))
 
     def _note_elsewhere(self, rows: Any, axis: Any) -> None:
         """Remember a sum that may be a pool, of rows that are no known nodes."""

@@ -45,7 +45,7 @@ def extract(watch: Watch, trace: Trace, sites: Sequence[Site]) -> Extracted:
     """
     values = joined_values(trace, sites)
     widths = [trace.values[site].flatten(1).shape[1] for site in sites]
-    with _unfused_recurrence(), Tracer(values) as tracer:
+    with _unfused_recurrence(), Tracer(values, watch.running) as tracer:
         # Copies, since convolutions may change their aggregate in place.
         parts = [part.clone() for part in values.split(widths, dim=1)]
         # Rows of other node types are no constants of the tail but other nodes' own.

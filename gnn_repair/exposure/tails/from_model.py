@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
-from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.assembly import Words, assemble
+from gnn_repair.exposure.diagnosis import refuse_residual
 from gnn_repair.exposure.mixtures import Mixture
-from gnn_repair.exposure.probes import EXACT, Tail
+from gnn_repair.exposure.probes import Tail
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sites import Site
 from gnn_repair.exposure.tails.certification import certify_tail
@@ -53,7 +51,7 @@ def expose_tailed(
     residual = None
     if certified:
         residual = certify_tail(aggregate, extracted.tail, frozen, replay.run)
-        _check(residual, tolerance, frozen, sites)
+        refuse_residual(watch, trace, sites, "the tail that was read off it", residual, tolerance)
     logits = frozen.double().unsqueeze(0)
     return TailedExposure(aggregate, extracted.tail, logits, residual, replay)
 
@@ -72,15 +70,3 @@ def _read_by_tail(extracted: Extracted, trace: Trace, sites: Sequence[Site]) -> 
     """The sites that what follows reads at all."""
     columns = _columns(extracted, trace, sites)
     return [site for site in sites if bool((columns[site].weight != 0).any())]
-
-
-def _check(residual: float, tolerance: float | None, logits: Tensor, sites: Sequence[Site]) -> None:
-    limit = EXACT[logits.dtype] if tolerance is None else tolerance
-    if not residual <= limit:
-        named = dict.fromkeys(site.name for site in sites)
-        names = ", ".join(f"`{name}`" if name else "its forward" for name in named)
-        raise ExposureRefused(
-            f"with reweighted messages in {names} the model differs from the tail that was read "
-            f"off it by {residual:.1e} (relative), more than {limit:.0e}; pass tolerance= to "
-            "accept that"
-        )

@@ -14,7 +14,7 @@ from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.tails.aliases import rewritten_aliases
 from gnn_repair.exposure.tails.aten import TRANSLATIONS
 from gnn_repair.exposure.tails.builder import Builder, Unfollowed
-from gnn_repair.exposure.tails.layout import Frame, Lost, Traced
+from gnn_repair.exposure.tails.layout import Frame, Lost, Traced, frame_of
 from gnn_repair.exposure.tails.opaque import name_of
 from gnn_repair.exposure.tails.opaque_capture import keep
 
@@ -23,6 +23,17 @@ SHAPED = {f"{kind}_like" for kind in ("empty", "zeros", "ones", "full")}
 SHAPED |= {f"new_{kind}" for kind in ("empty", "empty_strided", "zeros", "ones", "full")}
 """Operations that take a tensor's shape and none of its values."""
 
+CHOOSING = ("index", "masked_select")
+"""Operations that pick entries of their first argument by the others."""
+PICKS = (
+    "picks entries by values that messages reach, as a boolean mask does; write that with "
+    "torch.where"
+)
+MERGES = (
+    "reads nodes and heads along one axis, which cannot be followed; keep the nodes on an axis of "
+    "their own, as scaled_dot_product_attention on [N, heads, tokens, channels] does"
+)
+
 
 class Tracer(TorchDispatchMode):
     """While open, remembers how every tensor that the aggregate reaches was made.
@@ -30,9 +41,15 @@ class Tracer(TorchDispatchMode):
     What no message reaches is computed as usual and enters as a constant.
     """
 
-    def __init__(self, aggregate: Tensor) -> None:
-        """``aggregate``: the [N, D] tensor to follow."""
+    def __init__(self, aggregate: Tensor, running: Sequence[str] = ()) -> None:
+        """Follow an aggregate.
+
+        Args:
+            aggregate: the [N, D] tensor to follow.
+            running: the names of the modules that run now, the innermost last.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
+        self._running = running
         nodes, width = aggregate.shape
         self.builder = Builder(width, nodes, aggregate.device)
         # The tensors themselves are kept as well, so that no other comes to bear their identity.
@@ -90,6 +107,10 @@ class Tracer(TorchDispatchMode):
         name = func._schema.name.partition("::")[2]
         name = name[:-1] if _in_place(func) else name
         why = ""
+        if torch.Tag.dynamic_output_shape in func.tags and _traced(
+            shown[0] if name not in CHOOSING else shown[0][1:]
+        ):
+            return Lost(f"{name_of(func)}{self._place()} {PICKS}")
         if name in TRANSLATIONS:
             try:
                 return TRANSLATIONS[name](self.builder, out, *shown[0], **shown[1])
@@ -100,7 +121,13 @@ class Tracer(TorchDispatchMode):
             return keep(self.builder, functional, real, shown, out)
         except Unfollowed as reason:
             why = why or str(reason)
-        return Lost(f"{name_of(func)} {why}")
+        frames = [frame_of(leaf, self.builder.num_nodes) for leaf in _traced(shown)]
+        merged = any(found and found[0].shape != found[0].outer for found in frames)
+        return Lost(f"{name_of(func)}{self._place()} {MERGES if merged else why}")
+
+    def _place(self) -> str:
+        name = self._running[-1] if self._running else ""
+        return f" in `{name}`" if name else ""
 
     def forget(self, tensor: Tensor) -> None:
         """From here on a tensor is a constant: what is held as it is."""
@@ -148,3 +175,8 @@ def _functional(func: Any, name: str) -> Any:
     if found is None or found._schema.is_mutable:
         raise Unfollowed("writes into another tensor, which cannot be followed")
     return found
+
+
+def _traced(values: Any) -> list[Traced]:
+    leaves = tree_leaves(values, is_leaf=lambda leaf: isinstance(leaf, Traced))
+    return [leaf for leaf in leaves if isinstance(leaf, Traced)]

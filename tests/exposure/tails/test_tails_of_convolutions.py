@@ -27,7 +27,7 @@ def _convolutions() -> ModuleType:
 
 
 C = _convolutions()
-REFUSED = {"MFConv": "index_select picks some of the nodes"}
+REFUSED = {"MFConv": "index_select in `conv2` picks some of the nodes"}
 """Node-wise, but written degree by degree over the nodes that have it."""
 
 

@@ -1,0 +1,552 @@
+"""Models from outside on which exposing once crashed, was slow, named a wrong cause or was wrong.
+
+``AWKWARD`` says what must happen; every way of finding the final aggregation is held to it.
+``CLAIMED`` are models whose exposures were wrong, as most of them still are. Their convolutions add
+up nodes' rows without a bias, so that a node whose features are zero sends nothing: by running a
+model without one node's messages a judge sees whether an exposure's claims hold (:func:`silenced`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric import nn as pyg
+from torch_geometric.data import Data
+
+NODES, FEATURES, WIDTH, CLASSES = 12, 5, 8, 4
+
+
+def ring(nodes: int = NODES, dtype: torch.dtype = torch.float32) -> Data:
+    """A ring with chords; ``adj`` is its mean aggregation, ``table`` two neighbours of each."""
+    generator = torch.Generator().manual_seed(0)
+    here = torch.arange(nodes)
+    ahead = torch.cat([here + 1, here + 5]) % nodes
+    edges = torch.stack([here.repeat(2), ahead])
+    edges = torch.cat([edges, edges.flip(0)], 1)
+    adj = torch.zeros(nodes, nodes, dtype=dtype)
+    adj[edges[1], edges[0]] = 1
+    return Data(
+        x=torch.randn(nodes, FEATURES, generator=generator, dtype=dtype),
+        edge_index=edges,
+        adj=adj / adj.sum(1, keepdim=True),
+        table=torch.stack([(here + 1) % nodes, (here + 5) % nodes], 1),
+    )
+
+
+def positive() -> Data:
+    data = ring()
+    data.x = data.x.abs()
+    return data
+
+
+def widened() -> Data:
+    """The adjacency matrix stands before the features."""
+    data = ring()
+    return Data(x=torch.cat([data.adj, data.x], 1), edge_index=data.edge_index)
+
+
+Step = Callable[..., Any]
+
+
+class Net(nn.Module):
+    """One convolution, which adds up neighbours' rows, and what follows it."""
+
+    def __init__(self, after: nn.Module | Step | None = None, width: int = WIDTH) -> None:
+        super().__init__()
+        self.enter = nn.Linear(FEATURES, width, bias=False)
+        self.conv = pyg.SimpleConv(aggr="sum")
+        self.after = after if after is not None else nn.Identity()
+        self.lin = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.lin(self.after(self.conv(self.enter(x), edge_index)))
+
+
+class Unused(Net):
+    """A product with N columns that nothing reads."""
+
+    runs = 0
+
+    def forward(self, x: Tensor, edge_index: Tensor, adj: Tensor) -> Tensor:  # type: ignore[override]
+        self.runs += 1
+        self.kept = adj @ adj
+        return super().forward(x, edge_index)
+
+
+class Tracked(Net):
+    """The user's features want gradients, and one aggregation is not read."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            self.conv(x, edge_index)
+            return super().forward(x, edge_index)
+
+
+class OneGraph(nn.Module):
+    """The readouts of a single graph, side by side."""
+
+    def __init__(self, *pools: Step) -> None:
+        super().__init__()
+        self.conv, self.pools = pyg.GCNConv(FEATURES, 6), pools
+        self.lin = nn.Linear(6 * len(pools), 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.conv(x, edge_index).relu()
+        return self.lin(torch.cat([pool(x) for pool in self.pools], -1))
+
+
+class Tokens(nn.Module):
+    """Multi-head attention among a node's own tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.view(-1, 2, 4)
+        return self.attention(tokens, tokens, tokens)[0].reshape(-1, 8)
+
+
+class Shrunk(nn.Module):
+    """Rows longer than one are scaled to length one, by a boolean mask."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = x.norm(dim=1)
+        far, out = size > 2, x.clone()
+        out[far] = x[far] / size[far].unsqueeze(1)
+        return out
+
+
+class Root(nn.Module):
+    """A square root, checked or not."""
+
+    def __init__(self, checked: bool) -> None:
+        super().__init__()
+        self.checked = checked
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = x.sqrt()
+        assert not self.checked or not out.isnan().any()
+        return out
+
+
+class Positive(Net):
+    """What is aggregated is positive."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.lin(self.after(self.conv(functional.softplus(self.enter(x)), edge_index)))
+
+
+class Coarse(nn.Module):
+    """Rounds away what float32 does not hold beside large numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + 3e3) - 3e3
+
+
+class Reordered(Net):
+    """Attention rounds otherwise where its weights are watched, and the sine amplifies that."""
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        h = self.enter(x)
+        mixed = functional.scaled_dot_product_attention(h, h, h, attn_mask=adj > 0)
+        return self.lin((1e5 * mixed).sin())
+
+
+class Counting(Net):
+    """The first run gives something else than those after it."""
+
+    seen = 0
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        self.seen += 1
+        return super().forward(x, edge_index) * (2.0 if self.seen == 1 else 1.0)
+
+
+class Cached(nn.Module):
+    """Keeps its propagated features, as many do by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.lin = nn.Module(), nn.Linear(FEATURES, CLASSES)
+        self.encoder._cached_x = None
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        if self.encoder._cached_x is None:
+            self.encoder._cached_x = adj @ (adj @ x)
+        return self.lin(self.encoder._cached_x)
+
+
+class CachedByName(Cached):
+    """The same in a dict."""
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        store = vars(self).setdefault("store", {})
+        if "x" not in store:
+            store["x"] = adj @ (adj @ x)
+        return self.lin(store["x"])
+
+
+class OnRows(nn.Module):
+    """A linear layer on data.x alone."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.lin = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lin(x)
+
+
+class Wider(nn.Module):
+    """A product with N × 2N: neighbours, and the node itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        h = self.lin(x)
+        return torch.cat([adj, torch.eye(len(x))], 1) @ torch.cat([h, h / 2])
+
+
+class Branch(nn.Module):
+    """Does something else where values are large, chosen in one of several ways."""
+
+    def __init__(self, how: str, limit: float) -> None:
+        super().__init__()
+        self.how, self.limit = how, limit
+
+    def forward(self, z: Tensor) -> Tensor:
+        if self.how == "if":
+            return -z if z.max() > self.limit else z
+        if self.how == "if of a number":
+            return z * (2.0 if z.abs().sum().item() > self.limit else 1.0)
+        far = z.abs().amax(1) > self.limit
+        if self.how == "mask":
+            z = z.clone()
+            z[far] *= -1
+            return z
+        return z * (1 + far.nonzero().numel())  # a shape that depends on values
+
+
+def loud() -> Data:
+    """One node is far louder than the others."""
+    data = ring()
+    data.x[0] *= 5
+    return data
+
+
+class SparseBuffer(Net):
+    """A persistent sparse buffer, which it aggregates with or does not read."""
+
+    def __init__(self, layout: str, read: bool) -> None:
+        super().__init__(nn.ReLU())
+        self.register_buffer("adj", getattr(ring().adj, f"to_sparse_{layout}")())
+        self.read = read
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.enter(x)
+        return self.lin(self.after(self.adj @ h if self.read else self.conv(h, edge_index)))
+
+
+class Exposed(NamedTuple):
+    """The model is exposed."""
+
+    runs: int | None = None
+    """In at most so many runs of its forward."""
+    mentions: str = ""
+    """What its exposure says."""
+
+
+class Refused(NamedTuple):
+    """The model is refused."""
+
+    words: tuple[str, ...]
+    """Expressions that the message matches, all of them: cause, module and remedy."""
+    excused: bool = False
+    """Whether a larger tolerance is offered, as nothing but rounding allows."""
+
+
+class Awkward(NamedTuple):
+    """A model, its data and what must happen."""
+
+    model: Callable[[], nn.Module]
+    data: Callable[[], Data]
+    must: Exposed | Refused
+
+
+def _mixing(function: Step) -> Callable[[], nn.Module]:
+    return lambda: Net(function)
+
+
+AWKWARD: dict[str, Awkward] = {
+    "unused product": Awkward(Unused, lambda: ring(60), Exposed(runs=30)),
+    "unused aggregation of tracked features": Awkward(Tracked, ring, Exposed()),
+    "mean and max of one graph": Awkward(
+        lambda: OneGraph(lambda x: x.mean(0), lambda x: x.max(0).values), ring,
+        Exposed(mentions="pooled by max"),
+    ),
+    "mean and min of one graph, kept axes": Awkward(
+        lambda: OneGraph(
+            lambda x: x.mean(0, keepdim=True), lambda x: torch.min(x, 0, keepdim=True)[0]
+        ),
+        ring, Exposed(mentions="pooled by min"),
+    ),
+    **{
+        f"mean and {how} of one graph": Awkward(
+            lambda pool=pool: OneGraph(lambda x: x.mean(0), pool), ring,  # type: ignore[misc]
+            Exposed(mentions=f"pooled by {how}"),
+        )
+        for how, pool in {
+            "std": lambda x: x.std(0),
+            "median": lambda x: x.median(0).values,
+            "logsumexp": lambda x: x.logsumexp(0),
+            "norm": lambda x: x.norm(dim=0),
+        }.items()
+    },
+    "attention over own tokens": Awkward(
+        lambda: Net(Tokens()), ring,
+        Refused(("bmm", r"`after\.attention`", "scaled_dot_product_attention")),
+    ),
+    "boolean mask": Awkward(lambda: Net(Shrunk()), ring, Refused(("`after`", r"torch\.where"))),
+    "root with a check": Awkward(
+        lambda: Positive(Root(True)), ring,
+        Refused(("AssertionError", r"assert not self\.checked", "sqrt", "`after`", "clamp")),
+    ),
+    "root": Awkward(lambda: Positive(Root(False)), ring, Refused(("sqrt", "`after`", "clamp"))),
+    "exponential": Awkward(
+        lambda: Positive(lambda x: (x * 12).exp()), ring, Refused(("overflows", "exp", "double"))
+    ),
+    "coarse": Awkward(
+        lambda: Net(Coarse()), ring, Refused(("rounds", r"model\.double\(\)"), excused=True)
+    ),
+    "rounded otherwise": Awkward(Reordered, ring, Refused(("order", r"model\.double\(\)"))),
+    "other after the first run": Awkward(Counting, ring, Refused(("first run", "forward="))),
+    **{
+        f"{how} far out": Awkward(
+            lambda how=how, limit=limit: Net(Branch(how, limit)), loud,  # type: ignore[misc]
+            Refused(("the Branch `after`", "Python number", r"torch\.where")),
+        )
+        for how, limit in {"if": 6.0, "if of a number": 250.0}.items()
+    },
+    "if of a number nearby": Awkward(
+        lambda: Net(Branch("if of a number", 150.0)), loud,
+        Refused(("the Branch `after`", "Python number", r"torch\.where")),
+    ),
+    "home-made cache": Awkward(
+        Cached, ring, Refused((r"`encoder\._cached_x`", "forward= that clears it"))
+    ),
+    "home-made cache in a dict": Awkward(
+        CachedByName, ring, Refused(("`store`", "forward= that clears it"))
+    ),
+    "adjacency among the features": Awkward(
+        lambda: OnRows(NODES + FEATURES), widened,
+        Refused(("adjacency", r"data\.x", "N × N")),
+    ),
+    "features of no graph": Awkward(
+        lambda: OnRows(FEATURES), lambda: Data(x=ring().x, edge_index=ring().edge_index),
+        Refused(("no aggregation happens", "forward= that propagates")),
+    ),
+    "wider product": Awkward(Wider, ring, Refused(("`mm` in Wider's forward", "N × N matrix"))),
+    **{
+        f"{operation} over nodes": Awkward(
+            _mixing(function), ring,
+            Refused((f"by `{operation}`", "Net's forward", "different nodes", "forward=")),
+        )
+        for operation, function in {
+            "mean": lambda x: (x - x.mean(0)).relu(),
+            "linalg_vector_norm": lambda x: functional.normalize(x.relu(), dim=0),
+            "softmax": lambda x: x.relu() * x.sum(1, keepdim=True).softmax(0),
+            "native_batch_norm": lambda x: functional.batch_norm(x, None, None, training=True),
+            "flip": lambda x: x.relu() + x.flip(0),
+        }.items()
+    },
+}  # fmt: skip
+
+
+# Judged by running them ---------------------------------------------------------------------------
+
+
+class Scaled(nn.Module):
+    """Tiny outputs, or outputs beside large offsets."""
+
+    def __init__(self, inner: nn.Module, scale: float = 1.0, offset: float = 0.0) -> None:
+        super().__init__()
+        self.inner, self.scale = inner, scale
+        self.register_buffer("offset", offset * torch.tensor([1.0, -1.0, 1.0, -1.0]))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.inner(x, edge_index) * self.scale + self.offset
+
+
+class SingleGraph(nn.Module):
+    """One graph pooled into two hidden units, which no probe turns off but a silent node does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.enter, self.lin = nn.Linear(FEATURES, 2, bias=False), nn.Linear(2, 3)
+        self.bias = nn.Parameter(torch.randn(2) * 0.3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.lin((self.enter(x).mean(0, keepdim=True) + self.bias).relu())
+
+
+class Filter(Net):
+    """Three hops of one matrix, and something else that changes nothing about them."""
+
+    def __init__(self, beside: str = "") -> None:
+        super().__init__()
+        self.beside, self.other = beside, pyg.SimpleConv(aggr="sum")
+
+    def forward(self, x: Tensor, edge_index: Tensor, adj: Tensor) -> Any:  # type: ignore[override]
+        h = self.enter(x)
+        for _ in range(3):
+            h = 0.9 * (adj @ h) + 0.1 * self.enter(x)
+        if self.beside == "product":
+            self.kept = adj @ adj
+        if self.beside == "output":
+            return {"logits": self.lin(h), "aux": adj @ x}
+        if self.beside == "convolution":
+            h = h + self.other(self.enter(x), edge_index)
+        return self.lin(h)
+
+
+class Side(nn.Module):
+    """Another way of mixing nodes, which nothing watches."""
+
+    def __init__(self, how: Callable[[Tensor, Data], Tensor]) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, h: Tensor, data: Data) -> Tensor:
+        return self.how(h, data)
+
+
+class AttendingSide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, 2, bias=False, batch_first=True)
+
+    def forward(self, h: Tensor, data: Data) -> Tensor:
+        return self.attention(h[None], h[None], h[None])[0][0]
+
+
+class Beside(Net):
+    """A convolution with something beside it."""
+
+    def __init__(self, side: nn.Module) -> None:
+        super().__init__()
+        self.extra = side
+
+    def forward(self, data: Data) -> Tensor:  # type: ignore[override]
+        h = self.enter(data.x)
+        return self.lin(self.conv(h, data.edge_index) + self.extra(h, data))
+
+
+def _by_recipient(data: Data) -> tuple[Tensor, Tensor]:
+    """The edges' sources in the order of their recipients, and how many each of these has."""
+    order = data.edge_index[1].argsort(stable=True)
+    return data.edge_index[0][order], torch.bincount(data.edge_index[1], minlength=NODES)
+
+
+def _segments(h: Tensor, data: Data) -> Tensor:
+    sources, lengths = _by_recipient(data)
+    return torch.segment_reduce(h[sources], "sum", lengths=lengths, axis=0)
+
+
+def _maximum(h: Tensor, data: Data) -> Tensor:
+    source, target = data.edge_index
+    index = target[:, None].expand(-1, h.shape[1])
+    return torch.zeros_like(h).scatter_reduce(0, index, h[source], "amax", include_self=False)
+
+
+SIDES: dict[str, Callable[[], nn.Module]] = {
+    "MultiheadAttention": AttendingSide,
+    "scaled_dot_product_attention": lambda: Side(
+        lambda h, data: functional.scaled_dot_product_attention(h, h, h)
+    ),
+    "linear attention": lambda: Side(lambda h, data: h.softmax(1) @ (h.softmax(0).t() @ h)),
+    "embedding_bag": lambda: Side(
+        lambda h, data: functional.embedding_bag(data.table, h, mode="sum")
+    ),
+    "segment_reduce": lambda: Side(_segments),
+    "neighbour table": lambda: Side(lambda h, data: h[data.table].sum(1)),
+    "scatter-max": lambda: Side(_maximum),
+}
+
+
+class Claimed(NamedTuple):
+    """A model whose exposure is judged by running it."""
+
+    model: Callable[[], nn.Module]
+    data: Callable[[], Data]
+    reason: str
+    """In which way it is wrong today; empty: it is right or refused by now."""
+    named: str = ""
+    """What the exposure may say instead, where something is held fixed."""
+
+
+AFFINE = "a ReLU is read as affine, since {}"
+CLAIMED: dict[str, Claimed] = {
+    **{
+        f"outputs of {scale:.0e}": Claimed(
+            lambda scale=scale: Scaled(Net(nn.ReLU()), scale), ring,  # type: ignore[misc]
+            AFFINE.format("deviations are compared with 1 however small the logits are"),
+        )
+        for scale in (1e-6, 1e-5)
+    },
+    "offsets of 1e5": Claimed(
+        lambda: Scaled(Net(nn.ReLU()), offset=1e5), ring,
+        AFFINE.format("deviations are compared with the offsets"),
+    ),
+    "one graph, two hidden units": Claimed(
+        SingleGraph, lambda: ring(6),
+        AFFINE.format("two numbers need not cross their kinks when probed"),
+    ),
+    **{
+        f"filter beside {beside}": Claimed(
+            lambda beside=beside: Filter(beside), ring,  # type: ignore[misc]
+            "what stands beside a filter turns all its hops into the last one",
+        )
+        for beside in ("product", "output", "convolution")
+    },
+    **{
+        f"{name} beside a convolution": Claimed(
+            lambda side=side: Beside(side()), ring,  # type: ignore[misc]
+            "another way of mixing nodes is held fixed and not mentioned", "`extra",
+        )
+        for name, side in SIDES.items()
+    },
+    **{
+        f"{how} on values": Claimed(
+            lambda how=how, limit=limit: Net(Branch(how, limit)), loud,  # type: ignore[misc]
+            "what Python makes of values that messages reach is taken as fixed" * ("if" in how),
+        )
+        for how, limit in {"if": 2.5, "if of a number": 110.0, "mask": 2.5, "shape": 2.5}.items()
+    },
+}  # fmt: skip
+
+
+def silenced(exposure: Any, model: nn.Module, data: Data, node: int) -> tuple[Tensor, Tensor]:
+    """The logits [n, C] without one node's messages, by the exposure and by the model itself."""
+    mixture = getattr(exposure, "aggregate", exposure)
+    sources = mixture.sources[mixture.rows]
+    said = exposure.logits(mixture.coefficients.masked_fill(sources == node, 0.0))[0]
+    quiet = data.clone()
+    quiet.x[node] = 0
+    return said, called(model, quiet)
+
+
+def called(model: nn.Module, data: Data) -> Tensor:
+    """The model's logits, run by nothing of ours."""
+    names = model.forward.__code__.co_varnames[1 : model.forward.__code__.co_argcount]
+    with torch.no_grad():
+        out = model.eval()(*[data if name == "data" else data[name] for name in names])
+    return (out["logits"] if isinstance(out, dict) else out).double()
