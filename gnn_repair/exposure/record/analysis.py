@@ -1,8 +1,8 @@
-"""What a record says: which sums are final, what else mixes nodes, and what messages are made of."""
+"""What a record says: which sums are final, what else mixes nodes, what messages are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -12,15 +12,24 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure.record.recorder import Record, Ref, Step, Value
+from gnn_repair.exposure.record.recorder import Record, Ref, Step, Value, is_in_place
 from gnn_repair.exposure.record.reductions import Reduction
 from gnn_repair.exposure.record.rows import Rows, reshaped
 
 MOVES = {
-    "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "expand", "permute",
-    "transpose", "t", "movedim",
+    "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "expand",
+    "permute", "transpose", "t", "movedim",
 }  # fmt: skip
-SAME = {"alias", "detach", "clone", "contiguous", "_to_copy", "lift_fresh", "dropout", "native_dropout"}
+SAME = {
+    "alias",
+    "detach",
+    "clone",
+    "contiguous",
+    "_to_copy",
+    "lift_fresh",
+    "dropout",
+    "native_dropout",
+}
 GATHERS = {"index_select", "index", "embedding"}
 
 
@@ -49,6 +58,38 @@ class Analysis:
         for number, step in enumerate(self.record.steps):
             for read in set(step.reads()):
                 found.setdefault(read, []).append(number)
+        return found
+
+    @cached_property
+    def canonical(self) -> dict[int, int]:
+        """By value: the first that the same operations made of the same values."""
+        found: dict[int, int] = {}
+        first: dict[Any, tuple[int, ...]] = {}
+
+        def frozen(tree: Any) -> Any:
+            if isinstance(tree, Ref):
+                return Ref(found.get(tree.number, tree.number))
+            if isinstance(tree, list | tuple):
+                return tuple(frozen(item) for item in tree)
+            if isinstance(tree, dict):
+                return tuple((name, frozen(item)) for name, item in sorted(tree.items()))
+            return tree
+
+        for step in self.record.steps:
+            if (
+                is_in_place(step.func)
+                or not step.args
+                or "rand" in step.name
+                or "dropout" in step.name
+            ):
+                continue
+            try:
+                outs = first.setdefault(
+                    (step.name, frozen(step.args), frozen(step.kwargs)), step.outs
+                )
+            except TypeError:
+                continue  # an argument that cannot be compared
+            found |= dict(zip(step.outs, outs, strict=False))
         return found
 
     def above(self, values: Iterable[int]) -> set[int]:
@@ -192,8 +233,9 @@ class Analysis:
             if step.looks and not self._only_finite(step):
                 where = f"`{step.module}`" if step.module else "the model's forward"
                 raise ExposureRefused(
-                    f"{where} looks at numbers that the messages reach ({step.name}: an if, .item() or a "
-                    "shape), so it may go another way when they change; write that choice as torch.where"
+                    f"{where} looks at numbers that the messages reach ({step.name}: an if, "
+                    ".item() or a shape), so it may go another way when they change; write that "
+                    "choice as torch.where"
                 )
 
     def _only_finite(self, step: Step) -> bool:
@@ -205,7 +247,15 @@ class Analysis:
                 return False
             if maker.name in ("isnan", "isinf", "isfinite", "isneginf", "isposinf"):
                 continue
-            if maker.name not in ("any", "all", "logical_not", "bitwise_not", "sum", "logical_or", "bitwise_or"):
+            if maker.name not in (
+                "any",
+                "all",
+                "logical_not",
+                "bitwise_not",
+                "sum",
+                "logical_or",
+                "bitwise_or",
+            ):
                 return False
             todo += maker.reads()
         return True
@@ -243,6 +293,7 @@ class Analysis:
 
 
 # What messages are made of -----------------------------------------------------------------------
+
 
 @dataclass(frozen=True, eq=False)
 class Factor:
@@ -282,11 +333,17 @@ def _pushed(pushes: Sequence[Push], tensor: Tensor) -> Tensor:
     return tensor
 
 
+def _expansion(shape: tuple[int, ...]) -> Push:
+    return lambda t: t.expand(shape)
+
+
 def _mover(step: Step, shape: tuple[int, ...]) -> Push:
     if step.name in ("view", "_unsafe_view", "reshape", "_reshape_alias"):
         return lambda t: reshaped(t, shape)
     operation, rest = getattr(torch.ops.aten, step.name), step.args[1:]
-    return lambda t: operation(t, *[list(a) if isinstance(a, tuple) else a for a in rest], **step.kwargs)
+    return lambda t: operation(
+        t, *[list(a) if isinstance(a, tuple) else a for a in rest], **step.kwargs
+    )
 
 
 def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
@@ -321,7 +378,9 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
             if not isinstance(left, Ref):
                 break
             try:
-                chosen = _numbers_side(analysis, step, left.number, right.number, shape, place_of, is_numbers)
+                chosen = _numbers_side(
+                    analysis, step, left.number, right.number, shape, place_of, is_numbers
+                )
             except (ValueError, RuntimeError):
                 break
             if chosen is None:
@@ -329,7 +388,7 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
             numbers, other, place = chosen
             factors.append(Factor(numbers, step.name == "div" and numbers == right.number, place))
             if analysis.value(other).shape != shape:
-                pushes.append(lambda t, shape=shape: t.expand(shape))
+                pushes.append(_expansion(shape))
             number = other
         elif step.name == "neg":
             scale, number = -scale, step.args[0].number
@@ -341,12 +400,14 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
             inner = analysis.value(table).shape
             own = [size for a, size in enumerate(inner) if a != axis]
             count = len(shape) - len(inner) + 1
-            numbers = torch.arange(prod(own)).view(*own[:axis], *[1] * count, *own[axis:])
+            each = torch.arange(prod(own)).view(*own[:axis], *[1] * count, *own[axis:])
             try:
-                channels = _pushed(pushes[::-1], numbers.expand(shape))
+                channels = _pushed(pushes[::-1], each.expand(shape))
             except (ValueError, RuntimeError):
                 break
-            return Parts(tuple(factors), number, table, index, axis, channels, tuple(pushes[::-1]), scale)
+            return Parts(
+                tuple(factors), number, table, index, axis, channels, tuple(pushes[::-1]), scale
+            )
         else:
             break
     kinds = _relations(analysis, number)
@@ -395,7 +456,11 @@ def _gathered(analysis: Analysis, step: Step) -> tuple[int, int, int] | None:
     if len(used) != 1 or analysis.value(used[0][1].number).kept is None:
         return None
     index = analysis.value(used[0][1].number).kept
-    return None if index is None or index.dtype == torch.bool else (table, used[0][0], used[0][1].number)
+    return (
+        None
+        if index is None or index.dtype == torch.bool
+        else (table, used[0][0], used[0][1].number)
+    )
 
 
 # Where sums end ----------------------------------------------------------------------------------
@@ -468,7 +533,11 @@ def _factor_of_recipients(
         return None
     root, place = analysis.seen_through(other, shape)
     if axis is None:
-        return After(root, reader.name == "div", place.reshape(-1)[:1]) if place.unique().numel() == 1 else None
+        return (
+            After(root, reader.name == "div", place.reshape(-1)[:1])
+            if place.unique().numel() == 1
+            else None
+        )
     nodes = Rows(place).along(axis)
     if nodes is None or prod(analysis.value(root).shape) != shape[axis]:
         return None

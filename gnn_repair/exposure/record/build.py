@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch_geometric.nn import MessagePassing
+from torch import Tensor
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.mixtures import Context, Mixture, _signed_group
-from gnn_repair.exposure.record.analysis import Analysis, Parts, Site, parts_of, site_of
+from gnn_repair.exposure.record.analysis import Analysis, Parts, Site
 from gnn_repair.exposure.record.filters import polynomial
 from gnn_repair.exposure.sites import Site as Place
 from gnn_repair.exposure.tails.layout import Frame, Places
@@ -101,9 +99,8 @@ def blocks_of(
     if parts is None:
         return _product_blocks(site, kept, after)
     reduction = site.reduction
-    axes, recipients = reduction.axes, reduction.recipients
-    assert recipients is not None
-    recipients = recipients.reshape(-1)
+    assert reduction.recipients is not None
+    axes, recipients = reduction.axes, reduction.recipients.reshape(-1)
     entries = recipients.numel()
     whole = parts.channels if parts.channels is not None else None
     sample = _first_entry([f.place for f in parts.factors], axes)
@@ -126,8 +123,8 @@ def blocks_of(
         alpha = _coefficients(parts, kept, axes, order[b], entries)
         alpha = alpha if scale is None else alpha * scale
         block = Block(
-            (Piece(site, channels),), recipients, sources, alpha, states[:, channels], rows, by_entry,
-            scale=scale,
+            (Piece(site, channels),), recipients, sources, alpha, states[:, channels], rows,
+            by_entry, scale=scale,
         )  # fmt: skip
         kinds = reduction.relations if reduction.relations is not None else _kinds(parts, kept)
         for kind in [None] if kinds is None else torch.unique(kinds).tolist():
@@ -156,7 +153,7 @@ def _of_recipients(
     block = block if kind is None else replace(block, kind=kind)
     if site.rows is not None:
         block = replace(block, recipients=site.rows[block.recipients])
-    kept = ((block.sources >= 0) if known else torch.ones_like(block.sources, dtype=torch.bool))
+    kept = (block.sources >= 0) if known else torch.ones_like(block.sources, dtype=torch.bool)
     kept = kept & (block.recipients >= 0)
     kept = (kept if chosen is None else kept & chosen).nonzero().view(-1)
     if len(kept) == len(block.sources):
@@ -195,7 +192,11 @@ def _moved(parts: Parts, tensor: Tensor) -> Tensor:
 
 
 def _states(
-    parts: Parts, kept: Mapping[int, Tensor], axes: Sequence[int], channels: Tensor | None, entries: int
+    parts: Parts,
+    kept: Mapping[int, Tensor],
+    axes: Sequence[int],
+    channels: Tensor | None,
+    entries: int,
 ) -> tuple[Tensor, Tensor, bool]:
     """[M, R] in the message's channels, and the row of every entry."""
     if parts.table is None:
@@ -225,7 +226,8 @@ def _coefficients(
         shown = _to_entries(factor.place, axes)
         rest = shown.shape[len(axes) :]
         where = torch.unravel_index(torch.tensor(channel), rest) if rest else ()
-        numbers = shown[(..., *[int(w) for w in where])].reshape(-1)
+        place: Any = (..., *[int(w) for w in where])
+        numbers = shown[place].reshape(-1)
         values = kept[factor.value].reshape(-1)[numbers]
         total = total / values if factor.inverse else total * values
     return total
@@ -239,7 +241,11 @@ def _product_blocks(site: Site, kept: Mapping[int, Tensor], after: Tensor | None
     if reduction.turned:
         matrix, table = matrix.mT, table.mT
     if matrix.dim() == 2:
-        return [_product_block(site, matrix, table, torch.arange(table.shape[1]), reduction.sources, after)]
+        return [
+            _product_block(
+                site, matrix, table, torch.arange(table.shape[1]), reduction.sources, after
+            )
+        ]
     width = table.shape[2]
     return [
         _product_block(
@@ -251,7 +257,12 @@ def _product_blocks(site: Site, kept: Mapping[int, Tensor], after: Tensor | None
 
 
 def _product_block(
-    site: Site, matrix: Tensor, table: Tensor, channels: Tensor, ids: Tensor | None, after: Tensor | None
+    site: Site,
+    matrix: Tensor,
+    table: Tensor,
+    channels: Tensor,
+    ids: Tensor | None,
+    after: Tensor | None,
 ) -> Block:
     if matrix.layout == torch.strided:
         places = matrix.nonzero()
@@ -263,7 +274,9 @@ def _product_block(
     alpha = values.to(table.dtype)
     scale = None if after is None else after.to(alpha.dtype)[recipients]
     alpha = alpha if scale is None else alpha * scale
-    return Block((Piece(site, channels),), recipients, nodes, alpha, table, rows, False, scale=scale)
+    return Block(
+        (Piece(site, channels),), recipients, nodes, alpha, table, rows, False, scale=scale
+    )
 
 
 def joined_blocks(left: Block, right: Block) -> Block:
@@ -281,7 +294,7 @@ def joined_blocks(left: Block, right: Block) -> Block:
 def mixtures_of(
     place: Place, block: Block, group: Group, recipients: int, inputs: Any, pooled: bool, graph: Any
 ) -> list[Mixture]:  # fmt: skip
-    """One group for each sign of a block's coefficients; entries with coefficient 0 are no terms."""
+    """One group for each sign of the coefficients; entries with coefficient 0 are no terms."""
     context = _context(block, recipients, inputs, pooled, graph)
     signed = bool((block.coefficients < 0).any())
     found = []
@@ -338,9 +351,9 @@ def _context(block: Block, recipients: int, inputs: Any, pooled: bool, graph: An
             first = int(block.sources.min()) if len(block.sources) else 0
             sender = kinds[max(i for i, s in enumerate(starts) if s <= first)]
             pair = (inputs.get(sender), inputs.get(graph.node_type))
-        if _is_matrix(pair[0], len(states)) and _is_matrix(pair[1], recipients):
-            if graph is not None or pair[0].shape == pair[1].shape:
-                return Context(pair[0], pair[1])
+        fit = _is_matrix(pair[0], len(states)) and _is_matrix(pair[1], recipients)
+        if fit and (graph is not None or pair[0].shape == pair[1].shape):
+            return Context(pair[0], pair[1])
         if graph is None and len(states) == recipients:
             return Context(states, states)
     weights = block.coefficients.abs().unsqueeze(1)
@@ -357,12 +370,12 @@ def _is_matrix(value: Any, rows: int) -> bool:
 
 def graph_starts(blocks: Sequence[Block], nodes: int, graphs: int, batch: Any) -> Tensor:
     """[B + 1]: where the nodes of each graph start, as data or all pools say."""
-    known = isinstance(batch, Tensor) and batch.shape == (nodes,) and batch.dtype == torch.long
-    owners = [batch] if known and bool((batch >= 0).all()) and bool((batch < graphs).all()) else []
+    told = isinstance(batch, Tensor) and batch.shape == (nodes,) and batch.dtype == torch.long
+    owners = [batch] if told and bool(((batch >= 0) & (batch < graphs)).all()) else []
     for block in blocks:
         if bool((block.sources < 0).any()) or bool((block.sources >= nodes).any()):
             raise ExposureRefused(
-                "which node stands behind a pooled row is not known (pooled clusters, or rows that a "
+                "which node stands behind a pooled row is not known (clusters, or rows that a "
                 "layer has left out or merged); pool all nodes by sums, means or attention"
             )
         owner = block.recipients.new_full((nodes,), -1)

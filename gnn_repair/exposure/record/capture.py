@@ -1,4 +1,4 @@
-"""Running a model again: keeping some of its values, following sums to the output, replacing sums."""
+"""Running a model again: keeping values, following sums to the output, replacing sums."""
 
 from __future__ import annotations
 
@@ -38,13 +38,17 @@ class _Counted(TorchDispatchMode):
         self.record, self.count = record, 0
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if plain_name(func) == SILENT:
             return func(*args, **(kwargs or {}))
         number, self.count = self.count, self.count + 1
         if number >= len(self.record.steps) or self.record.steps[number].name != plain_name(func):
-            raise DivergedError(f"{number}: {plain_name(func)} instead of {self.record.steps[number].name if number < len(self.record.steps) else None}")
+            raise DivergedError
         return self.handle(number, func, args, dict(kwargs or {}))
 
     def handle(self, number: int, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -82,13 +86,14 @@ class Capture(_Counted):
         numbers = step.outs[len(step.outs) - len(results) :]
         for place, result in zip(numbers, results, strict=True):
             if place in self.wanted:
-                self.kept[place] = result.detach().clone() if _changes(self.record, place) else result.detach()
+                self.kept[place] = (
+                    result.detach().clone() if _changes(self.record, place) else result.detach()
+                )
             if place in self.followed and self.tracer is not None:
                 self.tracer.adopt(result, self.followed[place])
             elif number in self.held and self.tracer is not None:
                 self.tracer.forget(result)
         return out
-
 
     def _own(self, number: int, step: Step, args: Sequence[Any]) -> Tensor | None:
         """The argument that is followed as this operation alone reads it."""
@@ -98,7 +103,7 @@ class Capture(_Counted):
         for shown, argument in zip(step.args, args, strict=False):
             if isinstance(shown, Ref) and shown.number == value:
                 self.tracer.adopt(argument, place)
-                return argument  # type: ignore[no-any-return]
+                return argument
         return None
 
 
@@ -176,40 +181,3 @@ def replaced(
     """The output when some operations do something else."""
     with unfused(), Replace(record, instead):
         return run()
-
-
-def interpreted(record: Record, leaves: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """Every value of a run, by doing its operations again, with gradients.
-
-    Args:
-        record: the run.
-        leaves: by number: what to use in the place of tensors that were there before it.
-    """
-    made: dict[int, Tensor] = {}
-
-    def value(number: int) -> Tensor:
-        if number not in made:
-            known = record.values[number]
-            assert known.step < 0 and known.kept is not None
-            made[number] = leaves.get(number, known.kept)
-        return made[number]
-
-    def given(tree: Any) -> Any:
-        if isinstance(tree, Ref):
-            return value(tree.number)
-        if isinstance(tree, tuple):
-            return [given(item) for item in tree]
-        return tree
-
-    for step in record.steps:
-        args = [given(argument) for argument in step.args]
-        out = step.func(*args, **{name: given(item) for name, item in step.kwargs.items()})
-        results = [args[0]] if is_in_place(step.func) else tensors_in(out)
-        first = len(step.outs) - len(results)
-        for number in step.outs[:first]:  # what shares the memory of what was written
-            before = record.values[number].before
-            assert before is not None
-            made[number] = value(before)
-        for number, result in zip(step.outs[first:], results, strict=True):
-            made[number] = result
-    return made

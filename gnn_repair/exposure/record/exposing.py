@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.aggr import Aggregation
 
-from gnn_repair.errors import ExposureRefused, InputError
+from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.assembly import Words, assemble
 from gnn_repair.exposure.certification import random_admissible
 from gnn_repair.exposure.embedding import last_linear
@@ -23,7 +23,7 @@ from gnn_repair.exposure.model_arguments import field, field_names
 from gnn_repair.exposure.model_call import check_expected
 from gnn_repair.exposure.model_on_data import ModelOnData
 from gnn_repair.exposure.model_output import Reading, check_numbers, count_classes, read_output
-from gnn_repair.exposure.model_state import changing, forget_propagations, resting
+from gnn_repair.exposure.model_state import changing, forget_propagations
 from gnn_repair.exposure.names import NodeNames
 from gnn_repair.exposure.outputs import Outputs
 from gnn_repair.exposure.probes import EXACT, Tail, centre
@@ -37,13 +37,14 @@ from gnn_repair.exposure.record.build import (
     mixtures_of,
     wanted_values,
 )
-from gnn_repair.exposure.record.capture import DivergedError, captured, interpreted
+from gnn_repair.exposure.record.capture import DivergedError, captured
 from gnn_repair.exposure.record.filters import Filters, same_entries
-from gnn_repair.exposure.record.held import held_parts
+from gnn_repair.exposure.record.held import Held, held_parts
 from gnn_repair.exposure.record.recorder import Leaf, Record, Spaces, record_run
 from gnn_repair.exposure.record.replay import Replay
 from gnn_repair.exposure.record.words import fixed_words, group_words, has_root, holder_of
 from gnn_repair.exposure.sites import Site as Place
+from gnn_repair.exposure.tails.builder import Unfollowed
 from gnn_repair.exposure.tails.certification import random_vertex
 from gnn_repair.exposure.tails.extraction import Extracted, affine_start
 from gnn_repair.exposure.tails.logit_form import folded, is_affine
@@ -52,6 +53,11 @@ from gnn_repair.exposure.tails.simplify import simplified
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 
+UNREADABLE = (
+    ExposureRefused, DivergedError, RuntimeError, ValueError, IndexError, KeyError, TypeError,
+    AttributeError, AssertionError, Unfollowed,
+)  # fmt: skip
+"""What a record that cannot be read to its end raises: then nothing is said from it."""
 LARGE = 1 << 20
 """Terms beyond which one draw is enough: it gives every recipient random coefficients."""
 ROUNDINGS = 16
@@ -83,17 +89,31 @@ def expose_subject(subject: ModelOnData, wanted: Wanted) -> Exposed:
     return _Exposing(subject, wanted).exposed()
 
 
-class UndifferentiableError(Exception):
-    """No gradient can be followed."""
+def second_opinion(
+    subject: ModelOnData, wanted: Wanted, found: Exposure | TailedExposure, known: Collection[str]
+) -> Exposed | tuple[Held, ...]:
+    """What the record of a run says of an exposure that was found by probing.
 
+    Args:
+        subject: the model on data.
+        wanted: how it is exposed.
+        found: the exposure.
+        known: the modules whose sums it reweights.
 
-def expose_with_gradients(subject: ModelOnData, wanted: Wanted) -> Exposure:
-    """The same for a model without a nonlinear head, with gradients for what it is given."""
-    return _Exposing(subject, wanted).with_gradients()
+    Returns:
+        The exposure that the record gives, where it is of another kind (a nonlinear head that
+        probes took for affine, hops that they did not see); else what mixes nodes and is held.
+
+    Raises:
+        ExposureRefused: Python looks at numbers that the messages reach.
+    """
+    return _Exposing(subject, wanted).judged(found, known)
 
 
 def _parts(analysis: Analysis, sites: Sequence[Site]) -> list[Parts | None]:
-    return [None if s.reduction.matrix is not None else parts_of(analysis, s.reduction) for s in sites]
+    return [
+        None if s.reduction.matrix is not None else parts_of(analysis, s.reduction) for s in sites
+    ]
 
 
 class _Exposing:
@@ -173,7 +193,12 @@ class _Exposing:
         graph = subject.graph
         order = graph.order
         for relation, index in graph.edges.items():
-            yield " ".join(relation), index, None, (order.index(relation[0]), order.index(relation[2]))
+            yield (
+                " ".join(relation),
+                index,
+                None,
+                (order.index(relation[0]), order.index(relation[2])),
+            )
         for name, value in subject.fields.items():
             kind = name.rpartition(".")[0]
             if kind in order:
@@ -210,30 +235,38 @@ class _Exposing:
                 return self._from_record(record, logits, head.embedding(logits, self.read.binary))
             except DivergedError:
                 if last:  # caches were filled by the first run
-                    raise ExposureRefused(changing(self.model)) from None
+                    raise ExposureRefused(
+                        changing(self.model, self.run, logits, float("inf"))
+                    ) from None
         raise AssertionError
 
-    def with_gradients(self) -> Exposure:
-        """The exposure with gradients for what the model is given; its own weights stay frozen."""
-        forget_propagations(self.model)
-        with torch.no_grad():
-            for last in (False, True):
-                record, logits = record_run(self.model, self.run, self.spaces, self._leaves())
-                analysis = Analysis(record)
-                sites = self._sites(analysis, len(logits))
-                parts = _parts(analysis, sites)
-                try:
-                    found = self._captured(analysis, sites, parts, logits)
-                    break
-                except DivergedError:
-                    if last:
-                        raise
-        if found.extracted.tail.operations:
-            raise UndifferentiableError
-        values = interpreted(record, {})
-        exposed = self._built(analysis, sites, parts, replace(found, kept=values), values[record.output], None)
-        assert isinstance(exposed.exposure, Exposure)
-        return exposed.exposure
+    def judged(
+        self, found: Exposure | TailedExposure, known: Collection[str]
+    ) -> Exposed | tuple[Held, ...]:
+        """See :func:`second_opinion`."""
+        try:
+            record, logits = record_run(self.model, self.run, self.spaces, self._leaves())
+            analysis = Analysis(record)
+            sites = self._sites(analysis, len(logits))
+        except UNREADABLE:
+            return ()
+        analysis.refuse_branches(sites)
+        try:
+            parts = _parts(analysis, sites)
+            seen = self._captured(analysis, sites, parts, logits)
+            tail = seen.extracted.tail
+            bent = bool(tail.operations) and not is_affine(tail)
+            modules = dict(self.model.named_modules())
+            hops = any(site.powers is not None for site in sites)
+            mixture = found.aggregate if isinstance(found, TailedExposure) else found
+            missed = hops and not any("Â" in group.rule for group in mixture.groups)
+            names = {holder_of(modules, record.steps[site.step].module)[0] for site in sites}
+            unseen = [name for name in names - set(known) if f"`{name}`" not in mixture.fixed]
+            if missed or unseen or (bent and isinstance(found, Exposure) and not _is_shift(found)):
+                return self._built(analysis, sites, parts, seen, logits, None)
+            return held_parts(analysis, modules, [site.step for site in sites])
+        except UNREADABLE:
+            return ()
 
     def _check_expected(self, logits: Tensor) -> None:
         assert self.read is not None
@@ -246,7 +279,9 @@ class _Exposing:
     def called(self) -> str:
         assert self.read is not None
         text = self.read.text
-        return self.subject.call.text + (text if self.graphs is None else text.replace("z a node", "z a graph"))
+        return self.subject.call.text + (
+            text if self.graphs is None else text.replace("z a node", "z a graph")
+        )
 
     def _from_record(self, record: Record, logits: Tensor, embedding: Tensor | None) -> Exposed:
         analysis = Analysis(record)
@@ -273,7 +308,11 @@ class _Exposing:
         return [site_of(analysis, place, size) for place in final]
 
     def _captured(
-        self, analysis: Analysis, sites: Sequence[Site], parts: Sequence[Parts | None], logits: Tensor
+        self,
+        analysis: Analysis,
+        sites: Sequence[Site],
+        parts: Sequence[Parts | None],
+        logits: Tensor,
     ) -> _Captured:
         held = analysis.statistics(sites)
         wanted: set[int] = {out for place in held for out in analysis.record.steps[place].outs}
@@ -288,7 +327,7 @@ class _Exposing:
             [site.step for site in sites], set(held), logits.device,
         )  # fmt: skip
         if output.shape != logits.shape or not _close(output, logits):
-            raise ExposureRefused(changing(self.model))
+            raise DivergedError
         value, _ = tracer.builder.flat(tracer.output(output))
         operations = simplified(tracer.builder.operations, tracer.builder.widths, value)
         operations, shifted = _without_shift(operations, width, logits.shape[1])
@@ -304,13 +343,16 @@ class _Exposing:
         pairs = [(s, p) for s, p in zip(sites, parts, strict=True) if s.value in read]
         blocks = self._blocks(analysis, modules, pairs, found)
         mixtures, tails = list[Mixture](), dict[Place, Tail]()
-        for number, (block, words) in enumerate(group_words(analysis, modules, blocks, self.subject.graph)):
+        named = group_words(analysis, modules, blocks, self.subject.graph)
+        for number, (block, about) in enumerate(named):
             site = block.pieces[0].site
-            place = Place("aggregate", words.module, number)
+            place = Place("aggregate", about.module, number)
             columns = [found.offsets[p.site.value] + p.channels for p in block.pieces]
-            tails[place] = Tail(found.extracted.weight[:, torch.cat(columns)].unsqueeze(1), centred=False)
+            tails[place] = Tail(
+                found.extracted.weight[:, torch.cat(columns)].unsqueeze(1), centred=False
+            )
             mixtures += mixtures_of(
-                place, block, words.group, len(logits), found.inputs.get(site.step),
+                place, block, about.group, len(logits), found.inputs.get(site.step),
                 self.graphs is not None, self.subject.graph,
             )  # fmt: skip
         finished = self.subject.finished(mixtures)
@@ -333,7 +375,17 @@ class _Exposing:
         if tail.operations:
             channels = extracted.aggregate(_values(found, sites))
         mixture, order = assemble(finished, tails, channels, words)
-        replay = Replay.of(self.model, self.run, analysis.record, blocks, mixtures, found.kept, order, logits, analysis.statistics(sites))
+        replay = Replay.of(
+            self.model,
+            self.run,
+            analysis.record,
+            blocks,
+            mixtures,
+            found.kept,
+            order,
+            logits,
+            analysis.statistics(sites),
+        )
         exposure: Exposure | TailedExposure
         if tail.operations and not is_affine(tail):
             exposure = TailedExposure(mixture, tail, logits.double().unsqueeze(0), None, replay)
@@ -343,7 +395,7 @@ class _Exposing:
             exposure = mixture
         if self.wanted.certified:
             residual = certify(exposure, replay, logits, found.shifted)
-            self._check(residual, logits, [g for g in mixture.groups])
+            self._check(residual, logits, mixture.groups)
             object.__setattr__(exposure, "residual", residual)  # validated a moment ago
         assert self.read is not None
         return Exposed(self.read.finished(exposure), replay)
@@ -359,20 +411,17 @@ class _Exposing:
             shape = analysis.value(site.reduction.message).shape
             several = blocks_of(site, part, shape, found.kept)
             holder = holder_of(modules, analysis.record.steps[site.step].module)[0]
-            twin = next(
-                (
-                    first
-                    for name, other, first in known
-                    if name == holder and isinstance(modules.get(holder), MessagePassing | Aggregation)
-                    and site.powers is None and other[0].powers is None
-                    and same_entries(analysis, other, (site, part))
-                ),
-                None,
-            )  # fmt: skip
-            if twin is not None and len(several) == 1:
-                blocks[twin] = joined_blocks(blocks[twin], several[0])
+            alike = isinstance(modules.get(holder), MessagePassing | Aggregation)
+            alike = alike and site.powers is None and len(several) == 1
+            twins = [
+                first
+                for name, other, first in known
+                if alike and name == holder and same_entries(analysis, other, (site, part))
+            ]
+            if twins:
+                blocks[twins[0]] = joined_blocks(blocks[twins[0]], several[0])
                 continue
-            if len(several) == 1:
+            if alike:
                 known.append((holder, (site, part), len(blocks)))
             blocks += several
         return [block for block in blocks if len(block.recipients)] or blocks[:1]
@@ -387,8 +436,10 @@ class _Exposing:
         limit = EXACT[logits.dtype] if tolerance is None else tolerance
         if not residual <= limit:
             names = ", ".join(f"`{group.name}`" for group in groups[:3])
-            advice = "pass model.double() and double data" if logits.dtype == torch.float32 else (
-                "the model computes something that its operations do not show"
+            advice = (
+                "pass model.double() and double data"
+                if logits.dtype == torch.float32
+                else ("the model computes something that its operations do not show")
             )
             raise ExposureRefused(
                 f"run with reweighted messages in {names} the model differs from what was read off "
@@ -407,6 +458,11 @@ class _Captured:
     extracted: Extracted
     shifted: bool
     """Whether a log_softmax at the end was left out: a shift common to a node's classes."""
+
+
+def _is_shift(found: Exposure) -> bool:
+    """Whether only a shift common to a node's classes follows the affine part (log_softmax)."""
+    return "log_softmax head" in found.fixed
 
 
 def _close(left: Tensor, right: Tensor) -> bool:
@@ -433,7 +489,11 @@ def _values(found: _Captured, sites: Sequence[Site]) -> Tensor:
         value = found.kept[site.value]
         value = value.unsqueeze(0) if site.axis is None else value.movedim(site.axis, 0)
         value = value.reshape(len(value), -1)
-        flat.append(value if site.rows is None else value[torch.argsort(site.rows)[-int((site.rows >= 0).sum()) :]])
+        flat.append(
+            value
+            if site.rows is None
+            else value[torch.argsort(site.rows)[-int((site.rows >= 0).sum()) :]]
+        )
     return torch.cat(flat, dim=1)
 
 
@@ -453,7 +513,7 @@ def _read_by_tail(found: _Captured, analysis: Analysis, sites: Sequence[Site]) -
 def certify(
     exposure: Exposure | TailedExposure, replay: Replay, logits: Tensor, shifted: bool
 ) -> float:
-    """Largest difference between model and exposure, over random λ and vertices, beside what moved."""
+    """Largest difference between model and exposure over random λ and vertices, beside the change."""
     mixture = exposure.aggregate if isinstance(exposure, TailedExposure) else exposure
     draws = [random_admissible(mixture, seed=0)]
     if mixture.num_terms < LARGE:

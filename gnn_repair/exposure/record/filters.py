@@ -1,7 +1,7 @@
 """Filters: several hops of one operator with nothing but numbers between them, Σ γ_k Â^k x.
 
-Read off the record: a value is a polynomial of Â applied to some base where it is a sum over the same
-entries with the same numbers, of such a polynomial, or a linear combination, with numbers, of
+Read off the record: a value is a polynomial of Â applied to some base where it is a sum, over the
+same entries with the same numbers, of such a polynomial, or a linear combination, with numbers, of
 polynomials of one base.
 """
 
@@ -16,7 +16,14 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from gnn_repair.exposure.record.analysis import SAME, After, Analysis, Factor, Parts, Site, parts_of, site_of
+from gnn_repair.exposure.record.analysis import (
+    SAME,
+    Analysis,
+    Parts,
+    Site,
+    parts_of,
+    site_of,
+)
 from gnn_repair.exposure.record.recorder import Ref, Step
 
 NOISE = 1e-15
@@ -86,12 +93,12 @@ class Filters:
         return self._forms[number]
 
     def _found(self, number: int) -> Form:
-        alone = Form(number, None, (1.0,))
+        alone = Form(self.analysis.canonical.get(number, number), None, (1.0,))
         hop = self.hops.get(number)
         if hop is not None:
             inner = self.form(hop.table)
             if inner.hop is not None and not self.same(inner.hop, hop):
-                inner = Form(hop.table, None, (1.0,))
+                inner = Form(self.analysis.canonical.get(hop.table, hop.table), None, (1.0,))
             return Form(inner.base, hop, (0.0, *inner.powers))
         step = self.analysis.maker(number)
         if step is None or not step.args or not isinstance(step.args[0], Ref):
@@ -101,7 +108,8 @@ class Filters:
         if step.name in ("add", "sub") and len(step.args) == 2 and isinstance(step.args[1], Ref):
             second = -1.0 if step.name == "sub" else 1.0
             second *= float(step.kwargs.get("alpha", 1))
-            return self._sum(*(self.form(a.number) for a in step.args), second) or alone
+            left, right = (self.form(argument.number) for argument in step.args)
+            return self._sum(left, right, second) or alone
         if step.name in ("mul", "div") and len(step.args) == 2:
             return self._scaled(step) or alone
         if step.name == "neg":
@@ -164,7 +172,9 @@ class Filters:
         """The values of a filter that something else reads; none where there is only one hop."""
         assert form.hop is not None
         chain = {}
-        for value in sorted({out for p in self.analysis.needed for out in self.analysis.record.steps[p].outs}):
+        for value in sorted(
+            {out for p in self.analysis.needed for out in self.analysis.record.steps[p].outs}
+        ):
             other = self.form(value)
             if other.hop is not None and other.base == form.base and self.same(other.hop, form.hop):
                 chain[value] = other
@@ -185,7 +195,9 @@ class Filters:
             if r in self.analysis.needed and r not in inside and self.holder(r) == own
         }  # fmt: skip
         if first and own and form.base in reached:
-            whole = replace(site, value=form.base, powers=(1.0,), base=form.base, readers=frozenset(first))
+            whole = replace(
+                site, value=form.base, powers=(1.0,), base=form.base, readers=frozenset(first)
+            )
             exits.insert(0, whole)
         return exits
 
@@ -195,8 +207,10 @@ def same_entries(
 ) -> bool:
     """Whether two sums go over the same entries with the same numbers, as the record says."""
     (one, mine), (two, theirs) = left, right
-    if (mine is None) != (theirs is None) or len(one.after) != len(two.after) or (
-        one.reduction.factor != two.reduction.factor
+    if (
+        (mine is None) != (theirs is None)
+        or len(one.after) != len(two.after)
+        or (one.reduction.factor != two.reduction.factor)
     ):
         return False
     pairs: list[tuple[int | None, int | None]] = []
@@ -212,7 +226,9 @@ def same_entries(
         if any(f.inverse != g.inverse for f, g in zip(mine.factors, theirs.factors, strict=True)):
             return False
         pairs += [(f.value, g.value) for f, g in zip(mine.factors, theirs.factors, strict=True)]
-        if (mine.table is None) != (theirs.table is None) or one.reduction.mean != two.reduction.mean:
+        if (mine.table is None) != (
+            theirs.table is None
+        ) or one.reduction.mean != two.reduction.mean:
             return False
         senders = one.reduction.sources, two.reduction.sources
         if mine.table is None and not _equal_tensors(*senders):
@@ -225,7 +241,7 @@ def same_entries(
 
 def _equal(analysis: Analysis, left: int, right: int) -> bool:
     one, two = analysis.root(left), analysis.root(right)
-    if one == two:
+    if analysis.canonical.get(one, one) == analysis.canonical.get(two, two):
         return True
     return _equal_tensors(analysis.value(one).kept, analysis.value(two).kept)
 
@@ -234,7 +250,9 @@ def _equal_tensors(left: Tensor | None, right: Tensor | None) -> bool:
     if left is None or right is None or left.layout != right.layout or left.shape != right.shape:
         return False
     if left.layout == torch.sparse_coo:
-        return torch.equal(left._indices(), right._indices()) and torch.equal(left._values(), right._values())
+        return torch.equal(left._indices(), right._indices()) and torch.equal(
+            left._values(), right._values()
+        )
     if left.layout != torch.strided:
         return left is right
     return torch.equal(left, right)
@@ -245,7 +263,9 @@ def polynomial(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Recipients, sources and entries of Σ γ_k Â^k."""
     place = (recipients.cpu().numpy(), rows.cpu().numpy())
-    hop = sparse.coo_matrix((coefficients.double().cpu().numpy(), place), shape=(size, size)).tocsr()
+    hop = sparse.coo_matrix(
+        (coefficients.double().cpu().numpy(), place), shape=(size, size)
+    ).tocsr()
     power = sparse.identity(size, format="csr")
     total = powers[0] * power
     for coefficient in powers[1:]:

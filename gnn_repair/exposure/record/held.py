@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from gnn_repair.exposure.record.analysis import Analysis
-from gnn_repair.exposure.record.words import titled
-
-SOFTMAX = {"scatter_reduce", "_softmax", "amax", "max", "_log_softmax"}
+from gnn_repair.exposure.record.words import Title, titled
 
 
 @dataclass(frozen=True)
@@ -29,9 +27,11 @@ class Held:
         return f"{self.title} ({', '.join(self.operations)})"
 
 
-def held_parts(analysis: Analysis, modules: Mapping[str, nn.Module], final: Sequence[int]) -> tuple[Held, ...]:
+def held_parts(
+    analysis: Analysis, modules: Mapping[str, nn.Module], final: Sequence[int]
+) -> tuple[Held, ...]:
     """Everything that mixes nodes on a way to the logits and is not one of the final sums."""
-    found: dict[tuple[str, bool], list[str]] = {}
+    found: dict[tuple[Title, bool], list[str]] = {}
     beside = set(analysis.beside(final))
     for place in sorted(beside | set(analysis.within(final))):
         if place in final:

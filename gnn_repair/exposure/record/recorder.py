@@ -1,8 +1,8 @@
 """Recording one run of a model at the level of PyTorch's own (ATen) operations.
 
-Kept of every operation are its name, its module and the numbers of the values it reads and makes; of
-values their shapes, whether they depend on features or parameters (*live*), and the nodes behind
-their elements. Only index tensors outlive their use, so a recorded run costs the time and the memory
+Kept of every operation are its name, its module and the numbers of the values it reads and makes;
+of values their shapes, whether they depend on features or parameters (*live*), and the nodes behind
+their elements. Only index tensors outlive their use, so a recorded run takes the time and the memory
 of a plain one.
 """
 
@@ -229,7 +229,9 @@ class Recorder(TorchDispatchMode):
         value = self.value(index)
         rows = [r.along(axis) for r in value.rows]
         known = tuple(Rows(r) for r in rows if r is not None)
-        self._remember(listed, Value(tuple(listed.shape), value.step, False, known, value.space, kept=listed))
+        self._remember(
+            listed, Value(tuple(listed.shape), value.step, False, known, value.space, kept=listed)
+        )
 
     def relations_of(self, index: Tensor) -> Tensor | None:
         """The relation of every entry of an edge list; −1: none."""
@@ -239,7 +241,11 @@ class Recorder(TorchDispatchMode):
     # Operations --------------------------------------------------------------------------------
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         given = dict(kwargs or {})
         name, in_place = plain_name(func), is_in_place(func)
@@ -251,7 +257,9 @@ class Recorder(TorchDispatchMode):
         out = func(*args, **given)
         if name in SHAPED:
             shown_args, shown_kwargs = (), {}
-        step = Step(name, shown_args, shown_kwargs, self.running[-1] if self.running else "", func=func)
+        step = Step(
+            name, shown_args, shown_kwargs, self.running[-1] if self.running else "", func=func
+        )
         number = len(self.record.steps)
         self.record.steps.append(step)
         results = [args[0]] if in_place else tensors_in(out)
@@ -284,7 +292,11 @@ class Recorder(TorchDispatchMode):
         if len(counts) < 2 or len(behind) != 1 or not shape or shape[0] in (*counts, *self.sets):
             return
         nodes = behind[0].along(0)
-        if nodes is not None and len(nodes) == self.spaces.total and nodes.unique().numel() == len(nodes):
+        if (
+            nodes is not None
+            and len(nodes) == self.spaces.total
+            and nodes.unique().numel() == len(nodes)
+        ):
             self.sets[shape[0]] = nodes
 
     def _space(self, step: Step) -> int | None:

@@ -171,8 +171,7 @@ def _shaped(c: Context) -> list[Behind]:
 
 def _cat(c: Context) -> list[Behind]:
     parts, dim = list(c.args[0]), c.argument(1, "dim", 0)
-    made = _joined(c, parts, lambda ids: torch.cat(ids, dim))
-    return made
+    return _joined(c, parts, lambda ids: torch.cat(ids, dim))
 
 
 def _stack(c: Context) -> list[Behind]:
@@ -180,7 +179,9 @@ def _stack(c: Context) -> list[Behind]:
     return _joined(c, parts, lambda ids: torch.stack(ids, dim))
 
 
-def _joined(c: Context, parts: list[Tensor], join: Callable[[list[Tensor]], Tensor]) -> list[Behind]:
+def _joined(
+    c: Context, parts: list[Tensor], join: Callable[[list[Tensor]], Tensor]
+) -> list[Behind]:
     behind = [c.rows(part) for part in parts]
     made: list[Rows] = []
     for place in range(max(len(rows) for rows in behind)):
@@ -327,7 +328,12 @@ def _scatter(c: Context) -> list[Behind]:
 
 
 def _entry_sum(
-    c: Context, message: Tensor, dim: int, index: Tensor, base: Tensor | None, mean: bool = False,
+    c: Context,
+    message: Tensor,
+    dim: int,
+    index: Tensor,
+    base: Tensor | None,
+    mean: bool = False,
     factor: float = 1.0,
 ) -> list[Behind]:
     """out[…, index_t, …] += message[…, t, …]."""
@@ -361,7 +367,9 @@ def _relations(c: Context, index: Tensor) -> Tensor | None:
     return used.expand(known.shape) if used.numel() == 1 else known
 
 
-def _senders(c: Context, message: Tensor, axes: tuple[int, ...], recipients: Tensor) -> Tensor | None:
+def _senders(
+    c: Context, message: Tensor, axes: tuple[int, ...], recipients: Tensor
+) -> Tensor | None:
     """Of the nodes behind messages the one that is not the recipient, if there is another."""
     kept = [a for a in range(message.dim()) if a not in axes]
     found = []
@@ -373,7 +381,7 @@ def _senders(c: Context, message: Tensor, axes: tuple[int, ...], recipients: Ten
         found.append(shown.reshape(-1))
     # Whole messages read both ends of an edge.
     others = [ids for ids in found if not same(ids, recipients.reshape(-1))]
-    return (others or found or [None])[0]
+    return next(iter(others or found), None)
 
 
 def _index_add(c: Context) -> list[Behind]:
@@ -408,7 +416,7 @@ def _scatter_reduce(c: Context) -> list[Behind]:
 
 
 def _index_reduce(c: Context) -> list[Behind]:
-    base, dim, index, message, how = c.args[:5]
+    dim, index, message, how = c.args[1:5]
     included = c.kwargs.get("include_self", True)
     if how == "mean" and not included:
         return _entry_sum(c, message, dim, index, None, mean=True)
@@ -418,8 +426,8 @@ def _index_reduce(c: Context) -> list[Behind]:
 
 def _segment_reduce(c: Context) -> list[Behind]:
     data, how = c.args[0], c.args[1]
-    lengths, offsets = c.kwargs.get("lengths"), c.kwargs.get("offsets")
-    lengths = offsets.diff() if lengths is None else lengths
+    lengths: Any = c.kwargs.get("lengths")
+    lengths = c.kwargs["offsets"].diff() if lengths is None else lengths
     places = torch.repeat_interleave(lengths)
     c.step.mixes = True
     if how in ("sum", "mean") and c.kwargs.get("axis", 0) == 0:
@@ -438,8 +446,12 @@ def _axis_sum(mean: bool) -> Callable[[Context], list[Behind]]:
             return _kept(c, source, dims)
         c.step.mixes = True
         kept = [axis for axis in range(source.dim()) if axis not in dims]
-        along = [a for a in kept if any(rows.varies(a) for rows in behind) or
-                 (source.shape[a] == 1 and a == 0 and len(kept) > 1)]
+        along = [
+            a
+            for a in kept
+            if any(rows.varies(a) for rows in behind)
+            or (source.shape[a] == 1 and a == 0 and len(kept) > 1)
+        ]
         if len(along) > 1:
             return [() for _ in c.outs]
         axes = (*along, *dims)
@@ -447,13 +459,11 @@ def _axis_sum(mean: bool) -> Callable[[Context], list[Behind]]:
         size = source.shape[along[0]] if along else 1
         count = prod(source.shape[axis] for axis in dims)
         places = torch.arange(size).repeat_interleave(count)
-        out_axis = None if not along else along[0] - sum(
-            d < along[0] for d in dims if not keepdim
-        )
+        out_axis = None if not along else along[0] - sum(d < along[0] for d in dims if not keepdim)
         if c.live(source) and c.of_nodes(behind):
             c.step.reduction = Reduction(
                 message=c.number(source), axes=axes, out_axis=out_axis, recipients=places,
-                sources=_senders(c, source, axes, _recipient_nodes(c, source, axes, behind, places)),
+                sources=_senders(c, source, axes, places),
                 size=size, mean=mean,
             )  # fmt: skip
         if out_axis is None:
@@ -464,12 +474,6 @@ def _axis_sum(mean: bool) -> Callable[[Context], list[Behind]]:
         return c.each((c.counted(c.out.shape, out_axis),))
 
     return after
-
-
-def _recipient_nodes(
-    c: Context, source: Tensor, axes: tuple[int, ...], behind: Behind, places: Tensor
-) -> Tensor:
-    return places
 
 
 def _kept(c: Context, source: Tensor, dims: Sequence[int]) -> list[Behind]:
@@ -634,9 +638,7 @@ def _outer_rows(c: Context, left: Tensor, right: Tensor) -> list[Behind]:
         if not r.varies(columns)
     ]
     made += [
-        Rows(r.narrowed(rows).expand(shape), r.partial)
-        for r in c.rows(right)
-        if not r.varies(rows)
+        Rows(r.narrowed(rows).expand(shape), r.partial) for r in c.rows(right) if not r.varies(rows)
     ]
     return [union([made])]
 
@@ -675,7 +677,8 @@ HANDLERS: dict[str, Callable[[Context], list[Behind]]] = {
          "dropout", "native_dropout", "to", "view_as_real", "_conj", "resolve_conj"), _same),
     **{name: _view(getattr(torch.ops.aten, name)) for name in (
         "unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "slice", "select", "split",
-        "split_with_sizes", "unbind", "unfold", "diagonal", "flip", "roll", "repeat", "unsafe_split",
+        "split_with_sizes", "unbind", "unfold", "diagonal", "flip", "roll", "repeat",
+        "unsafe_split",
         "repeat_interleave", "narrow", "movedim")},
     "cat": _cat,
     "stack": _stack,
@@ -702,7 +705,8 @@ HANDLERS: dict[str, Callable[[Context], list[Behind]]] = {
     **dict.fromkeys(("_softmax", "_log_softmax", "cumsum", "cumprod", "sort", "topk"), _along),
     **dict.fromkeys(
         ("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit",
-         "_native_batch_norm_legit_no_training", "_batch_norm_no_update", "batch_norm"), _batch_norm),
+         "_native_batch_norm_legit_no_training", "_batch_norm_no_update", "batch_norm"),
+        _batch_norm),
     "glu": _halved,
     **dict.fromkeys(
         ("convolution", "max_pool2d_with_indices", "avg_pool2d", "avg_pool1d", "max_pool1d",

@@ -19,13 +19,13 @@ def why_nothing(analysis: Analysis, model: nn.Module, subject: Any, size: int) -
     noun = "node" if subject.graph is not None or size == subject.nodes else "graph"
     if not beside:
         return (
-            f"no aggregation happens in {name}'s forward: no operation of it lets one {noun}'s numbers "
-            "into another's; where features were propagated beforehand, or a cache holds them, pass a "
-            "forward= that propagates"
+            f"no aggregation happens in {name}'s forward: no operation of it lets one {noun}'s "
+            "numbers into another's; where features were propagated beforehand, or a cache holds "
+            "them, pass a forward= that propagates"
         )
     last = steps[beside[-1]]
     where = titled(modules, last.module).text
     return (
-        f"{where} mixes {noun}s by {last.name}, which is no weighted sum of messages for every {noun}; "
-        "only sums, means and attention can be reweighted"
+        f"{where} mixes {noun}s by {last.name}, which is no weighted sum of messages for every "
+        f"{noun}; only sums, means and attention can be reweighted"
     )

@@ -18,7 +18,7 @@ from gnn_repair.exposure.record.capture import replaced
 from gnn_repair.exposure.record.recorder import Record, Ref
 
 LARGEST_MESSAGES = 1 << 26
-"""Numbers in the messages of a sum beyond which its result is replaced instead: 256 MB in float32."""
+"""Numbers in the messages of a sum beyond which its result is replaced: 256 MB in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +115,11 @@ class Replay:
         return replaced(self.forward, self.record, instead).double()
 
     def _substitute(
-        self, instead: dict[int, Callable[..., Any]], site: Site, mine: Sequence[Part], placed: Tensor
+        self,
+        instead: dict[int, Callable[..., Any]],
+        site: Site,
+        mine: Sequence[Part],
+        placed: Tensor,
     ) -> None:
         reduction = site.reduction
         if site.readers:
@@ -123,7 +127,9 @@ class Replay:
         if site.powers is not None or reduction.turned:
             return self._by_value(instead, site, mine, placed)
         if reduction.matrix is not None:
-            instead[site.step] = self._argument(site, reduction.matrix, lambda old: _matrix(old, mine, placed))
+            instead[site.step] = self._argument(
+                site, reduction.matrix, lambda old: _matrix(old, mine, placed)
+            )
             return None
         shape = self.record.values[reduction.message].shape
         if torch.Size(shape).numel() > LARGEST_MESSAGES:
@@ -133,7 +139,9 @@ class Replay:
         )
         return None
 
-    def _argument(self, site: Site, number: int, change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    def _argument(
+        self, site: Site, number: int, change: Callable[[Tensor], Tensor]
+    ) -> Callable[..., Any]:
         """Run the operation with another tensor in the place of one of its arguments."""
         shown = self.record.steps[site.step].args
         (place,) = [i for i, a in enumerate(shown) if isinstance(a, Ref) and a.number == number][:1]
@@ -146,7 +154,11 @@ class Replay:
         return run
 
     def _by_value(
-        self, instead: dict[int, Callable[..., Any]], site: Site, mine: Sequence[Part], placed: Tensor
+        self,
+        instead: dict[int, Callable[..., Any]],
+        site: Site,
+        mine: Sequence[Part],
+        placed: Tensor,
     ) -> None:
         value = self.values[site.value]
         step = self.record.values[site.value].step
@@ -155,7 +167,11 @@ class Replay:
             out = func(*args, **kwargs)
             moved = value.movedim(site.axis, 0) if site.axis is not None else value.unsqueeze(0)
             flat = moved.reshape(len(moved), -1).clone()
-            rows = torch.arange(len(flat)) if site.rows is None else (site.rows >= 0).nonzero().view(-1)
+            rows = (
+                torch.arange(len(flat))
+                if site.rows is None
+                else (site.rows >= 0).nonzero().view(-1)
+            )
             own = rows if site.rows is None else site.rows[rows]
             for part in mine:
                 for mixture, terms in part.groups:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 from torch_geometric.nn import DirGNNConv, MessagePassing
 from torch_geometric.nn.aggr import Aggregation
 
 from gnn_repair.exposure.record.analysis import Analysis, Site, parts_of
-from gnn_repair.exposure.value import LAST_HOP, Group
+from gnn_repair.exposure.value import Group
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.hetero.graph import TypedGraph

@@ -53,8 +53,9 @@ class Places:
     """N."""
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, Places) and self.nodes.shape == other.nodes.shape
-        return same and torch.equal(self.nodes, other.nodes)  # type: ignore[union-attr]
+        if not isinstance(other, Places) or self.nodes.shape != other.nodes.shape:
+            return False
+        return torch.equal(self.nodes, other.nodes)
 
     def __hash__(self) -> int:
         return hash(self.nodes.shape)
@@ -128,14 +129,18 @@ def _some_nodes(traced: Traced, axis: int, num_nodes: int) -> tuple[Frame, Tenso
     """The frame of some of the nodes, or of all in another order, along an axis."""
     moved = _without_repetition(traced.nodes, keep=axis).movedim(axis, 0)
     nodes = moved.reshape(len(moved), -1)
-    if nodes.shape[1] != 1 and bool((nodes != nodes[:, :1]).any()) or not nodes.numel():
+    if (nodes.shape[1] != 1 and bool((nodes != nodes[:, :1]).any())) or not nodes.numel():
         return None
     nodes = nodes[:, 0]
     kept = nodes >= 0
     used = nodes[kept]
     if not used.numel() or used.unique().numel() < used.numel():
         return None
-    channels = traced.channels.index_select(axis, kept.nonzero().view(-1)) if not bool(kept.all()) else traced.channels
+    channels = (
+        traced.channels.index_select(axis, kept.nonzero().view(-1))
+        if not bool(kept.all())
+        else traced.channels
+    )
     if not _constant_along(channels, axis):
         return None
     shape = tuple(traced.shape)

@@ -100,7 +100,12 @@ def _rows_joined(builder: Builder, out: Tensor, parts: Sequence[Operand], dim: i
 
 
 def _put(
-    builder: Builder, base: Traced | None, part: Traced, dim: int, places: Tensor, shape: tuple[int, ...]
+    builder: Builder,
+    base: Traced | None,
+    part: Traced,
+    dim: int,
+    places: Tensor,
+    shape: tuple[int, ...],
 ) -> Traced:
     """A tensor with another's rows in some places, whose own nodes stand there."""
     number, frame = builder.flat(part)
@@ -119,16 +124,22 @@ def _put(
         mask = mask.expand(-1, frame.width)
         if before != number:
             kept = builder.scaled(before, 1 - mask, 0.0)
-            value = builder.emit(Add((kept, builder.scaled(number, mask, 0.0)), (1.0, 1.0)), frame.width)
+            value = builder.emit(
+                Add((kept, builder.scaled(number, mask, 0.0)), (1.0, 1.0)), frame.width
+            )
     nodes[places] = own
     inside = nodes[nodes >= 0]
     if inside.unique().numel() < inside.numel():
         raise Unfollowed("mixes the values of different nodes")
     whole = torch.equal(nodes, torch.arange(builder.num_nodes, device=builder.device))
-    return builder.shown(value, Frame(shape, dim, shape, None if whole else Places(nodes, builder.num_nodes)))
+    return builder.shown(
+        value, Frame(shape, dim, shape, None if whole else Places(nodes, builder.num_nodes))
+    )
 
 
-def put_rows(builder: Builder, out: Tensor, base: Operand, dim: int, index: Tensor, values: Operand) -> Result:
+def put_rows(
+    builder: Builder, out: Tensor, base: Operand, dim: int, index: Tensor, values: Operand
+) -> Result:
     """index_copy, and index_put along the nodes: rows written into a tensor."""
     if not isinstance(values, Traced) or not isinstance(index, Tensor):
         raise Unfollowed
@@ -136,6 +147,7 @@ def put_rows(builder: Builder, out: Tensor, base: Operand, dim: int, index: Tens
     if isinstance(base, Traced):
         before = base
     else:  # every node's own constant row, where rows are the nodes'
+        assert isinstance(base, Tensor)
         if base.shape[dim] != builder.num_nodes:
             return _put(builder, None, values, dim, index, tuple(out.shape))
         frame = Frame(tuple(out.shape), dim, tuple(out.shape))
