@@ -36,6 +36,8 @@ from gnn_repair.exposure.pooling.batches import as_batch, batch_of_one, batches_
 from gnn_repair.exposure.pooling.from_model import Wanted, expose_again, expose_pooled
 from gnn_repair.exposure.pooling.joining import joined
 from gnn_repair.exposure.probes import EXACT, deviation, residual_limit
+from gnn_repair.exposure.record.exposing import Wanted as Recorded
+from gnn_repair.exposure.record.exposing import second_opinion
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sampled import of_subgraph
 from gnn_repair.exposure.tails.from_model import expose_tailed
@@ -218,6 +220,11 @@ def _check_members(expected: Any, exposure: Exposure) -> None:
     check_expected(expected, exposure.frozen_logits[0].float(), False, "a frozen backbone")
 
 
+LARGEST_RECORD = 1 << 22
+"""Terms beyond which no second opinion is taken: the record's own index tensors would grow to
+hundreds of megabytes."""
+
+
 def expose_probing(
     subject: ModelOnData,
     hops: str,
@@ -226,7 +233,39 @@ def expose_probing(
     outputs: Outputs | None = None,
     replayed: bool = False,
 ) -> tuple[Exposure | TailedExposure, FinalAggregation]:
-    """The certified exposure, and what was found on the way; with its replay where asked for."""
+    """The certified exposure, and what was found on the way; with its replay where asked for.
+
+    Probes find it, and the record of one run judges what kind it is.
+    """
+    found, finding = _found_by_probing(subject, hops, tolerance, expected, outputs, replayed)
+    if subject.graph is not None or found.num_terms > LARGEST_RECORD:
+        return found, finding
+    forget_propagations(subject.model)
+    names = {mixture.site.name for mixture in (*finding.mixtures, *finding.nodewise)}
+    wanted = Recorded(hops, tolerance, None, _outputs_of(found))
+    said = second_opinion(subject, wanted, found, names)
+    if not isinstance(said, tuple):
+        return said.exposure, FinalAggregation(replay=said.replay if replayed else None)
+    beside = ", ".join(str(one) for one in said if one.beside)
+    if beside:
+        mixture = found.aggregate if isinstance(found, TailedExposure) else found
+        text = f"{mixture.fixed}; held as it is: {beside}"
+        object.__setattr__(mixture, "fixed", text)  # not yet seen by anybody
+    return found, finding
+
+
+def _outputs_of(found: Exposure | TailedExposure) -> Any:
+    return found.outputs
+
+
+def _found_by_probing(
+    subject: ModelOnData,
+    hops: str,
+    tolerance: float | None,
+    expected: Any,
+    outputs: Outputs | None,
+    replayed: bool,
+) -> tuple[Exposure | TailedExposure, FinalAggregation]:
     model, call = subject.model, subject.call
     output = call()
     if subject.graph is None:

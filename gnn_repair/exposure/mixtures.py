@@ -85,6 +85,7 @@ class Mixture:
     held: Tensor | None = None
     """[N, B, D] what the site holds beside all of its groups, and no coefficient moves; with one of
     them, else None."""
+    block_of: Any = None
     silenced: tuple[Site, ...] = ()
     """Sites whose part this group has taken over: nothing passes there while it is replaced."""
 

@@ -310,10 +310,7 @@ AWKWARD: dict[str, Awkward] = {
             "norm": lambda x: x.norm(dim=0),
         }.items()
     },
-    "attention over own tokens": Awkward(
-        lambda: Net(Tokens()), ring,
-        Refused(("bmm", r"`after\.attention`", "scaled_dot_product_attention")),
-    ),
+    "attention over own tokens": Awkward(lambda: Net(Tokens()), ring, Exposed()),
     "boolean mask": Awkward(lambda: Net(Shrunk()), ring, Refused(("`after`", r"torch\.where"))),
     "root with a check": Awkward(
         lambda: Positive(Root(True)), ring,
@@ -487,47 +484,39 @@ class Claimed(NamedTuple):
 
     model: Callable[[], nn.Module]
     data: Callable[[], Data]
-    reason: str
-    """In which way it is wrong today; empty: it is right or refused by now."""
     named: str = ""
     """What the exposure may say instead, where something is held fixed."""
 
 
-AFFINE = "a ReLU is read as affine, since {}"
 CLAIMED: dict[str, Claimed] = {
     **{
         f"outputs of {scale:.0e}": Claimed(
             lambda scale=scale: Scaled(Net(nn.ReLU()), scale), ring,  # type: ignore[misc]
-            AFFINE.format("deviations are compared with 1 however small the logits are"),
         )
         for scale in (1e-6, 1e-5)
     },
     "offsets of 1e5": Claimed(
         lambda: Scaled(Net(nn.ReLU()), offset=1e5), ring,
-        AFFINE.format("deviations are compared with the offsets"),
     ),
     "one graph, two hidden units": Claimed(
         SingleGraph, lambda: ring(6),
-        AFFINE.format("two numbers need not cross their kinks when probed"),
     ),
     **{
         f"filter beside {beside}": Claimed(
             lambda beside=beside: Filter(beside), ring,  # type: ignore[misc]
-            "what stands beside a filter turns all its hops into the last one",
         )
         for beside in ("product", "output", "convolution")
     },
     **{
         f"{name} beside a convolution": Claimed(
             lambda side=side: Beside(side()), ring,  # type: ignore[misc]
-            "another way of mixing nodes is held fixed and not mentioned", "`extra",
+            "extra",
         )
         for name, side in SIDES.items()
     },
     **{
         f"{how} on values": Claimed(
             lambda how=how, limit=limit: Net(Branch(how, limit)), loud,  # type: ignore[misc]
-            "what Python makes of values that messages reach is taken as fixed" * ("if" in how),
         )
         for how, limit in {"if": 2.5, "if of a number": 110.0, "mask": 2.5, "shape": 2.5}.items()
     },

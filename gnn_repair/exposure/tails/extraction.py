@@ -62,7 +62,7 @@ def extract(watch: Watch, trace: Trace, sites: Sequence[Site]) -> Extracted:
     value, frame = tracer.builder.flat(tracer.output(logits))
     assert frame.axis == 0, "logits have one row a node"
     operations = simplified(tracer.builder.operations, tracer.builder.widths, value)
-    return _affine_start(operations, values.shape[1], values.device)
+    return affine_start(operations, values.shape[1], values.device)
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def _unfused_recurrence() -> Iterator[None]:
             yield
 
 
-def _affine_start(operations: list[Operation], width: int, device: torch.device) -> Extracted:
+def affine_start(operations: list[Operation], width: int, device: torch.device) -> Extracted:
     """Move the affine steps at the start of a tail out of it, as long as they do not widen it.
 
     Contributions are then stored in as few channels as the first nonlinearity reads.

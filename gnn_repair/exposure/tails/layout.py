@@ -43,6 +43,31 @@ class Lost:
     reason: str
 
 
+@dataclass(frozen=True, eq=False)
+class Places:
+    """The nodes along an axis, where they are not all of them in order."""
+
+    nodes: Tensor
+    """[n] the node at every place; −1: none that is followed."""
+    count: int
+    """N."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Places) or self.nodes.shape != other.nodes.shape:
+            return False
+        return torch.equal(self.nodes, other.nodes)
+
+    def __hash__(self) -> int:
+        return hash(self.nodes.shape)
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """Rows [n, …] of these places as rows of all nodes; zero where there is none."""
+        out = rows.new_zeros(self.count, *rows.shape[1:])
+        kept = self.nodes >= 0
+        out[self.nodes[kept]] = rows[kept]
+        return out
+
+
 @dataclass(frozen=True)
 class Frame:
     """A shape with one axis over the N nodes; everything else is a node's own channels."""
@@ -51,6 +76,8 @@ class Frame:
     axis: int
     outer: tuple[int, ...]
     """The tensor's own shape, in which nodes and heads may be one axis."""
+    places: Places | None = None
+    """Which nodes stand along the axis; None: all in order."""
 
     @property
     def rest(self) -> tuple[int, ...]:
@@ -62,25 +89,26 @@ class Frame:
         """Channels of one node."""
         return prod(self.rest)
 
-    def traced(self, value: int, device: torch.device) -> Traced:
-        """A tensor of this shape that shows a value's channels in order."""
+    def traced(self, value: int, device: torch.device, first: int = 0) -> Traced:
+        """A tensor of this shape that shows a value's channels in order, from one on."""
         sizes = [1] * len(self.shape)
         sizes[self.axis] = self.shape[self.axis]
-        nodes = torch.arange(self.shape[self.axis], device=device).view(sizes).expand(self.shape)
-        channels = torch.arange(self.width, device=device).view(self.rest)
+        known = torch.arange(self.shape[self.axis], device=device)
+        nodes = (known if self.places is None else self.places.nodes).view(sizes).expand(self.shape)
+        channels = torch.arange(first, first + self.width, device=device).view(self.rest)
         channels = channels.unsqueeze(self.axis).expand(self.shape)
         whole = Traced(value, nodes, channels)
         return whole if self.shape == self.outer else whole.viewed(lambda t: t.reshape(self.outer))
 
     def last(self, size: int, outer: tuple[int, ...]) -> Frame:
         """The frame with another last axis."""
-        return Frame((*self.shape[:-1], size), self.axis, outer)
+        return Frame((*self.shape[:-1], size), self.axis, outer, self.places)
 
 
 def frame_of(traced: Traced, num_nodes: int) -> tuple[Frame, Tensor] | None:
     """The frame of a tensor and the channel at every place of a node's part, flat.
 
-    None where no axis runs over the nodes in order, so that nodes were mixed or left out.
+    None where no axis runs over nodes, each at most once, so that nodes were mixed or repeated.
     """
     outer = tuple(traced.shape)
     for shape in _candidates(outer, num_nodes):
@@ -90,7 +118,33 @@ def frame_of(traced: Traced, num_nodes: int) -> tuple[Frame, Tensor] | None:
         for axis, size in enumerate(shape):
             if size == num_nodes and _runs_along(nodes, axis) and _constant_along(channels, axis):
                 return Frame(shape, axis, outer), channels.select(axis, 0).reshape(-1)
+    for axis in range(len(outer)):
+        found = _some_nodes(traced, axis, num_nodes)
+        if found is not None:
+            return found
     return None
+
+
+def _some_nodes(traced: Traced, axis: int, num_nodes: int) -> tuple[Frame, Tensor] | None:
+    """The frame of some of the nodes, or of all in another order, along an axis."""
+    moved = _without_repetition(traced.nodes, keep=axis).movedim(axis, 0)
+    nodes = moved.reshape(len(moved), -1)
+    if (nodes.shape[1] != 1 and bool((nodes != nodes[:, :1]).any())) or not nodes.numel():
+        return None
+    nodes = nodes[:, 0]
+    kept = nodes >= 0
+    used = nodes[kept]
+    if not used.numel() or used.unique().numel() < used.numel():
+        return None
+    channels = (
+        traced.channels.index_select(axis, kept.nonzero().view(-1))
+        if not bool(kept.all())
+        else traced.channels
+    )
+    if not _constant_along(channels, axis):
+        return None
+    shape = tuple(traced.shape)
+    return Frame(shape, axis, shape, Places(nodes, num_nodes)), channels.select(axis, 0).reshape(-1)
 
 
 def _candidates(outer: tuple[int, ...], num_nodes: int) -> Iterator[tuple[int, ...]]:
@@ -132,5 +186,7 @@ def constant_in(constant: Tensor, frame: Frame) -> Tensor:
     by_node = shown.movedim(frame.axis, 0)
     # One channel axis stays a view, so that a gate [N, 1] is not stored once a channel.
     by_node = by_node if by_node.dim() == 2 else by_node.reshape(by_node.shape[0], -1)
+    if frame.places is not None:
+        return frame.places.spread(by_node)
     same = bool((by_node == by_node[:1]).all())
     return by_node[0].clone() if same else by_node

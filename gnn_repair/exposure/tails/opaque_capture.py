@@ -63,7 +63,7 @@ def keep(
     leaves, spec = tree_flatten(real)
     marks = tree_flatten(shown, is_leaf=lambda leaf: isinstance(leaf, Traced))[0]
     flats = [builder.flat(mark) if isinstance(mark, Traced) else None for mark in marks]
-    if any(flat is not None and flat[1].shape != flat[1].outer for flat in flats):
+    if any(f is not None and (f[1].shape != f[1].outer or f[1].places) for f in flats):
         raise Unfollowed(MIXES)
     call = _Call(target, leaves, spec)
     results = [out] if isinstance(out, Tensor) else list(out)

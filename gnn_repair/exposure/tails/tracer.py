@@ -57,6 +57,16 @@ class Tracer(TorchDispatchMode):
         shape = (nodes, width)
         self._remember(aggregate, Frame(shape, 0, shape).traced(0, aggregate.device))
 
+    @classmethod
+    def of_width(cls, width: int, nodes: int, device: torch.device) -> Tracer:
+        """A tracer of aggregates that the run itself makes; see :meth:`adopt`."""
+        return cls(torch.empty(1, 1, device=device).expand(nodes, width))
+
+    def adopt(self, tensor: Tensor, place: tuple[Frame, int]) -> None:
+        """From here on a tensor is part of the aggregate, its channels from a number on."""
+        frame, first = place
+        self._remember(tensor, frame.traced(0, self.builder.device, first))
+
     def output(self, logits: Tensor) -> Traced:
         """How the model's output was made."""
         state = self._state(logits)
@@ -119,6 +129,10 @@ class Tracer(TorchDispatchMode):
         name = self._running[-1] if self._running else ""
         return f" in `{name}`" if name else ""
 
+    def forget(self, tensor: Tensor) -> None:
+        """From here on a tensor is a constant: what is held as it is."""
+        self._known.pop(id(tensor), None)
+
     # What is known of tensors -------------------------------------------------------------------
 
     def _state(self, leaf: Any) -> State | None:
@@ -126,7 +140,8 @@ class Tracer(TorchDispatchMode):
         return None if entry is None else entry[1]
 
     def _remember(self, tensor: Tensor, state: State) -> None:
-        self._known[id(tensor)] = (tensor, state)
+        if tensor.numel():  # what holds no numbers is nobody's
+            self._known[id(tensor)] = (tensor, state)
 
     def _remember_all(self, out: Any, made: Any) -> None:
         if isinstance(out, Tensor):

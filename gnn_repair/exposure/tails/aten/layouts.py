@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gnn_repair.exposure.tails.aten.registry import Result, Translation
 from gnn_repair.exposure.tails.builder import Builder, Operand, Unfollowed
-from gnn_repair.exposure.tails.layout import Frame, Traced, constant_in, frame_of
-from gnn_repair.exposure.tails.operations import Concatenate
+from gnn_repair.exposure.tails.layout import Frame, Places, Traced, constant_in, frame_of
+from gnn_repair.exposure.tails.operations import Add, Concatenate
 
 aten = torch.ops.aten
 
@@ -68,7 +68,9 @@ def cat(builder: Builder, out: Tensor, parts: Sequence[Operand], dim: int = 0) -
     parts = [part for part in parts if tuple(part.shape) != (0,)]  # type: ignore[union-attr]
     traced = next(part for part in parts if isinstance(part, Traced))
     _, like = builder.flat(traced)
-    if like.shape != like.outer or like.axis == dim:
+    if like.axis == dim and like.shape == like.outer:
+        return _rows_joined(builder, out, parts, dim)
+    if like.shape != like.outer:
         raise Unfollowed("mixes the values of different nodes")
     numbers, indices, start = [], [], 0
     for part in parts:
@@ -79,18 +81,103 @@ def cat(builder: Builder, out: Tensor, parts: Sequence[Operand], dim: int = 0) -
         start += frame.width
     value = builder.emit(Concatenate(tuple(numbers)), start)
     channels = torch.cat(indices, dim).expand(out.shape)
-    whole = builder.shown(value, Frame(tuple(out.shape), like.axis, tuple(out.shape)))
+    whole = builder.shown(value, Frame(tuple(out.shape), like.axis, tuple(out.shape), like.places))
     return Traced(value, whole.nodes, channels)
+
+
+def _rows_joined(builder: Builder, out: Tensor, parts: Sequence[Operand], dim: int) -> Result:
+    """Rows of different nodes one after another; rows that no message reaches are nobody's."""
+    made: Traced | None = None
+    start = 0
+    for part in parts:
+        size = part.shape[dim]  # type: ignore[union-attr]
+        places = torch.arange(start, start + size, device=builder.device)
+        start += size
+        if isinstance(part, Traced):
+            made = _put(builder, made, part, dim, places, tuple(out.shape))
+    assert made is not None
+    return made
+
+
+def _put(
+    builder: Builder,
+    base: Traced | None,
+    part: Traced,
+    dim: int,
+    places: Tensor,
+    shape: tuple[int, ...],
+) -> Traced:
+    """A tensor with another's rows in some places, whose own nodes stand there."""
+    number, frame = builder.flat(part)
+    if frame.shape != frame.outer or frame.axis != dim:
+        raise Unfollowed("mixes the values of different nodes")
+    own = frame.places.nodes if frame.places is not None else torch.arange(len(places))
+    nodes = torch.full((shape[dim],), -1, device=builder.device)
+    value = number
+    if base is not None:
+        before, known = builder.flat(base)
+        if known.shape != known.outer or known.axis != dim or known.width != frame.width:
+            raise Unfollowed("mixes the values of different nodes")
+        nodes = known.places.nodes.clone() if known.places is not None else torch.arange(shape[dim])
+        mask = torch.zeros(builder.num_nodes, 1, dtype=torch.float64, device=builder.device)
+        mask[own[own >= 0]] = 1.0
+        mask = mask.expand(-1, frame.width)
+        if before != number:
+            kept = builder.scaled(before, 1 - mask, 0.0)
+            value = builder.emit(
+                Add((kept, builder.scaled(number, mask, 0.0)), (1.0, 1.0)), frame.width
+            )
+    nodes[places] = own
+    inside = nodes[nodes >= 0]
+    if inside.unique().numel() < inside.numel():
+        raise Unfollowed("mixes the values of different nodes")
+    whole = torch.equal(nodes, torch.arange(builder.num_nodes, device=builder.device))
+    return builder.shown(
+        value, Frame(shape, dim, shape, None if whole else Places(nodes, builder.num_nodes))
+    )
+
+
+def put_rows(
+    builder: Builder, out: Tensor, base: Operand, dim: int, index: Tensor, values: Operand
+) -> Result:
+    """index_copy, and index_put along the nodes: rows written into a tensor."""
+    if not isinstance(values, Traced) or not isinstance(index, Tensor):
+        raise Unfollowed
+    dim = dim % out.dim()
+    if isinstance(base, Traced):
+        before = base
+    else:  # every node's own constant row, where rows are the nodes'
+        assert isinstance(base, Tensor)
+        if base.shape[dim] != builder.num_nodes:
+            return _put(builder, None, values, dim, index, tuple(out.shape))
+        frame = Frame(tuple(out.shape), dim, tuple(out.shape))
+        before = builder.shown(builder.constant(constant_in(base, frame), frame.width), frame)
+    return _put(builder, before, values, dim, index, tuple(out.shape))
+
+
+def index_put(
+    builder: Builder, out: Tensor, base: Operand, indices: Sequence[Any], values: Operand,
+    accumulate: bool = False,
+) -> Result:  # fmt: skip
+    """Rows written by one list of nodes."""
+    used = [place for place, index in enumerate(indices) if index is not None]
+    if accumulate or len(used) != 1 or not isinstance(values, Traced):
+        raise Unfollowed
+    index = indices[used[0]]
+    if not isinstance(index, Tensor) or index.dim() != 1 or len(values.shape) != out.dim():
+        raise Unfollowed
+    index = index.nonzero().view(-1) if index.dtype == torch.bool else index
+    return put_rows(builder, out, base, used[0], index, values)
 
 
 def _branch(builder: Builder, part: Operand, like: Frame) -> tuple[int, Frame]:
     if isinstance(part, Traced):
         number, frame = builder.flat(part)
-        if frame.axis != like.axis or frame.shape != frame.outer:
+        if frame.axis != like.axis or frame.shape != frame.outer or frame.places != like.places:
             raise Unfollowed("mixes the values of different nodes")
         return number, frame
     assert isinstance(part, Tensor)
-    frame = Frame(tuple(part.shape), like.axis, tuple(part.shape))
+    frame = Frame(tuple(part.shape), like.axis, tuple(part.shape), like.places)
     return builder.constant(constant_in(part, frame), frame.width), frame
 
 
@@ -137,6 +224,8 @@ TRANSLATIONS: dict[str, Translation] = {
     "unsafe_split": moved(aten.split),
     "unsafe_split_with_sizes": moved(aten.split_with_sizes),
     "cat": cat,
+    "index_copy": put_rows,
+    "index_put": index_put,
     "stack": stack,
     "copy": copied,
     "fill": copied,

@@ -81,7 +81,9 @@ def _by_head(builder: Builder, out: Tensor, left: Traced, right: Tensor) -> Trac
     if frame.shape != frame.outer or frame.axis != 1:
         return None
     weight = torch.block_diag(*right.detach().double().mT)
-    made = _affine(builder, value, weight, Frame(tuple(out.shape), 1, tuple(out.shape)))
+    made = _affine(
+        builder, value, weight, Frame(tuple(out.shape), 1, tuple(out.shape), frame.places)
+    )
     assert isinstance(made, Traced)
     return made
 

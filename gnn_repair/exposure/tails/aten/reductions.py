@@ -29,9 +29,9 @@ def parts_of(
     shape = [source.shape[axis] for axis in kept]
     turned = source.viewed(lambda t: t.permute(*kept, *reduced).reshape(*shape, size))
     value, frame = builder.flat(turned)
-    if frame.shape != frame.outer or frame.axis == len(kept):
+    if frame.axis == len(frame.shape) - 1 or frame.shape[-1] != size:
         raise Unfollowed(MIXED)
-    return value, Frame(tuple(shape), frame.axis, tuple(shape)), size
+    return value, Frame(frame.shape[:-1], frame.axis, tuple(shape), frame.places), size
 
 
 def _placed(made: Traced, out: Tensor) -> Traced:

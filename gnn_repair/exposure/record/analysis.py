@@ -1,0 +1,544 @@
+"""What a record says: which sums are final, what else mixes nodes, what messages are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnn_repair.errors import ExposureRefused
+from gnn_repair.exposure.record.recorder import Record, Ref, Step, Value, is_in_place
+from gnn_repair.exposure.record.reductions import Reduction
+from gnn_repair.exposure.record.rows import Rows, reshaped
+
+MOVES = {
+    "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "expand",
+    "permute", "transpose", "t", "movedim",
+}  # fmt: skip
+SAME = {
+    "alias",
+    "detach",
+    "clone",
+    "contiguous",
+    "_to_copy",
+    "lift_fresh",
+    "dropout",
+    "native_dropout",
+}
+GATHERS = {"index_select", "index", "embedding"}
+
+
+Push = Callable[[Tensor], Tensor]
+
+
+class Analysis:
+    """A record with what depends on what."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    def value(self, number: int) -> Value:
+        """A value by its number."""
+        return self.record.values[number]
+
+    def maker(self, number: int) -> Step | None:
+        """The operation that made a value."""
+        step = self.record.values[number].step
+        return None if step < 0 else self.record.steps[step]
+
+    @cached_property
+    def readers(self) -> dict[int, list[int]]:
+        """By value: the operations that read it."""
+        found: dict[int, list[int]] = {}
+        for number, step in enumerate(self.record.steps):
+            for read in set(step.reads()):
+                found.setdefault(read, []).append(number)
+        return found
+
+    @cached_property
+    def canonical(self) -> dict[int, int]:
+        """By value: the first that the same operations made of the same values."""
+        found: dict[int, int] = {}
+        first: dict[Any, tuple[int, ...]] = {}
+
+        def frozen(tree: Any) -> Any:
+            if isinstance(tree, Ref):
+                return Ref(found.get(tree.number, tree.number))
+            if isinstance(tree, list | tuple):
+                return tuple(frozen(item) for item in tree)
+            if isinstance(tree, dict):
+                return tuple((name, frozen(item)) for name, item in sorted(tree.items()))
+            return tree
+
+        for step in self.record.steps:
+            if (
+                is_in_place(step.func)
+                or not step.args
+                or "rand" in step.name
+                or "dropout" in step.name
+            ):
+                continue
+            try:
+                outs = first.setdefault(
+                    (step.name, frozen(step.args), frozen(step.kwargs)), step.outs
+                )
+            except TypeError:
+                continue  # an argument that cannot be compared
+            found |= dict(zip(step.outs, outs, strict=False))
+        return found
+
+    def above(self, values: Iterable[int]) -> set[int]:
+        """All operations that some values depend on."""
+        todo, seen, steps = list(values), set[int](), set[int]()
+        while todo:
+            number = todo.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            step = self.value(number).step
+            if step >= 0 and step not in steps:
+                steps.add(step)
+                todo += self.record.steps[step].reads()
+        return steps
+
+    @cached_property
+    def needed(self) -> set[int]:
+        """The operations that the output depends on."""
+        return self.above([self.record.output])
+
+    def final(self, size: int) -> tuple[list[int], set[int]]:
+        """The sums that reach the output through no other sum's messages.
+
+        Args:
+            size: recipients.
+
+        Returns:
+            Their places, and the values that the output follows from row by row.
+        """
+        todo, seen, found = [self.record.output], set[int](), list[int]()
+        while todo:
+            number = todo.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            place = self.value(number).step
+            if place < 0:
+                continue
+            step = self.record.steps[place]
+            if self.is_of_recipients(place, size):
+                assert step.reduction is not None
+                if place not in found:
+                    found.append(place)
+                if step.reduction.base is not None:
+                    todo.append(step.reduction.base)
+            elif not step.mixes:
+                todo += step.reads()
+        behind = [self.above(self.feeding(place)) for place in found]
+        feeds = set().union(*behind) if behind else set()
+        return sorted(place for place in found if place not in feeds), seen
+
+    def is_of_recipients(self, place: int, size: int) -> bool:
+        """Whether a sum has a row for every recipient, alone or among others."""
+        reduction = self.record.steps[place].reduction
+        if reduction is None:
+            return False
+        return reduction.size == size or self.recipient_rows(place, size) is not None
+
+    def recipient_rows(self, place: int, size: int) -> Tensor | None:
+        """[n] of a sum over nodes of several types: the recipient in every row, −1 elsewhere."""
+        step = self.record.steps[place]
+        assert step.reduction is not None
+        axis, rows = step.reduction.out_axis, self.value(step.outs[-1]).rows
+        if axis is None or step.reduction.size <= size or len(rows) != 1:
+            return None
+        nodes = rows[0].along(axis)
+        if nodes is None:
+            return None
+        own = torch.where((nodes >= 0) & (nodes < size), nodes, -1)
+        return own if int((own >= 0).sum()) == size else None
+
+    def feeding(self, place: int) -> list[int]:
+        """The values that a sum's messages are made of."""
+        reduction = self.record.steps[place].reduction
+        assert reduction is not None
+        return [reduction.message, *([] if reduction.matrix is None else [reduction.matrix])]
+
+    def beside(self, final: Sequence[int]) -> list[int]:
+        """Live operations that mix nodes on ways to the output that do not pass the final sums."""
+        cut, todo, seen, found = set(final), [self.record.output], set[int](), set[int]()
+        while todo:
+            number = todo.pop()
+            place = self.value(number).step
+            if number in seen or place < 0:
+                continue
+            seen.add(number)
+            step = self.record.steps[place]
+            if place in cut:
+                base = step.reduction.base if step.reduction is not None else None
+                todo += [] if base is None else [base]
+                continue
+            if step.mixes and self.value(number).live:
+                found.add(place)
+            todo += step.reads()
+        return sorted(found)
+
+    def within(self, final: Sequence[int]) -> list[int]:
+        """Live operations that mix nodes before the final sums' messages."""
+        above = self.above(number for place in final for number in self.feeding(place))
+        steps = self.record.steps
+        return sorted(
+            place for place in above
+            if steps[place].mixes and any(self.value(out).live for out in steps[place].outs)
+        )  # fmt: skip
+
+    def statistics(self, sites: Sequence[Site]) -> list[int]:
+        """Operations that mix what the final sums give into numbers that all recipients share.
+
+        Means over all nodes, as some normalisations and attentions take them: they are held.
+        """
+        makers = [self.value(site.value).step for site in sites]
+        reached = self.after(place for place in makers if place >= 0) & self.needed
+        return sorted(
+            place for place in reached
+            if self.record.steps[place].mixes
+            and not any(self.value(out).rows for out in self.record.steps[place].outs)
+        )  # fmt: skip
+
+    def leaves_above(self, values: Iterable[int]) -> set[int]:
+        """The identities of tensors that were there before the run and that values depend on."""
+        todo, seen, found = list(values), set[int](), set[int]()
+        while todo:
+            number = todo.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            value = self.value(number)
+            if value.step < 0:
+                found.add(id(value.kept))
+            else:
+                todo += self.record.steps[value.step].reads()
+        return found
+
+    def refuse_branches(self, sites: Sequence[Site]) -> None:
+        """Raise where Python looks at a number that reweighted messages reach."""
+        makers = [self.value(site.value).step for site in sites]
+        reached = self.after(place for place in makers if place >= 0)
+        for place in sorted(reached):
+            step = self.record.steps[place]
+            if step.looks and not self._only_finite(step):
+                where = f"`{step.module}`" if step.module else "the model's forward"
+                raise ExposureRefused(
+                    f"{where} looks at numbers that the messages reach ({step.name}: an if, "
+                    ".item() or a shape), so it may go another way when they change; write that "
+                    "choice as torch.where"
+                )
+
+    def _only_finite(self, step: Step) -> bool:
+        """Whether what is looked at only says that numbers are finite, which all of them are."""
+        todo = list(step.reads())
+        while todo:
+            maker = self.maker(todo.pop())
+            if maker is None:
+                return False
+            if maker.name in ("isnan", "isinf", "isfinite", "isneginf", "isposinf"):
+                continue
+            if maker.name not in (
+                "any",
+                "all",
+                "logical_not",
+                "bitwise_not",
+                "sum",
+                "logical_or",
+                "bitwise_or",
+            ):
+                return False
+            todo += maker.reads()
+        return True
+
+    def root(self, number: int) -> int:
+        """The value itself, before it was moved, repeated or copied."""
+        while True:
+            step = self.maker(number)
+            if step is None or step.name not in MOVES | SAME or not isinstance(step.args[0], Ref):
+                return number
+            number = step.args[0].number
+
+    def seen_through(self, number: int, shape: Sequence[int]) -> tuple[int, Tensor]:
+        """The value behind moves and repetitions, and which of its numbers stands where."""
+        pushes: list[Push] = [lambda t: t.expand(tuple(shape))]
+        while True:
+            step = self.maker(number)
+            if step is None or step.name not in MOVES | SAME or not isinstance(step.args[0], Ref):
+                break
+            if step.name in MOVES:
+                pushes.append(_mover(step, self.value(number).shape))
+            number = step.args[0].number
+        own = self.value(number).shape
+        return number, _pushed(pushes[::-1], torch.arange(prod(own)).view(own))
+
+    def after(self, places: Iterable[int]) -> set[int]:
+        """The operations that depend on what some operations make."""
+        reached = {out for place in places for out in self.record.steps[place].outs}
+        found = set[int]()
+        for number, step in enumerate(self.record.steps):
+            if not reached.isdisjoint(step.reads()):
+                found.add(number)
+                reached.update(step.outs)
+        return found
+
+
+# What messages are made of -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """Numbers that multiply every message."""
+
+    value: int
+    inverse: bool
+    place: Tensor
+    """Of the message's shape: which of the numbers multiplies each element."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """message = scale · Π factors · table[index], or · whole."""
+
+    factors: tuple[Factor, ...]
+    whole: int
+    """The value that is left: the gathered rows, or the messages themselves."""
+    table: int | None = None
+    """The value that rows are gathered from."""
+    index: int | None = None
+    """The value with the row of every entry."""
+    axis: int = 0
+    """The table's axis that is gathered along."""
+    channels: Tensor | None = None
+    """Of the message's shape: which of the table's channels each element shows."""
+    pushes: tuple[Push, ...] = ()
+    """How ``whole`` is moved to the message's shape."""
+    scale: float = 1.0
+    kinds: int | None = None
+    """The value with the relation of every entry, where each relation has a matrix of its own."""
+
+
+def _pushed(pushes: Sequence[Push], tensor: Tensor) -> Tensor:
+    for push in pushes:
+        tensor = push(tensor)
+    return tensor
+
+
+def _expansion(shape: tuple[int, ...]) -> Push:
+    return lambda t: t.expand(shape)
+
+
+def _mover(step: Step, shape: tuple[int, ...]) -> Push:
+    if step.name in ("view", "_unsafe_view", "reshape", "_reshape_alias"):
+        return lambda t: reshaped(t, shape)
+    operation, rest = getattr(torch.ops.aten, step.name), step.args[1:]
+    return lambda t: operation(
+        t, *[list(a) if isinstance(a, tuple) else a for a in rest], **step.kwargs
+    )
+
+
+def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
+    """Walk back from messages to what is gathered, collecting the numbers that multiply it."""
+    number, factors, pushes, scale = reduction.message, list[Factor](), list[Push](), 1.0
+
+    def is_numbers(place: Tensor) -> bool:
+        """Whether one number stands for several of an entry's channels."""
+        first = place[tuple(0 if a in reduction.axes else slice(None) for a in range(place.dim()))]
+        return first.numel() > 1 and first.unique().numel() < first.numel()
+
+    def place_of(value: int, shape: tuple[int, ...]) -> Tensor:
+        own = analysis.value(value).shape
+        numbers = torch.arange(prod(own)).view(own).expand(shape)
+        return _pushed(pushes[::-1], numbers)
+
+    while True:
+        step, shape = analysis.maker(number), analysis.value(number).shape
+        if step is None or prod(shape[a] for a in range(len(shape))) == 0:
+            break
+        if step.name in SAME:
+            number = step.args[0].number
+        elif step.name in MOVES and isinstance(step.args[0], Ref):
+            pushes.append(_mover(step, shape))
+            number = step.args[0].number
+        elif step.name in ("mul", "div") and len(step.args) == 2:
+            left, right = step.args
+            if not isinstance(right, Ref):
+                scale = scale * float(right) if step.name == "mul" else scale / float(right)
+                number = left.number
+                continue
+            if not isinstance(left, Ref):
+                break
+            try:
+                chosen = _numbers_side(
+                    analysis, step, left.number, right.number, shape, place_of, is_numbers
+                )
+            except (ValueError, RuntimeError):
+                break
+            if chosen is None:
+                break
+            numbers, other, place = chosen
+            factors.append(Factor(numbers, step.name == "div" and numbers == right.number, place))
+            if analysis.value(other).shape != shape:
+                pushes.append(_expansion(shape))
+            number = other
+        elif step.name == "neg":
+            scale, number = -scale, step.args[0].number
+        elif step.name in GATHERS:
+            found = _gathered(analysis, step)
+            if found is None:
+                break
+            table, axis, index = found
+            inner = analysis.value(table).shape
+            own = [size for a, size in enumerate(inner) if a != axis]
+            count = len(shape) - len(inner) + 1
+            each = torch.arange(prod(own)).view(*own[:axis], *[1] * count, *own[axis:])
+            try:
+                channels = _pushed(pushes[::-1], each.expand(shape))
+            except (ValueError, RuntimeError):
+                break
+            return Parts(
+                tuple(factors), number, table, index, axis, channels, tuple(pushes[::-1]), scale
+            )
+        else:
+            break
+    kinds = _relations(analysis, number)
+    return Parts(tuple(factors), number, pushes=tuple(pushes[::-1]), scale=scale, kinds=kinds)
+
+
+def _relations(analysis: Analysis, number: int) -> int | None:
+    """The index by which a parameter's matrices are looked up, one for every entry."""
+    step = analysis.maker(number)
+    if step is None or step.name != "bmm":
+        return None
+    for argument in step.args:
+        maker = analysis.maker(analysis.root(argument.number))
+        found = _gathered(analysis, maker) if maker is not None and maker.name in GATHERS else None
+        if found is not None and found[1] == 0 and analysis.value(found[0]).step < 0:
+            return found[2]
+    return None
+
+
+def _numbers_side(
+    analysis: Analysis, step: Step, left: int, right: int, shape: tuple[int, ...],
+    place_of: Callable[[int, tuple[int, ...]], Tensor], is_numbers: Callable[[Tensor], bool],
+) -> tuple[int, int, Tensor] | None:  # fmt: skip
+    """Which side of a product holds numbers per entry: (numbers, the other side, their place)."""
+    sizes = {n: prod(analysis.value(n).shape) for n in (left, right)}
+    sides = [(right, left)] if step.name == "div" else sorted(
+        [(right, left), (left, right)],
+        key=lambda pair: (sizes[pair[0]], len(analysis.value(pair[0]).rows) == 1),
+    )  # fmt: skip
+    for numbers, other in sides:
+        place = place_of(numbers, shape)
+        gathered = len(analysis.value(other).rows) == 1 and len(analysis.value(numbers).rows) != 1
+        if is_numbers(place) or (prod(place.shape) == place.shape[0] and gathered):
+            return numbers, other, place
+    return None
+
+
+def _gathered(analysis: Analysis, step: Step) -> tuple[int, int, int] | None:
+    """(table, axis, index) of an operation that looks rows up."""
+    table = step.args[0].number
+    if step.name == "embedding":
+        return table, 0, step.args[1].number
+    if step.name == "index_select":
+        return table, step.args[1] % len(analysis.value(table).shape), step.args[2].number
+    used = [(place, index) for place, index in enumerate(step.args[1]) if index is not None]
+    if len(used) != 1 or analysis.value(used[0][1].number).kept is None:
+        return None
+    index = analysis.value(used[0][1].number).kept
+    return (
+        None
+        if index is None or index.dtype == torch.bool
+        else (table, used[0][0], used[0][1].number)
+    )
+
+
+# Where sums end ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A value that is replaced and followed to the output, and the sum (or filter) that it is."""
+
+    value: int
+    axis: int | None
+    """The value's axis that counts recipients; None: there is one."""
+    step: int
+    """The sum; of a filter its last one."""
+    reduction: Reduction
+    after: tuple[After, ...] = ()
+    """What recipients' sums are multiplied by before the value."""
+    powers: tuple[float, ...] | None = None
+    """Of a filter: the coefficients of Â⁰, Â¹, … that are applied to ``base``."""
+    base: int | None = None
+    rows: Tensor | None = None
+    """[n] the recipient in every row, −1: none; None: rows are the recipients."""
+    readers: frozenset[int] = frozenset()
+    """Of a filter's input as it is (Â⁰): the operations that read it as such."""
+
+
+@dataclass(frozen=True, eq=False)
+class After:
+    """A structural number for every recipient: a mean's count, D^-1/2."""
+
+    value: int
+    inverse: bool
+    place: Tensor
+    """[n] which of the value's numbers is each recipient's."""
+
+
+def site_of(analysis: Analysis, place: int, size: int) -> Site:
+    """Take structural factors of recipients into the sum."""
+    step = analysis.record.steps[place]
+    reduction = step.reduction
+    assert reduction is not None
+    number, after = step.outs[-1], list[After]()
+    while reduction.base is None or not analysis.value(reduction.base).live:
+        readers = [r for r in analysis.readers.get(number, ()) if r in analysis.needed]
+        if len(readers) != 1:
+            break
+        reader = analysis.record.steps[readers[0]]
+        found = _factor_of_recipients(analysis, reader, number, reduction.out_axis)
+        if found is None:
+            break
+        after.append(found)
+        number = reader.outs[-1]
+    rows = analysis.recipient_rows(place, size)
+    return Site(number, reduction.out_axis, place, reduction, tuple(after), rows=rows)
+
+
+def _factor_of_recipients(
+    analysis: Analysis, reader: Step, number: int, axis: int | None
+) -> After | None:
+    if reader.name not in ("mul", "div") or len(reader.args) != 2:
+        return None
+    left, right = reader.args
+    if not isinstance(left, Ref) or not isinstance(right, Ref) or left.number == right.number:
+        return None
+    other = right.number if left.number == number else left.number
+    shape = analysis.value(number).shape
+    if analysis.value(other).live or (reader.name == "div" and other != right.number):
+        return None
+    if analysis.value(reader.outs[-1]).shape != shape:
+        return None
+    root, place = analysis.seen_through(other, shape)
+    if axis is None:
+        return (
+            After(root, reader.name == "div", place.reshape(-1)[:1])
+            if place.unique().numel() == 1
+            else None
+        )
+    nodes = Rows(place).along(axis)
+    if nodes is None or prod(analysis.value(root).shape) != shape[axis]:
+        return None
+    return After(root, reader.name == "div", nodes)

@@ -1,0 +1,397 @@
+"""From a record to an exposure: the final sums' terms, what follows them, and a certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnn_repair.errors import ExposureRefused
+from gnn_repair.exposure.mixtures import Context, Mixture, _signed_group
+from gnn_repair.exposure.record.analysis import Analysis, Parts, Site
+from gnn_repair.exposure.record.filters import polynomial
+from gnn_repair.exposure.sites import Site as Place
+from gnn_repair.exposure.tails.layout import Frame, Places
+from gnn_repair.exposure.value import Group
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Channels of one site, as columns of a block's states."""
+
+    site: Site
+    channels: Tensor
+    """[d] places among the site's channels."""
+    first: int = 0
+    """The first of the columns."""
+
+    @property
+    def columns(self) -> slice:
+        return slice(self.first, self.first + self.channels.numel())
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Channels that share their coefficients: of one site, or of several sums of one convolution
+    over the same entries with the same numbers (the two moments of a variance)."""
+
+    pieces: tuple[Piece, ...]
+    """Where the D channels lie."""
+    recipients: Tensor
+    """[T]."""
+    sources: Tensor
+    """[T] numbered through all types; −1: not known."""
+    coefficients: Tensor
+    """[T], signs allowed, structural factors of recipients included."""
+    states: Tensor
+    """[M, D]."""
+    rows: Tensor
+    """[T] the state behind each entry."""
+    by_entry: bool
+    entries: Tensor | None = None
+    """[T] the entry of the sum behind each; None: in order. Entries of nobody are no terms."""
+    scale: Tensor | None = None
+    """[T] what every message is multiplied by later on; the coefficients include it."""
+    kind: int | None = None
+    """The relation, where one sum goes over several."""
+
+
+def frame_of_site(shape: tuple[int, ...], site: Site, recipients: int) -> Frame:
+    """How a site's tensor shows recipients and channels."""
+    if site.axis is None:
+        return Frame((1, *shape), 0, shape)
+    places = None if site.rows is None else Places(site.rows, recipients)
+    return Frame(shape, site.axis, shape, places)
+
+
+def wanted_values(analysis: Analysis, site: Site, parts: Parts | None) -> set[int]:
+    """The values that a site's terms are made of."""
+    found = {after.value for after in site.after}
+    found |= set() if site.base is None else {site.base}
+    if parts is None:
+        assert site.reduction.matrix is not None
+        return found | {site.reduction.matrix, site.reduction.message}
+    found |= {factor.value for factor in parts.factors}
+    found |= set() if parts.kinds is None else {parts.kinds}
+    if parts.table is None:
+        return found | {parts.whole}
+    return found | {parts.table, parts.index}  # type: ignore[arg-type]
+
+
+def blocks_of(
+    site: Site, parts: Parts | None, shape: tuple[int, ...], kept: Mapping[int, Tensor]
+) -> list[Block]:
+    """The terms of one site, a block for every set of channels with coefficients of their own."""
+    if site.powers is not None:
+        (hop,) = blocks_of(replace(site, powers=None), parts, shape, kept)
+        assert site.base is not None
+        recipients, rows, alpha = polynomial(
+            hop.recipients, hop.rows, hop.coefficients, site.reduction.size, site.powers
+        )
+        states = kept[site.base].flatten(1)
+        channels = torch.arange(states.shape[1])
+        return [Block((Piece(site, channels),), recipients, rows, alpha, states, rows, False)]
+    after = _after(site, kept)
+    if parts is None:
+        return _product_blocks(site, kept, after)
+    reduction = site.reduction
+    assert reduction.recipients is not None
+    axes, recipients = reduction.axes, reduction.recipients.reshape(-1)
+    entries = recipients.numel()
+    whole = parts.channels if parts.channels is not None else None
+    sample = _first_entry([f.place for f in parts.factors], axes)
+    width = prod(size for a, size in enumerate(shape) if a not in axes)
+    last = width if shape[-1:] == () or len(shape) - 1 in axes else shape[-1]
+    keys = torch.stack([torch.arange(width) // last, *sample])  # heads and stacks, then numbers
+    _, block_of = keys.unique(dim=1, return_inverse=True)
+    count = int(block_of.max()) + 1 if block_of.numel() else 0
+    order = [int((block_of == b).nonzero()[0]) for b in range(count)]
+    states, rows, by_entry = _states(parts, kept, axes, whole, entries)
+    sources = reduction.sources
+    sources = torch.full((entries,), -1) if sources is None else sources.reshape(-1)
+    scale = None if after is None else after[recipients]
+    if reduction.mean:
+        counts = torch.bincount(recipients, minlength=reduction.size).to(states.dtype)[recipients]
+        scale = 1 / counts if scale is None else scale / counts
+    found = []
+    for b in sorted(range(count), key=lambda b: order[b]):
+        channels = (block_of == b).nonzero().view(-1)
+        alpha = _coefficients(parts, kept, axes, order[b], entries)
+        alpha = alpha if scale is None else alpha * scale
+        block = Block(
+            (Piece(site, channels),), recipients, sources, alpha, states[:, channels], rows,
+            by_entry, scale=scale,
+        )  # fmt: skip
+        kinds = reduction.relations if reduction.relations is not None else _kinds(parts, kept)
+        for kind in [None] if kinds is None else torch.unique(kinds).tolist():
+            chosen = None if kind is None else kinds == kind
+            found.append(_of_recipients(block, site, reduction.sources is not None, chosen, kind))
+    return [block for block in found if len(block.recipients)] or found[:1]
+
+
+def _kinds(parts: Parts, kept: Mapping[int, Tensor]) -> Tensor | None:
+    """The relation of every entry, where each has a matrix of its own."""
+    return None if parts.kinds is None else kept[parts.kinds].reshape(-1)
+
+
+def _of_recipients(
+    block: Block, site: Site, known: bool, chosen: Tensor | None, kind: int | None
+) -> Block:
+    """The block without entries to other types of node, or from the empty rows of a dense batch.
+
+    Args:
+        block: all entries.
+        site: their sum.
+        known: whether senders are.
+        chosen: [T] the entries of one relation; None: all.
+        kind: that relation.
+    """
+    block = block if kind is None else replace(block, kind=kind)
+    if site.rows is not None:
+        block = replace(block, recipients=site.rows[block.recipients])
+    kept = (block.sources >= 0) if known else torch.ones_like(block.sources, dtype=torch.bool)
+    kept = kept & (block.recipients >= 0)
+    kept = (kept if chosen is None else kept & chosen).nonzero().view(-1)
+    if len(kept) == len(block.sources):
+        return block
+    names = ("recipients", "sources", "coefficients", "rows", "scale")
+    parts = {n: getattr(block, n)[kept] for n in names if getattr(block, n) is not None}
+    return replace(block, entries=kept, **parts)
+
+
+def _after(site: Site, kept: Mapping[int, Tensor]) -> Tensor | None:
+    dtype = kept[site.value].dtype
+    total: Tensor | None = None
+    if site.reduction.factor != 1:
+        total = torch.full((site.reduction.size,), site.reduction.factor, dtype=dtype)
+    for after in site.after:
+        factor = kept[after.value].reshape(-1)[after.place].to(dtype)
+        factor = 1 / factor if after.inverse else factor
+        total = factor if total is None else total * factor
+    return total
+
+
+def _to_entries(tensor: Tensor, axes: Sequence[int]) -> Tensor:
+    """[entries…, channels…]: entry axes first, without copying."""
+    rest = [a for a in range(tensor.dim()) if a not in axes]
+    return tensor.permute(*axes, *rest)
+
+
+def _first_entry(places: Sequence[Tensor], axes: Sequence[int]) -> list[Tensor]:
+    return [_to_entries(p, axes)[(0,) * len(axes)].reshape(-1) for p in places]
+
+
+def _moved(parts: Parts, tensor: Tensor) -> Tensor:
+    for push in parts.pushes:
+        tensor = push(tensor)
+    return tensor
+
+
+def _states(
+    parts: Parts,
+    kept: Mapping[int, Tensor],
+    axes: Sequence[int],
+    channels: Tensor | None,
+    entries: int,
+) -> tuple[Tensor, Tensor, bool]:
+    """[M, R] in the message's channels, and the row of every entry."""
+    if parts.table is None:
+        message = _to_entries(_moved(parts, kept[parts.whole]), axes).reshape(entries, -1)
+        return message, torch.arange(entries), True
+    table = kept[parts.table].movedim(parts.axis, 0).flatten(1)
+    assert channels is not None and isinstance(parts.index, int)
+    table = table if table.dim() > 1 else table.unsqueeze(1)
+    own = _to_entries(channels, axes)[(0,) * len(axes)].reshape(-1)
+    index = kept[parts.index]
+    return table[:, own], _entry_rows(parts, index, axes, entries), False
+
+
+def _entry_rows(parts: Parts, index: Tensor, axes: Sequence[int], entries: int) -> Tensor:
+    """The table's row behind every entry, in the order of the entries."""
+    if index.dim() == 1 and len(axes) == 1:
+        return index.reshape(-1)
+    return index.reshape(-1)
+
+
+def _coefficients(
+    parts: Parts, kept: Mapping[int, Tensor], axes: Sequence[int], channel: int, entries: int
+) -> Tensor:
+    first = kept[parts.table if parts.table is not None else parts.whole]
+    total = torch.full((entries,), parts.scale, dtype=first.dtype)
+    for factor in parts.factors:
+        shown = _to_entries(factor.place, axes)
+        rest = shown.shape[len(axes) :]
+        where = torch.unravel_index(torch.tensor(channel), rest) if rest else ()
+        place: Any = (..., *[int(w) for w in where])
+        numbers = shown[place].reshape(-1)
+        values = kept[factor.value].reshape(-1)[numbers]
+        total = total / values if factor.inverse else total * values
+    return total
+
+
+def _product_blocks(site: Site, kept: Mapping[int, Tensor], after: Tensor | None) -> list[Block]:
+    reduction = site.reduction
+    assert reduction.matrix is not None
+    matrix, table = kept[reduction.matrix], kept[reduction.message]
+    table = table if table.dim() > 1 else table.unsqueeze(1)
+    if reduction.turned:
+        matrix, table = matrix.mT, table.mT
+    if matrix.dim() == 2:
+        return [
+            _product_block(
+                site, matrix, table, torch.arange(table.shape[1]), reduction.sources, after
+            )
+        ]
+    width = table.shape[2]
+    return [
+        _product_block(
+            site, matrix[b], table[b], torch.arange(b * width, (b + 1) * width),
+            None if reduction.sources is None else reduction.sources[b], after,
+        )
+        for b in range(matrix.shape[0])
+    ]  # fmt: skip
+
+
+def _product_block(
+    site: Site,
+    matrix: Tensor,
+    table: Tensor,
+    channels: Tensor,
+    ids: Tensor | None,
+    after: Tensor | None,
+) -> Block:
+    if matrix.layout == torch.strided:
+        places = matrix.nonzero()
+        recipients, rows, values = places[:, 0], places[:, 1], matrix[places[:, 0], places[:, 1]]
+    else:
+        whole = matrix.to_sparse_coo() if matrix.layout != torch.sparse_coo else matrix
+        (recipients, rows), values = whole._indices(), whole._values()
+    nodes = rows if ids is None else ids.narrow(1, 0, 1).reshape(-1)[rows]
+    alpha = values.to(table.dtype)
+    scale = None if after is None else after.to(alpha.dtype)[recipients]
+    alpha = alpha if scale is None else alpha * scale
+    return Block(
+        (Piece(site, channels),), recipients, nodes, alpha, table, rows, False, scale=scale
+    )
+
+
+def joined_blocks(left: Block, right: Block) -> Block:
+    """Two blocks over the same entries with the same coefficients as one."""
+    width = left.states.shape[1]
+    moved = tuple(replace(piece, first=piece.first + width) for piece in right.pieces)
+    return replace(
+        left, pieces=(*left.pieces, *moved), states=torch.cat([left.states, right.states], dim=1)
+    )
+
+
+# Groups ------------------------------------------------------------------------------------------
+
+
+def mixtures_of(
+    place: Place, block: Block, group: Group, recipients: int, inputs: Any, pooled: bool, graph: Any
+) -> list[Mixture]:  # fmt: skip
+    """One group for each sign of the coefficients; entries with coefficient 0 are no terms."""
+    context = _context(block, recipients, inputs, pooled, graph)
+    signed = bool((block.coefficients < 0).any())
+    found = []
+    for sign in (1, -1) if signed else (1,):
+        kept = (block.coefficients * sign > 0).nonzero().view(-1)
+        if signed and not kept.numel():
+            continue
+        order = kept[torch.argsort(block.recipients[kept], stable=True)]
+        counts = torch.bincount(block.recipients[order], minlength=recipients)
+        rows = block.rows[order]
+        behind = _senders(block)
+        found.append(
+            Mixture(
+                site=place,
+                block=0,
+                group=_signed_group(group, sign) if signed else group,
+                indptr=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
+                rows=rows.int(),
+                sources=block.sources[order].int(),
+                coefficients=block.coefficients[order].to(block.states.dtype) * sign,
+                sign=sign,
+                states=block.states.contiguous(),
+                state_sources=behind,
+                context=context,
+                entries=order,
+                block_of=block,
+            )
+        )
+    return found
+
+
+def _senders(block: Block) -> Tensor:
+    """[M] who sends each of the states; one that nobody hears is numbered as its neighbours are."""
+    shift = block.sources - block.rows
+    first = int(shift[0]) if len(shift) and bool((shift == shift[0]).all()) else 0
+    behind = torch.arange(len(block.states), device=block.rows.device) + max(first, 0)
+    behind[block.rows] = block.sources
+    return behind.int()
+
+
+def _context(block: Block, recipients: int, inputs: Any, pooled: bool, graph: Any) -> Context:
+    """What repairs see: the convolution's own input where it is a matrix, else what is sent."""
+    states = block.states
+    if pooled:
+        total = states.new_zeros(recipients, states.shape[1])
+        total.index_add_(0, block.recipients, states[block.rows])
+        size = torch.bincount(block.recipients, minlength=recipients).clamp(min=1)
+        return Context(states, total / size.unsqueeze(1))
+    if not block.by_entry:
+        pair = inputs if isinstance(inputs, tuple | list) and len(inputs) == 2 else (inputs, inputs)
+        if isinstance(inputs, Mapping) and graph is not None:
+            kinds = graph.order
+            starts = [graph.first(kind) for kind in kinds]
+            first = int(block.sources.min()) if len(block.sources) else 0
+            sender = kinds[max(i for i, s in enumerate(starts) if s <= first)]
+            pair = (inputs.get(sender), inputs.get(graph.node_type))
+        fit = _is_matrix(pair[0], len(states)) and _is_matrix(pair[1], recipients)
+        if fit and (graph is not None or pair[0].shape == pair[1].shape):
+            return Context(pair[0], pair[1])
+        if graph is None and len(states) == recipients:
+            return Context(states, states)
+    weights = block.coefficients.abs().unsqueeze(1)
+    total = states.new_zeros(recipients, states.shape[1])
+    total.index_add_(0, block.recipients, weights * states[block.rows])
+    mass = weights.new_zeros(recipients, 1).index_add_(0, block.recipients, weights)
+    return Context(states, total / mass.clamp(min=torch.finfo(mass.dtype).tiny))
+
+
+def _is_matrix(value: Any, rows: int) -> bool:
+    strided = isinstance(value, Tensor) and value.layout == torch.strided
+    return strided and value.is_floating_point() and value.dim() == 2 and len(value) == rows
+
+
+def graph_starts(blocks: Sequence[Block], nodes: int, graphs: int, batch: Any) -> Tensor:
+    """[B + 1]: where the nodes of each graph start, as data or all pools say."""
+    told = isinstance(batch, Tensor) and batch.shape == (nodes,) and batch.dtype == torch.long
+    owners = [batch] if told and bool(((batch >= 0) & (batch < graphs)).all()) else []
+    for block in blocks:
+        if bool((block.sources < 0).any()) or bool((block.sources >= nodes).any()):
+            raise ExposureRefused(
+                "which node stands behind a pooled row is not known (clusters, or rows that a "
+                "layer has left out or merged); pool all nodes by sums, means or attention"
+            )
+        owner = block.recipients.new_full((nodes,), -1)
+        owner[block.sources] = block.recipients
+        again = owner.clone()
+        again[block.sources.flip(0)] = block.recipients.flip(0)
+        if not torch.equal(owner, again):
+            raise ExposureRefused("the model pools a node into several graphs")
+        owners.append(owner)
+    known = torch.stack(owners).amax(0)
+    # A node that nobody pools lies where its predecessor does.
+    first = torch.cummax(known, 0).values.clamp(min=0)
+    if bool((known >= 0).any()) and bool((first[known >= 0] != known[known >= 0]).any()):
+        raise ExposureRefused(
+            "the nodes of a graph do not lie together (the batch vector is not sorted); make the "
+            "batch with torch_geometric.data.Batch.from_data_list"
+        )
+    counts = torch.bincount(first, minlength=graphs)
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])

@@ -1,0 +1,285 @@
+"""Filters: several hops of one operator with nothing but numbers between them, Σ γ_k Â^k x.
+
+Read off the record: a value is a polynomial of Â applied to some base where it is a sum, over the
+same entries with the same numbers, of such a polynomial, or a linear combination, with numbers, of
+polynomials of one base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from gnn_repair.exposure.record.analysis import (
+    SAME,
+    Analysis,
+    Parts,
+    Site,
+    parts_of,
+    site_of,
+)
+from gnn_repair.exposure.record.recorder import Ref, Step
+
+NOISE = 1e-15
+"""Entries this small beside the largest are rounding left over by cancelling paths."""
+
+
+@dataclass(frozen=True, eq=False)
+class Hop:
+    """One application of Â."""
+
+    site: Site
+    parts: Parts | None
+    table: int
+    between: frozenset[int]
+    """The operations that make messages of the table."""
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """Σ_k γ_k Â^k base."""
+
+    base: int
+    hop: Hop | None
+    powers: tuple[float, ...]
+
+
+class Filters:
+    """The polynomials in a record."""
+
+    def __init__(self, analysis: Analysis, size: int, holder: Callable[[int], str]) -> None:
+        """Find all hops.
+
+        Args:
+            analysis: the record.
+            size: recipients.
+            holder: the name of the convolution in which an operation happens.
+        """
+        self.analysis, self.size, self.holder = analysis, size, holder
+        self.hops: dict[int, Hop] = {}
+        self._forms: dict[int, Form] = {}
+        for place in sorted(analysis.needed):
+            reduction = analysis.record.steps[place].reduction
+            if reduction is not None and reduction.size == size:
+                hop = self._hop(place)
+                if hop is not None:
+                    self.hops[hop.site.value] = hop
+
+    def _hop(self, place: int) -> Hop | None:
+        site = site_of(self.analysis, place, self.size)
+        reduction = site.reduction
+        if reduction.matrix is not None:
+            if reduction.turned or len(self.analysis.value(reduction.message).shape) != 2:
+                return None
+            return Hop(site, None, self.analysis.root(reduction.message), frozenset())
+        parts = parts_of(self.analysis, reduction)
+        if parts.table is None or len(reduction.axes) > 1 or parts.axis != 0:
+            return None
+        if any(self.analysis.value(factor.value).live for factor in parts.factors):
+            return None
+        between = self.analysis.above([reduction.message]) - self.analysis.above([parts.table])
+        return Hop(site, parts, parts.table, frozenset(between))
+
+    def form(self, number: int) -> Form:
+        """A value as a polynomial; of itself where it is none."""
+        if number not in self._forms:
+            self._forms[number] = self._found(number)
+        return self._forms[number]
+
+    def _found(self, number: int) -> Form:
+        alone = Form(self.analysis.canonical.get(number, number), None, (1.0,))
+        hop = self.hops.get(number)
+        if hop is not None:
+            inner = self.form(hop.table)
+            if inner.hop is not None and not self.same(inner.hop, hop):
+                inner = Form(self.analysis.canonical.get(hop.table, hop.table), None, (1.0,))
+            return Form(inner.base, hop, (0.0, *inner.powers))
+        step = self.analysis.maker(number)
+        if step is None or not step.args or not isinstance(step.args[0], Ref):
+            return alone
+        if step.name in SAME:
+            return self.form(step.args[0].number)
+        if step.name in ("add", "sub") and len(step.args) == 2 and isinstance(step.args[1], Ref):
+            second = -1.0 if step.name == "sub" else 1.0
+            second *= float(step.kwargs.get("alpha", 1))
+            left, right = (self.form(argument.number) for argument in step.args)
+            return self._sum(left, right, second) or alone
+        if step.name in ("mul", "div") and len(step.args) == 2:
+            return self._scaled(step) or alone
+        if step.name == "neg":
+            inner = self.form(step.args[0].number)
+            return replace(inner, powers=tuple(-c for c in inner.powers))
+        return alone
+
+    def _sum(self, left: Form, right: Form, factor: float) -> Form | None:
+        if left.base != right.base:
+            return None
+        if left.hop and right.hop and not self.same(left.hop, right.hop):
+            return None
+        size = max(len(left.powers), len(right.powers))
+        padded = [f.powers + (0.0,) * (size - len(f.powers)) for f in (left, right)]
+        powers = tuple(a + factor * b for a, b in zip(*padded, strict=True))
+        return Form(left.base, left.hop or right.hop, powers)
+
+    def _scaled(self, step: Step) -> Form | None:
+        values = [self._number(argument) for argument in step.args]
+        if values[1] is not None and isinstance(step.args[0], Ref):
+            inner, number = self.form(step.args[0].number), values[1]
+            factor = 1 / number if step.name == "div" else number
+        elif values[0] is not None and isinstance(step.args[1], Ref) and step.name == "mul":
+            inner, factor = self.form(step.args[1].number), values[0]
+        else:
+            return None
+        return replace(inner, powers=tuple(factor * c for c in inner.powers))
+
+    def _number(self, argument: Any) -> float | None:
+        if isinstance(argument, int | float):
+            return float(argument)
+        kept = self.analysis.value(argument.number).kept if isinstance(argument, Ref) else None
+        one = kept is not None and kept.numel() == 1 and kept.layout == torch.strided
+        return float(kept) if one and kept is not None else None
+
+    def same(self, left: Hop, right: Hop) -> bool:
+        """Whether two hops send over the same entries with the same numbers."""
+        return left is right or same_entries(
+            self.analysis, (left.site, left.parts), (right.site, right.parts)
+        )
+
+    # Exits -------------------------------------------------------------------------------------
+
+    def sites(self, final: Sequence[int], reached: set[int]) -> list[Site]:
+        """The sites of final sums; where these end filters, the filters' instead.
+
+        Args:
+            final: the final sums.
+            reached: the values that the output follows from row by row.
+        """
+        found: dict[int, Site] = {}
+        for place in final:
+            site = site_of(self.analysis, place, self.size)
+            form = self.form(site.value)
+            exits = self._exits(site, form, reached) if form.hop is not None else []
+            found |= {exit.value: exit for exit in exits or [site]}
+        return [found[value] for value in sorted(found)]
+
+    def _exits(self, site: Site, form: Form, reached: set[int]) -> list[Site]:
+        """The values of a filter that something else reads; none where there is only one hop."""
+        assert form.hop is not None
+        chain = {}
+        for value in sorted(
+            {out for p in self.analysis.needed for out in self.analysis.record.steps[p].outs}
+        ):
+            other = self.form(value)
+            if other.hop is not None and other.base == form.base and self.same(other.hop, form.hop):
+                chain[value] = other
+        hops = [self.hops[value] for value in chain if value in self.hops]
+        if len(hops) < 2:
+            return []
+        inside = set().union(*(hop.between for hop in hops)) | {hop.site.step for hop in hops}
+        inside |= {self.analysis.value(value).step for value in chain}
+        exits = []
+        for value, other in chain.items():
+            readers = [r for r in self.analysis.readers.get(value, ()) if r in self.analysis.needed]
+            outside = any(r not in inside for r in readers) or value == self.analysis.record.output
+            if outside and value in reached:
+                exits.append(replace(site, value=value, powers=other.powers, base=form.base))
+        own = self.holder(form.hop.site.step)
+        first = {
+            r for r in self.analysis.readers.get(form.base, ())
+            if r in self.analysis.needed and r not in inside and self.holder(r) == own
+        }  # fmt: skip
+        if first and own and form.base in reached:
+            whole = replace(
+                site, value=form.base, powers=(1.0,), base=form.base, readers=frozenset(first)
+            )
+            exits.insert(0, whole)
+        return exits
+
+
+def same_entries(
+    analysis: Analysis, left: tuple[Site, Parts | None], right: tuple[Site, Parts | None]
+) -> bool:
+    """Whether two sums go over the same entries with the same numbers, as the record says."""
+    (one, mine), (two, theirs) = left, right
+    if (
+        (mine is None) != (theirs is None)
+        or len(one.after) != len(two.after)
+        or (one.reduction.factor != two.reduction.factor)
+    ):
+        return False
+    pairs: list[tuple[int | None, int | None]] = []
+    for a, b in zip(one.after, two.after, strict=True):
+        if a.inverse != b.inverse or not torch.equal(a.place, b.place):
+            return False
+        pairs.append((a.value, b.value))
+    if mine is None or theirs is None:
+        pairs.append((one.reduction.matrix, two.reduction.matrix))
+    else:
+        if len(mine.factors) != len(theirs.factors) or mine.scale != theirs.scale:
+            return False
+        if any(f.inverse != g.inverse for f, g in zip(mine.factors, theirs.factors, strict=True)):
+            return False
+        pairs += [(f.value, g.value) for f, g in zip(mine.factors, theirs.factors, strict=True)]
+        if (mine.table is None) != (
+            theirs.table is None
+        ) or one.reduction.mean != two.reduction.mean:
+            return False
+        senders = one.reduction.sources, two.reduction.sources
+        if mine.table is None and not _equal_tensors(*senders):
+            return False
+        if not _equal_tensors(one.reduction.recipients, two.reduction.recipients):
+            return False
+        pairs += [] if mine.table is None else [(mine.index, theirs.index)]
+    return all(_equal(analysis, a, b) for a, b in pairs if a is not None and b is not None)
+
+
+def _equal(analysis: Analysis, left: int, right: int) -> bool:
+    one, two = analysis.root(left), analysis.root(right)
+    if analysis.canonical.get(one, one) == analysis.canonical.get(two, two):
+        return True
+    return _equal_tensors(analysis.value(one).kept, analysis.value(two).kept)
+
+
+def _equal_tensors(left: Tensor | None, right: Tensor | None) -> bool:
+    if left is None or right is None or left.layout != right.layout or left.shape != right.shape:
+        return False
+    if left.layout == torch.sparse_coo:
+        return torch.equal(left._indices(), right._indices()) and torch.equal(
+            left._values(), right._values()
+        )
+    if left.layout != torch.strided:
+        return left is right
+    return torch.equal(left, right)
+
+
+def polynomial(
+    recipients: Tensor, rows: Tensor, coefficients: Tensor, size: int, powers: Sequence[float]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Recipients, sources and entries of Σ γ_k Â^k."""
+    place = (recipients.cpu().numpy(), rows.cpu().numpy())
+    hop = sparse.coo_matrix(
+        (coefficients.double().cpu().numpy(), place), shape=(size, size)
+    ).tocsr()
+    power = sparse.identity(size, format="csr")
+    total = powers[0] * power
+    for coefficient in powers[1:]:
+        power = power @ hop
+        if coefficient:
+            total = total + coefficient * power
+    total = total.tocsr()
+    total.sum_duplicates()
+    values = total.data.copy()
+    values[np.abs(values) <= NOISE * np.abs(values).max(initial=0)] = 0
+    kept = values != 0
+    counted = np.repeat(np.arange(size), np.diff(total.indptr))
+    return (
+        torch.from_numpy(counted[kept]),
+        torch.from_numpy(total.indices.astype(np.int64)[kept]),
+        torch.from_numpy(values[kept]).to(coefficients.dtype),
+    )

@@ -1,0 +1,390 @@
+"""Recording one run of a model at the level of PyTorch's own (ATen) operations.
+
+Kept of every operation are its name, its module and the numbers of the values it reads and makes;
+of values their shapes, whether they depend on features or parameters (*live*), and the nodes behind
+their elements. Only index tensors outlive their use, so a recorded run takes the time and the memory
+of a plain one.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gnn_repair.exposure.module_names import followed
+from gnn_repair.exposure.record.reductions import Reduction, rows_after
+from gnn_repair.exposure.record.rows import Rows, along_axis, rewritten
+
+SHAPED = {f"{kind}_like" for kind in ("empty", "zeros", "ones", "full", "rand", "randn")}
+SHAPED |= {f"new_{kind}" for kind in ("empty", "empty_strided", "zeros", "ones", "full")}
+"""Operations that take a tensor's shape and none of its values."""
+
+
+SILENT = "detach"
+"""Not counted: PyTorch adds it to some factories' results, depending on who else holds them."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A value where an operation's arguments had a tensor."""
+
+    number: int
+
+
+@dataclass(eq=False)
+class Value:
+    """One state of one tensor of the run."""
+
+    shape: tuple[int, ...]
+    step: int
+    """The operation that made it; −1: it was there before."""
+    live: bool
+    """Whether it depends on features or parameters."""
+    rows: tuple[Rows, ...] = ()
+    space: int | None = None
+    """Of whole numbers: the node type that they number, if known."""
+    name: str = ""
+    """Of what was there before: the parameter's or field's name, if known."""
+    kept: Tensor | None = None
+    """Index tensors, and what was there before."""
+    before: int | None = None
+    """The same tensor's value before it was written in place."""
+
+
+@dataclass(eq=False)
+class Step:
+    """One operation of the run."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    module: str
+    outs: tuple[int, ...] = ()
+    reduction: Reduction | None = None
+    func: Any = None
+    mixes: bool = False
+    """Whether it lets different nodes' numbers into one."""
+    looks: bool = False
+    """Whether Python sees the result (a branch, a shape)."""
+
+    def reads(self) -> Iterator[int]:
+        """The numbers of the values it reads."""
+        return refs((self.args, self.kwargs))
+
+
+def refs(tree: Any) -> Iterator[int]:
+    """The values named in nested arguments."""
+    if isinstance(tree, Ref):
+        yield tree.number
+    elif isinstance(tree, list | tuple):
+        for item in tree:
+            yield from refs(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from refs(item)
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """The node types of a graph, numbered one after another."""
+
+    counts: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Nodes of all types."""
+        return sum(self.counts)
+
+    def first(self, space: int) -> int:
+        """The number of a type's first node."""
+        return sum(self.counts[:space])
+
+    def only(self, size: int) -> int | None:
+        """The type of so many nodes, if there is just one."""
+        found = [space for space, count in enumerate(self.counts) if count == size]
+        return found[0] if len(found) == 1 else None
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """What is known of a tensor before the run."""
+
+    name: str
+    live: bool
+    space: int | None = None
+    """Of features: whose. Of an edge list: see ``ends``."""
+    ends: tuple[int, int] | None = None
+    """Of an edge list [2, E]: the types of its two rows."""
+    both: bool = False
+    """Whether both axes are nodes' (an adjacency matrix)."""
+    relation: int | None = None
+    """Of the edge list of one of several relations: which."""
+
+
+@dataclass(eq=False)
+class Record:
+    """A run."""
+
+    steps: list[Step] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
+    output: int = -1
+    inputs: dict[str, list[Any]] = field(default_factory=dict)
+    """By module: what it was given, one entry a call."""
+
+
+def is_in_place(func: Any) -> bool:
+    """Whether an operation overwrites its first argument, such as ``relu_``."""
+    name = func._schema.name
+    return func._schema.is_mutable and name.endswith("_") and not name.endswith("__")
+
+
+def plain_name(func: Any) -> str:
+    """``scatter_add`` of ``aten::scatter_add_``."""
+    name = str(func._schema.name.partition("::")[2])
+    return name[:-1] if is_in_place(func) else name
+
+
+class Recorder(TorchDispatchMode):
+    """While open, writes down every operation."""
+
+    def __init__(self, spaces: Spaces, leaves: Mapping[int, Leaf], running: list[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.spaces, self.leaves, self.running = spaces, leaves, running
+        self.record = Record()
+        self._numbers: dict[int, tuple[Any, int]] = {}
+        self._storages: dict[int, dict[int, Any]] = {}
+        self._others: dict[int, int] = {}
+        self.sets: dict[int, Tensor] = {}
+        """Nodes of several types one after another in one tensor, by how many they are."""
+
+    # Values ------------------------------------------------------------------------------------
+
+    def number(self, tensor: Tensor) -> int:
+        """The number of what a tensor holds now."""
+        entry = self._numbers.get(id(tensor))
+        if entry is not None and entry[0]() is tensor:
+            return entry[1]
+        return self._before(tensor)
+
+    def value(self, tensor: Tensor) -> Value:
+        """What is known of a tensor."""
+        return self.record.values[self.number(tensor)]
+
+    def _before(self, tensor: Tensor) -> int:
+        """A tensor that no recorded operation made."""
+        leaf = self.leaves.get(id(tensor))
+        shape, counts = tuple(tensor.shape), self.spaces.counts
+        square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in counts
+        floating = tensor.is_floating_point() or tensor.is_complex()
+        if leaf is None:
+            structural = tensor.layout != torch.strided or square
+            space = self.spaces.only(shape[0]) if shape and floating and not structural else None
+            leaf = Leaf("", floating and not structural, space, both=square)
+        value = Value(shape, -1, leaf.live and floating, name=leaf.name, kept=tensor)
+        if tensor.layout == torch.strided and floating and shape:
+            if leaf.both and square:
+                value.rows = (self.rows(shape, 0), self.rows(shape, 1))
+            elif leaf.space is not None and shape[0] == counts[leaf.space]:
+                value.rows = (self.rows(shape, 0, leaf.space),)
+        elif leaf.ends is None and leaf.space is not None and not floating:
+            value.space = leaf.space
+        if leaf.relation is not None and tensor.layout == torch.strided:
+            value.rows = (Rows(torch.full((1,) * len(shape), leaf.relation).expand(shape)),)
+        return self._remember(tensor, value)
+
+    def _remember(self, tensor: Tensor, value: Value) -> int:
+        number = len(self.record.values)
+        self.record.values.append(value)
+        self._numbers[id(tensor)] = (weakref.ref(tensor), number)
+        if tensor.layout == torch.strided:
+            key = tensor.untyped_storage()._cdata
+            self._storages.setdefault(key, {})[id(tensor)] = weakref.ref(tensor)
+        return number
+
+    def rows(self, shape: Sequence[int], axis: int, space: int | None = None) -> Rows:
+        """The rows of nodes counted along an axis."""
+        size = shape[axis]
+        if space is None:
+            space = self.spaces.only(size)
+        if space is None and size in self.sets:
+            return Rows(along_axis(self.sets[size], axis, shape))
+        first = self.spaces.first(space) if space is not None else self.others(size)
+        return Rows(along_axis(torch.arange(first, first + size), axis, shape))
+
+    def others(self, size: int) -> int:
+        """The first number of so many things that are no nodes (graphs, clusters)."""
+        start = self.spaces.total + sum(self._others)
+        return self._others.setdefault(size, start)
+
+    def alias(self, index: Tensor, listed: Tensor, axis: int) -> None:
+        """What is known of an index also holds of it as a list."""
+        value = self.value(index)
+        rows = [r.along(axis) for r in value.rows]
+        known = tuple(Rows(r) for r in rows if r is not None)
+        self._remember(
+            listed, Value(tuple(listed.shape), value.step, False, known, value.space, kept=listed)
+        )
+
+    def relations_of(self, index: Tensor) -> Tensor | None:
+        """The relation of every entry of an edge list; −1: none."""
+        rows = self.value(index).rows
+        return rows[0].ids if rows and not index.is_floating_point() else None
+
+    # Operations --------------------------------------------------------------------------------
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = dict(kwargs or {})
+        name, in_place = plain_name(func), is_in_place(func)
+        if name == SILENT:
+            out = func(*args, **given)
+            self._numbers[id(out)] = (weakref.ref(out), self.number(args[0]))
+            return out
+        shown_args, shown_kwargs = self._shown(tuple(args)), self._shown(given)
+        out = func(*args, **given)
+        if name in SHAPED:
+            shown_args, shown_kwargs = (), {}
+        step = Step(
+            name, shown_args, shown_kwargs, self.running[-1] if self.running else "", func=func
+        )
+        number = len(self.record.steps)
+        self.record.steps.append(step)
+        results = [args[0]] if in_place else tensors_in(out)
+        live = any(self.record.values[read].live for read in step.reads())
+        step.looks = live and not results
+        rows: list[tuple[Rows, ...]] = [()] * len(results)
+        if live or any(self.record.values[read].rows for read in step.reads()):
+            try:
+                rows = rows_after(self, step, args, given, results)
+                for result, behind in zip(results, rows, strict=True):
+                    self._note_set(tuple(result.shape), behind)
+            except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
+                step.mixes = True  # an unusual form: nothing is claimed about its rows
+        made = []
+        for result, behind in zip(results, rows, strict=True):
+            whole = not (result.is_floating_point() or result.is_complex())
+            kept = result if _is_kept(result, whole, live) else None
+            value = Value(tuple(result.shape), number, live, behind, kept=kept)
+            value.space = self._space(step) if whole else None
+            if in_place:
+                value.before = step.args[0].number
+                made += [*self._aliases(result, behind, number, live)]
+            made.append(self._remember(result, value))
+        step.outs = tuple(made)
+        return out
+
+    def _note_set(self, shape: tuple[int, ...], behind: tuple[Rows, ...]) -> None:
+        """Notice nodes of several types one after another in one tensor."""
+        counts = self.spaces.counts
+        if len(counts) < 2 or len(behind) != 1 or not shape or shape[0] in (*counts, *self.sets):
+            return
+        nodes = behind[0].along(0)
+        if (
+            nodes is not None
+            and len(nodes) == self.spaces.total
+            and nodes.unique().numel() == len(nodes)
+        ):
+            self.sets[shape[0]] = nodes
+
+    def _space(self, step: Step) -> int | None:
+        """The node type that whole numbers count, through slices and concatenations."""
+        known = {self.record.values[read].space for read in step.reads()}
+        if step.name in ("select", "unbind") and len(step.args) > 1:
+            leaf = self.leaves.get(id(self.record.values[step.args[0].number].kept))
+            if leaf is not None and leaf.ends is not None and step.args[1] == 0:
+                return leaf.ends[step.args[2] % 2] if len(step.args) > 2 else None
+        return known.pop() if len(known) == 1 else None
+
+    def _aliases(
+        self, target: Tensor, behind: tuple[Rows, ...], step: int, live: bool
+    ) -> Iterator[int]:
+        """New numbers for the other tensors that show what was written in place."""
+        if target.layout != torch.strided:
+            return
+        for reference in list(self._storages.get(target.untyped_storage()._cdata, {}).values()):
+            alias = reference()
+            if alias is None or alias is target:
+                continue
+            old = self.value(alias)
+            rows = rewritten(alias, old.rows, target, behind)
+            number = self.number(alias)
+            made = Value(tuple(alias.shape), step, live or old.live, rows, before=number)
+            yield self._remember(alias, made)
+
+    def _shown(self, tree: Any) -> Any:
+        if isinstance(tree, Tensor):
+            return Ref(self.number(tree))
+        if isinstance(tree, list | tuple):
+            return tuple(self._shown(item) for item in tree)
+        if isinstance(tree, dict):
+            return {key: self._shown(item) for key, item in tree.items()}
+        return tree
+
+
+def _is_kept(result: Tensor, whole: bool, live: bool) -> bool:
+    """Index tensors, numbers per entry or per node that come from the graph alone, and scalars."""
+    if result.layout != torch.strided:
+        return not live
+    return result.numel() == 1 or (not live and (whole or result.numel() == len(result)))
+
+
+def tensors_in(out: Any) -> list[Tensor]:
+    """The tensors that an operation returned."""
+    if isinstance(out, Tensor):
+        return [out]
+    if isinstance(out, list | tuple):
+        return [tensor for item in out for tensor in tensors_in(item)]
+    return []
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """While open, attention and recurrent layers show their steps instead of fused kernels."""
+    with ExitStack() as stack:
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        stack.enter_context(_without_onednn())
+        yield
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    import warnings
+
+    with warnings.catch_warnings():
+        # Setting the flag touches one for Intel GPUs, which PyTorch then warns about.
+        warnings.simplefilter("ignore")
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+
+
+def record_run(
+    model: nn.Module, run: Callable[[], Tensor], spaces: Spaces, leaves: Mapping[int, Leaf]
+) -> tuple[Record, Tensor]:
+    """Run a model once and write down what it does."""
+    running: list[str] = []
+    recorder = Recorder(spaces, leaves, running)
+
+    def note(module: nn.Module, args: Any, kwargs: Any) -> None:
+        if running:
+            recorder.record.inputs.setdefault(running[-1], []).append((args, kwargs))
+
+    with followed(model, running), unfused(), recorder:
+        output = run()
+    recorder.record.output = recorder.number(output)
+    return recorder.record, output

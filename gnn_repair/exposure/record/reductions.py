@@ -1,0 +1,726 @@
+"""What operations do to the nodes behind tensors, and which of them are sums over nodes.
+
+One table, by the name of the operation: each entry says which nodes stand behind the result, and,
+where it adds up numbers of different nodes, who sends to whom (:class:`Reduction`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gnn_repair.exposure.record.rows import (
+    Rows,
+    along_axis,
+    axes_of,
+    distinct,
+    reshaped,
+    same,
+    union,
+)
+
+if TYPE_CHECKING:
+    from gnn_repair.exposure.record.recorder import Recorder, Step
+
+Behind = tuple[Rows, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction:
+    """out[recipient] = base + Σ message, or out = base + matrix · table."""
+
+    message: int
+    """The value that is added up: messages, one per entry, or the table of a product."""
+    base: int | None = None
+    """What the sum is added to."""
+    matrix: int | None = None
+    """Of a product: the value with the coefficients."""
+    turned: bool = False
+    """Of a product: whether it is written from the other side, outᵀ = matrixᵀ · tableᵀ."""
+    axes: tuple[int, ...] = (0,)
+    """The message's axes that count entries, in order; the others are channels."""
+    out_axis: int | None = 0
+    """The result's axis that counts recipients; None: there is one."""
+    recipients: Tensor | None = None
+    """[T] the recipient's place along ``out_axis``, for every entry."""
+    sources: Tensor | None = None
+    """[T] the sender of every entry, numbered through all types; None: not known."""
+    size: int = 1
+    """Recipients."""
+    mean: bool = False
+    """Whether every recipient's sum is divided by its number of entries."""
+    factor: float = 1.0
+    """What the sum is multiplied by before it is added to ``base``."""
+    relations: Tensor | None = None
+    """[T] the relation of every entry, −1: none, where the graph has several."""
+
+
+def rows_after(
+    recorder: Recorder, step: Step, args: Sequence[Any], kwargs: dict[str, Any], outs: list[Tensor]
+) -> list[Behind]:
+    """The nodes behind everything that an operation made; notes on ``step`` what it mixes."""
+    context = Context(recorder, step, args, kwargs, outs)
+    handler = HANDLERS.get(step.name)
+    if handler is None:
+        handler = _pointwise if _is_pointwise(args, outs) else _unknown
+    return handler(context)
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """One operation while it is recorded."""
+
+    recorder: Recorder
+    step: Step
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    outs: list[Tensor]
+
+    def argument(self, place: int, name: str, default: Any = None) -> Any:
+        """An argument by place or by name."""
+        return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)
+
+    def rows(self, tensor: Any) -> Behind:
+        """The nodes behind a tensor."""
+        return self.recorder.value(tensor).rows if isinstance(tensor, Tensor) else ()
+
+    def number(self, tensor: Tensor) -> int:
+        return self.recorder.number(tensor)
+
+    def live(self, tensor: Any) -> bool:
+        return isinstance(tensor, Tensor) and self.recorder.value(tensor).live
+
+    @property
+    def out(self) -> Tensor:
+        return self.outs[0]
+
+    def each(self, behind: Behind) -> list[Behind]:
+        """The same nodes behind every result of the first one's shape."""
+        shape = self.out.shape
+        return [behind if out.shape == shape else () for out in self.outs]
+
+    def counted(self, shape: Sequence[int], axis: int, index: Any = None) -> Rows:
+        """Recipients counted along an axis, of the type that an index numbers."""
+        space = self.recorder.value(index).space if isinstance(index, Tensor) else None
+        if space is not None and self.recorder.spaces.counts[space] != shape[axis]:
+            space = None
+        return self.recorder.rows(shape, axis, space)
+
+    def of_nodes(self, behind: Sequence[Rows]) -> bool:
+        """Whether nodes stand behind a tensor, or nothing is known; not only graphs or clusters."""
+        return not behind or any(self.are_nodes(rows) for rows in behind)
+
+    def are_nodes(self, rows: Rows) -> bool:
+        return rows.ids.numel() == 0 or int(distinct(rows.ids).max()) < self.recorder.spaces.total
+
+    def is_count(self, size: int) -> bool:
+        return size in self.recorder.spaces.counts
+
+
+def _is_pointwise(args: Sequence[Any], outs: list[Tensor]) -> bool:
+    shapes = [arg.shape for arg in args if isinstance(arg, Tensor)]
+    if not shapes or not outs:
+        return False
+    try:
+        return all(torch.broadcast_shapes(*shapes) == out.shape for out in outs)
+    except RuntimeError:
+        return False
+
+
+def _pointwise(c: Context) -> list[Behind]:
+    shape = c.out.shape
+    several = [a for a in (*c.args, *c.kwargs.values()) if isinstance(a, Tensor)]
+    parts = [[r.viewed(lambda t: t.expand(shape)) for r in c.rows(one)] for one in several]
+    return c.each(union(parts))
+
+
+def _unknown(c: Context) -> list[Behind]:
+    """Nothing is known: what different nodes stand behind is taken to be mixed."""
+    c.step.mixes = any(c.rows(a) for a in c.args)
+    return [() for _ in c.outs]
+
+
+def _same(c: Context) -> list[Behind]:
+    return c.each(c.rows(c.args[0]))
+
+
+def _view(apply: Callable[..., Any]) -> Callable[[Context], list[Behind]]:
+    """An operation that moves or repeats elements."""
+
+    def after(c: Context) -> list[Behind]:
+        made: list[list[Rows]] = [[] for _ in c.outs]
+        for rows in c.rows(c.args[0]):
+            shown = apply(rows.ids, *c.args[1:], **c.kwargs)
+            several = shown if isinstance(shown, list | tuple) else [shown]
+            for place, ids in enumerate(several):
+                made[place].append(Rows(ids, rows.partial))
+        return [tuple(rows) for rows in made]
+
+    return after
+
+
+def _shaped(c: Context) -> list[Behind]:
+    shape = c.out.shape
+    return [tuple(r.viewed(lambda t: reshaped(t, shape)) for r in c.rows(c.args[0]))]
+
+
+def _cat(c: Context) -> list[Behind]:
+    parts, dim = list(c.args[0]), c.argument(1, "dim", 0)
+    return _joined(c, parts, lambda ids: torch.cat(ids, dim))
+
+
+def _stack(c: Context) -> list[Behind]:
+    parts, dim = list(c.args[0]), c.argument(1, "dim", 0)
+    return _joined(c, parts, lambda ids: torch.stack(ids, dim))
+
+
+def _joined(
+    c: Context, parts: list[Tensor], join: Callable[[list[Tensor]], Tensor]
+) -> list[Behind]:
+    behind = [c.rows(part) for part in parts]
+    made: list[Rows] = []
+    for place in range(max(len(rows) for rows in behind)):
+        ids, partial = [], False
+        for part, rows in zip(parts, behind, strict=True):
+            known = rows[place] if place < len(rows) else (rows[-1] if rows else None)
+            if known is None:
+                partial = True
+                ids.append(torch.full((1,), -1).expand(part.shape))
+            else:
+                partial = partial or known.partial
+                ids.append(known.ids)
+        made.append(Rows(_compact(ids, join), partial))
+    return [tuple(made)]
+
+
+def _compact(ids: list[Tensor], join: Callable[[list[Tensor]], Tensor]) -> Tensor:
+    """Joined index tensors; what all parts repeat along the last axis is not written out."""
+    last = ids[0].dim() - 1
+    if last < 1 or any(part.stride(last) != 0 and part.shape[last] > 1 for part in ids):
+        return join(ids)
+    whole = join([torch.empty(0).new_empty(part.shape, device="meta") for part in ids]).shape
+    try:
+        narrow = join([part.narrow(last, 0, 1) for part in ids])
+    except RuntimeError:
+        return join(ids)
+    if narrow.dim() == len(whole) and narrow.shape[:-1] == whole[:-1] and narrow.shape[-1] == 1:
+        return narrow.expand(whole)
+    # Joined along the channels: the same node in all of them, if it is.
+    first = narrow.narrow(narrow.dim() - 1, 0, 1)
+    if narrow.dim() == len(whole) and bool((narrow == first).all()):
+        return first.expand(whole)
+    return join(ids)
+
+
+# Gathers -----------------------------------------------------------------------------------------
+
+
+def _picked(c: Context, table: Tensor, dim: int, index: Tensor) -> list[Behind]:
+    """table[…, index, …]: the node that every picked row is of."""
+    dim = dim % table.dim()
+    known = c.rows(table)
+    shape = c.out.shape
+    if table.is_floating_point() and not any(rows.ids.stride(dim) != 0 for rows in known):
+        space = c.recorder.value(index).space
+        size = table.shape[dim]
+        space = space if space is not None else c.recorder.spaces.only(size)
+        if space is None or c.recorder.spaces.counts[space] != size or index.dtype == torch.bool:
+            return [tuple(_taken(rows, dim, index, shape) for rows in known)]
+        first = c.recorder.spaces.first(space)
+        ids = index if first == 0 else index + first
+        places = [1] * dim + list(index.shape) + [1] * (table.dim() - dim - 1)
+        return [(Rows(ids.reshape(places).expand(shape)),)]
+    return [tuple(_taken(rows, dim, index, shape) for rows in known)]
+
+
+def _taken(rows: Rows, dim: int, index: Tensor, shape: Sequence[int]) -> Rows:
+    ids = rows.ids
+    nodes = rows.along(dim) if ids.dim() > 1 else ids
+    if nodes is not None:
+        flat = nodes[index]
+        places = [1] * dim + list(flat.shape) + [1] * (ids.dim() - dim - 1)
+        return Rows(flat.reshape(places).expand(tuple(shape)), rows.partial)
+    return Rows(ids[(slice(None),) * dim + (index,)], rows.partial)
+
+
+def _index_select(c: Context) -> list[Behind]:
+    return _picked(c, c.args[0], c.args[1], c.args[2])
+
+
+def _embedding(c: Context) -> list[Behind]:
+    return _picked(c, c.args[0], 0, c.args[1])
+
+
+def _index(c: Context) -> list[Behind]:
+    table, indices = c.args[0], c.args[1]
+    used = [place for place, index in enumerate(indices) if index is not None]
+    if len(used) == 1:
+        return _picked(c, table, used[0], indices[used[0]])
+    picks = tuple(slice(None) if index is None else index for index in indices)
+    return [tuple(Rows(rows.ids[picks], rows.partial) for rows in c.rows(table))]
+
+
+def _gather(c: Context) -> list[Behind]:
+    dim, index = c.args[1], c.args[2]
+    return [tuple(Rows(r.ids.gather(dim, index), r.partial) for r in c.rows(c.args[0]))]
+
+
+# Writes ------------------------------------------------------------------------------------------
+
+
+def _written(c: Context, write: Callable[[Tensor, Tensor], Tensor], values: Any) -> list[Behind]:
+    """A tensor with other rows put into some of its places."""
+    base = c.rows(c.args[0])
+    new = c.rows(values)
+    if not new:
+        return [base]
+    made = []
+    for rows in new:
+        ids = base[0].ids.clone() if base else torch.full(tuple(c.out.shape), -1)
+        ids = write(ids.contiguous(), rows.ids)
+        made.append(Rows(ids, bool((ids < 0).any())))
+    return [tuple(made)]
+
+
+def _copy(c: Context) -> list[Behind]:
+    shape = c.out.shape
+    return [tuple(r.viewed(lambda t: t.expand(shape)) for r in c.rows(c.args[1]))]
+
+
+def _index_put(c: Context) -> list[Behind]:
+    base, indices, values = c.args[:3]
+    accumulate = bool(c.argument(3, "accumulate", False))
+    used = [place for place, index in enumerate(indices) if index is not None]
+    one = len(used) == 1 and indices[used[0]].dim() == 1 and indices[used[0]].dtype == torch.long
+    if accumulate and one and values.dim() == base.dim():
+        return _entry_sum(c, values, used[0], indices[used[0]], base)
+    if len(used) == 2 and base.dim() >= 2 and base.shape[0] == base.shape[1]:
+        return [(c.counted(base.shape, 0), c.counted(base.shape, 1))]
+    picks = tuple(slice(None) if index is None else index for index in indices)
+
+    def write(ids: Tensor, rows: Tensor) -> Tensor:
+        ids[picks] = rows
+        return ids
+
+    return _written(c, write, values)
+
+
+def _index_copy(c: Context) -> list[Behind]:
+    dim, index, values = c.args[1:4]
+    return _written(c, lambda ids, rows: ids.index_copy_(dim, index, rows.contiguous()), values)
+
+
+def _scatter(c: Context) -> list[Behind]:
+    base, dim, index, values = c.args[:4]
+    if not isinstance(values, Tensor):
+        return [c.rows(base)]
+    if c.kwargs.get("reduce") == "add":
+        return _scatter_add(c)
+    return _written(c, lambda ids, rows: ids.scatter_(dim, index, rows.expand(index.shape)), values)
+
+
+# Sums --------------------------------------------------------------------------------------------
+
+
+def _entry_sum(
+    c: Context,
+    message: Tensor,
+    dim: int,
+    index: Tensor,
+    base: Tensor | None,
+    mean: bool = False,
+    factor: float = 1.0,
+) -> list[Behind]:
+    """out[…, index_t, …] += message[…, t, …]."""
+    dim = dim % message.dim()
+    out = c.out
+    c.step.mixes = True
+    if c.live(message) and c.of_nodes(c.rows(message)):
+        c.step.reduction = Reduction(
+            message=c.number(message),
+            base=None if base is None else c.number(base),
+            axes=(dim,),
+            out_axis=dim,
+            recipients=index,
+            sources=_senders(c, message, (dim,), index),
+            size=out.shape[dim],
+            mean=mean,
+            factor=factor,
+            relations=_relations(c, index),
+        )
+    return c.each((c.counted(out.shape, dim, index),))
+
+
+def _relations(c: Context, index: Tensor) -> Tensor | None:
+    """The relation of every entry, where edges of several stand in one list."""
+    known = c.recorder.relations_of(index)
+    if known is None or known.numel() != index.numel():
+        return None
+    known = known.reshape(-1)
+    used = known[known >= 0].unique()
+    # Loops that a convolution of one relation adds are that relation's.
+    return used.expand(known.shape) if used.numel() == 1 else known
+
+
+def _senders(
+    c: Context, message: Tensor, axes: tuple[int, ...], recipients: Tensor
+) -> Tensor | None:
+    """Of the nodes behind messages the one that is not the recipient, if there is another."""
+    kept = [a for a in range(message.dim()) if a not in axes]
+    found = []
+    for rows in c.rows(message):
+        if not c.are_nodes(rows):
+            continue
+        shown = rows.ids.permute(*axes, *kept)
+        shown = shown.reshape(*shown.shape[: len(axes)], -1)[..., :1] if kept else shown
+        found.append(shown.reshape(-1))
+    # Whole messages read both ends of an edge.
+    others = [ids for ids in found if not same(ids, recipients.reshape(-1))]
+    return next(iter(others or found), None)
+
+
+def _index_add(c: Context) -> list[Behind]:
+    base, dim, index, message = c.args[:4]
+    return _entry_sum(c, message, dim, index, base, factor=float(c.kwargs.get("alpha", 1)))
+
+
+def _scatter_add(c: Context) -> list[Behind]:
+    base, dim, index, message = c.args[:4]
+    return _entry_sum(c, message, dim, _listed(c, index, dim), base)
+
+
+def _listed(c: Context, index: Tensor, dim: int) -> Tensor:
+    """An index repeated over all other axes, as a list."""
+    dim = dim % index.dim()
+    found = Rows(index).along(dim) if index.dim() > 1 else index
+    if found is None:
+        raise ValueError("rows of one entry go to different places")
+    if found is not index:
+        c.recorder.alias(index, found, dim)
+    return found
+
+
+def _scatter_reduce(c: Context) -> list[Behind]:
+    base, dim, index, message, how = c.args[:5]
+    place = _listed(c, index, dim)
+    included = c.kwargs.get("include_self", True)
+    if how in ("sum", "mean") and not (how == "mean" and included):
+        return _entry_sum(c, message, dim, place, base if included else None, how == "mean")
+    c.step.mixes = True
+    return c.each((c.counted(c.out.shape, dim % message.dim(), place),))
+
+
+def _index_reduce(c: Context) -> list[Behind]:
+    dim, index, message, how = c.args[1:5]
+    included = c.kwargs.get("include_self", True)
+    if how == "mean" and not included:
+        return _entry_sum(c, message, dim, index, None, mean=True)
+    c.step.mixes = True
+    return c.each((c.counted(c.out.shape, dim % message.dim(), index),))
+
+
+def _segment_reduce(c: Context) -> list[Behind]:
+    data, how = c.args[0], c.args[1]
+    lengths: Any = c.kwargs.get("lengths")
+    lengths = c.kwargs["offsets"].diff() if lengths is None else lengths
+    places = torch.repeat_interleave(lengths)
+    c.step.mixes = True
+    if how in ("sum", "mean") and c.kwargs.get("axis", 0) == 0:
+        return _entry_sum(c, data, 0, places, None, how == "mean")
+    return c.each((c.counted(c.out.shape, 0),))
+
+
+def _axis_sum(mean: bool) -> Callable[[Context], list[Behind]]:
+    """Σ over axes: a sum over nodes where different nodes stand along them."""
+
+    def after(c: Context) -> list[Behind]:
+        source = c.args[0]
+        dims = axes_of(c.argument(1, "dim"), source.dim())
+        behind = c.rows(source)
+        if not any(rows.varies(axis) for rows in behind for axis in dims):
+            return _kept(c, source, dims)
+        c.step.mixes = True
+        kept = [axis for axis in range(source.dim()) if axis not in dims]
+        along = [
+            a
+            for a in kept
+            if any(rows.varies(a) for rows in behind)
+            or (source.shape[a] == 1 and a == 0 and len(kept) > 1)
+        ]
+        if len(along) > 1:
+            return [() for _ in c.outs]
+        axes = (*along, *dims)
+        keepdim = c.out.dim() == source.dim()
+        size = source.shape[along[0]] if along else 1
+        count = prod(source.shape[axis] for axis in dims)
+        places = torch.arange(size).repeat_interleave(count)
+        out_axis = None if not along else along[0] - sum(d < along[0] for d in dims if not keepdim)
+        if c.live(source) and c.of_nodes(behind):
+            c.step.reduction = Reduction(
+                message=c.number(source), axes=axes, out_axis=out_axis, recipients=places,
+                sources=_senders(c, source, axes, places),
+                size=size, mean=mean,
+            )  # fmt: skip
+        if out_axis is None:
+            return [() for _ in c.outs]
+        fixed = [r for r in behind if not any(r.varies(a) for a in dims) and r.varies(along[0])]
+        if fixed:
+            return _kept(c, source, dims)
+        return c.each((c.counted(c.out.shape, out_axis),))
+
+    return after
+
+
+def _kept(c: Context, source: Tensor, dims: Sequence[int]) -> list[Behind]:
+    """Rows after axes along which no node changes are reduced."""
+    keepdim = c.out.dim() == source.dim()
+    made = []
+    for rows in c.rows(source):
+        if any(rows.varies(axis) for axis in dims):
+            continue
+        ids = rows.ids
+        for axis in sorted(dims, reverse=True):
+            shown = Rows(ids, rows.partial).narrowed(axis)
+            ids = shown if keepdim else shown.squeeze(axis)
+        made.append(Rows(ids, rows.partial))
+    return c.each(tuple(made))
+
+
+def _axis_extreme(c: Context) -> list[Behind]:
+    """A maximum and its like over axes; no sum, where nodes change along them."""
+    source = c.args[0]
+    if len(c.args) > 1 and isinstance(c.args[1], Tensor):
+        return _pointwise(c)
+    place = 2 if c.step.name in ("norm", "linalg_vector_norm") else 1
+    dims = axes_of(c.argument(place, "dim"), source.dim())
+    c.step.mixes = any(rows.varies(axis) for rows in c.rows(source) for axis in dims)
+    return _kept(c, source, dims)
+
+
+def _along(c: Context) -> list[Behind]:
+    """Softmax, cumulated sums, sorting: along an axis, of the same shape."""
+    source = c.args[0]
+    place = c.argument(1, "dim", -1)
+    dim = place if isinstance(place, int) and not isinstance(place, bool) else -1
+    c.step.mixes = any(rows.varies(dim % source.dim()) for rows in c.rows(source))
+    return c.each(() if c.step.mixes and c.step.name in ("sort", "topk") else c.rows(source))
+
+
+def _batch_norm(c: Context) -> list[Behind]:
+    """By running statistics row by row; by those of the batch a mixture of all rows."""
+    flags = [a for a in c.args[5:] if isinstance(a, bool)]
+    training = bool(flags and flags[0]) and "no_training" not in c.step.name
+    c.step.mixes = training or (len(c.args) > 3 and c.args[3] is None)
+    return c.each(c.rows(c.args[0]))
+
+
+def _halved(c: Context) -> list[Behind]:
+    """GLU: one half of an axis gates the other."""
+    source, axis = c.args[0], c.argument(1, "dim", -1) % c.args[0].dim()
+    c.step.mixes = any(rows.varies(axis) for rows in c.rows(source))
+    shape = c.out.shape
+    return c.each(tuple(r.viewed(lambda t: t.narrow(axis, 0, shape[axis])) for r in c.rows(source)))
+
+
+def _first_axis(c: Context) -> list[Behind]:
+    """Convolutions and pools over a node's own channels: nodes along the first axis only."""
+    source = c.args[0]
+    c.step.mixes = any(r.varies(axis) for r in c.rows(source) for axis in range(1, source.dim()))
+    found = [rows.along(0) for rows in c.rows(source)]
+    return c.each(tuple(Rows(along_axis(f, 0, c.out.shape)) for f in found if f is not None))
+
+
+def _last_axes(c: Context) -> list[Behind]:
+    """Layer normalisation over the last axes."""
+    source, count = c.args[0], len(c.args[1])
+    axes = range(source.dim() - count, source.dim())
+    c.step.mixes = any(rows.varies(axis) for rows in c.rows(source) for axis in axes)
+    return c.each(c.rows(source))
+
+
+def _group_norm(c: Context) -> list[Behind]:
+    source = c.args[0]
+    c.step.mixes = any(r.varies(axis) for r in c.rows(source) for axis in range(1, source.dim()))
+    return c.each(c.rows(source))
+
+
+# Products ----------------------------------------------------------------------------------------
+
+
+def _mm(c: Context) -> list[Behind]:
+    return _product(c, c.args[0], c.args[1], None)
+
+
+def _addmm(c: Context) -> list[Behind]:
+    base = None if c.kwargs.get("beta", 1) == 0 else c.args[0]
+    made = _product(c, c.args[1], c.args[2], base, float(c.kwargs.get("alpha", 1)))
+    if base is None:
+        return made
+    shape = c.out.shape
+    base = [r.viewed(lambda t: t.expand(shape)) for r in c.rows(c.args[0])]
+    return [union([made[0], base])]
+
+
+def _mv(c: Context) -> list[Behind]:
+    matrix, vector = c.args
+    if not any(rows.varies(0) for rows in c.rows(vector)):
+        return [tuple(Rows(r.ids[:, 0], r.partial) for r in c.rows(matrix) if not r.varies(1))]
+    c.step.mixes = True
+    nodes = [rows for rows in c.rows(vector) if c.are_nodes(rows)]
+    if nodes and (c.live(matrix) or c.live(vector)):
+        c.step.reduction = Reduction(
+            message=c.number(vector), matrix=c.number(matrix), sources=nodes[0].ids.unsqueeze(1),
+            size=len(matrix),
+        )  # fmt: skip
+    return [(c.counted(c.out.shape, 0),)]
+
+
+def _product(
+    c: Context, left: Tensor, right: Tensor, base: Tensor | None, factor: float = 1.0
+) -> list[Behind]:
+    """left @ right, of matrices or of batches of them."""
+    rows, columns = left.dim() - 2, left.dim() - 1
+    inner = [r for r in c.rows(right) if r.varies(rows)]
+    outer = [r for r in c.rows(left) if r.varies(columns)]
+    sparse = left.layout != torch.strided
+    matrix = sparse or (bool(outer) and not c.live(left))
+    if not (inner or outer or sparse):
+        return _outer_rows(c, left, right)
+    c.step.mixes = True
+    across = [r for r in c.rows(right) if r.varies(columns)]
+    down = [r for r in c.rows(left) if r.varies(rows)]
+    counted = bool(down) or c.is_count(left.shape[rows]) or not c.live(left)
+    turned = bool(inner and across) and not (outer and down) and not sparse
+    if turned:
+        return _turned(c, left, right, base, factor, across)
+    if not (inner or matrix) or not counted:
+        return _outer_rows(c, left, right)
+    if (c.live(right) or c.live(left)) and c.of_nodes(inner):
+        sources = inner[0].ids if inner else None
+        c.step.reduction = Reduction(
+            message=c.number(right), matrix=c.number(left), out_axis=rows, sources=sources,
+            base=None if base is None else c.number(base), size=left.shape[rows],
+            factor=factor,
+        )  # fmt: skip
+    kept = [Rows(r.narrowed(columns).expand(c.out.shape), r.partial) for r in down]
+    return [tuple(kept[:1]) or (c.counted(c.out.shape, rows),)]
+
+
+def _turned(
+    c: Context, left: Tensor, right: Tensor, base: Tensor | None, factor: float, across: list[Rows]
+) -> list[Behind]:
+    """Rows are the columns: outᵀ = rightᵀ leftᵀ."""
+    columns = left.dim() - 1
+    if c.live(left) or c.live(right):
+        senders = [r for r in c.rows(left) if r.varies(columns)]
+        c.step.reduction = Reduction(
+            message=c.number(left), matrix=c.number(right), turned=True, out_axis=columns,
+            base=None if base is None else c.number(base), size=right.shape[columns],
+            factor=factor,
+            sources=senders[0].ids.mT if senders else None,
+        )  # fmt: skip
+    ids = [r.narrowed(columns - 1).expand(c.out.shape) for r in across]
+    return [tuple(Rows(one) for one in ids[:1])]
+
+
+def _outer_rows(c: Context, left: Tensor, right: Tensor) -> list[Behind]:
+    """Rows of the left operand stay rows, columns of the right one columns."""
+    rows, columns = left.dim() - 2, left.dim() - 1
+    shape = c.out.shape
+    made = [
+        Rows(r.narrowed(columns).expand(shape), r.partial)
+        for r in c.rows(left)
+        if not r.varies(columns)
+    ]
+    made += [
+        Rows(r.narrowed(rows).expand(shape), r.partial) for r in c.rows(right) if not r.varies(rows)
+    ]
+    return [union([made])]
+
+
+def _baddbmm(c: Context) -> list[Behind]:
+    base = None if c.kwargs.get("beta", 1) == 0 else c.args[0]
+    return _product(c, c.args[1], c.args[2], base, float(c.kwargs.get("alpha", 1)))
+
+
+def _pad(c: Context) -> list[Behind]:
+    made = []
+    for rows in c.rows(c.args[0]):
+        ids = torch.constant_pad_nd(rows.ids, list(c.args[1]), -1)
+        made.append(Rows(ids, True))
+    return [tuple(made)]
+
+
+def _into(write: Callable[..., Tensor]) -> Callable[[Context], list[Behind]]:
+    """select_scatter, slice_scatter, diagonal_scatter."""
+
+    def after(c: Context) -> list[Behind]:
+        rest = c.args[2:]
+        return _written(c, lambda ids, rows: write(ids, rows, *rest, **c.kwargs), c.args[1])
+
+    return after
+
+
+def _nothing(c: Context) -> list[Behind]:
+    return [() for _ in c.outs]
+
+
+HANDLERS: dict[str, Callable[[Context], list[Behind]]] = {
+    **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias"), _shaped),
+    **dict.fromkeys(
+        ("alias", "detach", "clone", "contiguous", "_to_copy", "lift_fresh", "lift_fresh_copy",
+         "dropout", "native_dropout", "to", "view_as_real", "_conj", "resolve_conj"), _same),
+    **{name: _view(getattr(torch.ops.aten, name)) for name in (
+        "unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "slice", "select", "split",
+        "split_with_sizes", "unbind", "unfold", "diagonal", "flip", "roll", "repeat",
+        "unsafe_split",
+        "repeat_interleave", "narrow", "movedim")},
+    "cat": _cat,
+    "stack": _stack,
+    "index_select": _index_select,
+    "embedding": _embedding,
+    "index": _index,
+    "gather": _gather,
+    "copy": _copy,
+    "index_put": _index_put,
+    "scatter": _scatter,
+    "index_copy": _index_copy,
+    "index_add": _index_add,
+    "scatter_add": _scatter_add,
+    "scatter_reduce": _scatter_reduce,
+    "index_reduce": _index_reduce,
+    "segment_reduce": _segment_reduce,
+    "_segment_reduce": _segment_reduce,
+    "sum": _axis_sum(mean=False),
+    "mean": _axis_sum(mean=True),
+    **dict.fromkeys(
+        ("amax", "amin", "max", "min", "prod", "var", "std", "var_mean", "std_mean", "logsumexp",
+         "norm", "linalg_vector_norm", "argmax", "argmin", "any", "all", "median", "nanmean",
+         "count_nonzero", "mode"), _axis_extreme),
+    **dict.fromkeys(("_softmax", "_log_softmax", "cumsum", "cumprod", "sort", "topk"), _along),
+    **dict.fromkeys(
+        ("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit",
+         "_native_batch_norm_legit_no_training", "_batch_norm_no_update", "batch_norm"),
+        _batch_norm),
+    "glu": _halved,
+    **dict.fromkeys(
+        ("convolution", "max_pool2d_with_indices", "avg_pool2d", "avg_pool1d", "max_pool1d",
+         "_adaptive_avg_pool2d", "adaptive_max_pool2d", "upsample_nearest1d"), _first_axis),
+    "native_layer_norm": _last_axes,
+    "native_group_norm": _group_norm,
+    **dict.fromkeys(("mm", "bmm", "_sparse_mm", "matmul"), _mm),
+    **dict.fromkeys(("addmm", "_sparse_addmm"), _addmm),
+    "baddbmm": _baddbmm,
+    "mv": _mv,
+    "constant_pad_nd": _pad,
+    "select_scatter": _into(torch.select_scatter),
+    "slice_scatter": _into(torch.slice_scatter),
+    "nonzero": _nothing,
+}  # fmt: skip
+"""By operation: the nodes behind its results. What is not listed is pointwise where shapes say so,
+and otherwise taken to mix nodes."""

@@ -1,0 +1,227 @@
+"""Running the user's own model with its final messages reweighted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure.mixtures import Mixture
+from gnn_repair.exposure.model_state import forget_propagations, resting
+from gnn_repair.exposure.record.analysis import Site
+from gnn_repair.exposure.record.build import Block, Piece
+from gnn_repair.exposure.record.capture import replaced
+from gnn_repair.exposure.record.recorder import Record, Ref
+
+LARGEST_MESSAGES = 1 << 26
+"""Numbers in the messages of a sum beyond which its result is replaced: 256 MB in float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some channels of a site, and the groups whose terms make them."""
+
+    piece: Piece
+    block: Block
+    groups: tuple[tuple[Mixture, slice], ...]
+
+    def states(self, mixture: Mixture) -> Tensor:
+        """The states of these channels, one row a term."""
+        return mixture.states[:, self.piece.columns][mixture.rows.long()]
+
+    def scale(self, mixture: Mixture, placed: Tensor, terms: slice) -> Tensor:
+        """± λ before what every message is multiplied by later on."""
+        scale = placed[terms] * mixture.sign
+        later = self.block.scale
+        return scale if later is None else scale / later[mixture.entries].to(scale)
+
+    def entries(self, mixture: Mixture) -> Tensor:
+        """The entries of the sum behind a group's terms."""
+        assert mixture.entries is not None
+        own = self.block.entries
+        return mixture.entries if own is None else own[mixture.entries]
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """λ [T] → the logits [N, C] of the model itself, in the state it was exposed in."""
+
+    model: nn.Module
+    forward: Callable[[], Tensor]
+    record: Record
+    parts: tuple[Part, ...]
+    """Every site's channels with their groups, and where these groups' terms lie among all."""
+    values: dict[int, Tensor]
+    """What sites hold, by value."""
+    held: dict[int, Tensor]
+    """By operation: what it gives, whatever the messages."""
+    order: Tensor | None
+    """The place of each term of the mixtures among the exposure's."""
+    count: int
+    dtype: torch.dtype
+    versions: tuple[int, ...]
+
+    @staticmethod
+    def of(
+        model: nn.Module, forward: Callable[[], Tensor], record: Record,
+        blocks: Sequence[Block], mixtures: Sequence[Mixture],
+        kept: dict[int, Tensor], order: Tensor | None, logits: Tensor, held: Sequence[int],
+    ) -> Replay:  # fmt: skip
+        """The replay of what was built."""
+        parts, start, waiting = list[Part](), 0, list(mixtures)
+        for block in blocks:
+            mine = []
+            while waiting and waiting[0].block_of is block:
+                mixture = waiting.pop(0)
+                mine.append((mixture, slice(start, start + mixture.rows.numel())))
+                start += mixture.rows.numel()
+            parts += [Part(piece, block, tuple(mine)) for piece in block.pieces]
+        values = {part.piece.site.value: kept[part.piece.site.value] for part in parts}
+        still = {place: kept[record.steps[place].outs[-1]] for place in held}
+        return Replay(
+            model, forward, record, tuple(parts), values, still, order, start, logits.dtype,
+            versions_of(model),
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def __call__(self, coefficients: Tensor) -> Tensor:
+        """The logits under λ [T], float64."""
+        if versions_of(self.model) != self.versions:
+            raise InputError(
+                f"{type(self.model).__name__} has changed since it was exposed; expose it again"
+            )
+        with resting(self.model):
+            forget_propagations(self.model)
+            return self.run(coefficients)
+
+    def run(self, coefficients: Tensor) -> Tensor:
+        """The same while the model is at rest already."""
+        if not isinstance(coefficients, Tensor) or coefficients.numel() != self.count:
+            raise InputError(f"replay needs one coefficient for each of {self.count} terms, [T]")
+        placed = coefficients.reshape(-1).to(next(iter(self.values.values())).device, self.dtype)
+        if self.order is not None:
+            given, placed = placed, torch.empty_like(placed)
+            placed[self.order] = given
+        instead: dict[int, Callable[..., Any]] = {
+            place: lambda *_, kept=kept: kept for place, kept in self.held.items()
+        }
+        for site in {part.piece.site for part in self.parts}:
+            mine = [part for part in self.parts if part.piece.site is site]
+            self._substitute(instead, site, mine, placed)
+        return replaced(self.forward, self.record, instead).double()
+
+    def _substitute(
+        self,
+        instead: dict[int, Callable[..., Any]],
+        site: Site,
+        mine: Sequence[Part],
+        placed: Tensor,
+    ) -> None:
+        reduction = site.reduction
+        if site.readers:
+            return None  # one term a recipient, so that nothing can change
+        if site.powers is not None or reduction.turned:
+            return self._by_value(instead, site, mine, placed)
+        if reduction.matrix is not None:
+            instead[site.step] = self._argument(
+                site, reduction.matrix, lambda old: _matrix(old, mine, placed)
+            )
+            return None
+        shape = self.record.values[reduction.message].shape
+        if torch.Size(shape).numel() > LARGEST_MESSAGES:
+            return self._by_value(instead, site, mine, placed)
+        instead[site.step] = self._argument(
+            site, reduction.message, lambda old: _messages(old, reduction, mine, placed)
+        )
+        return None
+
+    def _argument(
+        self, site: Site, number: int, change: Callable[[Tensor], Tensor]
+    ) -> Callable[..., Any]:
+        """Run the operation with another tensor in the place of one of its arguments."""
+        shown = self.record.steps[site.step].args
+        (place,) = [i for i, a in enumerate(shown) if isinstance(a, Ref) and a.number == number][:1]
+
+        def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            given = list(args)
+            given[place] = change(given[place])
+            return func(*given, **kwargs)
+
+        return run
+
+    def _by_value(
+        self,
+        instead: dict[int, Callable[..., Any]],
+        site: Site,
+        mine: Sequence[Part],
+        placed: Tensor,
+    ) -> None:
+        value = self.values[site.value]
+        step = self.record.values[site.value].step
+
+        def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            out = func(*args, **kwargs)
+            moved = value.movedim(site.axis, 0) if site.axis is not None else value.unsqueeze(0)
+            flat = moved.reshape(len(moved), -1).clone()
+            rows = (
+                torch.arange(len(flat))
+                if site.rows is None
+                else (site.rows >= 0).nonzero().view(-1)
+            )
+            own = rows if site.rows is None else site.rows[rows]
+            for part in mine:
+                for mixture, terms in part.groups:
+                    change = mixture.value(placed[terms] - mixture.coefficients)[own]
+                    flat[rows.unsqueeze(1), part.piece.channels] += change[:, part.piece.columns]
+            made = flat.reshape(moved.shape)
+            made = made.movedim(0, site.axis) if site.axis is not None else made.squeeze(0)
+            target = out if isinstance(out, Tensor) else args[0]
+            return target.copy_(made.reshape(target.shape))
+
+        instead[step] = run
+
+
+def _messages(old: Tensor, reduction: Any, mine: Sequence[Part], placed: Tensor) -> Tensor:
+    """Messages of the old ones' layout, ± λ h in place of ± α h."""
+    rest = [a for a in range(old.dim()) if a not in reduction.axes]
+    moved = old.permute(*reduction.axes, *rest)
+    entries = moved.shape[: len(reduction.axes)].numel()
+    flat = moved.reshape(entries, -1).clone()
+    for part in mine:
+        for mixture, terms in part.groups:
+            states = part.scale(mixture, placed, terms).unsqueeze(1) * part.states(mixture)
+            flat[part.entries(mixture).unsqueeze(1), part.piece.channels] = states
+    back = torch.argsort(torch.tensor([*reduction.axes, *rest]))
+    return flat.reshape(moved.shape).permute(*back.tolist())
+
+
+def _matrix(old: Tensor, mine: Sequence[Part], placed: Tensor) -> Tensor:
+    """A matrix of the old one's layout, ± λ in place of its entries."""
+    if old.layout != torch.strided:
+        coo = old if old.layout == torch.sparse_coo else old.to_sparse_coo()
+        values = torch.zeros_like(coo._values())
+        for mixture, terms in mine[0].groups:
+            values[mixture.entries] = mine[0].scale(mixture, placed, terms).to(values)
+        made = torch.sparse_coo_tensor(
+            coo._indices(), values, coo.shape, is_coalesced=coo.is_coalesced()
+        )
+        if old.layout == torch.sparse_coo:
+            return made
+        return made.to_sparse_csr() if old.layout == torch.sparse_csr else made.to_sparse_csc()
+    out = torch.zeros_like(old)
+    for number, part in enumerate(mine):
+        matrix = out if out.dim() == 2 else out[number]
+        for mixture, terms in part.groups:
+            at = part.block.recipients[mixture.entries], part.block.rows[mixture.entries]
+            matrix.index_put_(at, part.scale(mixture, placed, terms), accumulate=True)
+    return out
+
+
+def versions_of(model: nn.Module) -> tuple[int, ...]:
+    """Numbers that change whenever a parameter or buffer is written."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return tuple(number for t in tensors for number in (id(t), t._version))
