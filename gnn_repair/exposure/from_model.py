@@ -36,8 +36,7 @@ from gnn_repair.exposure.pooling.batches import as_batch, batch_of_one, batches_
 from gnn_repair.exposure.pooling.from_model import Wanted, expose_again, expose_pooled
 from gnn_repair.exposure.pooling.joining import joined
 from gnn_repair.exposure.probes import EXACT, deviation, residual_limit
-from gnn_repair.exposure.record.exposing import Wanted as Recorded
-from gnn_repair.exposure.record.exposing import second_opinion
+from gnn_repair.exposure.record.exposing import RecordWanted, second_opinion
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sampled import of_subgraph
 from gnn_repair.exposure.tails.from_model import expose_tailed
@@ -188,8 +187,10 @@ def _expose_batches(
         same: Any = first.outputs
         for batch in batches[1:]:
             subject = on_data(model, batch, *calling)
-            known = Wanted(hops, tolerance, known=finding, outputs=same)
             try:
+                if not finding.splits:  # found by the record, not by probes
+                    raise UnplannedError
+                known = Wanted(hops, tolerance, known=finding, outputs=same)
                 parts.append(expose_again(subject, known))
             except UnplannedError:
                 parts.append(expose_probing(subject, hops, tolerance, outputs=same)[0])
@@ -242,7 +243,7 @@ def expose_probing(
         return found, finding
     forget_propagations(subject.model)
     names = {mixture.site.name for mixture in (*finding.mixtures, *finding.nodewise)}
-    wanted = Recorded(hops, tolerance, None, _outputs_of(found))
+    wanted = RecordWanted(hops, tolerance, None, _outputs_of(found))
     said = second_opinion(subject, wanted, found, names)
     if not isinstance(said, tuple):
         return said.exposure, FinalAggregation(replay=said.replay if replayed else None)

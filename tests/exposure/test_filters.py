@@ -216,7 +216,7 @@ def test_a_nonlinear_step_inside_is_no_filter() -> None:
 
     torch.manual_seed(0)
     exposure = expose(Filtered(bent, head=True).double(), plain())
-    assert "last hop only" in str(exposure)
+    assert "last hop only" in str(exposure)  # the hops before the ReLU are in h
     torch.testing.assert_close(signed(exposure, exposure.coefficients[0]), hop())
 
     def shifted(conv: Any, x: Tensor, once: Hop) -> Tensor:

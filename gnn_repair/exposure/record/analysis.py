@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure.record.recorder import Record, Ref, Step, Value, is_in_place
+from gnn_repair.exposure.record.recorder import Record, RecordedStep, Ref, Value, is_in_place
 from gnn_repair.exposure.record.reductions import Reduction
-from gnn_repair.exposure.record.rows import Rows, reshaped
+from gnn_repair.exposure.record.rows import NodeRows, reshaped
 
 MOVES = {
     "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "expand",
@@ -46,7 +46,7 @@ class Analysis:
         """A value by its number."""
         return self.record.values[number]
 
-    def maker(self, number: int) -> Step | None:
+    def maker(self, number: int) -> RecordedStep | None:
         """The operation that made a value."""
         step = self.record.values[number].step
         return None if step < 0 else self.record.steps[step]
@@ -196,7 +196,7 @@ class Analysis:
             if steps[place].mixes and any(self.value(out).live for out in steps[place].outs)
         )  # fmt: skip
 
-    def statistics(self, sites: Sequence[Site]) -> list[int]:
+    def statistics(self, sites: Sequence[FinalSite]) -> list[int]:
         """Operations that mix what the final sums give into numbers that all recipients share.
 
         Means over all nodes, as some normalisations and attentions take them: they are held.
@@ -224,7 +224,7 @@ class Analysis:
                 todo += self.record.steps[value.step].reads()
         return found
 
-    def refuse_branches(self, sites: Sequence[Site]) -> None:
+    def refuse_branches(self, sites: Sequence[FinalSite]) -> None:
         """Raise where Python looks at a number that reweighted messages reach."""
         makers = [self.value(site.value).step for site in sites]
         reached = self.after(place for place in makers if place >= 0)
@@ -238,7 +238,7 @@ class Analysis:
                     "choice as torch.where"
                 )
 
-    def _only_finite(self, step: Step) -> bool:
+    def _only_finite(self, step: RecordedStep) -> bool:
         """Whether what is looked at only says that numbers are finite, which all of them are."""
         todo = list(step.reads())
         while todo:
@@ -337,7 +337,7 @@ def _expansion(shape: tuple[int, ...]) -> Push:
     return lambda t: t.expand(shape)
 
 
-def _mover(step: Step, shape: tuple[int, ...]) -> Push:
+def _mover(step: RecordedStep, shape: tuple[int, ...]) -> Push:
     if step.name in ("view", "_unsafe_view", "reshape", "_reshape_alias"):
         return lambda t: reshaped(t, shape)
     operation, rest = getattr(torch.ops.aten, step.name), step.args[1:]
@@ -428,7 +428,7 @@ def _relations(analysis: Analysis, number: int) -> int | None:
 
 
 def _numbers_side(
-    analysis: Analysis, step: Step, left: int, right: int, shape: tuple[int, ...],
+    analysis: Analysis, step: RecordedStep, left: int, right: int, shape: tuple[int, ...],
     place_of: Callable[[int, tuple[int, ...]], Tensor], is_numbers: Callable[[Tensor], bool],
 ) -> tuple[int, int, Tensor] | None:  # fmt: skip
     """Which side of a product holds numbers per entry: (numbers, the other side, their place)."""
@@ -445,7 +445,7 @@ def _numbers_side(
     return None
 
 
-def _gathered(analysis: Analysis, step: Step) -> tuple[int, int, int] | None:
+def _gathered(analysis: Analysis, step: RecordedStep) -> tuple[int, int, int] | None:
     """(table, axis, index) of an operation that looks rows up."""
     table = step.args[0].number
     if step.name == "embedding":
@@ -467,7 +467,7 @@ def _gathered(analysis: Analysis, step: Step) -> tuple[int, int, int] | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class FinalSite:
     """A value that is replaced and followed to the output, and the sum (or filter) that it is."""
 
     value: int
@@ -497,7 +497,7 @@ class After:
     """[n] which of the value's numbers is each recipient's."""
 
 
-def site_of(analysis: Analysis, place: int, size: int) -> Site:
+def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
     """Take structural factors of recipients into the sum."""
     step = analysis.record.steps[place]
     reduction = step.reduction
@@ -514,11 +514,11 @@ def site_of(analysis: Analysis, place: int, size: int) -> Site:
         after.append(found)
         number = reader.outs[-1]
     rows = analysis.recipient_rows(place, size)
-    return Site(number, reduction.out_axis, place, reduction, tuple(after), rows=rows)
+    return FinalSite(number, reduction.out_axis, place, reduction, tuple(after), rows=rows)
 
 
 def _factor_of_recipients(
-    analysis: Analysis, reader: Step, number: int, axis: int | None
+    analysis: Analysis, reader: RecordedStep, number: int, axis: int | None
 ) -> After | None:
     if reader.name not in ("mul", "div") or len(reader.args) != 2:
         return None
@@ -538,7 +538,7 @@ def _factor_of_recipients(
             if place.unique().numel() == 1
             else None
         )
-    nodes = Rows(place).along(axis)
+    nodes = NodeRows(place).along(axis)
     if nodes is None or prod(analysis.value(root).shape) != shape[axis]:
         return None
     return After(root, reader.name == "div", nodes)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.mixtures import Context, Mixture, _signed_group
-from gnn_repair.exposure.record.analysis import Analysis, Parts, Site
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts
 from gnn_repair.exposure.record.filters import polynomial
 from gnn_repair.exposure.sites import Site as Place
 from gnn_repair.exposure.tails.layout import Frame, Places
@@ -20,10 +20,10 @@ from gnn_repair.exposure.value import Group
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class SiteChannels:
     """Channels of one site, as columns of a block's states."""
 
-    site: Site
+    site: FinalSite
     channels: Tensor
     """[d] places among the site's channels."""
     first: int = 0
@@ -39,7 +39,7 @@ class Block:
     """Channels that share their coefficients: of one site, or of several sums of one convolution
     over the same entries with the same numbers (the two moments of a variance)."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SiteChannels, ...]
     """Where the D channels lie."""
     recipients: Tensor
     """[T]."""
@@ -60,7 +60,7 @@ class Block:
     """The relation, where one sum goes over several."""
 
 
-def frame_of_site(shape: tuple[int, ...], site: Site, recipients: int) -> Frame:
+def frame_of_site(shape: tuple[int, ...], site: FinalSite, recipients: int) -> Frame:
     """How a site's tensor shows recipients and channels."""
     if site.axis is None:
         return Frame((1, *shape), 0, shape)
@@ -68,7 +68,7 @@ def frame_of_site(shape: tuple[int, ...], site: Site, recipients: int) -> Frame:
     return Frame(shape, site.axis, shape, places)
 
 
-def wanted_values(analysis: Analysis, site: Site, parts: Parts | None) -> set[int]:
+def wanted_values(analysis: Analysis, site: FinalSite, parts: Parts | None) -> set[int]:
     """The values that a site's terms are made of."""
     found = {after.value for after in site.after}
     found |= set() if site.base is None else {site.base}
@@ -83,7 +83,7 @@ def wanted_values(analysis: Analysis, site: Site, parts: Parts | None) -> set[in
 
 
 def blocks_of(
-    site: Site, parts: Parts | None, shape: tuple[int, ...], kept: Mapping[int, Tensor]
+    site: FinalSite, parts: Parts | None, shape: tuple[int, ...], kept: Mapping[int, Tensor]
 ) -> list[Block]:
     """The terms of one site, a block for every set of channels with coefficients of their own."""
     if site.powers is not None:
@@ -94,7 +94,9 @@ def blocks_of(
         )
         states = kept[site.base].flatten(1)
         channels = torch.arange(states.shape[1])
-        return [Block((Piece(site, channels),), recipients, rows, alpha, states, rows, False)]
+        return [
+            Block((SiteChannels(site, channels),), recipients, rows, alpha, states, rows, False)
+        ]
     after = _after(site, kept)
     if parts is None:
         return _product_blocks(site, kept, after)
@@ -123,7 +125,7 @@ def blocks_of(
         alpha = _coefficients(parts, kept, axes, order[b], entries)
         alpha = alpha if scale is None else alpha * scale
         block = Block(
-            (Piece(site, channels),), recipients, sources, alpha, states[:, channels], rows,
+            (SiteChannels(site, channels),), recipients, sources, alpha, states[:, channels], rows,
             by_entry, scale=scale,
         )  # fmt: skip
         kinds = reduction.relations if reduction.relations is not None else _kinds(parts, kept)
@@ -139,7 +141,7 @@ def _kinds(parts: Parts, kept: Mapping[int, Tensor]) -> Tensor | None:
 
 
 def _of_recipients(
-    block: Block, site: Site, known: bool, chosen: Tensor | None, kind: int | None
+    block: Block, site: FinalSite, known: bool, chosen: Tensor | None, kind: int | None
 ) -> Block:
     """The block without entries to other types of node, or from the empty rows of a dense batch.
 
@@ -163,7 +165,7 @@ def _of_recipients(
     return replace(block, entries=kept, **parts)
 
 
-def _after(site: Site, kept: Mapping[int, Tensor]) -> Tensor | None:
+def _after(site: FinalSite, kept: Mapping[int, Tensor]) -> Tensor | None:
     dtype = kept[site.value].dtype
     total: Tensor | None = None
     if site.reduction.factor != 1:
@@ -233,7 +235,9 @@ def _coefficients(
     return total
 
 
-def _product_blocks(site: Site, kept: Mapping[int, Tensor], after: Tensor | None) -> list[Block]:
+def _product_blocks(
+    site: FinalSite, kept: Mapping[int, Tensor], after: Tensor | None
+) -> list[Block]:
     reduction = site.reduction
     assert reduction.matrix is not None
     matrix, table = kept[reduction.matrix], kept[reduction.message]
@@ -257,7 +261,7 @@ def _product_blocks(site: Site, kept: Mapping[int, Tensor], after: Tensor | None
 
 
 def _product_block(
-    site: Site,
+    site: FinalSite,
     matrix: Tensor,
     table: Tensor,
     channels: Tensor,
@@ -275,7 +279,7 @@ def _product_block(
     scale = None if after is None else after.to(alpha.dtype)[recipients]
     alpha = alpha if scale is None else alpha * scale
     return Block(
-        (Piece(site, channels),), recipients, nodes, alpha, table, rows, False, scale=scale
+        (SiteChannels(site, channels),), recipients, nodes, alpha, table, rows, False, scale=scale
     )
 
 

@@ -14,8 +14,8 @@ from gnn_repair.errors import GnnRepairError
 from gnn_repair.exposure.record.recorder import (
     SILENT,
     Record,
+    RecordedStep,
     Ref,
-    Step,
     is_in_place,
     plain_name,
     tensors_in,
@@ -95,7 +95,7 @@ class Capture(_Counted):
                 self.tracer.forget(result)
         return out
 
-    def _own(self, number: int, step: Step, args: Sequence[Any]) -> Tensor | None:
+    def _own(self, number: int, step: RecordedStep, args: Sequence[Any]) -> Tensor | None:
         """The argument that is followed as this operation alone reads it."""
         if number not in self.read_by or self.tracer is None:
             return None

@@ -27,7 +27,7 @@ from gnn_repair.exposure.model_state import changing, forget_propagations
 from gnn_repair.exposure.names import NodeNames
 from gnn_repair.exposure.outputs import Outputs
 from gnn_repair.exposure.probes import EXACT, Tail, centre
-from gnn_repair.exposure.record.analysis import Analysis, Parts, Site, parts_of, site_of
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts, parts_of, site_of
 from gnn_repair.exposure.record.build import (
     Block,
     blocks_of,
@@ -39,16 +39,16 @@ from gnn_repair.exposure.record.build import (
 )
 from gnn_repair.exposure.record.capture import DivergedError, captured
 from gnn_repair.exposure.record.filters import Filters, same_entries
-from gnn_repair.exposure.record.held import Held, held_parts
-from gnn_repair.exposure.record.recorder import Leaf, Record, Spaces, record_run
+from gnn_repair.exposure.record.held import HeldPart, held_parts
+from gnn_repair.exposure.record.recorder import KnownTensor, Record, Spaces, record_run
 from gnn_repair.exposure.record.replay import Replay
 from gnn_repair.exposure.record.words import fixed_words, group_words, has_root, holder_of
 from gnn_repair.exposure.sites import Site as Place
 from gnn_repair.exposure.tails.builder import Unfollowed
 from gnn_repair.exposure.tails.certification import random_vertex
 from gnn_repair.exposure.tails.extraction import Extracted, affine_start
-from gnn_repair.exposure.tails.logit_form import folded, is_affine
-from gnn_repair.exposure.tails.operations import Operation, Softmax, TailGraph
+from gnn_repair.exposure.tails.logit_form import AFFINE, TAKEN_OFF, folded, is_affine
+from gnn_repair.exposure.tails.operations import Activation, Operation, Softmax, TailGraph
 from gnn_repair.exposure.tails.simplify import simplified
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
@@ -65,7 +65,7 @@ ROUNDINGS = 16
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RecordWanted:
     """How a model is exposed."""
 
     hops: str = "paths"
@@ -84,14 +84,17 @@ class Exposed:
     replay: Replay
 
 
-def expose_subject(subject: ModelOnData, wanted: Wanted) -> Exposed:
+def expose_subject(subject: ModelOnData, wanted: RecordWanted) -> Exposed:
     """Expose a model on data."""
     return _Exposing(subject, wanted).exposed()
 
 
 def second_opinion(
-    subject: ModelOnData, wanted: Wanted, found: Exposure | TailedExposure, known: Collection[str]
-) -> Exposed | tuple[Held, ...]:
+    subject: ModelOnData,
+    wanted: RecordWanted,
+    found: Exposure | TailedExposure,
+    known: Collection[str],
+) -> Exposed | tuple[HeldPart, ...]:
     """What the record of a run says of an exposure that was found by probing.
 
     Args:
@@ -110,7 +113,7 @@ def second_opinion(
     return _Exposing(subject, wanted).judged(found, known)
 
 
-def _parts(analysis: Analysis, sites: Sequence[Site]) -> list[Parts | None]:
+def _parts(analysis: Analysis, sites: Sequence[FinalSite]) -> list[Parts | None]:
     return [
         None if s.reduction.matrix is not None else parts_of(analysis, s.reduction) for s in sites
     ]
@@ -119,7 +122,7 @@ def _parts(analysis: Analysis, sites: Sequence[Site]) -> list[Parts | None]:
 class _Exposing:
     """One model on the way to its exposure."""
 
-    def __init__(self, subject: ModelOnData, wanted: Wanted) -> None:
+    def __init__(self, subject: ModelOnData, wanted: RecordWanted) -> None:
         self.subject, self.wanted, self.model = subject, wanted, subject.model
         self.read: Reading | None = None
         self.graphs: int | None = None
@@ -152,12 +155,12 @@ class _Exposing:
         about = subject.labelled if self.graphs is None else subject.data
         return read_output(output, rows, why, classes, self.wanted.outputs, about)
 
-    def _leaves(self) -> dict[int, Leaf]:
-        found: dict[int, Leaf] = {}
+    def _leaves(self) -> dict[int, KnownTensor]:
+        found: dict[int, KnownTensor] = {}
         for name, value in self.model.named_buffers():
             found[id(value)] = self._leaf(name, value, False)
         for name, parameter in self.model.named_parameters():
-            found[id(parameter)] = Leaf(name, True)
+            found[id(parameter)] = KnownTensor(name, True)
         for name, value, space, ends in self._fields():
             if isinstance(value, Tensor):
                 leaf = self._leaf(name, value, True, space, ends)
@@ -168,19 +171,19 @@ class _Exposing:
     def _leaf(
         self, name: str, value: Tensor, features: bool, space: int | None = None,
         ends: tuple[int, int] | None = None,
-    ) -> Leaf:  # fmt: skip
+    ) -> KnownTensor:  # fmt: skip
         counts = self.spaces.counts
         shape = tuple(value.shape)
         square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in counts
         named = name == "x" or name.endswith(".x")
         matrix = value.layout != torch.strided or (square and not named)
         if value.layout == torch.strided and not value.is_floating_point():
-            return Leaf(name, False, space, ends)
+            return KnownTensor(name, False, space, ends)
         plain = name.rpartition(".")[2]
         edges = plain.startswith("edge") or plain in ("adj", "adj_t")
         rows = bool(shape) and shape[0] in counts and not matrix and not edges
         space = space if space is not None else self.spaces.only(shape[0]) if rows else None
-        return Leaf(name, rows, space if rows else None, both=square and matrix)
+        return KnownTensor(name, rows, space if rows else None, both=square and matrix)
 
     def _fields(self) -> Iterator[tuple[str, Any, int | None, tuple[int, int] | None]]:
         subject = self.subject
@@ -242,7 +245,7 @@ class _Exposing:
 
     def judged(
         self, found: Exposure | TailedExposure, known: Collection[str]
-    ) -> Exposed | tuple[Held, ...]:
+    ) -> Exposed | tuple[HeldPart, ...]:
         """See :func:`second_opinion`."""
         try:
             record, logits = record_run(self.model, self.run, self.spaces, self._leaves())
@@ -251,18 +254,18 @@ class _Exposing:
         except UNREADABLE:
             return ()
         analysis.refuse_branches(sites)
+        modules, steps = dict(self.model.named_modules()), record.steps
+        mixture = found.aggregate if isinstance(found, TailedExposure) else found
+        filters = any("sparse product" in group.coefficients_from for group in mixture.groups)
+        missed = not filters and any(site.powers is not None for site in sites)
+        names = {holder_of(modules, steps[site.step].module)[0] for site in sites}
+        unseen = [name for name in names - set(known) if f"`{name}`" not in mixture.fixed]
+        if not missed and not unseen:
+            sites = [s for s in sites if holder_of(modules, steps[s.step].module)[0] in known]
         try:
             parts = _parts(analysis, sites)
             seen = self._captured(analysis, sites, parts, logits)
-            tail = seen.extracted.tail
-            bent = bool(tail.operations) and not is_affine(tail)
-            modules = dict(self.model.named_modules())
-            hops = any(site.powers is not None for site in sites)
-            mixture = found.aggregate if isinstance(found, TailedExposure) else found
-            missed = hops and not any("Â" in group.rule for group in mixture.groups)
-            names = {holder_of(modules, record.steps[site.step].module)[0] for site in sites}
-            unseen = [name for name in names - set(known) if f"`{name}`" not in mixture.fixed]
-            if missed or unseen or (bent and isinstance(found, Exposure) and not _is_shift(found)):
+            if missed or unseen or (isinstance(found, Exposure) and _is_bent(seen, found)):
                 return self._built(analysis, sites, parts, seen, logits, None)
             return held_parts(analysis, modules, [site.step for site in sites])
         except UNREADABLE:
@@ -291,7 +294,7 @@ class _Exposing:
         found = self._captured(analysis, sites, parts, logits)
         return self._built(analysis, sites, parts, found, logits, embedding)
 
-    def _sites(self, analysis: Analysis, size: int) -> list[Site]:
+    def _sites(self, analysis: Analysis, size: int) -> list[FinalSite]:
         final, reached = analysis.final(size)
         if not final:
             from gnn_repair.exposure.record.refusals import why_nothing
@@ -310,7 +313,7 @@ class _Exposing:
     def _captured(
         self,
         analysis: Analysis,
-        sites: Sequence[Site],
+        sites: Sequence[FinalSite],
         parts: Sequence[Parts | None],
         logits: Tensor,
     ) -> _Captured:
@@ -328,14 +331,16 @@ class _Exposing:
         )  # fmt: skip
         if output.shape != logits.shape or not _close(output, logits):
             raise DivergedError
-        value, _ = tracer.builder.flat(tracer.output(output))
+        value, frame = tracer.builder.flat(tracer.output(output))
+        if frame.places is not None:
+            raise ExposureRefused("the logits are in another order than the nodes")
         operations = simplified(tracer.builder.operations, tracer.builder.widths, value)
         operations, shifted = _without_shift(operations, width, logits.shape[1])
         extracted = affine_start(operations, width, logits.device)
         return _Captured(kept, inputs, offsets, extracted, shifted)
 
     def _built(
-        self, analysis: Analysis, sites: Sequence[Site], parts: Sequence[Parts | None],
+        self, analysis: Analysis, sites: Sequence[FinalSite], parts: Sequence[Parts | None],
         found: _Captured, logits: Tensor, embedding: Tensor | None,
     ) -> Exposed:  # fmt: skip
         modules = dict(self.model.named_modules())
@@ -402,11 +407,11 @@ class _Exposing:
 
     def _blocks(
         self, analysis: Analysis, modules: Mapping[str, nn.Module],
-        pairs: Sequence[tuple[Site, Parts | None]], found: _Captured,
+        pairs: Sequence[tuple[FinalSite, Parts | None]], found: _Captured,
     ) -> list[Block]:  # fmt: skip
         """The blocks of all sites; sums of one convolution with the same coefficients are one."""
         blocks: list[Block] = []
-        known: list[tuple[str, tuple[Site, Parts | None], int]] = []
+        known: list[tuple[str, tuple[FinalSite, Parts | None], int]] = []
         for site, part in pairs:
             shape = analysis.value(site.reduction.message).shape
             several = blocks_of(site, part, shape, found.kept)
@@ -460,9 +465,14 @@ class _Captured:
     """Whether a log_softmax at the end was left out: a shift common to a node's classes."""
 
 
-def _is_shift(found: Exposure) -> bool:
-    """Whether only a shift common to a node's classes follows the affine part (log_softmax)."""
-    return "log_softmax head" in found.fixed
+def _is_bent(seen: _Captured, found: Exposure) -> bool:
+    """Whether a nonlinear head follows, beside what was taken off: a shift, or a last sigmoid."""
+    left = [op for op in seen.extracted.tail.operations if not isinstance(op, AFFINE)]
+    if "log_softmax head" in found.fixed:
+        return False
+    if TAKEN_OFF in found.called:
+        left = [op for op in left if not (isinstance(op, Activation) and op.name == "sigmoid")]
+    return bool(left)
 
 
 def _close(left: Tensor, right: Tensor) -> bool:
@@ -482,7 +492,7 @@ def _without_shift(
     return (rest, True) if is_affine(TailGraph(width, tuple(rest))) else (operations, False)
 
 
-def _values(found: _Captured, sites: Sequence[Site]) -> Tensor:
+def _values(found: _Captured, sites: Sequence[FinalSite]) -> Tensor:
     """What the sites hold, side by side, [n, Σ widths]."""
     flat = []
     for site in sites:
@@ -497,7 +507,7 @@ def _values(found: _Captured, sites: Sequence[Site]) -> Tensor:
     return torch.cat(flat, dim=1)
 
 
-def _read_by_tail(found: _Captured, analysis: Analysis, sites: Sequence[Site]) -> set[int]:
+def _read_by_tail(found: _Captured, analysis: Analysis, sites: Sequence[FinalSite]) -> set[int]:
     """The sites that what follows reads at all."""
     read = set()
     for site in sites:
@@ -513,7 +523,7 @@ def _read_by_tail(found: _Captured, analysis: Analysis, sites: Sequence[Site]) -
 def certify(
     exposure: Exposure | TailedExposure, replay: Replay, logits: Tensor, shifted: bool
 ) -> float:
-    """Largest difference between model and exposure over random λ and vertices, beside the change."""
+    """Largest difference of model and exposure over random λ and vertices, beside what moved."""
     mixture = exposure.aggregate if isinstance(exposure, TailedExposure) else exposure
     draws = [random_admissible(mixture, seed=0)]
     if mixture.num_terms < LARGE:

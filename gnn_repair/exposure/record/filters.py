@@ -19,22 +19,22 @@ from torch import Tensor
 from gnn_repair.exposure.record.analysis import (
     SAME,
     Analysis,
+    FinalSite,
     Parts,
-    Site,
     parts_of,
     site_of,
 )
-from gnn_repair.exposure.record.recorder import Ref, Step
+from gnn_repair.exposure.record.recorder import RecordedStep, Ref
 
 NOISE = 1e-15
 """Entries this small beside the largest are rounding left over by cancelling paths."""
 
 
 @dataclass(frozen=True, eq=False)
-class Hop:
+class RecordedHop:
     """One application of Â."""
 
-    site: Site
+    site: FinalSite
     parts: Parts | None
     table: int
     between: frozenset[int]
@@ -46,7 +46,7 @@ class Form:
     """Σ_k γ_k Â^k base."""
 
     base: int
-    hop: Hop | None
+    hop: RecordedHop | None
     powers: tuple[float, ...]
 
 
@@ -62,7 +62,7 @@ class Filters:
             holder: the name of the convolution in which an operation happens.
         """
         self.analysis, self.size, self.holder = analysis, size, holder
-        self.hops: dict[int, Hop] = {}
+        self.hops: dict[int, RecordedHop] = {}
         self._forms: dict[int, Form] = {}
         for place in sorted(analysis.needed):
             reduction = analysis.record.steps[place].reduction
@@ -71,20 +71,20 @@ class Filters:
                 if hop is not None:
                     self.hops[hop.site.value] = hop
 
-    def _hop(self, place: int) -> Hop | None:
+    def _hop(self, place: int) -> RecordedHop | None:
         site = site_of(self.analysis, place, self.size)
         reduction = site.reduction
         if reduction.matrix is not None:
             if reduction.turned or len(self.analysis.value(reduction.message).shape) != 2:
                 return None
-            return Hop(site, None, self.analysis.root(reduction.message), frozenset())
+            return RecordedHop(site, None, self.analysis.root(reduction.message), frozenset())
         parts = parts_of(self.analysis, reduction)
         if parts.table is None or len(reduction.axes) > 1 or parts.axis != 0:
             return None
         if any(self.analysis.value(factor.value).live for factor in parts.factors):
             return None
         between = self.analysis.above([reduction.message]) - self.analysis.above([parts.table])
-        return Hop(site, parts, parts.table, frozenset(between))
+        return RecordedHop(site, parts, parts.table, frozenset(between))
 
     def form(self, number: int) -> Form:
         """A value as a polynomial; of itself where it is none."""
@@ -127,7 +127,7 @@ class Filters:
         powers = tuple(a + factor * b for a, b in zip(*padded, strict=True))
         return Form(left.base, left.hop or right.hop, powers)
 
-    def _scaled(self, step: Step) -> Form | None:
+    def _scaled(self, step: RecordedStep) -> Form | None:
         values = [self._number(argument) for argument in step.args]
         if values[1] is not None and isinstance(step.args[0], Ref):
             inner, number = self.form(step.args[0].number), values[1]
@@ -145,7 +145,7 @@ class Filters:
         one = kept is not None and kept.numel() == 1 and kept.layout == torch.strided
         return float(kept) if one and kept is not None else None
 
-    def same(self, left: Hop, right: Hop) -> bool:
+    def same(self, left: RecordedHop, right: RecordedHop) -> bool:
         """Whether two hops send over the same entries with the same numbers."""
         return left is right or same_entries(
             self.analysis, (left.site, left.parts), (right.site, right.parts)
@@ -153,14 +153,14 @@ class Filters:
 
     # Exits -------------------------------------------------------------------------------------
 
-    def sites(self, final: Sequence[int], reached: set[int]) -> list[Site]:
+    def sites(self, final: Sequence[int], reached: set[int]) -> list[FinalSite]:
         """The sites of final sums; where these end filters, the filters' instead.
 
         Args:
             final: the final sums.
             reached: the values that the output follows from row by row.
         """
-        found: dict[int, Site] = {}
+        found: dict[int, FinalSite] = {}
         for place in final:
             site = site_of(self.analysis, place, self.size)
             form = self.form(site.value)
@@ -168,7 +168,7 @@ class Filters:
             found |= {exit.value: exit for exit in exits or [site]}
         return [found[value] for value in sorted(found)]
 
-    def _exits(self, site: Site, form: Form, reached: set[int]) -> list[Site]:
+    def _exits(self, site: FinalSite, form: Form, reached: set[int]) -> list[FinalSite]:
         """The values of a filter that something else reads; none where there is only one hop."""
         assert form.hop is not None
         chain = {}
@@ -203,7 +203,7 @@ class Filters:
 
 
 def same_entries(
-    analysis: Analysis, left: tuple[Site, Parts | None], right: tuple[Site, Parts | None]
+    analysis: Analysis, left: tuple[FinalSite, Parts | None], right: tuple[FinalSite, Parts | None]
 ) -> bool:
     """Whether two sums go over the same entries with the same numbers, as the record says."""
     (one, mine), (two, theirs) = left, right

@@ -12,7 +12,7 @@ from gnn_repair.exposure.record.words import Title, titled
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldPart:
     """One place of the model that mixes nodes and stays as it is."""
 
     module: str
@@ -29,7 +29,7 @@ class Held:
 
 def held_parts(
     analysis: Analysis, modules: Mapping[str, nn.Module], final: Sequence[int]
-) -> tuple[Held, ...]:
+) -> tuple[HeldPart, ...]:
     """Everything that mixes nodes on a way to the logits and is not one of the final sums."""
     found: dict[tuple[Title, bool], list[str]] = {}
     beside = set(analysis.beside(final))
@@ -42,5 +42,6 @@ def held_parts(
         if step.name not in names:
             names.append(step.name)
     return tuple(
-        Held(title.name, tuple(names), near, title.text) for (title, near), names in found.items()
+        HeldPart(title.name, tuple(names), near, title.text)
+        for (title, near), names in found.items()
     )

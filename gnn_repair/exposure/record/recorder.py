@@ -2,8 +2,8 @@
 
 Kept of every operation are its name, its module and the numbers of the values it reads and makes;
 of values their shapes, whether they depend on features or parameters (*live*), and the nodes behind
-their elements. Only index tensors outlive their use, so a recorded run takes the time and the memory
-of a plain one.
+their elements. Only index tensors outlive their use, so a recorded run needs about the time and
+memory of a plain one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnn_repair.exposure.module_names import followed
 from gnn_repair.exposure.record.reductions import Reduction, rows_after
-from gnn_repair.exposure.record.rows import Rows, along_axis, rewritten
+from gnn_repair.exposure.record.rows import NodeRows, along_axis, rewritten
 
 SHAPED = {f"{kind}_like" for kind in ("empty", "zeros", "ones", "full", "rand", "randn")}
 SHAPED |= {f"new_{kind}" for kind in ("empty", "empty_strided", "zeros", "ones", "full")}
@@ -48,7 +48,7 @@ class Value:
     """The operation that made it; −1: it was there before."""
     live: bool
     """Whether it depends on features or parameters."""
-    rows: tuple[Rows, ...] = ()
+    rows: tuple[NodeRows, ...] = ()
     space: int | None = None
     """Of whole numbers: the node type that they number, if known."""
     name: str = ""
@@ -60,7 +60,7 @@ class Value:
 
 
 @dataclass(eq=False)
-class Step:
+class RecordedStep:
     """One operation of the run."""
 
     name: str
@@ -114,7 +114,7 @@ class Spaces:
 
 
 @dataclass(frozen=True, eq=False)
-class Leaf:
+class KnownTensor:
     """What is known of a tensor before the run."""
 
     name: str
@@ -133,7 +133,7 @@ class Leaf:
 class Record:
     """A run."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[RecordedStep] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
     output: int = -1
     inputs: dict[str, list[Any]] = field(default_factory=dict)
@@ -155,7 +155,9 @@ def plain_name(func: Any) -> str:
 class Recorder(TorchDispatchMode):
     """While open, writes down every operation."""
 
-    def __init__(self, spaces: Spaces, leaves: Mapping[int, Leaf], running: list[str]) -> None:
+    def __init__(
+        self, spaces: Spaces, leaves: Mapping[int, KnownTensor], running: list[str]
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.spaces, self.leaves, self.running = spaces, leaves, running
         self.record = Record()
@@ -187,7 +189,7 @@ class Recorder(TorchDispatchMode):
         if leaf is None:
             structural = tensor.layout != torch.strided or square
             space = self.spaces.only(shape[0]) if shape and floating and not structural else None
-            leaf = Leaf("", floating and not structural, space, both=square)
+            leaf = KnownTensor("", floating and not structural, space, both=square)
         value = Value(shape, -1, leaf.live and floating, name=leaf.name, kept=tensor)
         if tensor.layout == torch.strided and floating and shape:
             if leaf.both and square:
@@ -197,7 +199,7 @@ class Recorder(TorchDispatchMode):
         elif leaf.ends is None and leaf.space is not None and not floating:
             value.space = leaf.space
         if leaf.relation is not None and tensor.layout == torch.strided:
-            value.rows = (Rows(torch.full((1,) * len(shape), leaf.relation).expand(shape)),)
+            value.rows = (NodeRows(torch.full((1,) * len(shape), leaf.relation).expand(shape)),)
         return self._remember(tensor, value)
 
     def _remember(self, tensor: Tensor, value: Value) -> int:
@@ -209,15 +211,15 @@ class Recorder(TorchDispatchMode):
             self._storages.setdefault(key, {})[id(tensor)] = weakref.ref(tensor)
         return number
 
-    def rows(self, shape: Sequence[int], axis: int, space: int | None = None) -> Rows:
+    def rows(self, shape: Sequence[int], axis: int, space: int | None = None) -> NodeRows:
         """The rows of nodes counted along an axis."""
         size = shape[axis]
         if space is None:
             space = self.spaces.only(size)
         if space is None and size in self.sets:
-            return Rows(along_axis(self.sets[size], axis, shape))
+            return NodeRows(along_axis(self.sets[size], axis, shape))
         first = self.spaces.first(space) if space is not None else self.others(size)
-        return Rows(along_axis(torch.arange(first, first + size), axis, shape))
+        return NodeRows(along_axis(torch.arange(first, first + size), axis, shape))
 
     def others(self, size: int) -> int:
         """The first number of so many things that are no nodes (graphs, clusters)."""
@@ -228,7 +230,7 @@ class Recorder(TorchDispatchMode):
         """What is known of an index also holds of it as a list."""
         value = self.value(index)
         rows = [r.along(axis) for r in value.rows]
-        known = tuple(Rows(r) for r in rows if r is not None)
+        known = tuple(NodeRows(r) for r in rows if r is not None)
         self._remember(
             listed, Value(tuple(listed.shape), value.step, False, known, value.space, kept=listed)
         )
@@ -257,7 +259,7 @@ class Recorder(TorchDispatchMode):
         out = func(*args, **given)
         if name in SHAPED:
             shown_args, shown_kwargs = (), {}
-        step = Step(
+        step = RecordedStep(
             name, shown_args, shown_kwargs, self.running[-1] if self.running else "", func=func
         )
         number = len(self.record.steps)
@@ -265,7 +267,7 @@ class Recorder(TorchDispatchMode):
         results = [args[0]] if in_place else tensors_in(out)
         live = any(self.record.values[read].live for read in step.reads())
         step.looks = live and not results
-        rows: list[tuple[Rows, ...]] = [()] * len(results)
+        rows: list[tuple[NodeRows, ...]] = [()] * len(results)
         if live or any(self.record.values[read].rows for read in step.reads()):
             try:
                 rows = rows_after(self, step, args, given, results)
@@ -286,7 +288,7 @@ class Recorder(TorchDispatchMode):
         step.outs = tuple(made)
         return out
 
-    def _note_set(self, shape: tuple[int, ...], behind: tuple[Rows, ...]) -> None:
+    def _note_set(self, shape: tuple[int, ...], behind: tuple[NodeRows, ...]) -> None:
         """Notice nodes of several types one after another in one tensor."""
         counts = self.spaces.counts
         if len(counts) < 2 or len(behind) != 1 or not shape or shape[0] in (*counts, *self.sets):
@@ -299,7 +301,7 @@ class Recorder(TorchDispatchMode):
         ):
             self.sets[shape[0]] = nodes
 
-    def _space(self, step: Step) -> int | None:
+    def _space(self, step: RecordedStep) -> int | None:
         """The node type that whole numbers count, through slices and concatenations."""
         known = {self.record.values[read].space for read in step.reads()}
         if step.name in ("select", "unbind") and len(step.args) > 1:
@@ -309,7 +311,7 @@ class Recorder(TorchDispatchMode):
         return known.pop() if len(known) == 1 else None
 
     def _aliases(
-        self, target: Tensor, behind: tuple[Rows, ...], step: int, live: bool
+        self, target: Tensor, behind: tuple[NodeRows, ...], step: int, live: bool
     ) -> Iterator[int]:
         """New numbers for the other tensors that show what was written in place."""
         if target.layout != torch.strided:
@@ -374,7 +376,7 @@ def _without_onednn() -> Iterator[None]:
 
 
 def record_run(
-    model: nn.Module, run: Callable[[], Tensor], spaces: Spaces, leaves: Mapping[int, Leaf]
+    model: nn.Module, run: Callable[[], Tensor], spaces: Spaces, leaves: Mapping[int, KnownTensor]
 ) -> tuple[Record, Tensor]:
     """Run a model once and write down what it does."""
     running: list[str] = []

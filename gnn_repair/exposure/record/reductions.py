@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.record.rows import (
-    Rows,
+    NodeRows,
     along_axis,
     axes_of,
     distinct,
@@ -25,9 +25,9 @@ from gnn_repair.exposure.record.rows import (
 )
 
 if TYPE_CHECKING:
-    from gnn_repair.exposure.record.recorder import Recorder, Step
+    from gnn_repair.exposure.record.recorder import RecordedStep, Recorder
 
-Behind = tuple[Rows, ...]
+Behind = tuple[NodeRows, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +61,14 @@ class Reduction:
 
 
 def rows_after(
-    recorder: Recorder, step: Step, args: Sequence[Any], kwargs: dict[str, Any], outs: list[Tensor]
+    recorder: Recorder,
+    step: RecordedStep,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    outs: list[Tensor],
 ) -> list[Behind]:
     """The nodes behind everything that an operation made; notes on ``step`` what it mixes."""
-    context = Context(recorder, step, args, kwargs, outs)
+    context = OpContext(recorder, step, args, kwargs, outs)
     handler = HANDLERS.get(step.name)
     if handler is None:
         handler = _pointwise if _is_pointwise(args, outs) else _unknown
@@ -72,11 +76,11 @@ def rows_after(
 
 
 @dataclass(frozen=True, eq=False)
-class Context:
+class OpContext:
     """One operation while it is recorded."""
 
     recorder: Recorder
-    step: Step
+    step: RecordedStep
     args: Sequence[Any]
     kwargs: dict[str, Any]
     outs: list[Tensor]
@@ -104,18 +108,18 @@ class Context:
         shape = self.out.shape
         return [behind if out.shape == shape else () for out in self.outs]
 
-    def counted(self, shape: Sequence[int], axis: int, index: Any = None) -> Rows:
+    def counted(self, shape: Sequence[int], axis: int, index: Any = None) -> NodeRows:
         """Recipients counted along an axis, of the type that an index numbers."""
         space = self.recorder.value(index).space if isinstance(index, Tensor) else None
         if space is not None and self.recorder.spaces.counts[space] != shape[axis]:
             space = None
         return self.recorder.rows(shape, axis, space)
 
-    def of_nodes(self, behind: Sequence[Rows]) -> bool:
+    def of_nodes(self, behind: Sequence[NodeRows]) -> bool:
         """Whether nodes stand behind a tensor, or nothing is known; not only graphs or clusters."""
         return not behind or any(self.are_nodes(rows) for rows in behind)
 
-    def are_nodes(self, rows: Rows) -> bool:
+    def are_nodes(self, rows: NodeRows) -> bool:
         return rows.ids.numel() == 0 or int(distinct(rows.ids).max()) < self.recorder.spaces.total
 
     def is_count(self, size: int) -> bool:
@@ -132,58 +136,58 @@ def _is_pointwise(args: Sequence[Any], outs: list[Tensor]) -> bool:
         return False
 
 
-def _pointwise(c: Context) -> list[Behind]:
+def _pointwise(c: OpContext) -> list[Behind]:
     shape = c.out.shape
     several = [a for a in (*c.args, *c.kwargs.values()) if isinstance(a, Tensor)]
     parts = [[r.viewed(lambda t: t.expand(shape)) for r in c.rows(one)] for one in several]
     return c.each(union(parts))
 
 
-def _unknown(c: Context) -> list[Behind]:
+def _unknown(c: OpContext) -> list[Behind]:
     """Nothing is known: what different nodes stand behind is taken to be mixed."""
     c.step.mixes = any(c.rows(a) for a in c.args)
     return [() for _ in c.outs]
 
 
-def _same(c: Context) -> list[Behind]:
+def _same(c: OpContext) -> list[Behind]:
     return c.each(c.rows(c.args[0]))
 
 
-def _view(apply: Callable[..., Any]) -> Callable[[Context], list[Behind]]:
+def _view(apply: Callable[..., Any]) -> Callable[[OpContext], list[Behind]]:
     """An operation that moves or repeats elements."""
 
-    def after(c: Context) -> list[Behind]:
-        made: list[list[Rows]] = [[] for _ in c.outs]
+    def after(c: OpContext) -> list[Behind]:
+        made: list[list[NodeRows]] = [[] for _ in c.outs]
         for rows in c.rows(c.args[0]):
             shown = apply(rows.ids, *c.args[1:], **c.kwargs)
             several = shown if isinstance(shown, list | tuple) else [shown]
             for place, ids in enumerate(several):
-                made[place].append(Rows(ids, rows.partial))
+                made[place].append(NodeRows(ids, rows.partial))
         return [tuple(rows) for rows in made]
 
     return after
 
 
-def _shaped(c: Context) -> list[Behind]:
+def _shaped(c: OpContext) -> list[Behind]:
     shape = c.out.shape
     return [tuple(r.viewed(lambda t: reshaped(t, shape)) for r in c.rows(c.args[0]))]
 
 
-def _cat(c: Context) -> list[Behind]:
+def _cat(c: OpContext) -> list[Behind]:
     parts, dim = list(c.args[0]), c.argument(1, "dim", 0)
     return _joined(c, parts, lambda ids: torch.cat(ids, dim))
 
 
-def _stack(c: Context) -> list[Behind]:
+def _stack(c: OpContext) -> list[Behind]:
     parts, dim = list(c.args[0]), c.argument(1, "dim", 0)
     return _joined(c, parts, lambda ids: torch.stack(ids, dim))
 
 
 def _joined(
-    c: Context, parts: list[Tensor], join: Callable[[list[Tensor]], Tensor]
+    c: OpContext, parts: list[Tensor], join: Callable[[list[Tensor]], Tensor]
 ) -> list[Behind]:
     behind = [c.rows(part) for part in parts]
-    made: list[Rows] = []
+    made: list[NodeRows] = []
     for place in range(max(len(rows) for rows in behind)):
         ids, partial = [], False
         for part, rows in zip(parts, behind, strict=True):
@@ -194,7 +198,7 @@ def _joined(
             else:
                 partial = partial or known.partial
                 ids.append(known.ids)
-        made.append(Rows(_compact(ids, join), partial))
+        made.append(NodeRows(_compact(ids, join), partial))
     return [tuple(made)]
 
 
@@ -220,7 +224,7 @@ def _compact(ids: list[Tensor], join: Callable[[list[Tensor]], Tensor]) -> Tenso
 # Gathers -----------------------------------------------------------------------------------------
 
 
-def _picked(c: Context, table: Tensor, dim: int, index: Tensor) -> list[Behind]:
+def _picked(c: OpContext, table: Tensor, dim: int, index: Tensor) -> list[Behind]:
     """table[…, index, …]: the node that every picked row is of."""
     dim = dim % table.dim()
     known = c.rows(table)
@@ -234,46 +238,46 @@ def _picked(c: Context, table: Tensor, dim: int, index: Tensor) -> list[Behind]:
         first = c.recorder.spaces.first(space)
         ids = index if first == 0 else index + first
         places = [1] * dim + list(index.shape) + [1] * (table.dim() - dim - 1)
-        return [(Rows(ids.reshape(places).expand(shape)),)]
+        return [(NodeRows(ids.reshape(places).expand(shape)),)]
     return [tuple(_taken(rows, dim, index, shape) for rows in known)]
 
 
-def _taken(rows: Rows, dim: int, index: Tensor, shape: Sequence[int]) -> Rows:
+def _taken(rows: NodeRows, dim: int, index: Tensor, shape: Sequence[int]) -> NodeRows:
     ids = rows.ids
     nodes = rows.along(dim) if ids.dim() > 1 else ids
     if nodes is not None:
         flat = nodes[index]
         places = [1] * dim + list(flat.shape) + [1] * (ids.dim() - dim - 1)
-        return Rows(flat.reshape(places).expand(tuple(shape)), rows.partial)
-    return Rows(ids[(slice(None),) * dim + (index,)], rows.partial)
+        return NodeRows(flat.reshape(places).expand(tuple(shape)), rows.partial)
+    return NodeRows(ids[(slice(None),) * dim + (index,)], rows.partial)
 
 
-def _index_select(c: Context) -> list[Behind]:
+def _index_select(c: OpContext) -> list[Behind]:
     return _picked(c, c.args[0], c.args[1], c.args[2])
 
 
-def _embedding(c: Context) -> list[Behind]:
+def _embedding(c: OpContext) -> list[Behind]:
     return _picked(c, c.args[0], 0, c.args[1])
 
 
-def _index(c: Context) -> list[Behind]:
+def _index(c: OpContext) -> list[Behind]:
     table, indices = c.args[0], c.args[1]
     used = [place for place, index in enumerate(indices) if index is not None]
     if len(used) == 1:
         return _picked(c, table, used[0], indices[used[0]])
     picks = tuple(slice(None) if index is None else index for index in indices)
-    return [tuple(Rows(rows.ids[picks], rows.partial) for rows in c.rows(table))]
+    return [tuple(NodeRows(rows.ids[picks], rows.partial) for rows in c.rows(table))]
 
 
-def _gather(c: Context) -> list[Behind]:
+def _gather(c: OpContext) -> list[Behind]:
     dim, index = c.args[1], c.args[2]
-    return [tuple(Rows(r.ids.gather(dim, index), r.partial) for r in c.rows(c.args[0]))]
+    return [tuple(NodeRows(r.ids.gather(dim, index), r.partial) for r in c.rows(c.args[0]))]
 
 
 # Writes ------------------------------------------------------------------------------------------
 
 
-def _written(c: Context, write: Callable[[Tensor, Tensor], Tensor], values: Any) -> list[Behind]:
+def _written(c: OpContext, write: Callable[[Tensor, Tensor], Tensor], values: Any) -> list[Behind]:
     """A tensor with other rows put into some of its places."""
     base = c.rows(c.args[0])
     new = c.rows(values)
@@ -283,16 +287,16 @@ def _written(c: Context, write: Callable[[Tensor, Tensor], Tensor], values: Any)
     for rows in new:
         ids = base[0].ids.clone() if base else torch.full(tuple(c.out.shape), -1)
         ids = write(ids.contiguous(), rows.ids)
-        made.append(Rows(ids, bool((ids < 0).any())))
+        made.append(NodeRows(ids, bool((ids < 0).any())))
     return [tuple(made)]
 
 
-def _copy(c: Context) -> list[Behind]:
+def _copy(c: OpContext) -> list[Behind]:
     shape = c.out.shape
     return [tuple(r.viewed(lambda t: t.expand(shape)) for r in c.rows(c.args[1]))]
 
 
-def _index_put(c: Context) -> list[Behind]:
+def _index_put(c: OpContext) -> list[Behind]:
     base, indices, values = c.args[:3]
     accumulate = bool(c.argument(3, "accumulate", False))
     used = [place for place, index in enumerate(indices) if index is not None]
@@ -310,12 +314,12 @@ def _index_put(c: Context) -> list[Behind]:
     return _written(c, write, values)
 
 
-def _index_copy(c: Context) -> list[Behind]:
+def _index_copy(c: OpContext) -> list[Behind]:
     dim, index, values = c.args[1:4]
     return _written(c, lambda ids, rows: ids.index_copy_(dim, index, rows.contiguous()), values)
 
 
-def _scatter(c: Context) -> list[Behind]:
+def _scatter(c: OpContext) -> list[Behind]:
     base, dim, index, values = c.args[:4]
     if not isinstance(values, Tensor):
         return [c.rows(base)]
@@ -328,7 +332,7 @@ def _scatter(c: Context) -> list[Behind]:
 
 
 def _entry_sum(
-    c: Context,
+    c: OpContext,
     message: Tensor,
     dim: int,
     index: Tensor,
@@ -356,7 +360,7 @@ def _entry_sum(
     return c.each((c.counted(out.shape, dim, index),))
 
 
-def _relations(c: Context, index: Tensor) -> Tensor | None:
+def _relations(c: OpContext, index: Tensor) -> Tensor | None:
     """The relation of every entry, where edges of several stand in one list."""
     known = c.recorder.relations_of(index)
     if known is None or known.numel() != index.numel():
@@ -368,7 +372,7 @@ def _relations(c: Context, index: Tensor) -> Tensor | None:
 
 
 def _senders(
-    c: Context, message: Tensor, axes: tuple[int, ...], recipients: Tensor
+    c: OpContext, message: Tensor, axes: tuple[int, ...], recipients: Tensor
 ) -> Tensor | None:
     """Of the nodes behind messages the one that is not the recipient, if there is another."""
     kept = [a for a in range(message.dim()) if a not in axes]
@@ -384,20 +388,20 @@ def _senders(
     return next(iter(others or found), None)
 
 
-def _index_add(c: Context) -> list[Behind]:
+def _index_add(c: OpContext) -> list[Behind]:
     base, dim, index, message = c.args[:4]
     return _entry_sum(c, message, dim, index, base, factor=float(c.kwargs.get("alpha", 1)))
 
 
-def _scatter_add(c: Context) -> list[Behind]:
+def _scatter_add(c: OpContext) -> list[Behind]:
     base, dim, index, message = c.args[:4]
     return _entry_sum(c, message, dim, _listed(c, index, dim), base)
 
 
-def _listed(c: Context, index: Tensor, dim: int) -> Tensor:
+def _listed(c: OpContext, index: Tensor, dim: int) -> Tensor:
     """An index repeated over all other axes, as a list."""
     dim = dim % index.dim()
-    found = Rows(index).along(dim) if index.dim() > 1 else index
+    found = NodeRows(index).along(dim) if index.dim() > 1 else index
     if found is None:
         raise ValueError("rows of one entry go to different places")
     if found is not index:
@@ -405,7 +409,7 @@ def _listed(c: Context, index: Tensor, dim: int) -> Tensor:
     return found
 
 
-def _scatter_reduce(c: Context) -> list[Behind]:
+def _scatter_reduce(c: OpContext) -> list[Behind]:
     base, dim, index, message, how = c.args[:5]
     place = _listed(c, index, dim)
     included = c.kwargs.get("include_self", True)
@@ -415,7 +419,7 @@ def _scatter_reduce(c: Context) -> list[Behind]:
     return c.each((c.counted(c.out.shape, dim % message.dim(), place),))
 
 
-def _index_reduce(c: Context) -> list[Behind]:
+def _index_reduce(c: OpContext) -> list[Behind]:
     dim, index, message, how = c.args[1:5]
     included = c.kwargs.get("include_self", True)
     if how == "mean" and not included:
@@ -424,7 +428,7 @@ def _index_reduce(c: Context) -> list[Behind]:
     return c.each((c.counted(c.out.shape, dim % message.dim(), index),))
 
 
-def _segment_reduce(c: Context) -> list[Behind]:
+def _segment_reduce(c: OpContext) -> list[Behind]:
     data, how = c.args[0], c.args[1]
     lengths: Any = c.kwargs.get("lengths")
     lengths = c.kwargs["offsets"].diff() if lengths is None else lengths
@@ -435,10 +439,10 @@ def _segment_reduce(c: Context) -> list[Behind]:
     return c.each((c.counted(c.out.shape, 0),))
 
 
-def _axis_sum(mean: bool) -> Callable[[Context], list[Behind]]:
+def _axis_sum(mean: bool) -> Callable[[OpContext], list[Behind]]:
     """Σ over axes: a sum over nodes where different nodes stand along them."""
 
-    def after(c: Context) -> list[Behind]:
+    def after(c: OpContext) -> list[Behind]:
         source = c.args[0]
         dims = axes_of(c.argument(1, "dim"), source.dim())
         behind = c.rows(source)
@@ -476,8 +480,8 @@ def _axis_sum(mean: bool) -> Callable[[Context], list[Behind]]:
     return after
 
 
-def _kept(c: Context, source: Tensor, dims: Sequence[int]) -> list[Behind]:
-    """Rows after axes along which no node changes are reduced."""
+def _kept(c: OpContext, source: Tensor, dims: Sequence[int]) -> list[Behind]:
+    """NodeRows after axes along which no node changes are reduced."""
     keepdim = c.out.dim() == source.dim()
     made = []
     for rows in c.rows(source):
@@ -485,13 +489,13 @@ def _kept(c: Context, source: Tensor, dims: Sequence[int]) -> list[Behind]:
             continue
         ids = rows.ids
         for axis in sorted(dims, reverse=True):
-            shown = Rows(ids, rows.partial).narrowed(axis)
+            shown = NodeRows(ids, rows.partial).narrowed(axis)
             ids = shown if keepdim else shown.squeeze(axis)
-        made.append(Rows(ids, rows.partial))
+        made.append(NodeRows(ids, rows.partial))
     return c.each(tuple(made))
 
 
-def _axis_extreme(c: Context) -> list[Behind]:
+def _axis_extreme(c: OpContext) -> list[Behind]:
     """A maximum and its like over axes; no sum, where nodes change along them."""
     source = c.args[0]
     if len(c.args) > 1 and isinstance(c.args[1], Tensor):
@@ -502,7 +506,7 @@ def _axis_extreme(c: Context) -> list[Behind]:
     return _kept(c, source, dims)
 
 
-def _along(c: Context) -> list[Behind]:
+def _along(c: OpContext) -> list[Behind]:
     """Softmax, cumulated sums, sorting: along an axis, of the same shape."""
     source = c.args[0]
     place = c.argument(1, "dim", -1)
@@ -511,7 +515,7 @@ def _along(c: Context) -> list[Behind]:
     return c.each(() if c.step.mixes and c.step.name in ("sort", "topk") else c.rows(source))
 
 
-def _batch_norm(c: Context) -> list[Behind]:
+def _batch_norm(c: OpContext) -> list[Behind]:
     """By running statistics row by row; by those of the batch a mixture of all rows."""
     flags = [a for a in c.args[5:] if isinstance(a, bool)]
     training = bool(flags and flags[0]) and "no_training" not in c.step.name
@@ -519,7 +523,7 @@ def _batch_norm(c: Context) -> list[Behind]:
     return c.each(c.rows(c.args[0]))
 
 
-def _halved(c: Context) -> list[Behind]:
+def _halved(c: OpContext) -> list[Behind]:
     """GLU: one half of an axis gates the other."""
     source, axis = c.args[0], c.argument(1, "dim", -1) % c.args[0].dim()
     c.step.mixes = any(rows.varies(axis) for rows in c.rows(source))
@@ -527,15 +531,15 @@ def _halved(c: Context) -> list[Behind]:
     return c.each(tuple(r.viewed(lambda t: t.narrow(axis, 0, shape[axis])) for r in c.rows(source)))
 
 
-def _first_axis(c: Context) -> list[Behind]:
+def _first_axis(c: OpContext) -> list[Behind]:
     """Convolutions and pools over a node's own channels: nodes along the first axis only."""
     source = c.args[0]
     c.step.mixes = any(r.varies(axis) for r in c.rows(source) for axis in range(1, source.dim()))
     found = [rows.along(0) for rows in c.rows(source)]
-    return c.each(tuple(Rows(along_axis(f, 0, c.out.shape)) for f in found if f is not None))
+    return c.each(tuple(NodeRows(along_axis(f, 0, c.out.shape)) for f in found if f is not None))
 
 
-def _last_axes(c: Context) -> list[Behind]:
+def _last_axes(c: OpContext) -> list[Behind]:
     """Layer normalisation over the last axes."""
     source, count = c.args[0], len(c.args[1])
     axes = range(source.dim() - count, source.dim())
@@ -543,7 +547,7 @@ def _last_axes(c: Context) -> list[Behind]:
     return c.each(c.rows(source))
 
 
-def _group_norm(c: Context) -> list[Behind]:
+def _group_norm(c: OpContext) -> list[Behind]:
     source = c.args[0]
     c.step.mixes = any(r.varies(axis) for r in c.rows(source) for axis in range(1, source.dim()))
     return c.each(c.rows(source))
@@ -552,11 +556,11 @@ def _group_norm(c: Context) -> list[Behind]:
 # Products ----------------------------------------------------------------------------------------
 
 
-def _mm(c: Context) -> list[Behind]:
+def _mm(c: OpContext) -> list[Behind]:
     return _product(c, c.args[0], c.args[1], None)
 
 
-def _addmm(c: Context) -> list[Behind]:
+def _addmm(c: OpContext) -> list[Behind]:
     base = None if c.kwargs.get("beta", 1) == 0 else c.args[0]
     made = _product(c, c.args[1], c.args[2], base, float(c.kwargs.get("alpha", 1)))
     if base is None:
@@ -566,10 +570,10 @@ def _addmm(c: Context) -> list[Behind]:
     return [union([made[0], base])]
 
 
-def _mv(c: Context) -> list[Behind]:
+def _mv(c: OpContext) -> list[Behind]:
     matrix, vector = c.args
     if not any(rows.varies(0) for rows in c.rows(vector)):
-        return [tuple(Rows(r.ids[:, 0], r.partial) for r in c.rows(matrix) if not r.varies(1))]
+        return [tuple(NodeRows(r.ids[:, 0], r.partial) for r in c.rows(matrix) if not r.varies(1))]
     c.step.mixes = True
     nodes = [rows for rows in c.rows(vector) if c.are_nodes(rows)]
     if nodes and (c.live(matrix) or c.live(vector)):
@@ -581,7 +585,7 @@ def _mv(c: Context) -> list[Behind]:
 
 
 def _product(
-    c: Context, left: Tensor, right: Tensor, base: Tensor | None, factor: float = 1.0
+    c: OpContext, left: Tensor, right: Tensor, base: Tensor | None, factor: float = 1.0
 ) -> list[Behind]:
     """left @ right, of matrices or of batches of them."""
     rows, columns = left.dim() - 2, left.dim() - 1
@@ -607,14 +611,19 @@ def _product(
             base=None if base is None else c.number(base), size=left.shape[rows],
             factor=factor,
         )  # fmt: skip
-    kept = [Rows(r.narrowed(columns).expand(c.out.shape), r.partial) for r in down]
+    kept = [NodeRows(r.narrowed(columns).expand(c.out.shape), r.partial) for r in down]
     return [tuple(kept[:1]) or (c.counted(c.out.shape, rows),)]
 
 
 def _turned(
-    c: Context, left: Tensor, right: Tensor, base: Tensor | None, factor: float, across: list[Rows]
+    c: OpContext,
+    left: Tensor,
+    right: Tensor,
+    base: Tensor | None,
+    factor: float,
+    across: list[NodeRows],
 ) -> list[Behind]:
-    """Rows are the columns: outᵀ = rightᵀ leftᵀ."""
+    """NodeRows are the columns: outᵀ = rightᵀ leftᵀ."""
     columns = left.dim() - 1
     if c.live(left) or c.live(right):
         senders = [r for r in c.rows(left) if r.varies(columns)]
@@ -625,52 +634,54 @@ def _turned(
             sources=senders[0].ids.mT if senders else None,
         )  # fmt: skip
     ids = [r.narrowed(columns - 1).expand(c.out.shape) for r in across]
-    return [tuple(Rows(one) for one in ids[:1])]
+    return [tuple(NodeRows(one) for one in ids[:1])]
 
 
-def _outer_rows(c: Context, left: Tensor, right: Tensor) -> list[Behind]:
-    """Rows of the left operand stay rows, columns of the right one columns."""
+def _outer_rows(c: OpContext, left: Tensor, right: Tensor) -> list[Behind]:
+    """NodeRows of the left operand stay rows, columns of the right one columns."""
     rows, columns = left.dim() - 2, left.dim() - 1
     shape = c.out.shape
     made = [
-        Rows(r.narrowed(columns).expand(shape), r.partial)
+        NodeRows(r.narrowed(columns).expand(shape), r.partial)
         for r in c.rows(left)
         if not r.varies(columns)
     ]
     made += [
-        Rows(r.narrowed(rows).expand(shape), r.partial) for r in c.rows(right) if not r.varies(rows)
+        NodeRows(r.narrowed(rows).expand(shape), r.partial)
+        for r in c.rows(right)
+        if not r.varies(rows)
     ]
     return [union([made])]
 
 
-def _baddbmm(c: Context) -> list[Behind]:
+def _baddbmm(c: OpContext) -> list[Behind]:
     base = None if c.kwargs.get("beta", 1) == 0 else c.args[0]
     return _product(c, c.args[1], c.args[2], base, float(c.kwargs.get("alpha", 1)))
 
 
-def _pad(c: Context) -> list[Behind]:
+def _pad(c: OpContext) -> list[Behind]:
     made = []
     for rows in c.rows(c.args[0]):
         ids = torch.constant_pad_nd(rows.ids, list(c.args[1]), -1)
-        made.append(Rows(ids, True))
+        made.append(NodeRows(ids, True))
     return [tuple(made)]
 
 
-def _into(write: Callable[..., Tensor]) -> Callable[[Context], list[Behind]]:
+def _into(write: Callable[..., Tensor]) -> Callable[[OpContext], list[Behind]]:
     """select_scatter, slice_scatter, diagonal_scatter."""
 
-    def after(c: Context) -> list[Behind]:
+    def after(c: OpContext) -> list[Behind]:
         rest = c.args[2:]
         return _written(c, lambda ids, rows: write(ids, rows, *rest, **c.kwargs), c.args[1])
 
     return after
 
 
-def _nothing(c: Context) -> list[Behind]:
+def _nothing(c: OpContext) -> list[Behind]:
     return [() for _ in c.outs]
 
 
-HANDLERS: dict[str, Callable[[Context], list[Behind]]] = {
+HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias"), _shaped),
     **dict.fromkeys(
         ("alias", "detach", "clone", "contiguous", "_to_copy", "lift_fresh", "lift_fresh_copy",

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.mixtures import Mixture
 from gnn_repair.exposure.model_state import forget_propagations, resting
-from gnn_repair.exposure.record.analysis import Site
-from gnn_repair.exposure.record.build import Block, Piece
+from gnn_repair.exposure.record.analysis import FinalSite
+from gnn_repair.exposure.record.build import Block, SiteChannels
 from gnn_repair.exposure.record.capture import replaced
 from gnn_repair.exposure.record.recorder import Record, Ref
 
@@ -22,10 +22,10 @@ LARGEST_MESSAGES = 1 << 26
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class ReplayPart:
     """Some channels of a site, and the groups whose terms make them."""
 
-    piece: Piece
+    piece: SiteChannels
     block: Block
     groups: tuple[tuple[Mixture, slice], ...]
 
@@ -53,7 +53,7 @@ class Replay:
     model: nn.Module
     forward: Callable[[], Tensor]
     record: Record
-    parts: tuple[Part, ...]
+    parts: tuple[ReplayPart, ...]
     """Every site's channels with their groups, and where these groups' terms lie among all."""
     values: dict[int, Tensor]
     """What sites hold, by value."""
@@ -72,14 +72,14 @@ class Replay:
         kept: dict[int, Tensor], order: Tensor | None, logits: Tensor, held: Sequence[int],
     ) -> Replay:  # fmt: skip
         """The replay of what was built."""
-        parts, start, waiting = list[Part](), 0, list(mixtures)
+        parts, start, waiting = list[ReplayPart](), 0, list(mixtures)
         for block in blocks:
             mine = []
             while waiting and waiting[0].block_of is block:
                 mixture = waiting.pop(0)
                 mine.append((mixture, slice(start, start + mixture.rows.numel())))
                 start += mixture.rows.numel()
-            parts += [Part(piece, block, tuple(mine)) for piece in block.pieces]
+            parts += [ReplayPart(piece, block, tuple(mine)) for piece in block.pieces]
         values = {part.piece.site.value: kept[part.piece.site.value] for part in parts}
         still = {place: kept[record.steps[place].outs[-1]] for place in held}
         return Replay(
@@ -117,8 +117,8 @@ class Replay:
     def _substitute(
         self,
         instead: dict[int, Callable[..., Any]],
-        site: Site,
-        mine: Sequence[Part],
+        site: FinalSite,
+        mine: Sequence[ReplayPart],
         placed: Tensor,
     ) -> None:
         reduction = site.reduction
@@ -140,7 +140,7 @@ class Replay:
         return None
 
     def _argument(
-        self, site: Site, number: int, change: Callable[[Tensor], Tensor]
+        self, site: FinalSite, number: int, change: Callable[[Tensor], Tensor]
     ) -> Callable[..., Any]:
         """Run the operation with another tensor in the place of one of its arguments."""
         shown = self.record.steps[site.step].args
@@ -156,8 +156,8 @@ class Replay:
     def _by_value(
         self,
         instead: dict[int, Callable[..., Any]],
-        site: Site,
-        mine: Sequence[Part],
+        site: FinalSite,
+        mine: Sequence[ReplayPart],
         placed: Tensor,
     ) -> None:
         value = self.values[site.value]
@@ -185,7 +185,7 @@ class Replay:
         instead[step] = run
 
 
-def _messages(old: Tensor, reduction: Any, mine: Sequence[Part], placed: Tensor) -> Tensor:
+def _messages(old: Tensor, reduction: Any, mine: Sequence[ReplayPart], placed: Tensor) -> Tensor:
     """Messages of the old ones' layout, ± λ h in place of ± α h."""
     rest = [a for a in range(old.dim()) if a not in reduction.axes]
     moved = old.permute(*reduction.axes, *rest)
@@ -199,7 +199,7 @@ def _messages(old: Tensor, reduction: Any, mine: Sequence[Part], placed: Tensor)
     return flat.reshape(moved.shape).permute(*back.tolist())
 
 
-def _matrix(old: Tensor, mine: Sequence[Part], placed: Tensor) -> Tensor:
+def _matrix(old: Tensor, mine: Sequence[ReplayPart], placed: Tensor) -> Tensor:
     """A matrix of the old one's layout, ± λ in place of its entries."""
     if old.layout != torch.strided:
         coo = old if old.layout == torch.sparse_coo else old.to_sparse_coo()

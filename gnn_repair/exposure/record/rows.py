@@ -1,7 +1,7 @@
 """Whose numbers a tensor holds: the node behind every element, followed through a model's run.
 
-Every tensor that nodes stand behind carries one or more :class:`Rows`: an index tensor of its own
-shape that says which node each element belongs to (−1: none). The index tensors are expanded
+Every tensor that nodes stand behind carries one or more :class:`NodeRows`: an index tensor of its
+own shape that says which node each element belongs to (−1: none). The index tensors are expanded
 (stride 0) along channels, so they cost no more than the model's own edge lists. A gather by an edge
 list gives the sender; a function of both ends of an edge carries two; a sum over messages gives the
 recipient.
@@ -21,7 +21,7 @@ MATERIALISED = 1 << 26
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class NodeRows:
     """The node behind every element of a tensor."""
 
     ids: Tensor
@@ -29,9 +29,9 @@ class Rows:
     partial: bool = False
     """Whether some elements are no node's (padding, empty rows of a dense batch)."""
 
-    def viewed(self, view: Callable[[Tensor], Tensor]) -> Rows:
+    def viewed(self, view: Callable[[Tensor], Tensor]) -> NodeRows:
         """After an operation that only moves or repeats elements."""
-        return Rows(view(self.ids), self.partial)
+        return NodeRows(view(self.ids), self.partial)
 
     def varies(self, axis: int) -> bool:
         """Whether different nodes stand along an axis."""
@@ -85,9 +85,9 @@ def same(left: Tensor, right: Tensor) -> bool:
     return bool((left == right).all())
 
 
-def union(parts: Sequence[Sequence[Rows]]) -> tuple[Rows, ...]:
+def union(parts: Sequence[Sequence[NodeRows]]) -> tuple[NodeRows, ...]:
     """What stands behind a function of several tensors of one shape, element by element."""
-    kept: list[Rows] = []
+    kept: list[NodeRows] = []
     for rows in (one for part in parts for one in part):
         for number, other in enumerate(kept):
             if same(rows.ids, other.ids):
@@ -95,7 +95,7 @@ def union(parts: Sequence[Sequence[Rows]]) -> tuple[Rows, ...]:
             if rows.partial or other.partial:
                 joined = _filled(rows.ids, other.ids)
                 if joined is not None:
-                    kept[number] = Rows(joined, rows.partial and other.partial)
+                    kept[number] = NodeRows(joined, rows.partial and other.partial)
                     break
         else:
             kept.append(rows)
@@ -120,8 +120,8 @@ def reshaped(ids: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def rewritten(
-    alias: Tensor, known: tuple[Rows, ...], target: Tensor, behind: tuple[Rows, ...]
-) -> tuple[Rows, ...]:
+    alias: Tensor, known: tuple[NodeRows, ...], target: Tensor, behind: tuple[NodeRows, ...]
+) -> tuple[NodeRows, ...]:
     """The nodes behind a tensor after another one that shares its memory was written."""
     if not behind:
         return known
@@ -141,13 +141,13 @@ def rewritten(
     return tuple(made)
 
 
-def compact(ids: Tensor) -> Rows:
+def compact(ids: Tensor) -> NodeRows:
     """An index that is the same along the last axis, not written out."""
     partial = bool((ids < 0).any())
     last = ids.dim() - 1
     if last >= 1 and bool((ids == ids.narrow(last, 0, 1)).all()):
-        return Rows(ids.narrow(last, 0, 1).clone().expand(ids.shape), partial)
-    return Rows(ids.clone(), partial)
+        return NodeRows(ids.narrow(last, 0, 1).clone().expand(ids.shape), partial)
+    return NodeRows(ids.clone(), partial)
 
 
 def axes_of(dims: Any, count: int) -> list[int]:

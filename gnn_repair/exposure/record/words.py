@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch_geometric.nn import DirGNNConv, MessagePassing
 from torch_geometric.nn.aggr import Aggregation
 
-from gnn_repair.exposure.record.analysis import Analysis, Site, parts_of
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite, parts_of
 from gnn_repair.exposure.value import Group
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.hetero.graph import TypedGraph
     from gnn_repair.exposure.record.build import Block
-    from gnn_repair.exposure.record.held import Held
+    from gnn_repair.exposure.record.held import HeldPart
 
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 ROOTS = ("root_weight", "lin_root", "root", "lin3", "res", "eps", "lins_r", "combine_root")
@@ -101,7 +101,7 @@ def _named(
     return GroupWords(Group(base, f"{kind}: {rule}", origin), name), module
 
 
-def _kind(site: Site) -> str:
+def _kind(site: FinalSite) -> str:
     if site.reduction.matrix is not None:
         return "matrix product"
     return "mean" if site.reduction.mean else "sum"
@@ -115,7 +115,7 @@ def power_label(powers: Sequence[float]) -> str:
     return f"Σ γₖ Âᵏ, K = {len(powers) - 1}"
 
 
-def _rule(analysis: Analysis, site: Site) -> tuple[str, str]:
+def _rule(analysis: Analysis, site: FinalSite) -> tuple[str, str]:
     """What α and h are, and where α comes from."""
     if site.powers is not None:
         return f"α = entries of {power_label(site.powers)}, h = its input", "sparse product of Â"
@@ -134,7 +134,7 @@ def _rule(analysis: Analysis, site: Site) -> tuple[str, str]:
     return f"α = the number that multiplies it, h = {state}", origin + after
 
 
-def _relation(analysis: Analysis, site: Site, block: Block, graph: TypedGraph) -> str:
+def _relation(analysis: Analysis, site: FinalSite, block: Block, graph: TypedGraph) -> str:
     """The relation whose edges a sum goes over, if the record shows one."""
     relations = list(graph.edges)
     if block.kind is not None and site.reduction.relations is not None:
@@ -148,7 +148,7 @@ def _relation(analysis: Analysis, site: Site, block: Block, graph: TypedGraph) -
     return ""
 
 
-def fixed_words(held: Sequence[Held], shifted: bool) -> str:
+def fixed_words(held: Sequence[HeldPart], shifted: bool) -> str:
     """What sits in β, in words."""
     beside = [str(one) for one in held if one.beside]
     text = "biases, root and skip terms"
@@ -156,7 +156,9 @@ def fixed_words(held: Sequence[Held], shifted: bool) -> str:
     return text + "; log_softmax head: up to a shift common to a node's classes" * shifted
 
 
-def has_root(analysis: Analysis, modules: Mapping[str, nn.Module], sites: Sequence[Site]) -> bool:
+def has_root(
+    analysis: Analysis, modules: Mapping[str, nn.Module], sites: Sequence[FinalSite]
+) -> bool:
     """Whether a node's own input enters beside the aggregate."""
     names = [holder_of(modules, analysis.record.steps[s.step].module)[0] for s in sites]
     holders = [modules[name] for name in names if isinstance(modules.get(name), MessagePassing)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sites import Site
 from gnn_repair.exposure.tails.operations import Affine, Operation, Scale, Select, TailGraph
@@ -60,7 +61,11 @@ def extract(watch: Watch, trace: Trace, sites: Sequence[Site]) -> Extracted:
         finally:
             watch.fills_by_repeating = False
     value, frame = tracer.builder.flat(tracer.output(logits))
-    assert frame.axis == 0, "logits have one row a node"
+    if frame.axis != 0 or frame.places is not None:
+        raise ExposureRefused(
+            "after the last convolution the rows of different nodes change places, or some are "
+            "left out; return one row of logits for every node, in order"
+        )
     operations = simplified(tracer.builder.operations, tracer.builder.widths, value)
     return affine_start(operations, values.shape[1], values.device)
 

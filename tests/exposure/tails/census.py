@@ -100,7 +100,7 @@ def hetero(data: Data) -> nn.Module:
 
 STYLES: dict[str, Style] = {
     "PNA, mean and sum": Style(pna(["mean", "sum"]), AFFINE),
-    "PNA with max and std": Style(pna(["mean", "max", "std"]), AFFINE),
+    "PNA with max and std": Style(pna(["mean", "max", "std"]), TAILED),
     "SAGE with mean and sum": Style(several("mean", "sum"), AFFINE),
     "SAGE with mean and max": Style(several("mean", "max"), AFFINE),
     "mean and sum, one convolution each": Style(plain(c.Sides), TAILED),

@@ -157,13 +157,6 @@ CONVOLUTIONS = {
     "ARMA with ReLU": head(
         nn.Identity(), "relu, affine", linear, conv=pyg.ARMAConv(WIDTH, WIDTH, 2, act=nn.ReLU())
     ),
-    "GPS beside attention over its input": Entry(
-        lambda: Head(nn.ReLU(), pyg.GPSConv(
-            WIDTH, pyg.GCNConv(WIDTH, WIDTH), heads=2, norm="layer_norm",
-            norm_kwargs={"mode": "node"},
-        )),
-        "", ("conv2.conv",),
-    ),
     "GRU over steps": head(nn.Identity(), "", conv=pyg.GatedGraphConv(WIDTH, 2)),
     "relations, ReLU": Entry(g.Relational, "relu, affine", ("conv",) * RELATIONS, linear),
     "directions, ReLU": Entry(
