@@ -257,9 +257,12 @@ class _Exposing:
         modules, steps = dict(self.model.named_modules()), record.steps
         mixture = found.aggregate if isinstance(found, TailedExposure) else found
         filters = any("sparse product" in group.coefficients_from for group in mixture.groups)
-        missed = not filters and any(site.powers is not None for site in sites)
+        hops = any(site.powers is not None for site in sites)
+        missed = hops and not filters
         names = {holder_of(modules, steps[site.step].module)[0] for site in sites}
-        unseen = [name for name in names - set(known) if f"`{name}`" not in mixture.fixed]
+        known = {holder_of(modules, name)[0] for name in known}
+        unseen = [name for name in names - known if f"`{name}`" not in mixture.fixed]
+        unseen = [] if hops and filters else unseen  # a filter's last hop may be any of its modules
         if not missed and not unseen:
             sites = [s for s in sites if holder_of(modules, steps[s.step].module)[0] in known]
         try:
@@ -331,9 +334,7 @@ class _Exposing:
         )  # fmt: skip
         if output.shape != logits.shape or not _close(output, logits):
             raise DivergedError
-        value, frame = tracer.builder.flat(tracer.output(output))
-        if frame.places is not None:
-            raise ExposureRefused("the logits are in another order than the nodes")
+        value, _ = tracer.builder.flat(tracer.output(output))
         operations = simplified(tracer.builder.operations, tracer.builder.widths, value)
         operations, shifted = _without_shift(operations, width, logits.shape[1])
         extracted = affine_start(operations, width, logits.device)

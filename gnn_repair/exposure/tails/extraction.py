@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.recording import Trace, Watch
 from gnn_repair.exposure.sites import Site
 from gnn_repair.exposure.tails.operations import Affine, Operation, Scale, Select, TailGraph
@@ -61,11 +60,7 @@ def extract(watch: Watch, trace: Trace, sites: Sequence[Site]) -> Extracted:
         finally:
             watch.fills_by_repeating = False
     value, frame = tracer.builder.flat(tracer.output(logits))
-    if frame.axis != 0 or frame.places is not None:
-        raise ExposureRefused(
-            "after the last convolution the rows of different nodes change places, or some are "
-            "left out; return one row of logits for every node, in order"
-        )
+    assert frame.axis == 0, "logits have one row per node"
     operations = simplified(tracer.builder.operations, tracer.builder.widths, value)
     return affine_start(operations, values.shape[1], values.device)
 

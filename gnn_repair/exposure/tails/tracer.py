@@ -77,6 +77,12 @@ class Tracer(TorchDispatchMode):
             )
         if isinstance(state, Lost):
             raise ExposureRefused(f"after the last convolution {state.reason}")
+        found = frame_of(state, self.builder.num_nodes)
+        if found is not None and found[0].places is not None:
+            raise ExposureRefused(
+                "after the last convolution rows of different nodes change places, or some are "
+                "left out; return one row of logits for every node, in order"
+            )
         return state
 
     def __torch_dispatch__(

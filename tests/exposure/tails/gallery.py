@@ -43,7 +43,8 @@ class Entry:
     tail: str
     """The tail's operations in a line; empty: not worth fixing."""
     final: tuple[str, ...] = ("conv2",)
-    """The convolutions whose last run is reweighted, in the order of their groups."""
+    """The convolutions whose last run is reweighted, in the order of their groups; none: judged by
+    the model's own operations, replaced one by one."""
     kind: str = "bounded"
     by_hand: Callable[[Any, Data, list[Tensor]], Tensor] | None = field(default=None)
     """For filters of several hops: the logits from dense operators, one a group."""
@@ -137,7 +138,14 @@ CONVOLUTIONS = {
         "relu, affine, relu, affine", kind=linear,
     ),
     "GCNII": Entry(g.GCNII, "relu, affine", ("convs.2",), linear),
-    "gates of hops": Entry(g.HopGates, "", ("hops.2",)),
+    "gates of hops": Entry(g.HopGates, "", ()),
+    "GPS beside attention over its input": Entry(
+        lambda: Head(nn.ReLU(), pyg.GPSConv(
+            WIDTH, pyg.GCNConv(WIDTH, WIDTH), heads=2, norm="layer_norm",
+            norm_kwargs={"mode": "node"},
+        )),
+        "", (),
+    ),
     "attention over layers": Entry(g.HopAttention, "", ("conv2",)),
     "UniMP": Entry(g.UniMP, "", ("conv2",)),
     "DeeperGCN": Entry(g.Deeper, "layer_norm, relu, affine", ("layers.1.conv",)),
