@@ -270,7 +270,9 @@ class _Exposing:
             seen = self._captured(analysis, sites, parts, logits)
             if missed or unseen or (isinstance(found, Exposure) and _is_bent(seen, found)):
                 return self._built(analysis, sites, parts, seen, logits, None)
-            return held_parts(analysis, modules, [site.step for site in sites])
+            held = held_parts(analysis, modules, [site.step for site in sites])
+            # The other hops of a filter are in its polynomial.
+            return tuple(part for part in held if not hops or part.module not in names)
         except UNREADABLE:
             return ()
 
