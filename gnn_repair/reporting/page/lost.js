@@ -8,7 +8,7 @@ function lostCard(run) {
   chartCard(
     "What each rung gains",
     "Points of accuracy over the candidate in parentheses; the bar is one standard error. " +
-    "Filled: " +
+      "Filled: " +
       "two standard errors in accuracy and likelihood",
     (width) => rungPlot(width, lost.rows),
     { scope },
@@ -16,7 +16,7 @@ function lostCard(run) {
   chartCard(
     "Where the evidence was lost",
     "Points of accuracy over the candidate in parentheses, overall and by class; " +
-    "bold: stands out in " +
+      "bold: stands out in " +
       `accuracy and likelihood. A class leads to its ${run.nouns} on this page`,
     () => element("div", { class: "scroll", id: "lost" }, lostTable(run, lost), ...lostLines(lost)),
     { scope, wide: true, table: true },

@@ -8,8 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
+from torch_geometric.data import Data
 
+from gnn_repair.exposure import TailedExposure, expose
 from gnn_repair.oracle import solve_oracle
 from gnn_repair.oracle.tails import solve
 from gnn_repair.oracle.tails.check import proved_bounds
@@ -170,3 +173,32 @@ def test_the_judge_notices_what_is_wrong():
     denied = replace(solution, verdict=np.full(len(solution), "cannot"))
     for wrong in (tight, spoiled, denied):
         assert len(list(judge(model, wrong, 1))) >= 8
+
+
+class SparseAttention(nn.Module):
+    """Attention as Σ e·h / Σ e, both by sparse products: the second one's messages are all equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.lin, self.out = nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+        self.score = nn.Linear(16, 1)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h, (source, target) = self.lin(self.enter(x).relu()), edge_index
+        scores = self.score(torch.cat([h[target], h[source]], 1))[:, 0]
+        raised = nn.functional.leaky_relu(scores, 0.2).exp()
+        matrix = torch.sparse_coo_tensor(edge_index.flip(0), raised, (len(x), len(x)))
+        summed = torch.sparse.mm(matrix, torch.ones_like(x[:, :1]))
+        return self.out(nn.functional.elu(torch.sparse.mm(matrix, h) / summed))
+
+
+def test_a_quotient_of_two_sums_is_decided() -> None:
+    torch.manual_seed(0)
+    chance = torch.rand(16, 16)
+    index = ((chance < 0.2) | torch.eye(16, dtype=torch.bool)).nonzero().t().contiguous()
+    data = Data(x=torch.randn(16, 5).double(), edge_index=index)
+    exposure = expose(SparseAttention().double(), data)
+    assert isinstance(exposure, TailedExposure)
+    for label in range(4):
+        solution = solve_oracle(exposure, torch.full((16,), label))
+        assert solution.decided.all()
