@@ -176,7 +176,7 @@ def test_the_judge_notices_what_is_wrong():
 
 
 class SparseAttention(nn.Module):
-    """Attention as Σ e·h / Σ e, both by sparse products: the second one's messages are all equal."""
+    """Attention as Σ e·h / Σ e, by two sparse products; the second one's messages are all equal."""
 
     def __init__(self) -> None:
         super().__init__()
