@@ -333,8 +333,9 @@ def mixtures_of(
 def _senders(block: Block) -> Tensor:
     """[M] who sends each of the states; one that nobody hears is numbered as its neighbours are."""
     shift = block.sources - block.rows
-    first = int(shift[0]) if len(shift) and bool((shift == shift[0]).all()) else 0
-    behind = torch.arange(len(block.states), device=block.rows.device) + max(first, 0)
+    behind = torch.zeros(len(block.states), dtype=torch.long, device=block.rows.device)
+    if not block.by_entry and len(shift) and bool((shift == shift[0]).all()):
+        behind = torch.arange(len(behind), device=behind.device) + shift[0]
     behind[block.rows] = block.sources
     return behind.int()
 
