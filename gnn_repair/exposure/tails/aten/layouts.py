@@ -151,7 +151,9 @@ def put_rows(
         if base.shape[dim] != builder.num_nodes:
             return _put(builder, None, values, dim, index, tuple(out.shape))
         frame = Frame(tuple(out.shape), dim, tuple(out.shape))
-        before = builder.shown(builder.constant(constant_in(base, frame), frame.width), frame)
+        # Memory that was not yet written may hold anything, and is overwritten.
+        known = constant_in(base.nan_to_num(0.0, 0.0, 0.0), frame)
+        before = builder.shown(builder.constant(known, frame.width), frame)
     return _put(builder, before, values, dim, index, tuple(out.shape))
 
 
