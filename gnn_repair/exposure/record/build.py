@@ -209,14 +209,7 @@ def _states(
     table = table if table.dim() > 1 else table.unsqueeze(1)
     own = _to_entries(channels, axes)[(0,) * len(axes)].reshape(-1)
     index = kept[parts.index]
-    return table[:, own], _entry_rows(parts, index, axes, entries), False
-
-
-def _entry_rows(parts: Parts, index: Tensor, axes: Sequence[int], entries: int) -> Tensor:
-    """The table's row behind every entry, in the order of the entries."""
-    if index.dim() == 1 and len(axes) == 1:
-        return index.reshape(-1)
-    return index.reshape(-1)
+    return table[:, own], index.reshape(-1), False
 
 
 def _coefficients(

@@ -86,9 +86,8 @@ class Capture(_Counted):
         numbers = step.outs[len(step.outs) - len(results) :]
         for place, result in zip(numbers, results, strict=True):
             if place in self.wanted:
-                self.kept[place] = (
-                    result.detach().clone() if _changes(self.record, place) else result.detach()
-                )
+                # A copy, since what follows may write into it.
+                self.kept[place] = result.detach().clone()
             if place in self.followed and self.tracer is not None:
                 self.tracer.adopt(result, self.followed[place])
             elif number in self.held and self.tracer is not None:
@@ -105,11 +104,6 @@ class Capture(_Counted):
                 self.tracer.adopt(argument, place)
                 return argument
         return None
-
-
-def _changes(record: Record, number: int) -> bool:
-    """Whether something may later be written into a value's memory."""
-    return True
 
 
 class Replace(_Counted):

@@ -8,6 +8,7 @@ memory of a plain one.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -136,8 +137,6 @@ class Record:
     steps: list[RecordedStep] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
     output: int = -1
-    inputs: dict[str, list[Any]] = field(default_factory=dict)
-    """By module: what it was given, one entry a call."""
 
 
 def is_in_place(func: Any) -> bool:
@@ -366,8 +365,6 @@ def unfused() -> Iterator[None]:
 
 @contextmanager
 def _without_onednn() -> Iterator[None]:
-    import warnings
-
     with warnings.catch_warnings():
         # Setting the flag touches one for Intel GPUs, which PyTorch then warns about.
         warnings.simplefilter("ignore")
@@ -381,10 +378,6 @@ def record_run(
     """Run a model once and write down what it does."""
     running: list[str] = []
     recorder = Recorder(spaces, leaves, running)
-
-    def note(module: nn.Module, args: Any, kwargs: Any) -> None:
-        if running:
-            recorder.record.inputs.setdefault(running[-1], []).append((args, kwargs))
 
     with followed(model, running), unfused(), recorder:
         output = run()
