@@ -1,65 +1,69 @@
-"""Mixtures and tails put together as one exposure."""
+"""Groups of terms put together as one exposure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from gnn_repair.exposure.mixtures import Context, Mixture
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
-from gnn_repair.exposure.probes import Tail
-from gnn_repair.exposure.sites import Site
 from gnn_repair.exposure.terms import mixture_of
-from gnn_repair.exposure.value import Exposure
-from gnn_repair.kernels import Pattern
-
-CHUNK = 1 << 18
-"""Terms whose contributions are formed at once where W differs by node: 40 MB for twenty classes,
-where all terms of a large graph would fill the memory."""
+from gnn_repair.exposure.value import Exposure, Group, HeldPart
+from gnn_repair.kernels import Pattern, mix
 
 
 @dataclass(frozen=True, eq=False)
-class GroupTable:
-    """One group's rows of contributions."""
+class Context:
+    """What repairs see of a message and of its recipient."""
 
-    contributions: Tensor
-    """[R, C] float64."""
-    message_rows: Tensor
-    """[R]."""
-    sources: Tensor
-    """[R]."""
+    messages: Tensor
+    """[M, d]."""
+    state: Tensor
+    """[N, d]."""
+    shared: bool = False
+    """Whether state and columns are those of all groups already."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """One group: Σ ± α h[row] at every recipient, its terms sorted by recipient."""
+
+    group: Group
+    indptr: Tensor
+    """[N + 1] int64."""
     rows: Tensor
-    """[T] the row of each of the group's terms."""
+    """[T] int32: the state behind each term."""
+    coefficients: Tensor
+    """[T] positive."""
+    sign: int
+    states: Tensor
+    """[M, D]: h."""
+    senders: Tensor
+    """[M] int32: the node behind each state; −1: not known."""
+    weight: Tensor
+    """[C, D] float64: W, the affine map from h to what the exposure's channels are."""
+    context: Context
+    entries: Tensor
+    """[T] the entry of the block behind each term."""
 
+    @property
+    def pattern(self) -> Pattern:
+        """Recipients × states."""
+        return Pattern(self.indptr, self.rows, self.states.shape[0])
 
-def table_of(mixture: Mixture, tail: Tail) -> GroupTable:
-    """ℓ = ± W h, one row per state; one per term where W differs by recipient."""
-    device, states = mixture.rows.device, mixture.states
-    if tail.by_node:
-        contributions = _by_term(mixture, tail.weight[:, :, mixture.block])
-        rows = torch.arange(mixture.rows.numel(), dtype=torch.int32, device=device)
-        return GroupTable(contributions * mixture.sign, mixture.rows, mixture.sources, rows)
-    contributions = states.double() @ tail.weight[:, mixture.block].t() * mixture.sign
-    numbers = torch.arange(states.shape[0], dtype=torch.int32, device=device)
-    sources = numbers if mixture.state_sources is None else mixture.state_sources
-    return GroupTable(contributions, numbers, sources, mixture.rows)
+    @property
+    def contributions(self) -> Tensor:
+        """ℓ = ± W h, [M, C] float64."""
+        return self.states.double() @ self.weight.t() * self.sign
 
-
-def _by_term(mixture: Mixture, weight: Tensor) -> Tensor:
-    """W_v h_a for every term, [T, C]; weight [N, C, D]."""
-    parts = []
-    recipients = mixture.pattern.recipients
-    for rows, nodes in zip(
-        torch.split(mixture.rows, CHUNK), torch.split(recipients, CHUNK), strict=True
-    ):
-        states = mixture.states[rows].double()
-        parts.append(torch.stack([(w[nodes] * states).sum(1) for w in weight.unbind(1)], 1))
-    return torch.cat(parts)
+    def value(self, coefficients: Tensor) -> Tensor:
+        """Σ ± λ h for coefficients λ [T] ≥ 0, [N, D]."""
+        return mix(self.pattern, coefficients.to(self.states.dtype) * self.sign, self.states)
 
 
 @dataclass(frozen=True)
@@ -75,21 +79,21 @@ class Words:
     names: NodeNames = ONE_KIND
     graph_starts: Tensor | None = None
     """Where recipients are graphs: see ``Exposure.graph_starts``."""
+    held: tuple[HeldPart, ...] = ()
 
 
 def assemble(
-    mixtures: Sequence[Mixture], tails: Mapping[Site, Tail], logits: Tensor, words: Words
+    mixtures: Sequence[Mixture], logits: Tensor, words: Words
 ) -> tuple[Exposure, Tensor | None]:
     """The exposure, and the place in it of each term of the mixtures one after the other.
 
     The place is None where terms kept their order (one group).
     """
-    tables = [table_of(mixture, tails[mixture.site]) for mixture in mixtures]
     messages, state, starts = _contexts([mixture.context for mixture in mixtures])
     segments, order = _layout(mixtures)
-    rows, alpha = _terms(mixtures, tables, order)
+    rows, alpha = _terms(mixtures, order)
     coefficients = alpha.unsqueeze(0)
-    contributions = torch.cat([table.contributions for table in tables]).unsqueeze(0)
+    contributions = torch.cat([mixture.contributions for mixture in mixtures]).unsqueeze(0)
     pattern = Pattern(segments[:: len(mixtures)], rows, contributions.shape[1])
     frozen = logits.double().unsqueeze(0)
     exposure = Exposure(
@@ -103,8 +107,13 @@ def assemble(
         frozen_logits=frozen,
         state=_settled(state).unsqueeze(0),
         messages=_settled(messages).unsqueeze(0),
-        message_rows=torch.cat([t.message_rows + s for t, s in zip(tables, starts, strict=True)]),
-        sources=torch.cat([table.sources for table in tables]),
+        message_rows=torch.cat(
+            [
+                torch.arange(len(m.states), dtype=torch.int32, device=rows.device) + start
+                for m, start in zip(mixtures, starts, strict=True)
+            ]
+        ),
+        sources=torch.cat([mixture.senders for mixture in mixtures]),
         root=words.root,
         origin=words.origin,
         fixed=words.fixed,
@@ -113,16 +122,15 @@ def assemble(
         fingerprint=words.fingerprint,
         graph_starts=words.graph_starts,
         names=words.names,
+        held=words.held,
     )
     return exposure, order
 
 
-def _terms(
-    mixtures: Sequence[Mixture], tables: Sequence[GroupTable], order: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _terms(mixtures: Sequence[Mixture], order: Tensor | None) -> tuple[Tensor, Tensor]:
     """Table rows and coefficients of all terms, in the exposure's order."""
-    offsets = [0, *accumulate(table.contributions.shape[0] for table in tables)]
-    rows = _joined([t.rows + o if o else t.rows for t, o in zip(tables, offsets, strict=False)])
+    offsets = [0, *accumulate(len(mixture.states) for mixture in mixtures)]
+    rows = _joined([m.rows + o if o else m.rows for m, o in zip(mixtures, offsets, strict=False)])
     coefficients = _joined([mixture.coefficients for mixture in mixtures])
     return (rows, coefficients) if order is None else (rows[order], coefficients[order])
 
@@ -173,3 +181,37 @@ def _contexts(contexts: Sequence[Context]) -> tuple[Tensor, Tensor, list[int]]:
         parts.append(padded)
         left += context.messages.shape[1]
     return _joined(parts), state, [starts[id(context.messages)] for context in contexts]
+
+
+def with_shared_contexts(mixtures: Sequence[Mixture]) -> list[Mixture]:
+    """All groups' contexts over the same columns: one block for every matrix that is read.
+
+    A recipient stands in the columns of its own input, a message in those of its sender's; they
+    are the same where both are of one type. Other columns are zero.
+    """
+    contexts = [mixture.context for mixture in mixtures]
+    blocks = {_key(c.state): c.state for c in contexts} | {
+        _key(c.messages): c.messages for c in contexts
+    }
+    starts: dict[Any, int] = {}
+    width = 0
+    for key, matrix in blocks.items():
+        starts[key], width = width, width + matrix.shape[1]
+    states = {_key(c.state): c.state for c in contexts}
+    state = sum(_placed(matrix, starts[key], width) for key, matrix in states.items())
+    assert isinstance(state, Tensor)
+    messages = {
+        key: _placed(matrix, starts[key], width)
+        for key, matrix in {_key(c.messages): c.messages for c in contexts}.items()
+    }
+    shared = {key: Context(table, state, shared=True) for key, table in messages.items()}
+    return [replace(m, context=shared[_key(m.context.messages)]) for m in mixtures]
+
+
+def _key(matrix: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
+    """The same for views of the same numbers, whichever object they are."""
+    return matrix.data_ptr(), matrix.shape, matrix.stride()
+
+
+def _placed(matrix: Tensor, start: int, width: int) -> Tensor:
+    return pad(matrix, (start, width - start - matrix.shape[1]))

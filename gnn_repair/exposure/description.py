@@ -28,6 +28,9 @@ def describe(exposure: Exposure) -> str:
         lines += [f"    group {group.name}: {_size(exposure, g)}" for g, group in groups]
     root = "; the node's own state is context for repairs" if exposure.root else ""
     lines.append(f"  fixed logits: {exposure.fixed}{root}")
+    for beside, words in ((True, "held as it is"), (False, "before the messages, held as it is")):
+        parts = ", ".join(str(part) for part in exposure.held if part.beside == beside)
+        lines += [f"  {words}: {parts}"] if parts else []
     certified = (
         "exact by algebra"
         if exposure.residual is None

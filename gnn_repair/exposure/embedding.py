@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import Linear
 
+from gnn_repair.exposure.exactness import centre
 from gnn_repair.exposure.model_output import two_classes
-from gnn_repair.exposure.probes import centre
 
 
 @dataclass

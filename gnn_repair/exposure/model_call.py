@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,8 @@ from torch_geometric.data import Dataset
 
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure.argument_choice import choose_arguments
+from gnn_repair.exposure.exactness import EXACT, deviation
 from gnn_repair.exposure.model_arguments import field, parameters_of
-from gnn_repair.exposure.probes import EXACT, deviation
-from gnn_repair.exposure.steps import raising_line
 
 Forward = Callable[[nn.Module, Any], Any]
 
@@ -36,7 +36,7 @@ class Invocation:
         except (GnnRepairError, torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:
-            said = " ".join(str(error).split())[:300] or raising_line(error)
+            said = " ".join(str(error).split())[:300] or _raising_line(error)
             raise InputError(
                 f"the model, called as {self.text}, raised {type(error).__name__}: {said}; "
                 "pass forward=lambda model, data: ... to call it as you do"
@@ -137,3 +137,8 @@ def _as_tensor(value: Any) -> Tensor:
         raise InputError(
             f"expected is a {type(value).__name__}; pass the model's logits or predictions"
         ) from None
+
+
+def _raising_line(error: BaseException) -> str:
+    """The line of code that raised, for errors that say nothing themselves, as assertions do."""
+    return traceback.extract_tb(error.__traceback__)[-1].line or ""

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch_geometric.data import HeteroData
 
-from gnn_repair.errors import ExposureRefused, InputError
+from gnn_repair.errors import InputError
 from gnn_repair.exposure.hetero.calling import typed_call
-from gnn_repair.exposure.hetero.graph import TypedGraph, is_typed, listed, typed_tensors
-from gnn_repair.exposure.hetero.mixtures import with_shared_contexts, with_unique_names
-from gnn_repair.exposure.hetero.placing import Placing
-from gnn_repair.exposure.mixtures import Mixture
-from gnn_repair.exposure.model_arguments import field, field_names
+from gnn_repair.exposure.hetero.graph import TypedGraph, is_typed, typed_tensors
 from gnn_repair.exposure.model_call import Forward, Invocation, invocation
 from gnn_repair.exposure.model_output import count_classes, count_nodes, refuse_node_types
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
-from gnn_repair.exposure.products import is_feature_map
-from gnn_repair.exposure.recording import Trace, Watch
-from gnn_repair.exposure.rules import FILTERS
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,41 +47,6 @@ class ModelOnData:
         if kind is None or not isinstance(self.data, HeteroData):
             return self.data if kind is None else None
         return self.data[kind]
-
-    def watch(self, run: Callable[[], Tensor], nodes: int) -> Watch:
-        """A watch on the model's run; products with the data's own features are feature maps."""
-        held, graph = self.fields, self.graph
-        names = field_names(held)
-        features = [field(held, name) for name in names if name == "x" or name.endswith(".x")]
-        others = [field(held, name) for name in names if not name.endswith("x")]
-
-        def maps_features(product: Any) -> bool:
-            return any(is_feature_map(product, one, others) for one in features or [None])
-
-        placing = None if graph is None else Placing(self.model, graph)
-        sizes = frozenset() if graph is None else frozenset(graph.counts.values())
-        return Watch(self.model, run, tuple(FILTERS), nodes, maps_features, placing, sizes)
-
-    def keep_relations(self, trace: Trace) -> None:
-        """Forget the propagates into other types: what they gave is behind the messages."""
-        if self.graph is None or not trace.calls:
-            return
-        placed = [call for call in trace.calls if call.placement and call.placement.parts]
-        into = [call for call in placed if call.entries[0].numel()]
-        if not into:
-            others = {c.placement.recipient_type for c in trace.calls if c.placement} - {""}
-            where = f"; they go to {listed(sorted(others))}" if others else ""
-            raise ExposureRefused(
-                f"no convolution of {type(self.model).__name__} sends messages to "
-                f"{self.graph.node_type!r} nodes{where}"
-            )
-        trace.calls = into
-
-    def finished(self, mixtures: list[Mixture]) -> list[Mixture]:
-        """Groups with names of their own and contexts over the same columns."""
-        if self.graph is None or not mixtures:
-            return mixtures
-        return with_shared_contexts(with_unique_names(mixtures))
 
 
 def on_data(

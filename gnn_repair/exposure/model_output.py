@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -112,10 +112,46 @@ def refuse_node_types(data: Any, model: nn.Module, called: bool) -> None:
         )
 
 
+def graphs_told(data: Any, output: Any, nodes: int | None) -> int | None:
+    """How many graphs an output has rows for; None where it speaks of nodes.
+
+    Where it speaks of both (logits of graphs beside embeddings of nodes), labels decide, and
+    without labels the graphs that data says it has.
+    """
+    rows = [
+        len(value)
+        for _, value in tensors_of(output)
+        if value.is_floating_point() and value.dim() in (1, 2)
+    ]
+    known, y = _graphs_of(data), field(data, "y")
+    if nodes is not None and known in (None, 1) and _is_of_one(output, nodes):
+        return 1
+    if nodes is None or not rows:
+        return None
+    if nodes in rows:
+        labelled = len(y) if isinstance(y, Tensor) and y.dim() else known
+        told = labelled if labelled in rows and labelled in (known, 1) else None
+        return None if told == nodes else told
+    return known if known in rows else rows[0]
+
+
+def _is_of_one(output: Any, nodes: int) -> bool:
+    """Whether an output is the numbers of a single graph, without an axis for graphs."""
+    numbers = isinstance(output, Tensor) and output.is_floating_point()
+    return numbers and output.dim() < 2 and output.numel() not in (0, nodes)
+
+
+def _graphs_of(data: Any) -> int | None:
+    """How many graphs data says it has."""
+    known, batch = field(data, "num_graphs"), field(data, "batch")
+    if isinstance(known, int):
+        return known
+    return int(batch.max()) + 1 if isinstance(batch, Tensor) and batch.numel() else None
+
+
 def read_output(
     output: Any,
     nodes: int | None,
-    why_rows: Callable[[Tensor, int], str],
     classes: int | None = None,
     outputs: Outputs | None = None,
     data: Any = None,
@@ -128,7 +164,6 @@ def read_output(
     Args:
         output: what the model returned.
         nodes: how many nodes there are, if known.
-        why_rows: says in words why a tensor may have another number of rows.
         classes: how many classes data has, if known.
         outputs: what they are; what the labels of ``data`` say where None.
         data: the graph.
@@ -146,8 +181,9 @@ def read_output(
     if not rows:
         shape = list(found[0][1].shape)
         raise ExposureRefused(
-            f"the model returns a tensor of shape {shape} for {nodes} nodes; "
-            + why_rows(found[0][1], nodes)
+            f"the model returns a tensor of shape {shape} for {nodes} nodes, and an exposure needs "
+            "one row of logits per node, or one per graph; where its forward keeps some of them, "
+            "such as out[:batch_size] or out[mask], pass a forward= that returns all rows"
         )
     wide = [(k, v) for k, v in rows if v.dim() == 2 and v.shape[1] > 1]
     chosen = [(k, v) for k, v in wide if k in LOGITS] or wide or rows

@@ -128,22 +128,24 @@ PROPAGATED = ("_cached_x", "_cached_h")
 """Where convolutions keep a whole propagation, so that their next run would send no message."""
 
 
-def forget_propagations(model: nn.Module) -> bool:
-    """Make every convolution propagate in every run (undone by :func:`resting`).
+def holds_propagations(model: nn.Module) -> bool:
+    """Whether a convolution has kept its propagation from an earlier run."""
+    convolutions = [m for m in model.modules() if isinstance(m, MessagePassing)]
+    return any(
+        getattr(conv, name, None) is not None for conv in convolutions for name in PROPAGATED
+    )
 
-    Returns whether one had kept its propagation from an earlier run.
-    """
-    kept = False
+
+def forget_propagations(model: nn.Module) -> None:
+    """Make every convolution propagate in every run (undone by :func:`resting`)."""
     for module in model.modules():
         if not isinstance(module, MessagePassing):
             continue
         module._decomposed_layers = 1
         for name in PROPAGATED:
             if hasattr(module, name):
-                kept = kept or getattr(module, name) is not None
                 setattr(module, name, None)
                 module.cached = False
-    return kept
 
 
 def changing(model: nn.Module, run: Callable[[], Tensor], logits: Tensor, gap: float) -> str:

@@ -22,10 +22,10 @@ from gnn_repair.files import (
 KIND = "gnn-repair exposure"
 HEADER = {
     "groups": list, "root": bool, "origin": str, "fixed": str, "residual": float | None,
-    "fingerprint": list, "called": str, "names": dict | None, "outputs": str,
+    "fingerprint": list, "called": str, "names": dict | None, "outputs": str, "held": list,
 }  # fmt: skip
 ABSENT: dict[str, Any] = {
-    "fingerprint": [], "called": "", "names": None, "outputs": "classes",
+    "fingerprint": [], "called": "", "names": None, "outputs": "classes", "held": [],
 }  # fmt: skip
 """What files may leave out, and what that means."""
 PIECES = {

@@ -35,11 +35,8 @@ if TYPE_CHECKING:
 
 LAST_HOP = "last hop only"
 """Said in a group's rule, and by every answer, where earlier hops of a filter stay inside h."""
-HELD = "model with its semantic attention held"
-"""Said likewise where weights that all nodes share were kept as they are (HANConv)."""
 SAMPLED = "sampled subgraph"
 """Said by every answer about one: of the whole graph it may be untrue."""
-SCOPES = (LAST_HOP, HELD)
 BY_MEMBER = (
     "coefficients",
     "contributions",
@@ -62,6 +59,22 @@ class Group:
     """How messages were split into coefficient and state, such as ``GCNConv: α = Â``."""
     coefficients_from: str
     """Where α was read, such as ``normalised adjacency`` or ``attention``."""
+
+
+@dataclass(frozen=True)
+class HeldPart:
+    """A place of the model that lets other nodes' numbers in and is not reweighted."""
+
+    title: str
+    """Where, such as ```norm` (GraphNorm)``."""
+    operations: tuple[str, ...]
+    """PyTorch's names of what mixes nodes there, such as ``scatter_add``."""
+    beside: bool
+    """Whether it reaches the logits beside the final messages; otherwise only through them, as
+    earlier layers do."""
+
+    def __str__(self) -> str:
+        return f"{self.title} ({', '.join(self.operations)})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +138,8 @@ class Exposure:
     ``graph_starts[i] : graph_starts[i + 1]``. None: recipients and sources are nodes alike."""
     names: NodeNames = ONE_KIND
     """What recipients and senders are called where they are of several kinds."""
+    held: tuple[HeldPart, ...] = ()
+    """Everything else that lets other nodes' numbers into the logits: it stays as it is."""
 
     def __post_init__(self) -> None:
         with torch.no_grad():
@@ -172,7 +187,9 @@ class Exposure:
     @property
     def scope(self) -> str:
         """What is reweighted where that is not all, such as ``last hop only``; else empty."""
-        said = [w for w in SCOPES if any(w in group.rule for group in self.groups)]
+        said = [LAST_HOP] * any(LAST_HOP in group.rule for group in self.groups)
+        beside = [part.title for part in self.held if part.beside]
+        said += [f"model with {' and '.join(beside)} held"] if beside else []
         return ", ".join([*said, *[SAMPLED] * (self.n_id is not None)])
 
     @property
@@ -325,6 +342,8 @@ class Exposure:
         }
         if self.names.typed:
             header["names"] = self.names.header()
+        if self.held:
+            header["held"] = held_header(self.held)
         write_pieces(path, header, self._tensors())
 
     @classmethod
@@ -335,6 +354,7 @@ class Exposure:
         pieces["fingerprint"] = tuple(pieces["fingerprint"])
         with contents_of(path):
             pieces["names"] = NodeNames.of_header(pieces["names"])
+            pieces["held"] = held_of_header(pieces["held"])
             return cls(groups=groups, **pieces)
 
     def __str__(self) -> str:
@@ -346,3 +366,17 @@ class Exposure:
         from gnn_repair.exposure.description import one_line
 
         return one_line(self)
+
+
+def held_header(held: Sequence[HeldPart]) -> list[list[Any]]:
+    """What a file says of held parts."""
+    return [[part.title, list(part.operations), part.beside] for part in held]
+
+
+def held_of_header(entries: list[Any]) -> tuple[HeldPart, ...]:
+    """The held parts that :func:`held_header` wrote."""
+    for entry in entries:
+        fit = isinstance(entry, list) and [type(item) for item in entry] == [str, list, bool]
+        if not fit or any(not isinstance(name, str) for name in entry[1]):
+            raise InputError(f"a held part is {str(entry)[:60]!r}: not a title, names and a mark")
+    return tuple(HeldPart(title, tuple(names), beside) for title, names, beside in entries)

@@ -177,13 +177,7 @@ class RepairedModel(nn.Module):
         if not gradients:
             return self._plan(data, run)
         self._check_gradients()
-        exposure = self._plan.with_gradients(data, run)
-        if self._plan.tail_by_node and isinstance(self._fitted, FittedReweighting):
-            raise InputError(
-                "no gradient can be followed through a reweighting where the map after the last "
-                "aggregation differs by node; call it under torch.no_grad()"
-            )
-        return exposure
+        return self._plan(data, run, gradients=True)
 
     def _check_gradients(self) -> None:
         if not self._fitted.one_by_one:

@@ -290,18 +290,18 @@ AWKWARD: dict[str, Awkward] = {
     "unused aggregation of tracked features": Awkward(Tracked, ring, Exposed()),
     "mean and max of one graph": Awkward(
         lambda: OneGraph(lambda x: x.mean(0), lambda x: x.max(0).values), ring,
-        Exposed(mentions="pooled by max"),
+        Exposed(mentions="(max)"),
     ),
     "mean and min of one graph, kept axes": Awkward(
         lambda: OneGraph(
             lambda x: x.mean(0, keepdim=True), lambda x: torch.min(x, 0, keepdim=True)[0]
         ),
-        ring, Exposed(mentions="pooled by min"),
+        ring, Exposed(mentions="(min)"),
     ),
     **{
         f"mean and {how} of one graph": Awkward(
             lambda pool=pool: OneGraph(lambda x: x.mean(0), pool), ring,  # type: ignore[misc]
-            Exposed(mentions=f"pooled by {how}"),
+            Exposed(mentions="the forward of OneGraph ("),
         )
         for how, pool in {
             "std": lambda x: x.std(0),
@@ -312,14 +312,9 @@ AWKWARD: dict[str, Awkward] = {
     },
     "attention over own tokens": Awkward(lambda: Net(Tokens()), ring, Exposed()),
     "boolean mask": Awkward(lambda: Net(Shrunk()), ring, Refused(("`after`", r"torch\.where"))),
-    "root with a check": Awkward(
-        lambda: Positive(Root(True)), ring,
-        Refused(("AssertionError", r"assert not self\.checked", "sqrt", "`after`", "clamp")),
-    ),
-    "root": Awkward(lambda: Positive(Root(False)), ring, Refused(("sqrt", "`after`", "clamp"))),
-    "exponential": Awkward(
-        lambda: Positive(lambda x: (x * 12).exp()), ring, Refused(("overflows", "exp", "double"))
-    ),
+    "root with a check": Awkward(lambda: Positive(Root(True)), ring, Exposed()),
+    "root": Awkward(lambda: Positive(Root(False)), ring, Exposed()),
+    "exponential": Awkward(lambda: Positive(lambda x: (x * 12).exp()), ring, Exposed()),
     "coarse": Awkward(
         lambda: Net(Coarse()), ring, Refused(("rounds", r"model\.double\(\)"), excused=True)
     ),
@@ -328,20 +323,16 @@ AWKWARD: dict[str, Awkward] = {
     **{
         f"{how} far out": Awkward(
             lambda how=how, limit=limit: Net(Branch(how, limit)), loud,  # type: ignore[misc]
-            Refused(("the Branch `after`", "Python number", r"torch\.where")),
+            Refused((r"`after` \(Branch\)", r"\.item\(\)", r"torch\.where")),
         )
         for how, limit in {"if": 6.0, "if of a number": 250.0}.items()
     },
     "if of a number nearby": Awkward(
         lambda: Net(Branch("if of a number", 150.0)), loud,
-        Refused(("the Branch `after`", "Python number", r"torch\.where")),
+        Refused((r"`after` \(Branch\)", r"\.item\(\)", r"torch\.where")),
     ),
-    "home-made cache": Awkward(
-        Cached, ring, Refused((r"`encoder\._cached_x`", "forward= that clears it"))
-    ),
-    "home-made cache in a dict": Awkward(
-        CachedByName, ring, Refused(("`store`", "forward= that clears it"))
-    ),
+    "home-made cache": Awkward(Cached, ring, Exposed()),
+    "home-made cache in a dict": Awkward(CachedByName, ring, Exposed()),
     "adjacency among the features": Awkward(
         lambda: OnRows(NODES + FEATURES), widened,
         Refused(("adjacency", r"data\.x", "N × N")),
@@ -350,20 +341,25 @@ AWKWARD: dict[str, Awkward] = {
         lambda: OnRows(FEATURES), lambda: Data(x=ring().x, edge_index=ring().edge_index),
         Refused(("no aggregation happens", "forward= that propagates")),
     ),
-    "wider product": Awkward(Wider, ring, Refused(("`mm` in Wider's forward", "N × N matrix"))),
+    "wider product": Awkward(Wider, ring, Exposed()),
     **{
         f"{operation} over nodes": Awkward(
-            _mixing(function), ring,
-            Refused((f"by `{operation}`", "Net's forward", "different nodes", "forward=")),
+            _mixing(function), ring, Exposed(mentions=f"the forward of Net ({operation})")
         )
         for operation, function in {
             "mean": lambda x: (x - x.mean(0)).relu(),
             "linalg_vector_norm": lambda x: functional.normalize(x.relu(), dim=0),
-            "softmax": lambda x: x.relu() * x.sum(1, keepdim=True).softmax(0),
-            "native_batch_norm": lambda x: functional.batch_norm(x, None, None, training=True),
-            "flip": lambda x: x.relu() + x.flip(0),
+            "_softmax": lambda x: x.relu() * x.sum(1, keepdim=True).softmax(0),
         }.items()
     },
+    "statistics of the batch": Awkward(
+        _mixing(lambda x: functional.batch_norm(x, None, None, training=True)), ring,
+        Refused(("the forward of Net", "native_batch_norm", "only sums")),
+    ),
+    "flipped": Awkward(
+        _mixing(lambda x: x.relu() + x.flip(0)), ring,
+        Refused(("the forward of Net", "different nodes")),
+    ),
 }  # fmt: skip
 
 

@@ -16,7 +16,6 @@ from torch_geometric.data import Data
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure import Exposure, TailedExposure, expose
 from gnn_repair.exposure.certification import random_admissible
-from gnn_repair.exposure.products import read_product
 
 
 def found_matrix(exposure: Exposure, coefficients: Tensor) -> Tensor:

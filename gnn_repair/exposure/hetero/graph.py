@@ -9,11 +9,12 @@ from typing import Any
 
 from torch import Tensor
 from torch_geometric.data import HeteroData
+from torch_geometric.typing import SparseTensor
+from torch_geometric.utils import is_torch_sparse_tensor, to_edge_index
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.model_arguments import field
 from gnn_repair.exposure.names import NodeNames
-from gnn_repair.exposure.sites import endpoints
 
 Relation = tuple[str, str, str]
 """Such as ``("author", "writes", "paper")``."""
@@ -51,6 +52,10 @@ class TypedGraph:
         """The number of a type's first node among all senders."""
         before = self.order[: self.order.index(kind)]
         return sum(self.counts[other] for other in before)
+
+    def kind_of(self, sender: int) -> str:
+        """The type of a sender, by its number among all."""
+        return max((k for k in self.order if self.first(k) <= sender), key=self.first)
 
 
 def in_words(relation: Relation) -> str:
@@ -173,3 +178,15 @@ def typed_arguments_as_data(given: Mapping[str, Any]) -> dict[str, Any] | None:
 def copied(value: Any) -> Any:
     """A dict of its own for each run; everything else as it is."""
     return dict(value) if isinstance(value, dict) else value
+
+
+def endpoints(index: Any) -> tuple[Tensor, Tensor]:
+    """Sources and recipients of a graph's edges, whatever form it has."""
+    if isinstance(index, SparseTensor):
+        recipient, source, _ = index.coo()
+        return source, recipient
+    if is_torch_sparse_tensor(index):
+        recipient, source = to_edge_index(index)[0]
+        return source, recipient
+    plain = index.as_subclass(Tensor)
+    return plain[0], plain[1]

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
 from gnn_repair.exposure.argument_choice import choose_arguments
+from gnn_repair.exposure.exactness import perturbation
 from gnn_repair.exposure.hetero.arguments import typed_arguments
 from gnn_repair.exposure.hetero.graph import Relation, is_typed
 from gnn_repair.exposure.links.gathers import Gathers
 from gnn_repair.exposure.model_call import Forward, Invocation
-from gnn_repair.exposure.probes import perturbation
 
 LINK = re.compile(r"edge_label_index|link|pair|(label|target|query|pred|pos)_?edge")
 """Names of a forward's parameter for the links to predict."""

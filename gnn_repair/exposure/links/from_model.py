@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure.certification import DRAWS, random_admissible
-from gnn_repair.exposure.diagnosis import excused
-from gnn_repair.exposure.from_model import expose_probing
+from gnn_repair.exposure.certification import random_admissible
+from gnn_repair.exposure.exactness import EXACT, deviation, excused, residual_limit
 from gnn_repair.exposure.hetero.graph import Relation
 from gnn_repair.exposure.links.affine import affine_by_probing
 from gnn_repair.exposure.links.assembly import by_link, joined, link_mixture, rows_behind, split
@@ -22,7 +21,7 @@ from gnn_repair.exposure.links.value import ENDS, LinkExposure
 from gnn_repair.exposure.model_call import Forward, one_graph
 from gnn_repair.exposure.model_on_data import on_data
 from gnn_repair.exposure.model_state import refuse_compiled, resting
-from gnn_repair.exposure.probes import EXACT, WORST_ROUNDING, deviation, residual_limit
+from gnn_repair.exposure.record.exposing import Wanted, expose_subject
 from gnn_repair.exposure.tails.builder import Unfollowed
 from gnn_repair.exposure.tails.logit_form import (
     TAKEN_OFF,
@@ -38,11 +37,6 @@ from gnn_repair.exposure.tails.simplify import simplified
 from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
 from gnn_repair.exposure.tails.tracer import Tracer
 from gnn_repair.exposure.value import Exposure
-
-DIFFERS = (
-    "that is more than rounding: what the model does with other embeddings was not read off it"
-)
-"""Said of a residual that no tolerance excuses."""
 
 Scores = Callable[[Tensor], Tensor]
 """From the varied ends' embeddings, a row a link, to the links' logits [L, 1]."""
@@ -133,9 +127,8 @@ class _Exposing:
     def expose(self, hops: str, tolerance: float | None) -> LinkExposure:
         table = self._table
         subject = on_data(self.call.model, self.data, lambda *_: table(), self.node_type)
-        encoder, finding = expose_probing(subject, hops, tolerance, outputs="values", replayed=True)
-        assert finding.replay is not None
-        embed: Replay = finding.replay
+        exposed = expose_subject(subject, Wanted(hops, tolerance, outputs="values"))
+        encoder, embed = exposed.exposure, exposed.replay
         nodes, before = split(encoder)
         mixture, terms = link_mixture(nodes, self.links[self.end])
         words = {"called": self.call.text, "origin": type(self.call.model).__name__}
@@ -144,12 +137,12 @@ class _Exposing:
         replay = _Replay(self, embed, nodes, mixture, terms)
         residual = self._certify(found, replay)
         dtype = self.frozen.dtype
-        limit, most = residual_limit(tolerance, dtype), WORST_ROUNDING * EXACT[dtype]
+        limit = residual_limit(tolerance, dtype)
         if not residual <= limit:
             raise ExposureRefused(
                 f"with reweighted messages of the links' {ENDS[self.end]}s the model differs from "
                 f"their mixture by {residual:.1e} (relative), more than {limit:.0e}; "
-                + (excused(residual, dtype) if residual <= most else DIFFERS)
+                + excused(residual, dtype)
             )
         if isinstance(found, TailedExposure):
             run: Replay = logit_of(replay) if self.off else replay
@@ -217,7 +210,7 @@ class _Exposing:
         """Largest difference between the model run with reweighted messages and what was found."""
         mixture = found.aggregate if isinstance(found, TailedExposure) else found
         worst = 0.0
-        for seed in range(DRAWS):
+        for seed in range(2):
             of_nodes = replay.random(seed)
             coefficients = of_nodes[replay.terms].to(mixture.coefficients.dtype)
             expected = found.logits(coefficients.unsqueeze(0))[0]

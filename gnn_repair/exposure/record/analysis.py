@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -31,6 +31,8 @@ SAME = {
     "native_dropout",
 }
 GATHERS = {"index_select", "index", "embedding"}
+NONNEGATIVE = {"_softmax", "sigmoid", "exp", "relu", "softplus", "abs", "square", "hardsigmoid"}
+"""Operations that give no negative numbers."""
 
 
 Push = Callable[[Tensor], Tensor]
@@ -39,8 +41,15 @@ Push = Callable[[Tensor], Tensor]
 class Analysis:
     """A record with what depends on what."""
 
-    def __init__(self, record: Record) -> None:
-        self.record = record
+    def __init__(self, record: Record, pooled: bool = False) -> None:
+        """Analyse a record.
+
+        Args:
+            record: the run.
+            pooled: whether recipients are graphs.
+        """
+        self.record, self.pooled = record, pooled
+        self._loops: dict[int, tuple[FinalSite, ...]] = {}
 
     def value(self, number: int) -> Value:
         """A value by its number."""
@@ -78,7 +87,7 @@ class Analysis:
         for step in self.record.steps:
             if (
                 is_in_place(step.func)
-                or not step.args
+                or not any(True for _ in step.reads())
                 or "rand" in step.name
                 or "dropout" in step.name
             ):
@@ -131,10 +140,9 @@ class Analysis:
                 continue
             step = self.record.steps[place]
             if self.is_of_recipients(place, size):
-                assert step.reduction is not None
                 if place not in found:
                     found.append(place)
-                if step.reduction.base is not None:
+                if step.reduction is not None and step.reduction.base is not None:
                     todo.append(step.reduction.base)
             elif not step.mixes:
                 todo += step.reads()
@@ -146,7 +154,9 @@ class Analysis:
         """Whether a sum has a row for every recipient, alone or among others."""
         reduction = self.record.steps[place].reduction
         if reduction is None:
-            return False
+            if place not in self._loops:
+                self._loops[place] = self._loop(place, size)
+            return bool(self._loops[place])
         return reduction.size == size or self.recipient_rows(place, size) is not None
 
     def recipient_rows(self, place: int, size: int) -> Tensor | None:
@@ -162,13 +172,42 @@ class Analysis:
         own = torch.where((nodes >= 0) & (nodes < size), nodes, -1)
         return own if int((own >= 0).sum()) == size else None
 
+    def loop(self, place: int) -> tuple[FinalSite, ...]:
+        """The sums of a loop that :meth:`final` has found."""
+        return self._loops[place]
+
+    def _loop(self, place: int, size: int) -> tuple[FinalSite, ...]:
+        """The sums of single recipients that are stacked to one row for each; empty: none are."""
+        step = self.record.steps[place]
+        if step.name not in ("stack", "cat") or size < 2 or len(step.args[0]) != size:
+            return ()
+        found = []
+        for part in step.args[0]:
+            number = self.root(part.number)
+            maker = self.value(number).step
+            while maker >= 0 and self.record.steps[maker].reduction is None:
+                first = self.record.steps[maker].args[:1]
+                divided = self.record.steps[maker].name in ("mul", "div") and first
+                if not divided or not isinstance(first[0], Ref):
+                    return ()
+                maker = self.value(self.root(first[0].number)).step
+            reduction = self.record.steps[maker].reduction if maker >= 0 else None
+            if reduction is None or reduction.size != 1 or reduction.matrix is not None:
+                return ()
+            site = site_of(self, maker, 1)
+            if self.root(site.value) != number:
+                return ()
+            found.append(site)
+        return tuple(found)
+
     def feeding(self, place: int) -> list[int]:
         """The values that a sum's messages are made of."""
         reduction = self.record.steps[place].reduction
-        assert reduction is not None
+        if reduction is None:  # sums in a loop
+            return [n for site in self._loops.get(place, ()) for n in self.feeding(site.step)]
         return [reduction.message, *([] if reduction.matrix is None else [reduction.matrix])]
 
-    def beside(self, final: Sequence[int]) -> list[int]:
+    def beside(self, final: Collection[int]) -> list[int]:
         """Live operations that mix nodes on ways to the output that do not pass the final sums."""
         cut, todo, seen, found = set(final), [self.record.output], set[int](), set[int]()
         while todo:
@@ -187,7 +226,7 @@ class Analysis:
             todo += step.reads()
         return sorted(found)
 
-    def within(self, final: Sequence[int]) -> list[int]:
+    def within(self, final: Collection[int]) -> list[int]:
         """Live operations that mix nodes before the final sums' messages."""
         above = self.above(number for place in final for number in self.feeding(place))
         steps = self.record.steps
@@ -196,18 +235,15 @@ class Analysis:
             if steps[place].mixes and any(self.value(out).live for out in steps[place].outs)
         )  # fmt: skip
 
-    def statistics(self, sites: Sequence[FinalSite]) -> list[int]:
-        """Operations that mix what the final sums give into numbers that all recipients share.
+    def mixing_after(self, sites: Sequence[FinalSite]) -> list[int]:
+        """Operations that mix what the final sums give: statistics over all nodes, and their like.
 
-        Means over all nodes, as some normalisations and attentions take them: they are held.
+        What they give is held.
         """
         makers = [self.value(site.value).step for site in sites]
         reached = self.after(place for place in makers if place >= 0) & self.needed
-        return sorted(
-            place for place in reached
-            if self.record.steps[place].mixes
-            and not any(self.value(out).rows for out in self.record.steps[place].outs)
-        )  # fmt: skip
+        own = set().union(*(site.hops for site in sites))
+        return sorted(p for p in reached - own if self.record.steps[p].mixes)
 
     def leaves_above(self, values: Iterable[int]) -> set[int]:
         """The identities of tensors that were there before the run and that values depend on."""
@@ -224,18 +260,22 @@ class Analysis:
                 todo += self.record.steps[value.step].reads()
         return found
 
-    def refuse_branches(self, sites: Sequence[FinalSite]) -> None:
-        """Raise where Python looks at a number that reweighted messages reach."""
+    def refuse_branches(self, sites: Sequence[FinalSite], where: Callable[[str], str]) -> None:
+        """Raise where Python looks at a number that reweighted messages reach.
+
+        Args:
+            sites: the final sums.
+            where: a module's title, by its name.
+        """
         makers = [self.value(site.value).step for site in sites]
         reached = self.after(place for place in makers if place >= 0)
         for place in sorted(reached):
             step = self.record.steps[place]
             if step.looks and not self._only_finite(step):
-                where = f"`{step.module}`" if step.module else "the model's forward"
                 raise ExposureRefused(
-                    f"{where} looks at numbers that the messages reach ({step.name}: an if, "
-                    ".item() or a shape), so it may go another way when they change; write that "
-                    "choice as torch.where"
+                    f"{where(step.module)} looks at numbers that the messages reach (by `if`, "
+                    f".item() or a shape: {step.name}), so it may go another way when they "
+                    "change; write that choice with torch.where"
                 )
 
     def _only_finite(self, step: RecordedStep) -> bool:
@@ -259,6 +299,19 @@ class Analysis:
                 return False
             todo += maker.reads()
         return True
+
+    def is_weight(self, number: int) -> bool:
+        """Whether numbers are a weight by how they are made: nonnegative, or of the graph alone."""
+        value, step = self.value(number), self.maker(number)
+        if not value.live:
+            return True
+        if step is None or step.name in NONNEGATIVE:
+            return step is not None
+        read = [argument.number for argument in step.args if isinstance(argument, Ref)]
+        if step.name in ("mul", "div", "add"):
+            return all(self.is_weight(argument) for argument in read)
+        followed = step.name in MOVES | SAME | GATHERS or step.name in ("scatter_add", "sum")
+        return followed and self.is_weight(read[-1] if step.name == "scatter_add" else read[0])
 
     def root(self, number: int) -> int:
         """The value itself, before it was moved, repeated or copied."""
@@ -386,6 +439,8 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
             if chosen is None:
                 break
             numbers, other, place = chosen
+            if analysis.pooled and not analysis.is_weight(numbers):
+                break  # a gate that scales a node's row, up or down
             factors.append(Factor(numbers, step.name == "div" and numbers == right.number, place))
             if analysis.value(other).shape != shape:
                 pushes.append(_expansion(shape))
@@ -422,7 +477,7 @@ def _relations(analysis: Analysis, number: int) -> int | None:
     for argument in step.args:
         maker = analysis.maker(analysis.root(argument.number))
         found = _gathered(analysis, maker) if maker is not None and maker.name in GATHERS else None
-        if found is not None and found[1] == 0 and analysis.value(found[0]).step < 0:
+        if found is not None and found[1] == 0 and not analysis.value(found[0]).rows:
             return found[2]
     return None
 
@@ -485,6 +540,12 @@ class FinalSite:
     """[n] the recipient in every row, −1: none; None: rows are the recipients."""
     readers: frozenset[int] = frozenset()
     """Of a filter's input as it is (Â⁰): the operations that read it as such."""
+    hops: frozenset[int] = frozenset()
+    """Of a filter, or of a loop over recipients: all of its sums."""
+    members: tuple[FinalSite, ...] = ()
+    """Of a loop: the sum of every recipient."""
+    shortened: bool = False
+    """Whether it is a filter's last hop, and earlier hops stay inside h."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -501,14 +562,24 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
     """Take structural factors of recipients into the sum."""
     step = analysis.record.steps[place]
     reduction = step.reduction
-    assert reduction is not None
+    if reduction is None:
+        members = analysis.loop(place)
+        axis = int(step.args[1]) if len(step.args) > 1 else int(step.kwargs.get("dim", 0))
+        return FinalSite(
+            step.outs[-1], axis % len(analysis.value(step.outs[-1]).shape), place,
+            replace(members[0].reduction, size=size), members=members,
+            hops=frozenset(member.step for member in members),
+        )  # fmt: skip
     number, after = step.outs[-1], list[After]()
     while reduction.base is None or not analysis.value(reduction.base).live:
         readers = [r for r in analysis.readers.get(number, ()) if r in analysis.needed]
         if len(readers) != 1:
             break
         reader = analysis.record.steps[readers[0]]
-        found = _factor_of_recipients(analysis, reader, number, reduction.out_axis)
+        if _divides_by_count(analysis, reader, number, reduction):
+            reduction, number = replace(reduction, mean=True), reader.outs[-1]
+            continue
+        found = _factor_of_recipients(analysis, reader, number, reduction)
         if found is None:
             break
         after.append(found)
@@ -517,9 +588,21 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
     return FinalSite(number, reduction.out_axis, place, reduction, tuple(after), rows=rows)
 
 
+def _divides_by_count(
+    analysis: Analysis, reader: RecordedStep, number: int, reduction: Reduction
+) -> bool:
+    """Whether the sum of a single recipient is divided by how many messages it has: a mean."""
+    alone = reduction.size == 1 and reduction.recipients is not None and not reduction.mean
+    shown = alone and reader.name == "div" and reader.args[0] == Ref(number)
+    divisor = reader.args[1] if shown else None
+    count = reduction.recipients.numel() if reduction.recipients is not None else 0
+    return isinstance(divisor, int | float) and divisor == count > 1
+
+
 def _factor_of_recipients(
-    analysis: Analysis, reader: RecordedStep, number: int, axis: int | None
+    analysis: Analysis, reader: RecordedStep, number: int, reduction: Reduction
 ) -> After | None:
+    axis = reduction.out_axis
     if reader.name not in ("mul", "div") or len(reader.args) != 2:
         return None
     left, right = reader.args
@@ -527,7 +610,9 @@ def _factor_of_recipients(
         return None
     other = right.number if left.number == number else left.number
     shape = analysis.value(number).shape
-    if analysis.value(other).live or (reader.name == "div" and other != right.number):
+    if reader.name == "div" and other != right.number:
+        return None
+    if analysis.value(other).live and not _is_denominator(analysis, other, reduction):
         return None
     if analysis.value(reader.outs[-1]).shape != shape:
         return None
@@ -542,3 +627,22 @@ def _factor_of_recipients(
     if nodes is None or prod(analysis.value(root).shape) != shape[axis]:
         return None
     return After(root, reader.name == "div", nodes)
+
+
+def _is_denominator(analysis: Analysis, number: int, reduction: Reduction) -> bool:
+    """Whether numbers are the sum of the messages' own weights: Σ e h / Σ e."""
+    number = analysis.root(number)
+    step = analysis.maker(number)
+    while step is not None and step.name in ("add", "clamp", "clamp_min"):  # against zero
+        if any(isinstance(argument, Ref) for argument in step.args[1:]):
+            return False
+        number = analysis.root(step.args[0].number)
+        step = analysis.maker(number)
+    total = None if step is None else step.reduction
+    if total is None or total.recipients is None or reduction.recipients is None:
+        return False
+    same = total.recipients.shape == reduction.recipients.shape
+    if not same or not torch.equal(total.recipients, reduction.recipients):
+        return False
+    weights = {analysis.root(f.value) for f in parts_of(analysis, reduction).factors}
+    return analysis.root(total.message) in weights

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -11,10 +12,10 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure.mixtures import Context, Mixture, _signed_group
-from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts
+from gnn_repair.exposure.assembly import Context, Mixture
+from gnn_repair.exposure.hetero.graph import TypedGraph
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts, parts_of
 from gnn_repair.exposure.record.filters import polynomial
-from gnn_repair.exposure.sites import Site as Place
 from gnn_repair.exposure.tails.layout import Frame, Places
 from gnn_repair.exposure.value import Group
 
@@ -70,6 +71,12 @@ def frame_of_site(shape: tuple[int, ...], site: FinalSite, recipients: int) -> F
 
 def wanted_values(analysis: Analysis, site: FinalSite, parts: Parts | None) -> set[int]:
     """The values that a site's terms are made of."""
+    if site.members:
+        several = [
+            {one.value} | wanted_values(analysis, one, parts_of(analysis, one.reduction))
+            for one in site.members
+        ]
+        return set().union(*several)
     found = {after.value for after in site.after}
     found |= set() if site.base is None else {site.base}
     if parts is None:
@@ -83,11 +90,13 @@ def wanted_values(analysis: Analysis, site: FinalSite, parts: Parts | None) -> s
 
 
 def blocks_of(
-    site: FinalSite, parts: Parts | None, shape: tuple[int, ...], kept: Mapping[int, Tensor]
+    analysis: Analysis, site: FinalSite, parts: Parts | None, kept: Mapping[int, Tensor]
 ) -> list[Block]:
     """The terms of one site, a block for every set of channels with coefficients of their own."""
+    if site.members:
+        return _blocks_of_loop(analysis, site, kept)
     if site.powers is not None:
-        (hop,) = blocks_of(replace(site, powers=None), parts, shape, kept)
+        (hop,) = blocks_of(analysis, replace(site, powers=None), parts, kept)
         assert site.base is not None
         recipients, rows, alpha = polynomial(
             hop.recipients, hop.rows, hop.coefficients, site.reduction.size, site.powers
@@ -105,6 +114,7 @@ def blocks_of(
     axes, recipients = reduction.axes, reduction.recipients.reshape(-1)
     entries = recipients.numel()
     whole = parts.channels if parts.channels is not None else None
+    shape = analysis.value(reduction.message).shape
     sample = _first_entry([f.place for f in parts.factors], axes)
     width = prod(size for a, size in enumerate(shape) if a not in axes)
     last = width if shape[-1:] == () or len(shape) - 1 in axes else shape[-1]
@@ -235,6 +245,8 @@ def _product_blocks(
     assert reduction.matrix is not None
     matrix, table = kept[reduction.matrix], kept[reduction.message]
     table = table if table.dim() > 1 else table.unsqueeze(1)
+    if reduction.batched:
+        return [_batched_block(site, matrix, table, after)]
     if reduction.turned:
         matrix, table = matrix.mT, table.mT
     if matrix.dim() == 2:
@@ -251,6 +263,44 @@ def _product_blocks(
         )
         for b in range(matrix.shape[0])
     ]  # fmt: skip
+
+
+def _batched_block(site: FinalSite, matrix: Tensor, table: Tensor, after: Tensor | None) -> Block:
+    """[B, 1, n] · [B, n, d]: matrix b weighs the rows of table b for recipient b."""
+    ids = site.reduction.sources
+    assert ids is not None
+    alpha, sources = matrix.reshape(-1), ids[..., 0].reshape(-1)
+    recipients = torch.arange(len(matrix)).repeat_interleave(matrix.shape[2])
+    rows = torch.arange(len(alpha))
+    scale = None if after is None else after[recipients]
+    alpha = alpha if scale is None else alpha * scale
+    pieces = (SiteChannels(site, torch.arange(table.shape[2])),)
+    block = Block(pieces, recipients, sources, alpha, table.flatten(0, 1), rows, True, scale=scale)
+    return _of_recipients(block, site, True, None, None)
+
+
+def _blocks_of_loop(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -> list[Block]:
+    """The sums of single recipients as one block."""
+    several = [
+        blocks_of(analysis, one, parts_of(analysis, one.reduction), kept) for one in site.members
+    ]
+    if any(len(blocks) != 1 for blocks in several):
+        raise ExposureRefused(
+            "a loop over recipients weighs channels differently; write it as one sum over messages"
+        )
+    parts = [blocks[0] for blocks in several]
+    starts = [0, *accumulate(len(part.states) for part in parts)]
+    return [
+        Block(
+            (SiteChannels(site, torch.arange(parts[0].states.shape[1])),),
+            torch.cat([torch.full_like(p.recipients, i) for i, p in enumerate(parts)]),
+            torch.cat([p.sources for p in parts]),
+            torch.cat([p.coefficients for p in parts]),
+            torch.cat([p.states for p in parts]),
+            torch.cat([p.rows + s for p, s in zip(parts, starts, strict=False)]),
+            True,
+        )
+    ]
 
 
 def _product_block(
@@ -270,10 +320,27 @@ def _product_block(
     nodes = rows if ids is None else ids.narrow(1, 0, 1).reshape(-1)[rows]
     alpha = values.to(table.dtype)
     scale = None if after is None else after.to(alpha.dtype)[recipients]
+    if site.reduction.mean:
+        counts = torch.bincount(recipients, minlength=len(matrix)).to(alpha.dtype)[recipients]
+        scale = 1 / counts if scale is None else scale / counts
     alpha = alpha if scale is None else alpha * scale
     return Block(
         (SiteChannels(site, channels),), recipients, nodes, alpha, table, rows, False, scale=scale
     )
+
+
+def of_sender_type(block: Block, graph: TypedGraph) -> Block:
+    """The block with the states of its senders' type alone, where those of several lie together."""
+    site, shift = block.pieces[0].site, block.sources - block.rows
+    one = len(shift) > 0 and bool((shift == shift[0]).all())
+    if block.by_entry or site.reduction.matrix is not None or site.powers is not None or not one:
+        return block
+    kind = graph.kind_of(int(block.sources[0]))
+    first = graph.first(kind) - int(shift[0])
+    last = first + graph.counts[kind]
+    if not 0 <= first < last <= len(block.states) or int(block.rows.max()) >= last:
+        return block
+    return replace(block, states=block.states[first:last], rows=block.rows - first)
 
 
 def joined_blocks(left: Block, right: Block) -> Block:
@@ -289,10 +356,9 @@ def joined_blocks(left: Block, right: Block) -> Block:
 
 
 def mixtures_of(
-    place: Place, block: Block, group: Group, recipients: int, inputs: Any, pooled: bool, graph: Any
+    block: Block, group: Group, weight: Tensor, recipients: int, context: Context, nodes: int
 ) -> list[Mixture]:  # fmt: skip
     """One group for each sign of the coefficients; entries with coefficient 0 are no terms."""
-    context = _context(block, recipients, inputs, pooled, graph)
     signed = bool((block.coefficients < 0).any())
     found = []
     for sign in (1, -1) if signed else (1,):
@@ -302,38 +368,42 @@ def mixtures_of(
         order = kept[torch.argsort(block.recipients[kept], stable=True)]
         counts = torch.bincount(block.recipients[order], minlength=recipients)
         rows = block.rows[order]
-        behind = _senders(block)
+        behind = _senders(block, nodes)
         found.append(
             Mixture(
-                site=place,
-                block=0,
                 group=_signed_group(group, sign) if signed else group,
                 indptr=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
                 rows=rows.int(),
-                sources=block.sources[order].int(),
                 coefficients=block.coefficients[order].to(block.states.dtype) * sign,
                 sign=sign,
                 states=block.states.contiguous(),
-                state_sources=behind,
+                senders=behind,
+                weight=weight,
                 context=context,
                 entries=order,
-                block_of=block,
             )
         )
     return found
 
 
-def _senders(block: Block) -> Tensor:
-    """[M] who sends each of the states; one that nobody hears is numbered as its neighbours are."""
+def _signed_group(group: Group, sign: int) -> Group:
+    mark = "+" if sign > 0 else "−"
+    rule = f"{group.rule}; |α| of the {mark} entries, sign in ℓ"
+    return replace(group, name=f"{group.name} {mark}", rule=rule)
+
+
+def _senders(block: Block, nodes: int) -> Tensor:
+    """[M] who sends each of the states; −1: not known, and nobody hears it."""
     shift = block.sources - block.rows
-    behind = torch.zeros(len(block.states), dtype=torch.long, device=block.rows.device)
+    behind = block.rows.new_full((len(block.states),), -1)
     if not block.by_entry and len(shift) and bool((shift == shift[0]).all()):
-        behind = torch.arange(len(behind), device=behind.device) + shift[0]
+        numbered = torch.arange(len(behind), device=behind.device) + shift[0]
+        behind = torch.where((numbered >= 0) & (numbered < nodes), numbered, -1)
     behind[block.rows] = block.sources
     return behind.int()
 
 
-def _context(block: Block, recipients: int, inputs: Any, pooled: bool, graph: Any) -> Context:
+def context_of(block: Block, recipients: int, inputs: Any, pooled: bool, graph: Any) -> Context:
     """What repairs see: the convolution's own input where it is a matrix, else what is sent."""
     states = block.states
     if pooled:
@@ -344,10 +414,7 @@ def _context(block: Block, recipients: int, inputs: Any, pooled: bool, graph: An
     if not block.by_entry:
         pair = inputs if isinstance(inputs, tuple | list) and len(inputs) == 2 else (inputs, inputs)
         if isinstance(inputs, Mapping) and graph is not None:
-            kinds = graph.order
-            starts = [graph.first(kind) for kind in kinds]
-            first = int(block.sources.min()) if len(block.sources) else 0
-            sender = kinds[max(i for i, s in enumerate(starts) if s <= first)]
+            sender = graph.kind_of(int(block.sources.min()) if len(block.sources) else 0)
             pair = (inputs.get(sender), inputs.get(graph.node_type))
         fit = _is_matrix(pair[0], len(states)) and _is_matrix(pair[1], recipients)
         if fit and (graph is not None or pair[0].shape == pair[1].shape):

@@ -21,13 +21,16 @@ from gnn_repair.exposure.record.recorder import (
     tensors_in,
     unfused,
 )
-from gnn_repair.exposure.sites import inputs_of
 from gnn_repair.exposure.tails.layout import Frame
 from gnn_repair.exposure.tails.tracer import Tracer
 
 
 class DivergedError(GnnRepairError):
-    """A run does other operations than the recorded one."""
+    """A run does other operations than the recorded one, or gives other logits."""
+
+    def __init__(self, gap: float = float("inf")) -> None:
+        super().__init__("the model does something else in another run")
+        self.gap = gap
 
 
 class _Counted(TorchDispatchMode):
@@ -131,6 +134,7 @@ def captured(
     sums: Sequence[int],
     held: set[int],
     device: torch.device,
+    where: Callable[[str], str],
 ) -> tuple[dict[int, Tensor], Tracer, Tensor, dict[int, Any]]:
     """Run once more.
 
@@ -138,16 +142,22 @@ def captured(
         The kept values, the trace of what follows the sums, the output, and by sum what the
         convolution around it was given.
     """
-    tracer = Tracer.of_width(width, recipients, device)
+    counted: list[_Counted] = []
+
+    def now() -> str:
+        return where(record.steps[counted[0].count - 1].module)
+
+    tracer = Tracer.of_width(width, recipients, device, now)
     places = {n: (frame, offsets[n]) for n, (frame, readers) in followed.items() if not readers}
     capture = Capture(record, wanted, tracer, places, held)
+    counted.append(capture)
     for number, (frame, readers) in followed.items():
         capture.read_by |= dict.fromkeys(readers, (number, (frame, offsets[number])))
     inputs: dict[int, Any] = {}
     stack: list[Any] = []
 
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-        stack.append(inputs_of(args, kwargs)[0])
+        stack.append(args[0] if args else kwargs.get("x", kwargs.get("x_dict")))
 
     def leave(*_: Any) -> None:
         stack.pop()
@@ -175,3 +185,29 @@ def replaced(
     """The output when some operations do something else."""
     with unfused(), Replace(record, instead):
         return run()
+
+
+def redone(record: Record) -> dict[int, Tensor]:
+    """All values of the run, by doing its operations again where autograd sees them."""
+    values = {n: v.kept for n, v in enumerate(record.values) if v.step < 0 and v.kept is not None}
+
+    def given(tree: Any) -> Any:
+        if isinstance(tree, Ref):
+            return values[tree.number]
+        if isinstance(tree, tuple):
+            return [given(item) for item in tree]
+        if isinstance(tree, dict):
+            return {name: given(item) for name, item in tree.items()}
+        return tree
+
+    for step in record.steps:
+        args = [given(argument) for argument in step.args]
+        out = step.func(*args, **given(step.kwargs))
+        results = [args[0]] if is_in_place(step.func) else tensors_in(out)
+        first = len(step.outs) - len(results)
+        for number in step.outs[:first]:  # other tensors that show what was written
+            before = record.values[number].before
+            assert before is not None
+            values[number] = values[before]
+        values |= dict(zip(step.outs[first:], results, strict=True))
+    return values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,59 +13,61 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.aggr import Aggregation
 
-from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure.assembly import Words, assemble
-from gnn_repair.exposure.certification import random_admissible
+from gnn_repair.errors import ExposureRefused, InputError
+from gnn_repair.exposure.assembly import Mixture, Words, assemble, with_shared_contexts
+from gnn_repair.exposure.certification import certify, mixture_in, random_admissible
 from gnn_repair.exposure.embedding import last_linear
+from gnn_repair.exposure.exactness import EXACT, excused, residual_limit
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
-from gnn_repair.exposure.mixtures import Mixture
 from gnn_repair.exposure.model_arguments import field, field_names
 from gnn_repair.exposure.model_call import check_expected
 from gnn_repair.exposure.model_on_data import ModelOnData
-from gnn_repair.exposure.model_output import Reading, check_numbers, count_classes, read_output
-from gnn_repair.exposure.model_state import changing, forget_propagations
+from gnn_repair.exposure.model_output import (
+    Reading,
+    check_numbers,
+    count_classes,
+    graphs_told,
+    read_output,
+)
+from gnn_repair.exposure.model_state import changing, forget_propagations, holds_propagations
 from gnn_repair.exposure.names import NodeNames
 from gnn_repair.exposure.outputs import Outputs
-from gnn_repair.exposure.probes import EXACT, Tail, centre
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts, parts_of, site_of
 from gnn_repair.exposure.record.build import (
     Block,
     blocks_of,
+    context_of,
     frame_of_site,
     graph_starts,
     joined_blocks,
     mixtures_of,
+    of_sender_type,
     wanted_values,
 )
-from gnn_repair.exposure.record.capture import DivergedError, captured
+from gnn_repair.exposure.record.caches import KeptTable, emptied, kept_tables
+from gnn_repair.exposure.record.capture import DivergedError, captured, redone
 from gnn_repair.exposure.record.filters import Filters, same_entries
-from gnn_repair.exposure.record.held import HeldPart, held_parts
 from gnn_repair.exposure.record.recorder import KnownTensor, Record, Spaces, record_run
+from gnn_repair.exposure.record.refusals import broken_words, no_sums, why_nothing
 from gnn_repair.exposure.record.replay import Replay
-from gnn_repair.exposure.record.words import fixed_words, group_words, has_root, holder_of
-from gnn_repair.exposure.sites import Site as Place
-from gnn_repair.exposure.tails.builder import Unfollowed
-from gnn_repair.exposure.tails.certification import random_vertex
+from gnn_repair.exposure.record.words import (
+    fixed_words,
+    group_words,
+    has_root,
+    held_parts,
+    holder_of,
+    titled,
+)
 from gnn_repair.exposure.tails.extraction import Extracted, affine_start
-from gnn_repair.exposure.tails.logit_form import AFFINE, TAKEN_OFF, folded, is_affine
-from gnn_repair.exposure.tails.operations import Activation, Operation, Softmax, TailGraph
+from gnn_repair.exposure.tails.logit_form import folded, is_affine
+from gnn_repair.exposure.tails.operations import Operation, Softmax, TailGraph
 from gnn_repair.exposure.tails.simplify import simplified
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 
-UNREADABLE = (
-    ExposureRefused, DivergedError, RuntimeError, ValueError, IndexError, KeyError, TypeError,
-    AttributeError, AssertionError, Unfollowed,
-)  # fmt: skip
-"""What a record that cannot be read to its end raises: then nothing is said from it."""
-LARGE = 1 << 20
-"""Terms beyond which one draw is enough: it gives every recipient random coefficients."""
-ROUNDINGS = 16
-"""Roundings of the largest logit that a certificate allows beside what moved."""
-
 
 @dataclass(frozen=True)
-class RecordWanted:
+class Wanted:
     """How a model is exposed."""
 
     hops: str = "paths"
@@ -74,6 +76,8 @@ class RecordWanted:
     outputs: Outputs | None = None
     certified: bool = True
     """Whether the model is run on reweighted messages; otherwise nothing is claimed."""
+    gradients: bool = False
+    """Whether the exposure carries gradients for what the model is given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,63 +88,41 @@ class Exposed:
     replay: Replay
 
 
-def expose_subject(subject: ModelOnData, wanted: RecordWanted) -> Exposed:
+def expose_subject(subject: ModelOnData, wanted: Wanted) -> Exposed:
     """Expose a model on data."""
     return _Exposing(subject, wanted).exposed()
 
 
-def second_opinion(
-    subject: ModelOnData,
-    wanted: RecordWanted,
-    found: Exposure | TailedExposure,
-    known: Collection[str],
-) -> Exposed | tuple[HeldPart, ...]:
-    """What the record of a run says of an exposure that was found by probing.
-
-    Args:
-        subject: the model on data.
-        wanted: how it is exposed.
-        found: the exposure.
-        known: the modules whose sums it reweights.
-
-    Returns:
-        The exposure that the record gives, where it is of another kind (a nonlinear head that
-        probes took for affine, hops that they did not see); else what mixes nodes and is held.
-
-    Raises:
-        ExposureRefused: Python looks at numbers that the messages reach.
-    """
-    return _Exposing(subject, wanted).judged(found, known)
-
-
 def _parts(analysis: Analysis, sites: Sequence[FinalSite]) -> list[Parts | None]:
+    products = [s.reduction.matrix is not None or s.members for s in sites]
     return [
-        None if s.reduction.matrix is not None else parts_of(analysis, s.reduction) for s in sites
+        None if product else parts_of(analysis, s.reduction)
+        for s, product in zip(sites, products, strict=True)
     ]
 
 
 class _Exposing:
     """One model on the way to its exposure."""
 
-    def __init__(self, subject: ModelOnData, wanted: RecordWanted) -> None:
+    def __init__(self, subject: ModelOnData, wanted: Wanted) -> None:
         self.subject, self.wanted, self.model = subject, wanted, subject.model
         self.read: Reading | None = None
         self.graphs: int | None = None
+        self.modules = dict(self.model.named_modules())
+        self.caches: list[KeptTable] = []
 
     # Running -----------------------------------------------------------------------------------
 
     def run(self) -> Tensor:
         """The logits [n, C]; the first time, what of the output they are is found out."""
-        output = self.subject.call()
+        with emptied(self.caches):
+            output = self.subject.call()
         if self.read is None:
             with _disable_current_modes():
                 self.read = self._reading(output)
         return self.read(output)
 
     def _reading(self, output: Any) -> Reading:
-        from gnn_repair.exposure.diagnosis import why_rows
-        from gnn_repair.exposure.pooling.from_model import graphs_told
-
         subject = self.subject
         rows, classes = subject.nodes, subject.classes
         if subject.graph is None:
@@ -149,11 +131,8 @@ class _Exposing:
                 rows = self.graphs
                 classes = count_classes(subject.data, rows) or subject.classes
 
-        def why(tensor: Tensor, count: int) -> str:
-            return why_rows(self.model, subject.call, tensor, count)
-
         about = subject.labelled if self.graphs is None else subject.data
-        return read_output(output, rows, why, classes, self.wanted.outputs, about)
+        return read_output(output, rows, classes, self.wanted.outputs, about)
 
     def _leaves(self) -> dict[int, KnownTensor]:
         found: dict[int, KnownTensor] = {}
@@ -204,8 +183,8 @@ class _Exposing:
             )
         for name, value in subject.fields.items():
             kind = name.rpartition(".")[0]
-            if kind in order:
-                yield name, value, order.index(kind), None
+            if not any(value is edges for edges in graph.edges.values()):
+                yield name, value, order.index(kind) if kind in order else None, None
 
     @cached_property
     def _relations(self) -> dict[int, int]:
@@ -225,56 +204,35 @@ class _Exposing:
     # Stages ------------------------------------------------------------------------------------
 
     def exposed(self) -> Exposed:
+        cached = holds_propagations(self.model)
+        before = self.run() if cached else None
         forget_propagations(self.model)
+        if before is not None and not _gap(self.run(), before) <= 10 * EXACT[before.dtype]:
+            raise ExposureRefused(
+                "a convolution's cached propagation gives other logits than this graph does; "
+                "pass the data it was cached on, or clear the cache"
+            )
         if self.subject.nodes is None:  # data does not say: as many as the output has rows
             self.subject = replace(self.subject, nodes=len(self.run()))
-        for last in (False, True):
+        first: Tensor | None = None
+        for last in (False, False, True):
             with last_linear(self.model) as head:
                 record, logits = record_run(self.model, self.run, self.spaces, self._leaves())
             assert self.read is not None
             check_numbers(logits, self.model, self.subject.fields)
+            residual_limit(self.wanted.tolerance, logits.dtype)
             self._check_expected(logits)
+            first = logits if first is None else first
+            gap = _gap(logits, first)
+            if not gap <= 10 * EXACT[logits.dtype]:
+                raise ExposureRefused(changing(self.model, self.run, first, gap))
             try:
                 return self._from_record(record, logits, head.embedding(logits, self.read.binary))
-            except DivergedError:
+            except DivergedError as diverged:
                 if last:  # caches were filled by the first run
-                    raise ExposureRefused(
-                        changing(self.model, self.run, logits, float("inf"))
-                    ) from None
+                    told = changing(self.model, self.run, logits, diverged.gap)
+                    raise ExposureRefused(told) from None
         raise AssertionError
-
-    def judged(
-        self, found: Exposure | TailedExposure, known: Collection[str]
-    ) -> Exposed | tuple[HeldPart, ...]:
-        """See :func:`second_opinion`."""
-        try:
-            record, logits = record_run(self.model, self.run, self.spaces, self._leaves())
-            analysis = Analysis(record)
-            sites = self._sites(analysis, len(logits))
-        except UNREADABLE:
-            return ()
-        analysis.refuse_branches(sites)
-        modules, steps = dict(self.model.named_modules()), record.steps
-        mixture = found.aggregate if isinstance(found, TailedExposure) else found
-        filters = any("sparse product" in group.coefficients_from for group in mixture.groups)
-        hops = any(site.powers is not None for site in sites)
-        missed = hops and not filters
-        names = {holder_of(modules, steps[site.step].module)[0] for site in sites}
-        known = {holder_of(modules, name)[0] for name in known}
-        unseen = [name for name in names - known if f"`{name}`" not in mixture.fixed]
-        unseen = [] if hops and filters else unseen  # a filter's last hop may be any of its modules
-        if not missed and not unseen:
-            sites = [s for s in sites if holder_of(modules, steps[s.step].module)[0] in known]
-        try:
-            parts = _parts(analysis, sites)
-            seen = self._captured(analysis, sites, parts, logits)
-            if missed or unseen or (isinstance(found, Exposure) and _is_bent(seen, found)):
-                return self._built(analysis, sites, parts, seen, logits, None)
-            held = held_parts(analysis, modules, [site.step for site in sites])
-            # The other hops of a filter are in its polynomial.
-            return tuple(part for part in held if not hops or part.module not in names)
-        except UNREADABLE:
-            return ()
 
     def _check_expected(self, logits: Tensor) -> None:
         assert self.read is not None
@@ -292,28 +250,46 @@ class _Exposing:
         )
 
     def _from_record(self, record: Record, logits: Tensor, embedding: Tensor | None) -> Exposed:
-        analysis = Analysis(record)
+        analysis = Analysis(record, self.graphs is not None)
         sites = self._sites(analysis, len(logits))
-        analysis.refuse_branches(sites)
+        analysis.refuse_branches(sites, self.where)
         parts = _parts(analysis, sites)
-        found = self._captured(analysis, sites, parts, logits)
-        return self._built(analysis, sites, parts, found, logits, embedding)
+        try:
+            found = self._captured(analysis, sites, parts, logits)
+        except ExposureRefused:
+            for told in no_sums(analysis, self.modules):
+                raise ExposureRefused(told) from None
+            raise
+        if not self.wanted.gradients:
+            return self._built(analysis, sites, parts, found, logits, embedding)
+        if found.extracted.tail.operations or any(site.powers is not None for site in sites):
+            raise InputError(
+                f"no gradient can be followed through {type(self.model).__name__}: it ends in "
+                "something nonlinear, or in several hops whose weights are multiplied out; call "
+                "it under torch.no_grad()"
+            )
+        with torch.enable_grad():
+            found = replace(found, kept=redone(record))
+            return self._built(analysis, sites, parts, found, found.kept[record.output], embedding)
 
     def _sites(self, analysis: Analysis, size: int) -> list[FinalSite]:
         final, reached = analysis.final(size)
         if not final:
-            from gnn_repair.exposure.record.refusals import why_nothing
-
-            raise ExposureRefused(why_nothing(analysis, self.model, self.subject, size))
+            self._look_behind_caches(analysis)
+            raise ExposureRefused(why_nothing(analysis, self.modules, self.subject, size))
         if self.wanted.hops == "paths" and self.graphs is None:
-            modules, steps = dict(self.model.named_modules()), analysis.record.steps
+            steps = analysis.record.steps
 
             def holder(place: int) -> str:
-                name, module = holder_of(modules, steps[place].module)
+                name, module = holder_of(self.modules, steps[place].module)
                 return name or "forward" if isinstance(module, MessagePassing) else ""
 
             return Filters(analysis, size, holder).sites(final, reached)
-        return [site_of(analysis, place, size) for place in final]
+        sites = [site_of(analysis, place, size) for place in final]
+        if self.graphs is not None:
+            return sites
+        found = Filters(analysis, size, lambda _: "")
+        return [replace(site, shortened=found.is_filter(site)) for site in sites]
 
     def _captured(
         self,
@@ -322,7 +298,7 @@ class _Exposing:
         parts: Sequence[Parts | None],
         logits: Tensor,
     ) -> _Captured:
-        held = analysis.statistics(sites)
+        held = analysis.mixing_after(sites)
         wanted: set[int] = {out for place in held for out in analysis.record.steps[place].outs}
         followed, offsets, width = {}, dict[int, int](), 0
         for site, part in zip(sites, parts, strict=True):
@@ -332,10 +308,11 @@ class _Exposing:
             width += frame.width
         kept, tracer, output, inputs = captured(
             self.model, self.run, analysis.record, wanted, width, len(logits), followed, offsets,
-            [site.step for site in sites], set(held), logits.device,
+            [site.step for site in sites], set(held), logits.device, self.where,
         )  # fmt: skip
-        if output.shape != logits.shape or not _close(output, logits):
-            raise DivergedError
+        gap = _gap(output, logits)
+        if not gap <= 10 * EXACT[logits.dtype]:
+            raise DivergedError(gap)
         value, _ = tracer.builder.flat(tracer.output(output))
         operations = simplified(tracer.builder.operations, tracer.builder.widths, value)
         operations, shifted = _without_shift(operations, width, logits.shape[1])
@@ -346,25 +323,26 @@ class _Exposing:
         self, analysis: Analysis, sites: Sequence[FinalSite], parts: Sequence[Parts | None],
         found: _Captured, logits: Tensor, embedding: Tensor | None,
     ) -> Exposed:  # fmt: skip
-        modules = dict(self.model.named_modules())
+        modules = self.modules
         read = _read_by_tail(found, analysis, sites)
         pairs = [(s, p) for s, p in zip(sites, parts, strict=True) if s.value in read]
         blocks = self._blocks(analysis, modules, pairs, found)
-        mixtures, tails = list[Mixture](), dict[Place, Tail]()
-        named = group_words(analysis, modules, blocks, self.subject.graph)
-        for number, (block, about) in enumerate(named):
-            site = block.pieces[0].site
-            place = Place("aggregate", about.module, number)
+        mixtures, counts = list[Mixture](), list[int]()
+        named = group_words(analysis, modules, blocks, self.subject.graph, self.graphs is not None)
+        for block, about in named:
             columns = [found.offsets[p.site.value] + p.channels for p in block.pieces]
-            tails[place] = Tail(
-                found.extracted.weight[:, torch.cat(columns)].unsqueeze(1), centred=False
+            weight = found.extracted.weight[:, torch.cat(columns)]
+            given = found.inputs.get(block.pieces[0].site.step)
+            context = context_of(
+                block, len(logits), given, self.graphs is not None, self.subject.graph
             )
-            mixtures += mixtures_of(
-                place, block, about.group, len(logits), found.inputs.get(site.step),
-                self.graphs is not None, self.subject.graph,
-            )  # fmt: skip
-        finished = self.subject.finished(mixtures)
-        held = held_parts(analysis, modules, [site.step for site, _ in pairs])
+            made = mixtures_of(block, about.group, weight, len(logits), context, self.spaces.total)
+            counts.append(len(made))
+            mixtures += made
+        if self.subject.graph is not None:
+            mixtures = with_shared_contexts(mixtures)
+        own = {site.step for site, _ in pairs}.union(*(site.hops for site, _ in pairs))
+        held = held_parts(analysis, modules, own)
         names, starts = self.subject.names, None
         if self.graphs is not None:
             assert self.subject.nodes is not None
@@ -373,37 +351,45 @@ class _Exposing:
                 blocks, self.subject.nodes, self.graphs, field(self.subject.data, "batch")
             )
         words = Words(
-            type(self.model).__name__, fixed_words(held, found.shifted),
+            type(self.model).__name__, fixed_words(found.shifted),
             has_root(analysis, modules, [s for s, _ in pairs]), embedding, self.called,
             fingerprint_of_model(self.model, self.wanted.hops, logits.shape[1] - self.anchored),
-            names, starts,
+            names, starts, held,
         )  # fmt: skip
         extracted, tail = found.extracted, found.extracted.tail
         channels = logits
         if tail.operations:
             channels = extracted.aggregate(_values(found, sites))
-        mixture, order = assemble(finished, tails, channels, words)
+        mixture, order = assemble(mixtures, channels, words)
         replay = Replay.of(
             self.model,
             self.run,
             analysis.record,
-            blocks,
-            mixtures,
+            zip(blocks, _split(mixtures, counts), strict=True),
             found.kept,
             order,
             logits,
-            analysis.statistics(sites),
+            analysis.mixing_after(sites),
         )
         exposure: Exposure | TailedExposure
         if tail.operations and not is_affine(tail):
-            exposure = TailedExposure(mixture, tail, logits.double().unsqueeze(0), None, replay)
+            try:
+                exposure = TailedExposure(mixture, tail, logits.double().unsqueeze(0), None, replay)
+            except InputError as error:
+                raise ExposureRefused(
+                    f"{error}: the same sums in another order change them, for {logits.dtype} is "
+                    "too coarse for what the model computes; pass model.double() and double data"
+                ) from error
         elif tail.operations:
             exposure = folded(mixture, tail, None)
+            # The model's own logits: apart by rounding, or by a shift common to a node's classes.
+            frozen = logits.double().unsqueeze(0)
+            fixed = exposure.fixed_logits + (frozen - exposure.frozen_logits)
+            exposure = replace(exposure, frozen_logits=frozen, fixed_logits=fixed)
         else:
             exposure = mixture
         if self.wanted.certified:
-            residual = certify(exposure, replay, logits, found.shifted)
-            self._check(residual, logits, mixture.groups)
+            residual = self._certified(exposure, replay, logits, found.shifted)
             object.__setattr__(exposure, "residual", residual)  # validated a moment ago
         assert self.read is not None
         return Exposed(self.read.finished(exposure), replay)
@@ -416,11 +402,10 @@ class _Exposing:
         blocks: list[Block] = []
         known: list[tuple[str, tuple[FinalSite, Parts | None], int]] = []
         for site, part in pairs:
-            shape = analysis.value(site.reduction.message).shape
-            several = blocks_of(site, part, shape, found.kept)
+            several = blocks_of(analysis, site, part, found.kept)
             holder = holder_of(modules, analysis.record.steps[site.step].module)[0]
             alike = isinstance(modules.get(holder), MessagePassing | Aggregation)
-            alike = alike and site.powers is None and len(several) == 1
+            alike = alike and site.powers is None and len(several) == 1 and not site.members
             twins = [
                 first
                 for name, other, first in known
@@ -432,27 +417,50 @@ class _Exposing:
             if alike:
                 known.append((holder, (site, part), len(blocks)))
             blocks += several
-        return [block for block in blocks if len(block.recipients)] or blocks[:1]
+        blocks = [block for block in blocks if len(block.recipients)] or blocks[:1]
+        graph = self.subject.graph
+        return blocks if graph is None else [of_sender_type(block, graph) for block in blocks]
 
     @property
     def anchored(self) -> bool:
         assert self.read is not None
         return self.read.outputs != "classes"
 
-    def _check(self, residual: float, logits: Tensor, groups: Sequence[Any]) -> None:
-        tolerance = self.wanted.tolerance
-        limit = EXACT[logits.dtype] if tolerance is None else tolerance
-        if not residual <= limit:
-            names = ", ".join(f"`{group.name}`" for group in groups[:3])
-            advice = (
-                "pass model.double() and double data"
-                if logits.dtype == torch.float32
-                else ("the model computes something that its operations do not show")
+    def where(self, module: str) -> str:
+        """Such as ```conv1` (GCNConv)``."""
+        return titled(self.modules, module).text
+
+    def _look_behind_caches(self, analysis: Analysis) -> None:
+        """Have the model make anew what its modules keep between runs; ``DivergedError`` then."""
+        if not self.caches:
+            self.caches = kept_tables(self.model, analysis.leaves_above([analysis.record.output]))
+            if self.caches:
+                raise DivergedError(0.0)
+
+    def _certified(
+        self, exposure: Exposure | TailedExposure, replay: Replay, logits: Tensor, shifted: bool
+    ) -> float:
+        names = ", ".join(f"`{group.name}`" for group in exposure.groups[:3])
+        try:
+            residual = certify(exposure, replay.run, logits, shifted)
+        except InputError as error:
+            broken = replay.first_broken(random_admissible(mixture_in(exposure), seed=0))
+            told = "" if broken is None else f"; {broken_words(broken, self.where, logits.dtype)}"
+            raise ExposureRefused(f"on reweighted messages in {names}, {error}{told}") from error
+        if residual != residual:
+            broken = replay.first_broken(random_admissible(mixture_in(exposure), seed=0))
+            told = "" if broken is None else broken_words(broken, self.where, logits.dtype)
+            raise ExposureRefused(
+                f"on reweighted messages in {names} the model gives NaN or infinite logits: {told}"
             )
+        limit = residual_limit(self.wanted.tolerance, logits.dtype)
+        if not residual <= limit:
             raise ExposureRefused(
                 f"run with reweighted messages in {names} the model differs from what was read off "
-                f"it by {residual:.1e} of what they move, more than {limit:.0e}; {advice}"
+                f"it by {residual:.1e} of what they move, more than {limit:.0e}; "
+                + excused(residual, logits.dtype)
             )
+        return residual
 
 
 @dataclass(frozen=True, eq=False)
@@ -468,19 +476,18 @@ class _Captured:
     """Whether a log_softmax at the end was left out: a shift common to a node's classes."""
 
 
-def _is_bent(seen: _Captured, found: Exposure) -> bool:
-    """Whether a nonlinear head follows, beside what was taken off: a shift, or a last sigmoid."""
-    left = [op for op in seen.extracted.tail.operations if not isinstance(op, AFFINE)]
-    if "log_softmax head" in found.fixed:
-        return False
-    if TAKEN_OFF in found.called:
-        left = [op for op in left if not (isinstance(op, Activation) and op.name == "sigmoid")]
-    return bool(left)
+def _split(mixtures: Sequence[Mixture], counts: Sequence[int]) -> Iterator[Sequence[Mixture]]:
+    """So many groups of the first block, so many of the second, …."""
+    for count in counts:
+        yield mixtures[:count]
+        mixtures = mixtures[count:]
 
 
-def _close(left: Tensor, right: Tensor) -> bool:
-    limit = 10 * EXACT[right.dtype]
-    return bool(((left - right).abs().amax() <= limit * right.abs().amax().clamp(min=1e-30)).all())
+def _gap(left: Tensor, right: Tensor) -> float:
+    """How far two runs are apart, beside the largest logit."""
+    if left.shape != right.shape:
+        return float("inf")
+    return float((left - right).abs().amax() / right.abs().amax().clamp(min=1e-30))
 
 
 def _without_shift(
@@ -521,29 +528,3 @@ def _read_by_tail(found: _Captured, analysis: Analysis, sites: Sequence[FinalSit
     if not read:
         raise ExposureRefused("the logits do not depend on what the model's last sums give")
     return read
-
-
-def certify(
-    exposure: Exposure | TailedExposure, replay: Replay, logits: Tensor, shifted: bool
-) -> float:
-    """Largest difference of model and exposure over random λ and vertices, beside what moved."""
-    mixture = exposure.aggregate if isinstance(exposure, TailedExposure) else exposure
-    draws = [random_admissible(mixture, seed=0)]
-    if mixture.num_terms < LARGE:
-        draws += [random_admissible(mixture, seed=1), random_vertex(mixture, seed=2)]
-    worst, frozen = 0.0, logits.double()
-    kappa = ROUNDINGS * torch.finfo(logits.dtype).eps / EXACT[logits.dtype]
-    frozen = centre(frozen) if shifted else frozen
-    for draw in draws:
-        # The model sees λ in its own precision, and so must the prediction.
-        coefficients = draw.to(mixture.coefficients.dtype)
-        seen = replay.run(coefficients).double()
-        expected = exposure.logits(coefficients.unsqueeze(0))[0]
-        if shifted:
-            seen, expected = centre(seen), centre(expected)
-        moved = float((expected - frozen).abs().amax())
-        size = max(moved, kappa * float(torch.maximum(expected.abs().amax(), frozen.abs().amax())))
-        gap = float((seen - expected).abs().amax())
-        ratio = 0.0 if gap == 0 else gap / max(size, torch.finfo(torch.float64).tiny)
-        worst = ratio if not ratio <= worst else worst  # NaN wins
-    return worst

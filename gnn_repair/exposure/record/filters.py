@@ -7,7 +7,7 @@ polynomials of one base.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from gnn_repair.exposure.record.analysis import (
     site_of,
 )
 from gnn_repair.exposure.record.recorder import RecordedStep, Ref
+from gnn_repair.exposure.record.sizes import estimated_terms, refuse_too_large
 
 NOISE = 1e-15
 """Entries this small beside the largest are rounding left over by cancelling paths."""
@@ -74,6 +75,8 @@ class Filters:
     def _hop(self, place: int) -> RecordedHop | None:
         site = site_of(self.analysis, place, self.size)
         reduction = site.reduction
+        if reduction.batched:
+            return None
         if reduction.matrix is not None:
             if reduction.turned or len(self.analysis.value(reduction.message).shape) != 2:
                 return None
@@ -168,6 +171,10 @@ class Filters:
             found |= {exit.value: exit for exit in exits or [site]}
         return [found[value] for value in sorted(found)]
 
+    def is_filter(self, site: FinalSite) -> bool:
+        """Whether a sum is the last hop of several."""
+        return len(self.form(site.value).powers) > 2
+
     def _exits(self, site: FinalSite, form: Form, reached: set[int]) -> list[FinalSite]:
         """The values of a filter that something else reads; none where there is only one hop."""
         assert form.hop is not None
@@ -179,16 +186,19 @@ class Filters:
             if other.hop is not None and other.base == form.base and self.same(other.hop, form.hop):
                 chain[value] = other
         hops = [self.hops[value] for value in chain if value in self.hops]
-        if len(hops) < 2:
+        if len(hops) < 2 or all(len(other.powers) < 3 for other in chain.values()):
             return []
         inside = set().union(*(hop.between for hop in hops)) | {hop.site.step for hop in hops}
         inside |= {self.analysis.value(value).step for value in chain}
+        sums = frozenset(hop.site.step for hop in hops)
         exits = []
         for value, other in chain.items():
             readers = [r for r in self.analysis.readers.get(value, ()) if r in self.analysis.needed]
             outside = any(r not in inside for r in readers) or value == self.analysis.record.output
             if outside and value in reached:
-                exits.append(replace(site, value=value, powers=other.powers, base=form.base))
+                exits.append(
+                    replace(site, value=value, powers=other.powers, base=form.base, hops=sums)
+                )
         own = self.holder(form.hop.site.step)
         first = {
             r for r in self.analysis.readers.get(form.base, ())
@@ -196,8 +206,9 @@ class Filters:
         }  # fmt: skip
         if first and own and form.base in reached:
             whole = replace(
-                site, value=form.base, powers=(1.0,), base=form.base, readers=frozenset(first)
-            )
+                site, value=form.base, powers=(1.0,), base=form.base, readers=frozenset(first),
+                hops=sums,
+            )  # fmt: skip
             exits.insert(0, whole)
         return exits
 
@@ -266,13 +277,18 @@ def polynomial(
     hop = sparse.coo_matrix(
         (coefficients.double().cpu().numpy(), place), shape=(size, size)
     ).tocsr()
-    power = sparse.identity(size, format="csr")
-    total = powers[0] * power
-    for coefficient in powers[1:]:
-        power = power @ hop
-        if coefficient:
-            total = total + coefficient * power
-    total = total.tocsr()
+
+    def applied(start: Any) -> Iterator[Any]:
+        power, total = start, powers[0] * start
+        for coefficient in powers[1:]:
+            power = power @ hop
+            if coefficient:
+                total = total + coefficient * power
+        yield total.tocsr()
+
+    if len(powers) > 2:
+        refuse_too_large(estimated_terms(applied, size), size)
+    (total,) = applied(sparse.identity(size, format="csr"))
     total.sum_duplicates()
     values = total.data.copy()
     values[np.abs(values) <= NOISE * np.abs(values).max(initial=0)] = 0

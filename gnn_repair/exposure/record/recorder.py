@@ -58,6 +58,7 @@ class Value:
     """Index tensors, and what was there before."""
     before: int | None = None
     """The same tensor's value before it was written in place."""
+    floating: bool = True
 
 
 @dataclass(eq=False)
@@ -77,8 +78,8 @@ class RecordedStep:
     """Whether Python sees the result (a branch, a shape)."""
 
     def reads(self) -> Iterator[int]:
-        """The numbers of the values it reads."""
-        return refs((self.args, self.kwargs))
+        """The numbers of the values it reads; of a tensor it may only take the shape."""
+        return refs(()) if self.name in SHAPED else refs((self.args, self.kwargs))
 
 
 def refs(tree: Any) -> Iterator[int]:
@@ -190,6 +191,7 @@ class Recorder(TorchDispatchMode):
             space = self.spaces.only(shape[0]) if shape and floating and not structural else None
             leaf = KnownTensor("", floating and not structural, space, both=square)
         value = Value(shape, -1, leaf.live and floating, name=leaf.name, kept=tensor)
+        value.floating = floating
         if tensor.layout == torch.strided and floating and shape:
             if leaf.both and square:
                 value.rows = (self.rows(shape, 0), self.rows(shape, 1))
@@ -256,15 +258,15 @@ class Recorder(TorchDispatchMode):
             return out
         shown_args, shown_kwargs = self._shown(tuple(args)), self._shown(given)
         out = func(*args, **given)
-        if name in SHAPED:
-            shown_args, shown_kwargs = (), {}
         step = RecordedStep(
             name, shown_args, shown_kwargs, self.running[-1] if self.running else "", func=func
         )
         number = len(self.record.steps)
         self.record.steps.append(step)
         results = [args[0]] if in_place else tensors_in(out)
-        live = any(self.record.values[read].live for read in step.reads())
+        read = [self.record.values[number] for number in step.reads()]
+        # Which rows are picked may hang on features; what is picked then does not.
+        live = any(v.live for v in [v for v in read if v.floating] or read)
         step.looks = live and not results
         rows: list[tuple[NodeRows, ...]] = [()] * len(results)
         if live or any(self.record.values[read].rows for read in step.reads()):
@@ -279,7 +281,7 @@ class Recorder(TorchDispatchMode):
             whole = not (result.is_floating_point() or result.is_complex())
             kept = result if _is_kept(result, whole, live) else None
             value = Value(tuple(result.shape), number, live, behind, kept=kept)
-            value.space = self._space(step) if whole else None
+            value.space, value.floating = self._space(step) if whole else None, not whole
             if in_place:
                 value.before = step.args[0].number
                 made += [*self._aliases(result, behind, number, live)]

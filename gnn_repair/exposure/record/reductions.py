@@ -7,7 +7,7 @@ where it adds up numbers of different nodes, who sends to whom (:class:`Reductio
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,8 @@ class Reduction:
     """Of a product: the value with the coefficients."""
     turned: bool = False
     """Of a product: whether it is written from the other side, outᵀ = matrixᵀ · tableᵀ."""
+    batched: bool = False
+    """Of products of a batch, [B, 1, n] · [B, n, d]: whether each has a recipient of its own."""
     axes: tuple[int, ...] = (0,)
     """The message's axes that count entries, in order; the others are channels."""
     out_axis: int | None = 0
@@ -383,6 +385,8 @@ def _senders(
         shown = rows.ids.permute(*axes, *kept)
         shown = shown.reshape(*shown.shape[: len(axes)], -1)[..., :1] if kept else shown
         found.append(shown.reshape(-1))
+    if len(found) > 1 and not any(c.is_count(size) for size in (c.out.shape or (1,))[:1]):
+        return None  # of graphs: rows that stand for several nodes
     # Whole messages read both ends of an edge.
     others = [ids for ids in found if not same(ids, recipients.reshape(-1))]
     return next(iter(others or found), None)
@@ -560,6 +564,17 @@ def _mm(c: OpContext) -> list[Behind]:
     return _product(c, c.args[0], c.args[1], None)
 
 
+def _mm_reduce(c: OpContext) -> list[Behind]:
+    """A sparse product whose rows are sums or means, or no sums at all."""
+    if c.args[2] in ("sum", "mean"):
+        made = _product(c, c.args[0], c.args[1], None)
+        if c.args[2] == "mean" and c.step.reduction is not None:
+            c.step.reduction = replace(c.step.reduction, mean=True)
+        return [made[0], *[()] * (len(c.outs) - 1)]
+    c.step.mixes = True
+    return c.each((c.counted(c.out.shape, 0),))
+
+
 def _addmm(c: OpContext) -> list[Behind]:
     base = None if c.kwargs.get("beta", 1) == 0 else c.args[0]
     made = _product(c, c.args[1], c.args[2], base, float(c.kwargs.get("alpha", 1)))
@@ -599,6 +614,8 @@ def _product(
     across = [r for r in c.rows(right) if r.varies(columns)]
     down = [r for r in c.rows(left) if r.varies(rows)]
     counted = bool(down) or c.is_count(left.shape[rows]) or not c.live(left)
+    if left.dim() == 3 and left.shape[1] == 1 and any(r.varies(0) for r in inner):
+        return _batched(c, left, right, inner[0])
     turned = bool(inner and across) and not (outer and down) and not sparse
     if turned:
         return _turned(c, left, right, base, factor, across)
@@ -613,6 +630,16 @@ def _product(
         )  # fmt: skip
     kept = [NodeRows(r.narrowed(columns).expand(c.out.shape), r.partial) for r in down]
     return [tuple(kept[:1]) or (c.counted(c.out.shape, rows),)]
+
+
+def _batched(c: OpContext, left: Tensor, right: Tensor, inner: NodeRows) -> list[Behind]:
+    """Row vectors times matrices, as attention over the nodes of each graph of a dense batch."""
+    if c.live(left) or c.live(right):
+        c.step.reduction = Reduction(
+            message=c.number(right), matrix=c.number(left), batched=True, sources=inner.ids,
+            size=len(left),
+        )  # fmt: skip
+    return [(c.counted(c.out.shape, 0),)]
 
 
 def _turned(
@@ -725,6 +752,7 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     "native_layer_norm": _last_axes,
     "native_group_norm": _group_norm,
     **dict.fromkeys(("mm", "bmm", "_sparse_mm", "matmul"), _mm),
+    "_sparse_mm_reduce_impl": _mm_reduce,
     **dict.fromkeys(("addmm", "_sparse_addmm"), _addmm),
     "baddbmm": _baddbmm,
     "mv": _mv,

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gnn_repair.errors import InputError
-from gnn_repair.exposure.mixtures import Mixture
+from gnn_repair.errors import GnnRepairError, InputError
+from gnn_repair.exposure.assembly import Mixture
 from gnn_repair.exposure.model_state import forget_propagations, resting
 from gnn_repair.exposure.record.analysis import FinalSite
 from gnn_repair.exposure.record.build import Block, SiteChannels
-from gnn_repair.exposure.record.capture import replaced
-from gnn_repair.exposure.record.recorder import Record, Ref
+from gnn_repair.exposure.record.capture import Replace, replaced
+from gnn_repair.exposure.record.recorder import (
+    Record,
+    RecordedStep,
+    Ref,
+    is_in_place,
+    tensors_in,
+    unfused,
+)
 
 LARGEST_MESSAGES = 1 << 26
 """Numbers in the messages of a sum beyond which its result is replaced: 256 MB in float32."""
@@ -41,7 +49,6 @@ class ReplayPart:
 
     def entries(self, mixture: Mixture) -> Tensor:
         """The entries of the sum behind a group's terms."""
-        assert mixture.entries is not None
         own = self.block.entries
         return mixture.entries if own is None else own[mixture.entries]
 
@@ -57,7 +64,7 @@ class Replay:
     """Every site's channels with their groups, and where these groups' terms lie among all."""
     values: dict[int, Tensor]
     """What sites hold, by value."""
-    held: dict[int, Tensor]
+    held: dict[int, tuple[Tensor, ...]]
     """By operation: what it gives, whatever the messages."""
     order: Tensor | None
     """The place of each term of the mixtures among the exposure's."""
@@ -68,20 +75,19 @@ class Replay:
     @staticmethod
     def of(
         model: nn.Module, forward: Callable[[], Tensor], record: Record,
-        blocks: Sequence[Block], mixtures: Sequence[Mixture],
+        made: Iterable[tuple[Block, Sequence[Mixture]]],
         kept: dict[int, Tensor], order: Tensor | None, logits: Tensor, held: Sequence[int],
     ) -> Replay:  # fmt: skip
         """The replay of what was built."""
-        parts, start, waiting = list[ReplayPart](), 0, list(mixtures)
-        for block in blocks:
+        parts, start = list[ReplayPart](), 0
+        for block, mixtures in made:
             mine = []
-            while waiting and waiting[0].block_of is block:
-                mixture = waiting.pop(0)
+            for mixture in mixtures:
                 mine.append((mixture, slice(start, start + mixture.rows.numel())))
                 start += mixture.rows.numel()
             parts += [ReplayPart(piece, block, tuple(mine)) for piece in block.pieces]
         values = {part.piece.site.value: kept[part.piece.site.value] for part in parts}
-        still = {place: kept[record.steps[place].outs[-1]] for place in held}
+        still = {place: tuple(kept[out] for out in record.steps[place].outs) for place in held}
         return Replay(
             model, forward, record, tuple(parts), values, still, order, start, logits.dtype,
             versions_of(model),
@@ -100,19 +106,21 @@ class Replay:
 
     def run(self, coefficients: Tensor) -> Tensor:
         """The same while the model is at rest already."""
+        return replaced(self.forward, self.record, self._instead(coefficients)).double()
+
+    def _instead(self, coefficients: Tensor) -> dict[int, Callable[..., Any]]:
+        """By operation: what is done in its place."""
         if not isinstance(coefficients, Tensor) or coefficients.numel() != self.count:
             raise InputError(f"replay needs one coefficient for each of {self.count} terms, [T]")
         placed = coefficients.reshape(-1).to(next(iter(self.values.values())).device, self.dtype)
         if self.order is not None:
             given, placed = placed, torch.empty_like(placed)
             placed[self.order] = given
-        instead: dict[int, Callable[..., Any]] = {
-            place: lambda *_, kept=kept: kept for place, kept in self.held.items()
-        }
+        instead = {place: _giving(kept) for place, kept in self.held.items()}
         for site in {part.piece.site for part in self.parts}:
             mine = [part for part in self.parts if part.piece.site is site]
             self._substitute(instead, site, mine, placed)
-        return replaced(self.forward, self.record, instead).double()
+        return instead
 
     def _substitute(
         self,
@@ -124,7 +132,7 @@ class Replay:
         reduction = site.reduction
         if site.readers:
             return None  # one term a recipient, so that nothing can change
-        if site.powers is not None or reduction.turned:
+        if site.powers is not None or reduction.turned or reduction.batched or site.members:
             return self._by_value(instead, site, mine, placed)
         if reduction.matrix is not None:
             instead[site.step] = self._argument(
@@ -138,6 +146,22 @@ class Replay:
             site, reduction.message, lambda old: _messages(old, reduction, mine, placed)
         )
         return None
+
+    def first_broken(self, coefficients: Tensor) -> RecordedStep | None:
+        """The first operation that makes NaN or infinite numbers of finite ones, if one does."""
+        found: list[RecordedStep] = []
+
+        class Watch(Replace):
+            def handle(self, number: int, func: Any, args: Any, kwargs: Any) -> Any:
+                out = super().handle(number, func, args, kwargs)
+                given, made = tensors_in([*args, *kwargs.values()]), tensors_in(out)
+                if not found and all(map(_is_finite, given)) and not all(map(_is_finite, made)):
+                    found.append(self.record.steps[number])
+                return out
+
+        with suppress(GnnRepairError), unfused(), Watch(self.record, self._instead(coefficients)):
+            self.forward()
+        return found[0] if found else None
 
     def _argument(
         self, site: FinalSite, number: int, change: Callable[[Tensor], Tensor]
@@ -183,6 +207,24 @@ class Replay:
             return target.copy_(made.reshape(target.shape))
 
         instead[step] = run
+
+
+def _giving(kept: Sequence[Tensor]) -> Callable[..., Any]:
+    """An operation whose results are overwritten by what they are held at."""
+
+    def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        out = func(*args, **kwargs)
+        results = [args[0]] if is_in_place(func) else tensors_in(out)
+        for result, value in zip(results, kept[len(kept) - len(results) :], strict=True):
+            result.copy_(value)
+        return out
+
+    return run
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    dense = tensor if tensor.layout == torch.strided else tensor.to_sparse_coo()._values()
+    return not dense.is_floating_point() or bool(torch.isfinite(dense).all())
 
 
 def _messages(old: Tensor, reduction: Any, mine: Sequence[ReplayPart], placed: Tensor) -> Tensor:

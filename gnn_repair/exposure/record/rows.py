@@ -45,9 +45,9 @@ class NodeRows:
     def along(self, axis: int) -> Tensor | None:
         """The nodes along one axis [n], where the other axes only repeat them; else None."""
         moved = distinct(self.ids, keep=axis).movedim(axis, 0)
+        if moved.numel() == 0:
+            return None if len(moved) else moved.new_empty(0)
         shown = moved.reshape(len(moved), -1)
-        if shown.numel() == 0:
-            return None if shown.shape[1] == 0 else shown[:, 0]
         first = shown.amax(1) if self.partial else shown[:, 0]
         if shown.shape[1] != 1 and bool(((shown != first.unsqueeze(1)) & (shown >= 0)).any()):
             return None

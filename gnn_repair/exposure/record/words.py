@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 from torch_geometric.nn import DirGNNConv, MessagePassing
 from torch_geometric.nn.aggr import Aggregation
 
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite, parts_of
-from gnn_repair.exposure.value import Group
+from gnn_repair.exposure.value import LAST_HOP, Group, HeldPart
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.hetero.graph import TypedGraph
     from gnn_repair.exposure.record.build import Block
-    from gnn_repair.exposure.record.held import HeldPart
 
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+WEIGHED = {
+    "sum": "1 per {noun}",
+    "mean": "1 / its number of {noun}s",
+    "attention": "attention",
+    "weighted": "a weight that the model computes",
+    "scaled": "a number of the graph",
+}
+"""By how sums are weighed: what α is."""
 ROOTS = ("root_weight", "lin_root", "root", "lin3", "res", "eps", "lins_r", "combine_root")
 """Attributes by which convolutions show that a node's own input enters beside the aggregate."""
 
@@ -33,14 +41,13 @@ class Title:
 
 
 def holder_of(modules: Mapping[str, nn.Module], name: str) -> tuple[str, nn.Module | None]:
-    """The convolution, or else the module, in which an operation happens."""
+    """The convolution, the aggregation, or else the module in which an operation happens."""
     parts = name.split(".") if name else []
-    for count in range(len(parts), 0, -1):
-        prefix = ".".join(parts[:count])
-        if isinstance(modules.get(prefix), MessagePassing):
-            return prefix, modules[prefix]
-    if isinstance(modules.get(""), MessagePassing):
-        return "", modules[""]
+    outer = [".".join(parts[:count]) for count in range(len(parts), -1, -1)]
+    for kind in (MessagePassing, Aggregation):
+        for prefix in outer:
+            if isinstance(modules.get(prefix), kind):
+                return prefix, modules[prefix]
     return name, modules.get(name)
 
 
@@ -61,36 +68,46 @@ class GroupWords:
 
 def group_words(
     analysis: Analysis, modules: Mapping[str, nn.Module], blocks: Sequence[Block],
-    graph: TypedGraph | None,
+    graph: TypedGraph | None, pooled: bool,
 ) -> Iterator[tuple[Block, GroupWords]]:  # fmt: skip
     """Every block with a name of its own and a rule."""
-    found = [(block, *_named(analysis, modules, block, graph)) for block in blocks]
+    found = [(one, *_named(analysis, modules, one, blocks, graph, pooled)) for one in blocks]
     holders = {(words.group.name, words.module) for _, words, _ in found}
     several = {name for name, count in Counter(name for name, _ in holders).items() if count > 1}
-    used = Counter[GroupWords]()
+    used = Counter[tuple[str, str]]()
     for block, words, module in found:
-        name, alike = words.group.name, [b for b, w, _ in found if w == words]
+        name, key = words.group.name, (words.group.name, words.module)
+        alike = [b for b, w, _ in found if (w.group.name, w.module) == key]
         if name in several and words.module:
-            name = f"{name} ({words.module})"
+            name = f"{name} ({words.module if graph is None else _outer(words.module)})"
         sums = len({id(b.pieces[0].site) for b in alike})
         if sums < len(alike):
             kind = "head" if hasattr(module, "heads") or graph is not None else "stack"
-            name = f"{name} {kind} {used[words]}"
+            name = f"{name} {kind} {used[key]}"
         elif len(alike) > 1:
             relations = hasattr(module, "num_relations")
-            name = f"{name} relation {used[words]}" if relations else f"{name} {used[words] + 1}"
-        used[words] += 1
+            name = f"{name} relation {used[key]}" if relations else f"{name} {used[key] + 1}"
+        used[key] += 1
         yield block, replace(words, group=replace(words.group, name=name))
 
 
+def _outer(name: str) -> str:
+    """A convolution's name without the relation's at its end: ``conv2`` or ``convs.1``."""
+    parts = [part for part in name.split(".") if "__" not in part]
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "convs" else parts)
+
+
 def _named(
-    analysis: Analysis, modules: Mapping[str, nn.Module], block: Block, graph: TypedGraph | None
-) -> tuple[GroupWords, nn.Module | None]:
+    analysis: Analysis, modules: Mapping[str, nn.Module], block: Block, blocks: Sequence[Block],
+    graph: TypedGraph | None, pooled: bool,
+) -> tuple[GroupWords, nn.Module | None]:  # fmt: skip
     site = block.pieces[0].site
     name, module = holder_of(modules, analysis.record.steps[site.step].module)
     convolution = isinstance(module, MessagePassing | Aggregation)
     kind = type(module).__name__ if convolution else _kind(site)
-    rule, origin = _rule(analysis, site)
+    how, rule, origin = _rule(analysis, site, block, blocks, pooled)
+    if pooled:
+        kind = f"{how} pool"
     base = name or kind
     if graph is not None:
         base = _relation(analysis, site, block, graph) or base
@@ -98,6 +115,8 @@ def _named(
         base = f"{name} {power_label(site.powers)}".strip()
     elif block.kind is not None and graph is None:
         base = f"{base} relation {block.kind}"
+    if site.shortened:
+        base, rule = f"{base} last hop", f"{rule}; {LAST_HOP}"
     return GroupWords(Group(base, f"{kind}: {rule}", origin), name), module
 
 
@@ -105,6 +124,30 @@ def _kind(site: FinalSite) -> str:
     if site.reduction.matrix is not None:
         return "matrix product"
     return "mean" if site.reduction.mean else "sum"
+
+
+def _weighing(analysis: Analysis, site: FinalSite, block: Block, blocks: Sequence[Block]) -> str:
+    """How a sum weighs its messages, as the coefficients show; no answer depends on it."""
+    alpha = block.coefficients.double()
+    mass = alpha.new_zeros(site.reduction.size)
+    for one in blocks:  # relations may share a softmax
+        if (
+            one.pieces[0].site is site
+            and one.pieces[0].channels[:1] == block.pieces[0].channels[:1]
+        ):
+            mass.index_add_(0, one.recipients, one.coefficients.double())
+    count = torch.bincount(block.recipients, minlength=len(mass))[block.recipients]
+    if bool((alpha == 1).all()):
+        return "sum"
+    if bool(((alpha * count - 1).abs() < 1e-4).all()):
+        return "mean"
+    site = site.members[0] if site.members else site
+    parts = None if site.reduction.matrix is not None else parts_of(analysis, site.reduction)
+    numbers = [site.reduction.matrix] if parts is None else [f.value for f in parts.factors]
+    if not any(n is not None and analysis.value(n).live for n in numbers):
+        return "scaled"
+    whole = bool(((mass[mass != 0] - 1).abs() < 1e-4).all())
+    return "attention" if whole else "weighted"
 
 
 def power_label(powers: Sequence[float]) -> str:
@@ -115,23 +158,28 @@ def power_label(powers: Sequence[float]) -> str:
     return f"Σ γₖ Âᵏ, K = {len(powers) - 1}"
 
 
-def _rule(analysis: Analysis, site: FinalSite) -> tuple[str, str]:
-    """What α and h are, and where α comes from."""
+def _rule(
+    analysis: Analysis, site: FinalSite, block: Block, blocks: Sequence[Block], pooled: bool
+) -> tuple[str, str, str]:
+    """How messages are weighed, what α and h are, and where α comes from."""
     if site.powers is not None:
-        return f"α = entries of {power_label(site.powers)}, h = its input", "sparse product of Â"
+        label = power_label(site.powers)
+        return "scaled", f"α = entries of {label}, h = its input", "sparse product of Â"
+    how, noun = _weighing(analysis, site, block, blocks), "node" if pooled else "message"
+    said = WEIGHED[how].format(noun=noun)
     after = " / degree" if site.after or site.reduction.mean else ""
+    site = site.members[0] if site.members else site
     if site.reduction.matrix is not None:
         live = analysis.value(site.reduction.matrix).live
         origin = "computed by the model (attention)" if live else "the matrix itself"
-        return "α = the matrix's entry, h = the other operand's row", origin + after
+        return how, f"α = {said}, h = the row that is multiplied", origin + after
     parts = parts_of(analysis, site.reduction)
     state = "the whole message" if parts.table is None else "the sender's row"
-    if not parts.factors:
-        return f"α = 1 per message, h = {state}", "1 per message" + after
-    names = [analysis.value(analysis.root(f.value)) for f in parts.factors]
-    told = [value.name or ("attention or gate" if value.live else "graph") for value in names]
-    origin = " × ".join(dict.fromkeys(told))
-    return f"α = the number that multiplies it, h = {state}", origin + after
+    state = "the node's row" if pooled else state
+    values = [analysis.value(analysis.root(f.value)) for f in parts.factors]
+    told = [value.name or ("attention or gate" if value.live else "graph") for value in values]
+    origin = " × ".join(dict.fromkeys(told)) or "1 per message"
+    return how, f"α = {said}, h = {state}", origin + after
 
 
 def _relation(analysis: Analysis, site: FinalSite, block: Block, graph: TypedGraph) -> str:
@@ -145,15 +193,29 @@ def _relation(analysis: Analysis, site: FinalSite, block: Block, graph: TypedGra
     found = [r for r, edges in graph.edges.items() if id(edges) in above]
     if len(found) == 1:
         return " ".join(found[0])
-    return ""
+    known = block.sources[block.sources >= 0]
+    kinds = {graph.kind_of(int(end)) for end in (known.min(), known.max())} if len(known) else set()
+    return f"{kinds.pop()} to {graph.node_type}" if len(kinds) == 1 else ""
 
 
-def fixed_words(held: Sequence[HeldPart], shifted: bool) -> str:
+def fixed_words(shifted: bool) -> str:
     """What sits in β, in words."""
-    beside = [str(one) for one in held if one.beside]
     text = "biases, root and skip terms"
-    text += f"; held as it is: {', '.join(beside)}" if beside else ""
     return text + "; log_softmax head: up to a shift common to a node's classes" * shifted
+
+
+def held_parts(
+    analysis: Analysis, modules: Mapping[str, nn.Module], own: Collection[int]
+) -> tuple[HeldPart, ...]:
+    """Everything that mixes nodes on a way to the logits and is not one of the final sums."""
+    found: dict[tuple[str, bool], list[str]] = {}
+    beside, within = set(analysis.beside(own)), set(analysis.within(own))
+    for place in sorted((beside | within) - set(own)):
+        step = analysis.record.steps[place]
+        names = found.setdefault((titled(modules, step.module).text, place not in within), [])
+        if step.name not in names:
+            names.append(step.name)
+    return tuple(HeldPart(title, tuple(names), near) for (title, near), names in found.items())
 
 
 def has_root(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.probes import EXACT
+from gnn_repair.exposure.exactness import EXACT
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.tails.tailed import TailedExposure

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from gnn_repair.exposure.recording import Trace, Watch
-from gnn_repair.exposure.sites import Site
 from gnn_repair.exposure.tails.operations import Affine, Operation, Scale, Select, TailGraph
-from gnn_repair.exposure.tails.simplify import simplified
-from gnn_repair.exposure.tails.tracer import Tracer
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,49 +23,6 @@ class Extracted:
     def aggregate(self, values: Tensor) -> Tensor:
         """W x + b of all nodes, [N, D] float64."""
         return values.double() @ self.weight.t() + self.bias
-
-
-def joined_values(trace: Trace, sites: Sequence[Site]) -> Tensor:
-    """What passed at the sites, side by side, [N, Σ widths]."""
-    return torch.cat([trace.values[site].flatten(1) for site in sites], dim=1)
-
-
-def extract(watch: Watch, trace: Trace, sites: Sequence[Site]) -> Extracted:
-    """Follow the sites' values from where they are made to the logits.
-
-    Raises:
-        ExposureRefused: something on the way is not node-wise; the message names it.
-    """
-    values = joined_values(trace, sites)
-    widths = [trace.values[site].flatten(1).shape[1] for site in sites]
-    with _unfused_recurrence(), Tracer(values, watch.running) as tracer:
-        # Copies, since convolutions may change their aggregate in place.
-        parts = [part.clone() for part in values.split(widths, dim=1)]
-        # Rows of other node types are no constants of the tail but other nodes' own.
-        watch.fills_by_repeating = True
-        try:
-            logits = watch.run(
-                {
-                    site: part.view(trace.values[site].shape)
-                    for site, part in zip(sites, parts, strict=True)
-                }
-            )
-        finally:
-            watch.fills_by_repeating = False
-    value, frame = tracer.builder.flat(tracer.output(logits))
-    assert frame.axis == 0, "logits have one row per node"
-    operations = simplified(tracer.builder.operations, tracer.builder.widths, value)
-    return affine_start(operations, values.shape[1], values.device)
-
-
-@contextmanager
-def _unfused_recurrence() -> Iterator[None]:
-    """While open, recurrent layers show their steps instead of running oneDNN's fused kernel."""
-    with warnings.catch_warnings():
-        # Setting the flag touches one for Intel GPUs, which PyTorch then warns about.
-        warnings.simplefilter("ignore")
-        with torch.backends.mkldnn.flags(enabled=False):
-            yield
 
 
 def affine_start(operations: list[Operation], width: int, device: torch.device) -> Extracted:

@@ -128,6 +128,8 @@ def frame_of(traced: Traced, num_nodes: int) -> tuple[Frame, Tensor] | None:
 def _some_nodes(traced: Traced, axis: int, num_nodes: int) -> tuple[Frame, Tensor] | None:
     """The frame of some of the nodes, or of all in another order, along an axis."""
     moved = _without_repetition(traced.nodes, keep=axis).movedim(axis, 0)
+    if moved.numel() == 0:
+        return None
     nodes = moved.reshape(len(moved), -1)
     if (nodes.shape[1] != 1 and bool((nodes != nodes[:, :1]).any())) or not nodes.numel():
         return None

@@ -16,7 +16,7 @@ from gnn_repair.exposure.tails import operations as kinds
 from gnn_repair.exposure.tails.opaque import Opaque, find_target, restorable
 from gnn_repair.exposure.tails.opaque_saving import decoded, encoded, written_name
 from gnn_repair.exposure.tails.operations import Operation, TailGraph
-from gnn_repair.exposure.value import Exposure, Group
+from gnn_repair.exposure.value import Exposure, Group, held_header, held_of_header
 from gnn_repair.files import check_fields, check_tensor, contents_of, load_tensors, save_tensors
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def _pieces(aggregate: Exposure) -> tuple[dict[str, Any], dict[str, Tensor]]:
     header = {n: list(v) if isinstance(v, tuple) else v for n, v in held.items()}
     header = {n: v for n, v in header.items() if not isinstance(v, Tensor) and n not in OPTIONAL}
     header["groups"] = [list(astuple(group)) for group in aggregate.groups]
+    header["held"] = held_header(aggregate.held)
     header["names"] = aggregate.names.header() if aggregate.names.typed else None
     if aggregate.messages.data_ptr() == aggregate.state.data_ptr():  # one matrix, written once
         del tensors["aggregate/messages"]
@@ -107,6 +108,7 @@ def _aggregate(header: dict[str, Any], tensors: dict[str, Tensor]) -> Exposure:
     plain = {n: tuple(v) if isinstance(v, list) else v for n, v in header.items()}
     plain["groups"] = tuple(Group(*texts) for texts in header["groups"])
     plain["names"] = NodeNames.of_header(header["names"])
+    plain["held"] = held_of_header(header["held"])
     pieces: dict[str, Any] = {"messages": parts["state"], **plain, **parts}
     return Exposure(**pieces)
 

@@ -20,7 +20,7 @@ from gnn_repair.exposure.arguments import classes_for, member_for
 from gnn_repair.exposure.names import NodeNames
 from gnn_repair.exposure.tails.checks import check_tailed
 from gnn_repair.exposure.tails.operations import TailGraph
-from gnn_repair.exposure.value import Exposure, Group
+from gnn_repair.exposure.value import Exposure, Group, HeldPart
 from gnn_repair.notebook import shown
 
 if TYPE_CHECKING:
@@ -196,6 +196,11 @@ class TailedExposure:
     def scope(self) -> str:
         """What is reweighted where that is not all, such as ``last hop only``; else empty."""
         return self.aggregate.scope
+
+    @property
+    def held(self) -> tuple[HeldPart, ...]:
+        """What else lets other nodes' numbers into the logits: it stays as it is."""
+        return self.aggregate.held
 
     @property
     def mass(self) -> Tensor:

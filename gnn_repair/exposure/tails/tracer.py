@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -41,15 +41,15 @@ class Tracer(TorchDispatchMode):
     What no message reaches is computed as usual and enters as a constant.
     """
 
-    def __init__(self, aggregate: Tensor, running: Sequence[str] = ()) -> None:
+    def __init__(self, aggregate: Tensor, where: Callable[[], str] = lambda: "the model") -> None:
         """Follow an aggregate.
 
         Args:
             aggregate: the [N, D] tensor to follow.
-            running: the names of the modules that run now, the innermost last.
+            where: the title of the module that runs now.
         """
         super().__init__()  # type: ignore[no-untyped-call]
-        self._running = running
+        self._where = where
         nodes, width = aggregate.shape
         self.builder = Builder(width, nodes, aggregate.device)
         # The tensors themselves are kept as well, so that no other comes to bear their identity.
@@ -58,9 +58,11 @@ class Tracer(TorchDispatchMode):
         self._remember(aggregate, Frame(shape, 0, shape).traced(0, aggregate.device))
 
     @classmethod
-    def of_width(cls, width: int, nodes: int, device: torch.device) -> Tracer:
+    def of_width(
+        cls, width: int, nodes: int, device: torch.device, where: Callable[[], str]
+    ) -> Tracer:
         """A tracer of aggregates that the run itself makes; see :meth:`adopt`."""
-        return cls(torch.empty(1, 1, device=device).expand(nodes, width))
+        return cls(torch.empty(1, 1, device=device).expand(nodes, width), where)
 
     def adopt(self, tensor: Tensor, place: tuple[Frame, int]) -> None:
         """From here on a tensor is part of the aggregate, its channels from a number on."""
@@ -72,16 +74,16 @@ class Tracer(TorchDispatchMode):
         state = self._state(logits)
         if state is None:
             raise ExposureRefused(
-                "what follows the last convolution leaves PyTorch on the way to the logits (numpy, "
-                "Python numbers), so it cannot be followed"
+                "what follows the last sum over messages leaves PyTorch on the way to the logits "
+                "(numpy, Python numbers), so it cannot be followed"
             )
         if isinstance(state, Lost):
-            raise ExposureRefused(f"after the last convolution {state.reason}")
+            raise ExposureRefused(f"after the last sum over messages {state.reason}")
         found = frame_of(state, self.builder.num_nodes)
         if found is not None and found[0].places is not None:
             raise ExposureRefused(
-                "after the last convolution rows of different nodes change places, or some are "
-                "left out; return one row of logits for every node, in order"
+                "after the last sum over messages rows of different nodes change places, or some "
+                "are left out; return one row of logits for every node, in order"
             )
         return state
 
@@ -116,7 +118,7 @@ class Tracer(TorchDispatchMode):
         if torch.Tag.dynamic_output_shape in func.tags and _traced(
             shown[0] if name not in CHOOSING else shown[0][1:]
         ):
-            return Lost(f"{name_of(func)}{self._place()} {PICKS}")
+            return Lost(f"{self._where()} {PICKS} (by `{name_of(func)}`)")
         if name in TRANSLATIONS:
             try:
                 return TRANSLATIONS[name](self.builder, out, *shown[0], **shown[1])
@@ -129,11 +131,7 @@ class Tracer(TorchDispatchMode):
             why = why or str(reason)
         frames = [frame_of(leaf, self.builder.num_nodes) for leaf in _traced(shown)]
         merged = any(found and found[0].shape != found[0].outer for found in frames)
-        return Lost(f"{name_of(func)}{self._place()} {MERGES if merged else why}")
-
-    def _place(self) -> str:
-        name = self._running[-1] if self._running else ""
-        return f" in `{name}`" if name else ""
+        return Lost(f"{self._where()} {MERGES if merged else why} (by `{name_of(func)}`)")
 
     def forget(self, tensor: Tensor) -> None:
         """From here on a tensor is a constant: what is held as it is."""

@@ -97,7 +97,7 @@ def test_nobody_sends_to_the_type() -> None:
             author = self.conv((x_dict["paper"], x_dict["author"]), edges)
             return {"paper": self.lin(x_dict["paper"]), "author": author}
 
-    with pytest.raises(ExposureRefused, match=r"sends messages to 'paper' nodes; .* 'author'"):
+    with pytest.raises(ExposureRefused, match=r"sends no messages to 'paper' nodes; .* 'author'"):
         expose(Outward().double(), graph())
 
 

@@ -21,7 +21,7 @@ WITHOUT_HOOKS = {"sparse products", "rows averaged by hand", "mixed convolutions
 """Sums by hand have no hooks; the others run their relations in an order of their own, scale their
 messages by hooks themselves, or add loops."""
 WITH_LOOPS = {"GAT in one set"}
-PART = re.compile(r" head \d+$| \(.*\)$")
+PART = re.compile(r" head \d+$| \(.*\)$| \(.*\) −$")
 
 
 @pytest.mark.filterwarnings("ignore:There exist node types")

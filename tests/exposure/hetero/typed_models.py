@@ -430,7 +430,7 @@ MODELS: dict[str, Model] = {
     ),
     "max within a relation": Model(
         lambda d: Stacked(d, lambda w: pyg.SAGEConv((-1, -1), w, aggr="max")),
-        refused="aggregates by max, which is not a weighted sum of messages",
+        refused=r"\(SAGEConv\) mixes nodes by `scatter_reduce` \(amax\), no weighted sum",
     ),
 }
 

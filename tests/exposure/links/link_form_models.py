@@ -76,7 +76,7 @@ def ratings() -> HeteroData:
 
 
 class Ratings(nn.Module):
-    """A last layer whose weights can be handed in, so that reweighting needs none of our code."""
+    """Layers whose weights can be handed in, so that reweighting needs none of our code."""
 
     def __init__(self, bent: bool = False) -> None:
         super().__init__()
@@ -85,12 +85,10 @@ class Ratings(nn.Module):
         self.conv2 = HeteroConv({kind: GraphConv((6, 6), 5) for kind in first})
         self.bent = bent
 
-    def hidden(self, x_dict, edge_index_dict):
-        found = self.conv1(x_dict, edge_index_dict)
-        return {kind: x.relu() for kind, x in found.items()}
-
-    def embeddings(self, x_dict, edge_index_dict, edge_weight_dict):
-        hidden = self.hidden(x_dict, edge_index_dict)
+    def embeddings(self, x_dict, edge_index_dict, edge_weight_dict, first=None):
+        given = {} if first is None else {"edge_weight_dict": first}
+        found = self.conv1(x_dict, edge_index_dict, **given)
+        hidden = {kind: x.relu() for kind, x in found.items()}
         return self.conv2(hidden, edge_index_dict, edge_weight_dict=edge_weight_dict)
 
     def forward(self, x_dict, edge_index_dict, edge_weight_dict, edge_label_index):

@@ -297,7 +297,7 @@ MODELS: dict[str, Case] = {
     ),
     # PyG computes one sum and reads it twice, so that there is one group.
     "several aggregators": Case(
-        lambda: Pooled(aggr.MultiAggregation(["sum", "mean"]), wide=2 * WIDTH), (one,)
+        lambda: Pooled(aggr.MultiAggregation(["sum", "mean"]), wide=2 * WIDTH), (every,)
     ),
     "max beside mean": Case(
         lambda: Pooled(
@@ -336,19 +336,14 @@ MODELS: dict[str, Case] = {
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "max": (lambda: Pooled(global_max_pool), "pools the nodes of a graph by max, which is no"),
-    "max aggregation": (lambda: Pooled(aggr.MaxAggregation()), "by max, which is no weighted sum"),
+    "max": (lambda: Pooled(global_max_pool), r"`scatter_reduce` \(amax\), no weighted sum"),
+    "max aggregation": (
+        lambda: Pooled(aggr.MaxAggregation()),
+        r"`pool` \(MaxAgg",
+    ),
     "sort": (
         lambda: Pooled(aggr.SortAggregation(2), wide=2 * WIDTH),
         r"`pool` \(SortAggregation\) orders the nodes of a graph",
-    ),
-    "standard deviation": (
-        lambda: Pooled(aggr.MultiAggregation(["mean", "std"]), wide=2 * WIDTH),
-        "pools squares of the nodes' vectors, as a variance does",
-    ),
-    "mixing graphs": (
-        lambda: Pooled(global_mean_pool, end=lambda z: z - z.mean(0)),
-        "mixes the values of different graphs",
     ),
 }
 

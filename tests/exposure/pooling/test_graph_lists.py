@@ -20,7 +20,6 @@ from torch_geometric.nn import GCNConv
 import gnn_repair as gr
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.pooling import batches
-from gnn_repair.exposure.pooling.finding import PoolFinder
 
 STYLES = ("sum beside mean", "jumping knowledge, MLP", "attributes of the graph", "max beside mean")
 
@@ -73,22 +72,6 @@ def test_batches_of_graphs_make_one_exposure(
     torch.testing.assert_close(some.logits()[0], once.frozen_logits[0, [7, 2]], rtol=0, atol=1e-9)
 
 
-def test_later_batches_are_not_probed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "LARGEST", 12)
-    probed = []
-    once = PoolFinder.find
-
-    def find(finder: Any) -> Any:
-        probed.append(finder)
-        return once(finder)
-
-    monkeypatch.setattr(PoolFinder, "find", find)
-    for name in ("mean", "mean, MLP", "sum over the root of the size"):
-        probed.clear()
-        gr.expose(built(name), doubled())
-        assert len(probed) == 1
-
-
 @pytest.mark.parametrize("sampler", [None, SubsetRandomSampler([0, 4]), "weighted"])
 def test_a_loader_that_shuffles_is_a_question(sampler: Any) -> None:
     if sampler == "weighted":
@@ -139,12 +122,12 @@ class Counting(GCNConv):
 
 
 @pytest.mark.parametrize("name", ["mean", "mean, MLP", "sum beside mean"])
-def test_convolutions_run_twice_however_often_the_pools_do(name: str) -> None:
+def test_a_model_runs_five_times(name: str) -> None:
     model: Any = built(name)
     model.conv1 = Counting(5, 6).double()
     gr.expose(model, batch_of())
-    # As it is called, once while pools are watched, and twice for the record of its operations.
-    assert model.conv1.runs == 4
+    # Recorded, captured, and three times on reweighted messages.
+    assert model.conv1.runs == 5
 
 
 def test_a_graph_alone_is_a_batch_of_one() -> None:

@@ -150,7 +150,7 @@ def test_a_scalar_on_the_way_does_not_hide_the_reason() -> None:
 
     torch.manual_seed(0)
     data: Data = batch_of()
-    with pytest.raises(ExposureRefused, match="so the logits are no mixture"):
+    with pytest.raises(ExposureRefused, match="which node stands behind a pooled row is not known"):
         gr.expose(Energy().double(), data)
 
 

@@ -22,7 +22,7 @@ from pool_models import (
     ring,
 )
 from torch import Tensor, nn
-from torch_geometric.nn import global_mean_pool
+from torch_geometric.nn import aggr, global_mean_pool
 
 import gnn_repair as gr
 from gnn_repair.errors import ExposureRefused
@@ -123,16 +123,16 @@ def test_one_graph_without_a_batch(size: int) -> None:
 
 
 SAID = {
-    "mean": ["mean pool: α = 1 / nodes of the graph"],
+    "mean": ["mean pool: α = 1 / its number of nodes"],
     "sum": ["sum pool: α = 1 per node, h"],
     "attention": ["attention pool: α = attention"],
     "attention by hand, MLP": ["attention pool: α = attention"],
-    "gated sum": ["weighted pool: α = the node's weight"],
-    "softmax by channel": ["softmax pool: α = 1 per node, its softmax by channel within h"],
-    "sum beside mean": ["sum pool: α = 1", "mean pool: α = 1 / nodes"],
-    "sum over the root of the size": ["scaled pool: α = what the model divides the sum by"],
+    "gated sum": ["weighted pool: α = a weight that the model computes"],
+    "softmax by channel": ["sum pool: α = 1 per node"],
+    "sum beside mean": ["sum pool: α = 1", "mean pool: α = 1 / its"],
+    "sum over the root of the size": ["scaled pool: α = a number of the graph"],
     "a matrix of marks": ["sum pool: α = 1"],
-    "segments": ["mean pool: α = 1 / nodes"],
+    "segments": ["mean pool: α = 1 / its"],
     "a score a layer": ["sum pool: α = 1"] * 3,
 }
 
@@ -184,8 +184,22 @@ def test_what_repairs_see_of_a_graph_and_its_nodes() -> None:
 
 def test_a_pool_by_max_beside_a_mean_is_said_to_stay() -> None:
     found = gr.expose(built("max beside mean"), batch_of())
-    assert "pooled by max is no weighted sum" in str(found)
-    assert "max" not in str(gr.expose(built("attention"), batch_of()))  # only inside its softmax
+    assert "held as it is: the forward of Pooled (scatter_reduce)" in str(found)
+    assert not any(part.beside for part in gr.expose(built("attention"), batch_of()).held)
+
+
+def test_means_over_graphs_are_held_by_name() -> None:
+    torch.manual_seed(1)
+    found = gr.expose(Pooled(global_mean_pool, end=lambda z: z - z.mean(0)).double(), batch_of())
+    assert found.scope == "model with the forward of Pooled held"
+
+
+def test_a_standard_deviation_is_two_moments_and_a_tail() -> None:
+    torch.manual_seed(1)
+    pool = aggr.MultiAggregation(["mean", "std"])
+    found = gr.expose(Pooled(pool, wide=2 * WIDTH).double(), batch_of())
+    assert isinstance(found, TailedExposure) and "sqrt" in str(found)
+    assert found.residual is not None and found.residual <= 1e-12
 
 
 def test_the_batch_vector_goes_by_other_names() -> None:

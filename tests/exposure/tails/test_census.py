@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
 from gnn_repair.exposure import Exposure, TailedExposure, expose
-from gnn_repair.exposure.sums_by_hand import HandSums
 
 DOCS = Path(__file__).parents[3] / "docs" / "exposure.md"
 
@@ -92,26 +91,6 @@ def test_a_sum_by_hand_is_reweighted_edge_by_edge(how):
         truth = model(data.x, data.edge_index)
     torch.testing.assert_close(exposure.logits(lam.unsqueeze(0))[0], truth, rtol=1e-10, atol=1e-10)
     assert float((truth - exposure.frozen_logits[0]).abs().max()) > 1e-3
-
-
-def test_a_row_of_zeros_hides_its_number_unless_all_are_the_same():
-    table = torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    table[2] = 0.0
-    source, target = torch.tensor([0, 1, 2, 3]), torch.tensor([1, 2, 3, 4])
-    uneven = torch.tensor([0.5, 2.0, 9.0, 0.25], dtype=torch.float64)
-    sums = HandSums(5)
-    for weight, readable in ((torch.full((4,), 0.3, dtype=torch.float64), True), (uneven, False)):
-        sums.note(Tensor.__getitem__, (table, source), {})
-        sent = weight.unsqueeze(1) * table[source]
-        found = sums.read(torch.index_add, (torch.zeros_like(table), 0, target, sent), {})
-        assert (found is not None) == readable
-        if found is not None:
-            matrix = found.products[0].matrix.to_dense()
-            torch.testing.assert_close(matrix[target, source], weight)
-    assert "some are zero" in sums.other
-    bent = torch.relu(uneven.unsqueeze(1) * table[source])
-    assert sums.read(torch.index_add, (torch.zeros_like(table), 0, target, bent), {}) is None
-    assert "no multiples" in sums.other
 
 
 def test_of_several_outputs_the_one_with_a_column_a_class_is_taken():
