@@ -44,7 +44,7 @@ class Mixture:
     states: Tensor
     """[M, D]: h."""
     senders: Tensor
-    """[M] int32: the node behind each state; −1: not known."""
+    """[M] int32: the node behind each state."""
     weight: Tensor
     """[C, D] float64: W, the affine map from h to what the exposure's channels are."""
     context: Context

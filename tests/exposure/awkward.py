@@ -349,12 +349,15 @@ AWKWARD: dict[str, Awkward] = {
         for operation, function in {
             "mean": lambda x: (x - x.mean(0)).relu(),
             "linalg_vector_norm": lambda x: functional.normalize(x.relu(), dim=0),
-            "_softmax": lambda x: x.relu() * x.sum(1, keepdim=True).softmax(0),
         }.items()
     },
     "statistics of the batch": Awkward(
         _mixing(lambda x: functional.batch_norm(x, None, None, training=True)), ring,
         Refused(("the forward of Net", "native_batch_norm", "only sums")),
+    ),
+    "softmax over nodes": Awkward(
+        _mixing(lambda x: x.relu() * x.sum(1, keepdim=True).softmax(0)), ring,
+        Refused(("the forward of Net", "_softmax", "only sums")),
     ),
     "flipped": Awkward(
         _mixing(lambda x: x.relu() + x.flip(0)), ring,

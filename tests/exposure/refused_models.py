@@ -43,7 +43,7 @@ Build = Callable[[], nn.Module]
 REFUSED: dict[str, tuple[Build, str]] = {
     "max aggregator": (
         lambda: Net(pyg.SAGEConv(6, 8, aggr="max")),
-        r"`conv2` \(SAGEConv\) mixes nodes by `scatter_reduce` \(amax\), no weighted sum",
+        r"`conv2` \(SAGEConv\) mixes nodes by `scatter_reduce` \(amax\).*, no weighted",
     ),
     "LSTM aggregator": (
         lambda: Net(pyg.SAGEConv(6, 8, aggr="lstm")),

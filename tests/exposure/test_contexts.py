@@ -42,7 +42,7 @@ def test_a_recipient_of_entry_messages_is_its_mean_incoming_message() -> None:
 
 
 def test_signed_entry_messages_are_averaged_by_size() -> None:
-    """LEConv with signed weights: what a node would send to itself is a_i − b_i."""
+    """LEConv with signed weights: what arrives at a node, averaged by size."""
     torch.manual_seed(0)
     data = graph()
 
@@ -56,10 +56,12 @@ def test_signed_entry_messages_are_averaged_by_size() -> None:
 
     model = Signed().double()
     exposure = expose(model, data)
-    own = model.conv.lin1(data.x) - model.conv.lin2(data.x)
-    torch.testing.assert_close(exposure.state[0], own)
     source, recipient = data.edge_index
     sent = model.conv.lin1(data.x)[source] - model.conv.lin2(data.x)[recipient]
+    size = data.signed_weight.abs().unsqueeze(1)
+    total = torch.zeros_like(exposure.state[0]).index_add_(0, recipient, size * sent)
+    mass = torch.zeros(len(total), 1).double().index_add_(0, recipient, size)
+    torch.testing.assert_close(exposure.state[0], total / mass.clamp(min=1e-300))
     torch.testing.assert_close(exposure.messages[0], sent)
 
 

@@ -19,7 +19,7 @@ from torch_geometric.utils import remove_self_loops, to_torch_coo_tensor, to_tor
 from gnn_repair.backbones import BACKBONES, train_backbone
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, expose
+from gnn_repair.exposure import Exposure, TailedExposure, expose
 from gnn_repair.exposure.certification import random_admissible
 from gnn_repair.training import Budget
 
@@ -172,8 +172,8 @@ def test_parallel_convolutions_and_a_nonlinear_one(data: Data) -> None:
     torch.manual_seed(0)
     model = double(Parallel())
     exposure = expose(model, data)
-    assert [group.name for group in exposure.groups] == ["a", "b"]
-    assert "`c` (GCNConv) (not affine)" in exposure.fixed
+    assert [group.name for group in exposure.groups] == ["a", "b", "c"]
+    assert isinstance(exposure, TailedExposure) and not exposure.held
     # The two groups read different inputs, which stand in columns of their own.
     torch.testing.assert_close(exposure.state[0], torch.cat([data.x, data.x.sin()], 1))
     torch.testing.assert_close(exposure.messages[0, :NODES, :5], data.x)
@@ -366,11 +366,11 @@ def test_the_text_says_what_was_done(data: Data) -> None:
     torch.manual_seed(0)
     text = str(expose(double(Net(pyg.ChebConv(6, 8, K=2))), data))
     assert "Exposure of Net" in text
-    assert "group conv2 T₁(L̂) −" in text
+    assert "group conv2 −" in text
     assert "|α| of the − entries, sign in ℓ" in text
     assert "on the model run with reweighted messages" in text
     last = expose(double(Net(pyg.TAGConv(6, 8))), data, hops="last")
     assert [group.name for group in last.groups] == ["conv2 last hop"]
     generic = expose(double(Net(pyg.ResGatedGraphConv(6, 8))), data)
-    assert "generic rule" in generic.groups[0].rule
+    assert "h = the whole message" in generic.groups[0].rule
     assert generic.root

@@ -163,7 +163,7 @@ class Analysis:
         """[n] of a sum over nodes of several types: the recipient in every row, −1 elsewhere."""
         step = self.record.steps[place]
         assert step.reduction is not None
-        axis, rows = step.reduction.out_axis, self.value(step.outs[-1]).rows
+        axis, rows = step.reduction.out_axis, self.value(step.result).rows
         if axis is None or step.reduction.size <= size or len(rows) != 1:
             return None
         nodes = rows[0].along(axis)
@@ -185,13 +185,13 @@ class Analysis:
         for part in step.args[0]:
             number = self.root(part.number)
             maker = self.value(number).step
-            while maker >= 0 and self.record.steps[maker].reduction is None:
+            while maker >= 0 and self._single(maker) is None:
                 first = self.record.steps[maker].args[:1]
                 divided = self.record.steps[maker].name in ("mul", "div") and first
                 if not divided or not isinstance(first[0], Ref):
                     return ()
                 maker = self.value(self.root(first[0].number)).step
-            reduction = self.record.steps[maker].reduction if maker >= 0 else None
+            reduction = self._single(maker) if maker >= 0 else None
             if reduction is None or reduction.size != 1 or reduction.matrix is not None:
                 return ()
             site = site_of(self, maker, 1)
@@ -199,6 +199,20 @@ class Analysis:
                 return ()
             found.append(site)
         return tuple(found)
+
+    def _single(self, place: int) -> Reduction | None:
+        """An operation's sum, also where it has no more than one message."""
+        step = self.record.steps[place]
+        if step.reduction is None and step.name in ("sum", "mean") and len(step.args) > 1:
+            source = self.value(step.args[0].number)
+            few = len(source.shape) == 2 and source.shape[0] < 2 and list(step.args[1]) == [0]
+            if few:
+                nodes = source.rows[0].along(0) if source.rows else None
+                step.reduction = Reduction(
+                    step.args[0].number, out_axis=None, mean=step.name == "mean",
+                    recipients=torch.zeros(source.shape[0], dtype=torch.long), sources=nodes,
+                )  # fmt: skip
+        return step.reduction
 
     def feeding(self, place: int) -> list[int]:
         """The values that a sum's messages are made of."""
@@ -259,6 +273,18 @@ class Analysis:
             else:
                 todo += self.record.steps[value.step].reads()
         return found
+
+    def is_gated(self, sites: Sequence[FinalSite]) -> bool:
+        """Whether what follows the sums multiplies them by numbers that depend on features."""
+        makers = [self.value(site.value).step for site in sites]
+        reached = self.after(place for place in makers if place >= 0) & self.needed
+        moving = {out for p in reached for out in self.record.steps[p].outs}
+        moving |= {site.value for site in sites}
+        factors = [
+            self.value(read) for p in reached if self.record.steps[p].name in ("mul", "div")
+            for read in self.record.steps[p].reads() if read not in moving
+        ]  # fmt: skip
+        return any(value.live and value.rows for value in factors)
 
     def refuse_branches(self, sites: Sequence[FinalSite], where: Callable[[str], str]) -> None:
         """Raise where Python looks at a number that reweighted messages reach.
@@ -566,24 +592,24 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
         members = analysis.loop(place)
         axis = int(step.args[1]) if len(step.args) > 1 else int(step.kwargs.get("dim", 0))
         return FinalSite(
-            step.outs[-1], axis % len(analysis.value(step.outs[-1]).shape), place,
+            step.result, axis % len(analysis.value(step.result).shape), place,
             replace(members[0].reduction, size=size), members=members,
             hops=frozenset(member.step for member in members),
         )  # fmt: skip
-    number, after = step.outs[-1], list[After]()
+    number, after = step.result, list[After]()
     while reduction.base is None or not analysis.value(reduction.base).live:
         readers = [r for r in analysis.readers.get(number, ()) if r in analysis.needed]
         if len(readers) != 1:
             break
         reader = analysis.record.steps[readers[0]]
         if _divides_by_count(analysis, reader, number, reduction):
-            reduction, number = replace(reduction, mean=True), reader.outs[-1]
+            reduction, number = replace(reduction, mean=True), reader.result
             continue
         found = _factor_of_recipients(analysis, reader, number, reduction)
         if found is None:
             break
         after.append(found)
-        number = reader.outs[-1]
+        number = reader.result
     rows = analysis.recipient_rows(place, size)
     return FinalSite(number, reduction.out_axis, place, reduction, tuple(after), rows=rows)
 
@@ -614,7 +640,7 @@ def _factor_of_recipients(
         return None
     if analysis.value(other).live and not _is_denominator(analysis, other, reduction):
         return None
-    if analysis.value(reader.outs[-1]).shape != shape:
+    if analysis.value(reader.result).shape != shape:
         return None
     root, place = analysis.seen_through(other, shape)
     if axis is None:

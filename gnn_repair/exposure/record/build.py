@@ -212,7 +212,8 @@ def _states(
 ) -> tuple[Tensor, Tensor, bool]:
     """[M, R] in the message's channels, and the row of every entry."""
     if parts.table is None:
-        message = _to_entries(_moved(parts, kept[parts.whole]), axes).reshape(entries, -1)
+        message = _to_entries(_moved(parts, kept[parts.whole]), axes)
+        message = message.reshape(entries, prod(message.shape[len(axes) :]))
         return message, torch.arange(entries), True
     table = kept[parts.table].movedim(parts.axis, 0).flatten(1)
     assert channels is not None and isinstance(parts.index, int)
@@ -256,6 +257,11 @@ def _product_blocks(
             )
         ]
     width = table.shape[2]
+    if bool((matrix == matrix[:1]).all()):  # one matrix, several tables
+        beside, ids = table.movedim(0, 1).flatten(1), reduction.sources
+        channels = torch.arange(beside.shape[1])
+        ids = None if ids is None else ids[0]
+        return [_product_block(site, matrix[0], beside, channels, ids, after)]
     return [
         _product_block(
             site, matrix[b], table[b], torch.arange(b * width, (b + 1) * width),
@@ -281,19 +287,22 @@ def _batched_block(site: FinalSite, matrix: Tensor, table: Tensor, after: Tensor
 
 def _blocks_of_loop(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -> list[Block]:
     """The sums of single recipients as one block."""
-    several = [
-        blocks_of(analysis, one, parts_of(analysis, one.reduction), kept) for one in site.members
-    ]
-    if any(len(blocks) != 1 for blocks in several):
+    several, found = dict[int, Block](), 0
+    for recipient, one in enumerate(site.members):
+        assert one.reduction.recipients is not None
+        if one.reduction.recipients.numel():
+            blocks = blocks_of(analysis, one, parts_of(analysis, one.reduction), kept)
+            several[recipient], found = blocks[0], max(found, len(blocks))
+    if found != 1:
         raise ExposureRefused(
             "a loop over recipients weighs channels differently; write it as one sum over messages"
         )
-    parts = [blocks[0] for blocks in several]
+    parts = list(several.values())
     starts = [0, *accumulate(len(part.states) for part in parts)]
     return [
         Block(
             (SiteChannels(site, torch.arange(parts[0].states.shape[1])),),
-            torch.cat([torch.full_like(p.recipients, i) for i, p in enumerate(parts)]),
+            torch.cat([torch.full_like(p.recipients, i) for i, p in several.items()]),
             torch.cat([p.sources for p in parts]),
             torch.cat([p.coefficients for p in parts]),
             torch.cat([p.states for p in parts]),
@@ -393,12 +402,12 @@ def _signed_group(group: Group, sign: int) -> Group:
 
 
 def _senders(block: Block, nodes: int) -> Tensor:
-    """[M] who sends each of the states; −1: not known, and nobody hears it."""
+    """[M] who sends each of the states; of one that nobody hears it does not matter."""
     shift = block.sources - block.rows
-    behind = block.rows.new_full((len(block.states),), -1)
+    behind = block.rows.new_zeros(len(block.states))
     if not block.by_entry and len(shift) and bool((shift == shift[0]).all()):
         numbered = torch.arange(len(behind), device=behind.device) + shift[0]
-        behind = torch.where((numbered >= 0) & (numbered < nodes), numbered, -1)
+        behind = torch.where((numbered >= 0) & (numbered < nodes), numbered, 0)
     behind[block.rows] = block.sources
     return behind.int()
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch_geometric.nn import MessagePassing
 
 from gnn_repair.errors import GnnRepairError
 from gnn_repair.exposure.record.recorder import (
@@ -20,6 +19,7 @@ from gnn_repair.exposure.record.recorder import (
     plain_name,
     tensors_in,
     unfused,
+    values_of,
 )
 from gnn_repair.exposure.tails.layout import Frame
 from gnn_repair.exposure.tails.tracer import Tracer
@@ -71,7 +71,6 @@ class Capture(_Counted):
         self.read_by: dict[int, tuple[int, Any]] = {}
         """By operation: the value that is part of the aggregate as this operation reads it."""
         self.kept: dict[int, Tensor] = {}
-        self.on_step: Callable[[int], None] = lambda _: None
         for number in wanted:
             value = record.values[number]
             if value.kept is not None:
@@ -79,7 +78,6 @@ class Capture(_Counted):
 
     def handle(self, number: int, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         step = self.record.steps[number]
-        self.on_step(number)
         own = self._own(number, step, args)
         out = func(*args, **kwargs)
         if own is not None and self.tracer is not None:
@@ -123,7 +121,6 @@ class Replace(_Counted):
 
 
 def captured(
-    model: nn.Module,
     run: Callable[[], Tensor],
     record: Record,
     wanted: set[int],
@@ -131,16 +128,14 @@ def captured(
     recipients: int,
     followed: Mapping[int, tuple[Frame, frozenset[int]]],
     offsets: Mapping[int, int],
-    sums: Sequence[int],
     held: set[int],
     device: torch.device,
     where: Callable[[str], str],
-) -> tuple[dict[int, Tensor], Tracer, Tensor, dict[int, Any]]:
+) -> tuple[dict[int, Tensor], Tracer, Tensor]:
     """Run once more.
 
     Returns:
-        The kept values, the trace of what follows the sums, the output, and by sum what the
-        convolution around it was given.
+        The kept values, the trace of what follows the sums, and the output.
     """
     counted: list[_Counted] = []
 
@@ -153,30 +148,9 @@ def captured(
     counted.append(capture)
     for number, (frame, readers) in followed.items():
         capture.read_by |= dict.fromkeys(readers, (number, (frame, offsets[number])))
-    inputs: dict[int, Any] = {}
-    stack: list[Any] = []
-
-    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-        stack.append(args[0] if args else kwargs.get("x", kwargs.get("x_dict")))
-
-    def leave(*_: Any) -> None:
-        stack.pop()
-
-    def note(number: int) -> None:
-        if number in sums and stack:
-            inputs[number] = stack[-1]
-
-    capture.on_step = note
-    convolutions = [m for m in model.modules() if isinstance(m, MessagePassing)]
-    handles = [m.register_forward_pre_hook(enter, with_kwargs=True) for m in convolutions]
-    handles += [m.register_forward_hook(leave) for m in convolutions]
-    try:
-        with unfused(), tracer, capture:
-            output = run()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return capture.kept, tracer, output, inputs
+    with unfused(), tracer, capture:
+        output = run()
+    return capture.kept, tracer, output
 
 
 def replaced(
@@ -191,18 +165,9 @@ def redone(record: Record) -> dict[int, Tensor]:
     """All values of the run, by doing its operations again where autograd sees them."""
     values = {n: v.kept for n, v in enumerate(record.values) if v.step < 0 and v.kept is not None}
 
-    def given(tree: Any) -> Any:
-        if isinstance(tree, Ref):
-            return values[tree.number]
-        if isinstance(tree, tuple):
-            return [given(item) for item in tree]
-        if isinstance(tree, dict):
-            return {name: given(item) for name, item in tree.items()}
-        return tree
-
     for step in record.steps:
-        args = [given(argument) for argument in step.args]
-        out = step.func(*args, **given(step.kwargs))
+        args = values_of(step.args, values)
+        out = step.func(*args, **values_of(step.kwargs, values))
         results = [args[0]] if is_in_place(step.func) else tensors_in(out)
         first = len(step.outs) - len(results)
         for number in step.outs[:first]:  # other tensors that show what was written

@@ -16,7 +16,6 @@ from torch_geometric.nn.aggr import Aggregation
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.assembly import Mixture, Words, assemble, with_shared_contexts
 from gnn_repair.exposure.certification import certify, mixture_in, random_admissible
-from gnn_repair.exposure.embedding import last_linear
 from gnn_repair.exposure.exactness import EXACT, excused, residual_limit
 from gnn_repair.exposure.fingerprint import fingerprint_of_model
 from gnn_repair.exposure.model_arguments import field, field_names
@@ -47,8 +46,21 @@ from gnn_repair.exposure.record.build import (
 from gnn_repair.exposure.record.caches import KeptTable, emptied, kept_tables
 from gnn_repair.exposure.record.capture import DivergedError, captured, redone
 from gnn_repair.exposure.record.filters import Filters, same_entries
-from gnn_repair.exposure.record.recorder import KnownTensor, Record, Spaces, record_run
-from gnn_repair.exposure.record.refusals import broken_words, no_sums, why_nothing
+from gnn_repair.exposure.record.recorder import (
+    KnownTensor,
+    Record,
+    Spaces,
+    record_run,
+    refs,
+    values_of,
+)
+from gnn_repair.exposure.record.refusals import (
+    SUMS,
+    broken_words,
+    no_sums,
+    operation_of,
+    why_nothing,
+)
 from gnn_repair.exposure.record.replay import Replay
 from gnn_repair.exposure.record.words import (
     fixed_words,
@@ -216,8 +228,7 @@ class _Exposing:
             self.subject = replace(self.subject, nodes=len(self.run()))
         first: Tensor | None = None
         for last in (False, False, True):
-            with last_linear(self.model) as head:
-                record, logits = record_run(self.model, self.run, self.spaces, self._leaves())
+            record, logits, head = record_run(self.model, self.run, self.spaces, self._leaves())
             assert self.read is not None
             check_numbers(logits, self.model, self.subject.fields)
             residual_limit(self.wanted.tolerance, logits.dtype)
@@ -251,7 +262,7 @@ class _Exposing:
 
     def _from_record(self, record: Record, logits: Tensor, embedding: Tensor | None) -> Exposed:
         analysis = Analysis(record, self.graphs is not None)
-        sites = self._sites(analysis, len(logits))
+        sites = self._final_sites(analysis, self._sites(analysis, len(logits)), len(logits))
         analysis.refuse_branches(sites, self.where)
         parts = _parts(analysis, sites)
         try:
@@ -262,7 +273,8 @@ class _Exposing:
             raise
         if not self.wanted.gradients:
             return self._built(analysis, sites, parts, found, logits, embedding)
-        if found.extracted.tail.operations or any(site.powers is not None for site in sites):
+        filtered = any(site.powers is not None for site in sites)
+        if filtered or not is_affine(found.extracted.tail) or analysis.is_gated(sites):
             raise InputError(
                 f"no gradient can be followed through {type(self.model).__name__}: it ends in "
                 "something nonlinear, or in several hops whose weights are multiplied out; call "
@@ -270,6 +282,8 @@ class _Exposing:
             )
         with torch.enable_grad():
             found = replace(found, kept=redone(record))
+            if embedding is not None and record.embedding is not None:
+                embedding = found.kept[record.embedding]
             return self._built(analysis, sites, parts, found, found.kept[record.output], embedding)
 
     def _sites(self, analysis: Analysis, size: int) -> list[FinalSite]:
@@ -291,6 +305,24 @@ class _Exposing:
         found = Filters(analysis, size, lambda _: "")
         return [replace(site, shortened=found.is_filter(site)) for site in sites]
 
+    def _final_sites(
+        self, analysis: Analysis, sites: list[FinalSite], size: int
+    ) -> list[FinalSite]:
+        """The sites behind which no operation mixes nodes and gives each a number of its own."""
+        for place in analysis.mixing_after(sites):
+            step = analysis.record.steps[place]
+            shape = analysis.value(step.result).shape
+            if len(shape) < 2 or shape[0] < size:
+                continue  # a statistic that all share: it is held
+            behind = analysis.above(step.reads())
+            sites = [s for s in sites if analysis.value(s.value).step not in behind]
+            if not sites:
+                raise ExposureRefused(
+                    f"{self.where(step.module)} mixes nodes by {operation_of(step)} after the last "
+                    f"sum over messages, no weighted sum; {SUMS}"
+                )
+        return sites
+
     def _captured(
         self,
         analysis: Analysis,
@@ -303,12 +335,13 @@ class _Exposing:
         followed, offsets, width = {}, dict[int, int](), 0
         for site, part in zip(sites, parts, strict=True):
             wanted |= wanted_values(analysis, site, part) | {site.value}
+            wanted |= set(refs(analysis.record.steps[site.step].given))
             frame = frame_of_site(analysis.value(site.value).shape, site, len(logits))
             followed[site.value], offsets[site.value] = (frame, site.readers), width
             width += frame.width
-        kept, tracer, output, inputs = captured(
-            self.model, self.run, analysis.record, wanted, width, len(logits), followed, offsets,
-            [site.step for site in sites], set(held), logits.device, self.where,
+        kept, tracer, output = captured(
+            self.run, analysis.record, wanted, width, len(logits), followed, offsets,
+            set(held), logits.device, self.where,
         )  # fmt: skip
         gap = _gap(output, logits)
         if not gap <= 10 * EXACT[logits.dtype]:
@@ -317,7 +350,7 @@ class _Exposing:
         operations = simplified(tracer.builder.operations, tracer.builder.widths, value)
         operations, shifted = _without_shift(operations, width, logits.shape[1])
         extracted = affine_start(operations, width, logits.device)
-        return _Captured(kept, inputs, offsets, extracted, shifted)
+        return _Captured(kept, offsets, extracted, shifted)
 
     def _built(
         self, analysis: Analysis, sites: Sequence[FinalSite], parts: Sequence[Parts | None],
@@ -332,7 +365,8 @@ class _Exposing:
         for block, about in named:
             columns = [found.offsets[p.site.value] + p.channels for p in block.pieces]
             weight = found.extracted.weight[:, torch.cat(columns)]
-            given = found.inputs.get(block.pieces[0].site.step)
+            step = analysis.record.steps[block.pieces[0].site.step]
+            given = values_of(step.given, found.kept)
             context = context_of(
                 block, len(logits), given, self.graphs is not None, self.subject.graph
             )
@@ -468,8 +502,6 @@ class _Captured:
     """What the second run showed."""
 
     kept: dict[int, Tensor]
-    inputs: dict[int, Any]
-    """By sum: what the convolution around it was given."""
     offsets: dict[int, int]
     extracted: Extracted
     shifted: bool

@@ -18,8 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch_geometric.nn import MessagePassing
 
+from gnn_repair.exposure.embedding import Head, last_linear
 from gnn_repair.exposure.module_names import followed
 from gnn_repair.exposure.record.reductions import Reduction, rows_after
 from gnn_repair.exposure.record.rows import NodeRows, along_axis, rewritten
@@ -76,6 +78,13 @@ class RecordedStep:
     """Whether it lets different nodes' numbers into one."""
     looks: bool = False
     """Whether Python sees the result (a branch, a shape)."""
+    given: Any = None
+    """What the convolution around it was given first, values as :class:`Ref`."""
+
+    @property
+    def result(self) -> int:
+        """The number of what it makes, or writes; of several results the first."""
+        return self.outs[-1] if is_in_place(self.func) else self.outs[0]
 
     def reads(self) -> Iterator[int]:
         """The numbers of the values it reads; of a tensor it may only take the shape."""
@@ -92,6 +101,17 @@ def refs(tree: Any) -> Iterator[int]:
     elif isinstance(tree, dict):
         for item in tree.values():
             yield from refs(item)
+
+
+def values_of(tree: Any, kept: Mapping[int, Tensor]) -> Any:
+    """Nested arguments with the values themselves."""
+    if isinstance(tree, Ref):
+        return kept[tree.number]
+    if isinstance(tree, list | tuple):
+        return [values_of(item, kept) for item in tree]
+    if isinstance(tree, dict):
+        return {name: values_of(item, kept) for name, item in tree.items()}
+    return tree
 
 
 @dataclass(frozen=True)
@@ -138,6 +158,8 @@ class Record:
     steps: list[RecordedStep] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
     output: int = -1
+    embedding: int | None = None
+    """What the linear layer that ran last read."""
 
 
 def is_in_place(func: Any) -> bool:
@@ -164,6 +186,8 @@ class Recorder(TorchDispatchMode):
         self._numbers: dict[int, tuple[Any, int]] = {}
         self._storages: dict[int, dict[int, Any]] = {}
         self._others: dict[int, int] = {}
+        self.inside: list[Any] = []
+        """What the convolutions that run now were given."""
         self.sets: dict[int, Tensor] = {}
         """Nodes of several types one after another in one tensor, by how many they are."""
 
@@ -261,6 +285,7 @@ class Recorder(TorchDispatchMode):
         step = RecordedStep(
             name, shown_args, shown_kwargs, self.running[-1] if self.running else "", func=func
         )
+        step.given = self.inside[-1] if self.inside else None
         number = len(self.record.steps)
         self.record.steps.append(step)
         results = [args[0]] if in_place else tensors_in(out)
@@ -376,12 +401,29 @@ def _without_onednn() -> Iterator[None]:
 
 def record_run(
     model: nn.Module, run: Callable[[], Tensor], spaces: Spaces, leaves: Mapping[int, KnownTensor]
-) -> tuple[Record, Tensor]:
+) -> tuple[Record, Tensor, Head]:
     """Run a model once and write down what it does."""
     running: list[str] = []
     recorder = Recorder(spaces, leaves, running)
 
-    with followed(model, running), unfused(), recorder:
-        output = run()
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+        given = args[0] if args else kwargs.get("x", kwargs.get("x_dict"))
+        with _disable_current_modes():
+            recorder.inside.append(recorder._shown(given))
+
+    def leave(*_: Any) -> None:
+        recorder.inside.pop()
+
+    convolutions = [module for module in model.modules() if isinstance(module, MessagePassing)]
+    handles = [conv.register_forward_pre_hook(enter, with_kwargs=True) for conv in convolutions]
+    handles += [conv.register_forward_hook(leave) for conv in convolutions]
+    try:
+        with last_linear(model) as head, followed(model, running), unfused(), recorder:
+            output = run()
+    finally:
+        for handle in handles:
+            handle.remove()
     recorder.record.output = recorder.number(output)
-    return recorder.record, output
+    if head.read is not None:
+        recorder.record.embedding = recorder.number(head.read)
+    return recorder.record, output, head

@@ -346,6 +346,7 @@ def _entry_sum(
     dim = dim % message.dim()
     out = c.out
     c.step.mixes = True
+    counted = c.counted(out.shape, dim, index)
     if c.live(message) and c.of_nodes(c.rows(message)):
         c.step.reduction = Reduction(
             message=c.number(message),
@@ -353,13 +354,13 @@ def _entry_sum(
             axes=(dim,),
             out_axis=dim,
             recipients=index,
-            sources=_senders(c, message, (dim,), index),
+            sources=_senders(c, message, (dim,), index, c.are_nodes(counted)),
             size=out.shape[dim],
             mean=mean,
             factor=factor,
             relations=_relations(c, index),
         )
-    return c.each((c.counted(out.shape, dim, index),))
+    return c.each((counted,))
 
 
 def _relations(c: OpContext, index: Tensor) -> Tensor | None:
@@ -374,22 +375,34 @@ def _relations(c: OpContext, index: Tensor) -> Tensor | None:
 
 
 def _senders(
-    c: OpContext, message: Tensor, axes: tuple[int, ...], recipients: Tensor
+    c: OpContext, message: Tensor, axes: tuple[int, ...], recipients: Tensor, to_nodes: bool
 ) -> Tensor | None:
     """Of the nodes behind messages the one that is not the recipient, if there is another."""
+    if message.numel() == 0:
+        return recipients.new_empty(0)
     kept = [a for a in range(message.dim()) if a not in axes]
-    found = []
+    found, clusters, doubtful = list[Tensor](), False, False
     for rows in c.rows(message):
         if not c.are_nodes(rows):
+            clusters = clusters or not _are_recipients(rows, axes, recipients)
             continue
+        doubtful = doubtful or bool((rows.ids < 0).any())
         shown = rows.ids.permute(*axes, *kept)
         shown = shown.reshape(*shown.shape[: len(axes)], -1)[..., :1] if kept else shown
         found.append(shown.reshape(-1))
-    if len(found) > 1 and not any(c.is_count(size) for size in (c.out.shape or (1,))[:1]):
+    if not to_nodes and (len(found) > 1 or (clusters and doubtful)):
         return None  # of graphs: rows that stand for several nodes
     # Whole messages read both ends of an edge.
     others = [ids for ids in found if not same(ids, recipients.reshape(-1))]
     return next(iter(others or found), None)
+
+
+def _are_recipients(rows: NodeRows, axes: tuple[int, ...], recipients: Tensor) -> bool:
+    """Whether what stands behind messages is the recipient itself."""
+    ids = rows.along(axes[-1]) if len(axes) == 1 else None
+    if ids is None or ids.shape != recipients.shape or not ids.numel():
+        return True  # nothing is known that says otherwise
+    return bool((ids - recipients == ids[0] - recipients[0]).all())
 
 
 def _index_add(c: OpContext) -> list[Behind]:
@@ -471,7 +484,7 @@ def _axis_sum(mean: bool) -> Callable[[OpContext], list[Behind]]:
         if c.live(source) and c.of_nodes(behind):
             c.step.reduction = Reduction(
                 message=c.number(source), axes=axes, out_axis=out_axis, recipients=places,
-                sources=_senders(c, source, axes, places),
+                sources=_senders(c, source, axes, places, c.is_count(size)),
                 size=size, mean=mean,
             )  # fmt: skip
         if out_axis is None:

@@ -51,6 +51,11 @@ def why_nothing(
         into = sorted(_types_reached(analysis, graph))
         where = f"; sums go to {', '.join(map(repr, into))}" if into else ""
         return f"{name} sends no messages to {graph.node_type!r} nodes{where}"
+    if any(step.reduction is not None for step in analysis.record.steps):
+        return (
+            f"what {name} sums up leaves PyTorch on the way to the logits (numpy, Python numbers), "
+            "or does not reach them, so it cannot be followed"
+        )
     told = (
         f"no aggregation happens in {name}'s forward: none of its operations lets one {noun}'s "
         "numbers into another's"

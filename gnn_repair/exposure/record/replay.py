@@ -197,10 +197,15 @@ class Replay:
                 else (site.rows >= 0).nonzero().view(-1)
             )
             own = rows if site.rows is None else site.rows[rows]
+            whole = site.powers is not None or site.reduction.base is None
+            for part in mine:
+                places = rows.unsqueeze(1), part.piece.channels
+                flat[places] = 0.0 if whole else flat[places]
             for part in mine:
                 for mixture, terms in part.groups:
-                    change = mixture.value(placed[terms] - mixture.coefficients)[own]
-                    flat[rows.unsqueeze(1), part.piece.channels] += change[:, part.piece.columns]
+                    given = placed[terms] if whole else placed[terms] - mixture.coefficients
+                    made = mixture.value(given)[own][:, part.piece.columns]
+                    flat[rows.unsqueeze(1), part.piece.channels] += made
             made = flat.reshape(moved.shape)
             made = made.movedim(0, site.axis) if site.axis is not None else made.squeeze(0)
             target = out if isinstance(out, Tensor) else args[0]
@@ -232,7 +237,7 @@ def _messages(old: Tensor, reduction: Any, mine: Sequence[ReplayPart], placed: T
     rest = [a for a in range(old.dim()) if a not in reduction.axes]
     moved = old.permute(*reduction.axes, *rest)
     entries = moved.shape[: len(reduction.axes)].numel()
-    flat = moved.reshape(entries, -1).clone()
+    flat = moved.reshape(entries, moved.shape[len(reduction.axes) :].numel()).clone()
     for part in mine:
         for mixture, terms in part.groups:
             states = part.scale(mixture, placed, terms).unsqueeze(1) * part.states(mixture)
@@ -256,10 +261,12 @@ def _matrix(old: Tensor, mine: Sequence[ReplayPart], placed: Tensor) -> Tensor:
         return made.to_sparse_csr() if old.layout == torch.sparse_csr else made.to_sparse_csc()
     out = torch.zeros_like(old)
     for number, part in enumerate(mine):
-        matrix = out if out.dim() == 2 else out[number]
+        one = out.dim() == 2
+        several = [out] if one else [out[number]] if len(mine) > 1 else list(out)
         for mixture, terms in part.groups:
             at = part.block.recipients[mixture.entries], part.block.rows[mixture.entries]
-            matrix.index_put_(at, part.scale(mixture, placed, terms), accumulate=True)
+            for matrix in several:
+                matrix.index_put_(at, part.scale(mixture, placed, terms), accumulate=True)
     return out
 
 

@@ -55,6 +55,9 @@ class NodeRows:
 
     def narrowed(self, axis: int) -> Tensor:
         """One element of an axis along which no other node stands."""
+        if self.ids.shape[axis] == 0:
+            shape = [1 if a == axis else size for a, size in enumerate(self.ids.shape)]
+            return self.ids.new_full(shape, -1)
         if self.partial:
             return self.ids.amax(axis, keepdim=True)
         return self.ids.narrow(axis, 0, 1)
@@ -145,7 +148,7 @@ def compact(ids: Tensor) -> NodeRows:
     """An index that is the same along the last axis, not written out."""
     partial = bool((ids < 0).any())
     last = ids.dim() - 1
-    if last >= 1 and bool((ids == ids.narrow(last, 0, 1)).all()):
+    if last >= 1 and ids.numel() and bool((ids == ids.narrow(last, 0, 1)).all()):
         return NodeRows(ids.narrow(last, 0, 1).clone().expand(ids.shape), partial)
     return NodeRows(ids.clone(), partial)
 

@@ -172,6 +172,7 @@ def _rule(
     if site.reduction.matrix is not None:
         live = analysis.value(site.reduction.matrix).live
         origin = "computed by the model (attention)" if live else "the matrix itself"
+        said = said if live or pooled else "the matrix's entry"
         return how, f"α = {said}, h = the row that is multiplied", origin + after
     parts = parts_of(analysis, site.reduction)
     state = "the whole message" if parts.table is None else "the sender's row"

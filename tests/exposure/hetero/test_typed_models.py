@@ -16,7 +16,7 @@ from gnn_repair.errors import ExposureRefused
 EXPOSED = [name for name, entry in MODELS.items() if not entry.refused]
 REFUSED = [name for name, entry in MODELS.items() if entry.refused]
 WITHOUT_HOOKS = {"sparse products", "rows averaged by hand", "mixed convolutions",
-                 "attention between relations", "to_hetero_with_bases",
+                 "attention between relations", "to_hetero_with_bases", "attention over all nodes",
                  "GAT in one set"}  # fmt: skip
 """Sums by hand have no hooks; the others run their relations in an order of their own, scale their
 messages by hooks themselves, or add loops."""

@@ -425,9 +425,7 @@ MODELS: dict[str, Model] = {
     "GAT in one set": Model(lambda d: OneSet(pyg.GATConv), groups=INTO_PAPER + 1),
     "jumping knowledge": Model(Jumping, tail="relu"),
     "BatchNorm by type": Model(Normed),
-    "attention over all nodes": Model(
-        over_all_nodes, refused="mixes the values of different nodes"
-    ),
+    "attention over all nodes": Model(over_all_nodes),
     "max within a relation": Model(
         lambda d: Stacked(d, lambda w: pyg.SAGEConv((-1, -1), w, aggr="max")),
         refused=r"\(SAGEConv\) mixes nodes by `scatter_reduce` \(amax\), no weighted sum",

@@ -88,7 +88,6 @@ def test_the_numbers_of_one_graph_may_come_bare(outputs: int, end: Any, columns:
     [
         (lambda: aggr.MedianAggregation(), r"`pool` \(MedianAggregation\) takes a quantile of"),
         (lambda: aggr.LSTMAggregation(WIDTH, WIDTH), r"\(LSTMAggregation\) reads the nodes of a"),
-        (lambda: aggr.SetTransformerAggregation(WIDTH), "lets the nodes of a graph attend to each"),
         (lambda: aggr.MLPAggregation(WIDTH, WIDTH, 7, num_layers=1), "lays the nodes of a graph"),
     ],
 )

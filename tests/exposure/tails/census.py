@@ -105,7 +105,7 @@ STYLES: dict[str, Style] = {
     "SAGE with mean and max": Style(several("mean", "max"), AFFINE),
     "mean and sum, one convolution each": Style(plain(c.Sides), TAILED),
     "SAGE with softmax aggregation": Style(plain(c.Two, pyg.SAGEConv, aggr="softmax"), AFFINE),
-    "SAGE with median": Style(plain(c.Two, pyg.SAGEConv, aggr="median"), "median"),
+    "SAGE with median": Style(plain(c.Two, pyg.SAGEConv, aggr="median"), "`sort`"),
     "F.layer_norm": Style(plain(c.Functional), TAILED),
     "einsum experts": Style(plain(c.Einsum), TAILED),
     "chunk and gate": Style(plain(c.Chunked), TAILED),
@@ -123,18 +123,16 @@ STYLES: dict[str, Style] = {
         plain(c.WeightNorm, parametrizations.spectral_norm), TAILED
     ),
     "MultiheadAttention over layers": Style(plain(c.HopAttention), TAILED),
-    "MultiheadAttention over nodes": Style(plain(c.NodeAttention), "mixes the values of different"),
+    "MultiheadAttention over nodes": Style(plain(c.NodeAttention), AFFINE),
     "softmax over hops": Style(plain(c.HopSoftmax), TAILED),
     "JK lstm": Style(plain(c.Jumping, "lstm"), TAILED),
     "JK max": Style(plain(c.Jumping, "max"), TAILED),
     "JK cat": Style(plain(c.Jumping, "cat"), TAILED),
     "BatchNorm": Style(plain(c.Normed, nn.BatchNorm1d(WIDTH)), TAILED),
     "BatchNorm of PyG": Style(plain(c.Normed, pyg.BatchNorm(WIDTH)), TAILED),
-    "PairNorm": Style(plain(c.Normed, pyg.PairNorm()), "the PairNorm `norm`"),
-    "GraphNorm": Style(plain(c.Normed, pyg.GraphNorm(WIDTH)), "the GraphNorm `norm`"),
-    "InstanceNorm of PyG": Style(
-        plain(c.Normed, pyg.InstanceNorm(WIDTH)), "the InstanceNorm `norm`"
-    ),
+    "PairNorm": Style(plain(c.Normed, pyg.PairNorm()), TAILED),
+    "GraphNorm": Style(plain(c.Normed, pyg.GraphNorm(WIDTH)), TAILED),
+    "InstanceNorm of PyG": Style(plain(c.Normed, pyg.InstanceNorm(WIDTH)), "`norm` (InstanceNorm)"),
     "InstanceNorm of PyG, tracked": Style(
         plain(c.Normed, pyg.InstanceNorm(WIDTH, track_running_stats=True)), TAILED
     ),
@@ -142,9 +140,7 @@ STYLES: dict[str, Style] = {
     "DiffGroupNorm": Style(lambda data: c.Normed(pyg.DiffGroupNorm(WIDTH, 2)), TAILED),
     "MessageNorm": Style(plain(c.Normed, pyg.MessageNorm(True), "message"), TAILED),
     "GraphSizeNorm": Style(plain(c.Normed, pyg.GraphSizeNorm()), TAILED),
-    "MeanSubtractionNorm": Style(
-        plain(c.Normed, pyg.MeanSubtractionNorm()), "the MeanSubtractionNorm `norm`"
-    ),
+    "MeanSubtractionNorm": Style(plain(c.Normed, pyg.MeanSubtractionNorm()), TAILED),
     "returns a dict with logits": Style(plain(c.Answer, "dict"), TAILED),
     "returns a dict of one": Style(plain(c.Answer, "dict of one"), TAILED),
     "returns (logits, embedding)": Style(plain(c.Answer, "tuple"), TAILED),
@@ -156,7 +152,7 @@ STYLES: dict[str, Style] = {
     "scatter_add by hand": Style(plain(c.ByScatter, "scatter_add"), TAILED),
     "scatter mean by hand": Style(plain(c.ByScatter, "mean"), TAILED),
     "attention by hand": Style(plain(c.ByScatter, "attention"), TAILED),
-    "scatter max by hand": Style(plain(c.ByScatter, "max"), "scatter_reduce_ by amax"),
+    "scatter max by hand": Style(plain(c.ByScatter, "max"), "`scatter_reduce` (amax)"),
     "edge messages by hand": Style(plain(c.ByScatter, "edge"), TAILED),
     "gated by hand, statement form": Style(plain(c.ByScatter, "statement"), TAILED),
     "index_add by hand, nothing after": Style(plain(c.PlainEnd, "index_add"), AFFINE),
@@ -188,10 +184,8 @@ STYLES: dict[str, Style] = {
     "EGConv with several aggregators": Style(
         plain(c.Two, pyg.EGConv, num_heads=2, aggregators=["sum", "mean", "max"]), AFFINE
     ),
-    "loop over nodes": Style(plain(c.Unseen, "loop"), "cannot be watched"),
-    "MultiheadAttention with the graph as mask": Style(
-        plain(c.Unseen, "attention"), "cannot be watched"
-    ),
+    "loop over nodes": Style(plain(c.Unseen, "loop"), AFFINE),
+    "MultiheadAttention with the graph as mask": Style(plain(c.Unseen, "attention"), AFFINE),
     "HeteroConv": Style(hetero, "node types"),
     "half precision": Style(lambda data: c.Half().half(), "convert it with model.float()"),
     "bfloat16": Style(lambda data: c.Half().bfloat16(), "convert it with model.float()"),

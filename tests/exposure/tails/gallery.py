@@ -282,28 +282,30 @@ AFFINE: dict[str, Callable[[], nn.Module]] = {
     "models.GCN": lambda: models.GCN(FEATURES, WIDTH, 2, CLASSES),
 }
 
-REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "max aggregator, ReLU": (
-        lambda: Head(nn.ReLU(), pyg.SAGEConv(WIDTH, WIDTH, aggr="max")), "aggregates by max",
-    ),
+HELD: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "several aggregators, none a sum": (
         lambda: Head(nn.ReLU(), pyg.SAGEConv(WIDTH, WIDTH, aggr=["max", "std"])),
-        "max and std are no weighted sums of messages",
+        "`conv2` (SAGEConv) (scatter_reduce)",
     ),
     "PairNorm after ReLU": (
-        lambda: Head(nn.Sequential(nn.ReLU(), pyg.PairNorm())),
-        "mixes the values of different nodes",
+        lambda: Head(nn.Sequential(nn.ReLU(), pyg.PairNorm())), "`after.1` (PairNorm) (mean)",
     ),
-    "GraphNorm": (lambda: Head(pyg.GraphNorm(WIDTH)), "mixes the values of different nodes"),
+    "GraphNorm": (lambda: Head(pyg.GraphNorm(WIDTH)), "`after` (GraphNorm) (scatter_add)"),
     "LayerNorm over the graph": (
-        lambda: Head(pyg.LayerNorm(WIDTH)), "mixes the values of different nodes",
-    ),
-    "BatchNorm of the batch": (
-        lambda: Head(nn.BatchNorm1d(WIDTH, track_running_stats=False)),
-        "mixes the values of different nodes",
+        lambda: Head(pyg.LayerNorm(WIDTH)), "`after` (LayerNorm) (mean, std)",
     ),
     "mean over all nodes beside": (
-        lambda: Head(lambda h: h.relu() + h.mean(0)), "mixes the values of different nodes",
+        lambda: Head(lambda h: h.relu() + h.mean(0)), "the forward of Head (mean)",
+    ),
+}  # fmt: skip
+"""What is exposed while statistics over all nodes, and their like, are held by name."""
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "max aggregator, ReLU": (
+        lambda: Head(nn.ReLU(), pyg.SAGEConv(WIDTH, WIDTH, aggr="max")), "`scatter_reduce`",
+    ),
+    "BatchNorm of the batch": (
+        lambda: Head(nn.BatchNorm1d(WIDTH, track_running_stats=False)), "native_batch_norm",
     ),
     "numpy": (g.Detour, "leaves PyTorch"),
 }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from gallery import AFFINE, NODES, REFUSED, TAILED, Entry, built, matrix
+from gallery import AFFINE, HELD, NODES, REFUSED, TAILED, Entry, built, matrix
 from gallery import graph as plain_graph
 from gallery_models import ByMatrix
 from torch import Tensor, nn
@@ -166,6 +166,14 @@ def test_the_tail_is_the_model(name: str, dtype: torch.dtype) -> None:
 def test_affine_models_stay_what_they_are(name: str) -> None:
     exposure = expose(built(AFFINE[name], torch.float64), graph())
     assert type(exposure) is Exposure
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_is_held_is_named(name: str) -> None:
+    build, words = HELD[name]
+    exposure = expose(built(build, torch.float64), graph())
+    assert [str(part) for part in exposure.held if part.beside] == [words]
+    assert exposure.scope and exposure.residual is not None and exposure.residual <= 1e-12
 
 
 @pytest.mark.parametrize("name", REFUSED)

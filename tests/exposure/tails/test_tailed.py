@@ -125,7 +125,9 @@ def test_words() -> None:
 
 
 def test_what_is_left_out_is_said() -> None:
-    assert "left out: `right` (SAGEConv) aggregates by max" in str(exposed("a max branch beside"))
+    assert "held as it is: `right` (SAGEConv) (scatter_reduce)" in str(
+        exposed("a max branch beside")
+    )
 
 
 def test_what_does_not_fit_together() -> None:

@@ -185,7 +185,7 @@ MIXING: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", MIXING)
 def test_what_is_not_nodewise_is_refused(name: str) -> None:
-    with pytest.raises(ExposureRefused, match="after the last convolution"):
+    with pytest.raises(ExposureRefused, match="after the last sum over messages"):
         tail_of(MIXING[name], constant(N, D), joined=True)
 
 
