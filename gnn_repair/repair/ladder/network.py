@@ -312,10 +312,7 @@ def climb(
     epochs: Tensor | None = None,
     on_progress: ProgressCallback | None = None,
 ) -> Climbed:
-    """Train K copies of every rung and member.
-
-    On a GPU as many rungs at once as memory is meant for. A CPU gains nothing by that: one after
-    the other, each stops when its own copies have stopped.
+    """Train K copies of every rung and member, as many rungs at once as memory is meant for.
 
     Args:
         rungs: names that read something.
@@ -331,8 +328,7 @@ def climb(
         on_progress: called every few epochs.
     """
     each, length = roles.weights.shape
-    on_gpu = sources.frozen.device.type != "cpu"
-    size = max(1, AT_ONCE // (each * length * hidden)) if on_gpu else 1
+    size = max(1, AT_ONCE // (each * length * hidden))
     parts = []
     for first in range(0, len(rungs), size):
         names = rungs[first : first + size]
