@@ -16,7 +16,13 @@ from gnn_repair.study.records import Record
 
 ROOT = Path(__file__).parents[1]
 PAGE, RESULTS = ROOT / "docs" / "beyond.md", ROOT / "results"
-FILES = ("ladder.jsonl", "retrained.jsonl", "paper.jsonl")
+FILES = (
+    "ladder.jsonl",
+    "retrained.jsonl",
+    "minesweeper.jsonl",
+    "tolokers.jsonl",
+    "paper.jsonl",
+)
 """In this order: what an earlier file holds of a run is not taken from a later one."""
 LINE = "<!-- below this line: make beyond -->\n\n"
 TABLES = ("beyond", "lost-evidence", "lost-evidence-by-class")

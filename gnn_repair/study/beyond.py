@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gnn_repair.backbones.titles import TITLES
@@ -91,6 +91,13 @@ def _order(item: tuple[Address, object]) -> tuple[int, str, int, str]:
     return place, dataset, other, backbone
 
 
+def _overall(cases: Iterable[Address]) -> tuple[str, list[Address]]:
+    """What totals are over, by name: the paper's cases, or all where none or all are of it."""
+    every = list(cases)
+    own = [address for address in every if in_paper(address)]
+    return ("the paper's", own) if 0 < len(own) < len(every) else ("all", every)
+
+
 def _mean(cells: Spread, chosen: Sequence[Address], digits: int = 2) -> Figure:
     """The macro mean over those of the cases that there are."""
     values = [cells[address].value for address in chosen if address in cells]
@@ -131,7 +138,7 @@ def _gains(present: Mapping[str, Spread], ladder: Spread) -> Sheet:
     datasets = list(dict.fromkeys(dataset for _, dataset in ladder))
     rows: dict[str, tuple[Entry, ...]] = {}
     for title, cells in present.items():
-        chosen = [a for a in cells if in_paper(a)] or list(cells)
+        _, chosen = _overall(cells)
         above = sum((cells[a].value or 0.0) > 0 for a in chosen)
         means = [_mean(cells, [a for a in cells if a[1] == name]) for name in datasets]
         rows[title] = (
@@ -154,8 +161,10 @@ def _against(ladder: Spread, controls: Sequence[Spread]) -> Sheet:
     best = {a: max((cells[a] for cells in controls), key=lambda f: f.value or 0.0) for a in cases}
     below = {a for a in cases if (ladder[a].value or 0.0) < (best[a].value or 0.0) - MARGIN}
     rows: dict[str, tuple[Entry, ...]] = {}
-    for dataset in ("all", *dict.fromkeys(dataset for _, dataset in cases)):
-        chosen = [a for a in cases if dataset in ("all", a[1])]
+    parts = dict([_overall(cases)])
+    for address in cases:
+        parts.setdefault(address[1], []).append(address)
+    for dataset, chosen in parts.items():
         behind = f"{sum(a in below for a in chosen)} of {len(chosen)}"
         means = (_mean(cells, chosen) for cells in (ladder, best))
         rows[dataset] = (*(replace(m, counted="") for m in means), behind)
@@ -173,10 +182,11 @@ def _calibration(records: Sequence[Record]) -> Sheet:
     for title, key in keys.items():
         cells = _cases(records, _held(key))
         datasets = list(dict.fromkeys(dataset for _, dataset in cells))
-        parts = [list(cells), *([a for a in cells if a[1] == name] for name in datasets)]
+        total, chosen = _overall(cells)
+        parts = [chosen, *([a for a in cells if a[1] == name] for name in datasets)]
         means = [_mean(cells, part) for part in parts]
         rows[title] = tuple(Figure(m.value, counted="", digits=2) for m in means)
-    return Sheet("Calibration error on test nodes (%)", "probabilities", ("all", *datasets), rows)
+    return Sheet("Calibration error on test nodes (%)", "probabilities", (total, *datasets), rows)
 
 
 def _by_case(ladder: Spread) -> Sheet:

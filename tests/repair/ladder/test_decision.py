@@ -13,6 +13,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.repair.ladder.decision import (
     BINS,
     calibration_error,
+    clearly,
     decide,
     likelihoods,
     mixed,
@@ -107,6 +108,32 @@ def test_frozen_stays_unless_it_is_clearly_beaten():
     assert found.temperature.tolist() == pytest.approx([expected] * 3)
 
 
+def test_frozen_stays_unless_the_gain_is_a_standard_error_and_mends_something():
+    noise = torch.linspace(-1, 1, 101, dtype=torch.float64)
+    error = paired(noise)[1]
+    assert [clearly(noise + share * error) for share in (0.5, 0.9, 1.1)] == [False, False, True]
+    assert not clearly(torch.zeros(5))
+    # Surer where it is right and less sure where it is wrong: more likely, and nothing mended.
+    right = TOLD[1].argmax(1) == LABELS
+    surer = (TOLD[1] * torch.where(right, 2.0, 0.5).unsqueeze(1)).log_softmax(1)
+    told = torch.stack([TOLD[1], surer])
+    mine, frozen = likelihoods(told.flip(0), LABELS, DEALT, FOLDS)
+    assert clearly(mine - frozen)
+    found = decide(told.unsqueeze(0), LABELS, DEALT.unsqueeze(0), FOLDS)
+    assert found.weights.tolist() == [[1, 0]]
+
+
+def test_likelihoods_are_at_the_temperature_of_the_other_folds():
+    unlike = torch.where(DEALT.unsqueeze(1) == 0, 4 * TOLD, TOLD)
+    found = likelihoods(unlike, LABELS, DEALT, FOLDS)
+    for fold in range(FOLDS):
+        own = fold == DEALT
+        scale = temperature(unlike[:, ~own], LABELS[~own]).view(-1, 1, 1)
+        scaled = (unlike[:, own] / scale).log_softmax(2)
+        expected = scaled[:, torch.arange(int(own.sum())), LABELS[own]]
+        torch.testing.assert_close(found[:, own], expected)
+
+
 def test_nodes_outside_the_folds_do_not_count():
     some = torch.where(torch.arange(NODES) < 300, DEALT, -1).unsqueeze(0)
     told = torch.stack([TOLD[0], TOLD[1]]).unsqueeze(0)
@@ -183,6 +210,15 @@ def test_findings_by_hand():
     assert [row.above for row in found.overall()] == ["frozen", "messages", "together"]
     alone = find(["frozen", "labels"], told[:, :2], labels, folds, classes=2, stays=True)
     assert alone.of("labels").above == "frozen" and alone.advice() == (NOTHING,)
+
+
+def test_a_clear_rival_overrules_a_finding():
+    names, labels, folds = ["frozen", "messages", "features"], LABELS[None], DEALT[None]
+    for rival, overruled in ((teller(3.0, 5), True), (TOLD[2], False)):
+        told = torch.stack([TOLD[0], rival, TOLD[1]]).unsqueeze(0)
+        row = find(names, told, labels, folds, classes=CLASSES, stays=False).of("features")
+        assert row.clear and row.gain > 0 and row.overruled is overruled
+        assert ("graph hurts" in row.advice) is not overruled
 
 
 def finding(gain, nats, rung="messages", label=None):

@@ -159,6 +159,16 @@ def test_given_epochs_are_kept():
     assert not torch.allclose(found.log_probs[0, 0, 1], untrained[0, 0, 1])
 
 
+def test_the_first_eighth_of_the_epochs_is_no_candidate():
+    task = task_of()
+    budget = replace(LADDER, epochs=24, patience=None)
+    found = climb(
+        NAMES, sources_of(task), FOLDING.roles(task), task.labels,
+        folds=COPIES, hidden=HIDDEN, dropout=0.0, seed=0, budget=budget,
+    )  # fmt: skip
+    assert int(found.best_epoch.min()) == 3
+
+
 @pytest.mark.parametrize("share", [0.02, 0.5])
 def test_features_are_multiplied_and_dropped_alike_sparse_or_dense(share):
     generator = torch.Generator().manual_seed(3)
