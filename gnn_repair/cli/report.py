@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gnn_repair.study.protocol import Protocol
     from gnn_repair.study.rerun import Rerun
-    from gnn_repair.study.results_source import ResultsSource
+    from gnn_repair.study.store import ResultsSource
 
 
 def report(
@@ -151,12 +151,10 @@ def typed(name: str, **options: object) -> str:
 
 
 def _stored(store: Path, digest: str | None) -> tuple[ResultsSource, Protocol, pd.DataFrame]:
-    from gnn_repair.study.rerun import stored_protocol
-    from gnn_repair.study.results import read_results
-    from gnn_repair.study.results_source import open_results
+    from gnn_repair.study.store import open_results, read_results
 
     source = open_results(store)
-    protocol = stored_protocol(source, digest)
+    protocol = source.protocol(digest)
     return source, protocol, read_results(source, protocol.digest)
 
 

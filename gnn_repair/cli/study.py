@@ -122,8 +122,7 @@ def status(
     """List how many runs of each case are done, failed or missing."""
     from gnn_repair.study.cases import all_runs
     from gnn_repair.study.grid import make_plan
-    from gnn_repair.study.results_source import open_results
-    from gnn_repair.study.store import Store
+    from gnn_repair.study.store import Store, open_results
 
     settings = chosen_protocol(protocol, set_)
     models = [short_name(name) for name in _names(backbones, "backbones")]
@@ -147,7 +146,7 @@ def export(
     digest: DigestOption = None,
 ) -> None:
     """Write every number in the store as one long table."""
-    from gnn_repair.study.results import export_results
+    from gnn_repair.study.store import export_results
 
     typer.echo(f"{export_results(store, file, digest)} rows written to {file}")
 
@@ -159,7 +158,7 @@ def pack(
     digest: DigestOption = None,
 ) -> None:
     """Write a store's results as one file (JSON Lines) that every command reads like a store."""
-    from gnn_repair.study.packed import pack as write
+    from gnn_repair.study.store import pack as write
 
     typer.echo(f"{write(store, file, digest)} runs packed into {file}")
 
@@ -173,7 +172,7 @@ def merge(
 
     What the store has already stays.
     """
-    from gnn_repair.study.packed import merge as put
+    from gnn_repair.study.store import merge as put
 
     merged = put(sources, store)
     typer.echo(
@@ -185,7 +184,7 @@ def merge(
 
 def _say_source() -> None:
     """Results of files that no revision holds cannot be made again; their records say so too."""
-    from gnn_repair.study.environment import source
+    from gnn_repair.study.case import source
 
     found = source()
     if found["source"] not in ("clean", "unknown"):
@@ -226,7 +225,7 @@ def _engine(
     device: str,
 ) -> Engine | None:
     if name is EngineName.local:
-        from gnn_repair.study.process_engine import ProcessEngine
+        from gnn_repair.study.engine import ProcessEngine
 
         return ProcessEngine(jobs) if jobs > 1 else None
     if jobs > 1:

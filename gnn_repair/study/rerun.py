@@ -1,8 +1,9 @@
-"""A run of a study once more, to look at its nodes.
+"""A run of a study with its models at hand, to look at its nodes: those kept, or made again.
 
-A store holds a run's numbers, not its model. Splits trained together share their dropout's stream,
-so the run is made again as it was made: by the study's own function, in the same stack, with the
-protocol's seeds. On the same device it is then the same model, and where it is not, it says so.
+A store keeps the models of some runs beside their records. Of the others it holds numbers alone.
+Splits trained together share their dropout's stream, so such a run is made again as it was made:
+by the study's own function, in the same stack, with the protocol's seeds. On the same device it is
+then the same model, and where it is not, it says so.
 """
 
 from __future__ import annotations
@@ -15,17 +16,13 @@ from typing import Any
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
-from gnn_repair.study.before import real_work
-from gnn_repair.study.case_records import records_of
-from gnn_repair.study.cases import Case, Place, all_runs
-from gnn_repair.study.methods import METHODS, ORACLE, chosen_methods
-from gnn_repair.study.packed import protocol_of
+from gnn_repair.study.case import Architecture, Worked, records_of, work_case
+from gnn_repair.study.cases import METHODS, ORACLE, Case, all_runs, chosen_methods
+from gnn_repair.study.grid import checked_settings
 from gnn_repair.study.protocol import PAPER, Protocol
 from gnn_repair.study.records import Record
-from gnn_repair.study.results_source import ResultsSource
-from gnn_repair.study.run_case import Architecture, Worked, work_case
+from gnn_repair.study.store import ResultsSource
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +57,7 @@ class Rerun:
     @property
     def repairs(self) -> Mapping[str, Any]:
         """Fitted repairs by method."""
-        return self.worked.fitted
+        return self.worked.repairs
 
     @property
     def test_mask(self) -> Tensor:
@@ -78,7 +75,10 @@ class Rerun:
 
     def provenance(self) -> str:
         """Which run this is, in a sentence for readers."""
-        alone = "trained alone" if len(self.case.splits) == 1 else _stack(self.case.splits)
+        splits = list(self.case.splits)
+        whole = splits == list(range(splits[0], splits[-1] + 1))
+        listed = f"{splits[0]} to {splits[-1]}" if whole else ", ".join(map(str, splits))
+        alone = "trained alone" if len(splits) == 1 else f"trained with splits {listed}"
         what = f"split {self.split}, {alone}"
         if self.stored is None:
             return f"{what}; made for this page"
@@ -88,25 +88,13 @@ class Rerun:
         return f"{what}; made again for this page, where {changed}: the nodes are of this model"
 
 
-def _stack(splits: Sequence[int]) -> str:
-    return (
-        f"trained with splits {splits[0]} to {splits[-1]}"
-        if _whole(splits)
-        else ("trained with splits " + ", ".join(map(str, splits)))
-    )
-
-
-def _whole(splits: Sequence[int]) -> bool:
-    return list(splits) == list(range(splits[0], splits[-1] + 1))
-
-
 def _changed(stored: Record, made: Record) -> str:
     """How the first test accuracy that differs does; empty where none does."""
-    pairs = [("the frozen model", stored["frozen"], made["frozen"])]
+    pairs = [("the frozen model", stored.frozen, made.frozen)]
     pairs += [
-        (METHODS[name].title.lower(), stored["methods"][name], scores)
-        for name, scores in made["methods"].items()
-        if name in stored["methods"]
+        (METHODS[name].title.lower(), stored.methods[name], scores)
+        for name, scores in made.methods.items()
+        if name in stored.methods
     ]
     for name, before, now in pairs:
         old, new = before.get("test"), now.get("test")
@@ -149,11 +137,11 @@ def rerun(
     paper = [name for name, method in METHODS.items() if method.from_paper]
     chosen = chosen_methods(paper if methods is None else methods)
     stored = None if source is None else source.get(protocol.digest, run)
-    splits = (split,) if stored is None else stack_of(source, protocol.digest, stored)
+    splits = (split,) if stored is None else stack_of(source, stored)
     case = Case(dataset, backbone, splits, tuple(name for name in chosen if name != ORACLE))
     models = [backbone] if backbones is None else {backbone: backbones[backbone]}
     graphs = [dataset] if datasets is None else {dataset: datasets[dataset]}
-    _, settings = real_work(graphs, models, [case], protocol, Place(device, root))
+    settings = checked_settings(graphs, models, [case], protocol, device, root)
     return Rerun(work_case(settings, case, _stages(tell)), split, stored)
 
 
@@ -171,27 +159,16 @@ def _stages(tell: Callable[[str], None]) -> Callable[[str], None]:
     return say
 
 
-def stack_of(source: ResultsSource | None, digest: str, record: Record) -> tuple[int, ...]:
+def stack_of(source: ResultsSource | None, record: Record) -> tuple[int, ...]:
     """The splits that were trained with a stored run.
 
     Earlier records say only how many; where that is all of the stored ones, these it must be.
     """
-    split, members = int(record["split"]), int(record.get("members", 1))
-    stack = record.get("stack") or []
-    if split in stack:
-        return tuple(sorted(stack))
-    if source is None or members == 1:
-        return (split,)
-    case = (record["dataset"], record["backbone"])
-    others = [run.split for run in source.runs(digest) if (run.dataset, run.backbone) == case]
-    return tuple(sorted(others)) if len(others) == members else (split,)
-
-
-def stored_protocol(source: ResultsSource, digest: str | None = None) -> Protocol:
-    """The protocol whose results a store holds; ``digest`` chooses among several."""
-    found = source.digests()
-    if digest is not None:
-        return protocol_of(source, source.resolve(digest))
-    if len(found) > 1 and PAPER.digest not in found:
-        raise InputError(f"{source.root} holds the protocols {', '.join(found)}; choose --digest")
-    return protocol_of(source, source.resolve(found[0] if len(found) == 1 else PAPER.digest))
+    if record.split in record.stack:
+        return tuple(sorted(record.stack))
+    if source is None or record.members == 1:
+        return (record.split,)
+    case = (record.dataset, record.backbone)
+    runs = source.runs(record.protocol)
+    others = [run.split for run in runs if (run.dataset, run.backbone) == case]
+    return tuple(sorted(others)) if len(others) == record.members else (record.split,)

@@ -1,8 +1,9 @@
-"""The oracle over a large graph: ranges of recipients, each a task of its own."""
+"""The oracle, or a fitted repair, over a large graph: ranges of recipients, each a task."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -17,7 +18,12 @@ from gnn_repair.exposure.focus import focused
 from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import Target, solve_oracle
-from gnn_repair.study.engine import Engine, Failure, LocalEngine, Tell
+from gnn_repair.repair.fitted import FittedRepair
+from gnn_repair.study.engine import Engine, Failure, LocalEngine, Tell, Work
+
+RANGE = 1 << 16
+"""Recipients that are worked out together wherever that happens: products of other sizes round
+otherwise, so ranges do not depend on how many tasks there are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,33 +61,42 @@ def solve_oracle_sharded(
         engine: where they are solved; this process unless given.
         threads: of every task; all cores unless given.
     """
-    _check(exposure, target, shards, engine, threads)
+    _check(exposure, engine, shards=shards, threads=1 if threads is None else threads)
+    _check_target(exposure, target)
     mask = _as_mask(exposure, nodes)
-    known, skipped = _labelled(exposure, target, mask)
-    tasks = make_shards(exposure, known, shards)
+    asked, skipped = _labelled(exposure, target, mask)
+    tasks = make_shards(exposure, asked, shards)
     if not tasks:
         return solve_oracle(exposure, target, mask, threads=threads)
     place = target.cpu() if isinstance(target, Tensor) else target
-    solved: dict[int, OracleSolution] = {}
-    results = (engine or LocalEngine()).map(_solve_shard, tasks, (place, threads))
-    for shard, result in results:
-        if isinstance(result, Failure):
-            raise GnnRepairError(f"a shard of the oracle failed: {result.error}")
-        solved[shard.first] = result
     names = None if exposure.n_id is None else exposure.n_id.cpu().numpy()
-    whole = merge([solved[first] for first in sorted(solved)])
+    whole = merge(_mapped(engine, "oracle", _solve_shard, tasks, (place, threads)))
     return replace(whole, skipped=skipped, n_id=names)
 
 
-def _check(exposure: Any, target: Any, shards: Any, engine: Any, threads: Any) -> None:
+def _check(exposure: Any, engine: Any, **numbers: Any) -> None:
     if not isinstance(exposure, Exposure):
         raise InputError(f"exposure is {exposure!r:.60}; give what gnn_repair.expose returns")
-    if type(shards) is not int or shards < 1:
-        raise InputError(f"{shards!r:.60} shards cannot be made; ask for at least one")
     if engine is not None and not isinstance(engine, Engine):
         raise InputError(f"engine is {engine!r:.60}; give an Engine")
-    if threads is not None and (type(threads) is not int or threads < 1):
-        raise InputError(f"threads is {threads!r:.60}; give a whole number from 1")
+    for name, value in numbers.items():
+        if type(value) is not int or value < 1:
+            raise InputError(f"{name} is {value!r:.60}; give a whole number from 1")
+
+
+def _mapped(
+    engine: Engine | None, what: str, work: Work[Any, Any], tasks: Sequence[Any], shared: Any
+) -> list[Any]:
+    """The results of all tasks, in the order of their first recipients."""
+    results: dict[int, Any] = {}
+    for task, result in (engine or LocalEngine()).map(work, tasks, shared):
+        if isinstance(result, Failure):
+            raise GnnRepairError(f"a shard of the {what} failed: {result.error}")
+        results[task.first] = result
+    return [results[first] for first in sorted(results)]
+
+
+def _check_target(exposure: Exposure, target: Any) -> None:
     if isinstance(target, Tensor):
         if target.is_floating_point() or target.is_complex() or target.dtype is torch.bool:
             raise InputError(f"target is {target.dtype}; give classes as whole numbers, or 'all'")
@@ -172,3 +187,71 @@ def merge(parts: Sequence[OracleSolution]) -> OracleSolution:
         scope=parts[0].scope,
     )
     return whole.taken(np.lexsort((whole.target, whole.recipient, whole.member)))
+
+
+# A fitted repair ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """Consecutive ranges of recipients, for one task."""
+
+    exposure: Exposure
+    first: int
+    """Position of its first recipient in the whole exposure."""
+
+
+def repaired_logits_sharded(
+    fitted: FittedRepair,
+    exposure: Exposure,
+    *,
+    shards: int,
+    engine: Engine | None = None,
+    threads: int = 1,
+    size: int = RANGE,
+) -> Tensor:
+    """``fitted.logits(exposure)``, worked out range by range: [S, n, C] float64 on the CPU.
+
+    The same bits come out for any number of shards, on one machine or on many, and those of
+    ``fitted.logits`` up to rounding.
+
+    Args:
+        fitted: a repair that looks at recipients one by one.
+        exposure: the frozen model's final aggregation.
+        shards: how many tasks, of about the same number of ranges.
+        engine: where they run; this process unless given.
+        threads: of every task; other numbers of threads may round otherwise.
+        size: recipients in a range.
+    """
+    if not isinstance(fitted, FittedRepair) or not fitted.one_by_one:
+        raise InputError(
+            f"fitted is {fitted!r:.60}; give a repair that looks at recipients one by one: "
+            "a translation, a reweighting or a refitted head"
+        )
+    _check(exposure, engine, shards=shards, threads=threads, size=size)
+    ranges = -(-exposure.num_recipients // size)
+    each = -(-ranges // min(shards, max(1, ranges))) * size
+    place = exposure.to("cpu")
+    tasks = [
+        Ranges(focused(place, positions).exposure, int(positions[0]))
+        for positions in torch.arange(exposure.num_recipients).split(each)
+    ]
+    parts = _mapped(engine, "repair", _work, tasks, (fitted, threads, size))
+    return torch.cat(parts, dim=1)
+
+
+def _work(shared: tuple[FittedRepair, int, int], task: Ranges, tell: Tell) -> Tensor:
+    fitted, threads, size = shared
+    parts = torch.arange(task.exposure.num_recipients).split(size)
+    with _threads(threads):
+        return torch.cat([fitted.logits(focused(task.exposure, p).exposure) for p in parts], dim=1)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -99,7 +99,7 @@ def test_two_jobs_give_what_one_gives(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         records = Store(target).records(DIGEST)
-        found[jobs] = [(r["backbone"], r["split"], r["frozen"], r["methods"]) for r in records]
+        found[jobs] = [(r.backbone, r.split, r.frozen, r.methods) for r in records]
     assert len(found["1"]) == 4
     assert found["1"] == found["2"]
 

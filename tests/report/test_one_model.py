@@ -52,16 +52,16 @@ def test_the_run_is_made_again_in_its_stack_and_comes_out_the_same(store, tmp_pa
     stored = store.get(SMALL.digest, run.case.runs[1])
     for part in ("graph", "frozen", "stages", "stack", "members"):
         assert run.record[part] == stored[part], part
-    for name, scores in run.record["methods"].items():  # the store's say more of the shifts
-        assert scores.items() <= stored["methods"][name].items(), name
+    for name, scores in run.record.methods.items():  # the store's say more of the shifts
+        assert scores.items() <= stored.methods[name].items(), name
     assert run.provenance() == (
         "split 1, trained with splits 0, 1, 3; the stored run, made again with the same accuracies"
     )
     evidence = evidence_of(run)
-    assert evidence.right.mean() == pytest.approx(stored["frozen"]["test"])
+    assert evidence.right.mean() == pytest.approx(stored.frozen["test"])
     for item in evidence.corrections:
         share = (item.predictions == evidence.true_class).mean()
-        assert share == pytest.approx(stored["methods"][item.name]["test"])
+        assert share == pytest.approx(stored.methods[item.name]["test"])
     page = payload(report_run(run, tmp_path / "a.html", read_results(store.root, SMALL.digest)))
     assert "Split 1, trained with splits 0, 1, 3; the stored run" in page["subtitle"]
     shown = page["study"]["cases"][page["study"]["shown"]]["methods"][0]["values"]
@@ -72,7 +72,7 @@ def test_a_run_that_comes_out_differently_says_so(store, tmp_path):
     copy = Store(tmp_path / "store")
     copy.begin(SMALL)
     for record in store.records(SMALL.digest):
-        record["frozen"]["test"] = 0.125
+        record.frozen["test"] = 0.125
         copy.put(record)
     run = rerun("builtin", "gcn", 0, source=copy, protocol=SMALL, methods=[], device="cpu")
     said = run.provenance()

@@ -15,8 +15,7 @@ from gnn_repair.cli import app
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather
 from gnn_repair.reporting.overview import case_of_run, cases_of_results
-from gnn_repair.study.overrides import override
-from gnn_repair.study.protocol import PAPER
+from gnn_repair.study.protocol import PAPER, override
 from gnn_repair.study.rerun import stored_protocol
 from gnn_repair.study.store import Store
 

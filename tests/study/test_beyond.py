@@ -10,9 +10,8 @@ from planted_records import make_record
 
 from gnn_repair.repair.rungs import NOTHING, RUNGS, title_of
 from gnn_repair.study import PAPER, Store, make_tables
-from gnn_repair.study.formats import RENDERERS
-from gnn_repair.study.packed import pack
-from gnn_repair.study.rendering import facts
+from gnn_repair.study.rendering import RENDERERS, facts
+from gnn_repair.study.store import pack
 from tools.beyond import LINE, TABLES, gathered, written
 
 ROOT = Path(__file__).parents[2]
@@ -128,7 +127,7 @@ def test_the_best_control_of_each_case_and_who_is_behind_it():
     def with_controls(dataset, gain, controls):
         one = record(dataset, "gcn", 0, gain)
         names = ("retrained_backbone", "feature_perceptron", "correct_and_smooth")
-        one["methods"] |= {n: {"test": 0.8 + g} for n, g in zip(names, controls, strict=True)}
+        one.methods.update({n: {"test": 0.8 + g} for n, g in zip(names, controls, strict=True)})
         return one
 
     records = [
@@ -164,9 +163,9 @@ def test_files_are_gathered_and_each_method_of_a_run_is_taken_once(tmp_path):
             store.put(one)
         pack(tmp_path / name, tmp_path / f"{name}.jsonl")
     gained = {
-        (r["split"], key): round(value["test"] - 0.8, 9)
+        (r.split, key): round(value["test"] - 0.8, 9)
         for r in gathered(tmp_path)
-        for key, value in r["methods"].items()
+        for key, value in r.methods.items()
     }
     assert gained == {
         (0, "evidence_ladder"): 0.02,

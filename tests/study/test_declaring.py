@@ -27,8 +27,8 @@ from gnn_repair.repair.methods import MARKERS, method_of, title_of
 from gnn_repair.reporting.figures import _look
 from gnn_repair.reporting.writing import report
 from gnn_repair.study import PAPER, Case, make_tables, override
-from gnn_repair.study.methods import chosen_methods
-from gnn_repair.study.run_case import Settings, run_case
+from gnn_repair.study.case import Settings, run_case
+from gnn_repair.study.cases import chosen_methods
 
 PROTOCOL = override(PAPER, TINY)
 
@@ -87,7 +87,7 @@ def test_a_further_method_is_in_records_and_tables(declared, data):
         commonest = int(torch.bincount(labels).argmax())
         test = data.y[data.test_mask[:, split]]
         expected = float((test == commonest).double().mean())
-        assert record["methods"]["majority"]["test"] == pytest.approx(expected)
+        assert record.methods["majority"]["test"] == pytest.approx(expected)
     controls, full = make_tables(records, ["controls", "full-controls"])
     assert controls.sheets[0].rows["Majority vote (not in the paper)"][0] == "one class"
     assert "Majority vote (not in the paper)" in [sheet.title for sheet in full.sheets]
