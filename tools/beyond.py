@@ -12,7 +12,7 @@ from pathlib import Path
 from gnn_repair.atomic import replacing
 from gnn_repair.study import PAPER, make_tables
 from gnn_repair.study.cases import Run
-from gnn_repair.study.records import Record
+from gnn_repair.study.records import RunRecord
 from gnn_repair.study.rendering import RENDERERS
 from gnn_repair.study.store import Packed
 
@@ -24,7 +24,7 @@ LINE = "<!-- below this line: make beyond -->\n\n"
 TABLES = ("beyond", "lost-evidence", "lost-evidence-by-class")
 
 
-def gathered(folder: Path = RESULTS) -> list[Record]:
+def gathered(folder: Path = RESULTS) -> list[RunRecord]:
     """The records of all files that there are, each method of a run once."""
     seen: set[tuple[Run, str]] = set()
     out = []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gnn_repair.exposure import Exposure
     from gnn_repair.study.protocol import Protocol
-    from gnn_repair.study.records import Record
+    from gnn_repair.study.records import RunRecord
 
 BACKBONE = "gcn"
 SPLITS = (0, 1)
@@ -145,12 +145,12 @@ def _report(protocol: Protocol, store: Path, page: Path) -> Path:
     return report_run(run, page, results, command="gnn-repair demo")
 
 
-def _reach_line(records: list[Record]) -> str:
+def _reach_line(records: list[RunRecord]) -> str:
     shares = [
-        100 * fmean(record.oracle["test"][name] for record in records)
+        100 * fmean(record.on_test(name) or 0.0 for record in records)
         for name in ("true_class_reach", "error_reach")
     ]
-    support = fmean(record.oracle["test"]["support"] for record in records)
+    support = fmean(record.on_test("support") or 0.0 for record in records)
     return (
         f"Over {len(records)} splits the true class is within reach of {shares[0]:.1f} % of the "
         f"test nodes, and of {shares[1]:.1f} % of those it gets wrong;\n"
@@ -158,7 +158,7 @@ def _reach_line(records: list[Record]) -> str:
     )
 
 
-def _repair_rows(records: list[Record]) -> list[dict[str, Any]]:
+def _repair_rows(records: list[RunRecord]) -> list[dict[str, Any]]:
     """Frozen and every repair: test accuracy, gain and size."""
     from gnn_repair.study.cases import METHODS
 

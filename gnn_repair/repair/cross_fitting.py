@@ -20,35 +20,31 @@ from torch import Tensor
 from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
-from gnn_repair.files import check_fields
 from gnn_repair.kernels.products import SharedRows, product
 from gnn_repair.kernels.sets import TermSets
-from gnn_repair.repair.base import Repair, TrainedRepair
-from gnn_repair.repair.evidence import FeatureEvidence
-from gnn_repair.repair.fitted import FittedRepair, about
+from gnn_repair.repair.base import FittedRepair, Repair, Task, TrainedRepair, about
+from gnn_repair.repair.evidence import FeatureEvidence, evidence_of
 from gnn_repair.repair.fitting import Predict, RepairTrainee
 from gnn_repair.repair.folds import (
     FOLD_SHARE,
     FOLDS,
     Folding,
-    GraphRepair,
     Roles,
-    Task,
-    as_targets,
     averaged,
-    by_node,
+    check_graph,
+    check_table,
     held_out,
+    kept_rows,
+    signature,
 )
 from gnn_repair.repair.inputs import Description, RepairInputs
-from gnn_repair.repair.kept_tables import check_graph, check_table, kept_rows, signature
 from gnn_repair.repair.layers import Parameters
+from gnn_repair.repair.targets import as_targets
 from gnn_repair.repair.translation import SetTranslation
 from gnn_repair.training import Fitted, ProgressCallback, fit
 
 CHUNK = 1 << 25
 """Hidden numbers of one block of predictions."""
-INNER = {"name": str, "settings": dict}
-"""The repair inside, in a file's settings."""
 
 # Inputs of a stack -------------------------------------------------------------------------------
 
@@ -376,8 +372,6 @@ def fit_stack(
     task: Task,
     roles: Roles,
     features: FeatureEvidence | None = None,
-    batch_size: int | None = None,
-    on_progress: ProgressCallback | None = None,
 ) -> FoldOutcome:
     """Train the copies and average what they say."""
     stack = train_stack(
@@ -386,8 +380,8 @@ def fit_stack(
         roles,
         task.labels,
         features=features,
-        batch_size=batch_size,
-        on_progress=on_progress,
+        batch_size=task.batch_size,
+        on_progress=task.on_progress,
     )
     inputs = stacked(task.inputs, roles.copies, features)
     each = stack_logits(repair, inputs, stack.parameters)
@@ -410,7 +404,7 @@ def summary(stack: Stack, copies: int) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class FittedCrossFit(FittedRepair):
+class FittedCrossFit(FittedRepair["CrossFitted"]):
     """The mean of K fitted copies' log-probabilities."""
 
     @property
@@ -421,25 +415,23 @@ class FittedCrossFit(FittedRepair):
     @property
     def unchanged(self) -> Tensor:
         """[S] bool: every copy kept the frozen prediction."""
-        inner: CrossFitted = self.repair  # type: ignore[assignment]
-        return inner.repair.starts_frozen & (self.constants["best_epochs"] == 0).all(1)
+        return self.repair.repair.starts_frozen & (self.constants["best_epochs"] == 0).all(1)
 
     @property
     def transductive(self) -> bool:
         """Whether it holds for the graph it was fitted on only."""
         return "log_probs" in self.constants
 
-    def copy(self, index: int) -> FittedRepair:
+    def copy(self, index: int) -> FittedRepair[Any]:
         """One of the K copies, as the repair itself would be fitted."""
         if self.transductive:
             raise InputError("a repair that reads neighbours' labels has no copy for other graphs")
-        method: CrossFitted = self.repair  # type: ignore[assignment]
         own = {
             name.removeprefix("own/"): value[:, index]
             for name, value in self.constants.items()
             if name.startswith("own/")
         }
-        return method.repair.fitted(
+        fitted: FittedRepair[Any] = self.repair.repair.fitted(
             width=self.width,
             num_classes=self.num_classes,
             fingerprint=self.fingerprint,
@@ -450,6 +442,7 @@ class FittedCrossFit(FittedRepair):
             epochs_run=self.epochs_run,
             diverged=self.diverged,
         )
+        return fitted
 
     @torch.no_grad()
     def logits(self, exposure: Exposed) -> Tensor:
@@ -467,7 +460,7 @@ class FittedCrossFit(FittedRepair):
 
 
 @dataclass(frozen=True)
-class CrossFitted(GraphRepair[FittedCrossFit]):
+class CrossFitted(Repair[FittedCrossFit]):
     """Any repair, fitted in folds of the validation nodes; all copies are trained as one stack."""
 
     repair: Repair[Any] = field(default_factory=SetTranslation)
@@ -476,9 +469,11 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
     fold_share: float = FOLD_SHARE
     seed: int = 0
     title: ClassVar[str] = "Cross-fitted"
+    fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedCrossFit
+    reads_graph: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.repair, Repair) or isinstance(self.repair, GraphRepair):
+        if not isinstance(self.repair, Repair) or self.repair.reads_graph:
             raise InputError(
                 f"CrossFitted takes a repair such as SetTranslation(), not {self.repair!r:.60}"
             )
@@ -501,15 +496,8 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> CrossFitted:
-        """The inverse of :meth:`settings`."""
-        # Imported here since the registry knows this class too.
-        from gnn_repair.repair.registry import repair_of
-
-        own = check_fields(settings["repair"], INNER, "repair")
-        if own["name"] == cls.__name__:
-            raise InputError("its repair is cross-fitted twice")
-        inner = repair_of(own["name"], own["settings"])
-        return cls(inner, **{key: settings[key] for key in settings.keys() - {"repair"}})
+        """The inverse of :meth:`settings`, once the repair inside has been built."""
+        return cls(**settings)
 
     @classmethod
     def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
@@ -522,19 +510,17 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
         """Those of the repair."""
         return self.repair.most_epochs
 
-    def learn_task(
-        self, task: Task, batch_size: int | None, on_progress: ProgressCallback | None
-    ) -> FittedCrossFit:
+    def learn(self, task: Task) -> FittedCrossFit:
         """Fit a copy a fold."""
         if not isinstance(self.repair, TrainedRepair):
             return self._fit_each(task)
         features = None
         if _reads_evidence(self.repair):
-            features = task.evidence().features
+            features = evidence_of(task).features
             if features is None:
                 raise InputError(f"{self.repair.title} reads raw features; pass data=… with x")
         roles = self.folding.roles(task)
-        outcome = fit_stack(self.repair, task, roles, features, batch_size, on_progress)
+        outcome = fit_stack(self.repair, task, roles, features)
         return self._fitted(task, outcome, roles.copies, features is not None)
 
     def _fitted(
@@ -546,12 +532,12 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
         }
         trained = {name: by_copy[name] for name in stack.trained}
         own = {f"own/{name}": by_copy[name] for name in by_copy if name not in stack.trained}
-        told = {"out_of_fold": by_node(task, outcome.out_of_fold)}
+        told = {"out_of_fold": task.by_node(outcome.out_of_fold)}
         if transductive:
             # It answers from what it said here, so what a copy would read with is not kept.
             own = {}
             told |= {
-                "log_probs": by_node(task, outcome.log_probs),
+                "log_probs": task.by_node(outcome.log_probs),
                 "signature": signature(task.exposure),
             }
         return self.fitted(
@@ -567,7 +553,7 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
         fitted, told = [], []
         for k in range(roles.copies):
             judged = roles.judged[k :: roles.copies]
-            masks = [_by_mask(task, who) for who in ((task.train | task.val) & ~judged, judged)]
+            masks = [task.by_node(who).t() for who in ((task.train | task.val) & ~judged, judged)]
             copy = self.repair.fit(task.exposure, task.y, *masks, device=task.inputs.device)
             fitted.append(copy)
             told.append(copy.logits(task.exposure).log_softmax(2))
@@ -584,17 +570,13 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
             },
             constants={
                 **constants,
-                "out_of_fold": by_node(task, held_out(stacked_up, roles)),
+                "out_of_fold": task.by_node(held_out(stacked_up, roles)),
                 "best_epochs": torch.stack([copy.best_epoch for copy in fitted], 1),
             },
             best_epoch=fitted[0].best_epoch,
             epochs_run=fitted[0].epochs_run,
             diverged=fitted[0].diverged,
         )
-
-    def fitted(self, **values: Any) -> FittedCrossFit:
-        """The fitted value with these fields."""
-        return FittedCrossFit(repair=self, **values)
 
     # Files ------------------------------------------------------------------------------------
 
@@ -646,7 +628,3 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
 
 def _reads_evidence(repair: Repair[Any]) -> bool:
     return bool(getattr(repair, "needs_evidence", False))
-
-
-def _by_mask(task: Task, chosen: Tensor) -> Tensor:
-    return by_node(task, chosen).t()

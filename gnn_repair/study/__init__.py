@@ -12,7 +12,7 @@ from gnn_repair.study.protocol import (
     read_protocol,
 )
 from gnn_repair.study.ray_engine import RayEngine
-from gnn_repair.study.records import Record
+from gnn_repair.study.records import RunRecord
 from gnn_repair.study.rendering import RENDERERS
 from gnn_repair.study.sharding import repaired_logits_sharded, solve_oracle_sharded
 from gnn_repair.study.store import Store, export_results, read_results
@@ -33,8 +33,8 @@ __all__ = [
     "ProcessEngine",
     "Protocol",
     "RayEngine",
-    "Record",
     "Run",
+    "RunRecord",
     "Store",
     "Watcher",
     "export_results",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from gnn_repair.repair.ladder.rungs import FROZEN, NOTHING, RUNGS, title_of
 from gnn_repair.repair.methods import METHODS
-from gnn_repair.repair.rungs import FROZEN, NOTHING, RUNGS, title_of
 from gnn_repair.study.figures import (
     TITLES,
     Address,
@@ -24,7 +24,7 @@ from gnn_repair.study.figures import (
     in_paper,
     percent,
 )
-from gnn_repair.study.records import Record
+from gnn_repair.study.records import RunRecord
 
 LADDER = "evidence_ladder"
 CONTROLS = ("retrained_backbone", "feature_perceptron", "correct_and_smooth")
@@ -33,14 +33,14 @@ MARGIN = 0.3
 """Points that count as behind."""
 
 
-def _cases(records: Sequence[Record], read: Read) -> Cells:
+def _cases(records: Sequence[RunRecord], read: Read) -> Cells:
     return case_figures(records, Kind(read, signed=True))
 
 
 def _over_frozen(value: Read) -> Read:
     """A test accuracy less the frozen model's, in points."""
 
-    def read(record: Record) -> float | None:
+    def read(record: RunRecord) -> float | None:
         own, frozen = value(record), record.frozen.get("test")
         return None if own is None or frozen is None else 100 * (own - frozen)
 
@@ -55,7 +55,7 @@ def _alone(rung: str) -> Read:
     return _over_frozen(lambda record: _of_rung(record, "test", rung))
 
 
-def _of_rung(record: Record, what: str, rung: str, where: str = "") -> float | None:
+def _of_rung(record: RunRecord, what: str, rung: str, where: str = "") -> float | None:
     """A number of a candidate, whatever its name was when the record was written."""
     names = (rung, RUNGS[rung].formerly) if rung in RUNGS else (rung,)
     found = (record.scores(LADDER).get(f"{what} {name}{where}") for name in names)
@@ -75,7 +75,7 @@ def _means(cells: Cells) -> list[Figure]:
 # The ladder and its controls ----------------------------------------------------------------------
 
 
-def _beyond(records: Sequence[Record]) -> Table:
+def _beyond(records: Sequence[RunRecord]) -> Table:
     """Gains over Frozen, the ladder's on the same cases beside them; calibration; cases."""
     name = METHODS[LADDER].title
     rows = {name: _score(LADDER)}
@@ -133,7 +133,7 @@ def _against(ladder: Cells, controls: Sequence[Cells]) -> Sheet:
     return Sheet("The best control of each case (points over Frozen)", "dataset", columns, rows)
 
 
-def _calibration(records: Sequence[Record]) -> Sheet:
+def _calibration(records: Sequence[RunRecord]) -> Sheet:
     keys = {
         "Evidence ladder": "calibration error",
         "Frozen": "calibration error frozen",
@@ -165,7 +165,7 @@ def _worth(rung: str, label: int | None = None) -> Read:
     """What a rung gains out of fold over the candidate it is compared with."""
     above = RUNGS[rung].above
 
-    def read(record: Record) -> float | None:
+    def read(record: RunRecord) -> float | None:
         if label is None:
             mine, other = (_of_rung(record, "out-of-fold", name) for name in (rung, above))
         else:
@@ -195,7 +195,9 @@ def _advice(worth: Mapping[str, Figure]) -> str:
     return said or NOTHING
 
 
-def _lost(records: Sequence[Record], label: int | None = None) -> dict[Address, dict[str, Figure]]:
+def _lost(
+    records: Sequence[RunRecord], label: int | None = None
+) -> dict[Address, dict[str, Figure]]:
     """By case, what each rung is worth."""
     out: dict[Address, dict[str, Figure]] = {}
     for rung in RUNGS:
@@ -209,14 +211,14 @@ def _named(address: Address) -> str:
     return f"{dataset} × {TITLES.get(backbone, backbone)}"
 
 
-def _evidence(records: Sequence[Record]) -> Table:
+def _evidence(records: Sequence[RunRecord]) -> Table:
     lost = _lost(records)
     sheet = _lost_sheet({_named(a): worth for a, worth in lost.items()}, "case", advise=True)
     title = "Where the evidence was lost"
     return Table("lost-evidence", title, (sheet,) if lost else ())
 
 
-def _evidence_by_class(records: Sequence[Record]) -> Table:
+def _evidence_by_class(records: Sequence[RunRecord]) -> Table:
     classes = max((record.graph.get("classes") or 0 for record in records), default=0)
     by_label = [_lost(records, label) for label in range(classes)]
     rows = {
@@ -242,7 +244,7 @@ def _lost_sheet(lost: Mapping[str, Mapping[str, Figure]], corner: str, advise: b
     return Sheet(title, corner, (*columns, "advice") if advise else columns, rows)
 
 
-BEYOND: dict[str, Callable[[Sequence[Record]], Table]] = {
+BEYOND: dict[str, Callable[[Sequence[RunRecord]], Table]] = {
     "beyond": _beyond,
     "lost-evidence": _evidence,
     "lost-evidence-by-class": _evidence_by_class,

@@ -43,7 +43,7 @@ from gnn_repair.study.measures import (
     summarise_oracle,
 )
 from gnn_repair.study.protocol import BackboneProtocol, Protocol
-from gnn_repair.study.records import PARTS, Numbers, Record
+from gnn_repair.study.records import PARTS, Numbers, RunRecord
 from gnn_repair.training import Progress
 
 Architecture = type[Backbone] | Backbone | OwnNetwork
@@ -107,7 +107,7 @@ class Worked:
     device: torch.device
 
 
-def run_case(settings: Settings, case: Case, tell: Tell) -> list[Record]:
+def run_case(settings: Settings, case: Case, tell: Tell) -> list[RunRecord]:
     """Train and evaluate the splits of a case together; one record a split."""
     device = choose_device(settings.device)
     try:
@@ -241,7 +241,7 @@ def _fit(
 # What is stored of it -----------------------------------------------------------------------------
 
 
-def _with_use(worked: Worked, device: torch.device, tell: Tell) -> list[Record]:
+def _with_use(worked: Worked, device: torch.device, tell: Tell) -> list[RunRecord]:
     """The records of a case with how its methods use the evidence."""
     tell("use of evidence")
     clock, test = Clock(device), worked.masks["test"]
@@ -265,7 +265,7 @@ def records_of(
     worked: Worked,
     use: Mapping[str, list[Numbers]] | None = None,
     more: Mapping[str, float] | None = None,
-) -> list[Record]:
+) -> list[RunRecord]:
     """What is stored of a case, one record a split.
 
     Args:
@@ -286,7 +286,7 @@ def records_of(
     seconds = {**worked.seconds, **(more or {})}
     seconds["total"] = sum((more or {}).values(), seconds["total"])
     return [
-        Record(
+        RunRecord(
             protocol=protocol.digest,
             dataset=case.dataset,
             backbone=case.backbone,

@@ -24,7 +24,7 @@ from gnn_repair.study.protocol import PAPER, Protocol, digest_of
 from gnn_repair.suggestion import suggestion
 
 if TYPE_CHECKING:
-    from gnn_repair.study.records import Record
+    from gnn_repair.study.records import RunRecord
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 MOST_SPLITS = 10_000
@@ -156,12 +156,16 @@ def stage_keys(
     model = _picked(changes, (*_SIZES, *_budgets(backbone)))
     keys = {}
     for stage, version in versions.items():
-        tree = {"stage": stage, "version": version, "frozen version": versions[FROZEN]}
+        tree: dict[str, Any] = {
+            "stage": stage,
+            "version": version,
+            "frozen version": versions[FROZEN],
+        }
         tree["backbone"] = model
         if stage == ORACLE:
             tree[stage] = _picked(changes, ("oracle",))
         elif stage != FROZEN:
-            tree[stage] = _picked(changes, METHODS[stage].reads)
+            tree[stage] = _picked(changes, METHODS[stage].settings)
             if METHODS[stage].batched and size != PAPER.batches.of(dataset, backbone):
                 tree[stage]["batch"] = size
         keys[stage] = digest_of(tree)
@@ -189,7 +193,7 @@ def _picked(changes: Mapping[str, Any], paths: tuple[str, ...]) -> dict[str, Any
     return found
 
 
-def current_methods(record: Record, protocol: Protocol) -> tuple[str, ...]:
+def current_methods(record: RunRecord, protocol: Protocol) -> tuple[str, ...]:
     """Which stages of a record are results of this protocol as it is computed today.
 
     A record without keys is of the time before stages had any, when all versions were 1.

@@ -9,7 +9,7 @@ from itertools import chain
 
 from gnn_repair.backbones.titles import TITLES as TITLES
 from gnn_repair.published import published
-from gnn_repair.study.records import Record
+from gnn_repair.study.records import RunRecord
 
 DATASET_TITLES = {
     "actor": "Actor",
@@ -26,7 +26,7 @@ DATASET_TITLES = {
 Address = tuple[str, str]
 """(backbone, dataset): a case."""
 Cells = Mapping[Address, "Figure"]
-Read = Callable[[Record], float | None]
+Read = Callable[[RunRecord], float | None]
 """The value of one run."""
 
 
@@ -113,7 +113,7 @@ def errors_fixed(method: str) -> Kind:
     The paper has no such figure, and records made before it was counted have none.
     """
 
-    def read(record: Record) -> float | None:
+    def read(record: RunRecord) -> float | None:
         fixed = record.scores(method).get("reachable_errors_fixed")
         return percent(fixed, record.on_test("reachable_errors"))
 
@@ -126,7 +126,7 @@ def share_of_shifts(method: str, counted: str) -> Kind:
     None where the frozen rule was kept, which has learned no shift, and in earlier records.
     """
 
-    def read(record: Record) -> float | None:
+    def read(record: RunRecord) -> float | None:
         scores = record.scores(method)
         return percent(scores.get(counted), scores.get("shifts"))
 
@@ -136,7 +136,7 @@ def share_of_shifts(method: str, counted: str) -> Kind:
 # Over splits, over cases --------------------------------------------------------------------------
 
 
-def case_figures(records: Iterable[Record], kind: Kind) -> dict[Address, Figure]:
+def case_figures(records: Iterable[RunRecord], kind: Kind) -> dict[Address, Figure]:
     """Mean and deviation over splits of every case that has the quantity, in the paper's order."""
     values: dict[Address, list[float]] = {}
     uppers: dict[Address, list[float]] = {}
@@ -180,7 +180,7 @@ def ordered(names: Iterable[str], first: Iterable[str]) -> list[str]:
     return sorted(set(names), key=lambda name: _rank(name, listed))
 
 
-def ordered_datasets(records: Iterable[Record]) -> list[str]:
+def ordered_datasets(records: Iterable[RunRecord]) -> list[str]:
     """The records' datasets in the paper's order, then the others by name."""
     return ordered((record.dataset for record in records), published()["datasets"])
 
@@ -328,7 +328,9 @@ class Table:
     sheets: tuple[Sheet, ...]
 
 
-def panel(title: str, kind: Kind, records: Sequence[Record], cells: Cells | None = None) -> Sheet:
+def panel(
+    title: str, kind: Kind, records: Sequence[RunRecord], cells: Cells | None = None
+) -> Sheet:
     """Backbones × datasets with averages at the right and below.
 
     Args:

@@ -32,7 +32,7 @@ from gnn_repair.study.cases import (
 )
 from gnn_repair.study.engine import Engine, Failure, LocalEngine, Work
 from gnn_repair.study.protocol import PAPER, Protocol
-from gnn_repair.study.records import Record
+from gnn_repair.study.records import RunRecord
 from gnn_repair.study.store import ResultsSource, Store
 from gnn_repair.study.warm_up import warming
 
@@ -165,7 +165,7 @@ def run_study(
     engine: Engine | None = None,
     stack: int | None = None,
     watcher: Watcher | None = None,
-    work: Work[Case, list[Record]] | None = None,
+    work: Work[Case, list[RunRecord]] | None = None,
 ) -> Outcome:
     """Run what a store lacks of datasets × backbones × splits.
 
@@ -230,7 +230,7 @@ def _axis(axis: Any, name: str) -> Any:
 
 
 def _collect(
-    results: Iterable[tuple[Case, list[Record] | Failure]],
+    results: Iterable[tuple[Case, list[RunRecord] | Failure]],
     store: Store,
     digest: str,
     watcher: Watcher,

@@ -23,8 +23,14 @@ from gnn_repair.oracle.witness import STATUS
 from gnn_repair.repair import FittedRepair
 from gnn_repair.repair.controls import KeptPrediction
 from gnn_repair.repair.ladder import FittedLadder
-from gnn_repair.repair.ladder.decision import calibration_error, mixed, temperature
-from gnn_repair.repair.rungs import FROZEN, READS, RUNGS
+from gnn_repair.repair.ladder.rungs import (
+    BLOCKS,
+    FROZEN,
+    RUNGS,
+    calibration_error,
+    mixed,
+    temperature,
+)
 from gnn_repair.repair.translation import FittedTranslation
 from gnn_repair.study.protocol import OracleProtocol
 from gnn_repair.study.records import Numbers
@@ -158,7 +164,7 @@ def errors_fixed(
 
 
 def shifts_inside(
-    fitted: FittedRepair, exposure: Exposure | TailedExposure, test: Tensor
+    fitted: FittedRepair[Any], exposure: Exposure | TailedExposure, test: Tensor
 ) -> list[Numbers]:
     """How many of a translation's shifts of test nodes lie in D_v; nothing for other methods.
 
@@ -198,7 +204,7 @@ def shifts_inside(
 
 
 def further_scores(
-    fitted: FittedRepair, exposure: Exposure, y: Tensor, test: Tensor
+    fitted: FittedRepair[Any], exposure: Exposure, y: Tensor, test: Tensor
 ) -> list[Numbers]:
     """One table a member; empty for most methods.
 
@@ -234,7 +240,7 @@ def _of_ladder(
     alone = [
         i
         for i, name in enumerate(each)
-        if name == FROZEN or "similar" not in (RUNGS[name].reads or READS)
+        if name == FROZEN or "similar" not in (RUNGS[name].blocks or BLOCKS)
     ]
     weights = fitted.weights[member, alone]
     if float(weights.sum()) > 0:

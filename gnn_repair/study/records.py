@@ -29,7 +29,7 @@ Numbers = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class RunRecord:
     """One run's result; ``docs/study.md`` says what its tables hold."""
 
     protocol: str
@@ -122,7 +122,7 @@ def is_newer(content: Mapping[str, Any]) -> bool:
     return content.get("format") == FORMAT and type(version) is int and version > VERSION
 
 
-def parse_record(content: Mapping[str, Any]) -> Record:
+def parse_record(content: Mapping[str, Any]) -> RunRecord:
     """The record in a JSON object, every part of it checked."""
     if content.get("format") != FORMAT:
         raise RecordError("it is not a result of this package")
@@ -153,9 +153,9 @@ def parse_record(content: Mapping[str, Any]) -> Record:
         raise RecordError(f"its members are {members!r:.60}")
     if not isinstance(stack, list) or any(type(split) is not int for split in stack):
         raise RecordError(f"its stack is {stack!r:.60}")
-    names = [part.name for part in fields(Record)]
+    names = [part.name for part in fields(RunRecord)]
     address = dict.fromkeys(("protocol", "dataset", "backbone", "split"))
-    return Record(**{**address, **{name: content[name] for name in names if name in content}})
+    return RunRecord(**{**address, **{name: content[name] for name in names if name in content}})
 
 
 def _check_scores(name: str, scores: Any) -> None:
@@ -194,7 +194,7 @@ def _check_numbers(name: str, values: Any) -> None:
             raise RecordError(f"{key} of {name} is {value!r:.60}, not a number")
 
 
-def check_address(record: Record, digest: str, run: Run) -> None:
+def check_address(record: RunRecord, digest: str, run: Run) -> None:
     """A record belongs where it lies."""
     for name, value in (("protocol", digest), *vars(run).items()):
         found = getattr(record, name)
@@ -202,7 +202,7 @@ def check_address(record: Record, digest: str, run: Run) -> None:
             raise RecordError(f"its {name} is {found!r:.60}, not {value!r}")
 
 
-def unite(there: Record, other: Record) -> Record | None:
+def unite(there: RunRecord, other: RunRecord) -> RunRecord | None:
     """``there`` with the methods that only ``other`` has; None where the two disagree.
 
     Two records of one frozen model agree in everything but which methods were evaluated, where
@@ -210,7 +210,10 @@ def unite(there: Record, other: Record) -> Record | None:
     """
     if any(getattr(there, name) != getattr(other, name) for name in _SAME):
         return None
-    tables = [(there.methods, other.methods), (there.stages, other.stages)]
+    tables: list[tuple[Numbers, Numbers]] = [
+        (there.methods, other.methods),
+        (there.stages, other.stages),
+    ]
     if any(left[name] != right[name] for left, right in tables for name in left.keys() & right):
         return None
     if there.oracle is not None and other.oracle not in (None, there.oracle):

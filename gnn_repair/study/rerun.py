@@ -21,7 +21,7 @@ from gnn_repair.study.case import Architecture, Worked, records_of, work_case
 from gnn_repair.study.cases import METHODS, ORACLE, Case, all_runs, chosen_methods
 from gnn_repair.study.grid import checked_settings
 from gnn_repair.study.protocol import PAPER, Protocol
-from gnn_repair.study.records import Record
+from gnn_repair.study.records import RunRecord
 from gnn_repair.study.store import ResultsSource
 
 
@@ -31,7 +31,7 @@ class Rerun:
 
     worked: Worked
     split: int
-    stored: Record | None = None
+    stored: RunRecord | None = None
     """The record it repeats, if there is one."""
 
     @property
@@ -65,7 +65,7 @@ class Rerun:
         return self.worked.masks["test"][:, self.member].cpu()
 
     @property
-    def record(self) -> Record:
+    def record(self) -> RunRecord:
         """What the study would store of it."""
         return records_of(self.worked)[self.member]
 
@@ -88,7 +88,7 @@ class Rerun:
         return f"{what}; made again for this page, where {changed}: the nodes are of this model"
 
 
-def _changed(stored: Record, made: Record) -> str:
+def _changed(stored: RunRecord, made: RunRecord) -> str:
     """How the first test accuracy that differs does; empty where none does."""
     pairs = [("the frozen model", stored.frozen, made.frozen)]
     pairs += [
@@ -98,7 +98,7 @@ def _changed(stored: Record, made: Record) -> str:
     ]
     for name, before, now in pairs:
         old, new = before.get("test"), now.get("test")
-        if old != new and None not in (old, new):
+        if old != new and old is not None and new is not None:
             share = f"{100 * new:.1f} % of the test nodes"
             return f"{name} is right about {share} (stored {100 * old:.1f} %)"
     return ""
@@ -159,7 +159,7 @@ def _stages(tell: Callable[[str], None]) -> Callable[[str], None]:
     return say
 
 
-def stack_of(source: ResultsSource | None, record: Record) -> tuple[int, ...]:
+def stack_of(source: ResultsSource | None, record: RunRecord) -> tuple[int, ...]:
     """The splits that were trained with a stored run.
 
     Earlier records say only how many; where that is all of the stored ones, these it must be.

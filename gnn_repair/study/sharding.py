@@ -18,7 +18,7 @@ from gnn_repair.exposure.focus import focused
 from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import Target, solve_oracle
-from gnn_repair.repair.fitted import FittedRepair
+from gnn_repair.repair.base import FittedRepair
 from gnn_repair.study.engine import Engine, Failure, LocalEngine, Tell, Work
 
 RANGE = 1 << 16
@@ -202,7 +202,7 @@ class Ranges:
 
 
 def repaired_logits_sharded(
-    fitted: FittedRepair,
+    fitted: FittedRepair[Any],
     exposure: Exposure,
     *,
     shards: int,
@@ -240,7 +240,7 @@ def repaired_logits_sharded(
     return torch.cat(parts, dim=1)
 
 
-def _work(shared: tuple[FittedRepair, int, int], task: Ranges, tell: Tell) -> Tensor:
+def _work(shared: tuple[FittedRepair[Any], int, int], task: Ranges, tell: Tell) -> Tensor:
     fitted, threads, size = shared
     parts = torch.arange(task.exposure.num_recipients).split(size)
     with _threads(threads):

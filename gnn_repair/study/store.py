@@ -37,8 +37,8 @@ from gnn_repair.study.protocol import PAPER, Protocol, changed, differences, dig
 from gnn_repair.study.records import (
     LARGEST,
     PARTS,
-    Record,
     RecordError,
+    RunRecord,
     StoreWarning,
     check_address,
     is_newer,
@@ -72,7 +72,7 @@ class ResultsSource(ABC):
         """A protocol's settings, None where they are not here or do not match the digest."""
 
     @abstractmethod
-    def get(self, digest: str, run: Run) -> Record | None:
+    def get(self, digest: str, run: Run) -> RunRecord | None:
         """A run's result, if it is here."""
 
     @abstractmethod
@@ -83,7 +83,7 @@ class ResultsSource(ABC):
     def runs(self, digest: str) -> list[Run]:
         """What seems to be here of a protocol, unread."""
 
-    def records(self, digest: str) -> Iterator[Record]:
+    def records(self, digest: str) -> Iterator[RunRecord]:
         """All results of a protocol, in the order of their addresses."""
         for run in self.runs(digest):
             record = self.get(digest, run)
@@ -197,7 +197,7 @@ class Store(ResultsSource):
         elif not os.access(folder, os.W_OK):
             raise InputError(f"cannot write to the store {self.root}; choose another folder")
 
-    def put(self, record: Record) -> None:
+    def put(self, record: RunRecord) -> None:
         """Store a result in the place of an earlier one or of a recorded failure."""
         path = self.path(record.protocol, record.run)
         self.refuse_newer(record.protocol, record.run)
@@ -211,7 +211,7 @@ class Store(ResultsSource):
             self.path(record.protocol, record.run, ".failed.json").unlink(missing_ok=True)
 
     def put_failure(self, digest: str, run: Run, error: str, trace: str) -> None:
-        """Record why a run has no result."""
+        """RunRecord why a run has no result."""
         _write(self.path(digest, run, ".failed.json"), {"error": error, "traceback": trace})
 
     def refuse_newer(self, digest: str, run: Run) -> None:
@@ -249,7 +249,7 @@ class Store(ResultsSource):
             return None
         return settings
 
-    def get(self, digest: str, run: Run) -> Record | None:
+    def get(self, digest: str, run: Run) -> RunRecord | None:
         """A run's result, if it is here."""
         for name in self._names(digest) or [digest]:
             path = self.path(name, run)
@@ -316,7 +316,7 @@ def _passed_over(name: str) -> bool:
     return name.startswith(".") or name.endswith(".damaged")
 
 
-def _checked(path: Path, digest: str, run: Run) -> Record:
+def _checked(path: Path, digest: str, run: Run) -> RunRecord:
     """The record at an address."""
     record = parse_record(read_object(path))
     check_address(record, digest, run)
@@ -356,7 +356,7 @@ class Packed(ResultsSource):
 
     def __init__(self, path: str | Path) -> None:
         self.root = Path(path)
-        self._records: dict[tuple[str, Run], Record] = {}
+        self._records: dict[tuple[str, Run], RunRecord] = {}
         try:
             if self.root.stat().st_size > LARGEST_FILE:
                 raise FileFormatError(
@@ -393,7 +393,7 @@ class Packed(ResultsSource):
         fair = isinstance(settings, dict) and digest_of(differences(settings)) == digest
         return settings if fair else None
 
-    def get(self, digest: str, run: Run) -> Record | None:
+    def get(self, digest: str, run: Run) -> RunRecord | None:
         """A run's result, if it is here."""
         return self._records.get((digest, run))
 
@@ -430,7 +430,7 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
             line = file.readline(LARGEST + 1)
 
 
-def _check_names(record: Record) -> None:
+def _check_names(record: RunRecord) -> None:
     for name in ("protocol", "dataset", "backbone"):
         value = getattr(record, name)
         if not isinstance(value, str) or not NAME.fullmatch(value):
@@ -528,7 +528,7 @@ def read_results(store: str | Path | ResultsSource, protocol: str | None = None)
     return frame.astype({"split": "int64", "value": "float64"})
 
 
-def _numbers(record: Record) -> Iterator[tuple[str, str, str, Any]]:
+def _numbers(record: RunRecord) -> Iterator[tuple[str, str, str, Any]]:
     """Method, part, metric and value of everything in a record; None becomes NaN in the frame."""
     for method in ("frozen", *record.methods):
         for name, value in record.scores(method).items():

@@ -38,17 +38,17 @@ from gnn_repair.study.figures import (
     wins,
     with_best_macro,
 )
-from gnn_repair.study.records import PARTS, Numbers, Record
+from gnn_repair.study.records import PARTS, Numbers, RunRecord
 from gnn_repair.suggestion import suggestion
 
 
-def make_tables(records: Iterable[Record], names: Iterable[str] | None = None) -> list[Table]:
+def make_tables(records: Iterable[RunRecord], names: Iterable[str] | None = None) -> list[Table]:
     """The tables of these names from the records of one protocol; the paper's unless given."""
     if not isinstance(records, Iterable):
         raise InputError(f"records is {records!r:.60}; give those of a Store")
     held = list(records)
     for record in held:
-        if not isinstance(record, Record):
+        if not isinstance(record, RunRecord):
             raise InputError(f"{record!r:.60} is not a record; give those of a Store")
     if isinstance(names, str) or not (names is None or isinstance(names, Iterable)):
         raise InputError(f"names is {names!r:.60}; give a list, of {', '.join(TABLES)}")
@@ -64,7 +64,7 @@ REPAIRS = ("reweighting", "set_translation")
 """The learned repairs among which the paper prints the best one in bold."""
 
 
-def _exposure_oracle(records: Sequence[Record]) -> Table:
+def _exposure_oracle(records: Sequence[RunRecord]) -> Table:
     panels = (
         ("True-class reach (%)", reach("true_class_reach")),
         ("Error reach (%)", reach("error_reach")),
@@ -74,7 +74,7 @@ def _exposure_oracle(records: Sequence[Record]) -> Table:
     return Table("exposure-oracle", "Exact-mass oracle on test nodes", sheets)
 
 
-def _repair_accuracy(records: Sequence[Record]) -> Table:
+def _repair_accuracy(records: Sequence[RunRecord]) -> Table:
     cells = {name: case_figures(records, accuracy(name)) for name in ("frozen", *REPAIRS)}
     marked = cells | mark_best({name: cells[name] for name in REPAIRS}, cells["frozen"])
     macro = {name: average(figures).value for name, figures in cells.items()}
@@ -87,7 +87,7 @@ def _repair_accuracy(records: Sequence[Record]) -> Table:
     return Table("repair-accuracy", "Test accuracy (%) of frozen models and repairs", sheets)
 
 
-def _full_controls(records: Sequence[Record]) -> Table:
+def _full_controls(records: Sequence[RunRecord]) -> Table:
     shown = [
         name
         for name, method in METHODS.items()
@@ -103,7 +103,7 @@ def _title(name: str) -> str:
     return method.title + ("" if method.from_paper else " (not in the paper)")
 
 
-def _controls(records: Sequence[Record]) -> Table:
+def _controls(records: Sequence[RunRecord]) -> Table:
     """Macro means over the paper's cases, and over others if there are any; who wins where."""
     inside = [record for record in records if in_paper((record.backbone, record.dataset))]
     others = [record for record in records if not in_paper((record.backbone, record.dataset))]
@@ -119,7 +119,7 @@ COLUMNS = (
 """Of the controls' table; the last two are not in the paper."""
 
 
-def _macro_sheets(records: Sequence[Record], where: str) -> list[Sheet]:
+def _macro_sheets(records: Sequence[RunRecord], where: str) -> list[Sheet]:
     by_name = {name: case_figures(records, accuracy(name)) for name in ("frozen", *METHODS)}
     present = {name: cells for name, cells in by_name.items() if cells}
     if not present:
@@ -154,7 +154,7 @@ def _macro(cells: Cells) -> Figure:
     return average(cells) if cells else Figure(None)
 
 
-def _dataset_statistics(records: Sequence[Record]) -> Table:
+def _dataset_statistics(records: Sequence[RunRecord]) -> Table:
     facts = {record.dataset: record.graph for record in records}
     rows: Rows = {}
     for name in ordered_datasets(records):
@@ -176,7 +176,7 @@ def _shares(graph: Numbers) -> str:
     return "/".join(f"{100 * size / total:.0f}" for size in sizes)
 
 
-def _readout_exposure(records: Sequence[Record]) -> Table:
+def _readout_exposure(records: Sequence[RunRecord]) -> Table:
     """What is adjustable in each backbone's last aggregation, and how much of it there is."""
     rows: Rows = {}
     for backbone in ordered((record.backbone for record in records), TITLES):
@@ -192,12 +192,12 @@ def _readout_exposure(records: Sequence[Record]) -> Table:
     return Table("readout-exposure", "Exposure of the final aggregation", (sheet, terms))
 
 
-def _terms_per_node(record: Record) -> float | None:
+def _terms_per_node(record: RunRecord) -> float | None:
     terms, nodes = record.frozen.get("terms"), record.graph.get("nodes")
     return None if terms is None or not nodes else terms / nodes
 
 
-def _gains(records: Sequence[Record]) -> Table:
+def _gains(records: Sequence[RunRecord]) -> Table:
     """What each method gains over the frozen model, dataset by dataset."""
     cells = {name: case_figures(records, accuracy(name)) for name in ("frozen", *METHODS)}
     datasets = ordered_datasets(records)
@@ -219,7 +219,7 @@ def _on(cells: Cells, dataset: str) -> Cells:
     return {address: figure for address, figure in cells.items() if address[1] == dataset}
 
 
-def _evidence(records: Sequence[Record]) -> Table:
+def _evidence(records: Sequence[RunRecord]) -> Table:
     """Two figures that the theory asks for and the paper does not print."""
     title = "Reachable errors that learned reweighting fixes (%)"
     fixed = panel(title, errors_fixed("reweighting"), records)
@@ -232,7 +232,7 @@ def _evidence(records: Sequence[Record]) -> Table:
     return Table("evidence", "Use of reachable evidence, on test nodes", (fixed, inside))
 
 
-def _time(records: Sequence[Record]) -> Table:
+def _time(records: Sequence[RunRecord]) -> Table:
     """Minutes by stage and dataset; cases that shared a machine each count their whole time."""
     datasets = ordered_datasets(records)
     sums: dict[str, dict[str, float]] = {}
@@ -307,13 +307,13 @@ def counts(state: int, classes: int) -> Counts:
     return Counts(translation, encoder + size(pair + context, 1), node)
 
 
-def _parameters(records: Sequence[Record]) -> Table:
+def _parameters(records: Sequence[RunRecord]) -> Table:
     """Ranges over the cases here, and over the paper's 64 by its own formulas."""
     paper = published_cases()
     held = [{n: r.scores(n).get("parameters") for n in PUBLISHED_RANGES} for r in records]
     rows: Rows = {}
     for name, ends in PUBLISHED_RANGES.items():
-        here = [int(sizes[name]) for sizes in held if sizes[name] is not None]
+        here = [int(size) for sizes in held if (size := sizes[name]) is not None]
         there = [getattr(case, name) for case in paper]
         rows[title_of(name)] = (
             Figure(min(here, default=None), digits=0, counted=""),
@@ -334,13 +334,13 @@ def _parameters(records: Sequence[Record]) -> Table:
         Figure(max(mismatches, default=None), digits=3, counted=""),
         Figure(largest, PUBLISHED_MISMATCH, digits=3, tolerance=0.0005, counted=""),
     )
-    columns = ("largest mismatch (%)", "largest of the paper's 64 (%)")
+    titles = ("largest mismatch (%)", "largest of the paper's 64 (%)")
     row = {"Node against set translation": figures}
-    matching = Sheet("Matching of capacities", "comparison", columns, row)
+    matching = Sheet("Matching of capacities", "comparison", titles, row)
     return Table("parameters", "Parameters of the repairs", (ranges, matching))
 
 
-_USUAL: dict[str, Callable[[Sequence[Record]], Table]] = {
+_USUAL: dict[str, Callable[[Sequence[RunRecord]], Table]] = {
     "exposure-oracle": _exposure_oracle,
     "repair-accuracy": _repair_accuracy,
     "controls": _controls,
@@ -354,5 +354,5 @@ _USUAL: dict[str, Callable[[Sequence[Record]], Table]] = {
 }
 """The paper's six tables by name; gains by dataset, the use made of reachable evidence, numbers of
 parameters, and what it all cost."""
-TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {**_USUAL, **BEYOND}
+TABLES: dict[str, Callable[[Sequence[RunRecord]], Table]] = {**_USUAL, **BEYOND}
 """Those, and what goes beyond the paper, which must be asked for."""

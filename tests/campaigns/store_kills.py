@@ -26,7 +26,7 @@ from typing import IO
 from gnn_repair.errors import ResourceError
 from gnn_repair.study.cases import METHODS, Run
 from gnn_repair.study.protocol import PAPER
-from gnn_repair.study.records import Record
+from gnn_repair.study.records import RunRecord
 from gnn_repair.study.store import Store
 from tests.campaigns import CampaignResult
 
@@ -154,11 +154,11 @@ def _whole(path: Path) -> bool:
         return False
 
 
-def make_record(split: int, value: int) -> Record:
+def make_record(split: int, value: int) -> RunRecord:
     """A record that says ``value`` in many places, so that a mixture of two would show."""
     share = value % 1000 / 1000
     scores = {"train": share, "val": share, "test": share, "best_epoch": value}
-    return Record(
+    return RunRecord(
         protocol=PAPER.digest,
         dataset="kills",
         backbone="writer",

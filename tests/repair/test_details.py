@@ -21,8 +21,14 @@ from gnn_repair.repair import (
 from gnn_repair.repair import correct_and_smooth as smoothing
 from gnn_repair.repair.fitting import EPOCH_STRIDE, SEED_STRIDE
 from gnn_repair.repair.layers import Noise
-from gnn_repair.repair.methods import METHODS, Method
-from gnn_repair.repair.registry import LARGEST, _check_sizes, _fingerprint, repair_of
+from gnn_repair.repair.methods import (
+    LARGEST,
+    METHODS,
+    Method,
+    _check_sizes,
+    _fingerprint,
+    repair_of,
+)
 from gnn_repair.repair.targets import find_targets
 
 DATA = toy_graph()
@@ -316,7 +322,7 @@ def test_random_streams_are_apart():
 def test_what_a_declared_method_is_unless_it_says_so():
     method = Method("Mine", "shift", False, "mine:Mine")
     assert (method.trained, method.batched, method.from_paper, method.by_default) == (True,) * 4
-    assert (method.folded, method.reads, method.needs) == (False, (), ())
+    assert (method.folded, method.settings, method.needs) == (False, (), ())
     assert {name for name, held in METHODS.items() if not held.trained} == {
         "correct_and_smooth", "temperature_scaling",
     }  # fmt: skip

@@ -12,7 +12,7 @@ from browser import missing, open_browser
 import gnn_repair as gr
 from gnn_repair.budget import LADDER, Budget
 from gnn_repair.repair.ladder import EvidenceLadder
-from gnn_repair.repair.rungs import title_of
+from gnn_repair.repair.ladder.rungs import title_of
 
 BRIEF = Budget(4, 4, 0.02, 1e-4, decoupled=True, epoch_zero=True)
 NAMES = ["<b>first</b>", "second", "third"]

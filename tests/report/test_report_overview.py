@@ -16,7 +16,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather
 from gnn_repair.reporting.overview import case_of_run, cases_of_results
 from gnn_repair.study.protocol import PAPER, override
-from gnn_repair.study.records import Record
+from gnn_repair.study.records import RunRecord
 from gnn_repair.study.store import Store
 
 TINY = override(
@@ -31,8 +31,8 @@ TINY = override(
 )
 
 
-def record(dataset: str, backbone: str, split: int, frozen: float, reach: float) -> Record:
-    return Record(
+def record(dataset: str, backbone: str, split: int, frozen: float, reach: float) -> RunRecord:
+    return RunRecord(
         protocol=TINY.digest,
         dataset=dataset,
         backbone=backbone,

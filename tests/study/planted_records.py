@@ -6,14 +6,14 @@ from typing import Any
 
 from gnn_repair.study.cases import METHODS, Case
 from gnn_repair.study.protocol import PAPER
-from gnn_repair.study.records import Record
+from gnn_repair.study.records import RunRecord
 
 OFFSETS = {"refit_head": -0.01, "node_translation": 0.01, "set_translation": 0.03}
 
 
 def make_record(
     dataset: str, backbone: str, split: int, test: float = 0.8, **changes: Any
-) -> Record:
+) -> RunRecord:
     """A record whose frozen test accuracy is ``test``; methods differ from it by ``OFFSETS``."""
     score = {"train": 0.9, "val": test, "best_epoch": 3, "epochs_run": 5, "diverged": False}
     reach = {"nodes": 10, "reachable": 9, "errors": 2, "reachable_errors": 1}
@@ -34,7 +34,7 @@ def make_record(
         "seconds": {"total": 0.5},
         "environment": {"python": "3"},
     }
-    return Record(**planted | changes)
+    return RunRecord(**planted | changes)
 
 
 def fake_case(shared: Any, case: Case, tell: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from planted_records import make_record
 
-from gnn_repair.repair.rungs import NOTHING, RUNGS, title_of
+from gnn_repair.repair.ladder.rungs import NOTHING, RUNGS, title_of
 from gnn_repair.study import PAPER, Store, make_tables
 from gnn_repair.study.rendering import RENDERERS, facts
 from gnn_repair.study.store import pack

@@ -94,7 +94,7 @@ def test_a_backbone_depends_on_the_budget_it_is_trained_on():
 def test_every_method_reads_settings_that_exist():
     tree = PAPER.settings()
     for method in METHODS.values():
-        for path in method.reads:
+        for path in method.settings:
             node = tree
             for part in path.split("."):
                 node = node[part]

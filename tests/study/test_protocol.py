@@ -139,7 +139,7 @@ def test_what_a_study_accepts_its_methods_accept(end):
         except InputError:
             continue
         for method in METHODS.values():
-            if leaf in method.reads or leaf.rpartition(".")[0] in method.reads:
+            if leaf in method.settings or leaf.rpartition(".")[0] in method.settings:
                 method.build(protocol.repairs, exposure)
                 built += 1
         if leaf.startswith("backbones.") and not leaf.endswith(("hidden", "heads")):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gnn_repair.study.records import Record, parse_record, unite
+from gnn_repair.study.records import RunRecord, parse_record, unite
 
 
 def scores(test):
@@ -16,7 +16,7 @@ def scores(test):
 
 @pytest.fixture
 def there():
-    return Record(
+    return RunRecord(
         protocol="p", dataset="cora", backbone="gcn", split=0, graph={"nodes": 5},
         frozen=scores(0.7), stages={"frozen": "f", "a": "1"}, methods={"a": scores(0.75)},
         seconds={"frozen": 1.0, "a": 2.0, "total": 3.0}, stack=[0],

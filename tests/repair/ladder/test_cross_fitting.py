@@ -13,9 +13,10 @@ from toy_exposures import toy_exposure, toy_graph
 import gnn_repair as gr
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.repair import CorrectAndSmooth, CrossFitted, TemperatureScaling, load_repair
+from gnn_repair.repair.base import prepare
 from gnn_repair.repair.controls import FeaturePerceptron
 from gnn_repair.repair.cross_fitting import RoleTrainee, initial_copies, stacked, train_stack
-from gnn_repair.repair.folds import Folding, Roles, prepare
+from gnn_repair.repair.folds import Folding, Roles
 from gnn_repair.repair.inputs import repair_inputs
 
 DATA = toy_graph()

@@ -11,11 +11,10 @@ from toy_exposures import toy_exposure, toy_graph
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
 from gnn_repair.repair import CrossFitted, NodeTranslation, RefitHead, folds
+from gnn_repair.repair.controls import FeaturePerceptron
 from gnn_repair.repair.controls import label_propagation as spreading
-from gnn_repair.repair.controls.perceptron import FeaturePerceptron
 from gnn_repair.repair.evidence import summary
-from gnn_repair.repair.methods import METHODS
-from gnn_repair.repair.registry import fitted_of
+from gnn_repair.repair.methods import METHODS, fitted_of
 
 
 def test_the_strength_is_the_one_that_is_right_about_validation_nodes(monkeypatch):

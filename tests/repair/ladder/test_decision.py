@@ -10,11 +10,18 @@ import pytest
 import torch
 
 from gnn_repair.errors import InputError
-from gnn_repair.repair.ladder.decision import (
+from gnn_repair.repair.ladder.ladder import check_ladder
+from gnn_repair.repair.ladder.rungs import (
     BINS,
+    NOTHING,
+    UNCLEAR,
+    Finding,
+    Findings,
     calibration_error,
     decide,
+    find,
     likelihoods,
+    mean_gain,
     mixed,
     nested,
     paired,
@@ -22,9 +29,6 @@ from gnn_repair.repair.ladder.decision import (
     weigh,
     weights_without,
 )
-from gnn_repair.repair.ladder.findings import Finding, Findings, find, mean_gain
-from gnn_repair.repair.ladder.fitted import check_ladder
-from gnn_repair.repair.rungs import NOTHING, UNCLEAR
 
 NODES, CLASSES, FOLDS = 600, 4, 5
 LABELS = torch.randint(CLASSES, (NODES,), generator=torch.Generator().manual_seed(0))

@@ -16,8 +16,8 @@ from gnn_repair.budget import LADDER as BUDGET
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure import expose
 from gnn_repair.repair import EvidenceLadder, load_repair
-from gnn_repair.repair.registry import repair_of
-from gnn_repair.repair.rungs import NOTHING, RUNGS, title_of
+from gnn_repair.repair.ladder.rungs import NOTHING, RUNGS, title_of
+from gnn_repair.repair.methods import repair_of
 
 BRIEF = replace(LADDER, budget=replace(LADDER.budget, epochs=5))
 
@@ -27,7 +27,7 @@ def test_where_the_graph_hurts_features_alone_are_chosen_and_said():
     exposure = planted_exposure("features")
     assert test_accuracy(exposure.frozen_logits, data) < 0.6
     assert test_accuracy(fitted.logits(exposure), data) > 0.9
-    assert "features" in RUNGS[fitted.chosen[0]].reads
+    assert "features" in RUNGS[fitted.chosen[0]].blocks
     finding = fitted.findings().of("features")
     assert finding.clear and finding.gain > 25 and finding.above == "frozen"
     line = next(line for line in fitted.findings().advice() if "the graph hurts" in line)

@@ -8,8 +8,8 @@ from torch_geometric.data import Data
 from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
-from gnn_repair.repair.evidence import LabelEvidence, check_graph_data
-from gnn_repair.repair.folds import prepare
+from gnn_repair.repair.base import prepare
+from gnn_repair.repair.evidence import LabelEvidence, check_graph_data, evidence_of
 
 
 def test_the_graph_that_is_given_must_be_the_exposed_one():
@@ -57,7 +57,7 @@ def test_evidence_is_of_training_and_validation_nodes():
     masks = graph.train_mask[:, :2], graph.val_mask[:, :2]
     task = prepare(exposure, graph.y, *masks, None, "cpu")
     expected = torch.where((masks[0] | masks[1]).t(), graph.y, exposure.num_classes)
-    assert torch.equal(task.evidence().labels.known, expected)
-    assert task.evidence().features is None
-    told = prepare(exposure, graph.y, *masks, graph, "cpu").evidence()
+    assert torch.equal(evidence_of(task).labels.known, expected)
+    assert evidence_of(task).features is None
+    told = evidence_of(prepare(exposure, graph.y, *masks, graph, "cpu"))
     assert told.features.width == graph.x.shape[1] and told.labels.width == 8
