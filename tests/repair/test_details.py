@@ -18,7 +18,7 @@ from gnn_repair.repair import (
     SetTranslation,
     TemperatureScaling,
 )
-from gnn_repair.repair import correct_and_smooth as smoothing
+from gnn_repair.repair import baselines as smoothing
 from gnn_repair.repair.fitting import EPOCH_STRIDE, SEED_STRIDE
 from gnn_repair.repair.layers import Noise
 from gnn_repair.repair.methods import (

@@ -9,8 +9,9 @@ import pytest
 import torch
 from toy_exposures import toy_exposure, toy_graph
 
-from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation, message_table
+from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
 from gnn_repair.repair import inputs as inputs_module
+from gnn_repair.repair import layers as message_table
 
 DATA = toy_graph()
 pytestmark = [

@@ -11,9 +11,9 @@ from toy_exposures import toy_exposure, toy_graph
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
 from gnn_repair.repair import CrossFitted, NodeTranslation, RefitHead, folds
+from gnn_repair.repair import controls as spreading
+from gnn_repair.repair import inputs as summary
 from gnn_repair.repair.controls import FeaturePerceptron
-from gnn_repair.repair.controls import label_propagation as spreading
-from gnn_repair.repair.evidence import summary
 from gnn_repair.repair.methods import METHODS, fitted_of
 
 

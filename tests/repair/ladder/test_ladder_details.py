@@ -9,7 +9,8 @@ from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.repair.base import prepare
-from gnn_repair.repair.evidence import LabelEvidence, check_graph_data, evidence_of
+from gnn_repair.repair.evidence import LabelEvidence, evidence_of
+from gnn_repair.repair.targets import check_graph_data
 
 
 def test_the_graph_that_is_given_must_be_the_exposed_one():
