@@ -46,6 +46,14 @@ class EngineName(enum.StrEnum):
     ray = "ray"
 
 
+class KeepModels(enum.StrEnum):
+    """Splits whose models are kept."""
+
+    all = "all"
+    first = "first"
+    none = "none"
+
+
 @app.command()
 def run(
     store: StoreOption = Path("results"),
@@ -72,6 +80,9 @@ def run(
         float | None,
         typer.Option(min=0, help="Ray: GPUs a case needs, such as 0.5; one with --device cuda."),
     ] = None,
+    keep_models: Annotated[
+        KeepModels, typer.Option(help="Splits whose trained models the store keeps, for report.")
+    ] = KeepModels.first,
     plugin: PluginOption = None,
 ) -> None:
     """Run what the store lacks; what is stored is skipped, what failed is tried again.
@@ -96,6 +107,7 @@ def run(
             engine=_engine(engine, jobs, address, cpus, gpus, device),
             stack=stack,
             watcher=progress,
+            keep_models=keep_models.value,
         )
     cases = "case" if len(outcome.failures) == 1 else "cases"
     typer.echo(

@@ -6,6 +6,7 @@ import functools
 import gc
 import platform
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from gnn_repair.backbones import (
     OwnNetwork,
     Shape,
     find_backbone,
+    load_frozen,
     train_backbone,
     train_own,
 )
@@ -33,6 +35,7 @@ from gnn_repair.datasets import as_splits, num_classes
 from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure, expose
+from gnn_repair.repair import load_repair
 from gnn_repair.study.cases import FROZEN, METHODS, ORACLE, Case, stage_keys
 from gnn_repair.study.engine import Tell
 from gnn_repair.study.measures import (
@@ -62,6 +65,8 @@ class Settings:
     backbones: Mapping[str, Architecture]
     """Architectures by name, built to the protocol's sizes; an instance is taken as it is."""
     device: str = "auto"
+    kept_splits: frozenset[int] = frozenset()
+    """Whose models go along with their records."""
 
 
 class Clock:
@@ -127,13 +132,16 @@ def trained_together(settings: Settings, case: Case) -> list[Case]:
     return [case]
 
 
-def work_case(settings: Settings, case: Case, tell: Tell) -> Worked:
-    """Everything that is done for a case, its models kept."""
+def work_case(
+    settings: Settings, case: Case, tell: Tell, models: Mapping[str, Path] | None = None
+) -> Worked:
+    """Everything that is done for a case, its models at hand; ``models`` are files of some."""
+    files = models or {}
     start, device = time.perf_counter(), choose_device(settings.device)
     data = settings.load(case.dataset)
     clock = Clock(device)
     with clock(FROZEN):
-        frozen = _train(settings, case, data, device, tell)
+        frozen = _frozen(settings, case, data, device, tell, files.get(FROZEN))
     tell("exposing")
     with clock("expose"):
         exposure = exposed(frozen, device)
@@ -148,7 +156,11 @@ def work_case(settings: Settings, case: Case, tell: Tell) -> Worked:
     for name in case.methods:
         if name != ORACLE:
             with clock(name):
-                repairs[name] = _fit(name, settings, case, frozen, exposure, masks, tell)
+                repairs[name] = (
+                    load_repair(files[name])
+                    if name in files
+                    else _fit(name, settings, case, frozen, exposure, masks, tell)
+                )
                 predicted[name] = repairs[name].logits(exposure).argmax(2)
     clock.seconds["total"] = time.perf_counter() - start
     seconds = clock.shares(len(case.splits))
@@ -187,9 +199,10 @@ def build_backbone(chosen: type[Backbone] | Backbone, settings: BackboneProtocol
     return chosen(shape)
 
 
-def _train(
-    settings: Settings, case: Case, data: Data, device: torch.device, tell: Tell
+def _frozen(
+    settings: Settings, case: Case, data: Data, device: torch.device, tell: Tell, file: Path | None
 ) -> Frozen | FrozenNetwork:
+    """The trained model, from its file where there is one."""
     if case.backbone not in settings.backbones:
         find_backbone(case.backbone)
         raise InputError(f"backbone {case.backbone!r} was not given to this study")
@@ -202,6 +215,8 @@ def _train(
         return train_own(chosen, data, split, budget=budget, on_progress=on_progress, **options)
     backbone = build_backbone(chosen, sizes)
     on_progress, budget = _teller(tell, "training"), sizes.budget(backbone.budget)
+    if file is not None:
+        return load_frozen(file, data, backbone, budget, sizes.seed)
     return train_backbone(
         backbone, data, case.splits, budget=budget, on_progress=on_progress, **options
     )
@@ -258,7 +273,25 @@ def _with_use(worked: Worked, device: torch.device, tell: Tell) -> list[RunRecor
             ]
             for name, fitted in worked.repairs.items()
         }
-    return records_of(worked, use, clock.shares(len(worked.case.splits)))
+    records = records_of(worked, use, clock.shares(len(worked.case.splits)))
+    return [
+        replace(record, models=_files(worked, member))
+        if record.split in worked.settings.kept_splits
+        else record
+        for member, record in enumerate(records)
+    ]
+
+
+def _files(worked: Worked, member: int) -> dict[str, bytes]:
+    """One split's models as files; a network of the user's own has none, and is trained again."""
+    if not isinstance(worked.frozen, Frozen):
+        return {}
+    models = {FROZEN: worked.frozen.member(member)}
+    models |= {name: fitted.member(member) for name, fitted in worked.repairs.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, model in models.items():
+            model.save(Path(folder) / name)
+        return {name: (Path(folder) / name).read_bytes() for name in models}
 
 
 def records_of(

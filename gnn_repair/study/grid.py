@@ -39,6 +39,8 @@ from gnn_repair.study.warm_up import warming
 PAPER_DATASETS = tuple(published()["datasets"])
 PAPER_BACKBONES = tuple(published()["tables"]["frozen"]["cells"])
 PAPER_SPLITS = tuple(range(10))
+KEEP = ("all", "first", "none")
+"""Splits whose trained models a store keeps."""
 Grid = Sequence[str] | Mapping[str, Any]
 
 
@@ -165,6 +167,7 @@ def run_study(
     engine: Engine | None = None,
     stack: int | None = None,
     watcher: Watcher | None = None,
+    keep_models: str = "first",
     work: Work[Case, list[RunRecord]] | None = None,
 ) -> Outcome:
     """Run what a store lacks of datasets × backbones × splits.
@@ -183,14 +186,20 @@ def run_study(
         engine: where cases run; this process unless given.
         stack: most splits trained as one; all unless given.
         watcher: told how it goes.
+        keep_models: of which splits the store keeps the trained models: ``all``, ``first`` or
+            ``none``.
         work: what a case does; for tests.
     """
     for name, value, kind in (("engine", engine, Engine), ("watcher", watcher, Watcher)):
         if value is not None and not isinstance(value, kind):
             raise InputError(f"{name} is {value!r:.60}; give a {kind.__name__}")
+    if keep_models not in KEEP:
+        raise InputError(f"keep_models is {keep_models!r:.60}; choose from {', '.join(KEEP)}")
     watcher, held = watcher or Watcher(), Store(store)
     graphs, models = _axis(datasets, "datasets"), _axis(backbones, "backbones")
     runs = all_runs(graphs, models, check_splits(splits))
+    chosen = sorted({run.split for run in runs})
+    kept = {"all": chosen, "first": chosen[:1], "none": []}[keep_models]
     plan = make_plan(held, protocol, runs, methods, stack)
     if not plan.cases:
         watcher.planned(plan)
@@ -199,7 +208,9 @@ def run_study(
     warm: AbstractContextManager[None] = nullcontext()
     if work is None:
         remote = engine is not None and engine.elsewhere
-        shared = checked_settings(graphs, models, plan.cases, protocol, device, root, remote)
+        shared = checked_settings(
+            graphs, models, plan.cases, protocol, device, root, remote, frozenset(kept)
+        )
         work = run_case
         for name, given in shared.backbones.items():
             if isinstance(given, OwnNetwork):
@@ -262,6 +273,7 @@ def checked_settings(
     device: str = "auto",
     root: str | Path | None = None,
     elsewhere: bool = False,
+    kept_splits: frozenset[int] = frozenset(),
 ) -> Settings:
     """What all cases share, after everything known has been checked.
 
@@ -273,6 +285,7 @@ def checked_settings(
         device: where cases run.
         root: folder of the raw datasets.
         elsewhere: whether that is another machine, of whose devices and files nothing is known.
+        kept_splits: whose models go along with their records.
     """
     if not elsewhere:
         choose_device(device)
@@ -297,7 +310,7 @@ def checked_settings(
                 )
         if isinstance(chosen.get(case.backbone), OwnNetwork):
             _refuse_retrained(case)
-    return Settings(protocol, load, chosen, device)
+    return Settings(protocol, load, chosen, device, kept_splits)
 
 
 def _refuse_retrained(case: Case) -> None:

@@ -50,6 +50,8 @@ class RunRecord:
     stack: list[int] = field(default_factory=list)
     """The splits that were trained as one."""
     environment: dict[str, str]
+    models: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    """Files of the frozen model and its repairs, which stores keep beside a record."""
 
     @property
     def run(self) -> Run:
@@ -67,7 +69,8 @@ class RunRecord:
 
     def as_json(self) -> dict[str, Any]:
         """As it is stored."""
-        return {"format": FORMAT, "version": VERSION, **vars(self)}
+        held = {name: value for name, value in vars(self).items() if name != "models"}
+        return {"format": FORMAT, "version": VERSION, **held}
 
 
 class RecordError(ValueError):
@@ -153,7 +156,7 @@ def parse_record(content: Mapping[str, Any]) -> RunRecord:
         raise RecordError(f"its members are {members!r:.60}")
     if not isinstance(stack, list) or any(type(split) is not int for split in stack):
         raise RecordError(f"its stack is {stack!r:.60}")
-    names = [part.name for part in fields(RunRecord)]
+    names = {part.name for part in fields(RunRecord)} - {"models"}
     address = dict.fromkeys(("protocol", "dataset", "backbone", "split"))
     return RunRecord(**{**address, **{name: content[name] for name in names if name in content}})
 
@@ -230,6 +233,7 @@ def unite(there: RunRecord, other: RunRecord) -> RunRecord | None:
         oracle=other.oracle if there.oracle is None else there.oracle,
         methods={**other.methods, **there.methods},
         stages={**other.stages, **there.stages},
+        models={**other.models, **there.models},
         seconds={**there.seconds, **added, "total": total},
         # For methods that were run elsewhere, what differs there.
         environment=home

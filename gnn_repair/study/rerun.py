@@ -33,6 +33,8 @@ class Rerun:
     split: int
     stored: RunRecord | None = None
     """The record it repeats, if there is one."""
+    kept: tuple[str, ...] = ()
+    """Models that were read from the store: ``frozen`` and methods."""
 
     @property
     def case(self) -> Case:
@@ -75,14 +77,18 @@ class Rerun:
 
     def provenance(self) -> str:
         """Which run this is, in a sentence for readers."""
-        splits = list(self.case.splits)
-        whole = splits == list(range(splits[0], splits[-1] + 1))
+        splits = stack_of(None, self.stored) if self.stored and self.kept else self.case.splits
+        whole = list(splits) == list(range(splits[0], splits[-1] + 1))
         listed = f"{splits[0]} to {splits[-1]}" if whole else ", ".join(map(str, splits))
         alone = "trained alone" if len(splits) == 1 else f"trained with splits {listed}"
         what = f"split {self.split}, {alone}"
         if self.stored is None:
             return f"{what}; made for this page"
         changed = _changed(self.stored, self.record)
+        if self.kept and not changed:
+            anew = [METHODS[name].title.lower() for name in self.repairs if name not in self.kept]
+            more = f"; {', '.join(anew)} fitted for this page" if anew else ""
+            return f"{what}; the stored models{more}"
         if not changed:
             return f"{what}; the stored run, made again with the same accuracies"
         return f"{what}; made again for this page, where {changed}: the nodes are of this model"
@@ -118,7 +124,7 @@ def rerun(
     datasets: Mapping[str, Data] | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Rerun:
-    """Make one run again, with the splits it was trained with, and keep its models.
+    """One run with its models: those the store kept, else made again with its stack.
 
     Args:
         dataset: its name.
@@ -126,7 +132,7 @@ def rerun(
         split: which split.
         source: where the run is stored; without it the split is trained alone.
         protocol: all settings.
-        methods: repairs to fit; the paper's four unless named.
+        methods: repairs to show; those of the stored run, or the paper's four, unless named.
         device: ``"auto"`` takes the GPU when there is one.
         root: folder of the raw datasets.
         backbones: where the backbone is the user's own, a mapping that has it.
@@ -134,15 +140,21 @@ def rerun(
         tell: told what is being done.
     """
     (run,) = all_runs([dataset], [backbone], [split])
-    paper = [name for name, method in METHODS.items() if method.from_paper]
-    chosen = chosen_methods(paper if methods is None else methods)
     stored = None if source is None else source.get(protocol.digest, run)
-    splits = (split,) if stored is None else stack_of(source, stored)
+    files = {} if stored is None or source is None else source.models(protocol.digest, run)
+    if methods is None:
+        usual = [name for name, method in METHODS.items() if method.from_paper]
+        methods = usual if stored is None else [name for name in METHODS if name in stored.methods]
+    chosen = chosen_methods(methods)
+    splits = (split,) if stored is None or files else stack_of(source, stored)
     case = Case(dataset, backbone, splits, tuple(name for name in chosen if name != ORACLE))
     models = [backbone] if backbones is None else {backbone: backbones[backbone]}
     graphs = [dataset] if datasets is None else {dataset: datasets[dataset]}
-    settings = checked_settings(graphs, models, [case], protocol, device, root)
-    return Rerun(work_case(settings, case, _stages(tell)), split, stored)
+    # What was kept is read on the CPU, whatever trained it.
+    place = "cpu" if files and device == "auto" else device
+    settings = checked_settings(graphs, models, [case], protocol, place, root)
+    worked = work_case(settings, case, _stages(tell), files)
+    return Rerun(worked, split, stored, tuple(files))
 
 
 def _stages(tell: Callable[[str], None]) -> Callable[[str], None]:

@@ -5,6 +5,7 @@
     STORE/<protocol digest>/protocol.json
     STORE/<protocol digest>/<dataset>/<backbone>/split-<k>.json          a result
     STORE/<protocol digest>/<dataset>/<backbone>/split-<k>.failed.json   why there is none
+    STORE/<protocol digest>/<dataset>/<backbone>/split-<k>.models/       its models, if kept
 
 Stores merge by copying one folder over another. Reading changes nothing: a file that is truncated,
 or whose content does not belong at its address, is named in a warning and left out. When a result
@@ -20,11 +21,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -55,7 +58,7 @@ LARGEST_FILE = 2**29
 """Bytes of a packed file: two hundred thousand runs, more than any grid."""
 _DIGEST = re.compile(r"[0-9a-f]{12}")
 _RECORD = re.compile(r"split-(\d{1,6})\.json")
-_FAILED = re.compile(r"split-(\d{1,6})\.failed\.json")
+_BESIDE = re.compile(r"split-(\d{1,6})\.(failed\.json|models)")
 
 
 class ResultsSource(ABC):
@@ -82,6 +85,10 @@ class ResultsSource(ABC):
     @abstractmethod
     def runs(self, digest: str) -> list[Run]:
         """What seems to be here of a protocol, unread."""
+
+    def models(self, digest: str, run: Run) -> dict[str, Path]:
+        """Files of a run's models by name, ``frozen`` and the methods'; empty: none were kept."""
+        return {}
 
     def records(self, digest: str) -> Iterator[RunRecord]:
         """All results of a protocol, in the order of their addresses."""
@@ -207,6 +214,11 @@ class Store(ResultsSource):
                     _checked(path, record.protocol, record.run)
             except RecordError:
                 _keep_aside(path)
+            folder = self.path(record.protocol, record.run, ".models")
+            shutil.rmtree(folder, ignore_errors=True)  # of the record whose place this one takes
+            for name, content in record.models.items():
+                with replacing(folder / f"{name}.safetensors") as temporary:
+                    temporary.write_bytes(content)
             _write(path, record.as_json())
             self.path(record.protocol, record.run, ".failed.json").unlink(missing_ok=True)
 
@@ -260,6 +272,12 @@ class Store(ResultsSource):
                     leave_out(path, fault)
         return None
 
+    def models(self, digest: str, run: Run) -> dict[str, Path]:
+        """Files of a run's models by name, ``frozen`` and the methods'; empty: none were kept."""
+        folders = [self.path(name, run, ".models") for name in self._names(digest)]
+        found = (sorted(folder.glob("*.safetensors")) for folder in folders)
+        return {path.stem: path for path in next(filter(None, found), [])}
+
     def failure(self, digest: str, run: Run) -> str | None:
         """Why a run has no result, if that is recorded."""
         path = self.path(digest, run, ".failed.json")
@@ -307,7 +325,7 @@ def _runs_in(folder: Path, dataset: str, backbone: str) -> Iterator[Run]:
         match = _RECORD.fullmatch(name)
         if match and name == f"split-{int(match[1])}.json":
             yield Run(dataset, backbone, int(match[1]))
-        elif match or not (_FAILED.fullmatch(name) or _passed_over(name)):
+        elif match or not (_BESIDE.fullmatch(name) or _passed_over(name)):
             leave_out(place / name, "it is not the name of a result")
 
 
@@ -484,12 +502,15 @@ def merge(sources: Iterable[str | Path], store: str | Path) -> Merged:
         held = open_results(source)
         for digest in held.digests():
             target.begin(held.protocol(digest))
-            for record in held.records(digest):
+            for record in map(partial(_with_models, held), held.records(digest)):
                 there = target.get(digest, record.run)
                 if there is None:
                     target.put(record)
                     added += 1
-                elif there == record or (whole := unite(there, record)) == there:
+                elif (
+                    there == record
+                    or (whole := unite(_with_models(target, there), record)) == there
+                ):
                     same += 1
                 elif whole is not None:
                     target.put(whole)
@@ -497,6 +518,11 @@ def merge(sources: Iterable[str | Path], store: str | Path) -> Merged:
                 else:
                     kept.append(record.run)
     return Merged(added, same, tuple(kept), united)
+
+
+def _with_models(source: ResultsSource, record: RunRecord) -> RunRecord:
+    files = source.models(record.protocol, record.run)
+    return replace(record, models={name: path.read_bytes() for name, path in files.items()})
 
 
 # As a data frame ----------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def test_shards_are_alike_in_terms_and_hold_no_states(exposure):
 
 
 def test_bad_requests(exposure, graph):
-    with pytest.raises(InputError, match="at least one"):
+    with pytest.raises(InputError, match="shards is 0; give a whole number"):
         solve_oracle_sharded(exposure, graph.y, shards=0)
     with pytest.raises(InputError, match="boolean mask"):
         solve_oracle_sharded(exposure, graph.y, torch.tensor([1, 2]), shards=2)
