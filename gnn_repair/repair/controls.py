@@ -18,7 +18,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
 from gnn_repair.repair.base import FittedRepair, Repair, Task, TrainedRepair, about, untrained
 from gnn_repair.repair.baselines import TINY, normalised_adjacency, sources_to_recipients
-from gnn_repair.repair.cross_fitting import FeatureInputs
+from gnn_repair.repair.cross_fitting import FeatureInputs, summary
 from gnn_repair.repair.folds import (
     FOLDS,
     Folding,
@@ -232,18 +232,12 @@ class RetrainedBackbone(KeptRepair):
             on_progress=task.on_progress,
         )
         each = trained.logits[:, task.exposure.recipients]
-        epochs = (
-            trained.best_epoch.view(-1, roles.copies),
-            trained.epochs_run.view(-1, roles.copies),
-        )
         said = trained.logits.argmax(2).unflatten(0, (-1, roles.copies))
         return self.keep(
             task,
             averaged(each, roles.copies),
             single=said,
-            best_epoch=epochs[0].median(1).values,
-            epochs_run=epochs[1].median(1).values,
-            diverged=trained.diverged.view(-1, roles.copies).any(1),
+            **summary(trained, roles.copies),
         )
 
 

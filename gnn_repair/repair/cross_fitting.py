@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ from gnn_repair.repair.inputs import Description, RepairInputs
 from gnn_repair.repair.layers import Parameters
 from gnn_repair.repair.targets import as_targets
 from gnn_repair.repair.translation import SetTranslation
-from gnn_repair.training import Fitted, ProgressCallback, fit
+from gnn_repair.training import Fitted, fit
 
 CHUNK = 1 << 25
 """Hidden numbers of one block of predictions."""
@@ -232,41 +232,18 @@ class RoleTrainee(RepairTrainee):
         return ((logits.argmax(2) == self.val.labels) & self.val.real).sum(1)
 
 
-@dataclass(frozen=True, eq=False)
-class Stack:
-    """S·K trained copies."""
-
-    parameters: Parameters
-    """[S·K, …], constants included."""
-    best_epoch: Tensor
-    """[S·K]."""
-    epochs_run: Tensor
-    diverged: Tensor
-    trained: tuple[str, ...]
-    """Which parameters were trained; the others were fixed before."""
-
-
 def train_stack(
-    repair: TrainedRepair[Any],
-    own: RepairInputs,
-    roles: Roles,
-    labels: Tensor,
-    *,
-    features: FeatureEvidence | None = None,
-    batch_size: int | None = None,
-    on_progress: ProgressCallback | None = None,
-) -> Stack:
-    """Train K copies of every member through the one loop.
+    repair: TrainedRepair[Any], task: Task, roles: Roles, features: FeatureEvidence | None = None
+) -> tuple[Fitted, Parameters]:
+    """Train K copies of every member through the one loop; and what was fixed before it.
 
     Args:
         repair: what is trained.
-        own: what its S members see.
+        task: what its S members see, and the labels where a copy learns or is judged.
         roles: what the copies learn from and are judged on.
-        labels: [n] of the recipients; read where a copy learns or is judged.
         features: for repairs that read more than the exposure.
-        batch_size: targets an update sees; all unless given.
-        on_progress: called every few epochs.
     """
+    own, labels = task.inputs, task.labels
     judged = stacked(own, roles.copies, features)
     learned = judged
     begin: Callable[[Tensor], None] = _nothing
@@ -287,20 +264,19 @@ def train_stack(
         labels,
         begin_step=begin,
         dropout=repair.dropout,
-        batch_size=batch_size,
+        batch_size=task.batch_size,
         seed=repair.seed,
     )
     with seeded(repair.seed, own.device):
-        outcome = fit(trainee, repair.budget, on_progress)
-    _warn_diverged(repair, outcome)
+        outcome = fit(trainee, repair.budget, task.on_progress)
+    if count := int(outcome.diverged.sum()):
+        warnings.warn(
+            f"{repair.title}: {count} of {outcome.diverged.numel()} copies diverged; "
+            "the best of their earlier states were kept",
+            stacklevel=4,  # whoever called fit
+        )
     trained = {name: value.detach() for name, value in outcome.parameters.items()}
-    return Stack(
-        {**trained, **constants},
-        outcome.best_epoch,
-        outcome.epochs_run,
-        outcome.diverged,
-        tuple(trained),
-    )
+    return replace(outcome, parameters=trained), constants
 
 
 def stacked(own: RepairInputs, copies: int, features: FeatureEvidence | None) -> StackedInputs:
@@ -330,16 +306,6 @@ def initial_copies(
     }
 
 
-def _warn_diverged(repair: TrainedRepair[Any], outcome: Fitted) -> None:
-    count = int(outcome.diverged.sum())
-    if count:
-        warnings.warn(
-            f"{repair.title}: {count} of {outcome.diverged.numel()} copies diverged; "
-            "the best of their earlier states were kept",
-            stacklevel=4,
-        )
-
-
 @torch.no_grad()
 def stack_logits(
     repair: TrainedRepair[Any], inputs: StackedInputs, parameters: Parameters
@@ -356,39 +322,7 @@ def stack_logits(
     return torch.cat(parts, dim=1)
 
 
-class FoldOutcome(NamedTuple):
-    """What fitting one repair gave."""
-
-    stack: Stack
-    log_probs: Tensor
-    """[S, n, C]: the copies' mean, at every recipient."""
-    out_of_fold: Tensor
-    """[S, n, C]: by copies that did not learn from the node; zero where a recipient is no
-    validation node."""
-
-
-def fit_stack(
-    repair: TrainedRepair[Any],
-    task: Task,
-    roles: Roles,
-    features: FeatureEvidence | None = None,
-) -> FoldOutcome:
-    """Train the copies and average what they say."""
-    stack = train_stack(
-        repair,
-        task.inputs,
-        roles,
-        task.labels,
-        features=features,
-        batch_size=task.batch_size,
-        on_progress=task.on_progress,
-    )
-    inputs = stacked(task.inputs, roles.copies, features)
-    each = stack_logits(repair, inputs, stack.parameters)
-    return FoldOutcome(stack, averaged(each, roles.copies), held_out(each, roles))
-
-
-def summary(stack: Stack, copies: int) -> dict[str, Tensor]:
+def summary(stack: Any, copies: int) -> dict[str, Tensor]:
     """A stack's statistics by member: the middle copy's epochs, whether any diverged."""
     best, run, gone = (
         value.view(-1, copies) for value in (stack.best_epoch, stack.epochs_run, stack.diverged)
@@ -520,31 +454,24 @@ class CrossFitted(Repair[FittedCrossFit]):
             if features is None:
                 raise InputError(f"{self.repair.title} reads raw features; pass data=… with x")
         roles = self.folding.roles(task)
-        outcome = fit_stack(self.repair, task, roles, features)
-        return self._fitted(task, outcome, roles.copies, features is not None)
-
-    def _fitted(
-        self, task: Task, outcome: FoldOutcome, copies: int, transductive: bool
-    ) -> FittedCrossFit:
-        stack = outcome.stack
-        by_copy = {
-            name: value.unflatten(0, (-1, copies)) for name, value in stack.parameters.items()
+        outcome, constants = train_stack(self.repair, task, roles, features)
+        inputs = stacked(task.inputs, roles.copies, features)
+        each = stack_logits(self.repair, inputs, {**outcome.parameters, **constants})
+        kept = {
+            "best_epochs": outcome.best_epoch.view(-1, roles.copies),
+            "out_of_fold": task.by_node(held_out(each, roles)),
         }
-        trained = {name: by_copy[name] for name in stack.trained}
-        own = {f"own/{name}": by_copy[name] for name in by_copy if name not in stack.trained}
-        told = {"out_of_fold": task.by_node(outcome.out_of_fold)}
-        if transductive:
+        if features is None:
+            kept |= {f"own/{name}": value for name, value in _by_copy(constants, roles).items()}
+        else:
             # It answers from what it said here, so what a copy would read with is not kept.
-            own = {}
-            told |= {
-                "log_probs": task.by_node(outcome.log_probs),
-                "signature": signature(task.exposure),
-            }
+            kept["log_probs"] = task.by_node(averaged(each, roles.copies))
+            kept["signature"] = signature(task.exposure)
         return self.fitted(
             **about(task.exposure),
-            parameters=trained,
-            constants={**own, **told, "best_epochs": stack.best_epoch.view(-1, copies)},
-            **summary(stack, copies),
+            parameters=_by_copy(outcome.parameters, roles),
+            constants=kept,
+            **summary(outcome, roles.copies),
         )
 
     def _fit_each(self, task: Task) -> FittedCrossFit:
@@ -624,6 +551,11 @@ class CrossFitted(Repair[FittedCrossFit]):
         if not fitted.transductive:
             for k in range(fitted.copies):
                 self.repair.check_constants(fitted.copy(k))
+
+
+def _by_copy(values: Parameters, roles: Roles) -> Parameters:
+    """[S·K, …] as [S, K, …]."""
+    return {name: value.unflatten(0, (-1, roles.copies)) for name, value in values.items()}
 
 
 def _reads_evidence(repair: Repair[Any]) -> bool:

@@ -18,6 +18,7 @@ from gnn_repair.exposure.focus import focused
 from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import Target, solve_oracle
+from gnn_repair.oracle.tables import problems
 from gnn_repair.repair.base import FittedRepair
 from gnn_repair.study.engine import Engine, Failure, LocalEngine, Tell, Work
 
@@ -35,7 +36,7 @@ class Shard:
     places: Tensor
     """[k]: the whole exposure's node behind each of its own."""
     nodes: Tensor
-    """[k] or [k, S] bool: which of them are asked for."""
+    """[k, S] bool: which of them are asked for."""
     first: int
     """Position of its first recipient in the whole exposure."""
     first_term: int
@@ -56,22 +57,22 @@ def solve_oracle_sharded(
     Args:
         exposure: the frozen model's final aggregation.
         target: [N] classes, or ``"all"``.
-        nodes: a mask [N] or [N, S]; all recipients unless given.
+        nodes: a mask [N] or [N, S], or node numbers; all recipients unless given.
         shards: how many ranges, alike in terms.
         engine: where they are solved; this process unless given.
         threads: of every task; all cores unless given.
     """
     _check(exposure, engine, shards=shards, threads=1 if threads is None else threads)
-    _check_target(exposure, target)
-    mask = _as_mask(exposure, nodes)
-    asked, skipped = _labelled(exposure, target, mask)
-    tasks = make_shards(exposure, asked, shards)
+    asked = problems(exposure, target, nodes)
+    mask = torch.zeros(exposure.num_nodes, exposure.num_members, dtype=torch.bool)
+    mask[exposure.recipients.cpu()[asked.position], asked.member] = True
+    tasks = make_shards(exposure, mask, shards)
     if not tasks:
-        return solve_oracle(exposure, target, mask, threads=threads)
+        return solve_oracle(exposure, target, nodes, threads=threads)
     place = target.cpu() if isinstance(target, Tensor) else target
     names = None if exposure.n_id is None else exposure.n_id.cpu().numpy()
     whole = merge(_mapped(engine, "oracle", _solve_shard, tasks, (place, threads)))
-    return replace(whole, skipped=skipped, n_id=names)
+    return replace(whole, skipped=asked.skipped, n_id=names)
 
 
 def _check(exposure: Any, engine: Any, **numbers: Any) -> None:
@@ -96,39 +97,6 @@ def _mapped(
     return [results[first] for first in sorted(results)]
 
 
-def _check_target(exposure: Exposure, target: Any) -> None:
-    if isinstance(target, Tensor):
-        if target.is_floating_point() or target.is_complex() or target.dtype is torch.bool:
-            raise InputError(f"target is {target.dtype}; give classes as whole numbers, or 'all'")
-        if target.shape != (exposure.num_nodes,):
-            raise InputError(f"target has shape {list(target.shape)}, not [{exposure.num_nodes}]")
-    elif not isinstance(target, str) or target != "all":
-        raise InputError(f"target is {target!r:.60}; give the nodes' classes, or 'all'")
-
-
-def _labelled(exposure: Exposure, target: Target, mask: Tensor) -> tuple[Tensor, int]:
-    """The mask without unlabelled nodes, and how many (over all members) these are."""
-    if not isinstance(target, Tensor):
-        return mask, 0
-    known = target.cpu() >= 0
-    kept = mask & (known if mask.dim() == 1 else known.unsqueeze(1))
-    members = exposure.num_members if mask.dim() == 1 else 1
-    return kept, int((mask & ~kept).sum()) * members
-
-
-def _as_mask(exposure: Exposure, nodes: Tensor | None) -> Tensor:
-    if nodes is None:
-        mask = torch.zeros(exposure.num_nodes, dtype=torch.bool)
-        mask[exposure.recipients.cpu()] = True
-        return mask
-    fair = isinstance(nodes, Tensor) and nodes.dtype == torch.bool and nodes.dim() in (1, 2)
-    if not fair or nodes.shape[0] != exposure.num_nodes:
-        raise InputError("nodes must be a boolean mask [N] or [N, S] to be sharded")
-    if nodes.dim() == 2 and nodes.shape[1] != exposure.num_members:
-        raise InputError(f"nodes has {nodes.shape[1]} columns for {exposure.num_members} members")
-    return nodes.cpu()
-
-
 def make_shards(exposure: Exposure, mask: Tensor, shards: int) -> list[Shard]:
     """Contiguous ranges of recipients with about the same number of terms; empty ones left out."""
     ends = exposure.segments[:: exposure.num_groups].cpu()
@@ -140,7 +108,7 @@ def make_shards(exposure: Exposure, mask: Tensor, shards: int) -> list[Shard]:
     for first, last in pairwise(cuts):
         if bool(mask[slim.recipients[first:last]].any()):
             part, places, _ = focused(slim, torch.arange(first, last))
-            asked = torch.zeros(len(places), *mask.shape[1:], dtype=torch.bool)
+            asked = torch.zeros(len(places), mask.shape[1], dtype=torch.bool)
             asked[part.recipients] = mask[places][part.recipients]
             made.append(Shard(part, places, asked, first, int(ends[first])))
     return made

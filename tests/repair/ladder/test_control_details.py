@@ -9,42 +9,23 @@ import torch
 from torch_geometric.data import Data
 from toy_exposures import toy_exposure, toy_graph
 
-from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
-from gnn_repair.repair import CrossFitted
 from gnn_repair.repair import evidence as graph_evidence
 from gnn_repair.repair.base import prepare
 from gnn_repair.repair.controls import (
-    PERCEPTRON,
     FeaturePerceptron,
     LabelPropagation,
-    RetrainedBackbone,
 )
 from gnn_repair.repair.cross_fitting import FeatureInputs, RoleTrainee
 from gnn_repair.repair.evidence import gather_evidence
 from gnn_repair.repair.folds import (
-    FOLD_SHARE,
-    FOLDS,
-    Folding,
     Roles,
     check_table,
     deal_folds,
 )
 from gnn_repair.repair.inputs import repair_inputs, standardised, statistics
-from gnn_repair.repair.methods import METHODS
 
 NODES, CLASSES = 5, 3
-
-
-def test_settings_of_the_controls():
-    assert Budget(500, 80, 0.01, 0.0005) == PERCEPTRON == FeaturePerceptron().budget
-    assert (FeaturePerceptron().hidden, FeaturePerceptron().dropout) == (128, 0.0)
-    assert LabelPropagation().layers == 50 and RetrainedBackbone().most_epochs == 2**31
-    assert (graph_evidence.SIMILAR, graph_evidence.POWER) == (30, 4)
-    assert FeaturePerceptron(hidden=1).hidden == LabelPropagation(layers=1).layers == 1
-    for wrong in (lambda: FeaturePerceptron(hidden=0), lambda: LabelPropagation(layers=0)):
-        with pytest.raises(InputError, match="is 0"):
-            wrong()
 
 
 def kept(**changes):
@@ -185,15 +166,6 @@ def test_propagation_of_one_step_by_hand():
         total = spread.sum(1, keepdim=True)
         expected = torch.where(total > 0, spread / total.clamp(min=1e-30), 1 / CLASSES)
         torch.testing.assert_close(found[s], expected)
-
-
-def test_defaults_that_only_a_protocol_changes():
-    assert (FOLDS, FOLD_SHARE) == (5, 0.8)
-    for value in (CrossFitted(), Folding()):
-        assert (value.folds, value.repeats, value.fold_share, value.seed) == (5, 1, 0.8, 0)
-    for name in ("evidence_ladder", "label_propagation", "retrained_backbone"):
-        method = METHODS[name]
-        assert not (method.batched or method.from_paper or method.by_default)
 
 
 def test_statistics_of_inputs_without_copies():
