@@ -36,13 +36,6 @@ from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.suggestion import closest
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
-# DOC Every number of the paper's protocol, and how to change one.
-#
-# A protocol is a frozen tree of plain values. Its digest stands for the *differences* from the
-# paper's protocol and is part of every result's address: results of different settings never mix,
-# and a further setting with its default leaves every address as it was.
-#
-
 
 @dataclass(frozen=True)
 class DataProtocol:

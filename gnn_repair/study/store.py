@@ -108,9 +108,12 @@ class ResultsSource(ABC):
     def protocol(self, digest: str | None = None) -> Protocol:
         """The protocol whose results are here; ``digest`` chooses among several."""
         found = self.digests()
-        if digest is None and len(found) > 1 and PAPER.digest not in found:
-            raise InputError(f"{self.root} holds the protocols {', '.join(found)}; choose --digest")
-        digest = self.resolve(digest or (found[0] if len(found) == 1 else PAPER.digest))
+        if digest is None:
+            if len(found) > 1 and PAPER.digest not in found:
+                listed = ", ".join(found)
+                raise InputError(f"{self.root} holds the protocols {listed}; choose --digest")
+            digest = found[0] if len(found) == 1 else PAPER.digest
+        digest = self.resolve(digest)
         settings = self.settings(digest)
         if settings is None:
             raise InputError(
