@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -28,6 +28,7 @@ from gnn_repair.backbones import (
     Shape,
     find_backbone,
     load_frozen,
+    load_network,
     train_backbone,
     train_own,
 )
@@ -209,6 +210,8 @@ def _frozen(
     sizes, chosen = settings.protocol.backbones, settings.backbones[case.backbone]
     options: dict[str, Any] = {"device": device, "seed": sizes.seed}
     if isinstance(chosen, OwnNetwork):
+        if file is not None:
+            return load_network(file, chosen, data)
         (split,) = case.splits
         on_progress = _teller(tell, f"training split {split}")
         budget = sizes.budget(chosen.budget)
@@ -283,15 +286,18 @@ def _with_use(worked: Worked, device: torch.device, tell: Tell) -> list[RunRecor
 
 
 def _files(worked: Worked, member: int) -> dict[str, bytes]:
-    """One split's models as files; a network of the user's own has none, and is trained again."""
-    if not isinstance(worked.frozen, Frozen):
-        return {}
-    models = {FROZEN: worked.frozen.member(member)}
+    """One split's models as files; without those that no file can hold, which are made again."""
+    frozen, files = worked.frozen, dict[str, bytes]()
+    models: dict[str, Any] = {
+        FROZEN: frozen.member(member) if isinstance(frozen, Frozen) else frozen
+    }
     models |= {name: fitted.member(member) for name, fitted in worked.repairs.items()}
     with tempfile.TemporaryDirectory() as folder:
         for name, model in models.items():
-            model.save(Path(folder) / name)
-        return {name: (Path(folder) / name).read_bytes() for name in models}
+            with suppress(InputError):
+                model.save(Path(folder) / name)
+                files[name] = (Path(folder) / name).read_bytes()
+    return files if FROZEN in files else {}
 
 
 def records_of(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from tiny import TINY, tiny_graph
+from torch_geometric.nn import GIN
 
+from gnn_repair.backbones import OwnNetwork
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.study import PAPER, Run, Store, override, run_study
 from gnn_repair.study import case as cases
@@ -36,6 +38,7 @@ def untrained(monkeypatch):
         raise AssertionError("something was trained")
 
     monkeypatch.setattr(cases, "train_backbone", refused)
+    monkeypatch.setattr(cases, "train_own", refused)
     monkeypatch.setattr(cases, "_fit", refused)
 
 
@@ -81,6 +84,22 @@ def test_models_travel_with_their_records(store, tmp_path, untrained):
     assert found.models(digest, run) == {}
 
 
+def test_a_network_of_one_s_own_is_kept_too(tmp_path, request):
+    own = OwnNetwork(lambda features, classes: GIN(features, 8, 2, classes, norm="batch_norm"))
+    given = {"mine": DATA}, {"gin": own}
+    run_study(*given, [1], store=tmp_path, methods=["oracle"], protocol=PROTOCOL, device="cpu")
+    request.getfixturevalue("untrained")
+    store = Store(tmp_path)
+    (record,) = store.records(PROTOCOL.digest)
+    shown = rerun("mine", "gin", 1, source=store, backbones={"gin": own}, **GIVEN)
+    assert shown.provenance() == "split 1, trained alone; the stored models"
+    right = shown.exposure.frozen_logits[0].argmax(1) == DATA.y
+    assert float(right[DATA.test_mask[:, 1]].double().mean()) == record.frozen["test"]
+    other = OwnNetwork(lambda features, classes: GIN(features, 9, 2, classes, norm="batch_norm"))
+    with pytest.raises(FileFormatError, match="another network's weights"):
+        rerun("mine", "gin", 1, source=store, backbones={"gin": other}, **GIVEN)
+
+
 @pytest.mark.parametrize(("keep", "kept"), [("none", []), ("all", [0, 1])])
 def test_which_splits_are_kept(tmp_path, keep, kept):
     run_study(
@@ -93,3 +112,18 @@ def test_which_splits_are_kept(tmp_path, keep, kept):
     assert [run.split for run in runs if found.models(PROTOCOL.digest, run)] == kept
     with pytest.raises(InputError, match="keep_models is 'some'; choose from all, first, none"):
         run_study(["cora"], ["gcn"], [0], store=tmp_path, keep_models="some")
+
+
+def test_what_no_file_can_hold_is_not_kept_and_fails_nothing(tmp_path):
+    class Odd(GIN):
+        def get_extra_state(self):
+            return {"no": "tensor"}
+
+        def set_extra_state(self, state):
+            pass
+
+    own = OwnNetwork(lambda features, classes: Odd(features, 8, 2, classes))
+    options = {"methods": ["oracle"], "protocol": PROTOCOL, "device": "cpu"}
+    outcome = run_study({"mine": DATA}, {"odd": own}, [0], store=tmp_path, **options)
+    assert outcome.stored == 1 and not outcome.failures
+    assert Store(tmp_path).models(PROTOCOL.digest, Run("mine", "odd", 0)) == {}
