@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 
 from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.study.case import Architecture, Worked, records_of, work_case
-from gnn_repair.study.cases import METHODS, ORACLE, Case, all_runs, chosen_methods
+from gnn_repair.study.cases import FROZEN, METHODS, ORACLE, Case, all_runs, chosen_methods
 from gnn_repair.study.grid import checked_settings
 from gnn_repair.study.protocol import PAPER, Protocol
 from gnn_repair.study.records import RunRecord
@@ -142,6 +142,7 @@ def rerun(
     (run,) = all_runs([dataset], [backbone], [split])
     stored = None if source is None else source.get(protocol.digest, run)
     files = {} if stored is None or source is None else source.models(protocol.digest, run)
+    files = files if FROZEN in files else {}
     if methods is None:
         usual = [name for name, method in METHODS.items() if method.from_paper]
         methods = usual if stored is None else [name for name in METHODS if name in stored.methods]
