@@ -107,7 +107,7 @@ def support() -> Kind:
     return Kind(lambda record: record.on_test("support"), "support", 0.15, 0.15, digits=2)
 
 
-def errors_fixed(method: str) -> Kind:
+def share_of_errors_fixed(method: str) -> Kind:
     """Of the frozen model's reachable errors on test nodes, how many a method predicts right (%).
 
     The paper has no such figure, and records made before it was counted have none.

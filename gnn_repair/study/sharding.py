@@ -71,7 +71,7 @@ def solve_oracle_sharded(
         return solve_oracle(exposure, target, nodes, threads=threads)
     place = target.cpu() if isinstance(target, Tensor) else target
     names = None if exposure.n_id is None else exposure.n_id.cpu().numpy()
-    whole = merge(_mapped(engine, "oracle", _solve_shard, tasks, (place, threads)))
+    whole = _joined(_mapped(engine, "oracle", _solve_shard, tasks, (place, threads)))
     return replace(whole, skipped=asked.skipped, n_id=names)
 
 
@@ -137,7 +137,7 @@ def _solve_shard(shared: tuple[Target, int | None], shard: Shard, tell: Tell) ->
     )
 
 
-def merge(parts: Sequence[OracleSolution]) -> OracleSolution:
+def _joined(parts: Sequence[OracleSolution]) -> OracleSolution:
     """Solutions of disjoint LPs of one exposure as one, ordered by member, node and class."""
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts]) for name in PER_LP + PER_TERM

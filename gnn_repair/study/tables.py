@@ -9,8 +9,7 @@ from typing import NamedTuple
 from gnn_repair.backbones.readouts import READOUTS
 from gnn_repair.errors import InputError
 from gnn_repair.published import published
-from gnn_repair.repair.ladder.rungs import FROZEN, NOTHING, RUNGS
-from gnn_repair.repair.ladder.rungs import title_of as rung_title
+from gnn_repair.repair.ladder.rungs import FROZEN, NOTHING, RUNGS, rung_title
 from gnn_repair.repair.methods import title_of
 from gnn_repair.study.cases import METHODS
 from gnn_repair.study.figures import (
@@ -30,7 +29,6 @@ from gnn_repair.study.figures import (
     case_figures,
     case_order,
     comparable,
-    errors_fixed,
     gain,
     in_paper,
     mark_best,
@@ -39,6 +37,7 @@ from gnn_repair.study.figures import (
     panel,
     percent,
     reach,
+    share_of_errors_fixed,
     share_of_shifts,
     support,
     wins,
@@ -136,7 +135,7 @@ def _macro_sheets(records: Sequence[RunRecord], where: str) -> list[Sheet]:
     rows: Rows = {"Frozen": ("none", "no", macros["frozen"], "", "", "", "")}
     for name in [name for name in macros if name in METHODS]:
         change = gain(present[name], present["frozen"])
-        fixed = case_figures(records, errors_fixed(name))
+        fixed = case_figures(records, share_of_errors_fixed(name))
         inside = case_figures(records, share_of_shifts(name, "shifts_inside"))
         shifts = METHODS[name].output == "centred shift"
         rows[_title(name)] = (
@@ -228,7 +227,7 @@ def _on(cells: Cells, dataset: str) -> Cells:
 def _evidence(records: Sequence[RunRecord]) -> Table:
     """Two figures that the theory asks for and the paper does not print."""
     title = "Reachable errors that learned reweighting fixes (%)"
-    fixed = panel(title, errors_fixed("reweighting"), records)
+    fixed = panel(title, share_of_errors_fixed("reweighting"), records)
     title, method = "Learned set translations inside D_v (%)", "set_translation"
     inside = panel(title, share_of_shifts(method, "shifts_inside"), records)
     undecided = case_figures(records, share_of_shifts(method, "shifts_undecided"))

@@ -47,7 +47,7 @@ from gnn_repair.repair.ladder.rungs import (
     find,
     likelihoods,
     mixed,
-    title_of,
+    rung_title,
     weigh,
     weights_without,
 )
@@ -199,18 +199,18 @@ class FittedLadder(FittedRepair["EvidenceLadder"]):
         members, findings = self.num_members, self.findings()
         who = "1 member" if members == 1 else f"{members} members"
         lines = [f"Evidence ladder of {who}, {self.repair.folds} folds"]
-        wide = max(len(title_of(name)) for name in self.candidates)
+        wide = max(len(rung_title(name)) for name in self.candidates)
         lines.append(f"  {'candidate':{wide}}  out of fold   weight   most weight for")
         mean, most = self.weights.mean(0).tolist(), Counter(self.chosen)
         for (name, accuracy), weight in zip(self.out_of_fold.items(), mean, strict=True):
             share = f"{100 * float(accuracy.mean()):9.1f} %   {weight:6.2f}"
-            lines.append(f"  {title_of(name):{wide}}  {share}   {most[name]} of {members}")
+            lines.append(f"  {rung_title(name):{wide}}  {share}   {most[name]} of {members}")
         if kept := int(self.unchanged.sum()):
             lines.append(f"Frozen stays for {kept} of {members}: nothing clearly beats it.")
         if again := int(self.refitted.sum()):
             lines.append(f"More labels help: the best rung learned from all of them for {again}.")
         if left_out := [name for name in self.repair.rungs if name not in self.candidates]:
-            names = ", ".join(map(title_of, left_out))
+            names = ", ".join(map(rung_title, left_out))
             lines.append(f"Left out, since no raw features were given (data=…): {names}.")
         lines += [text[0].upper() + text[1:] + "." for text in map(str, findings.overall())]
         lines += [f"→ {line}" for line in findings.advice()]
@@ -224,8 +224,8 @@ class FittedLadder(FittedRepair["EvidenceLadder"]):
             return []
         return [
             "Transductive, for they read labels or features of this graph: "
-            f"{', '.join(map(title_of, bound))}. On another graph the ladder falls back to "
-            f"{', '.join(map(title_of, free))}, with a warning."
+            f"{', '.join(map(rung_title, bound))}. On another graph the ladder falls back to "
+            f"{', '.join(map(rung_title, free))}, with a warning."
         ]
 
     __repr__ = __str__

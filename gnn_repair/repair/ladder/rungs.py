@@ -151,7 +151,7 @@ UNCLEAR = "the candidates together beat the model, but no single kind of evidenc
 """Advice where it does not, and still nothing stands out."""
 
 
-def title_of(name: str) -> str:
+def rung_title(name: str) -> str:
     """How people read a candidate's name."""
     if name in RUNGS:
         return RUNGS[name].title
@@ -359,7 +359,7 @@ class Finding:
         if not self.clear:
             return f"{what} bring nothing that stands out{where} ({self.gain:+.1f} {size})"
         more = "more" if self.gain > 0 else "less"
-        other = title_of(self.above)
+        other = rung_title(self.above)
         return f"{what} are worth {abs(self.gain):.1f} {size} points {more} than {other}{where}"
 
 
