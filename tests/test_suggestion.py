@@ -8,8 +8,8 @@ import gnn_repair as gr
 from gnn_repair.errors import InputError
 from gnn_repair.oracle.baseline import load_baseline
 from gnn_repair.study import PAPER
-from gnn_repair.study.methods import chosen_methods
-from gnn_repair.study.overrides import changed
+from gnn_repair.study.cases import chosen_methods
+from gnn_repair.study.protocol import changed
 from gnn_repair.study.tables import make_tables
 from gnn_repair.suggestion import closest, suggestion
 

@@ -6,13 +6,15 @@ their own; each gain is over the frozen model of the same record.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from gnn_repair.atomic import replacing
 from gnn_repair.study import PAPER, make_tables
-from gnn_repair.study.formats import RENDERERS
-from gnn_repair.study.packed import Packed
-from gnn_repair.study.records import Record
+from gnn_repair.study.cases import Run
+from gnn_repair.study.records import RunRecord
+from gnn_repair.study.rendering import RENDERERS
+from gnn_repair.study.store import Packed
 
 ROOT = Path(__file__).parents[1]
 PAGE, RESULTS = ROOT / "docs" / "beyond.md", ROOT / "results"
@@ -28,18 +30,17 @@ LINE = "<!-- below this line: make beyond -->\n\n"
 TABLES = ("beyond", "lost-evidence", "lost-evidence-by-class")
 
 
-def gathered(folder: Path = RESULTS) -> list[Record]:
+def gathered(folder: Path = RESULTS) -> list[RunRecord]:
     """The records of all files that there are, each method of a run once."""
-    seen: set[tuple[str, str, int, str]] = set()
+    seen: set[tuple[Run, str]] = set()
     out = []
     for name in FILES:
         if not (folder / name).exists():
             continue
         for record in Packed(folder / name).records(PAPER.digest):
-            run = record["dataset"], record["backbone"], record["split"]
-            methods = {k: v for k, v in record["methods"].items() if (*run, k) not in seen}
-            seen |= {(*run, key) for key in methods}
-            out.append({**record, "methods": methods})
+            new = {k: v for k, v in record.methods.items() if (record.run, k) not in seen}
+            seen |= {(record.run, key) for key in new}
+            out.append(replace(record, methods=new))
     return out
 
 

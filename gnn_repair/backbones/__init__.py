@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from gnn_repair.backbones.base import Backbone, Readout, Shape, Stream
     from gnn_repair.backbones.frozen import Frozen, load_frozen
     from gnn_repair.backbones.graph import Graph, Operator
-    from gnn_repair.backbones.own_network import FrozenNetwork, OwnNetwork, train_own
+    from gnn_repair.backbones.own_network import (
+        FrozenNetwork,
+        OwnNetwork,
+        load_network,
+        train_own,
+    )
     from gnn_repair.backbones.registry import BACKBONES
     from gnn_repair.backbones.train import find_backbone, train_backbone
 
@@ -29,6 +34,7 @@ _HOMES = {
     "Stream": "base",
     "find_backbone": "train",
     "load_frozen": "frozen",
+    "load_network": "own_network",
     "train_backbone": "train",
     "train_own": "own_network",
 }
@@ -46,6 +52,7 @@ __all__ = [
     "Stream",
     "find_backbone",
     "load_frozen",
+    "load_network",
     "train_backbone",
     "train_own",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import reprlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,17 @@ class Frozen:
     def embedding(self) -> Tensor:
         """r, what the classifier reads: [S, N, k]."""
         return self.readout.embedding(self.node_state).transpose(0, 1)
+
+    def member(self, index: int) -> Frozen:
+        """One member alone."""
+        pick = slice(index, index + 1)
+        results = ("logits", "best_epoch", "epochs_run", "diverged")
+        return replace(
+            self,
+            splits=self.splits[pick],
+            parameters={name: value[pick] for name, value in self.parameters.items()},
+            **{name: getattr(self, name)[pick] for name in results},
+        )
 
     def network(self, member: int = 0) -> nn.Module:
         """One member as an ordinary PyG network in evaluation mode."""

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,12 +18,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.data import Data
 
+from gnn_repair.backbones.frozen import fingerprint
+from gnn_repair.backbones.saving import RESULTS, check_names, check_splits
 from gnn_repair.budget import SHORT, Budget
 from gnn_repair.datasets import as_splits, num_classes
 from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
+from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 from gnn_repair.training import CHECK_EVERY, Progress, ProgressCallback
 
+KIND = "gnn-repair network"
 Forward = Callable[[nn.Module, Any], Tensor]
 """(network, data) → logits [N, C]."""
 
@@ -67,6 +72,22 @@ class OwnNetwork:
             )
         return made
 
+    def logits(self, network: nn.Module, data: Data) -> Tensor:
+        """The network's output, [N, C]."""
+        out = (
+            network(data.x, data.edge_index)
+            if self.forward is None
+            else self.forward(network, data)
+        )
+        shape = (int(data.num_nodes), num_classes(data))
+        if not isinstance(out, Tensor) or tuple(out.shape) != shape:
+            found = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise InputError(
+                f"{self.title or 'the network'} gives {found} instead of logits {list(shape)}; "
+                "give an OwnNetwork a forward= that returns them"
+            )
+        return out
+
 
 @dataclass(frozen=True, eq=False)
 class FrozenNetwork:
@@ -91,6 +112,46 @@ class FrozenNetwork:
     def parameters(self) -> Mapping[str, Tensor]:
         """[1, …] by name."""
         return {name: p.detach().unsqueeze(0) for name, p in self.network.named_parameters()}
+
+    def save(self, path: str | Path) -> None:
+        """Write the network's state as one safetensors file; :func:`load_network` reads it back."""
+        state = self.network.state_dict()
+        for name, value in state.items():
+            if not isinstance(value, Tensor) or value.layout != torch.strided:
+                raise InputError(
+                    f"{name} is no dense tensor, and a safetensors file holds no others"
+                )
+        tensors = {f"state/{name}": value for name, value in state.items()}
+        tensors |= {name: getattr(self, name) for name in RESULTS}
+        save_tensors(path, KIND, {"data": fingerprint(self.data), "splits": self.splits}, tensors)
+
+
+@torch.no_grad()
+def load_network(path: str | Path, own: OwnNetwork, data: Data) -> FrozenNetwork:
+    """Read what :meth:`FrozenNetwork.save` wrote; a file of another graph or network is refused."""
+    header, tensors = load_tensors(path, KIND)
+    with contents_of(path):
+        check_fields(header, {"data": str, "splits": list}, "header")
+        check_names(tensors, RESULTS, "state/")
+        splits = check_splits(header["splits"], as_splits(data.train_mask).shape[1])
+        if header["data"] != fingerprint(data):
+            raise InputError("it was made with another data; use the graph it was trained on")
+        network = own.network(data.x.shape[1], num_classes(data)).to(data.x.dtype).eval()
+        state = {n.removeprefix("state/"): v for n, v in tensors.items() if n.startswith("state/")}
+        try:
+            network.load_state_dict(state)
+        except RuntimeError as error:
+            said = " ".join(str(error).split())[:200]
+            raise InputError(f"it holds another network's weights: {said}") from error
+        results = {name: tensors[name] for name in RESULTS}
+        again, kept = own.logits(network, data), results["logits"]
+        scale = kept.abs().clamp(min=1)
+        # Another machine's float32 may differ by 1e-5 or so; other weights differ by far more.
+        if kept.shape != (1, *again.shape) or not bool(
+            (((again - kept) / scale).abs() < 1e-3).all()
+        ):
+            raise InputError("its weights do not give its logits")
+    return FrozenNetwork(own, data, splits, network, **results)
 
 
 def train_own(
@@ -142,20 +203,7 @@ class _Training:
 
     def logits(self) -> Tensor:
         """The network's output, [N, C]."""
-        forward = self.own.forward
-        out = (
-            self.network(self.data.x, self.data.edge_index)
-            if forward is None
-            else forward(self.network, self.data)
-        )
-        shape = (int(self.data.num_nodes), num_classes(self.original))
-        if not isinstance(out, Tensor) or tuple(out.shape) != shape:
-            found = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-            raise InputError(
-                f"{self.own.title or 'the network'} gives {found} instead of logits {list(shape)}; "
-                "give an OwnNetwork a forward= that returns them"
-            )
-        return out
+        return self.own.logits(self.network, self.data)
 
     def look(self, epoch: int) -> bool:
         """Note the state if it is the best; whether training goes on."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gnn_repair.exposure import Exposure
     from gnn_repair.study.protocol import Protocol
-    from gnn_repair.study.records import Record
+    from gnn_repair.study.records import RunRecord
 
 BACKBONE = "gcn"
 SPLITS = (0, 1)
@@ -51,8 +51,7 @@ def demo(
 
     It needs no file and no network.
     """
-    from gnn_repair.study.overrides import override
-    from gnn_repair.study.protocol import PAPER
+    from gnn_repair.study.protocol import PAPER, override
     from gnn_repair.study.store import Store
 
     check_target(page)
@@ -80,8 +79,7 @@ def _look(console: Console) -> None:
     from gnn_repair.datasets import DATASETS, load_dataset
     from gnn_repair.datasets.checking import describe
     from gnn_repair.exposure import expose
-    from gnn_repair.study.overrides import override
-    from gnn_repair.study.protocol import PAPER
+    from gnn_repair.study.protocol import PAPER, override
 
     data = load_dataset("builtin")
     summary = {"dataset": data.name, **describe(data), "protocol": DATASETS["builtin"].splits}
@@ -140,20 +138,19 @@ def _report(protocol: Protocol, store: Path, page: Path) -> Path:
     """The page of split 0, with the spread over splits from the store."""
     from gnn_repair.reporting import report_run
     from gnn_repair.study.rerun import rerun
-    from gnn_repair.study.results import read_results
-    from gnn_repair.study.store import Store
+    from gnn_repair.study.store import Store, read_results
 
     run = rerun("builtin", BACKBONE, SPLITS[0], source=Store(store), protocol=protocol)
     results = read_results(store, protocol.digest)
     return report_run(run, page, results, command="gnn-repair demo")
 
 
-def _reach_line(records: list[Record]) -> str:
+def _reach_line(records: list[RunRecord]) -> str:
     shares = [
-        100 * fmean(record["oracle"]["test"][name] for record in records)
+        100 * fmean(record.on_test(name) or 0.0 for record in records)
         for name in ("true_class_reach", "error_reach")
     ]
-    support = fmean(record["oracle"]["test"]["support"] for record in records)
+    support = fmean(record.on_test("support") or 0.0 for record in records)
     return (
         f"Over {len(records)} splits the true class is within reach of {shares[0]:.1f} % of the "
         f"test nodes, and of {shares[1]:.1f} % of those it gets wrong;\n"
@@ -161,17 +158,17 @@ def _reach_line(records: list[Record]) -> str:
     )
 
 
-def _repair_rows(records: list[Record]) -> list[dict[str, Any]]:
+def _repair_rows(records: list[RunRecord]) -> list[dict[str, Any]]:
     """Frozen and every repair: test accuracy, gain and size."""
-    from gnn_repair.study.methods import METHODS
+    from gnn_repair.study.cases import METHODS
 
-    frozen = 100 * fmean(record["frozen"]["test"] for record in records)
-    rows = [_row("Frozen", frozen, frozen, records[0]["frozen"]["parameters"], "–")]
+    frozen = 100 * fmean(record.frozen["test"] for record in records)
+    rows = [_row("Frozen", frozen, frozen, records[0].frozen["parameters"], "–")]
     for name, method in METHODS.items():
         if not method.by_default:
             continue
-        accuracy = 100 * fmean(record["methods"][name]["test"] for record in records)
-        size = records[0]["methods"][name]["parameters"]
+        accuracy = 100 * fmean(record.methods[name]["test"] for record in records)
+        size = records[0].methods[name]["parameters"]
         origin = "the paper" if method.from_paper else "a baseline not in the paper"
         rows.append(_row(method.title, accuracy, frozen, size, origin))
     return rows

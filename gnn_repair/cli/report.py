@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gnn_repair.study.protocol import Protocol
     from gnn_repair.study.rerun import Rerun
-    from gnn_repair.study.results_source import ResultsSource
+    from gnn_repair.study.store import ResultsSource
 
 
 def report(
@@ -42,10 +42,10 @@ def report(
     methods: Annotated[
         str,
         typer.Option(
-            help="Repairs to show, comma-separated; paper is its four.",
+            help="Repairs to show, comma-separated; stored: the run's own; paper: its four.",
             autocompletion=completion.methods,
         ),
-    ] = "paper",
+    ] = "stored",
     figures: Annotated[
         Path | None, typer.Option("--figures", help="Also draw SVG and PDF figures here.")
     ] = None,
@@ -65,9 +65,9 @@ def report(
 ) -> None:
     """Write one self-contained HTML page: a study's overview and the nodes of one run.
 
-    The run is trained again for its nodes, as the study trained it: the named case, the store's
-    only one, or without a store GCN on the built-in graph. A store of several cases gives the
-    overview alone unless --dataset and --backbone name one.
+    The run's models are those that the store kept, or it is trained again as the study trained it:
+    the named case, the store's only one, or without a store GCN on the built-in graph. A store of
+    several cases gives the overview alone unless --dataset and --backbone name one.
     """
     from gnn_repair.reporting import evidence_of, report_results, report_run, write_figures
     from gnn_repair.reporting.runs import class_names_of, made_of
@@ -95,7 +95,8 @@ def report(
     named = named or case[1]
     own = own or plugins.one_backbone(named)[1]
     graphs = plugins.datasets([case[0]], root, protocol.data.draw)
-    chosen = None if methods == "paper" else [name.strip() for name in methods.split(",")]
+    words = ",".join(_paper_methods()) if methods == "paper" else methods
+    chosen = None if methods == "stored" else [name.strip() for name in words.split(",")]
     again = partial(
         rerun,
         source=source,
@@ -140,6 +141,12 @@ def _beside(
     return {name: again(dataset, name, run.split, backbones=own)}
 
 
+def _paper_methods() -> list[str]:
+    from gnn_repair.repair import METHODS
+
+    return [name for name, method in METHODS.items() if method.from_paper]
+
+
 def typed(name: str, **options: object) -> str:
     """The command with these options, as one would type it again."""
     words = ["gnn-repair", name]
@@ -151,12 +158,10 @@ def typed(name: str, **options: object) -> str:
 
 
 def _stored(store: Path, digest: str | None) -> tuple[ResultsSource, Protocol, pd.DataFrame]:
-    from gnn_repair.study.rerun import stored_protocol
-    from gnn_repair.study.results import read_results
-    from gnn_repair.study.results_source import open_results
+    from gnn_repair.study.store import open_results, read_results
 
     source = open_results(store)
-    protocol = stored_protocol(source, digest)
+    protocol = source.protocol(digest)
     return source, protocol, read_results(source, protocol.digest)
 
 

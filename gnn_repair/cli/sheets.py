@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from gnn_repair.study.figures import TITLES, Entry, Sheet, Table
 from gnn_repair.study.rendering import (
     cases_text,
     own_text,
@@ -16,7 +17,6 @@ from gnn_repair.study.rendering import (
     remark,
     usual_count,
 )
-from gnn_repair.study.sheets import TITLES, Entry, Sheet, Table
 
 
 def print_tables(tables: Iterable[Table]) -> None:

@@ -46,6 +46,14 @@ class EngineName(enum.StrEnum):
     ray = "ray"
 
 
+class KeepModels(enum.StrEnum):
+    """Splits whose models are kept."""
+
+    all = "all"
+    first = "first"
+    none = "none"
+
+
 @app.command()
 def run(
     store: StoreOption = Path("results"),
@@ -72,6 +80,9 @@ def run(
         float | None,
         typer.Option(min=0, help="Ray: GPUs a case needs, such as 0.5; one with --device cuda."),
     ] = None,
+    keep_models: Annotated[
+        KeepModels, typer.Option(help="Splits whose trained models the store keeps, for report.")
+    ] = KeepModels.first,
     plugin: PluginOption = None,
 ) -> None:
     """Run what the store lacks; what is stored is skipped, what failed is tried again.
@@ -96,6 +107,7 @@ def run(
             engine=_engine(engine, jobs, address, cpus, gpus, device),
             stack=stack,
             watcher=progress,
+            keep_models=keep_models.value,
         )
     cases = "case" if len(outcome.failures) == 1 else "cases"
     typer.echo(
@@ -122,8 +134,7 @@ def status(
     """List how many runs of each case are done, failed or missing."""
     from gnn_repair.study.cases import all_runs
     from gnn_repair.study.grid import make_plan
-    from gnn_repair.study.results_source import open_results
-    from gnn_repair.study.store import Store
+    from gnn_repair.study.store import Store, open_results
 
     settings = chosen_protocol(protocol, set_)
     models = [short_name(name) for name in _names(backbones, "backbones")]
@@ -147,7 +158,7 @@ def export(
     digest: DigestOption = None,
 ) -> None:
     """Write every number in the store as one long table."""
-    from gnn_repair.study.results import export_results
+    from gnn_repair.study.store import export_results
 
     typer.echo(f"{export_results(store, file, digest)} rows written to {file}")
 
@@ -159,7 +170,7 @@ def pack(
     digest: DigestOption = None,
 ) -> None:
     """Write a store's results as one file (JSON Lines) that every command reads like a store."""
-    from gnn_repair.study.packed import pack as write
+    from gnn_repair.study.store import pack as write
 
     typer.echo(f"{write(store, file, digest)} runs packed into {file}")
 
@@ -173,7 +184,7 @@ def merge(
 
     What the store has already stays.
     """
-    from gnn_repair.study.packed import merge as put
+    from gnn_repair.study.store import merge as put
 
     merged = put(sources, store)
     typer.echo(
@@ -185,7 +196,7 @@ def merge(
 
 def _say_source() -> None:
     """Results of files that no revision holds cannot be made again; their records say so too."""
-    from gnn_repair.study.environment import source
+    from gnn_repair.study.case import source
 
     found = source()
     if found["source"] not in ("clean", "unknown"):
@@ -226,7 +237,7 @@ def _engine(
     device: str,
 ) -> Engine | None:
     if name is EngineName.local:
-        from gnn_repair.study.process_engine import ProcessEngine
+        from gnn_repair.study.engine import ProcessEngine
 
         return ProcessEngine(jobs) if jobs > 1 else None
     if jobs > 1:

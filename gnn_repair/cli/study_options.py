@@ -58,8 +58,7 @@ SetOption = Annotated[
 
 
 def chosen_protocol(named: str | None, assignments: Sequence[str] | None) -> Protocol:
-    from gnn_repair.study.overrides import override, read_protocol
-    from gnn_repair.study.protocol import PAPER, PROTOCOLS
+    from gnn_repair.study.protocol import PAPER, PROTOCOLS, override, read_protocol
 
     base = PAPER if named is None else PROTOCOLS.get(named) or read_protocol(named)
     return override(base, assignments or ())

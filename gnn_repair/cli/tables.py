@@ -70,7 +70,7 @@ def tables(
 
     gnn-repair study tables repair-accuracy --store results --format latex --no-published
     """
-    from gnn_repair.study.sheets import without_published, without_spread
+    from gnn_repair.study.figures import without_published, without_spread
     from gnn_repair.study.tables import make_tables
 
     made = make_tables(_records_to_show(store, protocol, set_, digest), names or None)
@@ -83,7 +83,7 @@ def tables(
 
         print_tables(made)
         return
-    from gnn_repair.study.formats import RENDERERS
+    from gnn_repair.study.rendering import RENDERERS
 
     typer.echo(RENDERERS[format.value](made), nl=False)
 
@@ -92,7 +92,7 @@ def _records_to_show(
     store: Path, protocol: str | None, set_: list[str] | None, digest: str | None
 ) -> list[Any]:
     """The store's records of the protocol that is meant."""
-    from gnn_repair.study.results_source import open_results
+    from gnn_repair.study.store import open_results
 
     held = open_results(store)
     named = only_digest(held, chosen_protocol(protocol, set_), bool(protocol or set_))

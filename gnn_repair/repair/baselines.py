@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Self
+from math import inf
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import coalesce
 
 from gnn_repair.budget import check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed, TailedExposure
-from gnn_repair.repair.base import Repair
-from gnn_repair.repair.correct_and_smooth import (
-    Propagation,
-    Strengths,
-    correct_and_smooth,
-    jobs_at_once,
-    normalised_adjacency,
-)
-from gnn_repair.repair.fitted import FittedRepair, about, untrained
+from gnn_repair.kernels import Pattern
+from gnn_repair.repair.base import FittedRepair, Repair, Task, about, untrained
 from gnn_repair.repair.targets import Targets, require_nodes
-from gnn_repair.training import ProgressCallback
 
 ALPHAS = (0.5, 0.8, 0.95)
 """Propagation strengths that validation accuracy chooses from."""
@@ -38,10 +33,18 @@ TEMPERATURES = (0.05, 20.0)
 TINY = 1e-12
 """Smoothed scores below this count as this in logarithms: scores are shares of one, and a zero
 would be an infinite loss."""
+TABLE_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}
+"""How large one table may be: on the CPU it is to stay in the cache."""
+DENSE_ABOVE = 0.1
+"""An operator with a larger share of nonzeros is multiplied as a dense matrix."""
+LARGEST_DENSE = 256 << 20
+"""Bytes such a matrix may take: no more than the exposure of a large graph itself."""
+LARGEST_SCALE = 1000.0
+"""Automatic scales above this count as 1."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class FittedTemperature(FittedRepair):
+class FittedTemperature(FittedRepair["TemperatureScaling"]):
     """z = z⁰ / τ."""
 
     one_by_one = True
@@ -56,16 +59,13 @@ class FittedTemperature(FittedRepair):
 class TemperatureScaling(Repair[FittedTemperature]):
     """One temperature per member, the best in validation likelihood; predictions stay."""
 
+    title: ClassVar[str] = "Temperature scaling"
+    fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedTemperature
+
     @torch.no_grad()
-    def learn(
-        self,
-        exposure: Exposed,
-        train: Targets,
-        val: Targets,
-        batch_size: int | None,
-        on_progress: ProgressCallback | None,
-    ) -> FittedTemperature:
+    def learn(self, task: Task) -> FittedTemperature:
         """Find τ on the validation nodes."""
+        exposure, val = task.exposure, task.val_targets
         index = exposure.recipients[val.positions].unsqueeze(2)
         logits = exposure.frozen_logits.gather(1, index.expand(-1, -1, exposure.num_classes))
         temperature = self._search(logits, val)
@@ -93,10 +93,6 @@ class TemperatureScaling(Repair[FittedTemperature]):
             raise InputError("a temperature must be positive")
         return {"temperature": (1,)}
 
-    def fitted(self, **values: Any) -> FittedTemperature:
-        """The fitted value with these fields."""
-        return FittedTemperature(repair=self, **values)
-
 
 def _likelihood(logits: Tensor, val: Targets) -> Tensor:
     chosen = logits.log_softmax(2).gather(2, val.labels.unsqueeze(2)).squeeze(2)
@@ -104,7 +100,7 @@ def _likelihood(logits: Tensor, val: Targets) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class FittedSmoothing(FittedRepair):
+class FittedSmoothing(FittedRepair["CorrectAndSmooth"]):
     """Frozen probabilities, corrected and smoothed over the graph with the training labels."""
 
     @torch.no_grad()
@@ -118,13 +114,12 @@ class FittedSmoothing(FittedRepair):
         place, names = exposure.recipients.device, ("labels", "strengths", "entries")
         labels, strengths, entries = (self.constants[name].to(place) for name in names)
         _check_graph(exposure, labels.shape[1], entries[0])
-        method: CorrectAndSmooth = self.repair  # type: ignore[assignment]
         scores = correct_and_smooth(
             normalised_adjacency(entries[0], exposure.num_nodes),
             exposure.frozen_logits.softmax(2),
             labels,
             Strengths(strengths[:, 0], strengths[:, 1], strengths[:, 2].bool()),
-            method.layers,
+            self.repair.layers,
         )
         return scores[:, exposure.recipients].clamp(min=TINY).log()
 
@@ -149,6 +144,8 @@ def _check_graph(exposure: Exposed, nodes: int, entries: Tensor) -> None:
 class CorrectAndSmooth(Repair[FittedSmoothing]):
     """Correct-and-Smooth over the exposure's own sources, strengths chosen on validation."""
 
+    title: ClassVar[str] = "Correct and smooth"
+    fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedSmoothing
     layers: int = 50
     """Propagation steps of each of the two parts."""
 
@@ -161,18 +158,12 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
         check_whole("CorrectAndSmooth", "layers", self.layers, 1)
 
     @torch.no_grad()
-    def learn(
-        self,
-        exposure: Exposed,
-        train: Targets,
-        val: Targets,
-        batch_size: int | None,
-        on_progress: ProgressCallback | None,
-    ) -> FittedSmoothing:
+    def learn(self, task: Task) -> FittedSmoothing:
         """Choose each member's strengths by validation accuracy."""
+        exposure = task.exposure
         require_nodes(exposure, "correct-and-smooth")
-        labels = _training_labels(exposure, train)
-        best = self._hits(exposure, labels, val).argmax(1)  # the first of the best
+        labels = torch.where(task.by_node(task.train), task.y, -1)
+        best = self._hits(exposure, labels, task.val_targets).argmax(1)  # the first of the best
         candidates = torch.tensor(CANDIDATES, dtype=torch.float64, device=best.device)
         constants = {
             "labels": labels,
@@ -224,18 +215,6 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
         if not pairs or not bool(((entries >= 0) & (entries < labels.shape[1])).all()):
             raise InputError(f"entries must be pairs of nodes in 0..{labels.shape[1] - 1}")
 
-    def fitted(self, **values: Any) -> FittedSmoothing:
-        """The fitted value with these fields."""
-        return FittedSmoothing(repair=self, **values)
-
-
-def _training_labels(exposure: Exposed, train: Targets) -> Tensor:
-    """[S, N]: each member's training labels, −1 elsewhere."""
-    members, nodes = exposure.num_members, exposure.num_nodes
-    labels = torch.full((members, nodes + 1), -1, device=train.labels.device)
-    index = torch.where(train.real, exposure.recipients[train.positions], nodes)  # padding: aside
-    return labels.scatter_(1, index, train.labels)[:, :nodes].contiguous()
-
 
 def sources_to_recipients(exposure: Exposed) -> Tensor:
     """Who sends to whom among the recipients, each pair once, [2, E] in PyG's order."""
@@ -248,3 +227,131 @@ def sources_to_recipients(exposure: Exposed) -> Tensor:
     pairs = torch.stack([source[sent], recipient[sent]])
     entries: Tensor = coalesce(pairs, num_nodes=exposure.num_nodes)
     return entries
+
+
+# Correct-and-Smooth of many members and strengths at once -----------------------------------------
+#
+# Every member under every choice of strengths is one *job* of C columns; J jobs stand side by side
+# in a table [N, J, C], so that a propagation step is one sparse product whatever J is. PyG's
+# ``CorrectAndSmooth`` does the same for one job at a time, and its scores are the reference.
+
+
+class Strengths(NamedTuple):
+    """How strongly each of J jobs propagates."""
+
+    correct: Tensor
+    """[J] float64: α of the errors."""
+    smooth: Tensor
+    """[J] float64: α of the scores."""
+    autoscale: Tensor
+    """[J] bool: whether errors are scaled to their size on the training nodes."""
+
+
+def jobs_at_once(soft: Tensor) -> int:
+    """How many jobs a table may hold, for probabilities [S, N, C]."""
+    limit = TABLE_BYTES.get(soft.device.type, min(TABLE_BYTES.values()))
+    return max(1, limit // max(1, soft[0].numel() * soft.element_size()))
+
+
+def normalised_adjacency(entries: Tensor, num_nodes: int) -> Tensor:
+    """D^{−1/2} A D^{−1/2} of entries [2, E] (source, recipient), [N, N] float64, CSR or dense.
+
+    D counts what a node receives; coefficients are rounded as PyG rounds them.
+    """
+    _, weights = gcn_norm(entries, num_nodes=num_nodes, add_self_loops=False)
+    pattern, order = Pattern.from_entries(entries, num_nodes)
+    with warnings.catch_warnings():  # PyTorch remarks once that CSR is a beta and unchecked
+        warnings.filterwarnings("ignore", message="Sparse ")
+        matrix = torch.sparse_csr_tensor(
+            pattern.indptr.int(),
+            pattern.indices,
+            weights[order].double(),
+            (num_nodes, num_nodes),
+            check_invariants=False,
+        )
+    filled = entries.shape[1] > DENSE_ABOVE * num_nodes**2
+    return matrix.to_dense() if filled and 8 * num_nodes**2 <= LARGEST_DENSE else matrix
+
+
+@dataclass(frozen=True, eq=False)
+class Propagation:
+    """J jobs over one graph."""
+
+    operator: Tensor
+    """[N, N]: see :func:`normalised_adjacency`."""
+    layers: int
+    """Steps of each part."""
+    soft: Tensor
+    """[N, J, C]: frozen probabilities."""
+    labels: Tensor
+    """[N, J]: training labels; −1 elsewhere."""
+
+    @property
+    def known(self) -> Tensor:
+        """[N, J, 1] bool: which nodes are training nodes."""
+        return (self.labels >= 0).unsqueeze(2)
+
+    @property
+    def truth(self) -> Tensor:
+        """[N, J, C]: training labels as rows of 0 and 1."""
+        classes = torch.arange(self.soft.shape[2], device=self.labels.device)
+        return (self.labels.unsqueeze(2) == classes).to(self.soft.dtype)
+
+    def corrected(self, alpha: Tensor, autoscale: Tensor) -> Tensor:
+        """Probabilities plus the errors on training nodes, spread over the graph; [N, J, C].
+
+        With ``autoscale`` [J] the spread errors are clamped to ±1 and scaled node by node;
+        without, training nodes keep their own error at every step.
+        """
+        alpha, autoscale = alpha.unsqueeze(1), autoscale.unsqueeze(1)
+        error = torch.where(self.known, self.truth - self.soft, 0.0)
+        held = self.known & ~autoscale
+        rest = torch.where(held, error, (1 - alpha) * error)
+        bound = torch.where(autoscale, 1.0, inf).to(error.dtype)
+        spread = self._diffuse(error, rest, torch.where(held, 0.0, alpha), -bound, bound)
+        size = error.abs().sum((0, 2)) / self.known.sum((0, 2))
+        scale = size.unsqueeze(1) / spread.abs().sum(2, keepdim=True)
+        usable = autoscale & ~(scale.isinf() | (scale > LARGEST_SCALE))
+        return torch.where(usable, scale, 1.0).mul(spread).add_(self.soft)
+
+    def smoothed(self, corrected: Tensor, alpha: Tensor) -> Tensor:
+        """Corrected scores with the training labels put in, spread over the graph; [N, J, C]."""
+        alpha = alpha.unsqueeze(1)
+        start = torch.where(self.known, self.truth, corrected)
+        low, high = start.new_zeros(()), start.new_ones(())
+        return self._diffuse(start, (1 - alpha) * start, alpha, low, high)
+
+    def _diffuse(
+        self, start: Tensor, rest: Tensor, gain: Tensor, low: Tensor, high: Tensor
+    ) -> Tensor:
+        """``layers`` times x ← clamp(gain ⊙ Âx + rest), from ``start``."""
+        out = start
+        for _ in range(self.layers):
+            mixed = (self.operator @ out.flatten(1)).view_as(start)
+            out = torch.addcmul(rest, gain, mixed, out=mixed).clamp_(low, high)
+        return out
+
+
+def correct_and_smooth(
+    operator: Tensor, soft: Tensor, labels: Tensor, strengths: Strengths, layers: int
+) -> Tensor:
+    """Each member's scores under its own strengths, [S, N, C].
+
+    Args:
+        operator: [N, N], see :func:`normalised_adjacency`.
+        soft: [S, N, C] probabilities.
+        labels: [S, N] training labels; −1 elsewhere.
+        strengths: one per member (J = S).
+        layers: steps of each part.
+    """
+    out = torch.empty_like(soft)
+    width = jobs_at_once(soft)
+    for first in range(0, soft.shape[0], width):
+        part = slice(first, first + width)
+        correct, smooth, autoscale = (values[part] for values in strengths)
+        jobs = Propagation(
+            operator, layers, soft[part].transpose(0, 1).contiguous(), labels[part].t()
+        )
+        scores = jobs.smoothed(jobs.corrected(correct, autoscale), smooth)
+        out[part] = scores.transpose(0, 1)
+    return out

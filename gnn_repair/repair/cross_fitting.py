@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -20,35 +20,31 @@ from torch import Tensor
 from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
-from gnn_repair.files import check_fields
 from gnn_repair.kernels.products import SharedRows, product
 from gnn_repair.kernels.sets import TermSets
-from gnn_repair.repair.base import Repair, TrainedRepair
-from gnn_repair.repair.evidence import FeatureEvidence
-from gnn_repair.repair.fitted import FittedRepair, about
+from gnn_repair.repair.base import FittedRepair, Repair, Task, TrainedRepair, about
+from gnn_repair.repair.evidence import FeatureEvidence, evidence_of
 from gnn_repair.repair.fitting import Predict, RepairTrainee
 from gnn_repair.repair.folds import (
     FOLD_SHARE,
     FOLDS,
     Folding,
-    GraphRepair,
     Roles,
-    Task,
-    as_targets,
     averaged,
-    by_node,
+    check_graph,
+    check_table,
     held_out,
+    kept_rows,
+    signature,
 )
 from gnn_repair.repair.inputs import Description, RepairInputs
-from gnn_repair.repair.kept_tables import check_graph, check_table, kept_rows, signature
 from gnn_repair.repair.layers import Parameters
+from gnn_repair.repair.targets import as_targets
 from gnn_repair.repair.translation import SetTranslation
-from gnn_repair.training import Fitted, ProgressCallback, fit
+from gnn_repair.training import Fitted, fit
 
 CHUNK = 1 << 25
 """Hidden numbers of one block of predictions."""
-INNER = {"name": str, "settings": dict}
-"""The repair inside, in a file's settings."""
 
 # Inputs of a stack -------------------------------------------------------------------------------
 
@@ -236,41 +232,18 @@ class RoleTrainee(RepairTrainee):
         return ((logits.argmax(2) == self.val.labels) & self.val.real).sum(1)
 
 
-@dataclass(frozen=True, eq=False)
-class Stack:
-    """S·K trained copies."""
-
-    parameters: Parameters
-    """[S·K, …], constants included."""
-    best_epoch: Tensor
-    """[S·K]."""
-    epochs_run: Tensor
-    diverged: Tensor
-    trained: tuple[str, ...]
-    """Which parameters were trained; the others were fixed before."""
-
-
 def train_stack(
-    repair: TrainedRepair[Any],
-    own: RepairInputs,
-    roles: Roles,
-    labels: Tensor,
-    *,
-    features: FeatureEvidence | None = None,
-    batch_size: int | None = None,
-    on_progress: ProgressCallback | None = None,
-) -> Stack:
-    """Train K copies of every member through the one loop.
+    repair: TrainedRepair[Any], task: Task, roles: Roles, features: FeatureEvidence | None = None
+) -> tuple[Fitted, Parameters]:
+    """Train K copies of every member through the one loop; and what was fixed before it.
 
     Args:
         repair: what is trained.
-        own: what its S members see.
+        task: what its S members see, and the labels where a copy learns or is judged.
         roles: what the copies learn from and are judged on.
-        labels: [n] of the recipients; read where a copy learns or is judged.
         features: for repairs that read more than the exposure.
-        batch_size: targets an update sees; all unless given.
-        on_progress: called every few epochs.
     """
+    own, labels = task.inputs, task.labels
     judged = stacked(own, roles.copies, features)
     learned = judged
     begin: Callable[[Tensor], None] = _nothing
@@ -291,20 +264,19 @@ def train_stack(
         labels,
         begin_step=begin,
         dropout=repair.dropout,
-        batch_size=batch_size,
+        batch_size=task.batch_size,
         seed=repair.seed,
     )
     with seeded(repair.seed, own.device):
-        outcome = fit(trainee, repair.budget, on_progress)
-    _warn_diverged(repair, outcome)
+        outcome = fit(trainee, repair.budget, task.on_progress)
+    if count := int(outcome.diverged.sum()):
+        warnings.warn(
+            f"{repair.title}: {count} of {outcome.diverged.numel()} copies diverged; "
+            "the best of their earlier states were kept",
+            stacklevel=4,  # whoever called fit
+        )
     trained = {name: value.detach() for name, value in outcome.parameters.items()}
-    return Stack(
-        {**trained, **constants},
-        outcome.best_epoch,
-        outcome.epochs_run,
-        outcome.diverged,
-        tuple(trained),
-    )
+    return replace(outcome, parameters=trained), constants
 
 
 def stacked(own: RepairInputs, copies: int, features: FeatureEvidence | None) -> StackedInputs:
@@ -334,16 +306,6 @@ def initial_copies(
     }
 
 
-def _warn_diverged(repair: TrainedRepair[Any], outcome: Fitted) -> None:
-    count = int(outcome.diverged.sum())
-    if count:
-        warnings.warn(
-            f"{repair.title}: {count} of {outcome.diverged.numel()} copies diverged; "
-            "the best of their earlier states were kept",
-            stacklevel=4,
-        )
-
-
 @torch.no_grad()
 def stack_logits(
     repair: TrainedRepair[Any], inputs: StackedInputs, parameters: Parameters
@@ -360,41 +322,7 @@ def stack_logits(
     return torch.cat(parts, dim=1)
 
 
-class FoldOutcome(NamedTuple):
-    """What fitting one repair gave."""
-
-    stack: Stack
-    log_probs: Tensor
-    """[S, n, C]: the copies' mean, at every recipient."""
-    out_of_fold: Tensor
-    """[S, n, C]: by copies that did not learn from the node; zero where a recipient is no
-    validation node."""
-
-
-def fit_stack(
-    repair: TrainedRepair[Any],
-    task: Task,
-    roles: Roles,
-    features: FeatureEvidence | None = None,
-    batch_size: int | None = None,
-    on_progress: ProgressCallback | None = None,
-) -> FoldOutcome:
-    """Train the copies and average what they say."""
-    stack = train_stack(
-        repair,
-        task.inputs,
-        roles,
-        task.labels,
-        features=features,
-        batch_size=batch_size,
-        on_progress=on_progress,
-    )
-    inputs = stacked(task.inputs, roles.copies, features)
-    each = stack_logits(repair, inputs, stack.parameters)
-    return FoldOutcome(stack, averaged(each, roles.copies), held_out(each, roles))
-
-
-def summary(stack: Stack, copies: int) -> dict[str, Tensor]:
+def summary(stack: Any, copies: int) -> dict[str, Tensor]:
     """A stack's statistics by member: the middle copy's epochs, whether any diverged."""
     best, run, gone = (
         value.view(-1, copies) for value in (stack.best_epoch, stack.epochs_run, stack.diverged)
@@ -410,7 +338,7 @@ def summary(stack: Stack, copies: int) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class FittedCrossFit(FittedRepair):
+class FittedCrossFit(FittedRepair["CrossFitted"]):
     """The mean of K fitted copies' log-probabilities."""
 
     @property
@@ -421,25 +349,23 @@ class FittedCrossFit(FittedRepair):
     @property
     def unchanged(self) -> Tensor:
         """[S] bool: every copy kept the frozen prediction."""
-        inner: CrossFitted = self.repair  # type: ignore[assignment]
-        return inner.repair.starts_frozen & (self.constants["best_epochs"] == 0).all(1)
+        return self.repair.repair.starts_frozen & (self.constants["best_epochs"] == 0).all(1)
 
     @property
     def transductive(self) -> bool:
         """Whether it holds for the graph it was fitted on only."""
         return "log_probs" in self.constants
 
-    def copy(self, index: int) -> FittedRepair:
+    def copy(self, index: int) -> FittedRepair[Any]:
         """One of the K copies, as the repair itself would be fitted."""
         if self.transductive:
             raise InputError("a repair that reads neighbours' labels has no copy for other graphs")
-        method: CrossFitted = self.repair  # type: ignore[assignment]
         own = {
             name.removeprefix("own/"): value[:, index]
             for name, value in self.constants.items()
             if name.startswith("own/")
         }
-        return method.repair.fitted(
+        fitted: FittedRepair[Any] = self.repair.repair.fitted(
             width=self.width,
             num_classes=self.num_classes,
             fingerprint=self.fingerprint,
@@ -450,6 +376,7 @@ class FittedCrossFit(FittedRepair):
             epochs_run=self.epochs_run,
             diverged=self.diverged,
         )
+        return fitted
 
     @torch.no_grad()
     def logits(self, exposure: Exposed) -> Tensor:
@@ -467,7 +394,7 @@ class FittedCrossFit(FittedRepair):
 
 
 @dataclass(frozen=True)
-class CrossFitted(GraphRepair[FittedCrossFit]):
+class CrossFitted(Repair[FittedCrossFit]):
     """Any repair, fitted in folds of the validation nodes; all copies are trained as one stack."""
 
     repair: Repair[Any] = field(default_factory=SetTranslation)
@@ -476,9 +403,11 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
     fold_share: float = FOLD_SHARE
     seed: int = 0
     title: ClassVar[str] = "Cross-fitted"
+    fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedCrossFit
+    reads_graph: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.repair, Repair) or isinstance(self.repair, GraphRepair):
+        if not isinstance(self.repair, Repair) or self.repair.reads_graph:
             raise InputError(
                 f"CrossFitted takes a repair such as SetTranslation(), not {self.repair!r:.60}"
             )
@@ -501,15 +430,8 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> CrossFitted:
-        """The inverse of :meth:`settings`."""
-        # Imported here since the registry knows this class too.
-        from gnn_repair.repair.registry import repair_of
-
-        own = check_fields(settings["repair"], INNER, "repair")
-        if own["name"] == cls.__name__:
-            raise InputError("its repair is cross-fitted twice")
-        inner = repair_of(own["name"], own["settings"])
-        return cls(inner, **{key: settings[key] for key in settings.keys() - {"repair"}})
+        """The inverse of :meth:`settings`, once the repair inside has been built."""
+        return cls(**settings)
 
     @classmethod
     def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
@@ -522,43 +444,34 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
         """Those of the repair."""
         return self.repair.most_epochs
 
-    def learn_task(
-        self, task: Task, batch_size: int | None, on_progress: ProgressCallback | None
-    ) -> FittedCrossFit:
+    def learn(self, task: Task) -> FittedCrossFit:
         """Fit a copy a fold."""
         if not isinstance(self.repair, TrainedRepair):
             return self._fit_each(task)
         features = None
         if _reads_evidence(self.repair):
-            features = task.evidence().features
+            features = evidence_of(task).features
             if features is None:
                 raise InputError(f"{self.repair.title} reads raw features; pass data=… with x")
         roles = self.folding.roles(task)
-        outcome = fit_stack(self.repair, task, roles, features, batch_size, on_progress)
-        return self._fitted(task, outcome, roles.copies, features is not None)
-
-    def _fitted(
-        self, task: Task, outcome: FoldOutcome, copies: int, transductive: bool
-    ) -> FittedCrossFit:
-        stack = outcome.stack
-        by_copy = {
-            name: value.unflatten(0, (-1, copies)) for name, value in stack.parameters.items()
+        outcome, constants = train_stack(self.repair, task, roles, features)
+        inputs = stacked(task.inputs, roles.copies, features)
+        each = stack_logits(self.repair, inputs, {**outcome.parameters, **constants})
+        kept = {
+            "best_epochs": outcome.best_epoch.view(-1, roles.copies),
+            "out_of_fold": task.by_node(held_out(each, roles)),
         }
-        trained = {name: by_copy[name] for name in stack.trained}
-        own = {f"own/{name}": by_copy[name] for name in by_copy if name not in stack.trained}
-        told = {"out_of_fold": by_node(task, outcome.out_of_fold)}
-        if transductive:
+        if features is None:
+            kept |= {f"own/{name}": value for name, value in _by_copy(constants, roles).items()}
+        else:
             # It answers from what it said here, so what a copy would read with is not kept.
-            own = {}
-            told |= {
-                "log_probs": by_node(task, outcome.log_probs),
-                "signature": signature(task.exposure),
-            }
+            kept["log_probs"] = task.by_node(averaged(each, roles.copies))
+            kept["signature"] = signature(task.exposure)
         return self.fitted(
             **about(task.exposure),
-            parameters=trained,
-            constants={**own, **told, "best_epochs": stack.best_epoch.view(-1, copies)},
-            **summary(stack, copies),
+            parameters=_by_copy(outcome.parameters, roles),
+            constants=kept,
+            **summary(outcome, roles.copies),
         )
 
     def _fit_each(self, task: Task) -> FittedCrossFit:
@@ -567,7 +480,7 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
         fitted, told = [], []
         for k in range(roles.copies):
             judged = roles.judged[k :: roles.copies]
-            masks = [_by_mask(task, who) for who in ((task.train | task.val) & ~judged, judged)]
+            masks = [task.by_node(who).t() for who in ((task.train | task.val) & ~judged, judged)]
             copy = self.repair.fit(task.exposure, task.y, *masks, device=task.inputs.device)
             fitted.append(copy)
             told.append(copy.logits(task.exposure).log_softmax(2))
@@ -584,17 +497,13 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
             },
             constants={
                 **constants,
-                "out_of_fold": by_node(task, held_out(stacked_up, roles)),
+                "out_of_fold": task.by_node(held_out(stacked_up, roles)),
                 "best_epochs": torch.stack([copy.best_epoch for copy in fitted], 1),
             },
             best_epoch=fitted[0].best_epoch,
             epochs_run=fitted[0].epochs_run,
             diverged=fitted[0].diverged,
         )
-
-    def fitted(self, **values: Any) -> FittedCrossFit:
-        """The fitted value with these fields."""
-        return FittedCrossFit(repair=self, **values)
 
     # Files ------------------------------------------------------------------------------------
 
@@ -644,9 +553,10 @@ class CrossFitted(GraphRepair[FittedCrossFit]):
                 self.repair.check_constants(fitted.copy(k))
 
 
+def _by_copy(values: Parameters, roles: Roles) -> Parameters:
+    """[S·K, …] as [S, K, …]."""
+    return {name: value.unflatten(0, (-1, roles.copies)) for name, value in values.items()}
+
+
 def _reads_evidence(repair: Repair[Any]) -> bool:
     return bool(getattr(repair, "needs_evidence", False))
-
-
-def _by_mask(task: Task, chosen: Tensor) -> Tensor:
-    return by_node(task, chosen).t()

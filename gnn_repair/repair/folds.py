@@ -1,138 +1,25 @@
-"""What repairs are cross-fitted to: a frozen model, its labels, and folds of validation nodes."""
+"""Folds of validation nodes, and tables that hold for the graph they were fitted on."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
 from gnn_repair.budget import check_whole
-from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposed
 from gnn_repair.kernels import row_hash
 from gnn_repair.kernels.dropout import LOW
-from gnn_repair.repair.base import F, Repair, on_device
-from gnn_repair.repair.evidence import (
-    KnownEvidence,
-    check_graph_data,
-    gather_evidence,
-    with_dense_features,
-)
-from gnn_repair.repair.inputs import RepairInputs, repair_inputs
-from gnn_repair.repair.targets import (
-    Targets,
-    check_exposure_given,
-    find_targets,
-    require_nodes,
-)
-from gnn_repair.training import ProgressCallback
+from gnn_repair.repair.base import FittedRepair, Task
 
 FOLDS = 5
 """Four fifths of the validation nodes to learn from, a fifth to choose the epoch by."""
 FOLD_SHARE = 0.8
 """How much of the loss falls on validation nodes, where the frozen model's mistakes are honest;
 the rest keeps what holds on training nodes, of which there are more."""
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """What repairs of one frozen model are fitted to."""
-
-    exposure: Exposed
-    inputs: RepairInputs
-    y: Tensor
-    """[N]; the labels of training and validation nodes alone, 0 elsewhere."""
-    train: Tensor
-    """[S, n] bool, by recipient."""
-    val: Tensor
-    """[S, n] bool."""
-    data: Data | None = None
-
-    @property
-    def labels(self) -> Tensor:
-        """[n], of the recipients."""
-        return self.y[self.exposure.recipients]
-
-    def evidence(self) -> KnownEvidence:
-        """What there is beside the exposure: labels of training and validation nodes alone."""
-        require_nodes(self.exposure, "the evidence ladder")
-        shape = self.exposure.num_members, self.exposure.num_nodes
-        known = torch.zeros(shape, dtype=torch.bool, device=self.val.device)
-        known[:, self.exposure.recipients] = self.train | self.val
-        return gather_evidence(self.exposure, self.y, known, self.data)
-
-
-def prepare(
-    exposure: Exposed,
-    y: Tensor,
-    train_mask: Tensor,
-    val_mask: Tensor,
-    data: Data | None,
-    device: str | torch.device,
-) -> Task:
-    """Check what a repair is to be fitted to, and bring it to the device."""
-    check_exposure_given(exposure)
-    placed = on_device(exposure, choose_device(device))
-    return task_of(placed, *find_targets(placed, y, train_mask, val_mask), data)
-
-
-def task_of(exposure: Exposed, train: Targets, val: Targets, data: Data | None = None) -> Task:
-    """What the members' targets say; no other label is in it."""
-    if data is not None:
-        data = with_dense_features(data)
-        check_graph_data(exposure, data)
-    y = torch.zeros(exposure.num_nodes, dtype=torch.long, device=train.labels.device)
-    for targets in (train, val):
-        y[exposure.recipients[targets.positions]] = targets.labels
-    learned, judged = (_chosen(targets, exposure.num_recipients) for targets in (train, val))
-    return Task(exposure, repair_inputs(exposure), y, learned, judged, data)
-
-
-def _chosen(targets: Targets, count: int) -> Tensor:
-    chosen = torch.zeros(targets.sizes.numel(), count, dtype=torch.int, device=targets.sizes.device)
-    return chosen.scatter_add(1, targets.positions, targets.real.int()) > 0
-
-
-@dataclass(frozen=True)
-class GraphRepair(Repair[F]):
-    """A repair that reads labels over the graph, or the graph itself where it is given."""
-
-    def learn_with(
-        self,
-        exposure: Exposed,
-        train: Targets,
-        val: Targets,
-        data: Data | None,
-        batch_size: int | None,
-        on_progress: ProgressCallback | None,
-    ) -> F:
-        """With the graph. Without it, neighbours are the exposure's own sources and there are no
-        raw features to read; validation nodes must be at least as many as there are folds."""
-        return self.learn_task(task_of(exposure, train, val, data), batch_size, on_progress)
-
-    def learn(
-        self,
-        exposure: Exposed,
-        train: Targets,
-        val: Targets,
-        batch_size: int | None,
-        on_progress: ProgressCallback | None,
-    ) -> F:
-        """Without the graph."""
-        return self.learn_task(task_of(exposure, train, val), batch_size, on_progress)
-
-    @abstractmethod
-    def learn_task(
-        self, task: Task, batch_size: int | None, on_progress: ProgressCallback | None
-    ) -> F:
-        """Learn from what is known to be sound, where the exposure is."""
-
-
-# Folds -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,16 +98,6 @@ def _mean(chosen: Tensor) -> Tensor:
     return chosen.float() / chosen.sum(1, keepdim=True).clamp(min=1)
 
 
-def as_targets(chosen: Tensor, labels: Tensor) -> Targets:
-    """Each row's chosen recipients [M, n] as targets; padding repeats a row's first."""
-    sizes = chosen.sum(1)
-    order = torch.sort(chosen.int(), dim=1, descending=True, stable=True).indices
-    order = order[:, : int(sizes.max())]
-    real = torch.arange(order.shape[1], device=order.device) < sizes.unsqueeze(1)
-    index = torch.where(real, order, order[:, :1])
-    return Targets(index, labels[index], sizes)
-
-
 @dataclass(frozen=True)
 class Folding:
     """How validation nodes are dealt out."""
@@ -276,9 +153,65 @@ def held_out(logits: Tensor, roles: Roles) -> Tensor:
     return torch.where(count > 0, mean.log_softmax(2), 0.0)
 
 
-def by_node(task: Task, values: Tensor) -> Tensor:
-    """Values of the recipients [S, n, …] as values of the nodes [S, N, …], zero elsewhere."""
-    exposure = task.exposure
-    out = values.new_zeros(values.shape[0], exposure.num_nodes, *values.shape[2:])
-    out[:, exposure.recipients] = values
-    return out.float() if values.is_floating_point() else out
+# Tables by node that are kept with a fitted repair, and the graph that they belong to -------------
+
+
+def signature(exposure: Exposed) -> Tensor:
+    """One number a node and member that another graph or model would not share, [S, N]."""
+    weights = torch.linspace(1, 2, exposure.num_classes, dtype=torch.float64)
+    return (exposure.frozen_logits @ weights.to(exposure.frozen_logits.device)).float()
+
+
+def same_graph(expected: Tensor, exposure: Exposed) -> bool:
+    """Whether the exposure is of the graph and model that gave this signature."""
+    found = signature(exposure).to(expected.device)
+    # Frozen logits of one model repeat to rounding, also on another device.
+    return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def check_graph(expected: Tensor, exposure: Exposed, title: str) -> None:
+    """Refuse another graph than the one whose labels were read."""
+    if not same_graph(expected, exposure):
+        raise InputError(
+            f"{title} reads known labels of the graph it was fitted on and this is another one; "
+            "fit it again here, or use a repair that reads no labels"
+        )
+
+
+def kept_rows(log_probs: Tensor, exposure: Exposed, title: str) -> Tensor:
+    """Of log-probabilities by node [S, …, N, C] those of the recipients, float64.
+
+    Nodes that were no recipients then have rows of zeros, which are nobody's probabilities.
+    """
+    place = exposure.recipients
+    kept = log_probs.to(place.device)[..., place, :].double()
+    if not bool((kept.exp().sum(-1) < 1.5).all()):
+        raise InputError(
+            f"some of these recipients were not exposed when {title} was fitted; fit it on an "
+            "exposure that holds them"
+        )
+    return kept
+
+
+def check_table(
+    fitted: FittedRepair[Any], name: str, dtype: torch.dtype, *shape: int | None
+) -> tuple[int, ...]:
+    """The shape a member of a constant read from a file, once it is as asked for.
+
+    Args:
+        fitted: what was read.
+        name: of the constant, which must be there.
+        dtype: its type.
+        shape: its axes after the members; None: any length.
+    """
+    if name not in fitted.constants:
+        raise InputError(f"it is incomplete: it lacks {name}")
+    value = fitted.constants[name]
+    found = tuple(value.shape[1:])
+    fits = len(found) == len(shape) and all(
+        wanted in (None, size) for wanted, size in zip(shape, found, strict=True)
+    )
+    if not fits or value.dtype != dtype or len(value) != fitted.num_members:
+        wanted = tuple("any" if size is None else size for size in shape)
+        raise InputError(f"{name} has shape {found} and type {value.dtype}, not {wanted}, {dtype}")
+    return found

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from gnn_repair.budget import REFIT, Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
-from gnn_repair.repair.base import TrainedRepair
-from gnn_repair.repair.fitted import FittedRepair
+from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import Noise, Parameters, affine
 from gnn_repair.repair.targets import Targets
@@ -23,29 +22,31 @@ rounding."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class FittedHead(FittedRepair):
+class FittedHead(FittedRepair["RefitHead"]):
     """z = W (r − mean) / scale + b."""
 
     one_by_one = True
 
     @property
-    def reads(self) -> int:
+    def input_width(self) -> int:
         """How wide the embedding is."""
         return self.constants["mean"].shape[1]
 
     def logits(self, exposure: Exposed) -> Tensor:
         """The new head's logits at the recipients, [S, n, C] float64."""
         p, inputs = self._matching(exposure), repair_inputs(exposure)
-        _check_width(inputs, self.reads)
-        method: RefitHead = self.repair  # type: ignore[assignment]
+        _check_width(inputs, self.input_width)
         with self.gradients(exposure):
-            return method.corrected(p, inputs, None, inputs.everyone, None).double()
+            return self.repair.corrected(p, inputs, None, inputs.everyone, None).double()
 
 
 @dataclass(frozen=True)
 class RefitHead(TrainedRepair[FittedHead]):
     """A new affine classifier on the frozen embedding r, standardised over training nodes."""
 
+    title: ClassVar[str] = "Refit head"
+    fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedHead
+    budget_setting: ClassVar[str] = "refit_head"
     takes_labels: ClassVar[bool] = True
     budget: Budget = REFIT
     dropout: float = 0.0
@@ -55,7 +56,7 @@ class RefitHead(TrainedRepair[FittedHead]):
         """The new classifier."""
         return nn.ModuleDict({"head": nn.Linear(width, classes)})
 
-    def reads(self, inputs: RepairInputs) -> int:
+    def input_width(self, inputs: RepairInputs) -> int:
         """How wide the embedding is."""
         return _embedding(inputs).shape[2]
 
@@ -89,10 +90,6 @@ class RefitHead(TrainedRepair[FittedHead]):
             raise InputError("a refitted head needs a mean and a scale of one shape")
         if len(shapes["mean"]) != 2 or not bool((fitted.constants["scale"] > 0).all()):
             raise InputError("a refitted head's scale must be positive, one for every coordinate")
-
-    def fitted(self, **values: Any) -> FittedHead:
-        """The fitted value with these fields."""
-        return FittedHead(repair=self, **values)
 
 
 def _embedding(inputs: RepairInputs) -> Tensor:

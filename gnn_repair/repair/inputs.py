@@ -8,21 +8,38 @@ distance of the states, which are computed once per exposure.
 from __future__ import annotations
 
 from functools import cached_property
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from gnn_repair.backbones.graph import Features
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposed, TailedExposure
-from gnn_repair.kernels import mix
+from gnn_repair.exposure import Exposed, Exposure, TailedExposure
+from gnn_repair.exposure.terms import mixture_of
+from gnn_repair.kernels import Pattern, mix
 from gnn_repair.kernels.products import SharedRows, picked_product, product
 from gnn_repair.kernels.sets import TermSets, compare
-from gnn_repair.repair.alone import alone_logits
 
 NARROW = 32
 """A state no wider than this is kept once a member, beside the logits, even where all share it."""
+CHUNK = 1 << 22
+"""Numbers that go through a tail at once: 32 MB, and a few times that for values in between."""
+WIDEST = 160
+"""Wider states are projected: they are raw features, which a rung of their own reads in full."""
+PROJECTED = 128
+"""Directions of the projection, as wide as the hidden states of the paper's backbones."""
+SHARP = 6.0
+"""Weights e^(6 cos): a message that points the same way counts e^6 times one at a right angle."""
+NEAR = 3.0
+"""Weights e^(∓3 d) of distances in units of the set's own mean: near counts e^3 times far."""
+FARTHEST = 4.0
+"""Distances beyond four means count as four, so that one outlier cannot take all the weight."""
+SURE = -8.0
+"""Log-probabilities below are cut: e⁻⁸ and less mean the same, never."""
+CUT = 6.0
+"""Standardised values beyond six deviations are cut, for sums over thousands of neighbours."""
+KERNELS = 5
+"""α, even, alike by angle, near, far."""
 
 
 class Description:
@@ -214,6 +231,17 @@ class RepairInputs:
         """β of every recipient, [S, n, C]; before a tail o, [1, n, D]."""
         return self._fixed[:, self.nodes].to(self.dtype)
 
+    @cached_property
+    @torch.no_grad()
+    def summary(self) -> Tensor:
+        """A frozen description of every recipient's message set, [S, n, D].
+
+        A learned encoder reads every term in every step of every copy. What it can say of a set is
+        mostly in a few means, under the model's own coefficients and under weights that prefer what
+        is alike or what is far. These are computed once and shared by all rungs, folds and epochs.
+        """
+        return torch.stack([_of_member(self, member) for member in range(self.num_members)])
+
     def after_tail(self, mixed: Tensor, targets: Tensor) -> Tensor:
         """Logits [S, L, C] of targets [S, L] from what was mixed for them, [S, L, C or D]."""
         if self._tail is None:
@@ -249,15 +277,157 @@ class RepairInputs:
         )
 
 
-_SEEN: WeakKeyDictionary[Exposed, RepairInputs] = WeakKeyDictionary()
-
-
 def repair_inputs(exposure: Exposed) -> RepairInputs:
-    """What repairs see of an exposure; computed once as long as the exposure lives."""
-    if exposure not in _SEEN:
-        if not bool(torch.isfinite(exposure.state).all() & torch.isfinite(exposure.messages).all()):
-            raise InputError(
-                "state or messages hold NaN or infinite values; repairs cannot read them"
-            )
-        _SEEN[exposure] = RepairInputs(exposure)
-    return _SEEN[exposure]
+    """What repairs see of an exposure, once it is known to be finite."""
+    if not bool(torch.isfinite(exposure.state).all() & torch.isfinite(exposure.messages).all()):
+        raise InputError("state or messages hold NaN or infinite values; repairs cannot read them")
+    return RepairInputs(exposure)
+
+
+# Graphs that are classified as a whole -----------------------------------------------------------
+
+
+def alone_logits(exposure: Exposed, sender: Tensor, count: int) -> Tensor:
+    """z of a graph if it heard one sender alone, [1, count, C] float64.
+
+    The whole mass of every group that hears the sender is on it; the other groups stay frozen.
+    Senders that no graph hears are zero.
+
+    Args:
+        exposure: its recipients are graphs.
+        sender: [R], from 0 to count − 1: who stands behind a table row; the same one in several
+            pools.
+        count: how many senders there are.
+    """
+    tail = exposure.tail if isinstance(exposure, TailedExposure) else None
+    mixture = exposure.aggregate if isinstance(exposure, TailedExposure) else exposure
+    by_term = sender.long()[mixture.rows.long()]
+    slot = torch.repeat_interleave(mixture.segments.diff())
+    graph = slot.new_full((count,), -1)
+    graph[by_term] = mixture.recipients[slot // mixture.num_groups]
+    moved = _moved(mixture, slot, by_term, count)
+    out = exposure.frozen_logits.new_zeros(1, count, exposure.num_classes)
+    step = max(1, CHUNK // max(1, mixture.num_classes))
+    for heard in (graph >= 0).nonzero().view(-1).split(step):
+        value = mixture.frozen_logits[0, graph[heard]] + moved[heard]
+        out[0, heard] = value if tail is None else tail(value, graph[heard])
+    return out
+
+
+def _moved(mixture: Exposure, slot: Tensor, by_term: Tensor, count: int) -> Tensor:
+    """What the sums change by when senders are heard alone, [count, C]: Σ_g (m_g ℓ − Σ α ℓ)."""
+    slots = Pattern(mixture.segments, mixture.rows, mixture.contributions.shape[1])
+    by_group = mixture_of(slots, mixture.coefficients, mixture.contributions)[0]
+    mass = mixture.mass[0].reshape(-1, 1)
+    out = by_group.new_zeros(count, by_group.shape[1])
+    step = max(1, CHUNK // max(1, by_group.shape[1]))
+    for part in torch.arange(len(slot), device=slot.device).split(step):
+        own = mixture.contributions[0, mixture.rows[part].long()]
+        out.index_add_(0, by_term[part], mass[slot[part]] * own - by_group[slot[part]])
+    return out
+
+
+# The summary of a message set --------------------------------------------------------------------
+
+
+def summary_width(state: int, classes: int) -> int:
+    """Numbers a recipient, for a state this wide."""
+    return 3 * _kept(state) + (3 + KERNELS) * classes + 3
+
+
+def _kept(state: int) -> int:
+    return state if state <= WIDEST else PROJECTED
+
+
+def statistics(inputs: RepairInputs) -> dict[str, Tensor]:
+    """Mean and deviation of every number over the recipients, [S, D] each."""
+    table = inputs.summary
+    deviation = table.std(1, correction=0)
+    scale = torch.where(deviation > 1e-6, deviation, torch.ones_like(deviation))
+    return {"mean": table.mean(1), "scale": scale}
+
+
+def standardised(table: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """A summary [S, n, D] in units of these deviations [S, D] from these means."""
+    return ((table - mean.unsqueeze(1)) / scale.unsqueeze(1)).clamp(-CUT, CUT)
+
+
+def _of_member(inputs: RepairInputs, member: int) -> Tensor:
+    """[n, D]: the recipient itself, its mean message and its spread, classes under each weight."""
+    here, there, sender = _states(inputs, member)
+    told = inputs.frozen_logits[member].log_softmax(1)
+    ends = inputs.sets.segments[:: inputs.groups].contiguous()
+    pattern = Pattern(ends, inputs.sets.columns, there.shape[0])
+    cosine, distance, alpha = (
+        values[min(member, len(values) - 1)]
+        for values in (inputs.sets.cosine, inputs.sets.distance, inputs.sets.coefficients)
+    )
+    said = told.exp()[sender]
+    weights = _weights(pattern, alpha, cosine, distance)
+    message, spread = _moments(pattern, weights[0], torch.cat([there, said], 1))
+    own = told[inputs.nodes]
+    return torch.cat(
+        [
+            here,
+            own.clamp(min=SURE),
+            own.exp(),
+            inputs.total[member].unsqueeze(1),
+            ends.diff().to(said.dtype).log1p().unsqueeze(1),
+            _sums(pattern, weights[0] * cosine),
+            message,
+            spread,
+            *(mix(pattern, others, said) for others in weights[1:]),
+        ],
+        1,
+    )
+
+
+def _states(inputs: RepairInputs, member: int) -> tuple[Tensor, Tensor, Tensor]:
+    """States of the recipients and of the messages, projected where wide; who sent each."""
+    nodes = inputs.frozen_logits.shape[1]
+    distinct, _ = inputs._pairs
+    state, messages = (
+        values[min(member, len(values) - 1)] for values in (inputs._state, inputs._messages)
+    )
+    width = state.shape[1]
+    if width > WIDEST:
+        # Drawn on the CPU from a fixed seed: the same directions everywhere, nothing to keep.
+        generator = torch.Generator().manual_seed(width)
+        onto = torch.randn(width, PROJECTED, generator=generator) / PROJECTED**0.5
+        state, messages = (values @ onto.to(values) for values in (state, messages))
+    return state[inputs.nodes], messages[distinct // nodes], distinct % nodes
+
+
+def _weights(pattern: Pattern, alpha: Tensor, cosine: Tensor, distance: Tensor) -> list[Tensor]:
+    """Shares of the terms [T] under each of the kernels; they sum to 1 over a set."""
+    even = torch.ones_like(alpha)
+    counts = _sums(pattern, even).clamp(min=1)
+    usual = _sums(pattern, distance) / counts
+    apart = (distance / _spread(pattern, usual).clamp(min=1e-12)).clamp(max=FARTHEST)
+    kernels = [
+        alpha.abs(),
+        even,
+        (SHARP * cosine).exp(),
+        (-NEAR * apart).exp(),
+        (NEAR * apart).exp(),
+    ]
+    return [
+        kernel / _spread(pattern, _sums(pattern, kernel)).clamp(min=1e-12) for kernel in kernels
+    ]
+
+
+def _sums(pattern: Pattern, values: Tensor) -> Tensor:
+    """Of a number a term over every set, [n, 1]."""
+    return mix(pattern, values, values.new_ones(pattern.num_columns, 1))
+
+
+def _spread(pattern: Pattern, values: Tensor) -> Tensor:
+    """Of a number a recipient [n, 1] to its terms, [T]."""
+    return values.view(-1)[pattern.recipients.long()]
+
+
+def _moments(pattern: Pattern, weights: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of table rows over every set."""
+    mean = mix(pattern, weights, table)
+    square = mix(pattern, weights, table.square())
+    return mean, (square - mean.square()).clamp(min=0).sqrt()

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from gnn_repair.budget import REWEIGHTING, Budget, check_whole
 from gnn_repair.exposure import Exposed
 from gnn_repair.kernels.sets import BOUND, Layer, TermSets, tilt
-from gnn_repair.repair.base import TrainedRepair
-from gnn_repair.repair.fitted import FittedRepair
+from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import (
     ContextWeights,
+    MessageTable,
     Noise,
     PairWeights,
     Parameters,
@@ -26,7 +26,6 @@ from gnn_repair.repair.layers import (
     split_context,
     split_pair,
 )
-from gnn_repair.repair.message_table import MessageTable
 
 CHUNK = 1 << 24
 """Numbers of one block when all terms are scored."""
@@ -46,7 +45,7 @@ class ReweightingTables(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class FittedReweighting(FittedRepair):
+class FittedReweighting(FittedRepair["Reweighting"]):
     """z = β + Σ λ ℓ."""
 
     one_by_one = True
@@ -58,7 +57,7 @@ class FittedReweighting(FittedRepair):
 
     def _coefficients(self, exposure: Exposed) -> Tensor:
         p, inputs = self._matching(exposure), repair_inputs(exposure)
-        method: Reweighting = self.repair  # type: ignore[assignment]
+        method = self.repair
         tables = method.tables(p, inputs)
         layer = method.scorer_layer(p, inputs, tables, inputs.everyone, None)
         scores = term_scores(
@@ -78,6 +77,9 @@ class FittedReweighting(FittedRepair):
 class Reweighting(TrainedRepair[FittedReweighting]):
     """λ_{v,a} ∝ α_{v,a} e^s within each group, s = 4 tanh(MLP([x_{v,a}, c_v]))."""
 
+    title: ClassVar[str] = "Reweight"
+    fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedReweighting
+    budget_setting: ClassVar[str] = "reweighting"
     takes_labels: ClassVar[bool] = True
     budget: Budget = REWEIGHTING
     hidden: int = 128
@@ -142,10 +144,6 @@ class Reweighting(TrainedRepair[FittedReweighting]):
         """β + Σ λ ℓ, or T(o + Σ λ h)."""
         layer = self.scorer_layer(p, inputs, tables, targets, noise)
         return reweighted(p, inputs, layer, targets, noise)
-
-    def fitted(self, **values: Any) -> FittedReweighting:
-        """The fitted value with these fields."""
-        return FittedReweighting(repair=self, **values)
 
 
 def reweighted(

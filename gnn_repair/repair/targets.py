@@ -1,8 +1,9 @@
-"""From labels and masks to each member's targets; what cannot be used is named."""
+"""From labels, masks and graphs to each member's targets; what cannot be used is named."""
 
 from __future__ import annotations
 
 import warnings
+from copy import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +12,14 @@ from torch import Tensor
 from gnn_repair.datasets.splits import as_splits
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposed, Exposure, TailedExposure
+from gnn_repair.exposure.focus import focused
 from gnn_repair.exposure.truths import truths_for
+
+LARGE = 1 << 20
+"""Terms from which it pays to leave out those of other recipients; below, setting up is seconds at
+most, and numbers stay the very same."""
+SHARE = 0.5
+"""Of all terms: where targets read more than this, numbering anew would cost what it saves."""
 
 
 class Targets(NamedTuple):
@@ -68,7 +76,9 @@ def find_targets(
         return _label_targets(exposure, y, train, val)
     y = _labels(exposure, y, (train | val).any(1))
     _warn_absent(exposure, y, train)
-    return _targets(exposure, y, train), _targets(exposure, y, val)
+    recipients = exposure.recipients
+    first, second = (as_targets(mask[recipients].t(), y[recipients]) for mask in (train, val))
+    return first, second
 
 
 def _check_outputs(exposure: Exposed, labels: bool) -> None:
@@ -90,8 +100,6 @@ def _label_targets(
 ) -> tuple[Targets, Targets]:
     """Targets whose labels are a row of zeros and ones each."""
     truths = truths_for(exposure, y)
-    place = torch.zeros(exposure.num_nodes, dtype=torch.long, device=truths.device)
-    place[exposure.recipients] = torch.arange(exposure.num_recipients, device=truths.device)
     for mask, name in ((train, "train_mask"), (val, "val_mask")):
         known = (~truths.isnan()).any(1, keepdim=True) & mask
         empty = (~known.any(0)).nonzero()
@@ -102,10 +110,11 @@ def _label_targets(
         warnings.warn(
             f"no training node has label {int(absent.nonzero()[0])}: what is learned of it is its "
             "absence",
-            stacklevel=5,  # whoever called fit
+            stacklevel=6,  # whoever called fit
         )
     rows = truths[exposure.recipients]
-    both = (_targets(exposure, place, mask) for mask in (train, val))
+    place, recipients = torch.arange(len(rows), device=rows.device), exposure.recipients
+    both = (as_targets(mask[recipients].t(), place) for mask in (train, val))
     first, second = (targets._replace(truths=rows) for targets in both)
     return first, second
 
@@ -180,12 +189,12 @@ def _warn_absent(exposure: Exposed, y: Tensor, train: Tensor) -> None:
             absent = int((~present).nonzero()[0])
             warnings.warn(
                 f"member {member} is repaired without any training node of class {absent}",
-                stacklevel=4,  # whoever called fit
+                stacklevel=5,  # whoever called fit
             )
 
 
-def _targets(exposure: Exposed, y: Tensor, mask: Tensor) -> Targets:
-    chosen = mask[exposure.recipients].t()
+def as_targets(chosen: Tensor, labels: Tensor) -> Targets:
+    """Each row's chosen recipients [S, n] with their labels [n]; padding repeats a row's first."""
     sizes = chosen.sum(1)
     # A stable sort brings each member's own targets to the front, in order.
     order = torch.sort(chosen.int(), dim=1, descending=True, stable=True).indices
@@ -193,7 +202,7 @@ def _targets(exposure: Exposed, y: Tensor, mask: Tensor) -> Targets:
     real = torch.arange(order.shape[1], device=order.device) < sizes.unsqueeze(1)
     # Padding repeats the member's own target: another's might not even be computable for it.
     index = torch.where(real, order, order[:, :1])
-    return Targets(index, y[exposure.recipients][index], sizes)
+    return Targets(index, labels[index], sizes)
 
 
 def require_nodes(exposure: Exposed, what: str) -> None:
@@ -203,3 +212,67 @@ def require_nodes(exposure: Exposed, what: str) -> None:
             f"{what} sends labels along the links between recipients, and this exposure classifies "
             "graphs, which have none; use reweighting, a translation or a refitted head"
         )
+
+
+def with_dense_features(data: Any) -> Any:
+    """The same graph with its features as a plain table, where they are a sparse one."""
+    x = getattr(data, "x", None)
+    if not isinstance(x, Tensor) or x.layout == torch.strided:
+        return data
+    same = copy(data)
+    same.x = x.to_dense()
+    return same
+
+
+def check_graph_data(exposure: Exposed, data: Any) -> None:
+    """Raise unless ``data`` has the exposed graph's entries and, if any, finite features."""
+    require_nodes(exposure, "this repair")
+    entries, x = getattr(data, "edge_index", None), getattr(data, "x", None)
+    whole = isinstance(entries, Tensor) and entries.dtype in (torch.int32, torch.int64)
+    if not whole or entries.dim() != 2 or entries.shape[0] != 2:  # type: ignore[union-attr]
+        kind = exposure.names.recipient
+        wanted = (
+            f"a Data of the {kind!r} nodes alone: their x, and an edge_index between them"
+            if exposure.names.typed
+            else "the graph that was exposed"
+        )
+        raise InputError(f"data has no edge_index [2, E]; pass {wanted}")
+    least, most = (int(entries.min()), int(entries.max())) if entries.numel() else (0, -1)  # type: ignore[union-attr]
+    if least < 0:
+        raise InputError(f"data.edge_index holds {least}; nodes are counted from 0")
+    if x is not None and (not isinstance(x, Tensor) or x.dim() != 2):
+        raise InputError("data.x is not a table [N, F]; pass the graph that was exposed")
+    nodes = most + 1 if x is None else x.shape[0]
+    if most >= exposure.num_nodes or (x is not None and nodes != exposure.num_nodes):
+        raise InputError(
+            f"data has {nodes} nodes but the exposure has {exposure.num_nodes}; "
+            "pass the graph that was exposed"
+        )
+    if x is not None and not bool(torch.isfinite(x).all()):
+        raise InputError("data.x holds NaN or infinite values; no repair can read them")
+
+
+def around(exposure: Exposed, train: Targets, val: Targets) -> tuple[Exposed, Targets, Targets]:
+    """The exposure of the targets alone where they read a small part of a large graph.
+
+    A target's inputs are its own terms, so it sees the same as in the whole graph. Dropout goes by
+    the numbers of terms, which are new ones: other channels are dropped, as with another seed.
+    """
+    if not isinstance(exposure, Exposure) or exposure.num_terms < LARGE:
+        return exposure, train, val
+    if train.truths is not None:  # labels by recipient, several of each
+        return exposure, train, val
+    asked = torch.zeros(exposure.num_recipients, dtype=torch.bool, device=train.positions.device)
+    for targets in (train, val):
+        asked[targets.positions] = True
+    ends = exposure.segments[:: exposure.num_groups]
+    if int(ends.diff()[asked].sum()) > SHARE * exposure.num_terms:
+        return exposure, train, val
+    chosen = asked.nonzero().view(-1)
+    place = asked.cumsum(0) - 1
+
+    def moved(targets: Targets) -> Targets:
+        positions: Tensor = place[targets.positions]
+        return targets._replace(positions=positions)
+
+    return focused(exposure, chosen).exposure, moved(train), moved(val)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -12,10 +11,10 @@ from torch import Tensor, nn
 from gnn_repair.budget import CONTROL, TRANSLATION, Budget, check_whole
 from gnn_repair.exposure import Exposed
 from gnn_repair.kernels.sets import BOUND
-from gnn_repair.repair.base import TrainedRepair
-from gnn_repair.repair.fitted import FittedRepair
+from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import (
+    MessageTable,
     Noise,
     PairWeights,
     Parameters,
@@ -29,7 +28,6 @@ from gnn_repair.repair.layers import (
     split_context,
     split_pair,
 )
-from gnn_repair.repair.message_table import MessageTable, whole_tables
 
 CHUNK = 1 << 16
 """Recipients whose shifts are worked out at once: 32 MB a hidden layer, of which there are several;
@@ -37,7 +35,7 @@ for a million recipients at once they would be gigabytes."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class FittedTranslation(FittedRepair):
+class FittedTranslation(FittedRepair["_Translation"]):
     """z = z⁰ + q."""
 
     one_by_one = True
@@ -49,11 +47,11 @@ class FittedTranslation(FittedRepair):
 
     def _shift(self, exposure: Exposed) -> Tensor:
         p, inputs = self._matching(exposure), repair_inputs(exposure)
-        method: _Translation = self.repair  # type: ignore[assignment]
-        tables, parts = method.tables(p, inputs), inputs.everyone.split(CHUNK, dim=1)
+        parts = inputs.everyone.split(CHUNK, dim=1)
         # Where every node is asked for, nearly every message is read: no need to look which.
-        with whole_tables() if len(parts) > 1 or inputs.in_order else nullcontext():
-            return torch.cat([method.shift(p, inputs, tables, t, None) for t in parts], dim=1)
+        whole = len(parts) > 1 or inputs.in_order
+        tables = self.repair.tables(p, inputs, whole=whole)
+        return torch.cat([self.repair.shift(p, inputs, tables, t, None) for t in parts], dim=1)
 
     def logits(self, exposure: Exposed) -> Tensor:
         """z⁰ + q at the recipients, [S, n, C] float64."""
@@ -65,7 +63,12 @@ class FittedTranslation(FittedRepair):
 class _Translation(TrainedRepair[FittedTranslation]):
     """What set and node translation share."""
 
+    fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedTranslation
     takes_labels: ClassVar[bool] = True
+
+    def tables(self, p: Parameters, inputs: RepairInputs, whole: bool = False) -> Any:
+        """What all targets read; ``whole``: all of it is going to be read."""
+        return None
 
     def shift(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
@@ -89,15 +92,13 @@ class _Translation(TrainedRepair[FittedTranslation]):
         """z⁰ + q."""
         return inputs.frozen_at(targets) + self.shift(p, inputs, tables, targets, noise)
 
-    def fitted(self, **values: Any) -> FittedTranslation:
-        """The fitted value with these fields."""
-        return FittedTranslation(repair=self, **values)
-
 
 @dataclass(frozen=True)
 class SetTranslation(_Translation):
     """q_v = P · 4 tanh(ρ([h_v, z⁰_v, p_v, m̄_v])), p_v pooled over the whole message set."""
 
+    title: ClassVar[str] = "Set translation"
+    budget_setting: ClassVar[str] = "set_translation"
     budget: Budget = TRANSLATION
     hidden: int = 128
     """H, also the width of p_v."""
@@ -116,10 +117,12 @@ class SetTranslation(_Translation):
             }
         )
 
-    def tables(self, p: Parameters, inputs: RepairInputs) -> tuple[PairWeights, MessageTable]:
+    def tables(
+        self, p: Parameters, inputs: RepairInputs, whole: bool = False
+    ) -> tuple[PairWeights, MessageTable]:
         """ψ's first weight taken apart, and [h_a, z_a] times its source part, [S, P, H]."""
         pair = split_pair(p["encoder.0.weight"], inputs.width, inputs.num_classes)
-        return pair, MessageTable(inputs, pair.source)
+        return pair, MessageTable(inputs, pair.source, whole)
 
     def hidden_layer(
         self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
@@ -137,6 +140,8 @@ class SetTranslation(_Translation):
 class NodeTranslation(_Translation):
     """q_v = P · 4 tanh(ρ([h_v, z⁰_v])): the control that does not see the message set."""
 
+    title: ClassVar[str] = "Node translation"
+    budget_setting: ClassVar[str] = "node_translation"
     budget: Budget = CONTROL
     hidden: int | None = None
     """H_N; None: as wide as makes it match set translation's parameter count."""

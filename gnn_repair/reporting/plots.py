@@ -14,7 +14,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.exposure.arguments import classes_for, member_for
 from gnn_repair.exposure.outputs import require_outputs
-from gnn_repair.repair.rungs import title_of
+from gnn_repair.repair.ladder.rungs import rung_title as title_of
 from gnn_repair.reporting.evidence import gather
 from gnn_repair.reporting.figures import REACHED, RIVAL, draw_margins, draw_polytope
 from gnn_repair.reporting.inputs import check_names
@@ -22,7 +22,7 @@ from gnn_repair.reporting.inputs import check_names
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from gnn_repair.repair.ladder.fitted import FittedLadder
+    from gnn_repair.repair.ladder.ladder import FittedLadder
 
 
 def plot_node(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
-from gnn_repair.repair.alone import alone_logits
+from gnn_repair.repair.inputs import alone_logits
 
 if TYPE_CHECKING:
     from gnn_repair.reporting.evidence import Evidence

@@ -7,27 +7,41 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gnn_repair.errors import InputError
+from torch import nn
+from torch_geometric.data import Data
+
+from gnn_repair.backbones import BACKBONES, Backbone, OwnNetwork, find_backbone
+from gnn_repair.datasets import as_splits, check_data, find_dataset, load_dataset
+from gnn_repair.datasets.files import data_root
+from gnn_repair.datasets.preprocessing import SPLITS
+from gnn_repair.devices import choose_device, parse_device
+from gnn_repair.errors import InputError, SplitError
 from gnn_repair.published import published
-from gnn_repair.study.cases import Case, Place, Run, all_runs, check_splits
+from gnn_repair.study.case import Architecture, Settings, build_backbone, run_case
+from gnn_repair.study.cases import (
+    METHODS,
+    ORACLE,
+    Case,
+    Run,
+    all_runs,
+    check_splits,
+    chosen_methods,
+    current_methods,
+)
 from gnn_repair.study.engine import Engine, Failure, LocalEngine, Work
-from gnn_repair.study.identity import current_methods
-from gnn_repair.study.methods import METHODS, ORACLE, chosen_methods
 from gnn_repair.study.protocol import PAPER, Protocol
-from gnn_repair.study.records import Record
-from gnn_repair.study.results_source import ResultsSource
-from gnn_repair.study.store import Store
-
-if TYPE_CHECKING:
-    from torch_geometric.data import Data
-
-    from gnn_repair.study.run_case import Architecture
+from gnn_repair.study.records import RunRecord
+from gnn_repair.study.store import ResultsSource, Store
+from gnn_repair.study.warm_up import warming
 
 PAPER_DATASETS = tuple(published()["datasets"])
 PAPER_BACKBONES = tuple(published()["tables"]["frozen"]["cells"])
 PAPER_SPLITS = tuple(range(10))
+KEEP = ("all", "first", "none")
+"""Splits whose trained models a store keeps."""
+Grid = Sequence[str] | Mapping[str, Any]
 
 
 class Watcher:
@@ -153,7 +167,8 @@ def run_study(
     engine: Engine | None = None,
     stack: int | None = None,
     watcher: Watcher | None = None,
-    work: Work[Case, list[Record]] | None = None,
+    keep_models: str = "first",
+    work: Work[Case, list[RunRecord]] | None = None,
 ) -> Outcome:
     """Run what a store lacks of datasets × backbones × splits.
 
@@ -171,12 +186,20 @@ def run_study(
         engine: where cases run; this process unless given.
         stack: most splits trained as one; all unless given.
         watcher: told how it goes.
+        keep_models: of which splits the store keeps the trained models: ``all``, ``first`` or
+            ``none``.
         work: what a case does; for tests.
     """
-    check_objects(protocol, engine, watcher)
+    for name, value, kind in (("engine", engine, Engine), ("watcher", watcher, Watcher)):
+        if value is not None and not isinstance(value, kind):
+            raise InputError(f"{name} is {value!r:.60}; give a {kind.__name__}")
+    if keep_models not in KEEP:
+        raise InputError(f"keep_models is {keep_models!r:.60}; choose from {', '.join(KEEP)}")
     watcher, held = watcher or Watcher(), Store(store)
-    graphs, models = as_grid(datasets, "datasets"), as_grid(backbones, "backbones")
+    graphs, models = _axis(datasets, "datasets"), _axis(backbones, "backbones")
     runs = all_runs(graphs, models, check_splits(splits))
+    chosen = sorted({run.split for run in runs})
+    kept = {"all": chosen, "first": chosen[:1], "none": []}[keep_models]
     plan = make_plan(held, protocol, runs, methods, stack)
     if not plan.cases:
         watcher.planned(plan)
@@ -184,14 +207,17 @@ def run_study(
     shared = None
     warm: AbstractContextManager[None] = nullcontext()
     if work is None:
-        from gnn_repair.study.before import notes_of, real_work
-        from gnn_repair.study.warm_up import warming
-
         remote = engine is not None and engine.elsewhere
-        place = Place(device, root, remote)
-        work, shared = real_work(graphs, models, plan.cases, protocol, place)
-        for text in notes_of(shared):
-            watcher.noted(text)
+        shared = checked_settings(
+            graphs, models, plan.cases, protocol, device, root, remote, frozenset(kept)
+        )
+        work = run_case
+        for name, given in shared.backbones.items():
+            if isinstance(given, OwnNetwork):
+                watcher.noted(
+                    f"{name} is no Backbone, so its splits are trained one after the other, "
+                    "not as one"
+                )
         warm = nullcontext() if remote else warming(device, watcher.noted)
     for case in plan.cases:
         for run in case.runs:
@@ -205,18 +231,7 @@ def run_study(
     return Outcome(protocol.digest, len(plan.done), stored, failures)
 
 
-def check_objects(protocol: Any, engine: Any, watcher: Any) -> None:
-    """The objects a study is handed are what they should be."""
-    for name, value, kind in (
-        ("protocol", protocol, Protocol),
-        ("engine", engine, Engine),
-        ("watcher", watcher, Watcher),
-    ):
-        if not isinstance(value, kind) and not (value is None and name != "protocol"):
-            raise InputError(f"{name} is {value!r:.60}; give a {kind.__name__}")
-
-
-def as_grid(axis: Any, name: str) -> Any:
+def _axis(axis: Any, name: str) -> Any:
     """A mapping or a list of names."""
     if isinstance(axis, Mapping):
         return axis
@@ -226,7 +241,7 @@ def as_grid(axis: Any, name: str) -> Any:
 
 
 def _collect(
-    results: Iterable[tuple[Case, list[Record] | Failure]],
+    results: Iterable[tuple[Case, list[RunRecord] | Failure]],
     store: Store,
     digest: str,
     watcher: Watcher,
@@ -243,5 +258,145 @@ def _collect(
         for record in result:
             store.put(record)
         stored += len(result)
-        watcher.finished(case, sum(r.get("seconds", {}).get("total", 0.0) for r in result))
+        watcher.finished(case, sum(record.seconds.get("total", 0.0) for record in result))
     return stored, failures
+
+
+# What can be known before the first case is refused then, instead of failing every case -----------
+
+
+def checked_settings(
+    datasets: Grid,
+    backbones: Grid,
+    cases: Sequence[Case],
+    protocol: Protocol,
+    device: str = "auto",
+    root: str | Path | None = None,
+    elsewhere: bool = False,
+    kept_splits: frozenset[int] = frozenset(),
+) -> Settings:
+    """What all cases share, after everything known has been checked.
+
+    Args:
+        datasets: names, or graphs by name.
+        backbones: names, or architectures by name.
+        cases: what is to be run.
+        protocol: all settings.
+        device: where cases run.
+        root: folder of the raw datasets.
+        elsewhere: whether that is another machine, of whose devices and files nothing is known.
+        kept_splits: whose models go along with their records.
+    """
+    if not elsewhere:
+        choose_device(device)
+    elif device != "auto":
+        parse_device(device)
+    load: Any
+    if isinstance(datasets, Mapping):
+        splits = {name: _given(name, data) for name, data in datasets.items()}
+        load = HeldDatasets(dict(datasets))
+    else:
+        named = [find_dataset(name) for name in datasets]
+        if not elsewhere and any(spec.source is not None for spec in named):
+            data_root(root)
+        splits, load = dict.fromkeys(datasets, SPLITS), NamedDatasets(root, protocol.data.draw)
+    chosen = _architectures(backbones, protocol)
+    for case in cases:
+        for split in case.splits:
+            if split >= splits[case.dataset]:
+                raise SplitError(
+                    f"split {split} does not exist; {case.dataset} has splits 0 to "
+                    f"{splits[case.dataset] - 1}"
+                )
+        if isinstance(chosen.get(case.backbone), OwnNetwork):
+            _refuse_retrained(case)
+    return Settings(protocol, load, chosen, device, kept_splits)
+
+
+def _refuse_retrained(case: Case) -> None:
+    """A method that trains the backbone again needs a Backbone."""
+    for name in case.methods:
+        if name in METHODS and "frozen" in METHODS[name].needs:
+            raise InputError(
+                f"{name} trains the backbone again, which a study does with a Backbone alone; "
+                f"leave it out of the methods for {case.backbone!r}, which is an OwnNetwork"
+            )
+
+
+def _given(name: str, data: Any) -> int:
+    """Check a graph of the user's own; how many splits it has."""
+    if not isinstance(data, Data):
+        raise InputError(
+            f"dataset {name!r} is a {type(data).__name__}; give a torch_geometric Data with x, "
+            "edge_index, y, train_mask, val_mask and test_mask"
+        )
+    try:
+        check_data(data)
+    except InputError as error:
+        raise type(error)(f"dataset {name!r} cannot be used: {error}") from error
+    return int(as_splits(data.train_mask).shape[1])
+
+
+def _architectures(backbones: Grid, protocol: Protocol) -> Mapping[str, Architecture]:
+    if isinstance(backbones, Mapping):
+        chosen = {name: _architecture(name, given) for name, given in backbones.items()}
+    else:
+        for name in backbones:
+            find_backbone(name)
+        chosen = {name: BACKBONES[name] for name in backbones}
+    for name, given in chosen.items():
+        if isinstance(given, OwnNetwork):
+            continue
+        try:
+            build_backbone(given, protocol.backbones)
+        except TypeError as error:
+            raise InputError(f"backbone {name!r} cannot be built: {error}") from error
+    return chosen
+
+
+def _architecture(name: str, given: Any) -> Architecture:
+    if isinstance(given, Backbone | OwnNetwork) or (
+        isinstance(given, type) and issubclass(given, Backbone)
+    ):
+        return given
+    if isinstance(given, type) and issubclass(given, nn.Module):
+        return OwnNetwork(given, title=given.__name__)
+    found = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+    remedy = (
+        "a study trains its models itself; give its class, say how it is built with an OwnNetwork "
+        "(docs/backbones.md), or look at a trained model with gnn_repair.expose"
+        if isinstance(given, nn.Module)
+        else "give a Backbone class or instance"
+    )
+    raise InputError(f"backbone {name!r} is {found}, which is no Backbone; {remedy}")
+
+
+@dataclass
+class NamedDatasets:
+    """Datasets by name; the last one is kept, because cases of a dataset follow each other."""
+
+    root: str | Path | None = None
+    draw: str = "torch"
+    _last: tuple[str, Data] | None = field(default=None, repr=False)
+
+    def __call__(self, name: str) -> Data:
+        if self._last is None or self._last[0] != name:
+            draw: Any = self.draw  # checked with the protocol
+            self._last = (name, load_dataset(name, self.root, draw=draw))
+        return self._last[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A worker elsewhere loads its own."""
+        return {"root": self.root, "draw": self.draw, "_last": None}
+
+
+@dataclass(frozen=True)
+class HeldDatasets:
+    """Datasets that the user holds."""
+
+    datasets: Mapping[str, Data]
+
+    def __call__(self, name: str) -> Data:
+        data = self.datasets[name]
+        check_data(data)
+        return data

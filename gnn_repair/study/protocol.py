@@ -7,10 +7,15 @@ and a further setting with its default leaves every address as it was.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+import tomllib
+import typing
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gnn_repair.budget import (
@@ -27,7 +32,8 @@ from gnn_repair.budget import (
     Budget,
     paper_batch_size,
 )
-from gnn_repair.study.limits import check_tree
+from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.suggestion import closest
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 
@@ -180,6 +186,100 @@ def _with_choices(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**settings, "data": independent["data"], "backbones": backbones}
 
 
+# Which values settings may take -------------------------------------------------------------------
+
+_LARGEST = 2**31 - 1
+"""Counts are 32-bit in some kernels, and nothing sensible comes near."""
+_WIDEST = 65_536
+"""A layer wider than any in use: such a number is a typing error that would fill the memory."""
+
+Limit = tuple[Callable[[Any], bool], str]
+
+
+def _whole(least: int, most: int = _LARGEST) -> Limit:
+    return lambda value: least <= value <= most, f"from {least} to {most:,}"
+
+
+_SHARE: Limit = (lambda value: 0 <= value < 1, "at least 0 and less than 1")
+_POSITIVE: Limit = (lambda value: 0 < value < math.inf, "a positive finite number")
+_NONNEGATIVE: Limit = (lambda value: 0 <= value < math.inf, "0 or a positive finite number")
+
+
+def _one_of(*names: str) -> Limit:
+    return lambda value: value in names, " or ".join(names)
+
+
+LIMITS: dict[str, Limit] = {
+    "draw": _one_of("torch", "numpy"),
+    "self_loops": _one_of("one", "listed"),
+    "hidden": _whole(1, _WIDEST),
+    "heads": _whole(1, _WIDEST),
+    "dropout": _SHARE,
+    "seed": _whole(0),
+    "epochs": _whole(1),
+    "patience": _whole(1),
+    "learning_rate": _POSITIVE,
+    "weight_decay": _NONNEGATIVE,
+    "clip": _POSITIVE,
+    "size": _whole(1),
+    "sizes": _whole(1),
+    "smoothing_layers": _whole(1, 1_000_000),
+    "reachable_above": _NONNEGATIVE,
+    "active_above": _NONNEGATIVE,
+    "version": _whole(1),
+}
+"""By the name of the setting, wherever it stands in the tree."""
+
+
+def check_tree(node: Any, where: str = "") -> None:
+    """Raise a sentence that names the first setting of a dataclass tree with a bad value."""
+    hints = typing.get_type_hints(type(node))
+    for part in dataclasses.fields(node):
+        value, path = getattr(node, part.name), f"{where}{part.name}"
+        hint = hints[part.name]
+        if dataclasses.is_dataclass(hint):
+            if not isinstance(value, typing.cast(type, hint)):
+                kind = getattr(hint, "__name__", "group")
+                raise InputError(f"the setting {path} is {value!r}; it must be a {kind}")
+            check_tree(value, f"{path}.")
+        elif typing.get_origin(hint) is not None and isinstance(value, Mapping):
+            for key, item in value.items():
+                check_value(part.name, item, int, f"{path}.{key}")
+        else:
+            check_value(part.name, value, hint, path)
+
+
+def check_value(name: str, value: Any, hint: Any, path: str) -> None:
+    """Type and range of one setting."""
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+            raise InputError(f"{path} is {value!r}; it must be a list of names")
+        return
+    kinds = typing.get_args(hint) or (hint,)
+    whole = float in kinds and type(value) is int
+    if type(value) not in kinds and not whole:
+        raise InputError(f"{path} is {_shown(value)}; it must be of type {kind_names(kinds)}")
+    if value is None or isinstance(value, bool) or name not in LIMITS:
+        return
+    accepted, words = LIMITS[name]
+    if not accepted(value):
+        raise InputError(f"{path} is {_shown(value)}; it must be {words}")
+
+
+def kind_names(kinds: tuple[Any, ...]) -> str:
+    """``int or none``."""
+    return " or ".join("none" if kind is type(None) else str(kind.__name__) for kind in kinds)
+
+
+def _shown(value: Any) -> str:
+    """A value as a sentence can hold it."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        return "a number too long to write"
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
 PAPER = Protocol()
 """The paper's own settings, as far as its text and its frozen models' figures identify them."""
 INDEPENDENT = Protocol(
@@ -189,3 +289,124 @@ INDEPENDENT = Protocol(
 """The same with what the text leaves open chosen before any comparison with published figures."""
 PROTOCOLS = {"paper": PAPER, "independent": INDEPENDENT}
 """Protocols with a name."""
+
+
+# Changing settings by name ------------------------------------------------------------------------
+
+LARGEST = 2**16
+"""Bytes of a file of settings: all of them take two thousand, and parsing a path of n names takes
+n² steps."""
+
+
+def read_protocol(path: str | Path, base: Protocol = PAPER) -> Protocol:
+    """``base`` with the fields that a TOML file names changed."""
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(LARGEST + 1)
+    except (OSError, TypeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read the protocol {str(path)[:200]}: {reason}") from error
+    if len(content) > LARGEST:
+        raise FileFormatError(f"the protocol {path} has more than {LARGEST:,} bytes; check it")
+    try:
+        changes = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise FileFormatError(
+            f"the protocol {str(path)[:200]} is not TOML: {reason!s:.300}"
+        ) from error
+    return changed(base, changes)
+
+
+def override(protocol: Protocol, assignments: Iterable[str]) -> Protocol:
+    """``protocol`` with ``key.path=value`` assignments applied, in order."""
+    if not isinstance(protocol, Protocol):
+        raise InputError(f"{protocol!r} is not a Protocol; begin with gnn_repair.study.PAPER")
+    if isinstance(assignments, str) or not isinstance(assignments, Iterable):
+        raise InputError(f"{assignments!r} is not a list of settings such as backbones.hidden=64")
+    for assignment in assignments:
+        if not isinstance(assignment, str):
+            raise InputError(f"{assignment!r} is not a setting such as backbones.hidden=64")
+        key, equals, text = assignment.partition("=")
+        parts = key.strip().split(".")
+        if not equals or not key.strip() or len(parts) > DEEPEST:
+            raise InputError(f"{assignment[:80]!r} is not a setting such as backbones.hidden=64")
+        value: Any = _literal(text.strip())
+        for part in reversed(parts):
+            value = {part: value}
+        protocol = changed(protocol, value)
+    return protocol
+
+
+DEEPEST = 8
+"""Names in a setting's path; the tree has three levels."""
+
+
+def changed(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
+    """``protocol`` with a tree of changes applied; None takes an entry out of a table."""
+    made: Protocol = _changed(protocol, changes, "")
+    return made
+
+
+def _literal(text: str) -> Any:
+    """A value as TOML writes it; anything else is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
+
+
+def _changed(node: Any, changes: Mapping[str, Any], where: str) -> Any:
+    hints = typing.get_type_hints(type(node))
+    new: dict[str, Any] = {}
+    for name, value in changes.items():
+        path = f"{where}{name}"
+        if name not in hints:
+            raise InputError(f"the protocol has no setting {path[:80]!r}; {_meant(node, path)}")
+        current = getattr(node, name)
+        if dataclasses.is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise InputError(f"{path} is a group of settings; set one of its fields")
+            new[name] = _changed(current, value, f"{path}.")
+        else:
+            new[name] = _accepted(value, hints[name], current, path)
+    return dataclasses.replace(node, **new)
+
+
+def _meant(node: Any, path: str) -> str:
+    """The setting that was probably meant; a group's own setting may lack the group's name."""
+    where, _, name = path.rpartition(".")
+    names = list(typing.get_type_hints(type(node)))
+    groups = [each for each in names if dataclasses.is_dataclass(getattr(node, each))]
+    inside = [f"{each}.{name}" for each in groups if hasattr(getattr(node, each), name)]
+    if inside:
+        return f"did you mean {' or '.join(f'{where}.{one}'.lstrip('.') for one in inside)}?"
+    near = closest(name, names)
+    if near is None:
+        return f"choose from {', '.join(names)}"
+    return f"did you mean {f'{where}.{near}'.lstrip('.')}?"
+
+
+def _accepted(value: Any, hint: Any, current: Any, path: str) -> Any:
+    """``value`` in the type the field asks for."""
+    if isinstance(current, Mapping):
+        return _table(value, current, path)
+    if isinstance(current, tuple) and isinstance(value, list | str):
+        value = tuple(value) if isinstance(value, list) else tuple(value.split(","))
+    kinds = typing.get_args(hint) or (hint,)
+    if value in ("none", "None") and type(None) in kinds:
+        return None
+    if float in kinds and type(value) is int and abs(value) < 2**53:
+        value = float(value)
+    check_value(path.rpartition(".")[2], value, hint, path)
+    return value
+
+
+def _table(value: Any, current: Mapping[str, int], path: str) -> dict[str, int]:
+    """A table of whole numbers by name with some of its entries changed."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{path} is {value!r}; it must be a table such as {path}.cora=32")
+    for key, item in value.items():
+        if item is not None:
+            check_value(path.rpartition(".")[2], item, int, f"{path}.{key}")
+    return {k: v for k, v in {**current, **value}.items() if v is not None}

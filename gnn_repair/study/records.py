@@ -1,4 +1,4 @@
-"""What a record must be, and reading one without trusting it."""
+"""A run's result: what it holds, how one is read without trust, and how two of a model unite."""
 
 from __future__ import annotations
 
@@ -9,170 +9,236 @@ import re
 import stat
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gnn_repair.study.cases import Run
+from gnn_repair.study.cases import FROZEN, Run
 
 FORMAT = "gnn-repair run"
 VERSION = 1
 LARGEST = 2**20
 """Bytes of a record. One takes two to three thousand; a larger file is something else."""
+PARTS = ("train", "val", "test")
 _MOST = 2**53
 """Whole numbers above this are not exact in the tables' floats."""
-
-Record = dict[str, Any]
-"""One run's result; see ``docs/study.md``."""
-
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_ .:-]{0,99}")
+
+Numbers = dict[str, Any]
+"""By name: numbers, truth values, and None for what could not be had."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """One run's result; ``docs/study.md`` says what its tables hold."""
+
+    protocol: str
+    """Digest of the settings."""
+    dataset: str
+    backbone: str
+    split: int
+    stages: dict[str, str] = field(default_factory=dict)
+    """Keys of what was computed; empty in records of the time before stages had any."""
+    graph: Numbers
+    """Sizes."""
+    frozen: Numbers
+    oracle: dict[str, Any] | None = None
+    """``val`` and ``test`` hold numbers, ``status`` counts; None where it was not asked."""
+    methods: dict[str, Numbers]
+    seconds: Numbers = field(default_factory=dict)
+    members: int = 1
+    stack: list[int] = field(default_factory=list)
+    """The splits that were trained as one."""
+    environment: dict[str, str]
+    models: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    """Files of the frozen model and its repairs, which stores keep beside a record."""
+
+    @property
+    def run(self) -> Run:
+        """Its dataset, backbone and split."""
+        return Run(self.dataset, self.backbone, self.split)
+
+    def scores(self, method: str) -> Numbers:
+        """Of a method or the frozen model; empty where it was not evaluated."""
+        return self.frozen if method == FROZEN else self.methods.get(method, {})
+
+    def on_test(self, metric: str) -> float | None:
+        """What the oracle says of the test nodes."""
+        value = ((self.oracle or {}).get("test") or {}).get(metric)
+        return None if value is None else float(value)
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is stored."""
+        held = {name: value for name, value in vars(self).items() if name != "models"}
+        return {"format": FORMAT, "version": VERSION, **held}
+
+
+class RecordError(ValueError):
+    """Why something is not a record, as the end of a sentence."""
 
 
 class StoreWarning(UserWarning):
     """A file in a store was left out."""
 
 
-def leave_out(where: str | Path, fault: str) -> None:
+def leave_out(where: str | Path, fault: object) -> None:
     """Say that something is not a result; nothing on disk is changed."""
     warnings.warn(f"{where}: {fault}; it is left out", StoreWarning, stacklevel=4)
 
 
-def read_object(path: Path, largest: int = LARGEST) -> tuple[dict[str, Any], str]:
-    """The JSON object in a file and what is wrong with it; one of the two is empty."""
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
     try:
         # Without blocking, since a named pipe would wait for somebody to write.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return {}, "it is not a file"
-            text = file.read(largest + 1)
-    except (OSError, ValueError) as error:
-        return {}, f"it cannot be read ({getattr(error, 'strerror', None) or error})"
-    if len(text) > largest:
-        return {}, f"it has more than {largest:,} bytes"
+                raise RecordError("it is not a file")
+            text = file.read(LARGEST + 1)
+    except OSError as error:
+        raise RecordError(f"it cannot be read ({error.strerror or error})") from error
+    if len(text) > LARGEST:
+        raise RecordError(f"it has more than {LARGEST:,} bytes")
     return parse_object(text)
 
 
-def parse_object(text: bytes) -> tuple[dict[str, Any], str]:
-    """The JSON object in a text and what is wrong with it; one of the two is empty."""
+def parse_object(text: bytes) -> dict[str, Any]:
+    """The JSON object in a text."""
     try:
         content = json.loads(text.decode("utf-8"), parse_constant=_no_constant)
+    except RecordError:
+        raise
     except (ValueError, RecursionError) as error:
-        said = "it holds NaN or infinity" if "constant" in str(error) else ""
-        return {}, said or "it is truncated or not JSON"
-    return (content, "") if isinstance(content, dict) else ({}, "it is truncated or not JSON")
+        raise RecordError("it is truncated or not JSON") from error
+    if not isinstance(content, dict):
+        raise RecordError("it is truncated or not JSON")
+    return content
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"the constant {name}")
+    raise RecordError("it holds NaN or infinity")
 
 
-def address_fault(record: Mapping[str, Any], digest: str, run: Run) -> str:
-    """Why a record does not belong at its address; empty where it does."""
-    expected = {
-        "protocol": digest,
-        "dataset": run.dataset,
-        "backbone": run.backbone,
-        "split": run.split,
-    }
-    for name, value in expected.items():
-        found = record.get(name)
-        if found != value or type(found) is not type(value):
-            return f"its {name} is {found!r:.60}, not {value!r}"
-    return ""
-
-
-def record_fault(record: Mapping[str, Any]) -> str:
-    """Why something is not a whole record of a run; empty where it is one."""
-    if record.get("format") != FORMAT:
-        return "it is not a result of this package"
-    version = record.get("version")
-    if is_newer(record):
-        return f"its format version is {version}, newer than {VERSION}; update gnn-repair"
-    if version != VERSION or type(version) is not int:
-        return f"its format version is {version!r:.60}, not {VERSION}"
-    for part in ("frozen", "methods", "graph", "environment"):
-        if not isinstance(record.get(part), dict):
-            return f"it has no {part}"
-    return (
-        _scores_fault("frozen", record["frozen"])
-        or _methods_fault(record["methods"])
-        or _oracle_fault(record.get("oracle"))
-        or _numbers_fault("graph", record["graph"])
-        or _numbers_fault("seconds", record.get("seconds", {}))
-        or _texts_fault("environment", record["environment"])
-        or _texts_fault("stages", record.get("stages", {}))
-        or _members_fault(record)
-    )
-
-
-def is_newer(record: Mapping[str, Any]) -> bool:
+def is_newer(content: Mapping[str, Any]) -> bool:
     """Whether a later version of this package wrote it."""
-    version = record.get("version")
-    return record.get("format") == FORMAT and type(version) is int and version > VERSION
+    version = content.get("version")
+    return content.get("format") == FORMAT and type(version) is int and version > VERSION
 
 
-def _methods_fault(methods: Mapping[str, Any]) -> str:
-    for name, scores in methods.items():
+def parse_record(content: Mapping[str, Any]) -> RunRecord:
+    """The record in a JSON object, every part of it checked."""
+    if content.get("format") != FORMAT:
+        raise RecordError("it is not a result of this package")
+    version = content.get("version")
+    if is_newer(content):
+        raise RecordError(
+            f"its format version is {version}, newer than {VERSION}; update gnn-repair"
+        )
+    if version != VERSION or type(version) is not int:
+        raise RecordError(f"its format version is {version!r:.60}, not {VERSION}")
+    for part in (FROZEN, "methods", "graph", "environment"):
+        if not isinstance(content.get(part), dict):
+            raise RecordError(f"it has no {part}")
+    _check_scores(FROZEN, content[FROZEN])
+    for name, scores in content["methods"].items():
         if not _KEY.fullmatch(name):
-            return f"it names a method {name!r:.60}"
-        fault = _scores_fault(name, scores)
-        if fault:
-            return fault
-    return ""
+            raise RecordError(f"it names a method {name!r:.60}")
+        _check_scores(name, scores)
+    _check_oracle(content.get("oracle"))
+    _check_numbers("graph", content["graph"])
+    _check_numbers("seconds", content.get("seconds", {}))
+    for name in ("environment", "stages"):
+        texts = content.get(name, {})
+        if not isinstance(texts, dict) or not all(isinstance(t, str) for t in texts.values()):
+            raise RecordError(f"its {name} is not a table of texts")
+    members, stack = content.get("members", 1), content.get("stack", [])
+    if type(members) is not int or members < 1:
+        raise RecordError(f"its members are {members!r:.60}")
+    if not isinstance(stack, list) or any(type(split) is not int for split in stack):
+        raise RecordError(f"its stack is {stack!r:.60}")
+    names = {part.name for part in fields(RunRecord)} - {"models"}
+    address = dict.fromkeys(("protocol", "dataset", "backbone", "split"))
+    return RunRecord(**{**address, **{name: content[name] for name in names if name in content}})
 
 
-def _scores_fault(name: str, scores: Any) -> str:
+def _check_scores(name: str, scores: Any) -> None:
     """Accuracies are shares; everything beside them is a number or missing."""
-    fault = _numbers_fault(name, scores)
-    if fault:
-        return fault
-    for part in ("train", "val", "test"):
+    _check_numbers(name, scores)
+    for part in PARTS:
         value = scores.get(part)
         if value is not None and (isinstance(value, bool) or not 0 <= value <= 1):
-            return f"the {part} accuracy of {name} is {value!r:.60}, not a share"
-    return ""
+            raise RecordError(f"the {part} accuracy of {name} is {value!r:.60}, not a share")
 
 
-def _oracle_fault(oracle: Any) -> str:
+def _check_oracle(oracle: Any) -> None:
     if oracle is None:
-        return ""
+        return
     if not isinstance(oracle, dict):
-        return f"its oracle is {oracle!r:.60}"
+        raise RecordError(f"its oracle is {oracle!r:.60}")
     for name, value in oracle.items():
         inner = value if name in ("val", "test", "status") else {name: value}
-        fault = _numbers_fault(f"oracle {name}", inner)
-        if fault:
-            return fault
+        _check_numbers(f"oracle {name}", inner)
     for part in ("val", "test"):
         for metric in ("true_class_reach", "error_reach"):
             share = oracle.get(part, {}).get(metric)
             if share is not None and not 0 <= share <= 1:
-                return f"the {metric} of {part} is {share!r:.60}, not a share"
-    return ""
+                raise RecordError(f"the {metric} of {part} is {share!r:.60}, not a share")
 
 
-def _numbers_fault(name: str, values: Any) -> str:
+def _check_numbers(name: str, values: Any) -> None:
     if not isinstance(values, dict):
-        return f"its {name} is {values!r:.60}, not a table"
+        raise RecordError(f"its {name} is {values!r:.60}, not a table")
     for key, value in values.items():
         if not _KEY.fullmatch(key):
-            return f"its {name} names {key!r:.60}"
+            raise RecordError(f"its {name} names {key!r:.60}")
         if value is None or isinstance(value, bool):
             continue
         if not isinstance(value, int | float) or not math.isfinite(value) or abs(value) > _MOST:
-            return f"{key} of {name} is {value!r:.60}, not a number"
-    return ""
+            raise RecordError(f"{key} of {name} is {value!r:.60}, not a number")
 
 
-def _texts_fault(name: str, values: Any) -> str:
-    fair = isinstance(values, dict) and all(isinstance(value, str) for value in values.values())
-    return "" if fair else f"its {name} is not a table of texts"
+def check_address(record: RunRecord, digest: str, run: Run) -> None:
+    """A record belongs where it lies."""
+    for name, value in (("protocol", digest), *vars(run).items()):
+        found = getattr(record, name)
+        if found != value or type(found) is not type(value):
+            raise RecordError(f"its {name} is {found!r:.60}, not {value!r}")
 
 
-def _members_fault(record: Mapping[str, Any]) -> str:
-    members, stack = record.get("members", 1), record.get("stack", [])
-    if type(members) is not int or members < 1:
-        return f"its members are {members!r:.60}"
-    if not isinstance(stack, list) or any(type(split) is not int for split in stack):
-        return f"its stack is {stack!r:.60}"
-    return ""
+def unite(there: RunRecord, other: RunRecord) -> RunRecord | None:
+    """``there`` with the methods that only ``other`` has; None where the two disagree.
+
+    Two records of one frozen model agree in everything but which methods were evaluated, where
+    and how fast.
+    """
+    if any(getattr(there, name) != getattr(other, name) for name in _SAME):
+        return None
+    tables: list[tuple[Numbers, Numbers]] = [
+        (there.methods, other.methods),
+        (there.stages, other.stages),
+    ]
+    if any(left[name] != right[name] for left, right in tables for name in left.keys() & right):
+        return None
+    if there.oracle is not None and other.oracle not in (None, there.oracle):
+        return None
+    new = [name for name in other.methods if name not in there.methods]
+    new += ["oracle"] * (there.oracle is None and other.oracle is not None)
+    added = {name: other.seconds[name] for name in new if name in other.seconds}
+    # What the new methods took is added; training and exposing are counted once.
+    total = round(there.seconds.get("total", 0.0) + sum(added.values()), 4)
+    home, away = there.environment, other.environment
+    differing = [name for name in away if home.get(name) != away[name]]
+    return replace(
+        there,
+        oracle=other.oracle if there.oracle is None else there.oracle,
+        methods={**other.methods, **there.methods},
+        stages={**other.stages, **there.stages},
+        models={**other.models, **there.models},
+        seconds={**there.seconds, **added, "total": total},
+        # For methods that were run elsewhere, what differs there.
+        environment=home
+        | {f"{name} of {method}": away[name] for method in new for name in differing},
+    )
+
+
+_SAME = ("protocol", "dataset", "backbone", "split", "graph", "frozen", "members", "stack")

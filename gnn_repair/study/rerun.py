@@ -1,8 +1,9 @@
-"""A run of a study once more, to look at its nodes.
+"""A run of a study with its models at hand, to look at its nodes: those kept, or made again.
 
-A store holds a run's numbers, not its model. Splits trained together share their dropout's stream,
-so the run is made again as it was made: by the study's own function, in the same stack, with the
-protocol's seeds. On the same device it is then the same model, and where it is not, it says so.
+A store keeps the models of some runs beside their records. Of the others it holds numbers alone.
+Splits trained together share their dropout's stream, so such a run is made again as it was made:
+by the study's own function, in the same stack, with the protocol's seeds. On the same device it is
+then the same model, and where it is not, it says so.
 """
 
 from __future__ import annotations
@@ -15,17 +16,13 @@ from typing import Any
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
-from gnn_repair.study.before import real_work
-from gnn_repair.study.case_records import records_of
-from gnn_repair.study.cases import Case, Place, all_runs
-from gnn_repair.study.methods import METHODS, ORACLE, chosen_methods
-from gnn_repair.study.packed import protocol_of
+from gnn_repair.study.case import Architecture, Worked, records_of, work_case
+from gnn_repair.study.cases import FROZEN, METHODS, ORACLE, Case, all_runs, chosen_methods
+from gnn_repair.study.grid import checked_settings
 from gnn_repair.study.protocol import PAPER, Protocol
-from gnn_repair.study.records import Record
-from gnn_repair.study.results_source import ResultsSource
-from gnn_repair.study.run_case import Architecture, Worked, work_case
+from gnn_repair.study.records import RunRecord
+from gnn_repair.study.store import ResultsSource
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +31,10 @@ class Rerun:
 
     worked: Worked
     split: int
-    stored: Record | None = None
+    stored: RunRecord | None = None
     """The record it repeats, if there is one."""
+    kept: tuple[str, ...] = ()
+    """Models that were read from the store: ``frozen`` and methods."""
 
     @property
     def case(self) -> Case:
@@ -60,7 +59,7 @@ class Rerun:
     @property
     def repairs(self) -> Mapping[str, Any]:
         """Fitted repairs by method."""
-        return self.worked.fitted
+        return self.worked.repairs
 
     @property
     def test_mask(self) -> Tensor:
@@ -68,7 +67,7 @@ class Rerun:
         return self.worked.masks["test"][:, self.member].cpu()
 
     @property
-    def record(self) -> Record:
+    def record(self) -> RunRecord:
         """What the study would store of it."""
         return records_of(self.worked)[self.member]
 
@@ -78,39 +77,34 @@ class Rerun:
 
     def provenance(self) -> str:
         """Which run this is, in a sentence for readers."""
-        alone = "trained alone" if len(self.case.splits) == 1 else _stack(self.case.splits)
+        splits = stack_of(None, self.stored) if self.stored and self.kept else self.case.splits
+        whole = list(splits) == list(range(splits[0], splits[-1] + 1))
+        listed = f"{splits[0]} to {splits[-1]}" if whole else ", ".join(map(str, splits))
+        alone = "trained alone" if len(splits) == 1 else f"trained with splits {listed}"
         what = f"split {self.split}, {alone}"
         if self.stored is None:
             return f"{what}; made for this page"
         changed = _changed(self.stored, self.record)
+        if self.kept and not changed:
+            anew = [METHODS[name].title.lower() for name in self.repairs if name not in self.kept]
+            more = f"; {', '.join(anew)} fitted for this page" if anew else ""
+            return f"{what}; the stored models{more}"
         if not changed:
             return f"{what}; the stored run, made again with the same accuracies"
         return f"{what}; made again for this page, where {changed}: the nodes are of this model"
 
 
-def _stack(splits: Sequence[int]) -> str:
-    return (
-        f"trained with splits {splits[0]} to {splits[-1]}"
-        if _whole(splits)
-        else ("trained with splits " + ", ".join(map(str, splits)))
-    )
-
-
-def _whole(splits: Sequence[int]) -> bool:
-    return list(splits) == list(range(splits[0], splits[-1] + 1))
-
-
-def _changed(stored: Record, made: Record) -> str:
+def _changed(stored: RunRecord, made: RunRecord) -> str:
     """How the first test accuracy that differs does; empty where none does."""
-    pairs = [("the frozen model", stored["frozen"], made["frozen"])]
+    pairs = [("the frozen model", stored.frozen, made.frozen)]
     pairs += [
-        (METHODS[name].title.lower(), stored["methods"][name], scores)
-        for name, scores in made["methods"].items()
-        if name in stored["methods"]
+        (METHODS[name].title.lower(), stored.methods[name], scores)
+        for name, scores in made.methods.items()
+        if name in stored.methods
     ]
     for name, before, now in pairs:
         old, new = before.get("test"), now.get("test")
-        if old != new and None not in (old, new):
+        if old != new and old is not None and new is not None:
             share = f"{100 * new:.1f} % of the test nodes"
             return f"{name} is right about {share} (stored {100 * old:.1f} %)"
     return ""
@@ -130,7 +124,7 @@ def rerun(
     datasets: Mapping[str, Data] | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Rerun:
-    """Make one run again, with the splits it was trained with, and keep its models.
+    """One run with its models: those the store kept, else made again with its stack.
 
     Args:
         dataset: its name.
@@ -138,7 +132,7 @@ def rerun(
         split: which split.
         source: where the run is stored; without it the split is trained alone.
         protocol: all settings.
-        methods: repairs to fit; the paper's four unless named.
+        methods: repairs to show; those of the stored run, or the paper's four, unless named.
         device: ``"auto"`` takes the GPU when there is one.
         root: folder of the raw datasets.
         backbones: where the backbone is the user's own, a mapping that has it.
@@ -146,15 +140,22 @@ def rerun(
         tell: told what is being done.
     """
     (run,) = all_runs([dataset], [backbone], [split])
-    paper = [name for name, method in METHODS.items() if method.from_paper]
-    chosen = chosen_methods(paper if methods is None else methods)
     stored = None if source is None else source.get(protocol.digest, run)
-    splits = (split,) if stored is None else stack_of(source, protocol.digest, stored)
+    files = {} if stored is None or source is None else source.models(protocol.digest, run)
+    files = files if FROZEN in files else {}
+    if methods is None:
+        usual = [name for name, method in METHODS.items() if method.from_paper]
+        methods = usual if stored is None else [name for name in METHODS if name in stored.methods]
+    chosen = chosen_methods(methods)
+    splits = (split,) if stored is None or files else stack_of(source, stored)
     case = Case(dataset, backbone, splits, tuple(name for name in chosen if name != ORACLE))
     models = [backbone] if backbones is None else {backbone: backbones[backbone]}
     graphs = [dataset] if datasets is None else {dataset: datasets[dataset]}
-    _, settings = real_work(graphs, models, [case], protocol, Place(device, root))
-    return Rerun(work_case(settings, case, _stages(tell)), split, stored)
+    # What was kept is read on the CPU, whatever trained it.
+    place = "cpu" if files and device == "auto" else device
+    settings = checked_settings(graphs, models, [case], protocol, place, root)
+    worked = work_case(settings, case, _stages(tell), files)
+    return Rerun(worked, split, stored, tuple(files))
 
 
 def _stages(tell: Callable[[str], None]) -> Callable[[str], None]:
@@ -171,27 +172,16 @@ def _stages(tell: Callable[[str], None]) -> Callable[[str], None]:
     return say
 
 
-def stack_of(source: ResultsSource | None, digest: str, record: Record) -> tuple[int, ...]:
+def stack_of(source: ResultsSource | None, record: RunRecord) -> tuple[int, ...]:
     """The splits that were trained with a stored run.
 
     Earlier records say only how many; where that is all of the stored ones, these it must be.
     """
-    split, members = int(record["split"]), int(record.get("members", 1))
-    stack = record.get("stack") or []
-    if split in stack:
-        return tuple(sorted(stack))
-    if source is None or members == 1:
-        return (split,)
-    case = (record["dataset"], record["backbone"])
-    others = [run.split for run in source.runs(digest) if (run.dataset, run.backbone) == case]
-    return tuple(sorted(others)) if len(others) == members else (split,)
-
-
-def stored_protocol(source: ResultsSource, digest: str | None = None) -> Protocol:
-    """The protocol whose results a store holds; ``digest`` chooses among several."""
-    found = source.digests()
-    if digest is not None:
-        return protocol_of(source, source.resolve(digest))
-    if len(found) > 1 and PAPER.digest not in found:
-        raise InputError(f"{source.root} holds the protocols {', '.join(found)}; choose --digest")
-    return protocol_of(source, source.resolve(found[0] if len(found) == 1 else PAPER.digest))
+    if record.split in record.stack:
+        return tuple(sorted(record.stack))
+    if source is None or record.members == 1:
+        return (record.split,)
+    case = (record.dataset, record.backbone)
+    runs = source.runs(record.protocol)
+    others = [run.split for run in runs if (run.dataset, run.backbone) == case]
+    return tuple(sorted(others)) if len(others) == record.members else (record.split,)

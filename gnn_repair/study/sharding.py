@@ -1,8 +1,9 @@
-"""The oracle over a large graph: ranges of recipients, each a task of its own."""
+"""The oracle, or a fitted repair, over a large graph: ranges of recipients, each a task."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -17,7 +18,13 @@ from gnn_repair.exposure.focus import focused
 from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import Target, solve_oracle
-from gnn_repair.study.engine import Engine, Failure, LocalEngine, Tell
+from gnn_repair.oracle.tables import problems
+from gnn_repair.repair.base import FittedRepair
+from gnn_repair.study.engine import Engine, Failure, LocalEngine, Tell, Work
+
+RANGE = 1 << 16
+"""Recipients that are worked out together wherever that happens: products of other sizes round
+otherwise, so ranges do not depend on how many tasks there are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +36,7 @@ class Shard:
     places: Tensor
     """[k]: the whole exposure's node behind each of its own."""
     nodes: Tensor
-    """[k] or [k, S] bool: which of them are asked for."""
+    """[k, S] bool: which of them are asked for."""
     first: int
     """Position of its first recipient in the whole exposure."""
     first_term: int
@@ -50,68 +57,44 @@ def solve_oracle_sharded(
     Args:
         exposure: the frozen model's final aggregation.
         target: [N] classes, or ``"all"``.
-        nodes: a mask [N] or [N, S]; all recipients unless given.
+        nodes: a mask [N] or [N, S], or node numbers; all recipients unless given.
         shards: how many ranges, alike in terms.
         engine: where they are solved; this process unless given.
         threads: of every task; all cores unless given.
     """
-    _check(exposure, target, shards, engine, threads)
-    mask = _as_mask(exposure, nodes)
-    known, skipped = _labelled(exposure, target, mask)
-    tasks = make_shards(exposure, known, shards)
+    _check(exposure, engine, shards=shards, threads=1 if threads is None else threads)
+    asked = problems(exposure, target, nodes)
+    mask = torch.zeros(exposure.num_nodes, exposure.num_members, dtype=torch.bool)
+    mask[exposure.recipients.cpu()[asked.position], asked.member] = True
+    tasks = make_shards(exposure, mask, shards)
     if not tasks:
-        return solve_oracle(exposure, target, mask, threads=threads)
+        return solve_oracle(exposure, target, nodes, threads=threads)
     place = target.cpu() if isinstance(target, Tensor) else target
-    solved: dict[int, OracleSolution] = {}
-    results = (engine or LocalEngine()).map(_solve_shard, tasks, (place, threads))
-    for shard, result in results:
-        if isinstance(result, Failure):
-            raise GnnRepairError(f"a shard of the oracle failed: {result.error}")
-        solved[shard.first] = result
     names = None if exposure.n_id is None else exposure.n_id.cpu().numpy()
-    whole = merge([solved[first] for first in sorted(solved)])
-    return replace(whole, skipped=skipped, n_id=names)
+    whole = _joined(_mapped(engine, "oracle", _solve_shard, tasks, (place, threads)))
+    return replace(whole, skipped=asked.skipped, n_id=names)
 
 
-def _check(exposure: Any, target: Any, shards: Any, engine: Any, threads: Any) -> None:
+def _check(exposure: Any, engine: Any, **numbers: Any) -> None:
     if not isinstance(exposure, Exposure):
         raise InputError(f"exposure is {exposure!r:.60}; give what gnn_repair.expose returns")
-    if type(shards) is not int or shards < 1:
-        raise InputError(f"{shards!r:.60} shards cannot be made; ask for at least one")
     if engine is not None and not isinstance(engine, Engine):
         raise InputError(f"engine is {engine!r:.60}; give an Engine")
-    if threads is not None and (type(threads) is not int or threads < 1):
-        raise InputError(f"threads is {threads!r:.60}; give a whole number from 1")
-    if isinstance(target, Tensor):
-        if target.is_floating_point() or target.is_complex() or target.dtype is torch.bool:
-            raise InputError(f"target is {target.dtype}; give classes as whole numbers, or 'all'")
-        if target.shape != (exposure.num_nodes,):
-            raise InputError(f"target has shape {list(target.shape)}, not [{exposure.num_nodes}]")
-    elif not isinstance(target, str) or target != "all":
-        raise InputError(f"target is {target!r:.60}; give the nodes' classes, or 'all'")
+    for name, value in numbers.items():
+        if type(value) is not int or value < 1:
+            raise InputError(f"{name} is {value!r:.60}; give a whole number from 1")
 
 
-def _labelled(exposure: Exposure, target: Target, mask: Tensor) -> tuple[Tensor, int]:
-    """The mask without unlabelled nodes, and how many (over all members) these are."""
-    if not isinstance(target, Tensor):
-        return mask, 0
-    known = target.cpu() >= 0
-    kept = mask & (known if mask.dim() == 1 else known.unsqueeze(1))
-    members = exposure.num_members if mask.dim() == 1 else 1
-    return kept, int((mask & ~kept).sum()) * members
-
-
-def _as_mask(exposure: Exposure, nodes: Tensor | None) -> Tensor:
-    if nodes is None:
-        mask = torch.zeros(exposure.num_nodes, dtype=torch.bool)
-        mask[exposure.recipients.cpu()] = True
-        return mask
-    fair = isinstance(nodes, Tensor) and nodes.dtype == torch.bool and nodes.dim() in (1, 2)
-    if not fair or nodes.shape[0] != exposure.num_nodes:
-        raise InputError("nodes must be a boolean mask [N] or [N, S] to be sharded")
-    if nodes.dim() == 2 and nodes.shape[1] != exposure.num_members:
-        raise InputError(f"nodes has {nodes.shape[1]} columns for {exposure.num_members} members")
-    return nodes.cpu()
+def _mapped(
+    engine: Engine | None, what: str, work: Work[Any, Any], tasks: Sequence[Any], shared: Any
+) -> list[Any]:
+    """The results of all tasks, in the order of their first recipients."""
+    results: dict[int, Any] = {}
+    for task, result in (engine or LocalEngine()).map(work, tasks, shared):
+        if isinstance(result, Failure):
+            raise GnnRepairError(f"a shard of the {what} failed: {result.error}")
+        results[task.first] = result
+    return [results[first] for first in sorted(results)]
 
 
 def make_shards(exposure: Exposure, mask: Tensor, shards: int) -> list[Shard]:
@@ -125,7 +108,7 @@ def make_shards(exposure: Exposure, mask: Tensor, shards: int) -> list[Shard]:
     for first, last in pairwise(cuts):
         if bool(mask[slim.recipients[first:last]].any()):
             part, places, _ = focused(slim, torch.arange(first, last))
-            asked = torch.zeros(len(places), *mask.shape[1:], dtype=torch.bool)
+            asked = torch.zeros(len(places), mask.shape[1], dtype=torch.bool)
             asked[part.recipients] = mask[places][part.recipients]
             made.append(Shard(part, places, asked, first, int(ends[first])))
     return made
@@ -154,7 +137,7 @@ def _solve_shard(shared: tuple[Target, int | None], shard: Shard, tell: Tell) ->
     )
 
 
-def merge(parts: Sequence[OracleSolution]) -> OracleSolution:
+def _joined(parts: Sequence[OracleSolution]) -> OracleSolution:
     """Solutions of disjoint LPs of one exposure as one, ordered by member, node and class."""
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts]) for name in PER_LP + PER_TERM
@@ -172,3 +155,71 @@ def merge(parts: Sequence[OracleSolution]) -> OracleSolution:
         scope=parts[0].scope,
     )
     return whole.taken(np.lexsort((whole.target, whole.recipient, whole.member)))
+
+
+# A fitted repair ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """Consecutive ranges of recipients, for one task."""
+
+    exposure: Exposure
+    first: int
+    """Position of its first recipient in the whole exposure."""
+
+
+def repaired_logits_sharded(
+    fitted: FittedRepair[Any],
+    exposure: Exposure,
+    *,
+    shards: int,
+    engine: Engine | None = None,
+    threads: int = 1,
+    size: int = RANGE,
+) -> Tensor:
+    """``fitted.logits(exposure)``, worked out range by range: [S, n, C] float64 on the CPU.
+
+    The same bits come out for any number of shards, on one machine or on many, and those of
+    ``fitted.logits`` up to rounding.
+
+    Args:
+        fitted: a repair that looks at recipients one by one.
+        exposure: the frozen model's final aggregation.
+        shards: how many tasks, of about the same number of ranges.
+        engine: where they run; this process unless given.
+        threads: of every task; other numbers of threads may round otherwise.
+        size: recipients in a range.
+    """
+    if not isinstance(fitted, FittedRepair) or not fitted.one_by_one:
+        raise InputError(
+            f"fitted is {fitted!r:.60}; give a repair that looks at recipients one by one: "
+            "a translation, a reweighting or a refitted head"
+        )
+    _check(exposure, engine, shards=shards, threads=threads, size=size)
+    ranges = -(-exposure.num_recipients // size)
+    each = -(-ranges // min(shards, max(1, ranges))) * size
+    place = exposure.to("cpu")
+    tasks = [
+        Ranges(focused(place, positions).exposure, int(positions[0]))
+        for positions in torch.arange(exposure.num_recipients).split(each)
+    ]
+    parts = _mapped(engine, "repair", _work, tasks, (fitted, threads, size))
+    return torch.cat(parts, dim=1)
+
+
+def _work(shared: tuple[FittedRepair[Any], int, int], task: Ranges, tell: Tell) -> Tensor:
+    fitted, threads, size = shared
+    parts = torch.arange(task.exposure.num_recipients).split(size)
+    with _threads(threads):
+        return torch.cat([fitted.logits(focused(task.exposure, p).exposure) for p in parts], dim=1)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -5,10 +5,12 @@
     STORE/<protocol digest>/protocol.json
     STORE/<protocol digest>/<dataset>/<backbone>/split-<k>.json          a result
     STORE/<protocol digest>/<dataset>/<backbone>/split-<k>.failed.json   why there is none
+    STORE/<protocol digest>/<dataset>/<backbone>/split-<k>.models/       its models, if kept
 
 Stores merge by copying one folder over another. Reading changes nothing: a file that is truncated,
 or whose content does not belong at its address, is named in a warning and left out. When a result
-takes its place it is kept beside it as ``*.damaged``.
+takes its place it is kept beside it as ``*.damaged``. Packed, the same records are one file to
+commit, send or keep: JSON Lines, a header and then one record a line.
 
 Folders of earlier versions are named after the whole tree of settings instead of its differences
 from the paper; they are read as what they hold.
@@ -19,34 +21,126 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import shutil
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from gnn_repair.atomic import cannot_write, replacing
-from gnn_repair.errors import InputError
+import pandas as pd
+
+from gnn_repair.atomic import cannot_write, check_target, replacing
+from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.study.cases import NAME, Run, check_name
-from gnn_repair.study.protocol import Protocol, differences, digest_of
+from gnn_repair.study.protocol import PAPER, Protocol, changed, differences, digest_of
 from gnn_repair.study.records import (
-    FORMAT,
-    VERSION,
-    Record,
+    LARGEST,
+    PARTS,
+    RecordError,
+    RunRecord,
     StoreWarning,
-    address_fault,
+    check_address,
     is_newer,
     leave_out,
+    parse_object,
+    parse_record,
     read_object,
-    record_fault,
+    unite,
 )
-from gnn_repair.study.results_source import ResultsSource
-
-__all__ = ["FORMAT", "VERSION", "Record", "Store", "StoreWarning"]
 
 PROTOCOL_FORMAT = "gnn-repair protocol"
+PACKED_FORMAT = "gnn-repair study"
+LARGEST_FILE = 2**29
+"""Bytes of a packed file: two hundred thousand runs, more than any grid."""
 _DIGEST = re.compile(r"[0-9a-f]{12}")
 _RECORD = re.compile(r"split-(\d{1,6})\.json")
-_FAILED = re.compile(r"split-(\d{1,6})\.failed\.json")
+_BESIDE = re.compile(r"split-(\d{1,6})\.(failed\.json|models)")
+
+
+class ResultsSource(ABC):
+    """Results by protocol and run. Reading never changes anything."""
+
+    root: Path
+
+    @abstractmethod
+    def digests(self) -> list[str]:
+        """The protocols that have results here."""
+
+    @abstractmethod
+    def settings(self, digest: str) -> dict[str, Any] | None:
+        """A protocol's settings, None where they are not here or do not match the digest."""
+
+    @abstractmethod
+    def get(self, digest: str, run: Run) -> RunRecord | None:
+        """A run's result, if it is here."""
+
+    @abstractmethod
+    def failure(self, digest: str, run: Run) -> str | None:
+        """Why a run has no result, if that is recorded."""
+
+    @abstractmethod
+    def runs(self, digest: str) -> list[Run]:
+        """What seems to be here of a protocol, unread."""
+
+    def models(self, digest: str, run: Run) -> dict[str, Path]:
+        """Files of a run's models by name, ``frozen`` and the methods'; empty: none were kept."""
+        return {}
+
+    def records(self, digest: str) -> Iterator[RunRecord]:
+        """All results of a protocol, in the order of their addresses."""
+        for run in self.runs(digest):
+            record = self.get(digest, run)
+            if record is not None:
+                yield record
+
+    def resolve(self, digest: str) -> str:
+        """``digest`` if there is something of it here."""
+        found = self.digests()
+        if digest in found:
+            return digest
+        there = f"it has {', '.join(found[:5])}" if found else "run a study first"
+        raise InputError(f"{self.root} holds no result of protocol {digest!s:.80}; {there}")
+
+    def protocol(self, digest: str | None = None) -> Protocol:
+        """The protocol whose results are here; ``digest`` chooses among several."""
+        found = self.digests()
+        if digest is None:
+            if len(found) > 1 and PAPER.digest not in found:
+                listed = ", ".join(found)
+                raise InputError(f"{self.root} holds the protocols {listed}; choose --digest")
+            digest = found[0] if len(found) == 1 else PAPER.digest
+        digest = self.resolve(digest)
+        settings = self.settings(digest)
+        if settings is None:
+            raise InputError(
+                f"{self.root} lacks the settings of protocol {digest}; copy them there"
+            )
+        try:
+            protocol = changed(PAPER, differences(settings))
+        except InputError as error:
+            raise InputError(f"protocol {digest} is of another version: {error}") from error
+        if protocol.digest != digest:
+            raise InputError(f"protocol {digest} is of another version; run the study again")
+        return protocol
+
+
+def open_results(path: str | Path) -> ResultsSource:
+    """The store in a folder, or the results packed in a file."""
+    try:
+        packed = Path(path).is_file()
+    except (OSError, TypeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{str(path)[:80]!r} cannot be read: {reason}") from error
+    if packed:
+        return Packed(path)
+    held = Store(path)
+    if not held.root.is_dir():
+        raise InputError(f"there is no store at {held.root}; run a study first")
+    return held
 
 
 class Store(ResultsSource):
@@ -67,30 +161,26 @@ class Store(ResultsSource):
 
     # Addresses --------------------------------------------------------------------------------
 
-    def path(self, digest: str, run: Run) -> Path:
-        """Where a run's result lies, or is to lie."""
-        return self._place(self.root / digest, run)
-
-    @staticmethod
-    def _place(folder: Path, run: Run) -> Path:
+    def path(self, digest: str, run: Run, ending: str = ".json") -> Path:
+        """Where a run's result lies, or is to lie; with another ending, what lies beside it."""
         dataset, backbone = check_name(run.dataset, "dataset"), check_name(run.backbone, "backbone")
-        return folder / dataset / backbone / f"split-{run.split}.json"
+        return self.root / digest / dataset / backbone / f"split-{run.split}{ending}"
 
-    def _folders(self, digest: str) -> list[Path]:
+    def _names(self, digest: str) -> list[str]:
         """Folders that hold a protocol's results, its own before those of earlier versions."""
         names = [name for name, meaning in self._meaning().items() if meaning == digest]
-        return [self.root / name for name in sorted(names, key=lambda name: name != digest)]
+        return sorted(names, key=lambda name: name != digest)
 
     def _meaning(self) -> dict[str, str]:
         """By the name of each folder, the digest of the protocol it holds."""
         if self._meanings is None:
-            found = [name for name in _listed(self.root) if _DIGEST.fullmatch(name)]
-            self._meanings = {name: self._meaning_of(name) for name in sorted(found)}
+            names = [name for name in _listed(self.root) if _DIGEST.fullmatch(name)]
+            held = {name: self._settings_in(name) for name in names}
+            self._meanings = {
+                name: name if settings is None else digest_of(differences(settings))
+                for name, settings in held.items()
+            }
         return self._meanings
-
-    def _meaning_of(self, name: str) -> str:
-        settings = self._settings_in(self.root / name)
-        return name if settings is None else digest_of(differences(settings))
 
     def digests(self) -> list[str]:
         """The protocols that have a folder here."""
@@ -108,7 +198,7 @@ class Store(ResultsSource):
         folder = self.root / protocol.digest
         path = folder / "protocol.json"
         self._meanings = None
-        if self._settings_in(folder) is None:
+        if self._settings_in(folder.name) is None:
             with _writing(path):
                 _keep_aside(path)
             content = {"format": PROTOCOL_FORMAT, "version": 1}
@@ -117,94 +207,99 @@ class Store(ResultsSource):
         elif not os.access(folder, os.W_OK):
             raise InputError(f"cannot write to the store {self.root}; choose another folder")
 
-    def put(self, record: Record) -> None:
+    def put(self, record: RunRecord) -> None:
         """Store a result in the place of an earlier one or of a recorded failure."""
-        run = Run(record["dataset"], record["backbone"], record["split"])
-        path = self.path(record["protocol"], run)
-        self.refuse_newer(record["protocol"], run)
+        path = self.path(record.protocol, record.run)
+        self.refuse_newer(record.protocol, record.run)
         with _writing(path):
-            if os.path.lexists(path) and _checked(path, record["protocol"], run)[1]:
+            try:
+                if os.path.lexists(path):
+                    _checked(path, record.protocol, record.run)
+            except RecordError:
                 _keep_aside(path)
-            _write(path, {"format": FORMAT, "version": VERSION, **record})
-            self._failure_path(path.parent, run).unlink(missing_ok=True)
+            folder = self.path(record.protocol, record.run, ".models")
+            shutil.rmtree(folder, ignore_errors=True)  # of the record whose place this one takes
+            for name, content in record.models.items():
+                with replacing(folder / f"{name}.safetensors") as temporary:
+                    temporary.write_bytes(content)
+            _write(path, record.as_json())
+            self.path(record.protocol, record.run, ".failed.json").unlink(missing_ok=True)
 
     def put_failure(self, digest: str, run: Run, error: str, trace: str) -> None:
-        """Record why a run has no result."""
-        path = self._failure_path(self.path(digest, run).parent, run)
-        _write(path, {"error": error, "traceback": trace})
+        """RunRecord why a run has no result."""
+        _write(self.path(digest, run, ".failed.json"), {"error": error, "traceback": trace})
 
     def refuse_newer(self, digest: str, run: Run) -> None:
         """Refuse to take the place of what a later version of this package wrote."""
         path = self.path(digest, run)
-        if is_newer(read_object(path)[0]):
-            raise InputError(
-                f"{path} was written by a later version of gnn-repair; update it or choose another "
-                "store"
-            )
-
-    @staticmethod
-    def _failure_path(folder: Path, run: Run) -> Path:
-        return folder / f"split-{run.split}.failed.json"
+        with suppress(RecordError):
+            if is_newer(read_object(path)):
+                raise InputError(
+                    f"{path} was written by a later version of gnn-repair; update it or choose "
+                    "another store"
+                )
 
     # Reading ----------------------------------------------------------------------------------
 
     def settings(self, digest: str) -> dict[str, Any] | None:
         """The protocol's settings, None where they are not here or do not match the digest."""
-        for folder in self._folders(digest):
-            settings = self._settings_in(folder)
-            if settings is not None:
-                return settings
-        return None
+        found = (self._settings_in(name) for name in self._names(digest))
+        return next((settings for settings in found if settings is not None), None)
 
-    def _settings_in(self, folder: Path) -> dict[str, Any] | None:
-        path = folder / "protocol.json"
+    def _settings_in(self, name: str) -> dict[str, Any] | None:
+        path = self.root / name / "protocol.json"
         if not os.path.lexists(path):
             return None
-        content, fault = read_object(path)
-        settings = content.get("settings") if content.get("format") == PROTOCOL_FORMAT else content
-        if not fault:
-            fair = isinstance(settings, dict) and folder.name in _names_of(content, settings)
-            fault = "" if fair else "it is not the protocol its folder is named after"
-        if fault:
+        try:
+            content = read_object(path)
+            current = content.get("format") == PROTOCOL_FORMAT
+            settings: Any = content.get("settings") if current else content
+            # Earlier versions hashed the whole tree.
+            if not isinstance(settings, dict) or name != digest_of(
+                differences(settings) if current else settings
+            ):
+                raise RecordError("it is not the protocol its folder is named after")
+        except RecordError as fault:
             leave_out(path, fault)
             return None
         return settings
 
-    def get(self, digest: str, run: Run) -> Record | None:
+    def get(self, digest: str, run: Run) -> RunRecord | None:
         """A run's result, if it is here."""
-        for folder in self._folders(digest) or [self.root / digest]:
-            path = self._place(folder, run)
-            if not os.path.lexists(path):
-                continue
-            record, fault = _checked(path, folder.name, run)
-            if not fault:
-                return {**record, "protocol": digest}
-            leave_out(path, fault)
+        for name in self._names(digest) or [digest]:
+            path = self.path(name, run)
+            if os.path.lexists(path):
+                try:
+                    return replace(_checked(path, name, run), protocol=digest)
+                except RecordError as fault:
+                    leave_out(path, fault)
         return None
+
+    def models(self, digest: str, run: Run) -> dict[str, Path]:
+        """Files of a run's models by name, ``frozen`` and the methods'; empty: none were kept."""
+        folders = [self.path(name, run, ".models") for name in self._names(digest)]
+        found = (sorted(folder.glob("*.safetensors")) for folder in folders)
+        return {path.stem: path for path in next(filter(None, found), [])}
 
     def failure(self, digest: str, run: Run) -> str | None:
         """Why a run has no result, if that is recorded."""
-        path = self._failure_path(self.path(digest, run).parent, run)
+        path = self.path(digest, run, ".failed.json")
         if not os.path.lexists(path):
             return None
-        recorded = read_object(path)[0]
+        recorded: dict[str, Any] = {}
+        with suppress(RecordError):
+            recorded = read_object(path)
         return str(recorded.get("error") or f"unknown; {path} is damaged")[:2000]
 
     def runs(self, digest: str) -> list[Run]:
         """What seems to be stored of a protocol, unread; foreign names are said and left out."""
         found: set[Run] = set()
-        for folder in self._folders(digest):
+        for name in self._names(digest):
+            folder = self.root / name
             for dataset in _subfolders(folder, besides=("protocol.json",)):
                 for backbone in _subfolders(folder / dataset):
                     found.update(_runs_in(folder, dataset, backbone))
         return sorted(found)
-
-
-def _names_of(content: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a folder with this protocol may be called; earlier versions hashed the whole tree."""
-    if content.get("format") == PROTOCOL_FORMAT:
-        return (digest_of(differences(settings)),)
-    return (digest_of(settings),)
 
 
 def _listed(folder: Path) -> Iterator[str]:
@@ -219,7 +314,7 @@ def _listed(folder: Path) -> Iterator[str]:
 
 def _subfolders(folder: Path, besides: tuple[str, ...] = ()) -> Iterator[str]:
     for name in _listed(folder):
-        if name in besides or name.startswith(".") or name.endswith(".damaged"):
+        if name in besides or _passed_over(name):
             continue
         if NAME.fullmatch(name) and (folder / name).is_dir():
             yield name
@@ -233,7 +328,7 @@ def _runs_in(folder: Path, dataset: str, backbone: str) -> Iterator[Run]:
         match = _RECORD.fullmatch(name)
         if match and name == f"split-{int(match[1])}.json":
             yield Run(dataset, backbone, int(match[1]))
-        elif match or not (_FAILED.fullmatch(name) or _passed_over(name)):
+        elif match or not (_BESIDE.fullmatch(name) or _passed_over(name)):
             leave_out(place / name, "it is not the name of a result")
 
 
@@ -242,10 +337,11 @@ def _passed_over(name: str) -> bool:
     return name.startswith(".") or name.endswith(".damaged")
 
 
-def _checked(path: Path, digest: str, run: Run) -> tuple[Record, str]:
-    """A record and what is wrong with it."""
-    record, fault = read_object(path)
-    return record, fault or record_fault(record) or address_fault(record, digest, run)
+def _checked(path: Path, digest: str, run: Run) -> RunRecord:
+    """The record at an address."""
+    record = parse_record(read_object(path))
+    check_address(record, digest, run)
+    return record
 
 
 def _keep_aside(path: Path) -> None:
@@ -271,3 +367,228 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
         raise InputError(f"{path.name} cannot be written as JSON: {error}") from error
     with replacing(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
+
+
+# One file -----------------------------------------------------------------------------------------
+
+
+class Packed(ResultsSource):
+    """Results in one file, read once; a line that is no record is named and left out."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.root = Path(path)
+        self._records: dict[tuple[str, Run], RunRecord] = {}
+        try:
+            if self.root.stat().st_size > LARGEST_FILE:
+                raise FileFormatError(
+                    f"{path} has more than {LARGEST_FILE:,} bytes; it is no study"
+                )
+            with self.root.open("rb") as file:
+                self._header = _header(file, self.root)
+                self._read(file)
+        except OSError as error:
+            raise InputError(f"cannot read {self.root}: {error.strerror}") from error
+        missing = int(self._header["records"]) - len(self._records)
+        if missing:
+            text = f"{self.root}: it lacks {missing} of its {self._header['records']} records"
+            warnings.warn(text, StoreWarning, stacklevel=2)
+
+    def _read(self, file: BinaryIO) -> None:
+        for number, line in enumerate(_lines(file), start=2):
+            try:
+                record = parse_record(parse_object(line))
+                _check_names(record)
+                if (record.protocol, record.run) in self._records:
+                    raise RecordError("it is there twice")
+                self._records[record.protocol, record.run] = record
+            except RecordError as fault:
+                leave_out(f"{self.root}, line {number}", fault)
+
+    def digests(self) -> list[str]:
+        """The protocols that have results here."""
+        return sorted({digest for digest, _ in self._records})
+
+    def settings(self, digest: str) -> dict[str, Any] | None:
+        """A protocol's settings, None where they are not here or do not match the digest."""
+        settings = self._header["protocols"].get(digest)
+        fair = isinstance(settings, dict) and digest_of(differences(settings)) == digest
+        return settings if fair else None
+
+    def get(self, digest: str, run: Run) -> RunRecord | None:
+        """A run's result, if it is here."""
+        return self._records.get((digest, run))
+
+    def failure(self, digest: str, run: Run) -> str | None:
+        """Failures are not packed."""
+        return None
+
+    def runs(self, digest: str) -> list[Run]:
+        """What is here of a protocol."""
+        return sorted(run for held, run in self._records if held == digest)
+
+
+def _header(file: BinaryIO, path: Path) -> dict[str, Any]:
+    line, header = file.readline(LARGEST + 1), dict[str, Any]()
+    if len(line) <= LARGEST:
+        with suppress(RecordError):
+            header = parse_object(line)
+    if header.get("format") != PACKED_FORMAT:
+        raise FileFormatError(f"{path} is not a packed study; make one with 'study pack'")
+    if header.get("version") != 1:
+        raise FileFormatError(
+            f"{path} is a packed study of version {header.get('version')!r:.60}, not 1; "
+            "update gnn-repair"
+        )
+    if type(header.get("records")) is not int or not isinstance(header.get("protocols"), dict):
+        raise FileFormatError(f"{path} has a damaged header; pack the study again")
+    return header
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    while line := file.readline(LARGEST + 1):
+        yield line
+        while len(line) > LARGEST and not line.endswith(b"\n"):
+            line = file.readline(LARGEST + 1)
+
+
+def _check_names(record: RunRecord) -> None:
+    for name in ("protocol", "dataset", "backbone"):
+        value = getattr(record, name)
+        if not isinstance(value, str) or not NAME.fullmatch(value):
+            raise RecordError(f"its {name} is {value!r:.60}")
+    if type(record.split) is not int or not 0 <= record.split < 10**6:
+        raise RecordError(f"its split is {record.split!r:.60}")
+
+
+def pack(source: str | Path, path: str | Path, digest: str | None = None) -> int:
+    """Write the results of a store as one file; how many records it holds."""
+    target, held = check_target(path), open_results(source)
+    digests = held.digests() if digest is None else [held.resolve(digest)]
+    records = [record.as_json() for one in digests for record in held.records(one)]
+    if not records:
+        raise InputError(f"{source} holds no result to pack; run a study first")
+    protocols = {one: held.settings(one) for one in digests}
+    header = {"format": PACKED_FORMAT, "version": 1}
+    header |= {"records": len(records), "protocols": protocols}
+    with replacing(target) as temporary:
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            for line in (header, *records):
+                file.write(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
+        # Temporary files are private; results are to be shared.
+        temporary.chmod(0o644)
+    return len(records)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What came of merging."""
+
+    added: int
+    same: int
+    """Records that the store had already, just so."""
+    kept: tuple[Run, ...]
+    """Runs of which the store had another record, which stayed."""
+    united: int = 0
+    """Records of the same frozen model that got further methods."""
+
+
+def merge(sources: Iterable[str | Path], store: str | Path) -> Merged:
+    """Put the results of stores and packed files into a store; what it has already stays.
+
+    Where both have a run of the same frozen model, its record gets the methods that it lacks.
+    """
+    if isinstance(sources, str | Path) or not isinstance(sources, Iterable):
+        raise InputError(f"sources is {sources!r:.80}; give a list of stores and packed files")
+    target, added, same, united = Store(store), 0, 0, 0
+    kept: list[Run] = []
+    for source in sources:
+        held = open_results(source)
+        for digest in held.digests():
+            target.begin(held.protocol(digest))
+            for record in map(partial(_with_models, held), held.records(digest)):
+                there = target.get(digest, record.run)
+                if there is None:
+                    target.put(record)
+                    added += 1
+                elif (
+                    there == record
+                    or (whole := unite(_with_models(target, there), record)) == there
+                ):
+                    same += 1
+                elif whole is not None:
+                    target.put(whole)
+                    united += 1
+                else:
+                    kept.append(record.run)
+    return Merged(added, same, tuple(kept), united)
+
+
+def _with_models(source: ResultsSource, record: RunRecord) -> RunRecord:
+    files = source.models(record.protocol, record.run)
+    return replace(record, models={name: path.read_bytes() for name, path in files.items()})
+
+
+# As a data frame ----------------------------------------------------------------------------------
+
+COLUMNS = ["dataset", "backbone", "split", "protocol", "method", "part", "metric", "value"]
+
+
+def read_results(store: str | Path | ResultsSource, protocol: str | None = None) -> pd.DataFrame:
+    """Everything a store holds, one number a row.
+
+    Args:
+        store: the folder of results, or a packed file of them.
+        protocol: digest of the settings; all of them unless given.
+
+    Returns:
+        Columns ``dataset``, ``backbone``, ``split``, ``protocol``, ``method`` (``frozen``,
+        ``oracle`` or a repair), ``part`` (train, val, test, or empty), ``metric`` and ``value``.
+        Accuracies and reaches are shares, not per cent.
+    """
+    held = store if isinstance(store, ResultsSource) else open_results(store)
+    digests = held.digests() if protocol is None else [held.resolve(protocol)]
+    rows = [
+        [record.dataset, record.backbone, record.split, record.protocol, *row]
+        for digest in digests
+        for record in held.records(digest)
+        for row in _numbers(record)
+    ]
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    return frame.astype({"split": "int64", "value": "float64"})
+
+
+def _numbers(record: RunRecord) -> Iterator[tuple[str, str, str, Any]]:
+    """Method, part, metric and value of everything in a record; None becomes NaN in the frame."""
+    for method in ("frozen", *record.methods):
+        for name, value in record.scores(method).items():
+            part = name if name in PARTS else ""
+            yield method, part, "accuracy" if part else name, value
+    for name, value in (record.oracle or {}).items():
+        if isinstance(value, dict):
+            part, before = (name, "") if name in PARTS else ("", f"{name}: ")
+            for metric, inner in value.items():
+                yield "oracle", part, before + metric, inner
+        else:
+            yield "oracle", "", name, value
+    for stage, value in record.seconds.items():
+        yield stage, "", "seconds", value
+
+
+def export_results(store: str | Path, path: str | Path, protocol: str | None = None) -> int:
+    """Write the data frame as CSV or Parquet, by the file's ending; returns the number of rows."""
+    target = check_target(path)
+    if target.suffix not in (".csv", ".parquet"):
+        raise InputError(f"{target.name} ends in neither .csv nor .parquet; choose one of them")
+    frame = read_results(store, protocol)
+    with replacing(target) as temporary:
+        if target.suffix == ".csv":
+            frame.to_csv(temporary, index=False)
+            return len(frame)
+        try:
+            frame.to_parquet(temporary, index=False, engine="pyarrow")
+        except ImportError as error:
+            raise InputError(
+                "writing Parquet needs the package pyarrow in a version that fits NumPy's; install "
+                "gnn-repair[parquet] or write .csv"
+            ) from error
+    return len(frame)

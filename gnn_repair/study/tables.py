@@ -4,46 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
+from gnn_repair.backbones.readouts import READOUTS
 from gnn_repair.errors import InputError
 from gnn_repair.published import published
+from gnn_repair.repair.ladder.rungs import FROZEN, NOTHING, RUNGS, rung_title
 from gnn_repair.repair.methods import title_of
-from gnn_repair.study.beyond import BEYOND
-from gnn_repair.study.cells import (
+from gnn_repair.study.cases import METHODS
+from gnn_repair.study.figures import (
+    TITLES,
+    Address,
     Cells,
+    Entry,
     Figure,
+    Kind,
+    Read,
+    Rows,
+    Sheet,
+    Table,
     accuracy,
     average,
     best_of,
     case_figures,
-    errors_fixed,
+    case_order,
+    comparable,
     gain,
     in_paper,
     mark_best,
+    ordered,
+    ordered_datasets,
+    panel,
+    percent,
     reach,
-    shifts_inside,
+    share_of_errors_fixed,
+    share_of_shifts,
     support,
     wins,
+    with_best_macro,
 )
-from gnn_repair.study.further_tables import evidence, gains, parameters, readout_exposure
-from gnn_repair.study.methods import METHODS
-from gnn_repair.study.records import Record
-from gnn_repair.study.sheets import TITLES as TITLES
-from gnn_repair.study.sheets import Entry as Entry
-from gnn_repair.study.sheets import Sheet as Sheet
-from gnn_repair.study.sheets import Table as Table
-from gnn_repair.study.sheets import ordered_datasets, panel, with_best_macro
+from gnn_repair.study.records import PARTS, Numbers, RunRecord
 from gnn_repair.suggestion import suggestion
 
 
-def make_tables(records: Iterable[Record], names: Iterable[str] | None = None) -> list[Table]:
+def make_tables(records: Iterable[RunRecord], names: Iterable[str] | None = None) -> list[Table]:
     """The tables of these names from the records of one protocol; the paper's unless given."""
     if not isinstance(records, Iterable):
         raise InputError(f"records is {records!r:.60}; give those of a Store")
     held = list(records)
     for record in held:
-        if not isinstance(record, Mapping) or not isinstance(record.get("methods"), Mapping):
+        if not isinstance(record, RunRecord):
             raise InputError(f"{record!r:.60} is not a record; give those of a Store")
     if isinstance(names, str) or not (names is None or isinstance(names, Iterable)):
         raise InputError(f"names is {names!r:.60}; give a list, of {', '.join(TABLES)}")
@@ -59,7 +69,7 @@ REPAIRS = ("reweighting", "set_translation")
 """The learned repairs among which the paper prints the best one in bold."""
 
 
-def _exposure_oracle(records: Sequence[Record]) -> Table:
+def _exposure_oracle(records: Sequence[RunRecord]) -> Table:
     panels = (
         ("True-class reach (%)", reach("true_class_reach")),
         ("Error reach (%)", reach("error_reach")),
@@ -69,10 +79,10 @@ def _exposure_oracle(records: Sequence[Record]) -> Table:
     return Table("exposure-oracle", "Exact-mass oracle on test nodes", sheets)
 
 
-def _repair_accuracy(records: Sequence[Record]) -> Table:
+def _repair_accuracy(records: Sequence[RunRecord]) -> Table:
     cells = {name: case_figures(records, accuracy(name)) for name in ("frozen", *REPAIRS)}
     marked = cells | mark_best({name: cells[name] for name in REPAIRS}, cells["frozen"])
-    macro = {name: average(found, found).value for name, found in cells.items()}
+    macro = {name: average(figures).value for name, figures in cells.items()}
     best = best_of({name: macro[name] for name in REPAIRS}, macro["frozen"])
     sheets = tuple(
         with_best_macro(sheet) if name == best else sheet
@@ -82,12 +92,12 @@ def _repair_accuracy(records: Sequence[Record]) -> Table:
     return Table("repair-accuracy", "Test accuracy (%) of frozen models and repairs", sheets)
 
 
-def _full_controls(records: Sequence[Record]) -> Table:
+def _full_controls(records: Sequence[RunRecord]) -> Table:
     shown = [
         name
         for name, method in METHODS.items()
         if name in ("refit_head", "node_translation")
-        or (not method.from_paper and any(name in record["methods"] for record in records))
+        or (not method.from_paper and any(name in record.methods for record in records))
     ]
     sheets = tuple(panel(_title(name), accuracy(name), records) for name in shown)
     return Table("full-controls", "Test accuracy (%) of the controls", sheets)
@@ -98,37 +108,43 @@ def _title(name: str) -> str:
     return method.title + ("" if method.from_paper else " (not in the paper)")
 
 
-def _controls(records: Sequence[Record]) -> Table:
+def _controls(records: Sequence[RunRecord]) -> Table:
     """Macro means over the paper's cases, and over others if there are any; who wins where."""
-    parts: dict[bool, list[Record]] = {True: [], False: []}
-    for record in records:
-        parts[in_paper((record["backbone"], record["dataset"]))].append(record)
-    elsewhere = ", not in the paper" if parts[True] else ""
-    sheets = _macro_sheets(parts[True], "") + _macro_sheets(parts[False], elsewhere)
+    inside = [record for record in records if in_paper((record.backbone, record.dataset))]
+    others = [record for record in records if not in_paper((record.backbone, record.dataset))]
+    elsewhere = ", not in the paper" if inside else ""
+    sheets = _macro_sheets(inside, "") + _macro_sheets(others, elsewhere)
     return Table("controls", "Controls: test accuracy (%) over cases", tuple(sheets))
 
 
-def _macro_sheets(records: Sequence[Record], where: str) -> list[Sheet]:
+COLUMNS = (
+    *("learned output", "message set", "accuracy", "gain over Frozen", "wins over Frozen"),
+    *("reachable errors fixed (%)", "shifts inside D_v (%)"),
+)
+"""Of the controls' table; the last two are not in the paper."""
+
+
+def _macro_sheets(records: Sequence[RunRecord], where: str) -> list[Sheet]:
     by_name = {name: case_figures(records, accuracy(name)) for name in ("frozen", *METHODS)}
     present = {name: cells for name, cells in by_name.items() if cells}
     if not present:
         return []
-    macros = {name: average(cells, cells, 2, 0.5) for name, cells in present.items()}
-    ranked = {name: macros[name].value for name in macros if name in METHODS}
-    best = best_of(
-        {n: v for n, v in ranked.items() if METHODS[n].from_paper}, macros["frozen"].value
-    )
-    rows: dict[str, tuple[Entry, ...]] = {
-        "Frozen": ("none", "no", macros["frozen"], "", "", "", "")
-    }
-    for name in ranked:
+    macros = {name: average(cells, None, 2, 0.5) for name, cells in present.items()}
+    paper = {n: macros[n].value for n in macros if n in METHODS and METHODS[n].from_paper}
+    best = best_of(paper, macros["frozen"].value)
+    rows: Rows = {"Frozen": ("none", "no", macros["frozen"], "", "", "", "")}
+    for name in [name for name in macros if name in METHODS]:
         change = gain(present[name], present["frozen"])
+        fixed = case_figures(records, share_of_errors_fixed(name))
+        inside = case_figures(records, share_of_shifts(name, "shifts_inside"))
+        shifts = METHODS[name].output == "centred shift"
         rows[_title(name)] = (
             METHODS[name].output,
             "yes" if METHODS[name].message_set else "no",
             *(replace(figure, best=name == best) for figure in (macros[name], change)),
             wins(present[name], present["frozen"]),
-            *_use_of_evidence(name, records),
+            _macro(fixed),
+            _macro(inside) if shifts else "",
         )
     sheets = [Sheet("Macro means" + where, "method", COLUMNS, rows)]
     if {"set_translation", "node_translation"} <= set(present):
@@ -139,30 +155,15 @@ def _macro_sheets(records: Sequence[Record], where: str) -> list[Sheet]:
     return sheets
 
 
-COLUMNS = (
-    *("learned output", "message set", "accuracy", "gain over Frozen", "wins over Frozen"),
-    *("reachable errors fixed (%)", "shifts inside D_v (%)"),
-)
-"""Of the controls' table; the last two are not in the paper."""
-
-
-def _use_of_evidence(name: str, records: Sequence[Record]) -> tuple[Entry, Entry]:
-    """How a method uses what reweighting could do; words where a method has no shifts at all."""
-    fixed, inside = (
-        _macro(case_figures(records, kind(name))) for kind in (errors_fixed, shifts_inside)
-    )
-    return fixed, inside if METHODS[name].output == "centred shift" else ""
-
-
 def _macro(cells: Cells) -> Figure:
-    return average(cells, cells) if cells else Figure(None)
+    return average(cells) if cells else Figure(None)
 
 
-def _dataset_statistics(records: Sequence[Record]) -> Table:
-    facts = {record["dataset"]: record for record in records}
-    rows: dict[str, tuple[Entry, ...]] = {}
+def _dataset_statistics(records: Sequence[RunRecord]) -> Table:
+    facts = {record.dataset: record.graph for record in records}
+    rows: Rows = {}
     for name in ordered_datasets(records):
-        graph, paper = facts[name]["graph"], published()["datasets"].get(name, {})
+        graph, paper = facts[name], published()["datasets"].get(name, {})
         figures = [
             Figure(graph.get(key), paper.get(key), digits=0, tolerance=0.0, counted="")
             for key in ("nodes", "entries", "features", "classes")
@@ -173,25 +174,82 @@ def _dataset_statistics(records: Sequence[Record]) -> Table:
     return Table("dataset-statistics", "Datasets after preprocessing", (sheet,))
 
 
-def _shares(graph: Mapping[str, Any]) -> str:
+def _shares(graph: Numbers) -> str:
     """The sizes of the parts in per cent of the labelled nodes."""
-    sizes = [int(graph.get(part) or 0) for part in ("train", "val", "test")]
+    sizes = [int(graph.get(part) or 0) for part in PARTS]
     total = sum(sizes) or 1
     return "/".join(f"{100 * size / total:.0f}" for size in sizes)
 
 
-def _time(records: Sequence[Record]) -> Table:
+def _readout_exposure(records: Sequence[RunRecord]) -> Table:
+    """What is adjustable in each backbone's last aggregation, and how much of it there is."""
+    rows: Rows = {}
+    for backbone in ordered((record.backbone for record in records), TITLES):
+        words = READOUTS.get(backbone)
+        rows[backbone] = (
+            ("–", "–", "–", "–")
+            if words is None
+            else (words.term, words.coefficient, str(words.groups), words.fixed)
+        )
+    columns = ("adjustable term", "frozen coefficient", "groups", "fixed logits")
+    sheet = Sheet("What is adjustable", "backbone", columns, rows)
+    terms = panel("Adjustable terms a node", Kind(_terms_per_node), records)
+    return Table("readout-exposure", "Exposure of the final aggregation", (sheet, terms))
+
+
+def _terms_per_node(record: RunRecord) -> float | None:
+    terms, nodes = record.frozen.get("terms"), record.graph.get("nodes")
+    return None if terms is None or not nodes else terms / nodes
+
+
+def _gains(records: Sequence[RunRecord]) -> Table:
+    """What each method gains over the frozen model, dataset by dataset."""
+    cells = {name: case_figures(records, accuracy(name)) for name in ("frozen", *METHODS)}
+    datasets = ordered_datasets(records)
+    pairs = {title_of(name): (name, "frozen") for name in METHODS if cells[name]}
+    if cells["set_translation"] and cells["node_translation"]:
+        pairs["Set over node translation"] = ("set_translation", "node_translation")
+    rows: Rows = {
+        title: (
+            *(gain(_on(cells[a], name), _on(cells[b], name)) for name in datasets),
+            gain(cells[a], cells[b]),
+        )
+        for title, (a, b) in pairs.items()
+    }
+    sheet = Sheet("Gain in points of test accuracy", "method", (*datasets, "all"), rows)
+    return Table("gains", "Gains over the frozen model, by dataset", (sheet,))
+
+
+def _on(cells: Cells, dataset: str) -> Cells:
+    return {address: figure for address, figure in cells.items() if address[1] == dataset}
+
+
+def _evidence(records: Sequence[RunRecord]) -> Table:
+    """Two figures that the theory asks for and the paper does not print."""
+    title = "Reachable errors that learned reweighting fixes (%)"
+    fixed = panel(title, share_of_errors_fixed("reweighting"), records)
+    title, method = "Learned set translations inside D_v (%)", "set_translation"
+    inside = panel(title, share_of_shifts(method, "shifts_inside"), records)
+    undecided = case_figures(records, share_of_shifts(method, "shifts_undecided"))
+    if undecided:
+        share = average(undecided).value or 0.0
+        inside = replace(inside, summary=f"{share:.2g} % are undecided and count as outside")
+    return Table("evidence", "Use of reachable evidence, on test nodes", (fixed, inside))
+
+
+def _time(records: Sequence[RunRecord]) -> Table:
     """Minutes by stage and dataset; cases that shared a machine each count their whole time."""
     datasets = ordered_datasets(records)
     sums: dict[str, dict[str, float]] = {}
     for record in records:
-        for stage, seconds in record.get("seconds", {}).items():
-            seconds = seconds or 0.0
+        for stage, seconds in record.seconds.items():
             line = sums.setdefault(stage, dict.fromkeys(datasets, 0.0))
-            line[record["dataset"]] += seconds / 60
+            line[record.dataset] += (seconds or 0.0) / 60
     sums["total"] = sums.pop("total", {})
-    rows: dict[str, tuple[Entry, ...]] = {
-        _stage(stage): tuple(f"{m:.2f}" for m in (*line.values(), sum(line.values())))
+    rows: Rows = {
+        stage if stage == "frozen" else title_of(stage): tuple(
+            f"{minutes:.2f}" for minutes in (*line.values(), sum(line.values()))
+        )
         for stage, line in sums.items()
         if line
     }
@@ -199,23 +257,335 @@ def _time(records: Sequence[Record]) -> Table:
     return Table("time", "Where the time went", (sheet,))
 
 
-def _stage(name: str) -> str:
-    return name if name == "frozen" else title_of(name)
+# Numbers of parameters ----------------------------------------------------------------------------
+
+HIDDEN = 128
+"""The width of the paper's backbones and adapters."""
+WIDE = ("sgc", "mixhop", "h2gcn")
+"""Backbones whose state is the raw feature vector; that of the others is 128 wide."""
+PUBLISHED_RANGES = {
+    "set_translation": (101_000, 1_930_000),
+    "reweighting": (150_000, 3_360_000),
+    "node_translation": (101_000, 1_930_000),
+}
+"""From the paper's text, which rounds to thousands and to ten thousands."""
+HALF_DIGITS = (500.0, 5_000.0)
+"""What that rounding may hide at either end."""
+PUBLISHED_MISMATCH = 0.083
 
 
-_USUAL: dict[str, Callable[[Sequence[Record]], Table]] = {
+class Counts(NamedTuple):
+    """Parameters of one case."""
+
+    set_translation: int
+    reweighting: int
+    node_translation: int
+
+    @property
+    def mismatch(self) -> float:
+        """Of node against set translation, in per cent of the latter."""
+        return 100 * abs(self.node_translation - self.set_translation) / self.set_translation
+
+
+def published_cases() -> list[Counts]:
+    """The paper's 64 cases."""
+    return [
+        counts(graph["features"] if backbone in WIDE else HIDDEN, graph["classes"])
+        for graph in published()["datasets"].values()
+        for backbone in published()["tables"]["frozen"]["cells"]
+    ]
+
+
+def counts(state: int, classes: int) -> Counts:
+    """For a state d wide and C classes: F(i, o) = iH + H + Ho + o, H = 128, d_x = 3d + 3C + 2."""
+
+    def size(inputs: int, outputs: int) -> int:
+        return inputs * HIDDEN + HIDDEN + HIDDEN * outputs + outputs
+
+    pair, context = 3 * state + 3 * classes + 2, state + classes + HIDDEN + 1
+    encoder = size(pair, HIDDEN)
+    translation = encoder + size(context, classes)
+    step = state + 2 * classes + 1
+    low = max(1, (translation - classes) // step)
+    widths = [width * step + classes for width in (low, low + 1)]
+    node = min(widths, key=lambda total: abs(total - translation))
+    return Counts(translation, encoder + size(pair + context, 1), node)
+
+
+def _parameters(records: Sequence[RunRecord]) -> Table:
+    """Ranges over the cases here, and over the paper's 64 by its own formulas."""
+    paper = published_cases()
+    held = [{n: r.scores(n).get("parameters") for n in PUBLISHED_RANGES} for r in records]
+    rows: Rows = {}
+    for name, ends in PUBLISHED_RANGES.items():
+        here = [int(size) for sizes in held if (size := sizes[name]) is not None]
+        there = [getattr(case, name) for case in paper]
+        rows[title_of(name)] = (
+            Figure(min(here, default=None), digits=0, counted=""),
+            Figure(max(here, default=None), digits=0, counted=""),
+            *(
+                Figure(value, end, digits=0, tolerance=half, counted="")
+                for value, end, half in zip(
+                    (min(there), max(there)), ends, HALF_DIGITS, strict=True
+                )
+            ),
+        )
+    columns = ("smallest", "largest", "smallest of the paper's 64", "largest of the paper's 64")
+    ranges = Sheet("Numbers of parameters", "method", columns, rows)
+    pairs = [(sizes["node_translation"], sizes["set_translation"]) for sizes in held]
+    mismatches = [100 * abs(a - b) / b for a, b in pairs if a is not None and b]
+    largest = max(case.mismatch for case in paper)
+    figures: tuple[Entry, ...] = (
+        Figure(max(mismatches, default=None), digits=3, counted=""),
+        Figure(largest, PUBLISHED_MISMATCH, digits=3, tolerance=0.0005, counted=""),
+    )
+    titles = ("largest mismatch (%)", "largest of the paper's 64 (%)")
+    row = {"Node against set translation": figures}
+    matching = Sheet("Matching of capacities", "comparison", titles, row)
+    return Table("parameters", "Parameters of the repairs", (ranges, matching))
+
+
+# Beyond the paper: the ladder beside its controls, and where the evidence was lost ----------------
+
+LADDER = "evidence_ladder"
+CONTROLS = ("retrained_backbone", "feature_perceptron", "correct_and_smooth")
+"""What a user could do instead with the same labels."""
+MARGIN = 0.3
+"""Points that count as behind."""
+
+
+def _cases(records: Sequence[RunRecord], read: Read) -> Cells:
+    return case_figures(records, Kind(read, signed=True))
+
+
+def _over_frozen(value: Read) -> Read:
+    """A test accuracy less the frozen model's, in points."""
+
+    def read(record: RunRecord) -> float | None:
+        own, frozen = value(record), record.frozen.get("test")
+        return None if own is None or frozen is None else 100 * (own - frozen)
+
+    return read
+
+
+def _score(method: str, key: str = "test") -> Read:
+    return _over_frozen(lambda record: record.scores(method).get(key))
+
+
+def _alone(rung: str) -> Read:
+    return _over_frozen(lambda record: _of_rung(record, "test", rung))
+
+
+def _of_rung(record: RunRecord, what: str, rung: str, where: str = "") -> float | None:
+    """A number of a candidate, whatever its name was when the record was written."""
+    names = (rung, RUNGS[rung].formerly) if rung in RUNGS else (rung,)
+    found = (record.scores(LADDER).get(f"{what} {name}{where}") for name in names)
+    return next((value for value in found if value is not None), None)
+
+
+def _datasets(cells: Cells) -> list[str]:
+    return list(dict.fromkeys(dataset for _, dataset in cells))
+
+
+def _means(cells: Cells) -> list[Figure]:
+    """Of every dataset, without the count of its cases."""
+    parts = [[a for a in cells if a[1] == name] for name in _datasets(cells)]
+    return [replace(average(cells, part, 2), counted="") for part in parts]
+
+
+def _beyond(records: Sequence[RunRecord]) -> Table:
+    """Gains over Frozen, the ladder's on the same cases beside them; calibration; cases."""
+    name = METHODS[LADDER].title
+    rows = {name: _score(LADDER)}
+    rows[f"{name}, without similar nodes"] = _score(LADDER, "test without similar")
+    rows |= {f"only {rung.title}": _alone(key) for key, rung in RUNGS.items()}
+    for key, method in METHODS.items():
+        if key != LADDER and any(key in record.methods for record in records):
+            rows[method.title] = _score(key)
+    rows["Retrained backbone, its single models"] = _score("retrained_backbone", "test single")
+    found = {title: _cases(records, read) for title, read in rows.items()}
+    present = {title: cells for title, cells in found.items() if cells}
+    if name not in present:
+        return Table("beyond", "The ladder beside its controls", ())
+    ladder = present[name]
+    controls = [present[METHODS[key].title] for key in CONTROLS if METHODS[key].title in present]
+    against = (_against(ladder, controls),) if len(controls) == len(CONTROLS) else ()
+    sheets = (_ladder_gains(present, ladder), *against, _calibration(records), _by_case(ladder))
+    return Table("beyond", "The ladder beside its controls", sheets)
+
+
+def _overall(cells: Cells) -> tuple[str, list[Address]]:
+    """What totals are over, by name: the paper's cases, or all where none or all are of it."""
+    own = comparable(cells, cells)
+    return ("the paper's", own) if len(own) < len(cells) else ("all", list(cells))
+
+
+def _ladder_gains(present: Mapping[str, Cells], ladder: Cells) -> Sheet:
+    datasets = _datasets(ladder)
+    rows: Rows = {}
+    for title, cells in present.items():
+        chosen = comparable(cells, cells)
+        above = sum((cells[a].value or 0.0) > 0 for a in chosen)
+        means = dict(zip(_datasets(cells), _means(cells), strict=True))
+        missing = Figure(None, counted="", digits=2, signed=True)
+        rows[title] = (
+            average(cells, chosen, 2),
+            f"{above} of {len(chosen)}",
+            average(ladder, chosen, 2),
+            *(means.get(name, missing) for name in datasets),
+        )
+    columns = ("gain over Frozen", "cases above Frozen", "the ladder there", *datasets)
+    splits = sorted({figure.count for figure in ladder.values()})
+    each = f"{splits[0]}" if len(splits) == 1 else f"{splits[0]} to {splits[-1]}"
+    covered = sum(in_paper(a) for a in ladder)
+    said = f"it covers {covered} of the paper's cases that can be had (48), {each} splits each"
+    return Sheet("Points of test accuracy over Frozen", "method", columns, rows, said)
+
+
+def _against(ladder: Cells, controls: Sequence[Cells]) -> Sheet:
+    """The ladder beside the best control of each case: what a user could do instead."""
+    cases = [address for address in ladder if all(address in cells for cells in controls)]
+    best = {a: max((cells[a] for cells in controls), key=lambda f: f.value or 0.0) for a in cases}
+    below = {a for a in cases if (ladder[a].value or 0.0) < (best[a].value or 0.0) - MARGIN}
+    rows: Rows = {}
+    parts = dict([_overall(best)])
+    for address in cases:
+        parts.setdefault(address[1], []).append(address)
+    for dataset, chosen in parts.items():
+        behind = f"{sum(a in below for a in chosen)} of {len(chosen)}"
+        means = (average(cells, chosen, 2) for cells in (ladder, best))
+        rows[dataset] = (*(replace(mean, counted="") for mean in means), behind)
+    columns = ("Evidence ladder", "best control", f"ladder more than {MARGIN} below it")
+    return Sheet("The best control of each case (points over Frozen)", "dataset", columns, rows)
+
+
+def _calibration(records: Sequence[RunRecord]) -> Sheet:
+    keys = {
+        "Evidence ladder": "calibration error",
+        "Frozen": "calibration error frozen",
+        "Frozen, temperature-scaled": "calibration error frozen scaled",
+    }
+    rows: Rows = {}
+    for title, key in keys.items():
+        kind = Kind(lambda record, key=key: percent(record.scores(LADDER).get(key)))  # type: ignore[misc]
+        cells = case_figures(records, kind)
+        total, chosen = _overall(cells)
+        means = (average(cells, chosen, 2), *_means(cells))
+        rows[title] = tuple(replace(mean, counted="", count=0) for mean in means)
+        datasets = _datasets(cells)
+    return Sheet("Calibration error on test nodes (%)", "probabilities", (total, *datasets), rows)
+
+
+def _by_case(ladder: Cells) -> Sheet:
+    datasets, backbones = _datasets(ladder), dict.fromkeys(backbone for backbone, _ in ladder)
+    rows: Rows = {
+        backbone: tuple(ladder.get((backbone, name), Figure(None)) for name in datasets)
+        for backbone in backbones
+    }
+    return Sheet("The ladder's gain by case (points)", "backbone", tuple(datasets), rows)
+
+
+def _worth(rung: str, label: int | None = None) -> Read:
+    """What a rung gains out of fold over the candidate it is compared with."""
+    above = RUNGS[rung].above
+
+    def read(record: RunRecord) -> float | None:
+        if label is None:
+            mine, other = (_of_rung(record, "out-of-fold", name) for name in (rung, above))
+        else:
+            where = f" class {label}"
+            mine = _of_rung(record, "out-of-fold gain", rung, where)
+            # The stored gains are over Frozen, on the same nodes.
+            other = 0.0 if above == FROZEN else _of_rung(record, "out-of-fold gain", above, where)
+        return None if mine is None or other is None else 100 * (mine - other)
+
+    return read
+
+
+def stands_out(figure: Figure) -> bool:
+    """Whether a gain is larger than its spread over splits; nobody knows from one split."""
+    return (
+        figure.value is not None
+        and figure.deviation is not None
+        and figure.value > max(figure.deviation, 1e-9)
+    )
+
+
+def _advice(worth: Mapping[str, Figure]) -> str:
+    """One line a finding that stands out, the largest first."""
+    clear = {rung: f.value or 0.0 for rung, f in worth.items() if stands_out(f)}
+    largest_first = sorted(clear, key=lambda rung: -clear[rung])
+    said = "; ".join(f"{RUNGS[rung].advice} ({clear[rung]:+.1f})" for rung in largest_first)
+    return said or NOTHING
+
+
+def _lost(
+    records: Sequence[RunRecord], label: int | None = None
+) -> dict[Address, dict[str, Figure]]:
+    """By case, what each rung is worth."""
+    out: dict[Address, dict[str, Figure]] = {}
+    for rung in RUNGS:
+        for address, figure in _cases(records, _worth(rung, label)).items():
+            out.setdefault(address, {})[rung] = figure
+    return {address: out[address] for address in sorted(out, key=case_order)}
+
+
+def _named(address: Address) -> str:
+    backbone, dataset = address
+    return f"{dataset} × {TITLES.get(backbone, backbone)}"
+
+
+def _lost_evidence(records: Sequence[RunRecord]) -> Table:
+    lost = _lost(records)
+    sheet = _lost_sheet({_named(a): worth for a, worth in lost.items()}, "case", advise=True)
+    title = "Where the evidence was lost"
+    return Table("lost-evidence", title, (sheet,) if lost else ())
+
+
+def _lost_evidence_by_class(records: Sequence[RunRecord]) -> Table:
+    classes = max((record.graph.get("classes") or 0 for record in records), default=0)
+    by_label = [_lost(records, label) for label in range(classes)]
+    rows = {
+        f"{_named(address)}, class {label}": lost[address]
+        for address in (by_label[0] if by_label else ())
+        for label, lost in enumerate(by_label)
+        if address in lost
+    }
+    sheet = _lost_sheet(rows, "case and class", advise=False)
+    title = "Where the evidence was lost, by class"
+    return Table("lost-evidence-by-class", title, (sheet,) if rows else ())
+
+
+def _lost_sheet(lost: Mapping[str, Mapping[str, Figure]], corner: str, advise: bool) -> Sheet:
+    """Rungs as columns; with the advice behind them."""
+    rungs = [rung for rung in RUNGS if any(rung in worth for worth in lost.values())]
+    rows: Rows = {}
+    for name, worth in lost.items():
+        figures = tuple(worth.get(rung, Figure(None)) for rung in rungs)
+        rows[name] = (*figures, _advice(worth)) if advise else figures
+    columns = tuple(f"{rung_title(rung)} over {rung_title(RUNGS[rung].above)}" for rung in rungs)
+    title = "What each kind of evidence is worth, out of fold (points)"
+    return Sheet(title, corner, (*columns, "advice") if advise else columns, rows)
+
+
+_USUAL: dict[str, Callable[[Sequence[RunRecord]], Table]] = {
     "exposure-oracle": _exposure_oracle,
     "repair-accuracy": _repair_accuracy,
     "controls": _controls,
     "full-controls": _full_controls,
     "dataset-statistics": _dataset_statistics,
-    "readout-exposure": readout_exposure,
-    "gains": gains,
-    "evidence": evidence,
-    "parameters": parameters,
+    "readout-exposure": _readout_exposure,
+    "gains": _gains,
+    "evidence": _evidence,
+    "parameters": _parameters,
     "time": _time,
 }
 """The paper's six tables by name; gains by dataset, the use made of reachable evidence, numbers of
 parameters, and what it all cost."""
-TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {**_USUAL, **BEYOND}
+TABLES: dict[str, Callable[[Sequence[RunRecord]], Table]] = {
+    **_USUAL,
+    "beyond": _beyond,
+    "lost-evidence": _lost_evidence,
+    "lost-evidence-by-class": _lost_evidence_by_class,
+}
 """Those, and what goes beyond the paper, which must be asked for."""

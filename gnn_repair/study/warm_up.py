@@ -15,7 +15,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+import torch
+from torch_geometric.data import Data
+
+from gnn_repair.backbones import find_backbone, train_backbone
+from gnn_repair.datasets import stratified_splits
+from gnn_repair.devices import choose_device
+from gnn_repair.exposure import expose
+from gnn_repair.kernel_cache import compiled_folder
+from gnn_repair.repair import NodeTranslation, Reweighting, SetTranslation
+from gnn_repair.training import WARM_UP, Budget
 
 SAID = "first use of these kernels on a GPU: they are compiled, 10 s or more, beside the first case"
 MARKER = "gpu-kernels-compiled"
@@ -36,8 +46,6 @@ def warming(device: str, say: Callable[[str], None]) -> Iterator[None]:
 
 def _needed(device: str) -> bool:
     """Whether there is a GPU to be used whose kernels nobody has compiled."""
-    from gnn_repair.devices import choose_device
-
     if choose_device(device).type != "cuda":
         return False
     marker = _marker()
@@ -45,8 +53,6 @@ def _needed(device: str) -> bool:
 
 
 def _marker() -> Path | None:
-    from gnn_repair.kernel_cache import compiled_folder
-
     folder = compiled_folder()
     return None if folder is None else folder / MARKER
 
@@ -64,11 +70,6 @@ def _begin(say: Callable[[str], None]) -> subprocess.Popen[bytes] | None:
 
 def compile_kernels(device: str) -> None:
     """Tiny cases with few and with many terms a node, in full batches and in minibatches."""
-    from gnn_repair.backbones import find_backbone, train_backbone
-    from gnn_repair.exposure import expose
-    from gnn_repair.repair import NodeTranslation, Reweighting, SetTranslation
-    from gnn_repair.training import WARM_UP, Budget
-
     # One more than before a step is captured, so that capturing happens, too.
     epochs = WARM_UP + 2
     budget = Budget(epochs, None, 1e-3, 1e-4, decoupled=True, epoch_zero=True)
@@ -83,13 +84,8 @@ def compile_kernels(device: str) -> None:
                 repair(budget=budget).fit(exposure, data.y, *masks, device=device, batch_size=batch)
 
 
-def _graph(near: int, nodes: int = 48) -> Any:
+def _graph(near: int, nodes: int = 48) -> Data:
     """A ring in which everyone knows the next ``near``; features wide enough to be shared."""
-    import torch
-    from torch_geometric.data import Data
-
-    from gnn_repair.datasets import stratified_splits
-
     own = torch.arange(nodes)
     pairs = [torch.stack([own, (own + step) % nodes]) for step in range(1, near + 1)]
     entries = torch.cat([torch.stack([own, own]), *pairs, *(pair.flip(0) for pair in pairs)], dim=1)

@@ -21,10 +21,8 @@ from gnn_repair.budget import LADDER, SHORT
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.oracle import LabelSolution, OracleSolution, solve_labels, solve_oracle
 from gnn_repair.repair import REPAIRS, CrossFitted, EvidenceLadder, SetTranslation, load_repair
-from gnn_repair.repair.base import TrainedRepair
+from gnn_repair.repair.base import FittedRepair, Repair, TrainedRepair
 from gnn_repair.repair.controls import FeaturePerceptron, LabelPropagation, RetrainedBackbone
-from gnn_repair.repair.fitted import FittedRepair
-from gnn_repair.repair.folds import GraphRepair
 from gnn_repair.repair.ladder import FittedLadder
 
 NODES, CLASSES, SPLITS = 20, 3, 2
@@ -115,7 +113,7 @@ def _in_folds(exposure: Exposure, data: Data, frozen: Frozen) -> list[FittedRepa
     """The ladder, what is fitted in folds and the controls."""
     small = replace(LADDER, epochs=2)
     given = (exposure, data.y, data.train_mask, data.val_mask)
-    reading: list[GraphRepair[Any]] = [
+    reading: list[Repair[Any]] = [
         EvidenceLadder(rungs=("messages", "similar", "smoothed"), hidden=4, folds=2, budget=small),
         CrossFitted(SetTranslation(small, hidden=4), folds=2),
         CrossFitted(FeaturePerceptron(small, hidden=4), folds=2),
@@ -210,7 +208,7 @@ def judge_repair(value: FittedRepair) -> str:
         if not own or not bool(torch.isfinite(tensor.double()).all()):
             return f"{name} is not finite or not one a member"
     if isinstance(value.repair, TrainedRepair):
-        network = value.repair.network(value.reads, value.num_classes)
+        network = value.repair.network(value.input_width, value.num_classes)
         held = {name: tuple(part.shape) for name, part in network.state_dict().items()}
         given = {name: tuple(part.shape[:0:-1]) for name, part in value.parameters.items()}
         return "" if held == given else "its parameters do not fit its network"

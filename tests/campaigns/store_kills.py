@@ -21,12 +21,12 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from gnn_repair.errors import ResourceError
-from gnn_repair.study.cases import Run
-from gnn_repair.study.methods import METHODS
+from gnn_repair.study.cases import METHODS, Run
 from gnn_repair.study.protocol import PAPER
+from gnn_repair.study.records import RunRecord
 from gnn_repair.study.store import Store
 from tests.campaigns import CampaignResult
 
@@ -117,18 +117,18 @@ def _check(
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         store = Store(root)
-        found = {_run(record): record for record in store.records(PAPER.digest)}
+        found = {record.run: record for record in store.records(PAPER.digest)}
     faults += [f"writer {number}: {warning.message}" for warning in said]
     for run, value in kept.items():
         if run not in found:
             faults.append(f"writer {number}: {run} was written and is not there")
-        elif (there := found[run]["members"]) not in (value, begun.get(run)):
+        elif (there := found[run].members) not in (value, begun.get(run)):
             faults.append(f"writer {number}: {run} holds {there} where {value} was written")
     for run, record in found.items():
-        if record != make_record(run.split, record["members"]):
+        if record != make_record(run.split, record.members):
             faults.append(f"writer {number}: {run} is not whole")
         # One that was put in place before its writer could say so is a record like any other.
-        kept[run] = record["members"]
+        kept[run] = record.members
     faults += _strays(root, number, seen)
     return faults
 
@@ -154,29 +154,23 @@ def _whole(path: Path) -> bool:
         return False
 
 
-def _run(record: dict[str, Any]) -> Run:
-    return Run(record["dataset"], record["backbone"], record["split"])
-
-
-def make_record(split: int, value: int) -> dict[str, Any]:
+def make_record(split: int, value: int) -> RunRecord:
     """A record that says ``value`` in many places, so that a mixture of two would show."""
     share = value % 1000 / 1000
     scores = {"train": share, "val": share, "test": share, "best_epoch": value}
-    return {
-        "format": "gnn-repair run",
-        "version": 1,
-        "protocol": PAPER.digest,
-        "dataset": "kills",
-        "backbone": "writer",
-        "split": split,
-        "graph": {"nodes": value},
-        "frozen": dict(scores),
-        "oracle": None,
-        "methods": {name: dict(scores) for name in METHODS},
-        "seconds": {"total": value},
-        "members": value,
-        "environment": {"note": f"{value} " * 200},
-    }
+    return RunRecord(
+        protocol=PAPER.digest,
+        dataset="kills",
+        backbone="writer",
+        split=split,
+        graph={"nodes": value},
+        frozen=dict(scores),
+        oracle=None,
+        methods={name: dict(scores) for name in METHODS},
+        seconds={"total": value},
+        members=value,
+        environment={"note": f"{value} " * 200},
+    )
 
 
 def write() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from gnn_repair.cli import main
 from gnn_repair.study import PAPER, Store
-from gnn_repair.study.packed import pack
+from gnn_repair.study.store import pack
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "study"))
 from planted_records import make_record

@@ -99,7 +99,7 @@ def test_two_jobs_give_what_one_gives(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         records = Store(target).records(DIGEST)
-        found[jobs] = [(r["backbone"], r["split"], r["frozen"], r["methods"]) for r in records]
+        found[jobs] = [(r.backbone, r.split, r.frozen, r.methods) for r in records]
     assert len(found["1"]) == 4
     assert found["1"] == found["2"]
 
@@ -275,7 +275,7 @@ def test_the_demo_goes_the_whole_way(run, tmp_path):
     text = page.read_text(encoding="utf-8")
     assert text.startswith("<!DOCTYPE html>")
     # One model a page: the nodes are of the very run whose accuracies the overview shows.
-    assert "the stored run, made again with the same accuracies" in text
+    assert "trained with splits 0 to 1; the stored models" in text
     assert code == 0
     for part in ("The built-in graph", "Exposure of GCN on builtin", "Of its", "Set translation"):
         assert part in out

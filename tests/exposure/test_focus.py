@@ -56,7 +56,7 @@ def test_a_repair_learns_the_same_from_the_part(monkeypatch) -> None:  # type: i
     for kind in (gr.SetTranslation, gr.Reweighting):
         repair = kind(budget, dropout=0.0)
         before = repair.fit(exposure, y, train, val)
-        monkeypatch.setattr("gnn_repair.repair.focus.LARGE", 0)
+        monkeypatch.setattr("gnn_repair.repair.targets.LARGE", 0)
         seen = []
         monkeypatch.setattr(
             "gnn_repair.repair.base.repair_inputs",

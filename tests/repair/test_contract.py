@@ -18,8 +18,7 @@ from contract_exposures import (
 )
 
 from gnn_repair.repair import REPAIRS, FittedRepair, load_repair
-from gnn_repair.repair.base import TrainedRepair
-from gnn_repair.repair.fitted import about, untrained
+from gnn_repair.repair.base import TrainedRepair, about, untrained
 from gnn_repair.repair.inputs import repair_inputs
 
 START = {

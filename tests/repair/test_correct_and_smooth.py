@@ -11,13 +11,14 @@ from torch_geometric.nn import CorrectAndSmooth as Reference
 from toy_exposures import NODES, toy_exposure, toy_graph
 
 from gnn_repair.repair import CorrectAndSmooth
-from gnn_repair.repair.baselines import ALPHAS, sources_to_recipients
-from gnn_repair.repair.correct_and_smooth import (
+from gnn_repair.repair.baselines import (
+    ALPHAS,
     TABLE_BYTES,
     Strengths,
     correct_and_smooth,
     jobs_at_once,
     normalised_adjacency,
+    sources_to_recipients,
 )
 
 DATA = toy_graph()
@@ -84,9 +85,7 @@ def test_sparse_and_dense_operators_agree(density, monkeypatch):
     entries, soft, labels = random_problem(7, density=density)
     operator = normalised_adjacency(entries, 40)
     assert (operator.layout == torch.strided) == (density == 0.5)
-    monkeypatch.setattr(
-        "gnn_repair.repair.correct_and_smooth.DENSE_ABOVE", 0.0 if density < 0.1 else 1.0
-    )
+    monkeypatch.setattr("gnn_repair.repair.baselines.DENSE_ABOVE", 0.0 if density < 0.1 else 1.0)
     other = normalised_adjacency(entries, 40)
     assert other.layout != operator.layout
     scores = [correct_and_smooth(o, soft, labels, stacked(MIXED), 12) for o in (operator, other)]

@@ -13,16 +13,18 @@ from gnn_repair.kernels import drop_rows
 from gnn_repair.repair import (
     CorrectAndSmooth,
     NodeTranslation,
-    RefitHead,
     Reweighting,
-    SetTranslation,
     TemperatureScaling,
 )
-from gnn_repair.repair import correct_and_smooth as smoothing
+from gnn_repair.repair import baselines as smoothing
 from gnn_repair.repair.fitting import EPOCH_STRIDE, SEED_STRIDE
 from gnn_repair.repair.layers import Noise
-from gnn_repair.repair.methods import METHODS, Method
-from gnn_repair.repair.registry import LARGEST, _check_sizes, _fingerprint, repair_of
+from gnn_repair.repair.methods import (
+    LARGEST,
+    _check_sizes,
+    _fingerprint,
+    repair_of,
+)
 from gnn_repair.repair.targets import find_targets
 
 DATA = toy_graph()
@@ -30,14 +32,6 @@ DATA = toy_graph()
 
 def masks():
     return DATA.train_mask[:, :2], DATA.val_mask[:, :2]
-
-
-def test_how_long_a_repair_may_train():
-    assert TemperatureScaling().most_epochs == CorrectAndSmooth().most_epochs == 0
-    trained = (Reweighting(), SetTranslation(), NodeTranslation(), RefitHead())
-    assert [repair.most_epochs for repair in trained] == [300, 500, 1100, 1100]
-    assert [repair.starts_frozen for repair in trained] == [True, True, True, False]
-    assert not TemperatureScaling().starts_frozen
 
 
 def test_members_that_diverge_are_named():
@@ -311,12 +305,3 @@ def test_random_streams_are_apart():
     assert noise.encoder.share == noise.scorer.share == 0.5
     for found, seed in ((noise.root(values), 42), (noise.head(values), 43)):
         torch.testing.assert_close(found, drop_rows(values, 0.5, torch.tensor(seed)))
-
-
-def test_what_a_declared_method_is_unless_it_says_so():
-    method = Method("Mine", "shift", False, "mine:Mine")
-    assert (method.trained, method.batched, method.from_paper, method.by_default) == (True,) * 4
-    assert (method.folded, method.reads, method.needs) == (False, (), ())
-    assert {name for name, held in METHODS.items() if not held.trained} == {
-        "correct_and_smooth", "temperature_scaling",
-    }  # fmt: skip

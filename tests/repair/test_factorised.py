@@ -13,7 +13,7 @@ from toy_exposures import toy_exposure
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.exposure import Exposure
 from gnn_repair.repair import NodeTranslation, Reweighting, SetTranslation
-from gnn_repair.repair.fitted import about
+from gnn_repair.repair.base import about
 from gnn_repair.repair.inputs import repair_inputs
 
 CASES = [

@@ -15,8 +15,7 @@ import gnn_repair as gr
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
 from gnn_repair.repair import CorrectAndSmooth, TemperatureScaling
-from gnn_repair.repair.alone import alone_logits
-from gnn_repair.repair.inputs import repair_inputs
+from gnn_repair.repair.inputs import alone_logits, repair_inputs
 
 QUICK = Budget(epochs=60, patience=None, learning_rate=1e-2, weight_decay=0.0, epoch_zero=True)
 

@@ -18,8 +18,8 @@ from gnn_repair.repair import (
     displacement_distance,
     realizable,
 )
-from gnn_repair.repair.fitted import about
-from gnn_repair.repair.fitted import untrained as statistics
+from gnn_repair.repair.base import about
+from gnn_repair.repair.base import untrained as statistics
 from gnn_repair.repair.inputs import repair_inputs
 from gnn_repair.training import Budget
 

@@ -15,7 +15,7 @@ from toy_exposures import toy_exposure, toy_graph
 from gnn_repair import EvidenceLadder, NodeTranslation
 from gnn_repair.errors import InputError
 from gnn_repair.repair.cross_fitting import CrossFitted
-from gnn_repair.repair.progress import Listener, ProgressLine, in_words
+from gnn_repair.repair.fitting import Listener, ProgressLine, in_words
 from gnn_repair.training import Progress
 
 DATA = toy_graph()

@@ -9,8 +9,7 @@ import torch
 from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.repair import REPAIRS, NodeTranslation, RefitHead, TemperatureScaling
-from gnn_repair.repair.base import TrainedRepair
-from gnn_repair.repair.fitted import TRY, FittedRepair
+from gnn_repair.repair.base import TRY, FittedRepair, TrainedRepair
 
 DATA = toy_graph()
 

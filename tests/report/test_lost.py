@@ -12,7 +12,7 @@ from browser import missing, open_browser
 import gnn_repair as gr
 from gnn_repair.budget import LADDER, Budget
 from gnn_repair.repair.ladder import EvidenceLadder
-from gnn_repair.repair.rungs import title_of
+from gnn_repair.repair.ladder.rungs import rung_title
 
 BRIEF = Budget(4, 4, 0.02, 1e-4, decoupled=True, epoch_zero=True)
 NAMES = ["<b>first</b>", "second", "third"]
@@ -42,7 +42,7 @@ def payload(path) -> dict:
 def test_the_page_holds_what_the_ladder_found_for_the_member_that_is_shown(written):
     path, fitted, *_ = written
     lost, findings = payload(path)["lost"], fitted.member(1).findings()
-    titles = [title_of(name) for name in fitted.candidates]
+    titles = [rung_title(name) for name in fitted.candidates]
     assert [row["rung"] for row in lost["rows"]] == titles[1:]
     right, judged = fitted.right_out_of_fold()
     labels = fitted.constants["labels"][1]
@@ -54,7 +54,7 @@ def test_the_page_holds_what_the_ladder_found_for_the_member_that_is_shown(writt
             own = gained[labels == label]
             assert gain is None if not len(own) else abs(gain - 100 * float(own.mean())) < 1e-6
     assert lost["advice"] == list(findings.advice())
-    assert lost["chosen"] == title_of(fitted.chosen[1])
+    assert lost["chosen"] == rung_title(fitted.chosen[1])
     assert lost["transductive"] == titles[2:]  # not the messages
     assert lost["nodes"] == int(judged[1].sum())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -51,17 +52,17 @@ def test_the_run_is_made_again_in_its_stack_and_comes_out_the_same(store, tmp_pa
     assert run.case.splits == (0, 1, 3)
     stored = store.get(SMALL.digest, run.case.runs[1])
     for part in ("graph", "frozen", "stages", "stack", "members"):
-        assert run.record[part] == stored[part], part
-    for name, scores in run.record["methods"].items():  # the store's say more of the shifts
-        assert scores.items() <= stored["methods"][name].items(), name
+        assert getattr(run.record, part) == getattr(stored, part), part
+    for name, scores in run.record.methods.items():  # the store's say more of the shifts
+        assert scores.items() <= stored.methods[name].items(), name
     assert run.provenance() == (
         "split 1, trained with splits 0, 1, 3; the stored run, made again with the same accuracies"
     )
     evidence = evidence_of(run)
-    assert evidence.right.mean() == pytest.approx(stored["frozen"]["test"])
+    assert evidence.right.mean() == pytest.approx(stored.frozen["test"])
     for item in evidence.corrections:
         share = (item.predictions == evidence.true_class).mean()
-        assert share == pytest.approx(stored["methods"][item.name]["test"])
+        assert share == pytest.approx(stored.methods[item.name]["test"])
     page = payload(report_run(run, tmp_path / "a.html", read_results(store.root, SMALL.digest)))
     assert "Split 1, trained with splits 0, 1, 3; the stored run" in page["subtitle"]
     shown = page["study"]["cases"][page["study"]["shown"]]["methods"][0]["values"]
@@ -72,9 +73,10 @@ def test_a_run_that_comes_out_differently_says_so(store, tmp_path):
     copy = Store(tmp_path / "store")
     copy.begin(SMALL)
     for record in store.records(SMALL.digest):
-        record["frozen"]["test"] = 0.125
+        record.frozen["test"] = 0.125
         copy.put(record)
     run = rerun("builtin", "gcn", 0, source=copy, protocol=SMALL, methods=[], device="cpu")
+    assert not run.kept
     said = run.provenance()
     assert "made again for this page, where the frozen model is right about" in said
     assert "(stored 12.5 %): the nodes are of this model" in said
@@ -88,10 +90,9 @@ def test_without_a_store_it_is_made_for_the_page(store):
 
 def test_the_stack_of_earlier_records_is_found_where_it_can_be(store):
     (first, *_) = store.records(SMALL.digest)
-    earlier = {name: value for name, value in first.items() if name != "stack"}
-    assert stack_of(store, SMALL.digest, earlier) == (0, 1, 3)
-    assert stack_of(store, SMALL.digest, {**earlier, "members": 2}) == (0,)
-    assert stack_of(store, SMALL.digest, {**earlier, "members": 1}) == (0,)
+    assert stack_of(store, replace(first, stack=[])) == (0, 1, 3)
+    assert stack_of(store, replace(first, stack=[], members=2)) == (0,)
+    assert stack_of(store, replace(first, stack=[], members=1)) == (0,)
 
 
 def test_another_model_s_solution_is_refused(tmp_path):

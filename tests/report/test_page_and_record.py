@@ -62,14 +62,14 @@ def test_the_page_s_nodes_are_those_of_the_record(store, tmp_path, split):
     nodes = arrays["nodes"]
     labels = arrays["labels"][nodes]
     right = arrays["predictions"][nodes] == labels
-    assert right.mean() == stored["frozen"]["test"]
+    assert right.mean() == stored.frozen["test"]
     assert [item["key"] for item in content["run"]["repairs"]] == METHODS[1:]
     for j, item in enumerate(content["run"]["repairs"]):
         share = (arrays[f"repair_{j}_predictions"] == labels).mean()
-        assert share == stored["methods"][item["key"]]["test"], item["key"]
+        assert share == stored.methods[item["key"]]["test"], item["key"]
 
     reached = arrays["margins"] > content["run"]["thresholds"]["reachable"]
-    oracle = stored["oracle"]["test"]
+    oracle = stored.oracle["test"]
     assert reached.mean() == oracle["true_class_reach"]
     assert reached[~right].mean() == oracle["error_reach"]
     assert arrays["support"][reached].mean() == pytest.approx(oracle["support"], rel=1e-12)
@@ -80,12 +80,12 @@ def test_the_overview_s_cells_are_those_of_the_records(store, tmp_path):
     results = read_results(store.root, QUICK.digest)
     content, _ = page_of(report_run(run, tmp_path / "page.html", results))
     case = content["study"]["cases"][content["study"]["shown"]]
-    records = [store.get(QUICK.digest, one) for one in run.case.runs]
+    records = list(store.records(QUICK.digest))
     cells = {method["key"]: method["values"] for method in case["methods"]}
-    assert cells.pop("frozen") == [100 * record["frozen"]["test"] for record in records]
+    assert cells.pop("frozen") == [100 * record.frozen["test"] for record in records]
     assert cells == {
-        name: [100 * record["methods"][name]["test"] for record in records] for name in cells
+        name: [100 * record.methods[name]["test"] for record in records] for name in cells
     }
     assert set(cells) == set(METHODS[1:])
-    reach = [100 * record["oracle"]["test"]["error_reach"] for record in records]
+    reach = [100 * record.oracle["test"]["error_reach"] for record in records]
     assert case["reach"]["error_reach"] == reach

@@ -15,9 +15,8 @@ from gnn_repair.cli import app
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather
 from gnn_repair.reporting.overview import case_of_run, cases_of_results
-from gnn_repair.study.overrides import override
-from gnn_repair.study.protocol import PAPER
-from gnn_repair.study.rerun import stored_protocol
+from gnn_repair.study.protocol import PAPER, override
+from gnn_repair.study.records import RunRecord
 from gnn_repair.study.store import Store
 
 TINY = override(
@@ -32,18 +31,18 @@ TINY = override(
 )
 
 
-def record(dataset: str, backbone: str, split: int, frozen: float, reach: float) -> dict:
-    return {
-        "protocol": TINY.digest,
-        "dataset": dataset,
-        "backbone": backbone,
-        "split": split,
-        "graph": {},
-        "frozen": {"train": 1.0, "val": 0.9, "test": frozen},
-        "oracle": {"test": {"true_class_reach": reach, "error_reach": 0.5, "support": 1.5}},
-        "methods": {"reweighting": {"test": frozen + 0.01}},
-        "environment": {},
-    }
+def record(dataset: str, backbone: str, split: int, frozen: float, reach: float) -> RunRecord:
+    return RunRecord(
+        protocol=TINY.digest,
+        dataset=dataset,
+        backbone=backbone,
+        split=split,
+        graph={},
+        frozen={"train": 1.0, "val": 0.9, "test": frozen},
+        oracle={"test": {"true_class_reach": reach, "error_reach": 0.5, "support": 1.5}},
+        methods={"reweighting": {"test": frozen + 0.01}},
+        environment={},
+    )
 
 
 @pytest.fixture
@@ -97,11 +96,11 @@ def test_results_become_cases_in_percent():
 
 
 def test_the_stored_protocol_is_read_back(store, tmp_path):
-    assert stored_protocol(Store(store)) == TINY
+    assert Store(store).protocol() == TINY
     with pytest.raises(InputError, match="holds no result of protocol"):
-        stored_protocol(Store(store), "0" * 12)
+        Store(store).protocol("0" * 12)
     with pytest.raises(InputError, match="holds no result of protocol"):
-        stored_protocol(Store(tmp_path / "nowhere"))
+        Store(tmp_path / "nowhere").protocol()
 
 
 def test_a_store_of_several_cases_gives_the_overview(store, tmp_path):

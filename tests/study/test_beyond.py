@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from planted_records import make_record
 
-from gnn_repair.repair.rungs import NOTHING, RUNGS, title_of
+from gnn_repair.repair.ladder.rungs import NOTHING, RUNGS, rung_title
 from gnn_repair.study import PAPER, Store, make_tables
-from gnn_repair.study.formats import RENDERERS
-from gnn_repair.study.packed import pack
-from gnn_repair.study.rendering import facts
+from gnn_repair.study.rendering import RENDERERS, facts
+from gnn_repair.study.store import pack
 from tools.beyond import LINE, TABLES, gathered, written
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +63,7 @@ GAINS = "Points of test accuracy over Frozen"
         ("Evidence ladder", "gain over Frozen", (2 - 1 + 11) / 3),
         ("Evidence ladder", "cora", 0.5),
         ("Evidence ladder", "squirrel", 11.0),
-        (f"only {title_of('similar')}", "gain over Frozen", (2 - 1 + 11) / 3 - 1),
+        (f"only {rung_title('similar')}", "gain over Frozen", (2 - 1 + 11) / 3 - 1),
         ("Retrained backbone", "gain over Frozen", 3.0),
         # Where the control was run, which is one case of three.
         ("Retrained backbone", "the ladder there", 2.0),
@@ -96,7 +95,7 @@ LOST = "What each kind of evidence is worth, out of fold (points)"
 def test_evidence_is_compared_with_the_rung_below_and_advised_upon(found):
     row = "squirrel × GCN"
     worth = {
-        name: found[LOST, row, f"{title_of(name)} over {title_of(RUNGS[name].above)}"]["value"]
+        name: found[LOST, row, f"{rung_title(name)} over {rung_title(RUNGS[name].above)}"]["value"]
         for name in ("messages", "labels", "similar")
     }
     assert worth == pytest.approx({"messages": 1.0, "labels": 0.5, "similar": 4.0})
@@ -109,7 +108,7 @@ def test_evidence_is_compared_with_the_rung_below_and_advised_upon(found):
 
 
 def test_by_class_the_gains_are_those_of_its_nodes(found):
-    column = f"{title_of('similar')} over {title_of('labels')}"
+    column = f"{rung_title('similar')} over {rung_title('labels')}"
     for label, value in ((0, 8.0), (1, 0.0)):
         cell = found[LOST, f"cora × GCN, class {label}", column]
         assert cell["value"] == pytest.approx(value)
@@ -128,7 +127,7 @@ def test_the_best_control_of_each_case_and_who_is_behind_it():
     def with_controls(dataset, gain, controls):
         one = record(dataset, "gcn", 0, gain)
         names = ("retrained_backbone", "feature_perceptron", "correct_and_smooth")
-        one["methods"] |= {n: {"test": 0.8 + g} for n, g in zip(names, controls, strict=True)}
+        one.methods.update({n: {"test": 0.8 + g} for n, g in zip(names, controls, strict=True)})
         return one
 
     records = [
@@ -164,9 +163,9 @@ def test_files_are_gathered_and_each_method_of_a_run_is_taken_once(tmp_path):
             store.put(one)
         pack(tmp_path / name, tmp_path / f"{name}.jsonl")
     gained = {
-        (r["split"], key): round(value["test"] - 0.8, 9)
+        (r.split, key): round(value["test"] - 0.8, 9)
         for r in gathered(tmp_path)
-        for key, value in r["methods"].items()
+        for key, value in r.methods.items()
     }
     assert gained == {
         (0, "evidence_ladder"): 0.02,

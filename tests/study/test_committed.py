@@ -12,12 +12,10 @@ import pytest
 
 from gnn_repair.published import published
 from gnn_repair.study import INDEPENDENT, PAPER, Store, make_tables
-from gnn_repair.study.formats import RENDERERS
-from gnn_repair.study.identity import current_methods
-from gnn_repair.study.methods import chosen_methods
-from gnn_repair.study.packed import Packed
+from gnn_repair.study.cases import chosen_methods, current_methods
 from gnn_repair.study.protocol import digest_of
-from gnn_repair.study.rendering import facts
+from gnn_repair.study.rendering import RENDERERS, facts
+from gnn_repair.study.store import Packed
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "results" / "independent.jsonl"
@@ -42,7 +40,7 @@ def test_all_of_it_is_there_and_current(held):
     records = list(held.records(INDEPENDENT.digest))
     assert held.digests() == [INDEPENDENT.digest]
     assert len(records) == 640
-    assert len({(r["dataset"], r["backbone"]) for r in records}) == 64
+    assert len({(r.dataset, r.backbone) for r in records}) == 64
     for record in records:
         assert set(current_methods(record, INDEPENDENT)) == set(chosen_methods())
 
@@ -83,9 +81,9 @@ def test_kept_as_earlier_versions_kept_it_it_is_the_same(held, printed, tmp_path
     folder.mkdir(parents=True)
     (folder / "protocol.json").write_text(json.dumps(tree, indent=1))
     for record in held.records(INDEPENDENT.digest):
-        place = folder / record["dataset"] / record["backbone"] / f"split-{record['split']}.json"
+        place = folder / record.dataset / record.backbone / f"split-{record.split}.json"
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(json.dumps({**record, "protocol": LEGACY}, indent=1))
+        place.write_text(json.dumps({**record.as_json(), "protocol": LEGACY}, indent=1))
     old = Store(tmp_path / "store")
     assert list(old.records(INDEPENDENT.digest)) == list(held.records(INDEPENDENT.digest))
     assert RENDERERS["markdown"](make_tables(old.records(INDEPENDENT.digest))) == printed

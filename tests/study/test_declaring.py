@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,14 +16,14 @@ from gnn_repair.backbones.titles import TITLES
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.repair import METHODS, REPAIRS, CrossFitted, FittedRepair, Look, Method, Repair
+from gnn_repair.repair.base import about, untrained
 from gnn_repair.repair.controls import FeaturePerceptron
-from gnn_repair.repair.fitted import about, untrained
-from gnn_repair.repair.methods import MARKERS, method_of, title_of
+from gnn_repair.repair.methods import MARKERS, title_of
 from gnn_repair.reporting.figures import _look
 from gnn_repair.reporting.writing import report
 from gnn_repair.study import PAPER, Case, make_tables, override
-from gnn_repair.study.methods import chosen_methods
-from gnn_repair.study.run_case import Settings, run_case
+from gnn_repair.study.case import Settings, run_case
+from gnn_repair.study.cases import chosen_methods
 
 PROTOCOL = override(PAPER, TINY)
 
@@ -46,14 +41,14 @@ class FittedMajority(FittedRepair):
 class Majority(Repair[FittedMajority]):
     """The whole file of a further repair."""
 
-    def learn(self, exposure, train, val, batch_size, on_progress):
+    fitted_type = FittedMajority
+
+    def learn(self, task):
+        exposure, train = task.exposure, task.train_targets
         counts = torch.zeros(exposure.num_members, exposure.num_classes)
         counts.scatter_add_(1, train.labels, train.real.float())
         values = {"parameters": {}, "constants": {"counts": counts}}
         return self.fitted(**about(exposure), **untrained(exposure), **values)
-
-    def fitted(self, **values: Any) -> FittedMajority:
-        return FittedMajority(repair=self, **values)
 
 
 @pytest.fixture
@@ -87,7 +82,7 @@ def test_a_further_method_is_in_records_and_tables(declared, data):
         commonest = int(torch.bincount(labels).argmax())
         test = data.y[data.test_mask[:, split]]
         expected = float((test == commonest).double().mean())
-        assert record["methods"]["majority"]["test"] == pytest.approx(expected)
+        assert record.methods["majority"]["test"] == pytest.approx(expected)
     controls, full = make_tables(records, ["controls", "full-controls"])
     assert controls.sheets[0].rows["Majority vote (not in the paper)"][0] == "one class"
     assert "Majority vote (not in the paper)" in [sheet.title for sheet in full.sheets]
@@ -125,12 +120,11 @@ def test_classes_take_their_titles_from_the_declaration():
     usual = {key: method for key, method in METHODS.items() if method.by_default}
     assert list(REPAIRS) == [key.replace("_", "-") for key in usual]
     for key, method in METHODS.items():
-        repair = method.repair_class
+        repair = method.repair
         assert title_of(key) == method.title
         if method.by_default:
             assert REPAIRS[key.replace("_", "-")] is repair
         if method.by_default or not method.folded:
-            assert method_of(repair) is method
             assert repair.title == method.title
     assert len({method.title for method in METHODS.values()}) == len(METHODS)
     assert Majority.title == "Majority"
@@ -184,26 +178,3 @@ def test_every_backbone_has_one_title():
     assert list(TITLES) == list(BACKBONES)
     for name, backbone in BACKBONES.items():
         assert backbone.title == TITLES[name]
-
-
-@pytest.mark.parametrize("package", ["repair", "backbones"])
-def test_no_public_name_is_hidden_by_a_module_of_that_name(package):
-    """A package that loads its names late would hand out the module once that is loaded."""
-    module = importlib.import_module(f"gnn_repair.{package}")
-    files = {path.stem for path in Path(module.__file__).parent.glob("*.py")}
-    assert not files & set(module.__all__)
-    for name in module.__all__:
-        assert not isinstance(getattr(module, name), ModuleType)
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        module.nonsense  # noqa: B018
-
-
-def test_declarations_and_tables_load_nothing_heavy():
-    code = (
-        "import sys\n"
-        "from gnn_repair.repair import METHODS\n"
-        "import gnn_repair.study.tables\n"
-        "print([m for m in ('torch', 'pandas', 'numba') if m in sys.modules], len(METHODS))"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == f"[] {len(METHODS)}"

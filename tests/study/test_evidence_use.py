@@ -15,7 +15,7 @@ from gnn_repair.exposure import expose
 from gnn_repair.repair import Reweighting, SetTranslation
 from gnn_repair.repair.translation import FittedTranslation
 from gnn_repair.study import PAPER, override
-from gnn_repair.study.evidence_use import errors_fixed, merged, shifts_inside
+from gnn_repair.study.measures import errors_fixed, shifts_inside
 
 SETTINGS = override(PAPER, TINY)
 
@@ -29,10 +29,6 @@ def test_only_reachable_errors_of_test_nodes_count():
     counted = errors_fixed(predicted, y, wrong, test)
     assert counted == [{"reachable_errors_fixed": 2}, {"reachable_errors_fixed": 1}]
     assert errors_fixed(predicted, y, None, test) == [{}, {}]
-
-
-def test_counts_are_merged_by_member():
-    assert merged([{"a": 1}, {}], [{"b": 2}, {"b": 3}]) == [{"a": 1, "b": 2}, {"b": 3}]
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,9 @@ from gnn_repair.cli.tables import TABLE_NAMES
 from gnn_repair.exposure import expose
 from gnn_repair.repair.translation import NodeTranslation, SetTranslation
 from gnn_repair.study import RENDERERS, make_tables
-from gnn_repair.study.cells import Figure, best_of, mark_best
-from gnn_repair.study.parameter_counts import counts, published_cases
+from gnn_repair.study.figures import Figure, best_of, mark_best, without_published, without_spread
 from gnn_repair.study.rendering import facts
-from gnn_repair.study.sheets import without_published, without_spread
-from gnn_repair.study.tables import TABLES
+from gnn_repair.study.tables import TABLES, counts, published_cases
 
 PLACE = ("gcn", "cora")
 
@@ -37,7 +35,7 @@ def record(dataset, backbone, frozen, **tests):
     """A record with these test accuracies, in shares."""
     made = make_record(dataset, backbone, 0, frozen)
     for name, value in tests.items():
-        made["methods"][name]["test"] = value
+        made.methods[name]["test"] = value
     return made
 
 
@@ -112,9 +110,9 @@ def test_gains_by_dataset():
 def test_shares_of_evidence_and_records_without_them():
     old = record("cora", "gcn", 0.8)
     new = record("cora", "sgc", 0.8)
-    new["oracle"]["test"] = {**new["oracle"]["test"], "reachable_errors": 8}
-    new["methods"]["reweighting"]["reachable_errors_fixed"] = 2
-    new["methods"]["set_translation"] |= {
+    new.oracle["test"] = {**new.oracle["test"], "reachable_errors": 8}
+    new.methods["reweighting"]["reachable_errors_fixed"] = 2
+    new.methods["set_translation"] |= {
         "shifts": 20, "shifts_inside": 3, "shifts_undecided": 1, "reachable_errors_fixed": 5,
     }  # fmt: skip
     titles = [sheet.title for sheet in make_tables([old], ["evidence"])[0].sheets]
@@ -137,8 +135,8 @@ def test_shares_of_evidence_and_records_without_them():
 
 def test_a_split_without_reachable_errors_has_no_share():
     made = record("cora", "gcn", 0.8)
-    made["oracle"]["test"] = {**made["oracle"]["test"], "reachable_errors": 0}
-    made["methods"]["reweighting"]["reachable_errors_fixed"] = 0
+    made.oracle["test"] = {**made.oracle["test"], "reachable_errors": 0}
+    made.methods["reweighting"]["reachable_errors_fixed"] = 0
     title = make_tables([made], ["evidence"])[0].sheets[0].title
     cell = found([made], "evidence", sheet=title, row="gcn", column="cora")
     assert cell["value"] is None
@@ -176,10 +174,10 @@ def test_published_ranges_beside_the_papers_own_formulas():
 
 def test_parameters_of_records():
     first, second = record("cora", "gcn", 0.8), record("cora", "sgc", 0.8)
-    first["methods"]["set_translation"]["parameters"] = 100
-    first["methods"]["node_translation"]["parameters"] = 101
-    second["methods"]["set_translation"]["parameters"] = 400
-    second["methods"]["node_translation"]["parameters"] = 392
+    first.methods["set_translation"]["parameters"] = 100
+    first.methods["node_translation"]["parameters"] = 101
+    second.methods["set_translation"]["parameters"] = 400
+    second.methods["node_translation"]["parameters"] = 392
     both = [first, second]
     assert found(both, "parameters", row="Set translation", column="smallest")["value"] == 100
     assert found(both, "parameters", row="Set translation", column="largest")["value"] == 400
@@ -213,7 +211,7 @@ def test_the_exposure_tables_words_are_those_of_the_architecture(name, tiny):
     assert exposure.root is ("root" in words.fixed)
     row = {"table": "readout-exposure", "row": name}
     made = record("cora", name, 0.8)
-    made["frozen"]["terms"] = 50
+    made.frozen["terms"] = 50
     assert found([made], **row, column="groups")["text"] == str(exposure.num_groups)
     assert found([made], **row, column="cora")["value"] == pytest.approx(50 / 20)
 

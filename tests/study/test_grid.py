@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,7 @@ from planted_records import fake_case, make_record
 
 from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.study import PAPER, Case, Run, Store, Watcher, make_plan, override, run_study
-from gnn_repair.study.cases import all_runs
-from gnn_repair.study.methods import METHODS, chosen_methods
+from gnn_repair.study.cases import METHODS, all_runs, chosen_methods
 
 GRID = {"datasets": ["cora", "pubmed"], "backbones": ["gcn", "gat"], "splits": range(3)}
 ODD = override(PAPER, ["backbones.hidden=100"])
@@ -77,7 +77,7 @@ def test_a_record_without_a_wanted_method_is_run_with_all_of_them(tmp_path):
     store = Store(tmp_path)
     store.begin(PAPER)
     full = make_record("cora", "gcn", 0)
-    partial = {**full, "methods": {"refit_head": full["methods"]["refit_head"]}, "oracle": None}
+    partial = replace(full, methods={"refit_head": full.methods["refit_head"]}, oracle=None)
     store.put(partial)
     runs = [Run("cora", "gcn", 0)]
     assert make_plan(store, PAPER, runs, ["refit_head"]).cases == ()
@@ -120,7 +120,7 @@ def test_an_interrupt_keeps_what_is_stored(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run_study(**GRID, store=tmp_path, work=work)
-    assert {r["dataset"] for r in Store(tmp_path).records(PAPER.digest)} == {"cora"}
+    assert {r.dataset for r in Store(tmp_path).records(PAPER.digest)} == {"cora"}
 
 
 def test_a_full_disk_ends_the_study_with_one_sentence(tmp_path, monkeypatch):
@@ -205,7 +205,7 @@ def test_kill_9_in_the_middle_loses_at_most_the_case_in_flight(tmp_path, wanted)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     survivors = list(Store(tmp_path).records(PAPER.digest))
-    complete = [r["backbone"] for r in survivors if r["split"] == 2]
+    complete = [r.backbone for r in survivors if r.split == 2]
     assert wanted <= len(complete) < 40
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("split-*.json")}
     resumed = start(tmp_path)

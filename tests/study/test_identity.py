@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from planted_records import make_record
 
-import gnn_repair.study.identity as identity
+import gnn_repair.study.cases as identity
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.budget import LONG, SHORT
 from gnn_repair.study import INDEPENDENT, METHODS, PAPER, Protocol, Run, Store, make_plan, override
-from gnn_repair.study.identity import VERSIONS, current_methods, stage_keys
-from gnn_repair.study.overrides import changed
-from gnn_repair.study.protocol import BackboneProtocol, differences, digest_of
+from gnn_repair.study.cases import VERSIONS, current_methods, stage_keys
+from gnn_repair.study.protocol import BackboneProtocol, changed, differences, digest_of
 
 LEGACY = "f5ac0ef9f0b2"
 """What the folder of the independent protocol was called when the whole tree was hashed."""
@@ -95,7 +94,7 @@ def test_a_backbone_depends_on_the_budget_it_is_trained_on():
 def test_every_method_reads_settings_that_exist():
     tree = PAPER.settings()
     for method in METHODS.values():
-        for path in method.reads:
+        for path in method.settings:
             node = tree
             for part in path.split("."):
                 node = node[part]
@@ -172,8 +171,9 @@ def legacy(tmp_path):
     (folder / "protocol.json").write_text(json.dumps(legacy_tree(), indent=1))
     for split in range(3):
         record = make_record("cora", "gcn", split, 0.8 + split / 100, protocol=LEGACY)
-        record = {"format": "gnn-repair run", "version": 1, **record}
-        (place / f"split-{split}.json").write_text(json.dumps(record))
+        held = record.as_json()
+        del held["stages"], held["stack"]
+        (place / f"split-{split}.json").write_text(json.dumps(held))
     return Store(tmp_path / "store")
 
 
@@ -182,8 +182,8 @@ def test_a_store_of_earlier_versions_is_read_as_what_it_holds(legacy):
     assert legacy.digests() == [INDEPENDENT.digest]
     assert legacy.settings(INDEPENDENT.digest) == legacy_tree()
     found = list(legacy.records(INDEPENDENT.digest))
-    assert [record["frozen"]["test"] for record in found] == pytest.approx([0.80, 0.81, 0.82])
-    assert {record["protocol"] for record in found} == {INDEPENDENT.digest}
+    assert [record.frozen["test"] for record in found] == pytest.approx([0.80, 0.81, 0.82])
+    assert {record.protocol for record in found} == {INDEPENDENT.digest}
     runs = [Run("cora", "gcn", split) for split in range(4)]
     plan = make_plan(legacy, INDEPENDENT, runs)
     assert (len(plan.done), len(plan.missing)) == (3, 1)
@@ -195,7 +195,7 @@ def test_what_is_written_now_goes_before_what_was_written_then(legacy):
     legacy.begin(INDEPENDENT)
     legacy.put(make_record("cora", "gcn", 1, 0.5, protocol=INDEPENDENT.digest))
     legacy.put(make_record("cora", "gcn", 3, 0.6, protocol=INDEPENDENT.digest))
-    found = {r["split"]: r["frozen"]["test"] for r in legacy.records(INDEPENDENT.digest)}
+    found = {r.split: r.frozen["test"] for r in legacy.records(INDEPENDENT.digest)}
     assert found == pytest.approx({0: 0.80, 1: 0.5, 2: 0.82, 3: 0.6})
     assert sorted(path.name for path in legacy.root.iterdir()) == sorted(
         [LEGACY, INDEPENDENT.digest]

@@ -77,17 +77,17 @@ def done(tmp_path_factory):
 
 
 def by_name(records, backbone):
-    return [record for record in records if record["backbone"] == backbone]
+    return [record for record in records if record.backbone == backbone]
 
 
 def test_records_hold_what_is_proved_and_what_is_not_excluded(done):
     _, records = done
     data = tiny_graph()
     for record in by_name(records, "softplus") + by_name(records, "relu"):
-        split, test = record["split"], record["oracle"]["test"]
-        assert record["stack"] == [split] and record["members"] == 1
+        split, test = record.split, record.oracle["test"]
+        assert record.stack == [split] and record.members == 1
         frozen = train_own(
-            NETWORKS[record["backbone"]], data, split, device=torch.device("cpu"),
+            NETWORKS[record.backbone], data, split, device=torch.device("cpu"),
             budget=PROTOCOL.backbones.budget(NETWORKS["relu"].budget), seed=PROTOCOL.backbones.seed,
         )  # fmt: skip
         found = gr.reach(gr.expose(frozen.network, data), data.y, data.test_mask[:, split])
@@ -97,12 +97,12 @@ def test_records_hold_what_is_proved_and_what_is_not_excluded(done):
         assert test["nodes"] == found.true_class.proved.total
         assert test["undecided"] == found.undecided
         right = (frozen.logits[0].argmax(1) == data.y)[data.test_mask[:, split]]
-        assert record["frozen"]["test"] == pytest.approx(float(right.float().mean()))
-        assert set(record["methods"]) == set(METHODS) - {"oracle"}
-    assert any(r["oracle"]["test"]["undecided"] for r in by_name(records, "softplus"))
+        assert record.frozen["test"] == pytest.approx(float(right.float().mean()))
+        assert set(record.methods) == set(METHODS) - {"oracle"}
+    assert any(r.oracle["test"]["undecided"] for r in by_name(records, "softplus"))
     for record in by_name(records, "affine"):
-        assert "possible" not in record["oracle"]["test"]
-        assert record["oracle"]["largest_gap"] < 1e-6
+        assert "possible" not in record.oracle["test"]
+        assert record.oracle["largest_gap"] < 1e-6
 
 
 def test_tables_show_an_interval_where_something_is_undecided(done):
@@ -111,7 +111,7 @@ def test_tables_show_an_interval_where_something_is_undecided(done):
     for fact in json.loads(as_json(make_tables(records, ["exposure-oracle"]))):
         cells[fact["sheet"], fact["row"], fact["column"]] = fact
     for backbone in NETWORKS:
-        own = [record["oracle"]["test"] for record in by_name(records, backbone)]
+        own = [record.oracle["test"] for record in by_name(records, backbone)]
         cell = cells["True-class reach (%)", backbone, "mine"]
         assert cell["value"] == pytest.approx(50 * sum(o["true_class_reach"] for o in own))
         wide = [o.get("true_class_reach_possible", o["true_class_reach"]) for o in own]
@@ -166,7 +166,7 @@ def test_the_command_line_takes_a_network_from_a_file(tmp_path):
     )
     assert made.exit_code == 0, made.output
     text = page.read_text()
-    assert "followed by relu, affine" in text and "made again with the same accuracies" in text
+    assert "followed by relu, affine" in text and "the stored models" in text
     wrong = {f"{file}:broken": "is a int", f"{file}:no": "has no", "a.py:b": "no file"}
     for name, message in wrong.items():
         with pytest.raises(InputError, match=message):
@@ -241,5 +241,5 @@ def test_a_plain_module_is_a_backbone_and_the_study_says_how_it_is_trained(tmp_p
     ]
     made = by_name(Store(tmp_path).records(outcome.protocol), "affine")
     known = by_name(done[1], "affine")
-    assert [r["frozen"] for r in made] == [r["frozen"] for r in known]
-    assert [r["oracle"]["test"] for r in made] == [r["oracle"]["test"] for r in known]
+    assert [r.frozen for r in made] == [r.frozen for r in known]
+    assert [r.oracle["test"] for r in made] == [r.oracle["test"] for r in known]

@@ -9,9 +9,9 @@ from planted_records import make_record
 
 from gnn_repair.errors import InputError
 from gnn_repair.study import PAPER, Run, Store, make_tables, override, read_results
-from gnn_repair.study.formats import RENDERERS
-from gnn_repair.study.packed import Packed, merge, pack
 from gnn_repair.study.records import StoreWarning
+from gnn_repair.study.rendering import RENDERERS
+from gnn_repair.study.store import Packed, merge, pack
 
 OTHER = override(PAPER, ["backbones.hidden=64"])
 
@@ -67,7 +67,7 @@ def test_what_a_store_has_already_stays(store, packed):
     merged = merge([packed], store.root)
     assert (merged.added, merged.same) == (0, 5)
     assert merged.kept == (Run("cora", "gcn", 1),)
-    assert store.get(PAPER.digest, Run("cora", "gcn", 1))["frozen"]["test"] == 0.1
+    assert store.get(PAPER.digest, Run("cora", "gcn", 1)).frozen["test"] == 0.1
 
 
 def test_one_protocol_alone(store, tmp_path):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -23,8 +21,8 @@ from gnn_repair.repair import (
 )
 from gnn_repair.repair.methods import METHODS
 from gnn_repair.study import PAPER, Protocol, override, read_protocol
+from gnn_repair.study.case import build_backbone
 from gnn_repair.study.protocol import BackboneProtocol, differences, digest_of
-from gnn_repair.study.run_case import build_backbone
 
 
 def test_the_paper_is_what_backbones_and_repairs_do_by_themselves():
@@ -141,7 +139,7 @@ def test_what_a_study_accepts_its_methods_accept(end):
         except InputError:
             continue
         for method in METHODS.values():
-            if leaf in method.reads or leaf.rpartition(".")[0] in method.reads:
+            if leaf in method.settings or leaf.rpartition(".")[0] in method.settings:
                 method.build(protocol.repairs, exposure)
                 built += 1
         if leaf.startswith("backbones.") and not leaf.endswith(("hidden", "heads")):
@@ -186,12 +184,3 @@ def test_a_protocol_built_by_hand_is_checked_too():
         override(None, [])
     with pytest.raises(InputError, match="is not a list of settings"):
         override(PAPER, "backbones.hidden=64")
-
-
-def test_looking_into_a_store_loads_nothing_heavy():
-    code = (
-        "import sys, gnn_repair.cli, gnn_repair.study.grid, gnn_repair.study.tables;"
-        "print([m for m in ('torch', 'pandas', 'ray', 'numba') if m in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"

@@ -92,11 +92,11 @@ def test_a_real_case_is_the_same_on_a_worker(cluster, tmp_path):
     here, there = (
         list(Store(tmp_path / name).records(protocol.digest)) for name in ("here", "there")
     )
-    assert [r["split"] for r in there] == [0, 1]
+    assert [r.split for r in there] == [0, 1]
     for ours, theirs in zip(here, there, strict=True):
-        assert ours["frozen"] == theirs["frozen"]
-        assert ours["methods"]["set_translation"] == theirs["methods"]["set_translation"]
-        assert ours["oracle"]["test"] == theirs["oracle"]["test"]
+        assert ours.frozen == theirs.frozen
+        assert ours.methods["set_translation"] == theirs.methods["set_translation"]
+        assert ours.oracle["test"] == theirs.oracle["test"]
 
 
 def test_the_oracle_shards_over_the_cluster(cluster):
@@ -222,7 +222,7 @@ def test_a_node_dies_in_the_middle_and_nothing_is_lost_or_stored_twice(cluster, 
     assert Counter(killer.stored) == {f"cora × b{k}": 1 for k in range(20)}
     records = list(Store(tmp_path / "store").records(PAPER.digest))
     assert len(records) == 40
-    nodes = Counter(record["environment"]["node"] for record in records)
+    nodes = Counter(record.environment["node"] for record in records)
     assert nodes[cluster.second.node_id] > 0, "it did some of the work before it died"
     begins = Counter(line.split()[0] for line in begun.read_text().splitlines())
     assert max(begins.values()) == 2, "the case in flight on the dead node was begun again"

@@ -14,7 +14,7 @@ import pytest
 
 from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.study import PAPER, RayEngine, Store
-from gnn_repair.study.ray_head import ClusterHead, answers, endpoint_of, split_address, within
+from gnn_repair.study.ray_engine import ClusterHead, answers, endpoint_of, split_address, within
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 ray = pytest.importorskip("ray")
@@ -95,7 +95,7 @@ def test_a_silent_head_is_gone_after_its_patience(closed_port):
 STUDY = """
 import sys, time
 sys.path.insert(0, {here!r})
-import gnn_repair.study.before as before
+import gnn_repair.study.grid as grid
 from gnn_repair.cli import main
 from planted_records import fake_case
 
@@ -106,8 +106,7 @@ def work(shared, case, tell):
     from planted_records import fake_case
     return fake_case(shared, case, tell)
 
-before.real_work = lambda *everything: (work, None)
-before.notes_of = lambda shared: ()
+grid.run_case = work
 sys.argv = ["gnn-repair", "study", "run", "--store", {store!r}, "--engine", "ray", "--datasets"]
 sys.argv += ["builtin", "--backbones", "gcn,sgc", "--splits", "0-1", "--address", {address!r}]
 main()

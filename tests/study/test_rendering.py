@@ -6,14 +6,15 @@ methods lie −1, 0, +1 and +3 points off it. The first split of Cora has no ora
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from planted_records import make_record
 
 from gnn_repair.errors import InputError
 from gnn_repair.study import RENDERERS, make_tables
-from gnn_repair.study.cells import Figure, accuracy, average, gain, reach, support, wins
+from gnn_repair.study.figures import Figure, Sheet, accuracy, average, gain, reach, support, wins
 from gnn_repair.study.rendering import own_text, plain, remark, usual_count
-from gnn_repair.study.tables import Sheet
 
 SHOWN = ("refit_head", "reweighting", "set_translation", "node_translation", "correct_and_smooth")
 
@@ -22,9 +23,10 @@ def records():
     made = [make_record("cora", "gcn", split, test) for split, test in enumerate((0.86, 0.88, 0.9))]
     made.append(make_record("mine", "gcn", 0, 0.5))
     for record in made:
-        record["seconds"] = {"frozen": 30.0, "reweighting": None, "total": 36.0}
-        record["methods"] = {name: record["methods"][name] for name in SHOWN}
-    made[0]["oracle"] = None
+        record.seconds.update(frozen=30.0, reweighting=None, total=36.0)
+        for name in set(record.methods) - set(SHOWN):
+            del record.methods[name]
+    made[0] = replace(made[0], oracle=None)
     return made
 
 
@@ -135,10 +137,11 @@ def test_controls_beyond_the_paper_are_shown_only_where_there_are_results():
     ]  # fmt: skip
     assert remark(table.sheets[2]) == "Mean ± standard deviation over 3 splits."
     some = records()
-    del some[0]["methods"]["correct_and_smooth"]
+    del some[0].methods["correct_and_smooth"]
     assert len(make_tables(some, ["full-controls"])[0].sheets) == 3
-    one = [record for record in records() if record["split"] == 0]
-    one[0]["methods"] = {"node_translation": one[0]["methods"]["node_translation"]}
+    one = [record for record in records() if record.split == 0]
+    for name in set(one[0].methods) - {"node_translation"}:
+        del one[0].methods[name]
     (table,) = make_tables(one, ["controls"])
     assert [sheet.title for sheet in table.sheets] == [
         "Macro means",
@@ -173,7 +176,7 @@ def test_json_is_written_as_it_is_read():
 
 def test_parts_without_nodes_and_counts_that_are_off_by_one():
     cora = make_record("cora", "gcn", 0)
-    cora["graph"] |= {"nodes": 2709, "entries": 13_264, "train": 0, "val": None, "test": 0}
+    cora.graph.update(nodes=2709, entries=13_264, train=0, val=None, test=0)
     row = make_tables([cora], ["dataset-statistics"])[0].sheets[0].rows["cora"]
     assert [entry.outside for entry in row[:2]] == [True, False]
     assert row[4] == "0/0/0"

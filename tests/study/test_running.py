@@ -15,9 +15,9 @@ from gnn_repair.exposure import expose
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.repair import EvidenceLadder, Reweighting
 from gnn_repair.study import METHODS, PAPER, Case, Store, override, run_study
-from gnn_repair.study.methods import chosen_methods
-from gnn_repair.study.oracle_summary import summarise_oracle
-from gnn_repair.study.run_case import Settings, build_backbone, run_case
+from gnn_repair.study.case import Settings, build_backbone, run_case
+from gnn_repair.study.cases import chosen_methods
+from gnn_repair.study.measures import summarise_oracle
 
 PROTOCOL = override(PAPER, TINY)
 
@@ -45,21 +45,21 @@ def frozen(data):
 
 
 def test_a_record_a_split(records):
-    assert [record["split"] for record in records] == [0, 2]
+    assert [record.split for record in records] == [0, 2]
     for record in records:
-        assert record["protocol"] == PROTOCOL.digest
-        assert record["members"] == 2
-        assert set(record["methods"]) == set(METHODS)
-        assert record["graph"]["nodes"] == 60
-        assert record["graph"]["train"] + record["graph"]["val"] + record["graph"]["test"] == 60
-        assert record["environment"]["torch"] == torch.__version__
-        assert set(METHODS) | {"frozen", "oracle", "evidence", "total"} <= set(record["seconds"])
+        assert record.protocol == PROTOCOL.digest
+        assert record.members == 2
+        assert set(record.methods) == set(METHODS)
+        assert record.graph["nodes"] == 60
+        assert record.graph["train"] + record.graph["val"] + record.graph["test"] == 60
+        assert record.environment["torch"] == torch.__version__
+        assert set(METHODS) | {"frozen", "oracle", "evidence", "total"} <= set(record.seconds)
 
 
 def test_frozen_accuracies_are_the_backbone_s(records, frozen, data):
     for part in ("train", "val", "test"):
         expected = frozen.accuracy(data[f"{part}_mask"])
-        found = torch.tensor([record["frozen"][part] for record in records])
+        found = torch.tensor([record.frozen[part] for record in records])
         torch.testing.assert_close(found, expected)
 
 
@@ -72,7 +72,7 @@ def test_repair_accuracies_are_the_repair_s(records, frozen, data):
     right = (fitted.predict(exposure) == data.y).t()
     mask = data.test_mask[:, columns]
     expected = (right & mask).sum(0) / mask.sum(0)
-    found = [record["methods"]["reweighting"] for record in records]
+    found = [record.methods["reweighting"] for record in records]
     torch.testing.assert_close(torch.tensor([row["test"] for row in found]), expected)
     assert [row["best_epoch"] for row in found] == fitted.best_epoch.tolist()
     assert {row["parameters"] for row in found} == {fitted.num_parameters}
@@ -81,12 +81,12 @@ def test_repair_accuracies_are_the_repair_s(records, frozen, data):
 def test_validation_never_falls_below_frozen(records):
     for record in records:
         for name in ("reweighting", "set_translation", "node_translation"):
-            assert record["methods"][name]["val"] >= record["frozen"]["val"]
-        assert record["methods"]["temperature_scaling"]["test"] == record["frozen"]["test"]
+            assert record.methods[name]["val"] >= record.frozen["val"]
+        assert record.methods["temperature_scaling"]["test"] == record.frozen["test"]
 
 
 def test_the_control_matches_the_capacity_of_set_translation(records):
-    sizes = {name: records[0]["methods"][name]["parameters"] for name in METHODS}
+    sizes = {name: records[0].methods[name]["parameters"] for name in METHODS}
     per_unit = 8 + 2 * 3 + 1
     assert abs(sizes["node_translation"] - sizes["set_translation"]) <= per_unit / 2
 
@@ -98,7 +98,7 @@ def test_the_ladder_s_record_holds_every_rung(records, frozen, data):
     masks = data.train_mask[:, columns], data.val_mask[:, columns]
     fitted = ladder.fit(exposure, data.y, *masks, data=data, device="cpu")
     for member, record in enumerate(records):
-        found, test = record["methods"]["evidence_ladder"], data.test_mask[:, columns[member]]
+        found, test = record.methods["evidence_ladder"], data.test_mask[:, columns[member]]
         for place, (name, told) in enumerate(fitted.rung_log_probs(exposure).items()):
             right = (told[member].argmax(1) == data.y)[test].double().mean()
             assert found[f"test {name}"] == pytest.approx(float(right))
@@ -107,7 +107,7 @@ def test_the_ladder_s_record_holds_every_rung(records, frozen, data):
             )
             assert found[f"weight {name}"] == pytest.approx(float(fitted.weights[member, place]))
             assert found[f"chosen {name}"] == (fitted.chosen[member] == name)
-        assert found["test frozen"] == pytest.approx(record["frozen"]["test"])
+        assert found["test frozen"] == pytest.approx(record.frozen["test"])
         assert 0 <= found["calibration error"] <= 1
         labels = fitted.constants["labels"][member]
         said = fitted.constants["out_of_fold"][member].argmax(2)
@@ -118,7 +118,7 @@ def test_the_ladder_s_record_holds_every_rung(records, frozen, data):
             for place, name in enumerate(fitted.candidates[1:], 1):
                 key = f"out-of-fold gain {name} class {label}"
                 assert found[key] == pytest.approx(float(hits[place] - hits[0]))
-        assert 0 <= record["methods"]["retrained_backbone"]["test single"] <= 1
+        assert 0 <= record.methods["retrained_backbone"]["test single"] <= 1
 
 
 def test_frozen_is_calibrated_as_temperature_scaling_would(records, frozen, data):
@@ -132,7 +132,7 @@ def test_frozen_is_calibrated_as_temperature_scaling_would(records, frozen, data
             for t in scales
         ]
         best = scales[likely.index(max(likely))]
-        found = record["methods"]["evidence_ladder"]["calibration error frozen scaled"]
+        found = record.methods["evidence_ladder"]["calibration error frozen scaled"]
         errors = []
         # The search of the package is half as fine.
         for scale in (best / 1.03, best, best * 1.03):
@@ -148,19 +148,19 @@ def test_frozen_is_calibrated_as_temperature_scaling_would(records, frozen, data
 def test_the_oracle_counts_what_it_should(records, frozen, data):
     exposure = expose(frozen)
     for member, record in enumerate(records):
-        mask = data.test_mask[:, record["split"]]
+        mask = data.test_mask[:, record.split]
         solution = solve_oracle(exposure.member(member), data.y, mask)
         wrong = (frozen.logits[member].argmax(1) != data.y).numpy()[solution.node]
-        found = record["oracle"]["test"]
+        found = record.oracle["test"]
         assert found["nodes"] == int(mask.sum()) == len(solution)
         assert found["reachable"] == int(solution.reachable.sum())
         assert found["errors"] == int(wrong.sum())
         assert found["reachable_errors"] == int((wrong & solution.reachable).sum())
         assert found["true_class_reach"] == pytest.approx(solution.reachable.mean())
         assert found["support"] == pytest.approx(solution.support[solution.reachable].mean())
-        assert 1 - found["true_class_reach"] <= 1 - record["frozen"]["test"]
-        assert record["oracle"]["largest_gap"] < 1e-9
-        assert sum(record["oracle"]["status"].values()) == int(mask.sum()) + record["graph"]["val"]
+        assert 1 - found["true_class_reach"] <= 1 - record.frozen["test"]
+        assert record.oracle["largest_gap"] < 1e-9
+        assert sum(record.oracle["status"].values()) == int(mask.sum()) + record.graph["val"]
 
 
 def test_reachable_errors_fixed_are_those_of_the_pieces(records, frozen, data):
@@ -178,23 +178,23 @@ def test_reachable_errors_fixed_are_those_of_the_pieces(records, frozen, data):
             for node, reachable in zip(solution.node.tolist(), solution.reachable, strict=True)
             if reachable
         )
-        assert record["methods"]["reweighting"]["reachable_errors_fixed"] == fixed
+        assert record.methods["reweighting"]["reachable_errors_fixed"] == fixed
         # A reweighting is itself a proof of reach: it fixes no other errors.
         right = (predicted[member] == data.y) & errors & mask
         assert int(right.sum()) == fixed
         for name in METHODS:
-            most = record["oracle"]["test"]["reachable_errors"]
-            assert 0 <= record["methods"][name]["reachable_errors_fixed"] <= most
+            most = record.oracle["test"]["reachable_errors"]
+            assert 0 <= record.methods[name]["reachable_errors_fixed"] <= most
 
 
 def test_shifts_are_counted_for_translations_that_learned_one(records):
     for record in records:
-        for name, scores in record["methods"].items():
+        for name, scores in record.methods.items():
             learned = scores["best_epoch"] > 0 and METHODS[name].output == "centred shift"
             plain = learned and not METHODS[name].folded
             assert ("shifts" in scores) is plain
             if plain:
-                assert scores["shifts"] == record["graph"]["test"]
+                assert scores["shifts"] == record.graph["test"]
                 assert 0 <= scores["shifts_inside"] <= scores["shifts"]
                 assert scores["shifts_undecided"] == 0
 
@@ -214,9 +214,9 @@ def test_the_protocol_s_thresholds_decide(frozen, data):
 def test_a_subset_of_methods_is_all_that_is_run(data):
     settings = Settings(PROTOCOL, lambda name: data, BACKBONES, "cpu")
     (record,) = run_case(settings, Case("mine", "sgc", (1,), ("refit_head",)), lambda text: None)
-    assert list(record["methods"]) == ["refit_head"]
-    assert record["oracle"] is None
-    assert "oracle" not in record["seconds"]
+    assert list(record.methods) == ["refit_head"]
+    assert record.oracle is None
+    assert "oracle" not in record.seconds
 
 
 def test_a_backbone_of_one_s_own_and_data_of_one_s_own(tmp_path, data):
@@ -230,9 +230,7 @@ def test_a_backbone_of_one_s_own_and_data_of_one_s_own(tmp_path, data):
         device="cpu",
     )
     assert (outcome.stored, outcome.failures) == (2, {})
-    sizes = {
-        r["backbone"]: r["frozen"]["parameters"] for r in Store(tmp_path).records(PROTOCOL.digest)
-    }
+    sizes = {r.backbone: r.frozen["parameters"] for r in Store(tmp_path).records(PROTOCOL.digest)}
     # Two layers and a classifier with biases: 6·w + w, w·w + w, 3·w + 3.
     assert sizes == {
         "narrow": 6 * 4 + 4 + 4 * 4 + 4 + 3 * 4 + 3,
@@ -289,5 +287,5 @@ def test_records_are_json_without_nan(records, tmp_path):
     for record in records:
         store.put(record)
     back = list(store.records(PROTOCOL.digest))
-    assert [r["methods"] for r in back] == [r["methods"] for r in records]
-    assert np.isfinite([r["frozen"]["test"] for r in back]).all()
+    assert [r.methods for r in back] == [r.methods for r in records]
+    assert np.isfinite([r.frozen["test"] for r in back]).all()

@@ -42,7 +42,7 @@ def files(store):
 def test_a_record_comes_back(store):
     record = make_record("cora", "gcn", 0)
     found = store.get(PAPER.digest, RUN)
-    assert {name: found[name] for name in record} == record
+    assert found == record
     assert list(store.records(PAPER.digest)) == [found]
     assert store.settings(PAPER.digest) == PAPER.settings()
     folder = PAPER.digest
@@ -54,8 +54,8 @@ def test_another_protocol_never_mixes(store):
     assert store.get(other.digest, RUN) is None
     store.begin(other)
     store.put(make_record("cora", "gcn", 0, test=0.1, protocol=other.digest))
-    assert store.get(PAPER.digest, RUN)["frozen"]["test"] == 0.8
-    assert store.get(other.digest, RUN)["frozen"]["test"] == 0.1
+    assert store.get(PAPER.digest, RUN).frozen["test"] == 0.8
+    assert store.get(other.digest, RUN).frozen["test"] == 0.1
     assert store.digests() == sorted([PAPER.digest, other.digest])
 
 
@@ -151,7 +151,7 @@ def test_a_hostile_store_is_read_without_changing_it(store, tmp_path):
     before = snapshot(store.root)
     with pytest.warns(StoreWarning) as said:
         (record,) = store.records(PAPER.digest)
-    assert record["split"] == 0
+    assert record.split == 0
     text = "\n".join(str(warning.message) for warning in said)
     for name in ("split-00", "split-1", "split-2", "split-3", "split-4", "split-5", "split-7"):
         assert f"{name}.json: it " in text, name
@@ -188,7 +188,7 @@ def test_stores_merge_by_copying(store, tmp_path):
     other.put(make_record("cora", "gcn", 1, test=0.7))
     other.put(make_record("pubmed", "sgc", 0, test=0.6))
     shutil.copytree(other.root, store.root, dirs_exist_ok=True)
-    found = {(r["dataset"], r["split"]): r["frozen"]["test"] for r in store.records(PAPER.digest)}
+    found = {(r.dataset, r.split): r.frozen["test"] for r in store.records(PAPER.digest)}
     assert found == {("cora", 0): 0.8, ("cora", 1): 0.7, ("pubmed", 0): 0.6}
 
 
@@ -228,7 +228,7 @@ def test_a_full_disk_leaves_the_old_record_and_no_rubbish(store, monkeypatch):
             store.put(make_record("cora", "gcn", 1))
     assert files(store) == before
     assert [p for p in store.root.rglob(".*") if p.is_file()] == []
-    assert store.get(PAPER.digest, RUN)["frozen"]["test"] == 0.8
+    assert store.get(PAPER.digest, RUN).frozen["test"] == 0.8
 
 
 def test_a_failure_gives_way_to_a_result(store):
@@ -236,7 +236,7 @@ def test_a_failure_gives_way_to_a_result(store):
     store.put_failure(PAPER.digest, run, "boom", "Traceback …")
     assert store.failure(PAPER.digest, run) == "boom"
     assert store.get(PAPER.digest, run) is None
-    assert [r["split"] for r in store.records(PAPER.digest)] == [0]
+    assert [r.split for r in store.records(PAPER.digest)] == [0]
     store.put(make_record("cora", "gcn", 5))
     assert store.failure(PAPER.digest, run) is None
 

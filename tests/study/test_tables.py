@@ -14,7 +14,7 @@ from planted_records import make_record
 from gnn_repair.errors import InputError
 from gnn_repair.published import published
 from gnn_repair.study import PAPER, RENDERERS, Store, export_results, make_tables, read_results
-from gnn_repair.study.cells import Figure, average, gain, wins
+from gnn_repair.study.figures import Figure, average, gain, wins
 from gnn_repair.study.rendering import facts, number, plain, remark
 
 
@@ -119,10 +119,10 @@ def test_cases_that_are_not_in_the_paper_have_averages_of_their_own():
     tables = make_tables(records(), ["controls"])
     own = entry(tables, "controls", "Macro means, not in the paper", "Frozen", "accuracy")
     assert (own["value"], own["published"], own["count"]) == (pytest.approx(15.0), None, 1)
-    only_theirs = [record for record in records() if record["dataset"] != "mine"]
+    only_theirs = [record for record in records() if record.dataset != "mine"]
     (table,) = make_tables(only_theirs, ["controls"])
     assert [sheet.title for sheet in table.sheets] == ["Macro means", "Value of the message set"]
-    (table,) = make_tables([r for r in records() if r["dataset"] == "mine"], ["controls"])
+    (table,) = make_tables([r for r in records() if r.dataset == "mine"], ["controls"])
     assert [sheet.title for sheet in table.sheets] == ["Macro means", "Value of the message set"]
 
 
@@ -169,7 +169,7 @@ def test_wins_count_in_the_digits_of_the_published_values():
     assert (found.value, found.published, found.count) == (1, 1, 2)
     made = [make_record("cora", "gcn", 0, 0.8801), make_record("pubmed", "gcn", 0, 0.8801)]
     for record, shift in zip(made, (0.0002, 0.0010), strict=True):
-        record["methods"]["set_translation"]["test"] = record["frozen"]["test"] + shift
+        record.methods["set_translation"]["test"] = record.frozen["test"] + shift
     tables = make_tables(made, ["controls"])
     won = entry(tables, "controls", "Macro means", "Set translation", "wins over Frozen")
     assert (won["value"], won["count"]) == (1, 2)

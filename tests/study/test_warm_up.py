@@ -17,8 +17,10 @@ from gnn_repair.study.warm_up import MARKER, SAID, compile_kernels, warming
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
     """A machine that says it has a GPU, with an empty folder of compiled kernels."""
-    monkeypatch.setattr("gnn_repair.devices.choose_device", lambda device: torch.device("cuda"))
-    monkeypatch.setattr("gnn_repair.kernel_cache.compiled_folder", lambda: tmp_path)
+    monkeypatch.setattr(
+        "gnn_repair.study.warm_up.choose_device", lambda device: torch.device("cuda")
+    )
+    monkeypatch.setattr("gnn_repair.study.warm_up.compiled_folder", lambda: tmp_path)
     return tmp_path
 
 

@@ -22,13 +22,13 @@ from gnn_repair.exposure import Exposed
 from gnn_repair.kernels.dropout import LOW, kept
 from gnn_repair.kernels.products import product
 from gnn_repair.kernels.sets import BOUND
+from gnn_repair.repair.base import Task
 from gnn_repair.repair.evidence import FeatureEvidence, KnownEvidence
-from gnn_repair.repair.evidence.summary import set_summary, standardised, statistics
 from gnn_repair.repair.fitting import EPOCH_STRIDE, SEED_STRIDE
-from gnn_repair.repair.folds import Roles, Task
-from gnn_repair.repair.inputs import repair_inputs
+from gnn_repair.repair.folds import Roles
+from gnn_repair.repair.inputs import repair_inputs, standardised, statistics
+from gnn_repair.repair.ladder.rungs import BLOCKS, RUNGS
 from gnn_repair.repair.layers import Parameters, centred
-from gnn_repair.repair.rungs import READS, RUNGS
 from gnn_repair.training import Fitted, ProgressCallback, Trainee, fit
 
 AT_ONCE = 1 << 28
@@ -37,7 +37,7 @@ CHUNK = 1 << 25
 """Hidden numbers of one block of predictions."""
 LEAST = 8
 """A head learns for an eighth of the epochs at least."""
-STARTS = (*READS, "bias", "last")
+STARTS = (*BLOCKS, "bias", "last")
 """Parameters that are drawn, each from a stream of its own."""
 
 
@@ -59,7 +59,7 @@ class Sources:
     def of(task: Task, evidence: KnownEvidence) -> Sources:
         """Of a frozen model on its graph."""
         inputs = task.inputs
-        table, own = set_summary(inputs), statistics(inputs)
+        table, own = inputs.summary, statistics(inputs)
         frozen = inputs.frozen_logits[:, inputs.nodes]
         return Sources(frozen, inputs.nodes, standardised(table, **own), own, evidence)
 
@@ -99,9 +99,9 @@ class Heads:
         self.members, _, self.classes = sources.frozen.shape
         self.copies, self.each = copies, self.members * copies
         self.readers = {
-            block: [r for r, name in enumerate(rungs) if block in RUNGS[name].reads]
-            for block in READS
-            if any(block in RUNGS[name].reads for name in rungs)
+            block: [r for r, name in enumerate(rungs) if block in RUNGS[name].blocks]
+            for block in BLOCKS
+            if any(block in RUNGS[name].blocks for name in rungs)
         }
         """By block, the rungs that read it."""
         place = sources.frozen.device
@@ -185,7 +185,7 @@ class Heads:
         out = []
         for number, name in enumerate(self.rungs):
             hidden = first[number]
-            for block in RUNGS[name].reads:
+            for block in RUNGS[name].blocks:
                 hidden = hidden + parts[block][number]
             hidden = hidden.relu()
             if mask is not None:
@@ -357,7 +357,9 @@ def _climbed(heads: Heads, outcome: Fitted) -> Climbed:
     inductive: dict[str, Parameters] = {}
     count = 0
     for number, rung in enumerate(heads.rungs):
-        own = {n: v[number] for n, v in by_rung.items() if n not in READS or n in RUNGS[rung].reads}
+        own = {
+            n: v[number] for n, v in by_rung.items() if n not in BLOCKS or n in RUNGS[rung].blocks
+        }
         count += sum(value[0].numel() for value in own.values())
         if RUNGS[rung].inductive:
             inductive[rung] = own
@@ -385,7 +387,7 @@ def from_messages(p: Parameters, exposure: Exposed) -> Tensor:
     ``p`` holds its parameters [S, K, …] and the summary's ``mean`` and ``scale`` [S, D].
     """
     inputs = repair_inputs(exposure)
-    rows = standardised(set_summary(inputs), p["mean"], p["scale"]).unsqueeze(1)
+    rows = standardised(inputs.summary, p["mean"], p["scale"]).unsqueeze(1)
     hidden = (rows @ p["messages"] + p["bias"]).relu()
     shift = centred(BOUND * (hidden @ p["last"] + p["last bias"]).tanh())
     frozen = exposure.frozen_logits[:, exposure.recipients].unsqueeze(1)

@@ -177,7 +177,7 @@ def test_explainers_and_ladders_say_what_they_need(
 ) -> None:
     model, data, exposure = affine
     from gnn_repair.oracle.explainer_masks import exposed_layers
-    from gnn_repair.repair.evidence import check_graph_data
+    from gnn_repair.repair.targets import check_graph_data
 
     with pytest.raises(InputError, match="this graph has several relations; use solve_oracle"):
         exposed_layers(model, exposure)

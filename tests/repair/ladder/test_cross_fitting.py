@@ -13,10 +13,10 @@ from toy_exposures import toy_exposure, toy_graph
 import gnn_repair as gr
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.repair import CorrectAndSmooth, CrossFitted, TemperatureScaling, load_repair
+from gnn_repair.repair.base import prepare
 from gnn_repair.repair.controls import FeaturePerceptron
 from gnn_repair.repair.cross_fitting import RoleTrainee, initial_copies, stacked, train_stack
-from gnn_repair.repair.folds import Folding, Roles, prepare
-from gnn_repair.repair.inputs import repair_inputs
+from gnn_repair.repair.folds import Folding, Roles
 
 DATA = toy_graph()
 BRIEF = {"epochs": 5, "learning_rate": 0.02, "epoch_zero": False}
@@ -46,13 +46,13 @@ def test_a_copy_learns_what_it_would_alone(repair):
     method = brief(repair, dropout=0.0)
     task = prepare(exposure, DATA.y, DATA.train_mask, DATA.val_mask, None, "cpu")
     roles = Folding(folds=3).roles(task)
-    together = train_stack(method, task.inputs, roles, task.labels)
+    together, _ = train_stack(method, task, roles)
     for s in range(2):
         for k in range(3):
             m = 3 * s + k
             one = Roles(roles.weights[m : m + 1], roles.judged[m : m + 1], 1)
-            own = repair_inputs(exposure.member(s))
-            alone = train_stack(replace(method, seed=k), own, one, task.labels)
+            own = replace(task, exposure=exposure.member(s))
+            alone, _ = train_stack(replace(method, seed=k), own, one)
             for name, value in alone.parameters.items():
                 torch.testing.assert_close(
                     together.parameters[name][m], value[0], rtol=1e-7, atol=1e-9

@@ -10,12 +10,9 @@ from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
-from gnn_repair.repair import CrossFitted, NodeTranslation, RefitHead, folds
-from gnn_repair.repair.controls import label_propagation as spreading
-from gnn_repair.repair.controls.perceptron import FeaturePerceptron
-from gnn_repair.repair.evidence import summary
-from gnn_repair.repair.methods import METHODS
-from gnn_repair.repair.registry import fitted_of
+from gnn_repair.repair import CrossFitted, NodeTranslation, RefitHead
+from gnn_repair.repair import controls as spreading
+from gnn_repair.repair.methods import fitted_of
 
 
 def test_the_strength_is_the_one_that_is_right_about_validation_nodes(monkeypatch):
@@ -34,50 +31,7 @@ def test_the_strength_is_the_one_that_is_right_about_validation_nodes(monkeypatc
         assert chosen.tolist() == [strength]
 
 
-def test_the_perceptron_s_numbers_are_pinned():
-    budget = FeaturePerceptron().budget
-    assert (budget.epochs, budget.patience) == (500, 80)
-    assert (budget.learning_rate, budget.weight_decay) == (1e-2, 5e-4)
-    assert (FeaturePerceptron().dropout, FeaturePerceptron().hidden) == (0.0, 128)
-
-
-DECLARED = {
-    "refit_head": (False, False, True, True, True),
-    "node_translation": (False, True, True, True, True),
-    "reweighting": (True, True, True, True, True),
-    "set_translation": (True, True, True, True, True),
-    "correct_and_smooth": (False, False, False, False, True),
-    "temperature_scaling": (False, False, False, False, True),
-}
 """By method: reads the message set, in batches, from the paper, trained, run by default."""
-
-
-@pytest.mark.parametrize("name", DECLARED)
-def test_declarations_are_pinned(name):
-    found = METHODS[name]
-    flags = (found.message_set, found.batched, found.from_paper, found.trained, found.by_default)
-    assert flags == DECLARED[name]
-
-
-def test_no_other_method_runs_by_default():
-    assert {name for name, method in METHODS.items() if method.by_default} == set(DECLARED)
-
-
-def test_the_ladder_s_numbers_are_pinned():
-    """The committed records were made with these."""
-    assert (summary.WIDEST, summary.PROJECTED, summary.KERNELS) == (160, 128, 5)
-    assert (summary.SHARP, summary.NEAR, summary.FARTHEST) == (6.0, 3.0, 4.0)
-    assert (summary.SURE, summary.CUT) == (-8.0, 6.0)
-
-
-def test_a_row_s_weights_add_up_to_one_even_with_a_single_node():
-    chosen = torch.tensor([[True, False, False], [True, True, False], [False, False, False]])
-    assert folds._mean(chosen).sum(1).tolist() == [1.0, 1.0, 0.0]
-
-
-def test_the_strengths_are_pinned():
-    assert spreading.ALPHAS == (0.5, 0.8, 0.9, 0.95, 0.99)
-    assert FeaturePerceptron.needs_evidence is True
 
 
 def test_a_fitted_head_needs_positive_scales():

@@ -10,12 +10,19 @@ import pytest
 import torch
 
 from gnn_repair.errors import InputError
-from gnn_repair.repair.ladder.decision import (
+from gnn_repair.repair import EvidenceLadder
+from gnn_repair.repair.ladder.rungs import (
     BINS,
+    NOTHING,
+    UNCLEAR,
+    Finding,
+    Findings,
     calibration_error,
     clearly,
     decide,
+    find,
     likelihoods,
+    mean_gain,
     mixed,
     nested,
     paired,
@@ -23,9 +30,6 @@ from gnn_repair.repair.ladder.decision import (
     weigh,
     weights_without,
 )
-from gnn_repair.repair.ladder.findings import Finding, Findings, find, mean_gain
-from gnn_repair.repair.ladder.fitted import check_ladder
-from gnn_repair.repair.rungs import NOTHING, UNCLEAR
 
 NODES, CLASSES, FOLDS = 600, 4, 5
 LABELS = torch.randint(CLASSES, (NODES,), generator=torch.Generator().manual_seed(0))
@@ -277,7 +281,7 @@ def held(**changes):
         constants=constants, candidates=("frozen", "messages", "labels"), num_classes=3,
         num_members=2, temperature=constants.get("temperature"),
         weights=constants.get("weights"), nested=constants.get("nested_accuracy"),
-        ladder=SimpleNamespace(folds=2),
+        repair=SimpleNamespace(folds=2),
     )  # fmt: skip
 
 
@@ -289,14 +293,14 @@ def at(name, place, value):
 
 @pytest.mark.parametrize("name", list(tables()))
 def test_every_table_is_needed_in_its_shape_and_type(name):
-    check_ladder(held())
+    EvidenceLadder(folds=2).check_constants(held())
     value = tables()[name]
     other = value.float() if value.dtype != torch.float32 else value.double()
     for wrong in (None, other, value[:1], value.unsqueeze(-1)):
         with pytest.raises(InputError):
-            check_ladder(held(**{name: wrong}))
+            EvidenceLadder(folds=2).check_constants(held(**{name: wrong}))
     with pytest.raises(InputError, match="a ladder has no constant 'more'"):
-        check_ladder(held(more=value))
+        EvidenceLadder(folds=2).check_constants(held(more=value))
 
 
 @pytest.mark.parametrize(
@@ -319,4 +323,4 @@ def test_every_table_is_needed_in_its_shape_and_type(name):
 )
 def test_what_no_ladder_could_hold_is_refused(change, words):
     with pytest.raises(InputError, match=words):
-        check_ladder(held(**change))
+        EvidenceLadder(folds=2).check_constants(held(**change))

@@ -16,8 +16,8 @@ from gnn_repair.budget import LADDER as BUDGET
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure import expose
 from gnn_repair.repair import EvidenceLadder, load_repair
-from gnn_repair.repair.registry import repair_of
-from gnn_repair.repair.rungs import NOTHING, RUNGS, title_of
+from gnn_repair.repair.ladder.rungs import NOTHING, RUNGS, rung_title
+from gnn_repair.repair.methods import repair_of
 
 BRIEF = replace(LADDER, budget=replace(LADDER.budget, epochs=5))
 
@@ -27,7 +27,7 @@ def test_where_the_graph_hurts_features_alone_are_chosen_and_said():
     exposure = planted_exposure("features")
     assert test_accuracy(exposure.frozen_logits, data) < 0.6
     assert test_accuracy(fitted.logits(exposure), data) > 0.9
-    assert "features" in RUNGS[fitted.chosen[0]].reads
+    assert "features" in RUNGS[fitted.chosen[0]].blocks
     finding = fitted.findings().of("features")
     assert finding.clear and finding.gain > 25 and finding.above == "frozen"
     line = next(line for line in fitted.findings().advice() if "the graph hurts" in line)
@@ -260,7 +260,9 @@ def test_without_features_what_reads_them_is_left_out_with_a_word():
     masks = data.train_mask, data.val_mask
     fitted = BRIEF.fit(exposure, data.y, *masks, device="cpu")
     assert fitted.candidates == ("frozen", "messages", "labels", "similar", "smoothed")
-    assert f"Left out, since no raw features were given (data=…): {title_of('skip')}" in str(fitted)
+    assert f"Left out, since no raw features were given (data=…): {rung_title('skip')}" in str(
+        fitted
+    )
     with pytest.raises(InputError, match=r"pass data=… with x"):
         replace(BRIEF, rungs=("features",)).fit(exposure, data.y, *masks, device="cpu")
 
@@ -284,7 +286,7 @@ def test_words_numbers_and_weights_agree():
         share = 100 * float(fitted.out_of_fold[name].mean())
         most = sum(chosen == name for chosen in fitted.chosen)
         expected = [f"{share:.1f}", "%", f"{weight:.2f}", str(most), "of", "2"]
-        assert line.startswith(f"  {title_of(name)} ") and line.split()[-6:] == expected
+        assert line.startswith(f"  {rung_title(name)} ") and line.split()[-6:] == expected
     for s, name in enumerate(fitted.chosen):
         assert fitted.weights[s, fitted.candidates.index(name)] == fitted.weights[s].max()
     assert "kin" not in str(fitted) and "similar nodes" in str(fitted)

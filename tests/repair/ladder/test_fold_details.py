@@ -11,9 +11,17 @@ from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.repair import CorrectAndSmooth, CrossFitted, NodeTranslation, TemperatureScaling
+from gnn_repair.repair.base import Task, prepare
 from gnn_repair.repair.cross_fitting import summary
-from gnn_repair.repair.folds import Folding, Roles, averaged, by_node, held_out, prepare
-from gnn_repair.repair.kept_tables import check_table, same_graph, signature
+from gnn_repair.repair.folds import (
+    Folding,
+    Roles,
+    averaged,
+    check_table,
+    held_out,
+    same_graph,
+    signature,
+)
 
 DATA = toy_graph()
 S, K, NODES, CLASSES = 2, 3, 5, 4
@@ -68,11 +76,11 @@ def test_statistics_are_the_middle_copys():
 def test_values_by_node():
     exposure = toy_exposure("gcn").restrict(torch.tensor([4, 2]))
     values = torch.tensor([[1.5, 2.5], [3.5, 4.5]], dtype=torch.float64)
-    found = by_node(SimpleNamespace(exposure=exposure), values)
+    found = Task.by_node(SimpleNamespace(exposure=exposure), values)
     expected = torch.zeros(2, 30)
     expected[:, [4, 2]] = values.float()
     torch.testing.assert_close(found, expected)
-    whole = by_node(SimpleNamespace(exposure=exposure), torch.tensor([[1, 2], [3, 4]]))
+    whole = Task.by_node(SimpleNamespace(exposure=exposure), torch.tensor([[1, 2], [3, 4]]))
     assert whole.dtype == torch.int64 and whole[1, 2] == 4
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from gnn_repair.errors import InputError, SplitError
-from gnn_repair.repair.folds import as_targets, cross_roles, deal_folds
+from gnn_repair.repair.folds import cross_roles, deal_folds
+from gnn_repair.repair.targets import as_targets
 
 NODES = 400
 LABELS = torch.arange(NODES) % 7 % 4

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gnn_repair.repair.evidence import LabelEvidence
-from gnn_repair.repair.evidence.graph import HIDDEN
+from gnn_repair.repair.evidence import HIDDEN, LabelEvidence
 
 CLASSES = 3
 GRAPHS = {

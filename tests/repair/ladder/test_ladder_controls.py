@@ -12,9 +12,14 @@ from torch_geometric.nn import LabelPropagation as Reference
 from gnn_repair.backbones import train_backbone
 from gnn_repair.errors import InputError
 from gnn_repair.repair import CorrectAndSmooth, CrossFitted, load_repair
-from gnn_repair.repair.controls import FeaturePerceptron, LabelPropagation, RetrainedBackbone
-from gnn_repair.repair.controls.label_propagation import ALPHAS
-from gnn_repair.repair.folds import Folding, prepare
+from gnn_repair.repair.base import prepare
+from gnn_repair.repair.controls import (
+    ALPHAS,
+    FeaturePerceptron,
+    LabelPropagation,
+    RetrainedBackbone,
+)
+from gnn_repair.repair.folds import Folding
 
 
 def fit(repair, told_by: str, y: torch.Tensor | None = None, **options):

@@ -9,11 +9,13 @@ from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.repair import EvidenceLadder
-from gnn_repair.repair.evidence import LabelEvidence, check_graph_data
-from gnn_repair.repair.folds import deal_folds, prepare
+from gnn_repair.repair.base import prepare
+from gnn_repair.repair.evidence import LabelEvidence, evidence_of
+from gnn_repair.repair.folds import deal_folds
 from gnn_repair.repair.ladder import ladder as module
-from gnn_repair.repair.ladder.decision import mixed, weigh
 from gnn_repair.repair.ladder.network import Climbed
+from gnn_repair.repair.ladder.rungs import mixed, weigh
+from gnn_repair.repair.targets import check_graph_data
 
 
 def test_the_graph_that_is_given_must_be_the_exposed_one():
@@ -61,9 +63,9 @@ def test_evidence_is_of_training_and_validation_nodes():
     masks = graph.train_mask[:, :2], graph.val_mask[:, :2]
     task = prepare(exposure, graph.y, *masks, None, "cpu")
     expected = torch.where((masks[0] | masks[1]).t(), graph.y, exposure.num_classes)
-    assert torch.equal(task.evidence().labels.known, expected)
-    assert task.evidence().features is None
-    told = prepare(exposure, graph.y, *masks, graph, "cpu").evidence()
+    assert torch.equal(evidence_of(task).labels.known, expected)
+    assert evidence_of(task).features is None
+    told = evidence_of(prepare(exposure, graph.y, *masks, graph, "cpu"))
     assert told.features.width == graph.x.shape[1] and told.labels.width == 8
 
 

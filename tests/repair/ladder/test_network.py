@@ -9,15 +9,15 @@ import torch
 from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.budget import LADDER
-from gnn_repair.repair.evidence import FeatureEvidence
-from gnn_repair.repair.evidence.graph import DROPPED
-from gnn_repair.repair.folds import Folding, prepare
+from gnn_repair.repair.base import prepare
+from gnn_repair.repair.evidence import DROPPED, FeatureEvidence, evidence_of
+from gnn_repair.repair.folds import Folding
 from gnn_repair.repair.ladder.network import Heads, LadderTrainee, Sources, climb
-from gnn_repair.repair.rungs import RUNGS
+from gnn_repair.repair.ladder.rungs import RUNGS
 
 DATA = toy_graph()
 COPIES, HIDDEN = 3, 6
-NAMES = [name for name, rung in RUNGS.items() if rung.reads]
+NAMES = [name for name, rung in RUNGS.items() if rung.blocks]
 FOLDING = Folding(folds=COPIES)
 
 
@@ -26,7 +26,7 @@ def task_of(backbone: str = "sage", y: torch.Tensor = DATA.y):
 
 
 def sources_of(task) -> Sources:
-    return Sources.of(task, task.evidence())
+    return Sources.of(task, evidence_of(task))
 
 
 def random_parameters(heads: Heads) -> dict[str, torch.Tensor]:
@@ -56,7 +56,7 @@ def test_every_head_is_its_arithmetic(backbone):
             for k in range(COPIES):
                 row = (r * 2 + s) * COPIES + k
                 hidden = p["bias"][row] + sum(
-                    tables[block][s] @ p[block][row] for block in RUNGS[name].reads
+                    tables[block][s] @ p[block][row] for block in RUNGS[name].blocks
                 )
                 raw = hidden.relu() @ p["last"][row] + p["last bias"][row]
                 if RUNGS[name].keeps:

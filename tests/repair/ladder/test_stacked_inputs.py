@@ -25,7 +25,7 @@ def random_parameters(repair, inputs) -> dict[str, torch.Tensor]:
 def constants(repair, inputs) -> dict[str, torch.Tensor]:
     if not isinstance(repair, RefitHead):
         return {}
-    width = repair.reads(inputs)
+    width = repair.input_width(inputs)
     return {
         "mean": torch.zeros(inputs.num_members, width),
         "scale": torch.ones(inputs.num_members, width),

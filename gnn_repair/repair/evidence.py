@@ -1,12 +1,10 @@
-"""What a graph says beside an exposure: labels of neighbours and similar nodes, raw features."""
+"""What a repair can read beside the exposure: labels of neighbours and similar nodes, features."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import scipy.sparse
 import torch
@@ -14,9 +12,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gnn_repair.backbones.graph import Features, Operator
-from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposed
 from gnn_repair.kernels import Pattern, mix, row_hash
+from gnn_repair.repair.base import Task
 from gnn_repair.repair.baselines import sources_to_recipients
 from gnn_repair.repair.targets import require_nodes
 
@@ -34,47 +32,6 @@ TINY = 1e-30
 """Where nothing is alike, nobody is asked."""
 BLOCK = 1 << 25
 """Numbers of one block of similarities."""
-
-# The graph as it was given -----------------------------------------------------------------------
-
-
-def with_dense_features(data: Any) -> Any:
-    """The same graph with its features as a plain table, where they are a sparse one."""
-    x = getattr(data, "x", None)
-    if not isinstance(x, Tensor) or x.layout == torch.strided:
-        return data
-    same = copy(data)
-    same.x = x.to_dense()
-    return same
-
-
-def check_graph_data(exposure: Exposed, data: Any) -> None:
-    """Raise unless ``data`` has the exposed graph's entries and, if any, finite features."""
-    require_nodes(exposure, "this repair")
-    entries, x = getattr(data, "edge_index", None), getattr(data, "x", None)
-    whole = isinstance(entries, Tensor) and entries.dtype in (torch.int32, torch.int64)
-    if not whole or entries.dim() != 2 or entries.shape[0] != 2:  # type: ignore[union-attr]
-        kind = exposure.names.recipient
-        wanted = (
-            f"a Data of the {kind!r} nodes alone: their x, and an edge_index between them"
-            if exposure.names.typed
-            else "the graph that was exposed"
-        )
-        raise InputError(f"data has no edge_index [2, E]; pass {wanted}")
-    least, most = (int(entries.min()), int(entries.max())) if entries.numel() else (0, -1)  # type: ignore[union-attr]
-    if least < 0:
-        raise InputError(f"data.edge_index holds {least}; nodes are counted from 0")
-    if x is not None and (not isinstance(x, Tensor) or x.dim() != 2):
-        raise InputError("data.x is not a table [N, F]; pass the graph that was exposed")
-    nodes = most + 1 if x is None else x.shape[0]
-    if most >= exposure.num_nodes or (x is not None and nodes != exposure.num_nodes):
-        raise InputError(
-            f"data has {nodes} nodes but the exposure has {exposure.num_nodes}; "
-            "pass the graph that was exposed"
-        )
-    if x is not None and not bool(torch.isfinite(x).all()):
-        raise InputError("data.x holds NaN or infinite values; no repair can read them")
-
 
 # Labels ------------------------------------------------------------------------------------------
 
@@ -277,9 +234,15 @@ def gather_evidence(
     if data is None:
         entries = sources_to_recipients(exposure)
         return KnownEvidence(LabelEvidence(entries, shown, classes, dtype), None)
-    check_graph_data(exposure, data)
     x = getattr(data, "x", None)
     features = None if x is None else FeatureEvidence(x.to(place, dtype))
     raw = None if features is None else features.x
     labels = LabelEvidence(data.edge_index.to(place), shown, classes, dtype, raw)
     return KnownEvidence(labels, features)
+
+
+def evidence_of(task: Task) -> KnownEvidence:
+    """What there is beside the exposure: labels of training and validation nodes alone."""
+    require_nodes(task.exposure, "the evidence ladder")
+    known = task.by_node(task.train | task.val)
+    return gather_evidence(task.exposure, task.y, known, task.data)

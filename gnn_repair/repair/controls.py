@@ -1,0 +1,253 @@
+"""What one would do instead of the ladder, with the same labels: the honest comparison.
+
+None of these is from the paper. Each is fitted like a repair and stands in the same tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from gnn_repair.backbones import Frozen, train_backbone
+from gnn_repair.budget import Budget, check_whole
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposed
+from gnn_repair.repair.base import FittedRepair, Repair, Task, TrainedRepair, about, untrained
+from gnn_repair.repair.baselines import TINY, normalised_adjacency, sources_to_recipients
+from gnn_repair.repair.cross_fitting import FeatureInputs, summary
+from gnn_repair.repair.folds import (
+    FOLDS,
+    Folding,
+    averaged,
+    check_graph,
+    check_table,
+    kept_rows,
+    signature,
+)
+from gnn_repair.repair.inputs import RepairInputs
+from gnn_repair.repair.layers import Noise, Parameters, affine
+
+ALPHAS = (0.5, 0.8, 0.9, 0.95, 0.99)
+"""Strengths that validation accuracy chooses from."""
+PERCEPTRON = Budget(500, 80, 1e-2, 5e-4)
+"""A backbone's rate and decay, a translation's patience."""
+MANY = 2**31
+"""No budget has more epochs."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class KeptPrediction(FittedRepair["KeptRepair"]):
+    """A prediction for one graph, kept as it was made."""
+
+    @torch.no_grad()
+    def logits(self, exposure: Exposed) -> Tensor:
+        """Log-probabilities at the recipients, [S, n, C] float64; on its own graph only."""
+        self._matching(exposure)
+        check_graph(self.constants["signature"], exposure, self.repair.title)
+        return kept_rows(self.constants["log_probs"], exposure, self.repair.title)
+
+    @property
+    def single(self) -> Tensor | None:
+        """[S, models, N]: the class each single model says, where several were averaged."""
+        return self.constants.get("single")
+
+
+class KeptRepair(Repair[KeptPrediction]):
+    """A repair whose prediction holds for the graph it was fitted on."""
+
+    fitted_type: ClassVar[type[FittedRepair[Any]]] = KeptPrediction
+
+    def keep(self, task: Task, log_probs: Tensor, **more: Tensor) -> KeptPrediction:
+        """What was predicted for the recipients; statistics and further constants by name."""
+        statistics = untrained(task.exposure)
+        statistics |= {name: more.pop(name) for name in statistics if name in more}
+        kept = {"log_probs": task.by_node(log_probs), "signature": signature(task.exposure)}
+        return self.fitted(
+            **about(task.exposure), **statistics, parameters={}, constants={**kept, **more}
+        )
+
+    def check_constants(self, fitted: KeptPrediction) -> None:
+        """Raise where a prediction read from a file is not one."""
+        (nodes,) = check_table(fitted, "signature", torch.float32, None)
+        check_table(fitted, "log_probs", torch.float32, nodes, fitted.num_classes)
+        if unknown := sorted(fitted.constants.keys() - {"signature", "log_probs", "single"}):
+            raise InputError(f"a kept prediction has no constant {unknown[0][:80]!r}")
+        if fitted.single is not None:
+            check_table(fitted, "single", torch.int64, None, nodes)
+            if not bool(((fitted.single >= 0) & (fitted.single < fitted.num_classes)).all()):
+                raise InputError(f"single must lie in 0..{fitted.num_classes - 1}")
+
+
+@dataclass(frozen=True)
+class LabelPropagation(KeptRepair):
+    """Known labels spread over the graph: no features, no model."""
+
+    title: ClassVar[str] = "Label propagation"
+    reads_graph: ClassVar[bool] = True
+    layers: int = 50
+    """Propagation steps."""
+
+    def __post_init__(self) -> None:
+        check_whole("LabelPropagation", "layers", self.layers, 1)
+
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
+        """With the protocol's number of steps."""
+        return cls(layers=settings.smoothing_layers)
+
+    @torch.no_grad()
+    def learn(self, task: Task) -> KeptPrediction:
+        """Choose the strength with training labels on validation nodes, then spread both."""
+        data = task.data
+        entries = sources_to_recipients(task.exposure) if data is None else data.edge_index
+        entries = entries.to(task.inputs.device).long()
+        entries = entries[:, entries[0] != entries[1]]
+        operator = normalised_adjacency(entries, task.exposure.num_nodes)
+        train, val = task.by_node(task.train), task.by_node(task.val)
+        chosen = self._strengths(operator, task, train, val)
+        told = self._spread(operator, self._shown(task, train | val), chosen)
+        return self.keep(task, told[:, task.exposure.recipients].clamp(min=TINY).log())
+
+    def _shown(self, task: Task, known: Tensor) -> Tensor:
+        """Known labels as rows of 0 and 1, [N, S, C]."""
+        classes = torch.arange(task.exposure.num_classes, device=known.device)
+        return ((task.y.view(-1, 1, 1) == classes) & known.t().unsqueeze(2)).double()
+
+    def _strengths(self, operator: Tensor, task: Task, train: Tensor, val: Tensor) -> Tensor:
+        """Each member's best α on validation nodes, the first of the best; [S]."""
+        shown, members = self._shown(task, train), task.exposure.num_members
+        hits = []
+        for alpha in ALPHAS:
+            same = torch.full((members,), alpha, dtype=torch.float64, device=val.device)
+            said = self._spread(operator, shown, same).argmax(2)
+            hits.append(((said == task.y) & val).sum(1))
+        return torch.tensor(ALPHAS, dtype=torch.float64, device=val.device)[
+            torch.stack(hits).argmax(0)
+        ]
+
+    def _spread(self, operator: Tensor, shown: Tensor, alpha: Tensor) -> Tensor:
+        """``layers`` times x ← α Âx + (1 − α) shown, as shares; [S, N, C]."""
+        gain = alpha.view(1, -1, 1)
+        out = shown
+        for _ in range(self.layers):
+            out = gain * (operator @ out.flatten(1)).view_as(shown) + (1 - gain) * shown
+        total = out.sum(2, keepdim=True)
+        even = torch.full_like(out, 1 / out.shape[2])
+        return torch.where(total > 0, out / total.clamp(min=TINY), even).transpose(0, 1)
+
+
+@dataclass(frozen=True)
+class FeaturePerceptron(TrainedRepair[Any]):
+    """One hidden layer on the raw features alone: no graph, no frozen model."""
+
+    title: ClassVar[str] = "Perceptron on features"
+    budget: Budget = PERCEPTRON
+    dropout: float = 0.0
+    hidden: int = 128
+    needs_evidence: ClassVar[bool] = True
+    shared_settings: ClassVar[tuple[str, ...]] = ("hidden",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("FeaturePerceptron", "hidden", self.hidden, 1)
+
+    def network(self, width: int, classes: int) -> nn.Module:
+        """Features to classes."""
+        layers = {
+            "features": nn.Linear(width, self.hidden),
+            "head": nn.Linear(self.hidden, classes),
+        }
+        return nn.ModuleDict(layers)
+
+    def input_width(self, inputs: RepairInputs) -> int:
+        """F."""
+        return _with_features(inputs).features.width
+
+    def corrected(
+        self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
+    ) -> Tensor:
+        """W relu(x_v V + b) + c; features are dropped while training."""
+        hidden = _with_features(inputs).features_times(targets, p["features.weight"])
+        return affine(p, "head", (hidden + p["features.bias"].unsqueeze(1)).relu())
+
+    def fitted(self, **values: Any) -> Any:
+        """It is fitted in folds only."""
+        raise InputError(f"{self.title} is fitted as CrossFitted(FeaturePerceptron())")
+
+
+def _with_features(inputs: RepairInputs) -> FeatureInputs:
+    if not isinstance(inputs, FeatureInputs):
+        raise InputError("a perceptron on features is fitted as CrossFitted(FeaturePerceptron())")
+    return inputs
+
+
+@dataclass(frozen=True)
+class RetrainedBackbone(KeptRepair):
+    """The backbone itself, trained anew on training nodes and four fifths of validation.
+
+    One model a fold, each kept at its best epoch on that fold; log-probabilities are averaged.
+    """
+
+    title: ClassVar[str] = "Retrained backbone"
+    folds: int = FOLDS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _ = Folding(self.folds, seed=self.seed)
+
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
+        """With the protocol's seed."""
+        return cls(seed=settings.seed)
+
+    @property
+    def most_epochs(self) -> int:
+        """As many as the backbone's own budget allows, which it does not know."""
+        return MANY
+
+    def learn(self, task: Task) -> KeptPrediction:
+        """Train ``frozen``'s architecture within its budget, on its own graph; batches do not
+        matter."""
+        frozen = task.frozen
+        if not isinstance(frozen, Frozen):
+            raise InputError("a retrained backbone needs frozen=…, the model that is trained anew")
+        if frozen.data.num_nodes != task.exposure.num_nodes:
+            raise InputError(
+                f"frozen has {frozen.data.num_nodes} nodes but the exposure has "
+                f"{task.exposure.num_nodes}; pass the model that was exposed"
+            )
+        roles = Folding(self.folds, seed=self.seed).roles(task)
+        masks = [task.by_node(who).t().cpu() for who in (roles.weights > 0, roles.judged)]
+        again = _relabelled(frozen.data, task.y, task.exposure.num_classes, masks)
+        trained = train_backbone(
+            frozen.backbone,
+            again,
+            device=task.exposure.recipients.device,
+            budget=frozen.budget,
+            seed=frozen.seed,
+            on_progress=task.on_progress,
+        )
+        each = trained.logits[:, task.exposure.recipients]
+        said = trained.logits.argmax(2).unflatten(0, (-1, roles.copies))
+        return self.keep(
+            task,
+            averaged(each, roles.copies),
+            single=said,
+            **summary(trained, roles.copies),
+        )
+
+
+def _relabelled(data: Data, y: Tensor, classes: int, masks: list[Tensor]) -> Data:
+    """The graph with other masks, and labels only where one of them holds."""
+    again = data.clone()
+    seen = (masks[0] | masks[1]).any(1)
+    # What no copy may see is class 0; the number of classes stays that of the model.
+    again.y = torch.where(seen, y.cpu(), torch.zeros_like(y.cpu()))
+    again.classes = classes
+    again.train_mask, again.val_mask = masks
+    again.test_mask = None
+    return again

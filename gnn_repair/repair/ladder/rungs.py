@@ -1,0 +1,483 @@
+"""The rungs of the evidence ladder: one table, one decision, and what that means.
+
+An entry of ``RUNGS`` says all about a rung: what it reads, what it is compared with, its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+CLEARLY = 1.0
+"""Standard errors of likelihood by which the combination must beat Frozen, else Frozen stays."""
+STANDS_OUT = 2.0
+"""Standard errors that advice needs, in accuracy and in likelihood."""
+HOTTEST = 3.0
+"""Temperatures lie within e^±3, 0.05 to 20."""
+HALVINGS = 20
+"""Of the search for a temperature: to six digits, finer than validation nodes can tell."""
+BINS = 15
+"""Of confidence, for the calibration error; the usual number."""
+
+
+class Rung(NamedTuple):
+    """One candidate beside the frozen model."""
+
+    title: str
+    """In tables and on pages."""
+    blocks: tuple[str, ...]
+    """Of ``BLOCKS``; empty: a combination of the rungs before it."""
+    keeps: bool
+    """Whether it shifts the frozen logits, by a bounded amount; else it does without the model."""
+    above: str
+    """The candidate it is compared with to say what its evidence is worth."""
+    evidence: str
+    """What it reads that the other does not."""
+    advice: str
+    """What a user can do when that is worth much."""
+    formerly: str = ""
+    """Its name in records of version 0.2."""
+    lead: str = ""
+    """What a gain of this rung means, where there is more to say."""
+    rivals: tuple[str, ...] = ()
+    """Candidates that, where they do clearly better, show that it does not mean that."""
+
+    @property
+    def inductive(self) -> bool:
+        """Whether it needs nothing but an exposure, and so holds on other graphs."""
+        return self.blocks == ("messages",)
+
+
+BLOCKS = ("messages", "labels", "similar", "features")
+"""A frozen summary of the node and its messages; labels of neighbours within two hops; labels of
+similar nodes; the node's raw features."""
+
+FROZEN, TOGETHER = "frozen", "together"
+"""The model as it is; the weighed mean of all rungs but smoothing."""
+
+_ATTEND = "let nodes attend to similar ones, wherever they are"
+
+RUNGS: dict[str, Rung] = {
+    "messages": Rung(
+        "messages",
+        ("messages",),
+        True,
+        FROZEN,
+        "honest mistakes to learn from (validation nodes, in folds)",
+        "give the classifier more labels: hold out fewer of them",
+        "summary",
+    ),
+    "labels": Rung(
+        "messages + neighbours' labels",
+        ("messages", "labels"),
+        True,
+        "messages",
+        "labels of neighbours, which the network never saw,",
+        "feed known labels of neighbours as input",
+        "summary-labels",
+    ),
+    "similar": Rung(
+        "messages + similar nodes' labels",
+        ("messages", "labels", "similar"),
+        True,
+        "labels",
+        "labels of similar nodes, wherever they are,",
+        _ATTEND,
+        "summary-kin",
+    ),
+    "skip": Rung(
+        "messages + raw features",
+        ("messages", "labels", "features"),
+        True,
+        "labels",
+        "the raw features, which the network no longer shows,",
+        "add a skip connection from the features to the classifier",
+        "summary-features",
+    ),
+    "everything": Rung(
+        "messages + all evidence",
+        ("messages", "labels", "similar", "features"),
+        True,
+        "similar",
+        "the raw features, beside labels of similar nodes,",
+        "add a skip connection from the features to the classifier",
+        "summary-all",
+    ),
+    "features": Rung(
+        "own features alone",
+        ("features",),
+        False,
+        FROZEN,
+        "the node's own features alone",
+        "use an MLP or a skip connection",
+        lead="the graph hurts here: ",
+        rivals=("messages", "labels", "skip", "everything", "features-labels"),
+    ),
+    "features-labels": Rung(
+        "own features + neighbours' labels",
+        ("labels", "features"),
+        False,
+        "features",
+        "labels of neighbours, beside a node's own features,",
+        "feed known labels of neighbours as input",
+    ),
+    "features-similar": Rung(
+        "own features + similar nodes' labels",
+        ("labels", "similar", "features"),
+        False,
+        "features-labels",
+        "labels of similar nodes, beside a node's own features,",
+        _ATTEND,
+    ),
+    "smoothed": Rung(
+        "smoothing",
+        (),
+        False,
+        TOGETHER,
+        "predictions and known labels, smoothed along links,",
+        "smooth predictions along links (Correct-and-Smooth)",
+    ),
+}
+"""By name, in the order of the tables."""
+
+NOTHING = "nothing to gain: no evidence beside the model's own stands out"
+"""Advice where the frozen model stays as it is."""
+UNCLEAR = "the candidates together beat the model, but no single kind of evidence stands out"
+"""Advice where it does not, and still nothing stands out."""
+
+
+def rung_title(name: str) -> str:
+    """How people read a candidate's name."""
+    if name in RUNGS:
+        return RUNGS[name].title
+    return {FROZEN: "Frozen", TOGETHER: "all together"}.get(name, name)
+
+
+# From what candidates said out of fold to weights, Frozen's right to stay, and a temperature ------
+#
+# Everything here works on one member: log-probabilities [R, m, C] of R candidates at its m
+# validation nodes, their labels [m] and folds [m].
+
+
+def weigh(told: Tensor, labels: Tensor) -> Tensor:
+    """Weights that grow with accuracy, [R] float64: a standard error of it is worth a factor e.
+
+    So candidates that cannot be told apart are averaged, and one that stands out by a few standard
+    errors is nearly alone.
+    """
+    accuracy = (told.argmax(2) == labels).double().mean(1)
+    best = accuracy.max()
+    # At least what one wrong node makes: nobody is certain to be always right.
+    spread = (best * (1 - best)).clamp(min=1 / (len(labels) + 1))
+    return (accuracy / (spread / len(labels)).sqrt()).softmax(0)
+
+
+def mixed(told: Tensor, weights: Tensor) -> Tensor:
+    """Weighted mean of log-probabilities [R, …, m, C], normalised; [… , m, C]."""
+    return torch.einsum("r,r...->...", weights.to(told), told).log_softmax(-1)
+
+
+def weights_without(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Tensor:
+    """The weights that all nodes but those of a fold give, [folds, R]."""
+    kept = [folds != fold for fold in range(count)]
+    return torch.stack([weigh(told[:, own], labels[own]) for own in kept])
+
+
+def nested(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Tensor:
+    """What the combination says of each node when it is weighed without the node's fold, [m, C]."""
+    by_node = weights_without(told, labels, folds, count)[folds]
+    return torch.einsum("mr,rmc->mc", by_node.to(told), told).log_softmax(1)
+
+
+def temperature(told: Tensor, labels: Tensor, used: Tensor | None = None) -> Tensor:
+    """τ that makes the labels most likely given log-probabilities [..., m, C] / τ.
+
+    ``used`` [B, m] says from which nodes, B times; the answer is then [..., B], else [...].
+    The likelihood is concave in 1/τ, so halving finds where its slope is zero.
+    """
+    told = told.double()
+    weight = torch.ones(1, len(labels)) if used is None else used
+    weight = weight.to(told)
+    index = labels.expand(told.shape[:-1]).unsqueeze(-1)
+    own = told.gather(-1, index).squeeze(-1)
+    low = told.new_full((*told.shape[:-2], len(weight)), -HOTTEST)
+    high = -low
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        cold = (-middle).exp()[..., None, None] * told.unsqueeze(-3)
+        slope = own.unsqueeze(-2) - (cold.softmax(-1) * told.unsqueeze(-3)).sum(-1)
+        # A positive slope in 1/τ asks for a lower temperature; one that is lost in rounding, too.
+        cooler = (slope * weight).sum(-1) >= 0
+        high, low = torch.where(cooler, middle, high), torch.where(cooler, low, middle)
+    found = ((low + high) / 2).exp()
+    return found.squeeze(-1) if used is None else found
+
+
+def likelihoods(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Tensor:
+    """log p of each node's label at the temperature that the other folds ask for, [R, m] float64.
+
+    At the best temperature, so that being surer or less sure counts for nothing: what is left is
+    how well classes are told apart. A frozen model's accuracy on validation nodes flatters it,
+    since its epoch was chosen by that accuracy; its likelihood was chosen by nobody.
+    """
+    others = folds != torch.arange(count, device=folds.device).unsqueeze(1)
+    index, out = labels.unsqueeze(1), []
+    for said in told.double():  # one after the other: all at once would be gigabytes
+        scaled = said / temperature(said, labels, others)[folds].unsqueeze(1)
+        out.append(scaled.log_softmax(1).gather(1, index).squeeze(1))
+    return torch.stack(out)
+
+
+class Decision(NamedTuple):
+    """What was decided for S members among R candidates, Frozen first."""
+
+    weights: Tensor
+    """[S, R] float64, summing to 1; all on Frozen where it stays, else none."""
+    temperature: Tensor
+    """[S] float64."""
+    nested_accuracy: Tensor
+    """[S] float64: of the combination, weighed without the node's fold."""
+
+
+def decide(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Decision:
+    """Weigh the candidates of every member.
+
+    Frozen keeps all the weight unless the combination of the others, weighed without a node's
+    fold, makes the labels more likely by ``CLEARLY`` standard errors of the paired difference and
+    is right about some node that Frozen is wrong about.
+    Frozen needs nothing that could go wrong, so others must show more than chance. It has no part
+    in the combination: its epoch was chosen by these very labels, so its accuracy flatters it
+    beside theirs, and rungs that keep it bring it along.
+
+    Args:
+        told: [S, R, n, C] log-probabilities out of fold, Frozen first.
+        labels: [n], read at validation nodes.
+        folds: [S, n], −1 where a recipient is no validation node.
+        count: how many folds there are.
+    """
+    rows = []
+    for member, own in enumerate(folds):
+        judged = own >= 0
+        rows.append(_one(told[member][:, judged], labels[judged], own[judged], count))
+    return Decision(*(torch.stack(column) for column in zip(*rows, strict=True)))
+
+
+def _one(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    together = nested(told[1:], labels, folds, count)
+    both = torch.stack([together.double(), told[0].double()])
+    mine, frozen = likelihoods(both, labels, folds, count)
+    mends = (together.argmax(1) == labels) & (told[0].argmax(1) != labels)
+    use = clearly(mine - frozen) and bool(mends.any())
+    weights = torch.zeros(told.shape[0], dtype=torch.float64, device=told.device)
+    if use:
+        weights[1:] = weigh(told[1:], labels)
+    else:
+        weights[0] = 1
+    right = (together.argmax(1) == labels).double().mean()
+    return weights, temperature(both[0 if use else 1], labels), right
+
+
+def clearly(difference: Tensor) -> bool:
+    """Whether likelihoods differ for the better by ``CLEARLY`` standard errors."""
+    gain, error = paired(difference)
+    # More than rounding: two that say the same differ by nothing.
+    return gain > max(CLEARLY * error, 1e-9)
+
+
+def paired(difference: Tensor) -> tuple[float, float]:
+    """Mean of paired differences [m] and its standard error."""
+    spread = float(difference.double().var(correction=0))
+    return float(difference.double().mean()), (spread / difference.numel()) ** 0.5
+
+
+def calibration_error(log_probs: Tensor, labels: Tensor) -> float:
+    """Expected calibration error of log-probabilities [m, C]: |confidence − accuracy| by bin."""
+    sure, said = log_probs.double().exp().max(1)
+    right = (said == labels).double()
+    place = (sure * BINS).long().clamp(max=BINS - 1)
+    zeros = torch.zeros(BINS, dtype=torch.float64, device=sure.device)
+    gaps = zeros.index_add(0, place, sure - right)
+    return float(gaps.abs().sum() / max(1, labels.numel()))
+
+
+# Where the evidence was lost: what each kind of it is worth, overall and by class -----------------
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one rung gains over the one it is compared with, out of fold, in points of accuracy."""
+
+    rung: str
+    above: str
+    """The rung it is compared with."""
+    label: int | None
+    """The class, or None for all nodes."""
+    gain: float
+    """Mean over members."""
+    error: float
+    """Standard error of one member's gain, mean over members. Members share nodes, so averaging
+    over them does not make it smaller."""
+    deviation: float
+    """Sample standard deviation of the gain over members; 0 for one member."""
+    nats: float
+    """Gain of log-likelihood a node, at each rung's best temperature; mean over members."""
+    nats_error: float
+    """Its standard error, likewise."""
+    over_frozen: float
+    """Mean gain of accuracy over Frozen."""
+    nodes: float
+    """Validation nodes behind it, mean over members."""
+
+    overruled: bool = False
+    """Whether a rival, which reads what this rung does without, does clearly better."""
+
+    @property
+    def clear(self) -> bool:
+        """Whether accuracy and likelihood both change by two standard errors."""
+        return any(
+            sign * self.gain > STANDS_OUT * self.error
+            and sign * self.nats > STANDS_OUT * self.nats_error
+            for sign in (1, -1)
+        )
+
+    @property
+    def advice(self) -> str:
+        """What to do about it, a sentence; empty where nothing stands out."""
+        if not self.clear or self.gain <= 0 or self.overruled:
+            return ""
+        rung = RUNGS[self.rung]
+        return f"{rung.lead}{rung.evidence} are worth {self.gain:.1f} points more; {rung.advice}"
+
+    def __str__(self) -> str:
+        where = "" if self.label is None else f" on class {self.label}"
+        size, what = f"± {self.error:.1f}", RUNGS[self.rung].evidence
+        if not self.clear:
+            return f"{what} bring nothing that stands out{where} ({self.gain:+.1f} {size})"
+        more = "more" if self.gain > 0 else "less"
+        other = rung_title(self.above)
+        return f"{what} are worth {abs(self.gain):.1f} {size} points {more} than {other}{where}"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All of them: overall first, then by class."""
+
+    rows: tuple[Finding, ...]
+    stays: bool = False
+    """Whether the frozen model stays as it is, for every member."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """One finding a row."""
+        columns = [*(field.name for field in fields(Finding)), "advice"]
+        table = [[getattr(row, name) for name in columns] for row in self.rows]
+        return pd.DataFrame(table, columns=columns).astype({"label": "Int64"})
+
+    def of(self, rung: str, label: int | None = None) -> Finding:
+        """The finding of a rung, overall or on a class."""
+        return next(row for row in self.rows if (row.rung, row.label) == (rung, label))
+
+    def overall(self) -> tuple[Finding, ...]:
+        """One a rung."""
+        return tuple(row for row in self.rows if row.label is None)
+
+    def advice(self) -> tuple[str, ...]:
+        """One line a finding that stands out, the largest first; says so where none does."""
+        if self.stays:
+            return (NOTHING,)
+        ordered = sorted(self.overall(), key=lambda row: -row.gain)
+        return tuple(row.advice for row in ordered if row.advice) or (UNCLEAR,)
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.overall()), *("→ " + line for line in self.advice())])
+
+
+def find(
+    candidates: Sequence[str],
+    told: Tensor,
+    labels: Tensor,
+    folds: Tensor,
+    *,
+    classes: int,
+    stays: bool,
+) -> Findings:
+    """Compare each rung with the one it is to be compared with.
+
+    Args:
+        candidates: R names, Frozen first.
+        told: [S, R, N, C] log-probabilities out of fold.
+        labels: [S, N], −1 where a node is not judged.
+        folds: [S, N], likewise.
+        classes: C.
+        stays: whether the frozen model stays as it is.
+    """
+    names = [*candidates, TOGETHER]
+    last = next((i for i, name in enumerate(candidates[1:], 1) if not RUNGS[name].blocks), None)
+    right, likely = _scored(told, labels, folds, last)
+    rows = []
+    for label in (None, *range(classes)):
+        judged = labels >= 0 if label is None else labels == label
+        if not bool(judged.any()):
+            continue
+
+        nodes = float(judged.sum(1)[judged.any(1)].double().mean())
+
+        def compared(mine: str, other: str, judged: Tensor = judged) -> Finding:
+            place, base = names.index(mine), names.index(other)
+            gain, error, spread = mean_gain(right[:, place] - right[:, base], judged)
+            nats, nats_error, _ = mean_gain(likely[:, place] - likely[:, base], judged)
+            over, _, _ = mean_gain(right[:, place] - right[:, 0], judged)
+            sizes = 100 * gain, 100 * error, 100 * spread, nats, nats_error, 100 * over
+            return Finding(mine, other, label, *sizes, nodes)  # noqa: B023 - used in its turn
+
+        for rung in candidates[1:]:
+            above = RUNGS[rung].above
+            row = compared(rung, above if above in names else FROZEN)
+            rivals = (compared(name, rung) for name in RUNGS[rung].rivals if name in names)
+            beaten = any(rival.clear and rival.gain > 0 for rival in rivals)
+            rows.append(replace(row, overruled=beaten))
+    return Findings(tuple(rows), stays)
+
+
+def _scored(told: Tensor, labels: Tensor, folds: Tensor, last: int | None) -> tuple[Tensor, Tensor]:
+    """Who is right, and log p of the label, [S, R + 1, N] float64 each; zero where not judged.
+
+    Behind the candidates stands the combination of those before ``last``.
+    """
+    members, count, nodes, _ = told.shape
+    right = torch.zeros(members, count + 1, nodes, dtype=torch.float64, device=told.device)
+    likely = torch.zeros_like(right)
+    dealt = int(folds.max()) + 1
+    for member in range(members):
+        judged = labels[member] >= 0
+        own, cut = labels[member][judged], folds[member][judged]
+        said = told[member][:, judged].double()
+        together = nested(said[1:last], own, cut, dealt).unsqueeze(0)
+        said = torch.cat([said, together])
+        right[member][:, judged] = (said.argmax(2) == own).double()
+        likely[member][:, judged] = likelihoods(said, own, cut, dealt)
+    return right, likely
+
+
+def mean_gain(differences: Tensor, judged: Tensor) -> tuple[float, float, float]:
+    """Mean over members of the mean over judged nodes, its standard error, and its spread.
+
+    Args:
+        differences: [S, N], paired by node.
+        judged: [S, N] bool.
+    """
+    some = judged.any(1)
+    counts = judged.sum(1)[some].double()
+
+    def mean(values: Tensor) -> Tensor:
+        return torch.where(judged, values, 0.0).sum(1)[some] / counts
+
+    gains = mean(differences)
+    spread = (mean(differences.square()) - gains.square()).clamp(min=0)
+    error = (spread / counts).sqrt()
+    deviation = float(gains.std()) if gains.numel() > 1 else 0.0
+    return float(gains.mean()), float(error.mean()), deviation

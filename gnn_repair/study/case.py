@@ -1,0 +1,432 @@
+"""One case from data to records: train its splits as one, expose, ask the oracle, repair."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import platform
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+import gnn_repair
+from gnn_repair.backbones import (
+    Backbone,
+    Frozen,
+    FrozenNetwork,
+    OwnNetwork,
+    Shape,
+    find_backbone,
+    load_frozen,
+    load_network,
+    train_backbone,
+    train_own,
+)
+from gnn_repair.datasets import as_splits, num_classes
+from gnn_repair.devices import choose_device
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposure, TailedExposure, expose
+from gnn_repair.repair import load_repair
+from gnn_repair.study.cases import FROZEN, METHODS, ORACLE, Case, stage_keys
+from gnn_repair.study.engine import Tell
+from gnn_repair.study.measures import (
+    OracleFindings,
+    errors_fixed,
+    further_scores,
+    shifts_inside,
+    summarise_oracle,
+)
+from gnn_repair.study.protocol import BackboneProtocol, Protocol
+from gnn_repair.study.records import PARTS, Numbers, RunRecord
+from gnn_repair.training import Progress
+
+Architecture = type[Backbone] | Backbone | OwnNetwork
+AnyExposure = Exposure | TailedExposure
+EVIDENCE = "evidence"
+"""The stage in which the use of evidence is counted."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all cases of a study share."""
+
+    protocol: Protocol
+    load: Callable[[str], Data]
+    """A dataset by name."""
+    backbones: Mapping[str, Architecture]
+    """Architectures by name, built to the protocol's sizes; an instance is taken as it is."""
+    device: str = "auto"
+    kept_splits: frozenset[int] = frozenset()
+    """Whose models go along with their records."""
+
+
+class Clock:
+    """Wall time by stage."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        """Time a block, the device's queued work included."""
+        start = time.perf_counter()
+        yield
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.seconds[stage] = time.perf_counter() - start
+
+    def shares(self, members: int) -> dict[str, float]:
+        """Each run's share of the stack's time, so that runs add up."""
+        return {stage: round(value / members, 4) for stage, value in self.seconds.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Worked:
+    """A case with its models at hand: splits trained as one, exposed, asked about and repaired."""
+
+    settings: Settings
+    case: Case
+    data: Data
+    masks: Mapping[str, Tensor]
+    """By part, [N, S]: a column a split of the case."""
+    frozen: Frozen | FrozenNetwork
+    exposure: AnyExposure
+    findings: OracleFindings
+    """Of the oracle."""
+    repairs: Mapping[str, Any]
+    """Fitted repairs by method."""
+    predicted: Mapping[str, Tensor]
+    """[S, N] classes by method."""
+    seconds: Mapping[str, float]
+    """Each run's share of the time by stage."""
+    device: torch.device
+
+
+def run_case(settings: Settings, case: Case, tell: Tell) -> list[RunRecord]:
+    """Train and evaluate the splits of a case together; one record a split."""
+    device = choose_device(settings.device)
+    try:
+        parts = [work_case(settings, part, tell) for part in trained_together(settings, case)]
+        return [record for part in parts for record in _with_use(part, device, tell)]
+    finally:
+        if device.type == "cuda":
+            # The next case has other sizes; what this one's allocator holds would be in its way.
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
+def trained_together(settings: Settings, case: Case) -> list[Case]:
+    """A network of the user's own is trained one split after the other, a backbone all at once."""
+    if isinstance(settings.backbones.get(case.backbone), OwnNetwork):
+        return [replace(case, splits=(split,)) for split in case.splits]
+    return [case]
+
+
+def work_case(
+    settings: Settings, case: Case, tell: Tell, models: Mapping[str, Path] | None = None
+) -> Worked:
+    """Everything that is done for a case, its models at hand; ``models`` are files of some."""
+    files = models or {}
+    start, device = time.perf_counter(), choose_device(settings.device)
+    data = settings.load(case.dataset)
+    clock = Clock(device)
+    with clock(FROZEN):
+        frozen = _frozen(settings, case, data, device, tell, files.get(FROZEN))
+    tell("exposing")
+    with clock("expose"):
+        exposure = exposed(frozen, device)
+    masks = masks_of(data, case)
+    findings = OracleFindings([None] * len(case.splits), None)
+    if ORACLE in case.methods:
+        tell("oracle")
+        limits = settings.protocol.oracle
+        with clock(ORACLE):
+            findings = summarise_oracle(exposure, data.y, masks["val"], masks["test"], limits)
+    repairs, predicted = {}, {}
+    for name in case.methods:
+        if name != ORACLE:
+            with clock(name):
+                repairs[name] = (
+                    load_repair(files[name])
+                    if name in files
+                    else _fit(name, settings, case, frozen, exposure, masks, tell)
+                )
+                predicted[name] = repairs[name].logits(exposure).argmax(2)
+    clock.seconds["total"] = time.perf_counter() - start
+    seconds = clock.shares(len(case.splits))
+    return Worked(
+        settings, case, data, masks, frozen, exposure, findings, repairs, predicted, seconds, device
+    )
+
+
+def masks_of(data: Data, case: Case) -> dict[str, Tensor]:
+    """By part, a column a split of the case."""
+    return {part: as_splits(data[f"{part}_mask"])[:, list(case.splits)] for part in PARTS}
+
+
+def exposed(frozen: Frozen | FrozenNetwork, device: torch.device) -> AnyExposure:
+    """The final aggregation of a trained model, named as pages name it."""
+    if isinstance(frozen, Frozen):
+        return expose(frozen)
+    found = expose(frozen.network, frozen.data.clone().to(device), forward=frozen.own.forward)
+    graph = frozen.data.get("name") or "a graph"
+    aggregate = found.aggregate if isinstance(found, TailedExposure) else found
+    named = replace(aggregate, origin=f"{frozen.own.title or aggregate.origin} on {graph}")
+    return replace(found, aggregate=named) if isinstance(found, TailedExposure) else named
+
+
+def build_backbone(chosen: type[Backbone] | Backbone, settings: BackboneProtocol) -> Backbone:
+    """A backbone in the protocol's sizes; an instance keeps its own."""
+    if isinstance(chosen, Backbone):
+        return chosen
+    shape = Shape(
+        settings.hidden,
+        settings.heads,
+        settings.dropout,
+        settings.self_loops,  # type: ignore[arg-type]  # checked with the protocol
+        settings.zero_stream_biases,
+    )
+    return chosen(shape)
+
+
+def _frozen(
+    settings: Settings, case: Case, data: Data, device: torch.device, tell: Tell, file: Path | None
+) -> Frozen | FrozenNetwork:
+    """The trained model, from its file where there is one."""
+    if case.backbone not in settings.backbones:
+        find_backbone(case.backbone)
+        raise InputError(f"backbone {case.backbone!r} was not given to this study")
+    sizes, chosen = settings.protocol.backbones, settings.backbones[case.backbone]
+    options: dict[str, Any] = {"device": device, "seed": sizes.seed}
+    if isinstance(chosen, OwnNetwork):
+        if file is not None:
+            return load_network(file, chosen, data)
+        (split,) = case.splits
+        on_progress = _teller(tell, f"training split {split}")
+        budget = sizes.budget(chosen.budget)
+        return train_own(chosen, data, split, budget=budget, on_progress=on_progress, **options)
+    backbone = build_backbone(chosen, sizes)
+    on_progress, budget = _teller(tell, "training"), sizes.budget(backbone.budget)
+    if file is not None:
+        return load_frozen(file, data, backbone, budget, sizes.seed)
+    return train_backbone(
+        backbone, data, case.splits, budget=budget, on_progress=on_progress, **options
+    )
+
+
+def _teller(tell: Tell, what: str) -> Callable[[Progress], None]:
+    def on_progress(progress: Progress) -> None:
+        tell(f"{what}, epoch {progress.epoch}")
+
+    return on_progress
+
+
+def _fit(
+    name: str,
+    settings: Settings,
+    case: Case,
+    frozen: Frozen | FrozenNetwork,
+    exposure: Any,
+    masks: Mapping[str, Tensor],
+    tell: Tell,
+) -> Any:
+    """One method fitted for all splits."""
+    method, data = METHODS[name], frozen.data
+    title = method.title.lower()
+    tell(title)
+    repair = method.build(settings.protocol.repairs, exposure)
+    options: dict[str, Any] = {}
+    if method.trained:
+        options = {"device": exposure.recipients.device, "on_progress": _teller(tell, title)}
+    if method.batched:
+        options["batch_size"] = settings.protocol.batches.of(case.dataset, case.backbone)
+    given = {"data": data, "frozen": frozen}
+    options |= {need: given[need] for need in method.needs}
+    return repair.fit(exposure, data.y, masks["train"], masks["val"], **options)
+
+
+# What is stored of it -----------------------------------------------------------------------------
+
+
+def _with_use(worked: Worked, device: torch.device, tell: Tell) -> list[RunRecord]:
+    """The records of a case with how its methods use the evidence."""
+    tell("use of evidence")
+    clock, test = Clock(device), worked.masks["test"]
+    wrong = worked.findings.reachable_errors
+    with clock(EVIDENCE):
+        use = {
+            name: [
+                {**fixed, **inside}
+                for fixed, inside in zip(
+                    errors_fixed(worked.predicted[name], worked.data.y, wrong, test),
+                    shifts_inside(fitted, worked.exposure, test),
+                    strict=True,
+                )
+            ]
+            for name, fitted in worked.repairs.items()
+        }
+    records = records_of(worked, use, clock.shares(len(worked.case.splits)))
+    return [
+        replace(record, models=_files(worked, member))
+        if record.split in worked.settings.kept_splits
+        else record
+        for member, record in enumerate(records)
+    ]
+
+
+def _files(worked: Worked, member: int) -> dict[str, bytes]:
+    """One split's models as files; without those that no file can hold, which are made again."""
+    frozen, files = worked.frozen, dict[str, bytes]()
+    models: dict[str, Any] = {
+        FROZEN: frozen.member(member) if isinstance(frozen, Frozen) else frozen
+    }
+    models |= {name: fitted.member(member) for name, fitted in worked.repairs.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, model in models.items():
+            with suppress(InputError):
+                model.save(Path(folder) / name)
+                files[name] = (Path(folder) / name).read_bytes()
+    return files if FROZEN in files else {}
+
+
+def records_of(
+    worked: Worked,
+    use: Mapping[str, list[Numbers]] | None = None,
+    more: Mapping[str, float] | None = None,
+) -> list[RunRecord]:
+    """What is stored of a case, one record a split.
+
+    Args:
+        worked: the case.
+        use: by method, how each split uses evidence; records lack these numbers unless given.
+        more: seconds by further stages, a run's share each.
+    """
+    case, protocol, data = worked.case, worked.settings.protocol, worked.data
+    keys = stage_keys(protocol, case.dataset, case.backbone)
+    stages = [FROZEN, *(name for name in case.methods if name in keys)]
+    frozen = worked.frozen
+    sizes = {
+        "parameters": sum(value[0].numel() for value in frozen.parameters.values()),
+        "terms": worked.exposure.num_terms,
+    }
+    accuracies = _scores(frozen, frozen.logits.argmax(2), worked, [{}] * len(case.splits), sizes)
+    methods = {name: _method_scores(worked, name, (use or {}).get(name)) for name in worked.repairs}
+    seconds = {**worked.seconds, **(more or {})}
+    seconds["total"] = sum((more or {}).values(), seconds["total"])
+    return [
+        RunRecord(
+            protocol=protocol.digest,
+            dataset=case.dataset,
+            backbone=case.backbone,
+            split=split,
+            stages={name: keys[name] for name in stages},
+            graph={
+                "nodes": int(data.num_nodes),
+                "entries": int(data.edge_index.shape[1]),
+                "features": int(data.x.shape[1]),
+                "classes": num_classes(data),
+                **{part: int(mask[:, member].sum()) for part, mask in worked.masks.items()},
+            },
+            frozen=accuracies[member],
+            oracle=worked.findings.summaries[member],
+            methods={name: rows[member] for name, rows in methods.items()},
+            seconds=dict(seconds),
+            members=len(case.splits),
+            stack=list(case.splits),
+            environment=environment(worked.device),
+        )
+        for member, split in enumerate(case.splits)
+    ]
+
+
+def _method_scores(worked: Worked, name: str, use: list[Numbers] | None) -> list[Numbers]:
+    """A method's accuracies, what else is counted of it, and how it was found, one a split."""
+    fitted, exposure = worked.repairs[name], worked.exposure
+    more = further_scores(fitted, exposure, worked.data.y, worked.masks["test"])  # type: ignore[arg-type]
+    if use is not None:
+        more = [{**own, **used} for own, used in zip(more, use, strict=True)]
+    sizes = {"parameters": int(fitted.num_parameters)}
+    return _scores(fitted, worked.predicted[name], worked, more, sizes)
+
+
+def _scores(
+    found: Any, predicted: Tensor, worked: Worked, more: list[Numbers], sizes: Numbers
+) -> list[Numbers]:
+    """Shares of correct predictions [S, N] by part, None where it is empty; how they were found."""
+    right = predicted.cpu() == worked.data.y.cpu()
+    rows = []
+    for member, own in enumerate(right):
+        chosen = {part: mask[:, member].cpu() for part, mask in worked.masks.items()}
+        rows.append(
+            {
+                **{
+                    part: int(own[mask].sum()) / int(mask.sum()) if bool(mask.any()) else None
+                    for part, mask in chosen.items()
+                },
+                **more[member],
+                "best_epoch": int(found.best_epoch[member]),
+                "epochs_run": int(found.epochs_run[member]),
+                "diverged": bool(found.diverged[member]),
+                **sizes,
+            }
+        )
+    return rows
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """What a result was made with: versions, device and source revision."""
+    packages = ("torch", "torch-geometric", "numpy", "numba", "highspy")
+    cuda = device.type == "cuda"
+    name = (
+        torch.cuda.get_device_name(device)
+        if cuda
+        else f"{device.type}, {torch.get_num_threads()} threads"
+    )
+    return {
+        "gnn-repair": gnn_repair.__version__,
+        **source(),
+        "python": platform.python_version(),
+        **{package: _version(package) for package in packages},
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": name,
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+@functools.cache
+def source() -> dict[str, str]:
+    """The git revision of the package's own checkout, and whether its files are that revision's."""
+    folder = Path(gnn_repair.__file__).parent
+    if not (folder.parent / ".git").exists():
+        return {"revision": "released", "source": "clean"}
+    try:
+        revision = _git(folder, "rev-parse", "--short=12", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--", ".").splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return {"revision": "unknown", "source": "unknown"}
+    state = f"{len(changed)} files differ from the revision" if changed else "clean"
+    return {"revision": revision, "source": state}
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10
+    )
+    return done.stdout.strip()
