@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gnn_repair.oracle.tails.solution import TailSolution
 
 Flags: TypeAlias = NDArray[np.bool_]
+Solution: TypeAlias = "OracleSolution | TailSolution"
 QUANTILE = 1.959963984540054
 """Of the normal distribution, for 95 % intervals."""
 RESAMPLES = 1000
@@ -296,8 +297,8 @@ class Reach:
     """[M]."""
     predicted: Integers
     """[M]: by the frozen model."""
-    active: Integers
-    """[M]: active terms of the true class's witness."""
+    witnesses: Solution
+    """What the oracle says of the true classes, in the same order."""
     skipped: int
     """Nodes without a label, over all members."""
     scope: str = ""
@@ -459,7 +460,7 @@ class Reach:
         return Rate(int(can[rows].sum()), int(rows.sum()), int((~decided)[rows].sum()))
 
     def _support(self, rows: Flags) -> float:
-        active = self.active[rows & self._own()[0]]
+        active = self.witnesses.support[rows & self._own()[0]]
         return float(active.mean()) if len(active) else float("nan")
 
     def _over(self, rows: Flags, low: Floats, high: Floats) -> Mean:
@@ -491,9 +492,6 @@ class Reach:
         least = np.where(np.isnan(found.margin), -np.inf, found.margin)
         most = np.where(np.isnan(found.bound), np.inf, np.maximum(found.bound, least))
         return most, least
-
-
-Solution: TypeAlias = "OracleSolution | TailSolution"
 
 
 def support_words(support: float) -> str:
@@ -549,10 +547,9 @@ def summarise(
     if (true < 0).any():
         raise InputError("a node of the solution has no label; leave it out, or call reach")
     predicted = exposure.frozen_logits.argmax(2).cpu().numpy()[found.member, found.node]
-    active = solution.support[np.arange(len(true)) * exposure.num_classes + true]
-    return Reach(
-        found, true, predicted, active, skipped, exposure.scope, exposure.num_members, exposure
-    )
+    own = solution.taken(np.arange(len(true)) * exposure.num_classes + true)
+    members = exposure.num_members
+    return Reach(found, true, predicted, own, skipped, exposure.scope, members, exposure)
 
 
 # The least change ---------------------------------------------------------------------------------
@@ -644,7 +641,7 @@ def _changes(found: Reach, exposure: Exposure | TailedExposure) -> Changes:
         # In the order of members and nodes, as the rows are.
         for i, one in zip(asked.tolist(), nearest_reweighting(exposure, target, mask), strict=True):
             known = one.status in (MOVED, ALREADY)
-            share[i, c] = one.moved / one.mass if known else np.inf
+            share[i, c] = one.share if known else np.inf
             bound[i, c] = one.bound / one.mass if known else 0.0
             answers[i, c] = one
     at = np.arange(len(rows)), predicted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -254,14 +255,9 @@ def table_of(reachable, true, predicted, decided=None, member=None, node=None):
         known,
     )
     members = int(classes.member.max()) + 1
+    witnesses = SimpleNamespace(support=np.ones(len(can)))
     return metrics.Reach(
-        classes,
-        np.asarray(true),
-        np.asarray(predicted),
-        np.ones(len(can), np.int64),
-        0,
-        "",
-        members,
+        classes, np.asarray(true), np.asarray(predicted), witnesses, 0, "", members
     )
 
 
