@@ -24,8 +24,11 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.backbones import Frozen as Frozen
     from gnn_repair.backbones import load_frozen as load_frozen
     from gnn_repair.backbones import train_backbone as train_backbone
+    from gnn_repair.budget import Budget as Budget
     from gnn_repair.datasets import DATASETS as DATASETS
     from gnn_repair.datasets import load_dataset as load_dataset
+    from gnn_repair.diagnosis import Diagnosis as Diagnosis
+    from gnn_repair.diagnosis import diagnose as diagnose
     from gnn_repair.errors import ExposureRefused as ExposureRefused
     from gnn_repair.errors import GnnRepairError as GnnRepairError
     from gnn_repair.errors import InputError as InputError
@@ -71,6 +74,9 @@ _HOMES = {
     "Frozen": "backbones",
     "load_frozen": "backbones",
     "train_backbone": "backbones",
+    "Budget": "budget",
+    "Diagnosis": "diagnosis",
+    "diagnose": "diagnosis",
     "Exposure": "exposure",
     "TailedExposure": "exposure",
     "expose": "exposure",

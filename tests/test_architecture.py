@@ -27,6 +27,7 @@ LAYERS = [
     {"oracle", "repair"},
     {"study"},
     {"reporting"},
+    {"diagnosis"},
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

@@ -381,6 +381,11 @@ class Reach:
         return self._over(self.wrong, low[self.wrong], high[self.wrong])
 
     @property
+    def chance_per_node(self) -> Floats:
+        """[M]: the share of classes neither true nor predicted that can win; NaN with two."""
+        return self._shares(np.ones(len(self.true), bool))[0]
+
+    @property
     def undecided(self) -> int:
         """True classes of which neither is proved, over all members."""
         return sum(member.undecided for member in self.members)
@@ -415,8 +420,8 @@ class Reach:
     def __str__(self) -> str:
         classes = self.classes.margin.shape[1]
         lines = [
-            f"true-class reach {self._line('true_class')}",
-            f"error reach      {self._line('error')}",
+            f"true-class reach {self.words('true_class')}",
+            f"error reach      {self.words('error')}",
         ]
         if classes < 3:
             lines.append(f"chance           {UNDEFINED}")
@@ -437,7 +442,7 @@ class Reach:
 
     __repr__ = __str__
 
-    def _line(self, name: str) -> str:
+    def words(self, name: str) -> str:
         """One member with its interval; several by their mean and the counts behind it."""
         rates = [getattr(member, name) for member in self.members]
         if len(rates) == 1:

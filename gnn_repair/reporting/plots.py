@@ -14,6 +14,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.exposure.arguments import classes_for, member_for
 from gnn_repair.exposure.outputs import require_outputs
+from gnn_repair.oracle.metrics import Changes
 from gnn_repair.repair.rungs import title_of
 from gnn_repair.reporting.evidence import gather
 from gnn_repair.reporting.figures import REACHED, RIVAL, draw_margins, draw_polytope
@@ -89,6 +90,32 @@ def plot_reach(
     require_outputs(exposure, "classes")
     axes = _axes(ax)
     draw_margins(axes, gather(exposure, y, nodes, member=member))
+    return axes
+
+
+def plot_changes(changes: Changes, *, ax: Axes | None = None) -> Axes:
+    """How many errors are undone by moving at most so much mass: the true class beside chance.
+
+    Args:
+        changes: what ``reach(…).changes`` or ``diagnose(…).changes`` gives.
+        ax: where to draw; new axes unless given.
+    """
+    if not isinstance(changes, Changes):
+        kind = type(changes).__name__
+        raise InputError(f"changes is a {kind}; give reach(…).changes or diagnose(…).changes")
+    axes = _axes(ax)
+    names = ("true class", "chance: neither true nor predicted")
+    for shares, name, colour in zip(changes.shares(), names, (REACHED, RIVAL), strict=True):
+        finite = np.sort(shares[np.isfinite(shares)])
+        if len(shares):
+            steps = 100 * np.arange(len(finite) + 1) / len(shares)
+            places = 100 * np.append(np.append(0.0, finite), 1.0)
+            axes.step(places, np.append(steps, steps[-1]), where="post", color=colour, label=name)
+    axes.set_xlim(0, 100)
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("mass that may move (%)")
+    axes.set_ylabel("can win (% of errors)")
+    axes.legend(loc="upper left", frameon=False)
     return axes
 
 
