@@ -30,7 +30,7 @@ from gnn_repair.exposure.pooling.batches import batches_of
 from gnn_repair.notebook import shown
 from gnn_repair.oracle.metrics import UNDEFINED, Changes, Reach, reach
 from gnn_repair.oracle.nearest import gain_words, percent
-from gnn_repair.reporting import report
+from gnn_repair.reporting import plots, report
 from gnn_repair.reporting.nouns import counted, noun_of, plural
 from gnn_repair.thresholds import ACTIVE
 
@@ -145,9 +145,7 @@ class Diagnosis:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """How much of the mass must move for the true class, beside chance."""
-        from gnn_repair.reporting.plots import plot_changes
-
-        return plot_changes(self.changes, ax=ax)
+        return plots.changes(self.changes, ax=ax)
 
     def explain(self, node: int, member: int = 0) -> str:
         """One node in a few sentences, the smallest change first."""

@@ -29,7 +29,7 @@ from gnn_repair.oracle.counting import mean_over_members
 from gnn_repair.oracle.labels.solution import LabelSolution
 from gnn_repair.oracle.nearest import ALREADY, MOVED, nearest_reweighting
 from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.oracle.tables import Floats, Integers, problems
+from gnn_repair.oracle.tables import Floats, Integers, problems, require_exposure
 from gnn_repair.thresholds import REACHABLE
 
 if TYPE_CHECKING:
@@ -528,6 +528,8 @@ def reach(
         from gnn_repair.oracle.labels.reach import label_reach
 
         return label_reach(exposure, y, mask, threads)
+    if not isinstance(exposure, TailedExposure):
+        require_exposure(exposure)
     asked = problems(exposure, y, mask)
     chosen = torch.zeros(exposure.num_nodes, exposure.num_members, dtype=torch.bool)
     recipients = exposure.recipients.cpu()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gnn_repair.repair.ladder.fitted import FittedLadder
 
 
-def plot_node(
+def node(
     exposure: Exposure | TailedExposure,
     node: int,
     target: Tensor | int | None = None,
@@ -51,8 +51,8 @@ def plot_node(
         member: which member.
         ax: where to draw; new axes unless given.
     """
-    _check_exposure(exposure, "plot_node")
-    check_whole("plot_node", "node", node, 0)
+    _check_exposure(exposure, "plots.node")
+    check_whole("plots.node", "node", node, 0)
     require_outputs(exposure, "classes")
     if target is None:
         target = exposure.frozen_logits[member_for(exposure, member)].argmax(1)
@@ -67,7 +67,7 @@ def plot_node(
     return axes
 
 
-def plot_reach(
+def reach(
     exposure: Exposure | TailedExposure,
     y: Tensor,
     nodes: Tensor | None = None,
@@ -86,14 +86,14 @@ def plot_reach(
         member: which member.
         ax: where to draw; new axes unless given.
     """
-    _check_exposure(exposure, "plot_reach")
+    _check_exposure(exposure, "plots.reach")
     require_outputs(exposure, "classes")
     axes = _axes(ax)
     draw_margins(axes, gather(exposure, y, nodes, member=member))
     return axes
 
 
-def plot_changes(changes: Changes, *, ax: Axes | None = None) -> Axes:
+def changes(changes: Changes, *, ax: Axes | None = None) -> Axes:
     """How many errors are undone by moving at most so much mass: the true class beside chance.
 
     Args:
@@ -119,7 +119,7 @@ def plot_changes(changes: Changes, *, ax: Axes | None = None) -> Axes:
     return axes
 
 
-def plot_rungs(fitted: FittedLadder, *, ax: Axes | None = None) -> Axes:
+def rungs(fitted: FittedLadder, *, ax: Axes | None = None) -> Axes:
     """What each kind of evidence brings out of fold, in points, with its standard error."""
     findings = getattr(fitted, "findings", None)
     if not callable(findings):
