@@ -28,7 +28,7 @@ from gnn_repair.exposure.names import recipients_called
 from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.exposure.pooling.batches import batches_of
 from gnn_repair.notebook import shown
-from gnn_repair.oracle.metrics import UNDEFINED, Changes, Reach, reach
+from gnn_repair.oracle.metrics import UNDEFINED, Changes, Reach, least_changes, reach
 from gnn_repair.oracle.nearest import gain_words, percent
 from gnn_repair.reporting import plots, report
 from gnn_repair.reporting.nouns import counted, noun_of, plural
@@ -57,12 +57,9 @@ class Diagnosis:
     """What the nodes are called, such as ``test nodes``."""
     reach: Reach = dataclass_field(repr=False)
     """How often the true class can win, and how often by chance."""
+    changes: Changes = dataclass_field(repr=False)
+    """The least change of every error; with a nonlinear head of the true class alone."""
     edge_index: Tensor | None = dataclass_field(default=None, repr=False)
-
-    @property
-    def changes(self) -> Changes:
-        """The least change of every error, for every class."""
-        return self.reach.changes
 
     @cached_property
     def _rows(self) -> dict[tuple[int, int], int]:
@@ -176,7 +173,7 @@ class Diagnosis:
         left = int(classes.possible[i]) - count
         words = f"{count} of {total} classes could win here"
         words += f", {left} more are undecided" if left else ""
-        if i not in self._errors or self._least(i) is None:
+        if not self.changes.complete or i not in self._errors or self._least(i) is None:
             return f"{words}."
         place = int(self.changes.places[1][self._errors[i]]) - 1
         which = ORDINALS[place] if place < len(ORDINALS) else f"{place + 1}th-least"
@@ -239,9 +236,13 @@ class Diagnosis:
         classes = self.changes.share.shape[1]
         return (
             f"Where it can, half need at most {percent(float(np.median(can)))} of the mass moved"
-            f"{other}; {few:,} of {len(own):,} errors need at most 10 %. By least change the true "
-            f"class has place {self.changes.rank.words()} of {classes - 1} "
-            f"({classes / 2:.1f} by chance)."
+            f"{other}; {few:,} of {len(own):,} errors need at most 10 %."
+            + (
+                f" By least change the true class has place {self.changes.rank.words()} of "
+                f"{classes - 1} ({classes / 2:.1f} by chance)."
+                if self.changes.complete
+                else ""
+            )
         )
 
 
@@ -297,8 +298,11 @@ def diagnose(
     found = reach(exposure, truth, nodes)
     assert isinstance(found, Reach)
     say(f"looking for the smallest change at {counted(int(found.wrong.sum()), 'error')}")
-    _ = found.changes  # solved now, so that printing is quick
-    return Diagnosis(exposure, truth.cpu(), nodes, words, found, _edges(held, exposure))
+    if isinstance(exposure, TailedExposure):  # where every class would take minutes
+        changes = least_changes(found, exposure, others=False)
+    else:
+        changes = found.changes
+    return Diagnosis(exposure, truth.cpu(), nodes, words, found, changes, _edges(held, exposure))
 
 
 def _held(data: Any, exposure: Exposure | TailedExposure) -> Any:

@@ -395,11 +395,11 @@ class Reach:
         """The least mass that must move for each class at each error, true class and others.
 
         Solved when first asked for: a program per error and class within reach, about a
-        millisecond each (models with a nonlinear head: up to seconds).
+        millisecond each (models with a nonlinear head: tens of milliseconds, up to seconds).
         """
         if self.exposure is None:
             raise InputError("these figures are without their exposure; call reach for the changes")
-        return _changes(self, self.exposure)
+        return least_changes(self, self.exposure)
 
     def mean(self, name: str) -> float:
         """The mean over members of ``true_class``, ``error`` or ``support``."""
@@ -583,11 +583,16 @@ class Changes:
     """[E, C]: what must move at least, by proof; less than ``share`` only with a nonlinear head."""
     answers: dict[tuple[int, int], Any] = field(repr=False, default_factory=dict)
     """By row and class, what ``nearest_reweighting`` gives."""
+    complete: bool = True
+    """Whether every class was asked for; else the true one alone, and nothing is compared."""
 
     @property
     def places(self) -> tuple[Floats, Floats]:
         """[E]: the true class's place by least change among classes not predicted, 1 for the
         least; classes that cannot win share the last. Best and worst, equal where all is known."""
+        if not self.complete:
+            unknown = np.full(len(self.true), np.nan)
+            return unknown, unknown
         among = np.arange(self.share.shape[1]) != self.predicted[:, None]
         return places_of(-self.bound, -self.share, self.true, among)
 
@@ -602,7 +607,7 @@ class Changes:
         rows = np.arange(len(self.true))
         rest = np.ones(self.share.shape, bool)
         rest[rows, self.true] = rest[rows, self.predicted] = False
-        return self.share[rows, self.true], self.share[rest]
+        return self.share[rows, self.true], self.share[rest & self.complete]
 
     def to_frame(self) -> pd.DataFrame:
         """How many can win by moving at most so much: true class and chance, in per cent."""
@@ -616,21 +621,24 @@ class Changes:
     def __str__(self) -> str:
         if not len(self.true):
             return "no errors, so nothing has to change"
-        own, others = self.shares()
-        classes = self.share.shape[1]
-        median = (f"{100 * np.median(x[np.isfinite(x)]):.0f} %" if np.isfinite(x).any() else "–"
-                  for x in (own, others))  # fmt: skip
+        (own, others), classes = self.shares(), self.share.shape[1]
+        median, other = (
+            f"{100 * np.median(x[np.isfinite(x)]):.0f} %" if np.isfinite(x).any() else "–"
+            for x in (own, others)
+        )
         return (
-            f"least change of {len(own):,} errors: where it can win, the true class needs "
-            f"{next(median)} of the mass moved (median), another class {next(median)}; the true "
-            f"class has place {self.rank.words()} of {classes - 1} by least change "
-            f"({classes / 2:.1f} by chance)"
+            f"least change of {len(own):,} errors: where it can win, the true class needs {median} "
+            f"of the mass moved (median), another class {other}; the true class has place "
+            f"{self.rank.words()} of {classes - 1} by least change ({classes / 2:.1f} by chance)"
         )
 
     __repr__ = __str__
 
 
-def _changes(found: Reach, exposure: Exposure | TailedExposure) -> Changes:
+def least_changes(
+    found: Reach, exposure: Exposure | TailedExposure, *, others: bool = True
+) -> Changes:
+    """The least change of every error's true class and, unless told otherwise, of all classes."""
     errors = np.flatnonzero(found.wrong)
     rows = errors[np.lexsort((found.classes.node[errors], found.classes.member[errors]))]
     member, node = found.classes.member[rows], found.classes.node[rows]
@@ -639,7 +647,7 @@ def _changes(found: Reach, exposure: Exposure | TailedExposure) -> Changes:
     share, bound = np.full(can.shape, np.inf), np.where(decided, np.inf, 0.0)
     answers: dict[tuple[int, int], Any] = {}
     for c in range(can.shape[1]):
-        asked = np.flatnonzero(can[:, c] & (predicted != c))
+        asked = np.flatnonzero(can[:, c] & (predicted != c) & (others | (true == c)))
         if not len(asked):
             continue
         mask = torch.zeros(exposure.num_nodes, exposure.num_members, dtype=torch.bool)
@@ -653,4 +661,4 @@ def _changes(found: Reach, exposure: Exposure | TailedExposure) -> Changes:
             answers[i, c] = one
     at = np.arange(len(rows)), predicted
     share[at] = bound[at] = 0.0
-    return Changes(member, node, true, predicted, share, bound, answers)
+    return Changes(member, node, true, predicted, share, bound, answers, others)
