@@ -104,7 +104,8 @@ class Diagnosis:
         true = logits[rows, found.true]
         logits[rows, found.true] = -np.inf
         chance = found.chance_per_node
-        least = [self._least(i) for i in rows]
+        everyone = range(len(logits))
+        least = [self._least(i) for i in everyone]
         place = self.changes.places[1]
         frame = pd.DataFrame(
             {
@@ -117,11 +118,11 @@ class Diagnosis:
                 "gamma": own.margin,
                 "mass_moved": [np.nan if one is None else one.share for one in least],
                 "smallest_change": [_change(one) for one in least],
-                "key_messages": [self._key(i) for i in rows],
+                "key_messages": [self._key(i) for i in everyone],
                 "chance": chance,
                 "classes_in_reach": classes.count,
                 "place_by_change": [
-                    place[self._errors[i]] if i in self._errors else np.nan for i in rows
+                    place[self._errors[i]] if i in self._errors else np.nan for i in everyone
                 ],
             }
         )
@@ -181,7 +182,7 @@ class Diagnosis:
 
     def _least(self, i: int) -> Any:
         """The nearest reweighting of a row's true class; None where there is none to be found."""
-        error = self._errors.get(int(i))
+        error = self._errors.get(i)
         one = None if error is None else self.changes.answers.get((error, int(self.reach.true[i])))
         return one if one is not None and np.isfinite(one.moved) else None
 

@@ -36,8 +36,8 @@ def diagnose(
     NAME is a function without arguments, or a tuple. Test nodes are those of data.test_mask; all
     labelled nodes where there is none.
     """
-    for path in filter(None, (csv, report)):
-        check_target(path)
+    for target in filter(None, (csv, report)):
+        check_target(target)
     found = diagnosed(factory)
     for path, write in ((csv, found.to_csv), (report, found.report)):
         if path is not None:

@@ -11,6 +11,7 @@ interval, from what is proved to what is not excluded.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -653,8 +654,9 @@ def least_changes(
         mask = torch.zeros(exposure.num_nodes, exposure.num_members, dtype=torch.bool)
         mask[node[asked], member[asked]] = True
         target = torch.full((exposure.num_nodes,), c)
+        nearest: Sequence[Any] = nearest_reweighting(exposure, target, mask)
         # In the order of members and nodes, as the rows are.
-        for i, one in zip(asked.tolist(), nearest_reweighting(exposure, target, mask), strict=True):
+        for i, one in zip(asked.tolist(), nearest, strict=True):
             known = one.status in (MOVED, ALREADY)
             share[i, c] = one.share if known else np.inf
             bound[i, c] = one.bound / one.mass if known else 0.0
