@@ -11,7 +11,7 @@ CPU ?= $(if $(shell command -v nvidia-smi),,1)
 CPU_BUILD := install --quiet --no-deps --retries 0 --timeout 5 --index-url https://download.pytorch.org/whl/cpu
 USUAL := echo "No PyTorch build for CPUs can be had here; pip takes its usual one."
 
-.PHONY: demo test lint types tests docs notebooks wheel golden test-minimum test-latest audit mutation campaign bench beyond clean
+.PHONY: demo test lint types tests docs notebooks wheel golden test-minimum test-latest audit mutation campaign bench beyond chance clean
 .NOTPARALLEL:
 
 demo: .venv/.installed
@@ -76,6 +76,10 @@ campaign: .venv/.installed
 
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# Chance reach, a table of docs/REPRODUCTION.md: ARGS="gcn cora actor".
+chance: .venv/.installed
+	$(BIN)/python -m tools.chance $(ARGS)
 
 # The tables of docs/beyond.md, from the packed records in results/.
 beyond: .venv/.installed

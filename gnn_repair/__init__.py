@@ -2,9 +2,9 @@
 
     import gnn_repair as gr
 
-    data = gr.load_dataset("builtin")
-    frozen = gr.train_backbone("gcn", data)
-    exposure = gr.expose(frozen)
+    found = gr.diagnose(model, data)  # your own trained model; test nodes by default
+    print(found)
+    found.to_csv("errors.csv")
 
 The public names are those of ``__all__``; they load when first used, so importing the package and
 starting the command line stay quick.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from gnn_repair.startup import collection_paused
@@ -24,8 +25,11 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.backbones import Frozen as Frozen
     from gnn_repair.backbones import load_frozen as load_frozen
     from gnn_repair.backbones import train_backbone as train_backbone
+    from gnn_repair.budget import Budget as Budget
     from gnn_repair.datasets import DATASETS as DATASETS
     from gnn_repair.datasets import load_dataset as load_dataset
+    from gnn_repair.diagnosis import Diagnosis as Diagnosis
+    from gnn_repair.diagnosis import diagnose as diagnose
     from gnn_repair.errors import ExposureRefused as ExposureRefused
     from gnn_repair.errors import GnnRepairError as GnnRepairError
     from gnn_repair.errors import InputError as InputError
@@ -35,6 +39,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.exposure import expose_links as expose_links
     from gnn_repair.oracle import OracleExplainer as OracleExplainer
     from gnn_repair.oracle import OracleSolution as OracleSolution
+    from gnn_repair.oracle import class_reach as class_reach
     from gnn_repair.oracle import compare as compare
     from gnn_repair.oracle import confusion_by_reach as confusion_by_reach
     from gnn_repair.oracle import nearest_reweighting as nearest_reweighting
@@ -45,19 +50,19 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.oracle import source_ranking as source_ranking
     from gnn_repair.oracle import stable_evidence as stable_evidence
     from gnn_repair.oracle import value_range as value_range
+    from gnn_repair.repair import CorrectAndSmooth as CorrectAndSmooth
     from gnn_repair.repair import CrossFitted as CrossFitted
     from gnn_repair.repair import EvidenceLadder as EvidenceLadder
     from gnn_repair.repair import NodeTranslation as NodeTranslation
     from gnn_repair.repair import RefitHead as RefitHead
     from gnn_repair.repair import Reweighting as Reweighting
     from gnn_repair.repair import SetTranslation as SetTranslation
+    from gnn_repair.repair import TemperatureScaling as TemperatureScaling
     from gnn_repair.repair import load_repair as load_repair
     from gnn_repair.repair.model import RepairedModel as RepairedModel
     from gnn_repair.repair.model import repaired as repaired
+    from gnn_repair.reporting import plots as plots
     from gnn_repair.reporting import report as report
-    from gnn_repair.reporting.plots import plot_node as plot_node
-    from gnn_repair.reporting.plots import plot_reach as plot_reach
-    from gnn_repair.reporting.plots import plot_rungs as plot_rungs
     from gnn_repair.study import read_results as read_results
     from gnn_repair.study import run_study as run_study
 
@@ -71,12 +76,16 @@ _HOMES = {
     "Frozen": "backbones",
     "load_frozen": "backbones",
     "train_backbone": "backbones",
+    "Budget": "budget",
+    "Diagnosis": "diagnosis",
+    "diagnose": "diagnosis",
     "Exposure": "exposure",
     "TailedExposure": "exposure",
     "expose": "exposure",
     "expose_links": "exposure",
     "OracleExplainer": "oracle",
     "OracleSolution": "oracle",
+    "class_reach": "oracle",
     "compare": "oracle",
     "confusion_by_reach": "oracle",
     "nearest_reweighting": "oracle",
@@ -87,26 +96,28 @@ _HOMES = {
     "source_ranking": "oracle",
     "stable_evidence": "oracle",
     "value_range": "oracle",
+    "CorrectAndSmooth": "repair",
     "CrossFitted": "repair",
     "EvidenceLadder": "repair",
     "NodeTranslation": "repair",
     "RefitHead": "repair",
     "Reweighting": "repair",
     "SetTranslation": "repair",
+    "TemperatureScaling": "repair",
     "RepairedModel": "repair.model",
     "load_repair": "repair",
     "repaired": "repair.model",
     "run_study": "study",
     "read_results": "study",
-    "plot_node": "reporting.plots",
-    "plot_reach": "reporting.plots",
-    "plot_rungs": "reporting.plots",
+    "plots": "reporting",
     "report": "reporting",
     "GnnRepairError": "errors",
     "InputError": "errors",
     "ExposureRefused": "errors",
 }
 """Where each public name lives."""
+_MOVED = {f"plot_{name}": name for name in ("node", "reach", "rungs")}
+"""Names of version 0.2 that are in ``plots`` now; they leave with version 1.1."""
 
 __all__ = ["__version__", *_HOMES]
 
@@ -114,6 +125,10 @@ __all__ = ["__version__", *_HOMES]
 if not TYPE_CHECKING:  # which would otherwise take every name for a public one
 
     def __getattr__(name: str) -> Any:
+        if name in _MOVED:
+            text = f"gr.{name} is gr.plots.{_MOVED[name]} now"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+            return getattr(importlib.import_module("gnn_repair.reporting.plots"), _MOVED[name])
         if name not in _HOMES:
             text = f"module 'gnn_repair' has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=sys.modules[__name__])  # Python suggests one

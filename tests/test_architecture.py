@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import gnn_repair
 
 PACKAGE = Path(gnn_repair.__file__).parent
+SURFACE = Path(__file__).parent / "public.txt"
 LAYERS = [
     {"errors"},
     {"atomic", "suggestion"},
@@ -27,6 +29,7 @@ LAYERS = [
     {"oracle", "repair"},
     {"study"},
     {"reporting"},
+    {"diagnosis"},
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
@@ -65,11 +68,51 @@ def test_imports_go_one_way(path):
 
 
 def test_the_public_names_exist_and_are_few():
-    assert len(gnn_repair.__all__) <= 42
+    assert len(gnn_repair.__all__) <= 48
     for name in gnn_repair.__all__:
         assert getattr(gnn_repair, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         gnn_repair.nonsense  # noqa: B018
+
+
+def public_surface() -> str:
+    """Every public name with its signature; of classes the public methods, too."""
+    lines = []
+    for name in sorted(gnn_repair.__all__):
+        value = getattr(gnn_repair, name)
+        if inspect.isclass(value):
+            lines.append(f"{name}{'' if issubclass(value, Exception) else signature(value)}")
+            for own, method in sorted(vars(value).items()):
+                if not own.startswith("_") and inspect.isfunction(method):
+                    lines.append(f"  {own}{signature(method)}")
+        else:
+            lines.append(f"{name}{signature(value) if inspect.isfunction(value) else ''}")
+        if inspect.ismodule(value):
+            lines += [
+                f"  {own}{signature(function)}"
+                for own, function in sorted(vars(value).items())
+                if inspect.isfunction(function)
+                and function.__module__ == value.__name__
+                and not own.startswith("_")
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def signature(value) -> str:
+    """Names, kinds and plain defaults; no annotations, which type checkers see."""
+    parameters = inspect.signature(value).parameters.values()
+    plain = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
+    return re.sub(r"=<[^>]*>|=[A-Z]\w*\(.*?\)(?=[,)])", "=…", str(inspect.Signature(plain)))
+
+
+def test_the_public_surface_is_the_reviewed_one():
+    """A change of it is a change of tests/public.txt: python -m tests.test_architecture."""
+    assert public_surface() == SURFACE.read_text(encoding="utf-8")
+
+
+def test_names_that_moved_warn_and_work():
+    with pytest.warns(DeprecationWarning, match=r"gr\.plots\.node"):
+        assert gnn_repair.plot_node is gnn_repair.plots.node
 
 
 def test_importing_the_package_loads_nothing_heavy():
@@ -106,3 +149,7 @@ def test_every_part_of_the_package_stands_in_the_design():
     words = {word.removesuffix(".py").strip("/") for line in named for word in line.split(", ")}
     parts = {p.stem for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
     assert parts - {"__init__", "__main__"} == words
+
+
+if __name__ == "__main__":
+    SURFACE.write_text(public_surface(), encoding="utf-8")

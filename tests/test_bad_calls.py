@@ -297,6 +297,23 @@ def build(scratch: Any) -> dict[str, Good]:
         mask=test,
     )
     good(
+        "class_reach",
+        gr.class_reach,
+        {"exposure": junk(), "nodes": nodes("short", "empty mask")},
+        exposure=exposure,
+        nodes=test,
+    )
+    good(
+        "diagnose",
+        gr.diagnose,
+        {"model": junk(), "y": labels("None"), "nodes": nodes("short", "empty mask", "None")},
+        model=exposure,
+        data=data,
+        y=data.y,
+        nodes=test,
+    )
+    good("plots.changes", gr.plots.changes, {"changes": junk(solution=solution)}, changes=None)
+    good(
         "nearest_reweighting",
         gr.nearest_reweighting,
         {"exposure": junk(), "target": labels(), "nodes": nodes("short", "empty mask")},
@@ -580,8 +597,8 @@ def build(scratch: Any) -> dict[str, Good]:
         exposure=exposure,
     )
     good(
-        "plot_node",
-        gr.plot_node,
+        "plots.node",
+        gr.plots.node,
         {
             "exposure": junk(),
             "node": junk("int", far=10**6),
@@ -596,8 +613,8 @@ def build(scratch: Any) -> dict[str, Good]:
         target=data.y,
     )
     good(
-        "plot_reach",
-        gr.plot_reach,
+        "plots.reach",
+        gr.plots.reach,
         {
             "exposure": junk(),
             "y": labels(),
@@ -609,7 +626,7 @@ def build(scratch: Any) -> dict[str, Good]:
         y=data.y,
         nodes=test,
     )
-    good("plot_rungs", gr.plot_rungs, {"fitted": junk(solution=solution)}, fitted=None)
+    good("plots.rungs", gr.plots.rungs, {"fitted": junk(solution=solution)}, fitted=None)
     good(
         "repaired",
         gr.repaired,
@@ -657,8 +674,8 @@ NAMES = [
     "run_study", "read_results", "export_results", "pack", "merge", "Store", "override",
     "read_protocol", "make_plan", "make_tables", "ProcessEngine", "gather", "report",
     "report_results", "write_figures", "check_data", "stratified_splits", "save_baseline",
-    "compare", "confusion_by_reach", "source_ranking", "plot_node", "plot_reach", "plot_rungs",
-    "repaired",
+    "compare", "confusion_by_reach", "source_ranking", "plots.node", "plots.reach", "plots.rungs",
+    "repaired", "class_reach", "diagnose", "plots.changes",
 ]  # fmt: skip
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gnn_repair.cli.output import Format, FormatOption, emit
+from gnn_repair.cli.own_backbones import made_by
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ def check(
     factory: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:FUNCTION",
+            metavar="FILE.py:NAME",
             help="Gives (model, data), or (model, data, nodes) with a mask or node numbers.",
         ),
     ],
@@ -46,7 +44,7 @@ def check(
     if tolerance != tolerance:
         raise InputError("--tolerance is nan; give points between 0 and 100")
     before = None if save else load_baseline(baseline)
-    exposure, solution = _answers(*_made(factory))
+    exposure, solution = _answers(*made_by(factory))
     kind = _kind(exposure, solution)
     if before is None:
         save_baseline(solution, baseline)
@@ -61,30 +59,6 @@ def check(
     _show(found, format)
     if not found.ok(tolerance / 100):
         raise typer.Exit(1)
-
-
-def _made(factory: str) -> tuple[Any, Any, Any]:
-    """What the user's function gives: model, data, and which nodes."""
-    module, _, name = factory.partition(":")
-    if not module or not name.isidentifier():
-        raise InputError(
-            f"{factory!r:.80} is not MODULE:FUNCTION, such as my_project.models:trained"
-        )
-    sys.path.insert(0, "")  # as python -m does: the folder one is in
-    try:
-        found = getattr(importlib.import_module(module), name)
-        made = found()
-    except (Exception, SystemExit) as error:  # one that exits with 0 must not pass the check
-        said = " ".join(str(error).split())[:200]
-        raise InputError(f"{factory} raised {type(error).__name__}: {said}") from error
-    finally:
-        with suppress(ValueError):  # the factory may have changed the path itself
-            sys.path.remove("")
-    if not isinstance(made, tuple) or len(made) not in (2, 3):
-        raise InputError(
-            f"{factory} gave a {type(made).__name__}; return (model, data) or with nodes"
-        )
-    return (*made, None) if len(made) == 2 else made
 
 
 def _answers(model: Any, data: Any, nodes: Any) -> tuple[Any, Any]:

@@ -17,9 +17,6 @@ from gnn_repair.atomic import check_target
 from gnn_repair.cli.output import Format, FormatOption, emit
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gnn_repair.exposure import Exposure
     from gnn_repair.study.protocol import Protocol
     from gnn_repair.study.records import RunRecord
 
@@ -78,7 +75,7 @@ def _look(console: Console) -> None:
     from gnn_repair.backbones import BACKBONES, train_backbone
     from gnn_repair.datasets import DATASETS, load_dataset
     from gnn_repair.datasets.checking import describe
-    from gnn_repair.exposure import expose
+    from gnn_repair.diagnosis import diagnose
     from gnn_repair.study.protocol import PAPER, override
 
     data = load_dataset("builtin")
@@ -89,26 +86,9 @@ def _look(console: Console) -> None:
         frozen = train_backbone(BACKBONE, data, [0], budget=budget)
     accuracy = 100 * float(frozen.accuracy(data.test_mask)[0])
     typer.echo(f"{BACKBONES[BACKBONE].title} is right about {accuracy:.1f} % of the test nodes.\n")
-    exposure = expose(frozen)
-    typer.echo(f"{exposure}\n")
-    with _step(console, "asking the oracle about its mistakes"):
-        lines = _diagnose(exposure, data.y, data.test_mask[:, 0])
-    typer.echo("\n".join(lines) + "\n")
-
-
-def _diagnose(exposure: Exposure, y: Tensor, test: Tensor) -> list[str]:
-    """Could reweighting have saved the mistakes? In total, and for one node each way."""
-    from gnn_repair.oracle.solve import solve_oracle
-
-    wrong = test & (exposure.frozen_logits[0].argmax(1).cpu() != y)
-    solution = solve_oracle(exposure, y, wrong)
-    reachable = solution.reachable
-    shown = [int(found.argmax()) for found in (reachable, ~reachable) if found.any()]
-    return [
-        f"Of its {len(solution)} mistakes on test nodes, {int(reachable.sum())} could be undone by "
-        "weighing the same messages differently:",
-        *(f"  {solution[index]}" for index in shown),
-    ]
+    with _step(console, "asking which of its mistakes could be undone"):
+        found = diagnose(frozen)
+    typer.echo(f"{found.exposure}\n\n{found}\n")
 
 
 def _study(protocol: Protocol, store: Path, format: Format, console: Console) -> None:

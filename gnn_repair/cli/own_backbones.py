@@ -1,9 +1,11 @@
-"""Backbones that stand in a file of the user's own: ``FILE.py:NAME`` on the command line."""
+"""What stands in a file of the user's own: ``FILE.py:NAME`` on the command line."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,30 @@ def as_architecture(given: Any, name: str, title: str) -> Any:
         f"{name} is a {type(given).__name__}; name a Backbone, an OwnNetwork, or what builds a "
         "network from the numbers of features and classes"
     )
+
+
+def made_by(factory: str) -> tuple[Any, Any, Any]:
+    """Model, data and which nodes, by a function or tuple: ``FILE.py:NAME`` or ``MODULE:NAME``."""
+    place, _, name = factory.rpartition(":")
+    if not place or not name.isidentifier():
+        raise InputError(f"{factory!r:.80} is not FILE.py:NAME, such as models.py:trained")
+    sys.path.insert(0, "")  # as python -m does: the folder one is in
+    try:
+        module = _module(Path(place)) if is_own(factory) else importlib.import_module(place)
+        made = getattr(module, name)
+        made = made() if callable(made) else made
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # one that exits with 0 must not pass for success
+        raise InputError(f"{factory} raised {in_one_line(error)}") from error
+    finally:
+        with suppress(ValueError):  # the factory may have changed the path itself
+            sys.path.remove("")
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        raise InputError(
+            f"{factory} gave a {type(made).__name__}; return (model, data) or with nodes"
+        )
+    return (*made, None) if len(made) == 2 else made
 
 
 def _module(path: Path) -> Any:

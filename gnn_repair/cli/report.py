@@ -12,6 +12,7 @@ import typer
 
 from gnn_repair.atomic import check_target
 from gnn_repair.cli import completion
+from gnn_repair.cli.diagnose import GIVES, diagnosed
 from gnn_repair.cli.plugins import PluginOption, Plugins
 from gnn_repair.errors import InputError
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 
 def report(
+    factory: Annotated[
+        str | None, typer.Argument(metavar="[FILE.py:NAME]", help=f"Your own model. {GIVES}")
+    ] = None,
     store: Annotated[
         Path | None, typer.Option("--store", help="Folder or packed file of a study's results.")
     ] = None,
@@ -63,7 +67,7 @@ def report(
     root: Annotated[str | None, typer.Option(help="Folder of the raw datasets.")] = None,
     plugin: PluginOption = None,
 ) -> None:
-    """Write one self-contained HTML page: a study's overview and the nodes of one run.
+    """Write one self-contained HTML page: of your own model, or of a study and one of its runs.
 
     The run's models are those that the store kept, or it is trained again as the study trained it:
     the named case, the store's only one, or without a store GCN on the built-in graph. A store of
@@ -75,6 +79,11 @@ def report(
     from gnn_repair.study.rerun import rerun
 
     check_target(out)
+    if factory is not None:
+        if store or dataset or backbone or figures or compare:
+            raise InputError(f"{factory} is a model of your own; give --out alone with it")
+        typer.echo(diagnosed(factory).report(out))
+        return
     if figures and figures.is_file():
         raise InputError(f"{figures} is a file; name a folder for the figures")
     own, named, plugins = None, backbone, Plugins.of(plugin)

@@ -159,7 +159,8 @@ def _expose_batches(
                     f"{type(model).__name__} classifies nodes, and data is {len(batches)} batches "
                     "of graphs; pass one of them"
                 )
-            each = replace(each, outputs=parts[0].outputs)
+            same: Any = parts[0].outputs
+            each = replace(each, outputs=same)
     exposure = joined(parts)
     if wanted.expected is not None:
         told = exposure.frozen_logits[0].float()

@@ -8,7 +8,15 @@ from gnn_repair.oracle.labels.ranges import ValueRange, value_range
 from gnn_repair.oracle.labels.reach import LabelReach
 from gnn_repair.oracle.labels.solution import LabelSolution
 from gnn_repair.oracle.labels.solve import solve_labels
-from gnn_repair.oracle.metrics import ClassReach, Rate, Reach, class_reach, reach, summarise
+from gnn_repair.oracle.metrics import (
+    Changes,
+    ClassReach,
+    Rate,
+    Reach,
+    class_reach,
+    reach,
+    summarise,
+)
 from gnn_repair.oracle.nearest import Nearest, nearest_reweighting
 from gnn_repair.oracle.relaxed import RelaxedMargins, relax, relaxed_margins
 from gnn_repair.oracle.solution import OracleSolution
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
     from gnn_repair.oracle.frames import confusion_by_reach, source_ranking
 
 __all__ = [
+    "Changes",
     "ClassReach",
     "LabelReach",
     "LabelSolution",

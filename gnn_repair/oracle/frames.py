@@ -21,10 +21,12 @@ from gnn_repair.oracle.tables import check_solution
 from gnn_repair.thresholds import ACTIVE
 
 if TYPE_CHECKING:
-    from gnn_repair.oracle.metrics import Reach
+    from gnn_repair.oracle.metrics import Changes, Reach
     from gnn_repair.oracle.solution import OracleSolution
-    from gnn_repair.oracle.tails.reach import TailReach
     from gnn_repair.oracle.tails.solution import TailSolution
+
+LIMITS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+"""Shares of a node's mass, for the distribution of what must move."""
 
 
 def solution_frame(
@@ -59,27 +61,39 @@ def _active(solution: OracleSolution | TailSolution, index: int) -> tuple[tuple[
     return tuple(sorted((p for p in pairs if p[1] > ACTIVE), key=lambda pair: -pair[1]))
 
 
-def tail_reach_frame(reach: TailReach) -> pd.DataFrame:
-    """One row: shares that are proved and that are not excluded, with their counts."""
-    row: dict[str, Any] = {"member": 0}
-    for name, rate in (("true_class", reach.true_class), ("error", reach.error)):
-        row |= {f"{name}_reach": rate.proved.value, f"{name}_possible": rate.possible.value}
-        row |= {f"{name}_hits": rate.proved.hits, f"{name}_not_excluded": rate.possible.hits}
-        row[f"{name}_total"] = rate.proved.total
-    return pd.DataFrame([row | {"support": reach.support, "undecided": reach.undecided}])
-
-
 def reach_frame(reach: Reach) -> pd.DataFrame:
-    """One row a member: reach as shares with their counts, support, LPs without an answer."""
+    """One row per member: reach as shares with their counts, chance and excess (of 1), support."""
     rows: list[dict[str, Any]] = []
     for index, member in enumerate(reach.members):
         row: dict[str, Any] = {"member": index}
         for name, rate in (("true_class", member.true_class), ("error", member.error)):
             low, high = rate.interval
-            row |= {f"{name}_reach": rate.value, f"{name}_low": low, f"{name}_high": high}
+            row |= {f"{name}_reach": rate.value, f"{name}_possible": rate.possible}
+            row |= {f"{name}_low": low, f"{name}_high": high}
             row |= {f"{name}_hits": rate.hits, f"{name}_total": rate.total}
+        for name, mean in (("chance", member.chance), ("excess", member.excess)):
+            low, high = mean.interval
+            row |= {name: mean.low, f"{name}_possible": mean.high}
+            row |= {f"{name}_low": low, f"{name}_high": high}
         rows.append(row | {"support": member.support, "undecided": member.undecided})
     return pd.DataFrame(rows)
+
+
+def changes_frame(changes: Changes) -> pd.DataFrame:
+    """One row per limit: which share of errors the true class wins when at most that share of the
+    mass moves, and which share of the classes neither true nor predicted does."""
+    own, others = changes.shares()
+    return pd.DataFrame(
+        {
+            "mass_moved": LIMITS,
+            "true_class": [
+                float((own <= limit).mean()) if len(own) else np.nan for limit in LIMITS
+            ],
+            "chance": [
+                float((others <= limit).mean()) if len(others) else np.nan for limit in LIMITS
+            ],
+        }
+    )
 
 
 # The whole graph ----------------------------------------------------------------------------------

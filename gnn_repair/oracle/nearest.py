@@ -34,6 +34,40 @@ ALREADY, MOVED, UNREACHABLE, UNSOLVED = "already wins", "moved", "unreachable", 
 SETTLED = 1000 * TIGHT
 """What an answer may violate, relative to the numbers in question: highspy's tolerance holds for
 its scaled numbers, and scaling back costs a few digits."""
+NAMED = 3
+"""Senders named in a sentence; more would not be read."""
+
+Gains = tuple[tuple[int, float, float], ...]
+"""Senders that get more weight, the largest gain first: who, its share of the node's mass now, and
+then."""
+
+
+def gains_of(sources: Integers, alpha: Floats, change: Floats) -> Gains:
+    """Over all of a node's terms, [K] each; a source may send several."""
+    who, place = np.unique(sources, return_inverse=True)
+    now, more = (np.bincount(place, x) / max(alpha.sum(), SMALLEST) for x in (alpha, change))
+    order = [i for i in np.argsort(-more, kind="stable") if more[i] > TIGHT]
+    return tuple((int(who[i]), float(now[i]), float(now[i] + more[i])) for i in order)
+
+
+def gain_words(gains: Gains, names: NodeNames) -> str:
+    """Such as ``giving node 322 12 % of the weight (now 0.9 %)``."""
+    parts = []
+    for who, now, then in gains[:NAMED]:
+        # As many digits as tell the two apart.
+        digits = next((d for d in (2, 3, 4) if percent(now, d) != percent(then, d)), 5)
+        said = f"{percent(then, digits)} of the weight (now {percent(now, digits)})"
+        parts.append(f"{names.sender(who)} {said}")
+    more = len(gains) - NAMED
+    parts += [f"{more} more sender{'s' * (more > 1)} a little more"] if more > 0 else []
+    said = " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+    return f"giving {said}" if said else "moving weight between the same senders' messages"
+
+
+def percent(share: float, digits: int = 2) -> str:
+    """Such as ``0.9 %``, ``12 %`` or, whatever the digits, ``100 %``."""
+    value = 100 * share
+    return f"{value:.0f} %" if value >= 99.5 else f"{value:.{digits}g} %"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,21 +93,23 @@ class Nearest:
     """The nodes that sent them."""
     mass: float
     """The node's total mass, for comparison."""
+    gains: Gains = ()
+    """Who gets more weight, and how much, as shares of the mass."""
     names: NodeNames = ONE_KIND
     """What nodes and groups are called."""
+
+    @property
+    def share(self) -> float:
+        """The share of the node's mass that moves."""
+        return self.moved / self.mass if self.mass else float("nan")
 
     def __str__(self) -> str:
         head = f"{self.names.node(self.node)}, class {self.target}"
         if self.status != MOVED:
             return f"{head}: {self.status}"
-        order = np.argsort(-np.abs(self.change))[:6]
-        parts = ", ".join(
-            f"{self.names.sender(self.sources[i])} {self.change[i]:+.4g}" for i in order
-        )
-        more = f" and {len(self.terms) - 6} more" if len(self.terms) > 6 else ""
         return (
-            f"{head} wins when {self.moved:.4g} of mass {self.mass:.4g} moves: {parts}{more}; "
-            f"no less than {self.bound:.4g} will do"
+            f"{head}: {gain_words(self.gains, self.names)} would be enough; "
+            f"{percent(self.share)} of the mass moves, and no less will do"
         )
 
     __repr__ = __str__
@@ -136,12 +172,17 @@ def nearest_reweighting(
         own = solution.terms[solution.indptr[index] : solution.indptr[index + 1]]
         failed = solution.status[index] == FAILED
         answer = _nearest(highs, problem, frozen, margin, None if failed else reachable, own)
+        change = np.zeros(len(frozen))
+        places = np.searchsorted(problem.terms, answer["terms"])
+        change[places] = answer["change"]
+        senders = solution.named(sources[tables.rows[problem.terms]].astype(np.int64))
         return Nearest(
             member=s,
             node=int(solution.named(solution.node[index])),
             target=int(solution.target[index]),
-            sources=solution.named(sources[tables.rows[answer["terms"]]].astype(np.int64)),
+            sources=senders[places],
             mass=float(problem.mass.sum()),
+            gains=gains_of(senders, frozen, change),
             names=solution.names,
             **answer,
         )

@@ -1,5 +1,6 @@
 """The report page: see a node's evidence."""
 
+from gnn_repair.reporting import plots
 from gnn_repair.reporting.beside import Beside
 from gnn_repair.reporting.evidence import Evidence, gather
 from gnn_repair.reporting.figures import write_figures
@@ -11,6 +12,7 @@ __all__ = [
     "Evidence",
     "evidence_of",
     "gather",
+    "plots",
     "report",
     "report_results",
     "report_run",

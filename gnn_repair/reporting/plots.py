@@ -14,6 +14,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.exposure.arguments import classes_for, member_for
 from gnn_repair.exposure.outputs import require_outputs
+from gnn_repair.oracle.metrics import Changes
 from gnn_repair.repair.ladder.rungs import rung_title as title_of
 from gnn_repair.reporting.evidence import gather
 from gnn_repair.reporting.figures import REACHED, RIVAL, draw_margins, draw_polytope
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from gnn_repair.repair.ladder.ladder import FittedLadder
 
 
-def plot_node(
+def node(
     exposure: Exposure | TailedExposure,
     node: int,
     target: Tensor | int | None = None,
@@ -50,8 +51,8 @@ def plot_node(
         member: which member.
         ax: where to draw; new axes unless given.
     """
-    _check_exposure(exposure, "plot_node")
-    check_whole("plot_node", "node", node, 0)
+    _check_exposure(exposure, "plots.node")
+    check_whole("plots.node", "node", node, 0)
     require_outputs(exposure, "classes")
     if target is None:
         target = exposure.frozen_logits[member_for(exposure, member)].argmax(1)
@@ -66,7 +67,7 @@ def plot_node(
     return axes
 
 
-def plot_reach(
+def reach(
     exposure: Exposure | TailedExposure,
     y: Tensor,
     nodes: Tensor | None = None,
@@ -85,14 +86,40 @@ def plot_reach(
         member: which member.
         ax: where to draw; new axes unless given.
     """
-    _check_exposure(exposure, "plot_reach")
+    _check_exposure(exposure, "plots.reach")
     require_outputs(exposure, "classes")
     axes = _axes(ax)
     draw_margins(axes, gather(exposure, y, nodes, member=member))
     return axes
 
 
-def plot_rungs(fitted: FittedLadder, *, ax: Axes | None = None) -> Axes:
+def changes(changes: Changes, *, ax: Axes | None = None) -> Axes:
+    """How many errors are undone by moving at most so much mass: the true class beside chance.
+
+    Args:
+        changes: what ``reach(…).changes`` or ``diagnose(…).changes`` gives.
+        ax: where to draw; new axes unless given.
+    """
+    if not isinstance(changes, Changes):
+        kind = type(changes).__name__
+        raise InputError(f"changes is a {kind}; give reach(…).changes or diagnose(…).changes")
+    axes = _axes(ax)
+    names = ("true class", "chance: neither true nor predicted")
+    for shares, name, colour in zip(changes.shares(), names, (REACHED, RIVAL), strict=True):
+        finite = np.sort(shares[np.isfinite(shares)])
+        if len(shares):
+            steps = 100 * np.arange(len(finite) + 1) / len(shares)
+            places = 100 * np.append(np.append(0.0, finite), 1.0)
+            axes.step(places, np.append(steps, steps[-1]), where="post", color=colour, label=name)
+    axes.set_xlim(0, 100)
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("mass that may move (%)")
+    axes.set_ylabel("can win (% of errors)")
+    axes.legend(loc="upper left", frameon=False)
+    return axes
+
+
+def rungs(fitted: FittedLadder, *, ax: Axes | None = None) -> Axes:
     """What each kind of evidence brings out of fold, in points, with its standard error."""
     findings = getattr(fitted, "findings", None)
     if not callable(findings):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from gnn_repair import __version__
@@ -13,6 +14,7 @@ from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, TailedExposure
 from gnn_repair.notebook import PagePath
+from gnn_repair.oracle.metrics import Reach, reach
 from gnn_repair.reporting.beside import Beside, beside_payload
 from gnn_repair.reporting.corrections import RepairLike
 from gnn_repair.reporting.evidence import Evidence, Solution, gather
@@ -116,6 +118,7 @@ def report(
         limit=None if single_file else STORED_BYTES,
     )
     words["lost"] = lost_evidence(repairs, member, exposure.num_classes)
+    words["chance"] = chance_words(exposure, evidence, member)
     heading = title or exposure.origin or "Evidence of a trained model"
     content = {
         "title": heading,
@@ -127,6 +130,35 @@ def report(
         "made": making(made),
     }
     return write_page(content, path, single_file=single_file)
+
+
+def chance_words(
+    exposure: Exposure | TailedExposure, evidence: Evidence, member: int
+) -> dict[str, Any] | None:
+    """Chance beside error reach, in per cent and points; None: no errors, or two classes.
+
+    With a nonlinear head a question may take seconds, so that only errors are asked about.
+    """
+    wrong = ~evidence.right
+    if not wrong.any() or evidence.num_classes < 3:
+        return None
+    tailed = isinstance(exposure, TailedExposure)
+    nodes = torch.from_numpy(evidence.nodes[wrong] if tailed else evidence.nodes)
+    y = torch.from_numpy(evidence.labels[: exposure.num_nodes])
+    found = reach(exposure.member(member), y, nodes)
+    assert isinstance(found, Reach)
+    chance, more = found.chance, found.excess.words(100, sign="+", unit=" points")
+    classes = f"{found.classes_per_error.words()} of {evidence.num_classes} classes"
+    return {
+        "low": 100 * chance.low,
+        "high": 100 * chance.high,
+        "everyone": None if tailed else 100 * found.true_class_chance.low,
+        "words": (
+            f"Chance: at these errors {chance.words(100, unit=' %')} of the classes neither true "
+            f"nor predicted could win; the true class exceeds that by {more}. {classes} can win "
+            "per error."
+        ),
+    }
 
 
 def report_results(

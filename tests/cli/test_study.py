@@ -277,7 +277,7 @@ def test_the_demo_goes_the_whole_way(run, tmp_path):
     # One model a page: the nodes are of the very run whose accuracies the overview shows.
     assert "trained with splits 0 to 1; the stored models" in text
     assert code == 0
-    for part in ("The built-in graph", "Exposure of GCN on builtin", "Of its", "Set translation"):
+    for part in ("The built-in graph", "Exposure of GCN on builtin", "chance", "Set translation"):
         assert part in out
     assert "builtin × gcn: 2 splits in" in err
     assert "All of it took" in out

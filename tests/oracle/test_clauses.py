@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from oracle_cases import members_exposure
+from oracle_cases import exposure_of, members_exposure
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle import certificate, solve_oracle
+from gnn_repair.oracle import certificate, metrics, solve_oracle
 from gnn_repair.oracle.certificate import UNDERFLOW, _Claims
-from gnn_repair.oracle.counting import ReachCounts
-from gnn_repair.oracle.metrics import ClassReach, MemberReach, Rate, Reach
+from gnn_repair.oracle.metrics import Rate
 from gnn_repair.oracle.tables import Tables, as_whole, check_number, problems
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
@@ -197,31 +197,6 @@ def test_errors_are_relative_and_underflow_is_none():
     assert relative(np.empty(0), np.empty(0)) == 0.0
 
 
-def test_verdicts_of_several_members_in_words_and_rows():
-    counts = [
-        ReachCounts(nodes=4, reachable=3, errors=2, reachable_errors=1, active=4, undecided=1),
-        ReachCounts(nodes=1, reachable=1, errors=0, reachable_errors=0, active=3, undecided=2),
-        ReachCounts(nodes=0, reachable=0, errors=0, reachable_errors=0, active=0, undecided=0),
-    ]
-    found = Reach(tuple(MemberReach(count) for count in counts), skipped=5)
-    assert str(found).splitlines() == [
-        "true-class reach 87.5 %, mean over 2 of 3 members (4 of 5 in all)",
-        "error reach      50.0 %, mean over 1 of 3 members (1 of 2 in all)",
-        "support          2.17 active terms on average",
-        "undecided        3 LPs, which are in no figure above",
-    ]
-    rows = found.rows()
-    assert [row["member"] for row in rows] == ["0", "1", "2", "mean"]
-    assert [row["support"] for row in rows[:2]] == [1.333, 3.0] and rows[3]["support"] == 2.167
-    assert rows[3]["true-class reach"] == "87.5 %" and rows[3]["error reach"] == "50.0 %"
-    assert [row["undecided"] for row in rows] == [1, 2, 0, 3]
-    assert rows[1]["true-class reach"] == str(Rate(1, 1))
-    nothing = Reach((MemberReach(counts[2]), MemberReach(counts[2])), skipped=0)
-    assert str(nothing).startswith("true-class reach nan %, mean over 0 of 2 members (0 of 0")
-    with pytest.raises(InputError, match="there is no mean of 'nodes'"):
-        found.mean("nodes")
-
-
 @pytest.mark.parametrize("rate", [Rate(0, 5), Rate(5, 5), Rate(1, 3)])
 def test_intervals_stay_between_nothing_and_everything(rate):
     low, high = rate.interval
@@ -231,7 +206,9 @@ def test_intervals_stay_between_nothing_and_everything(rate):
 
 def test_a_class_at_the_threshold_is_not_within_reach():
     margin = np.array([[REACHABLE, 2 * REACHABLE, -1.0], [0.0, 1.0, 1.0]])
-    found = ClassReach(np.zeros(2, np.int64), np.arange(2), margin)
+    solution = solve_oracle(exposure_of([(np.zeros(3), [(np.ones(1), np.eye(3)[:1])])] * 2), "all")
+    edge = replace(solution, margin=margin.ravel(), bound=margin.ravel())
+    found = metrics._by_class(edge, 3)
     assert found.reachable.tolist() == [[False, True, False], [False, True, True]]
     assert found.count.tolist() == [1, 2]
     assert str(found) == "classes within reach of 2 nodes: 1: 50.0 %, 2: 50.0 %"

@@ -147,23 +147,6 @@ def test_a_source_heard_by_two_heads_is_still_alone():
     assert (row["mass"], row["gained"]) == (pytest.approx(1.0), pytest.approx(0.0))
 
 
-def test_reach_with_a_tail_is_a_frame_of_what_is_proved_and_not_excluded():
-    from gnn_repair.oracle.metrics import Rate
-    from gnn_repair.oracle.tails.reach import RateBetween, TailReach
-
-    both = RateBetween(Rate(3, 8), Rate(5, 8)), RateBetween(Rate(1, 4), Rate(3, 4))
-    told = TailReach(*both, support=1.5, undecided=2, skipped=0)
-    assert told.to_frame().to_dict("records") == [
-        {
-            "member": 0, "true_class_reach": 0.375, "true_class_possible": 0.625,
-            "true_class_hits": 3, "true_class_not_excluded": 5, "true_class_total": 8,
-            "error_reach": 0.25, "error_possible": 0.75, "error_hits": 1,
-            "error_not_excluded": 3, "error_total": 4, "support": 1.5, "undecided": 2,
-        }
-    ]  # fmt: skip
-    assert "0.625" in told._repr_html_() and "between 37.5 %" in told._repr_html_()
-
-
 def test_answers_about_labels_are_not_ranked(exposure):
     from gnn_repair.oracle import solve_labels
 

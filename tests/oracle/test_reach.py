@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from oracle_cases import exposure_of
+from oracle_cases import exposure_of, random_node
+from scipy.optimize import linprog
 from test_certificate import members
 
 from gnn_repair import thresholds
-from gnn_repair.oracle import Rate, class_reach, reach, solve_oracle, summarise
+from gnn_repair.errors import InputError
+from gnn_repair.oracle import Rate, class_reach, metrics, reach, solve_oracle, summarise
 from gnn_repair.oracle.counting import ReachCounts, count_reach, mean_over_members
 from gnn_repair.oracle.status import FAILED, UNCERTIFIED
 from gnn_repair.oracle.tables import Problems, Tables, instance, problems
@@ -75,27 +78,20 @@ def test_reach_is_the_mean_over_members():
     # Member 0 at nodes 0, 1, 2: margins 1, 1, −1; member 1 at nodes 0, 3: margins −2, 2.
     solution = solve_oracle(exposure, Y, MASK)
     np.testing.assert_allclose(solution.margin, [1, 1, -1, -2, 2])
-    found = summarise(exposure, solution)
+    found = reach(exposure, Y, MASK)
     assert [(m.true_class, m.error) for m in found.members] == [
         (Rate(2, 3), Rate(1, 2)),
         (Rate(1, 2), Rate(1, 2)),
     ]
     assert found.true_class == pytest.approx((2 / 3 + 1 / 2) / 2) != pytest.approx(3 / 5)
     assert found.error == 0.5 and found.support == 1.0 and found.undecided == 0
-    text = str(reach(exposure, Y, MASK)).split("\n")
-    assert text == [
+    text = str(found).split("\n")
+    assert text[:2] == [
         "true-class reach 58.3 %, mean over 2 members (3 of 5 in all)",
         "error reach      50.0 %, mean over 2 members (2 of 4 in all)",
-        "support          1.00 active terms on average",
     ]
-    assert found.rows()[-1] == {
-        "member": "mean",
-        "true-class reach": "58.3 %",
-        "error reach": "50.0 %",
-        "support": 1.0,
-        "undecided": 0,
-    }
-    assert found.rows()[1]["member"] == "1" and "(1 of 2)" in found.rows()[1]["error reach"]
+    assert "undefined with two classes" in text[2] and np.isnan(found.chance.low)
+    assert np.isnan(found.to_frame()["excess"]).all()
 
 
 def test_a_member_without_errors_has_no_error_reach():
@@ -105,7 +101,7 @@ def test_a_member_without_errors_has_no_error_reach():
     assert np.isnan(found.members[0].error.value) and found.error == 0.5
     assert "mean over 1 of 2 members (1 of 2 in all)" in str(found)
     mask[:, 1] = False
-    assert "error reach      nan %" in str(reach(exposure, Y, mask))
+    assert "error reach      –" in str(reach(exposure, Y, mask)) and len(found.changes.true) == 2
 
 
 def failing(solution, places, status=FAILED):
@@ -116,16 +112,16 @@ def failing(solution, places, status=FAILED):
     return replace(solution, status=codes, margin=margin)
 
 
-def test_lps_without_an_answer_count_nowhere():
+def test_lps_without_an_answer_make_reach_an_interval():
     exposure = two_members()
-    whole = solve_oracle(exposure, Y, MASK)
-    # Node 2 of member 0, an error out of reach.
-    found = summarise(exposure, failing(whole, [2]))
-    assert found.members[0].true_class == Rate(2, 2) and found.members[0].error == Rate(1, 1)
+    whole = solve_oracle(exposure, "all", MASK)
+    # Node 2 of member 0, an error out of reach: its class 0.
+    found = summarise(exposure, failing(whole, [4]), Y)
+    assert found.members[0].true_class == Rate(2, 3, 1) and found.members[0].error == Rate(1, 2, 1)
     assert found.members[0].undecided == 1 == found.undecided
-    assert found.true_class == (1 + 0.5) / 2
-    assert str(found).endswith("undecided        1 LPs, which are in no figure above")
-    assert found.rows()[0]["undecided"] == 1
+    assert found.members[0].error.possible == 1.0 and "1 undecided" in str(found)
+    with pytest.raises(InputError, match='target="all"'):
+        summarise(exposure, solve_oracle(exposure, Y, MASK), Y)
 
 
 def test_uncertified_answers_count_where_they_decide():
@@ -151,7 +147,9 @@ def test_study_and_report_count_alike():
         assert (test["nodes"], test["undecided"]) == (member.true_class.total, 0)
         assert summary["val"]["true_class_reach"] is None
         evidence = gather(exposure, Y, MASK, member=s)
-        assert evidence.reach == member.counts
+        counts = evidence.reach
+        assert Rate(counts.reachable, counts.nodes) == member.true_class
+        assert Rate(counts.reachable_errors, counts.errors) == member.error
         case = case_of_run(evidence, "toy", "gcn")
         assert case["reach"]["true_class_reach"] == [100 * member.true_class.value]
         assert case["reach"]["error_reach"] == [100 * member.error.value]
@@ -161,12 +159,147 @@ def test_a_report_counts_nodes_without_an_answer_nowhere(monkeypatch):
     exposure = two_members()
     solution = failing(solve_oracle(exposure, Y, MASK), [2])
     evidence = gather(exposure, Y, MASK, member=0, solution=solution)
-    assert evidence.reach == summarise(exposure, solution).members[0].counts
+    assert (evidence.reach.nodes, evidence.reach.reachable, evidence.reach.undecided) == (2, 2, 1)
     torn = failing(solve_oracle(exposure, Y, MASK), [2], UNCERTIFIED)
     torn = replace(torn, bound=np.full(5, 9.0))
     # Such bounds are no solution of this exposure, which a report would say first.
     monkeypatch.setattr("gnn_repair.reporting.evidence.check_solution", lambda *_: None)
     assert np.isnan(gather(exposure, Y, MASK, member=0, solution=torn).margin).sum() == 1
+
+
+# Chance -------------------------------------------------------------------------------------------
+
+
+def judged(node, target):
+    """γ of a class and the least mass that must move for it, by scipy from the node's numbers."""
+    beta, parts = node
+    alpha, table = (np.concatenate(items) for items in zip(*parts, strict=True))
+    groups = np.repeat(np.arange(len(parts)), [len(a) for a, _ in parts])
+    member = (groups == np.arange(len(parts))[:, None]).astype(float)
+    rivals = np.delete(np.arange(len(beta)), target)
+    gaps = (table[:, [target]] - table[:, rivals]).T
+    fixed = beta[target] - beta[rivals]
+    count = len(alpha)
+    best = linprog(
+        np.append(np.zeros(count), -1.0),
+        A_ub=np.hstack([-gaps, np.ones((len(rivals), 1))]),
+        b_ub=fixed,
+        A_eq=np.hstack([member, np.zeros((len(parts), 1))]),
+        b_eq=member @ alpha,
+        bounds=[(0, None)] * count + [(None, None)],
+    )
+    change = linprog(
+        np.append(np.ones(count), np.zeros(count)),
+        A_ub=np.hstack([-gaps, gaps]),
+        b_ub=fixed + gaps @ alpha - 1e-7,
+        A_eq=np.hstack([member, -member]),
+        b_eq=np.zeros(len(parts)),
+        bounds=[(0, None)] * count + [(0, a) for a in alpha],
+    )
+    return -best.fun, change.fun / alpha.sum() if change.status == 0 else np.inf
+
+
+def test_chance_ranks_and_least_changes_by_brute_force():
+    rng = np.random.default_rng(5)
+    nodes = [random_node(rng, [4, 3], 5) for _ in range(24)]
+    nodes = [(np.append(beta[:4], -50.0), parts) for beta, parts in nodes]  # 4 is never predicted
+    exposure, y = exposure_of(nodes), torch.from_numpy(rng.integers(0, 4, 24))
+    y[7] = -1
+    found = reach(exposure, y)
+    answers = [[judged(node, c) for c in range(5)] for node in nodes]
+    predicted = exposure.frozen_logits[0].argmax(1).tolist()
+    own, shares, counts, ranks, by_change, all_shares = [], [], [], [], [], []
+    for v, label in enumerate(y.tolist()):
+        can = [answers[v][c][0] > 1e-7 for c in range(5)]
+        others = [can[c] for c in range(5) if c not in (label, predicted[v])]
+        if label >= 0:
+            all_shares.append(np.mean(others))
+        if label >= 0 and label != predicted[v]:
+            rest = [c for c in range(5) if c not in (label, predicted[v])]
+            own.append(can[label])
+            shares.append(np.mean(others))
+            counts.append(sum(can))
+            ranks.append(1 + sum(answers[v][c][0] > answers[v][label][0] for c in rest))
+            least = [answers[v][c][1] for c in range(5)]
+            tied = [least[c] == least[label] for c in rest]
+            by_change.append(1 + sum(least[c] < least[label] for c in rest) + sum(tied) / 2)
+            row = np.flatnonzero(found.changes.node == v)[0]
+            mine = found.changes.share[row, [*rest, label]]
+            np.testing.assert_allclose(mine, [least[c] for c in [*rest, label]], atol=1e-6)
+    assert 0 < np.mean(shares) < np.mean(own) < 1 and len(own) > 10 and found.skipped == 1
+    assert found.error == pytest.approx(np.mean(own))
+    assert found.chance.low == found.chance.high == pytest.approx(np.mean(shares))
+    assert found.true_class_chance.low == pytest.approx(np.mean(all_shares))
+    assert found.excess.low == pytest.approx(np.mean(own) - np.mean(shares))
+    assert found.classes_per_error.low == pytest.approx(np.mean(counts))
+    assert found.rank.low == found.rank.high == pytest.approx(np.mean(ranks))
+    assert found.changes.rank.low == pytest.approx(np.mean(by_change))
+    assert f"chance {100 * np.mean(shares):.1f} %" in str(found)
+    frame = found.changes.to_frame()
+    assert frame["true_class"].iloc[-1] == pytest.approx(np.mean(own))
+    assert frame["chance"].iloc[-1] == pytest.approx(np.mean(shares))
+
+
+def table_of(reachable, true, predicted, decided=None, member=None, node=None):
+    """A Reach of planted verdicts; γ is 1 where a class can win and −1 where it cannot."""
+    can = np.asarray(reachable, bool)
+    known = np.ones_like(can) if decided is None else np.asarray(decided, bool)
+    rows = np.arange(len(can))
+    margin = np.where(can & known, 1.0, -1.0)
+    classes = metrics.ClassReach(
+        np.zeros(len(can), np.int64) if member is None else member,
+        rows if node is None else node,
+        margin,
+        np.where(known, margin, 1.0),
+        can & known,
+        known,
+    )
+    members = int(classes.member.max()) + 1
+    witnesses = SimpleNamespace(support=np.ones(len(can)))
+    return metrics.Reach(
+        classes, np.asarray(true), np.asarray(predicted), witnesses, 0, "", members
+    )
+
+
+def test_the_bootstrap_is_paired_and_draws_whole_nodes():
+    rng = np.random.default_rng(0)
+    flag = rng.random(400) < 0.3
+    can = np.stack([flag, np.ones(400, bool), flag], 1)  # class 2 can win exactly where class 0 can
+    nothing, one = np.zeros(400, int), np.ones(400, int)
+    found = table_of(can, nothing, one)
+    half = 1.96 * (flag.mean() * (1 - flag.mean()) / 400) ** 0.5
+    low, high = found.chance.interval
+    assert (high - low) / 2 == pytest.approx(half, rel=0.12)
+    assert (low + high) / 2 == pytest.approx(flag.mean(), abs=half / 4)
+    assert found.excess.low == 0 and found.excess.interval == (0, 0)
+    # The same node in two members is no second node; another node is.
+    both, twice = np.concatenate([can, can]), np.concatenate
+    args = twice([nothing, nothing]), twice([one, one])
+    member, node = np.repeat([0, 1], 400), np.tile(np.arange(400), 2)
+    same = table_of(both, *args, member=member, node=node).chance.interval
+    assert same == pytest.approx((low, high))
+    other = table_of(both, *args, node=np.arange(800)).chance.interval
+    assert other[1] - other[0] == pytest.approx((high - low) / 2**0.5, rel=0.12)
+
+
+def test_undecided_classes_leave_intervals():
+    # Node 0: true 0, predicted 1; class 2 can, 3 open. Node 1: the true class itself is open.
+    can = [[1, 1, 1, 0], [0, 1, 0, 0]]
+    found = table_of(can, [0, 0], [1, 1], decided=[[1, 1, 1, 0], [0, 1, 1, 1]])
+    assert (found.chance.low, found.chance.high) == (0.25, 0.5)
+    assert found.members[0].error == Rate(1, 2, 1)
+    assert (found.excess.low, found.excess.high) == (0.0, 0.75)
+    assert (found.classes_per_error.low, found.classes_per_error.high) == (2.0, 3.0)
+    # Node 0 ties with 2 and maybe 3: place 1.5 or 2; node 1 is first, or ties with two: 1 or 2.
+    assert (found.rank.low, found.rank.high) == (1.25, 2.0)
+    assert "between 25.0 % and 50.0 %" in str(found)
+
+
+def test_ties_share_their_place_and_infinite_ones_do():
+    values = np.array([[3.0, 1.0, 3.0, 3.0 + 1e-9], [-np.inf, 5.0, -np.inf, 0.0]])
+    among = np.array([[True, False, True, True]] * 2)
+    low, high = metrics.places_of(values, values, np.array([0, 0]), among)
+    assert low.tolist() == high.tolist() == [2.0, 2.5]
 
 
 def test_one_threshold_everywhere():

@@ -29,6 +29,9 @@ def test_the_story_is_told_in_the_page_s_numbers(browser, demo):
         f"them the evidence was there; the best repair, {title}, fixes "
         f"{(wrong & now[best]).sum()} and breaks {(~wrong & ~now[best]).sum()} others."
     )
+    chance = browser.text("#chance")
+    share = re.match(r"Chance: at these errors (\d+\.\d %) \[", chance)[1]
+    assert f"{share}by chance" in browser.text("#key-figures").replace("\xa0", " ")
     start = browser.driver.find_element("css selector", "#story .starts button")
     node = int(re.search(r"node (\d+)", start.text)[1])
     start.click()

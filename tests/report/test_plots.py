@@ -27,7 +27,7 @@ def axes():
 
 
 def test_a_node_is_drawn_where_its_logits_are(exposure):
-    ax = gr.plot_node(exposure, 0, 0, class_names=["red", "green", "blue"], ax=axes())
+    ax = gr.plots.node(exposure, 0, 0, class_names=["red", "green", "blue"], ax=axes())
     assert ax.get_title() == "node 0, which is red"
     points = {line.get_label(): line.get_xydata()[0] for line in ax.lines}
     rivals = [ax.get_xlabel().split(" over ")[1].split(" ")[0] for _ in (0,)]
@@ -38,7 +38,7 @@ def test_a_node_is_drawn_where_its_logits_are(exposure):
 
 
 def test_reach_is_a_histogram_of_every_node(exposure):
-    ax = gr.plot_reach(exposure, torch.tensor([0, 0, 1]), ax=axes())
+    ax = gr.plots.reach(exposure, torch.tensor([0, 0, 1]), ax=axes())
     assert sum(patch.get_height() for patch in ax.patches) == pytest.approx(3)
 
 
@@ -46,26 +46,26 @@ def test_axes_are_made_where_none_are_given(exposure):
     import matplotlib.pyplot as plt
 
     plt.switch_backend("agg")
-    ax = gr.plot_node(exposure, 0, torch.tensor([0, 0, 1]))
+    ax = gr.plots.node(exposure, 0, torch.tensor([0, 0, 1]))
     plt.close(ax.figure)
 
 
 def test_bad_input_is_one_sentence(exposure):
-    with pytest.raises(InputError, match="plot_node draws"):
-        gr.plot_node("nothing", 0, 0)
+    with pytest.raises(InputError, match=r"plots\.node draws"):
+        gr.plots.node("nothing", 0, 0)
     with pytest.raises(InputError, match="EvidenceLadder"):
-        gr.plot_rungs("nothing")
+        gr.plots.rungs("nothing")
     with pytest.raises(InputError):
-        gr.plot_node(exposure, 99, 0, ax=axes())
+        gr.plots.node(exposure, 99, 0, ax=axes())
     with pytest.raises(InputError, match="classes are 0 to 2"):
-        gr.plot_node(exposure, 0, 7, ax=axes())
+        gr.plots.node(exposure, 0, 7, ax=axes())
 
 
 def test_without_a_class_the_models_own_is_drawn(exposure):
     told = int(exposure.frozen_logits[0, 0].argmax())
     plain, asked = (Figure().subplots() for _ in range(2))
-    gr.plot_node(exposure, 0, ax=plain)
-    gr.plot_node(exposure, 0, told, ax=asked)
+    gr.plots.node(exposure, 0, ax=plain)
+    gr.plots.node(exposure, 0, told, ax=asked)
     points = [[line.get_xydata() for line in ax.lines] for ax in (plain, asked)]
     assert len(points[0]) == len(points[1]) > 0
     for mine, other in zip(*points, strict=True):
@@ -77,7 +77,10 @@ def test_labels_are_told_from_classes(exposure):
     from dataclasses import replace
 
     labels = replace(exposure, outputs="labels")
-    for draw in (lambda: gr.plot_node(labels, 0), lambda: gr.plot_reach(labels, torch.ones(3, 3))):
+    for draw in (
+        lambda: gr.plots.node(labels, 0),
+        lambda: gr.plots.reach(labels, torch.ones(3, 3)),
+    ):
         with pytest.raises(InputError, match="outputs are labels"):
             draw()
 

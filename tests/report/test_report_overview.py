@@ -8,16 +8,20 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from report_worlds import Tilted, make_exposure
 from typer.testing import CliRunner
 
 from gnn_repair.cli import app
 from gnn_repair.errors import InputError
-from gnn_repair.reporting import gather
+from gnn_repair.oracle import reach
+from gnn_repair.reporting import gather, report
 from gnn_repair.reporting.overview import case_of_run, cases_of_results
+from gnn_repair.reporting.writing import chance_words
 from gnn_repair.study.protocol import PAPER, override
 from gnn_repair.study.records import RunRecord
 from gnn_repair.study.store import Store
+from tests.campaigns.lp_families import Numbers, exposure_of
 
 TINY = override(
     PAPER,
@@ -149,3 +153,22 @@ def test_a_named_case_is_run_again_with_the_stored_protocol(store, tmp_path):
     assert found["study"]["cases"][0]["methods"][0]["values"] == pytest.approx([40, 50, 60])
     assert out.stat().st_size < 8e6
     assert len(list(figures.glob("*.svg"))) == 7
+
+
+@pytest.mark.parametrize("classes", [4, 2])
+def test_a_page_has_chance_beside_reach(classes, tmp_path):
+    """The numbers in the page's own data are those of reach; two classes have none."""
+    rng = np.random.default_rng(3)
+    lengths, count = np.full((20, 1), 3), 60
+    numbers = (rng.random(count), rng.normal(size=(count, classes)), rng.normal(size=(20, classes)))
+    exposure = exposure_of(Numbers(lengths, *numbers))
+    y = torch.from_numpy(rng.integers(0, classes, 20))
+    found = chance_words(exposure, gather(exposure, y), 0)
+    own = reach(exposure, y)
+    assert (found is None) == (classes == 2)
+    if found:
+        assert (found["low"], found["high"]) == (100 * own.chance.low, 100 * own.chance.high)
+        assert found["everyone"] == 100 * own.true_class_chance.low
+        assert own.excess.words(100, sign="+", unit=" points") in found["words"]
+    page = report(exposure, y, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert ("Chance: at these errors" in page) == (classes == 4)

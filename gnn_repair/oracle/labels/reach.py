@@ -1,4 +1,9 @@
-"""How often the evidence for a label was there: per label, and over all of them."""
+"""How often the evidence for a label was there: per label, and over all of them.
+
+A label has two sides, so a wrong one has no third that could be reached by chance. *Chance* is
+here how often reweighting could turn over a label that the model has right: where that is as
+frequent as error reach, reach says nothing about errors.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
@@ -18,7 +24,7 @@ from gnn_repair.f1 import F1, F1Counts
 from gnn_repair.notebook import shown
 from gnn_repair.oracle.labels.solution import LabelSolution
 from gnn_repair.oracle.labels.solve import solve_labels
-from gnn_repair.oracle.metrics import Rate
+from gnn_repair.oracle.metrics import Mean, Rate, interval_of, resampled_sums
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +41,8 @@ class OneLabelReach:
     """Nodes where some reweighting puts the label on its true side, among those decided."""
     error: Rate
     """The same among nodes where the frozen model has it wrong."""
+    chance: Rate
+    """Nodes where the frozen model has it right and some reweighting turns it over."""
     undecided: int
     frozen: F1Counts
     """Of the model as it is."""
@@ -49,6 +57,8 @@ class LabelReach:
     labels: tuple[OneLabelReach, ...]
     skipped: int
     """Pairs without a known truth."""
+    excess: Mean
+    """Error reach less chance over all pairs, by a bootstrap over nodes; of 1, not in points."""
     scope: str = ""
 
     @property
@@ -60,6 +70,11 @@ class LabelReach:
     def micro_error(self) -> Rate:
         """The same among pairs that the frozen model has wrong."""
         return _pooled([one.error for one in self.labels])
+
+    @property
+    def chance(self) -> Rate:
+        """Pairs that the frozen model has right and some reweighting turns over."""
+        return _pooled([one.chance for one in self.labels])
 
     @property
     def macro(self) -> float:
@@ -100,6 +115,8 @@ class LabelReach:
             f"label reach {self.micro}; macro {100 * self.macro:.1f} % over "
             f"{len(self.labels)} label{'s' * (len(self.labels) != 1)}",
             f"error reach {self.micro_error}; macro {100 * self.macro_error:.1f} %",
+            f"chance      {self.chance} of the right ones could be turned over; excess "
+            f"{self.excess.words(100, sign='+', unit=' points')}",
             f"F1          {self.frozen}; within reach: {self.best}",
         ]
         if self.undecided:
@@ -128,37 +145,49 @@ def label_reach(
         raise InputError("y must hold the truths [N, K]; without them use solve_labels")
     if isinstance(exposure, Exposure | TailedExposure):
         require_outputs(exposure, "labels")
-    return summarise_labels(exposure, solve_labels(exposure, y, mask, threads=threads))
+    own = solve_labels(exposure, y, mask, threads=threads)
+    turned = torch.as_tensor(y).double()
+    turned = torch.where((turned == 0) | (turned == 1), 1 - turned, turned)
+    other = solve_labels(exposure, turned, mask, threads=threads)
+    return summarise_labels(exposure, own, other)
 
 
-def summarise_labels(exposure: Any, solution: LabelSolution) -> LabelReach:
-    """The figures of a solution whose wanted sides are the truths."""
+def summarise_labels(exposure: Any, own: LabelSolution, other: LabelSolution) -> LabelReach:
+    """The figures of a solution whose wanted sides are the truths, and one of the other sides."""
     mixture = exposure.mixture if isinstance(exposure, LinkExposure) else exposure
     frozen = mixture.frozen_logits[:, mixture.recipients].cpu().numpy()
-    value = frozen[solution.member, solution.recipient, solution.target]
-    says = value > solution.threshold
-    wrong = says != solution.wanted
-    can, decided = solution.reachable, solution.decided
-    labels = tuple(
-        _one(int(k), solution.target == k, can, decided, wrong, solution.wanted)
-        for k in np.unique(solution.target)
-    )
-    return LabelReach(labels, solution.skipped, solution.scope)
+    wrong = (frozen[own.member, own.recipient, own.target] > own.threshold) != own.wanted
+    labels = tuple(_one(int(k), own.target == k, own, other, wrong) for k in np.unique(own.target))
+    return LabelReach(labels, own.skipped, _excess(own, other, wrong), own.scope)
 
 
 def _one(
-    label: int, own: Flags, can: Flags, decided: Flags, wrong: Flags, wanted: Flags
+    label: int, rows: Flags, own: LabelSolution, other: LabelSolution, wrong: Flags
 ) -> OneLabelReach:
-    can, decided, wrong, wanted = can[own], decided[own], wrong[own], wanted[own]
-    counted = can & decided
+    can, decided, wanted = own.reachable[rows], own.decided[rows], own.wanted[rows]
+    turns, known, wrong = other.reachable[rows], other.decided[rows], wrong[rows]
     return OneLabelReach(
         label,
-        Rate(int(counted.sum()), int(decided.sum())),
-        Rate(int((counted & wrong).sum()), int((decided & wrong).sum())),
+        Rate(int((can & decided).sum()), int(decided.sum())),
+        Rate(int((can & decided & wrong).sum()), int((decided & wrong).sum())),
+        Rate(int((turns & known & ~wrong).sum()), int((known & ~wrong).sum())),
         int((~decided).sum()),
         _counts(wrong, wanted),
         _counts(wrong & ~can & decided, wanted),
     )
+
+
+def _excess(own: LabelSolution, other: LabelSolution, wrong: Flags) -> Mean:
+    """Of decided pairs, as the rates are."""
+    errors, right = wrong & own.decided, ~wrong & other.decided
+    columns = np.stack([errors & own.reachable, errors, right & other.reachable, right], 1)
+    whole = columns.astype(float)
+    drawn = resampled_sums(own.node, whole)[:, 0]
+    with np.errstate(invalid="ignore"):
+        (value,), spread = (
+            x[:, 0] / x[:, 1] - x[:, 2] / x[:, 3] for x in (whole.sum(0, keepdims=True), drawn)
+        )
+    return Mean(float(value), float(value), interval_of(spread, spread))
 
 
 def _counts(wrong: Flags, wanted: Flags) -> F1Counts:

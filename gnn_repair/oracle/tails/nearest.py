@@ -15,7 +15,15 @@ from torch import Tensor
 
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.tails.tailed import TailedExposure
-from gnn_repair.oracle.nearest import ALREADY, MOVED, UNREACHABLE
+from gnn_repair.oracle.nearest import (
+    ALREADY,
+    MOVED,
+    UNREACHABLE,
+    Gains,
+    gain_words,
+    gains_of,
+    percent,
+)
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.approach import Approach
 from gnn_repair.oracle.tails.balls import ball, change_of
@@ -33,8 +41,6 @@ NEAREST = 1e-2
 AIMS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)
 """By how much more the tail is to win, relative to its logits, until the model, which is run in a
 precision of its own, confirms it."""
-SHOWN = 6
-"""Changes named in a sentence; more would not be read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +68,17 @@ class TailNearest:
     """The node's total mass, for comparison."""
     replayed: bool
     """Whether the model itself was run with λ."""
+    gains: Gains = ()
+    """Who gets more weight, and how much, as shares of the mass."""
     reason: str = ""
     """Why it is undecided."""
     names: NodeNames = ONE_KIND
     """What nodes and groups are called."""
+
+    @property
+    def share(self) -> float:
+        """The share of the node's mass that moves."""
+        return self.moved / self.mass if self.mass else float("nan")
 
     @property
     def proved(self) -> bool:
@@ -76,16 +89,10 @@ class TailNearest:
         head = f"{self.names.node(self.node)}, class {self.target}"
         if self.status != MOVED:
             return f"{head}: {self.status}" + (f" ({self.reason})" if self.reason else "")
-        order = np.argsort(-np.abs(self.change))[:SHOWN]
-        parts = ", ".join(
-            f"{self.names.sender(self.sources[i])} {self.change[i]:+.4g}" for i in order
-        )
-        left = len(self.terms) - SHOWN
-        more = f" and {left} more" if left > 0 else ""
         where = "the model itself" if self.replayed else "its tail"
         return (
-            f"{head} wins when {self.moved:.4g} of mass {self.mass:.4g} moves ({where} says so): "
-            f"{parts}{more}; {self._limit()}"
+            f"{head}: {gain_words(self.gains, self.names)} would be enough ({where} says so); "
+            f"{percent(self.share)} of the mass moves, {self._limit()}"
         )
 
     __repr__ = __str__
@@ -93,7 +100,7 @@ class TailNearest:
     def _limit(self) -> str:
         if self.bound <= 0:
             return "not proved nearest"
-        words = f"no less than {self.bound:.4g} will do"
+        words = f"no less than {percent(self.bound / self.mass)} will do"
         return words if self.proved else f"not proved nearest: {words}"
 
 
@@ -232,6 +239,8 @@ def _answer(
     active = np.abs(change) > 1e-12 * max(float(alpha.sum()), 1e-300)
     status, reason = _status(solution, i, frozen, margin, found)
     terms = first + np.flatnonzero(active)
+    rows = exposure.rows[first:last].long()
+    senders = solution.named(exposure.sources[rows].numpy().astype(np.int64))
     moved = {ALREADY: 0.0, MOVED: 0.0 if found is None else found.moved}.get(status, np.nan)
     return TailNearest(
         member=0,
@@ -243,10 +252,9 @@ def _answer(
         margin=frozen if status == ALREADY else np.nan if found is None else found.margin,
         terms=terms,
         change=change[active],
-        sources=solution.named(
-            exposure.sources[exposure.rows[terms].long()].numpy().astype(np.int64)
-        ),
+        sources=senders[active],
         mass=float(alpha.sum()),
+        gains=gains_of(senders, alpha, np.where(active, change, 0.0)),
         replayed=solution.replayed,
         reason=reason,
         names=solution.names,

@@ -15,7 +15,6 @@ from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.oracle.metrics import Rate
 from gnn_repair.oracle.relaxed import merged_groups, old_terms, relax_mixture
 from gnn_repair.oracle.tables import Floats, Integers
-from gnn_repair.oracle.tails.reach import RateBetween
 from gnn_repair.oracle.tails.sentence import CAN, CANNOT
 from gnn_repair.oracle.tails.solve import solve_tails
 
@@ -42,13 +41,11 @@ class TailRelaxedMargins:
     """[len(slack), L]."""
 
     @property
-    def reach(self) -> tuple[RateBetween, ...]:
+    def reach(self) -> tuple[Rate, ...]:
         """How many classes can win, from proved to not excluded, for each ρ."""
         count = self.verdict.shape[1]
         return tuple(
-            RateBetween(
-                Rate(int((row == CAN).sum()), count), Rate(int((row != CANNOT).sum()), count)
-            )
+            Rate(int((row == CAN).sum()), count, int(((row != CAN) & (row != CANNOT)).sum()))
             for row in self.verdict
         )
 

@@ -158,7 +158,7 @@ class TailSolution:
     def __getitem__(self, index: slice) -> TailSolution: ...
     def __getitem__(self, index: int | slice) -> TailWitness | TailSolution:
         if isinstance(index, slice):
-            return self._part(np.arange(len(self))[index])
+            return self.taken(np.arange(len(self))[index])
         place, count = _whole(index, "an index of a solution"), len(self)
         if not -count <= place < count:
             raise IndexError(f"LP {place} does not exist; there are {count}")
@@ -187,7 +187,8 @@ class TailSolution:
             names=self.names,
         )
 
-    def _part(self, chosen: Integers) -> TailSolution:
+    def taken(self, chosen: Integers) -> TailSolution:
+        """The questions with the given numbers, in that order."""
         indptr, entry = support_entries(self.indptr, chosen)
         arrays = {name: getattr(self, name)[chosen] for name in _PER_LP}
         arrays |= {name: getattr(self, name)[entry] for name in PER_TERM}

@@ -82,6 +82,9 @@ function drawFigures(run) {
       tip: [
         "Some reweighting of the frozen messages makes the true class win",
         `${count(sums.reach)} of ${counted(run, sums.solved + sums.open)}`,
+        ...(run.chance && run.chance.everyone !== null
+          ? [`chance: ${run.chance.everyone.toFixed(1)} % of classes neither true nor predicted`]
+          : []),
       ],
       go: { status: "can" },
     }),
@@ -99,6 +102,9 @@ function drawFigures(run) {
         go: { status: "reachable" },
       },
     ),
+    ...(run.chance
+      ? [keyFigure(chanceShare(run.chance), "by chance", errors, { tip: [run.chance.words] })]
+      : []),
     keyFigure(
       figure(sums.support / sums.reach, 2),
       "terms in a witness, on average",
@@ -115,6 +121,12 @@ function drawFigures(run) {
         ]
       : []),
   );
+}
+
+// The share of classes neither true nor predicted that could win at the same errors.
+function chanceShare({ low, high }) {
+  const [from, to] = [low.toFixed(1), high.toFixed(1)];
+  return `${from === to ? from : `${from}–${to}`}\u00a0%`;
 }
 
 function drawStudyFigures(cases, shown) {

@@ -147,7 +147,11 @@ function drawStory(run, study) {
       ? [goButton(`${count(sums.undecided)} undecided`, { status: "undecided" })]
       : []),
   );
-  box.replaceChildren(sentence, why, where, glossary());
+  const chance = element("p", { class: "caption", id: "chance" });
+  if (run.chance) chance.textContent = run.chance.words;
+  else if (run.classCount === 2 && sums.right < run.count)
+    chance.textContent = "Chance is undefined with two classes: there is no third that could win.";
+  box.replaceChildren(sentence, why, ...(chance.textContent ? [chance] : []), where, glossary());
 }
 
 function glossary() {

@@ -174,15 +174,20 @@ def test_reach_counts_by_hand():
     exposure = random_exposure(11, nodes=4, groups=1, outputs=2, members=1)
     y = truths(11, 4, 2)
     found = gr.reach(exposure, y)
-    can = np.zeros((4, 2), bool)
+    can, turns = np.zeros((2, 4, 2), bool)
     for node in range(4):
         values = corners(exposure, node)[0]
-        sides = torch.where(y[node] == 1, values, -values).amax(0)
-        can[node] = (sides > 1e-7).numpy()
+        sides = torch.where(y[node] == 1, values, -values)
+        can[node], turns[node] = (sides.amax(0) > 1e-7).numpy(), (sides.amin(0) < -1e-7).numpy()
     wrong = (exposure.frozen_logits[0] > 0).numpy() != (y == 1).numpy()
     assert [one.reach.hits for one in found.labels] == can.sum(0).tolist()
     assert [one.error.total for one in found.labels] == wrong.sum(0).tolist()
     assert [one.error.hits for one in found.labels] == (can & wrong).sum(0).tolist()
+    assert [one.chance.hits for one in found.labels] == (turns & ~wrong).sum(0).tolist()
+    assert found.chance.total == (~wrong).sum() and 0 < found.chance.hits < found.chance.total
+    excess = can[wrong].mean() - turns[~wrong].mean()
+    assert found.excess.low == pytest.approx(excess)
+    assert found.excess.interval[0] < excess < found.excess.interval[1]
     assert found.micro.value == pytest.approx(can.mean())
     assert found.macro == pytest.approx(can.mean(0).mean())
     truth = (y == 1).numpy()

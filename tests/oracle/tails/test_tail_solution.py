@@ -11,6 +11,7 @@ from tail_cases import CLASSES, NODES, tailed
 
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.oracle import (
+    Rate,
     class_reach,
     reach,
     solve_oracle,
@@ -218,13 +219,13 @@ def test_reach_is_an_interval_that_collapses(exposure):
     y = torch.arange(NODES) % CLASSES
     found, answers = reach(exposure, y), solve_oracle(exposure, y)
     wrong = exposure.frozen_logits[0].argmax(1).numpy() != y.numpy()
-    assert found.error.decided and found.error.proved.total == wrong.sum()
-    assert found.error.proved.hits == (answers.reachable & wrong).sum()
-    assert "all decided" in str(found)
+    (own,) = found.members
+    assert own.error == Rate(int((answers.reachable & wrong).sum()), int(wrong.sum()))
+    assert found.chance.low == found.chance.high and "undecided" not in str(found)
     unknown = tailed("opaque", 15, 2)
     loose = reach(unknown, y)
     proved = int(solve_oracle(unknown, y).reachable.sum())
-    assert (loose.true_class.proved.hits, loose.true_class.possible.hits) == (proved, NODES)
+    assert loose.members[0].true_class == Rate(proved, NODES, NODES - proved)
     assert "undecided" in str(loose) and loose.undecided == NODES - proved
 
 
@@ -232,7 +233,7 @@ def test_classes_within_reach(exposure, solution):
     found = class_reach(exposure)
     np.testing.assert_array_equal(found.reachable.ravel(), solution.reachable)
     np.testing.assert_array_equal(found.count, found.possible)
-    assert str(found).endswith("all decided")
+    assert "undecided" not in str(found) and found.decided.all()
 
 
 @pytest.mark.parametrize(

@@ -71,13 +71,13 @@ def cat(builder: Builder, out: Tensor, parts: Sequence[Operand], dim: int = 0) -
     if like.axis == dim and like.shape == like.outer:
         return _rows_joined(builder, out, parts, dim)
     if like.shape == (1, *like.outer):  # a single recipient, without an axis for it
-        whole = [
+        lifted = [
             part.viewed(lambda index: index.unsqueeze(0))
             if isinstance(part, Traced)
             else part.unsqueeze(0)  # type: ignore[union-attr]
             for part in parts
         ]
-        made = cat(builder, out.unsqueeze(0), whole, dim + 1)
+        made = cat(builder, out.unsqueeze(0), lifted, dim + 1)
         assert isinstance(made, Traced)
         return made.viewed(lambda index: index.squeeze(0))
     if like.shape != like.outer:

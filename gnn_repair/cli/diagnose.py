@@ -1,0 +1,69 @@
+"""``gnn-repair diagnose``: which errors of one's own model could be undone, with chance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gnn_repair.atomic import check_target
+from gnn_repair.cli.output import Format, FormatOption, emit
+from gnn_repair.cli.own_backbones import made_by
+
+if TYPE_CHECKING:
+    from gnn_repair.diagnosis import Diagnosis
+
+FACTORY = "FILE.py:NAME"
+GIVES = "Gives (model, data), or (model, data, nodes) with a mask or node numbers."
+SHOWN = 20
+"""Errors printed; --csv and --format json have every node."""
+COLUMNS = ("true", "predicted", "verdict", "mass_moved", "chance", "smallest_change")
+
+
+def diagnose(
+    factory: Annotated[str, typer.Argument(metavar=FACTORY, help=GIVES)],
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="Also write a row per node here.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Also write the HTML page here.")
+    ] = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Say which errors of a trained model could be undone by weighing its messages differently.
+
+    NAME is a function without arguments, or a tuple. Test nodes are those of data.test_mask; all
+    labelled nodes where there is none.
+    """
+    for target in filter(None, (csv, report)):
+        check_target(target)
+    found = diagnosed(factory)
+    for path, write in ((csv, found.to_csv), (report, found.report)):
+        if path is not None:
+            typer.echo(f"{write(path)}", err=True)
+    frame = found.to_frame()
+    if format is Format.json:
+        emit(frame.astype(object).where(frame.notna(), None).to_dict("records"), format)  # type: ignore[arg-type]
+        return
+    typer.echo(str(found))
+    errors = frame[frame["verdict"] != "right"].sort_values("mass_moved", kind="stable")
+    who = next(name for name in ("node", "graph") if name in frame)
+    columns = [name for name in ("member", who, *COLUMNS) if name in frame]
+    rows: Any = errors[columns].head(SHOWN).astype(object)
+    if len(rows):
+        emit(rows.where(rows.notna(), None).to_dict("records"), format, "Errors, nearest first")
+    if len(errors) > SHOWN:
+        typer.echo(f"… and {len(errors) - SHOWN:,} more errors; --csv FILE has every node")
+
+
+def diagnosed(factory: str) -> Diagnosis:
+    """The diagnosis of what the user's function gives, with progress on stderr."""
+    from gnn_repair.diagnosis import diagnose as ask
+
+    def tell(text: str) -> None:
+        typer.echo(f"{text} …", err=True)
+
+    tell(f"running {factory}")
+    model, data, nodes = made_by(factory)
+    return ask(model, data, nodes=nodes, tell=tell)

@@ -1,0 +1,198 @@
+"""The front door: planted rows, which nodes are asked about, every kind of model, the commands."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import HeteroData
+from torch_geometric.nn import GCNConv, HeteroConv, SAGEConv, global_mean_pool
+from typer.testing import CliRunner
+
+import gnn_repair as gr
+from gnn_repair.cli.main import app
+from gnn_repair.datasets import motif_graphs
+from gnn_repair.errors import InputError
+from tests.campaigns.lp_families import Numbers, exposure_of
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """Node 0, all mass on class 1: 60 % on its other message make class 0 win by all, 1/3 by a tie.
+    Node 1 hears class 2 alone. Node 2 is right."""
+    table = np.array([[2.0, 0, 0], [0, 1, 0], [0, 0, 5], [4, 0, 0]])
+    lengths = np.array([[2], [1], [1]], np.int64)
+    alpha = np.array([0.0, 1.0, 1.0, 1.0])
+    return exposure_of(Numbers(lengths, alpha, table, np.zeros((3, 3))))
+
+
+def test_rows_sentences_and_files(planted, tmp_path):
+    y = torch.tensor([0, 0, 0])
+    found = gr.diagnose(planted, y=y)
+    frame = found.to_frame()
+    assert frame["verdict"].tolist() == ["can", "cannot", "right"]
+    assert frame["frozen_margin"].tolist() == pytest.approx([-1, -5, 4])
+    assert frame["gamma"].tolist() == pytest.approx([2, -5, 4])
+    # 2 λ > 1 − λ: a third of the mass.
+    assert frame["mass_moved"].tolist() == pytest.approx([1 / 3, np.nan, np.nan], nan_ok=True)
+    assert frame["chance"].tolist() == [0, 0, 0] and frame["classes_in_reach"].tolist() == [2, 1, 1]
+    assert frame["place_by_change"].tolist() == pytest.approx([1, 1.5, np.nan], nan_ok=True)
+    assert frame["smallest_change"][0] == "giving node 0 33 % of the weight (now 0 %)"
+    assert frame["key_messages"][0] == "node 0 (λ 1)"
+    text = found.explain(0)
+    assert text.startswith(
+        "node 0: predicted 1, true 0. Giving node 0 33 % of the weight (now 0 %)"
+    )
+    assert "33 % of the mass moves. 2 of 3 classes could win here; class 0 needs the least" in text
+    assert "loses by at least 5" in found.explain(1) and "which is right" in found.explain(2)
+    story = str(found).split("\n")
+    assert len(story) == 5 and "wrong about 2 of 3 labelled nodes" in story[0]
+    assert "50.0 %" in story[1] and "chance 0.0 %" in story[2] and "node 0" in story[4]
+    pd.testing.assert_frame_equal(
+        pd.read_csv(found.to_csv(tmp_path / "rows.csv"), keep_default_na=True).fillna(""),
+        frame.fillna(""),
+        check_dtype=False,
+    )
+    assert found.report(tmp_path / "page.html").is_file()
+    lines = found.plot().get_lines()
+    # Two errors: none at 0, half of them from a third on; of the others, one each, none.
+    assert lines[0].get_ydata().tolist() == [0, 50, 50]
+    assert lines[0].get_xdata().tolist() == pytest.approx([0, 100 / 3, 100])
+    assert max(lines[1].get_ydata()) == 0
+    with pytest.raises(InputError, match="node 9 is not among"):
+        found.explain(9)
+
+
+def test_which_nodes_and_labels_are_taken(planted):
+    def data(**fields):
+        return SimpleNamespace(**fields)
+
+    y, mask = torch.tensor([0, 0, 0]), torch.tensor([True, False, True])
+    found = gr.diagnose(planted, data(y=y.view(3, 1), test_mask=mask.view(3, 1)))
+    assert found.selection == "test nodes" and found.to_frame()["node"].tolist() == [0, 2]
+    assert gr.diagnose(planted, data(y=y, test_mask=mask), nodes=[1]).selection == "chosen nodes"
+    assert "no errors" not in str(gr.diagnose(planted, data(y=y), nodes=[2]))
+    for wrong, message in (
+        (data(y=None), "data has no y"),
+        (data(y=y, test_mask=mask.view(3, 1).repeat(1, 2)), "has 2 splits"),
+        (data(y=y, test_mask=mask[:2]), "2 entries for 3 nodes"),
+    ):
+        with pytest.raises(InputError, match=message):
+            gr.diagnose(planted, wrong)
+
+
+class Pooled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = GCNConv(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x, edge_index, batch):
+        return self.head(global_mean_pool(self.conv(x, edge_index).relu(), batch))
+
+
+class Tailed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = GCNConv(5, 6), nn.Linear(6, 3)
+
+    def forward(self, x, edge_index):
+        return self.head(self.conv(x, edge_index).relu())
+
+
+class Typed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        relations = {("author", "writes", "paper"): SAGEConv((4, 3), 3)}
+        self.conv = HeteroConv(relations)
+
+    def forward(self, x_dict, edge_index_dict):
+        return self.conv(x_dict, edge_index_dict)["paper"]
+
+
+def ring(size=24, features=5):
+    ends = torch.arange(size)
+    edges = torch.cat([torch.stack([ends, (ends + k) % size]) for k in (1, 2, 5)], 1)
+    from torch_geometric.data import Data
+
+    fields = {"y": ends % 3, "test_mask": ends % 2 == 0}
+    return Data(
+        x=torch.randn(size, features), edge_index=torch.cat([edges, edges.flip(0)], 1), **fields
+    )
+
+
+def publications():
+    data = HeteroData()
+    data["paper"].x, data["author"].x = torch.randn(12, 3), torch.randn(9, 4)
+    data["paper"].y, data["paper"].test_mask = torch.arange(12) % 3, torch.arange(12) < 8
+    data["author", "writes", "paper"].edge_index = torch.stack(
+        [torch.arange(36) % 9, torch.arange(36) % 12]
+    )
+    return data
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "noun", "rows"),
+    [
+        (Pooled, lambda: motif_graphs(10, 12), "graphs", 10),
+        (Tailed, ring, "nodes", 12),
+        (Typed, publications, "papers", 8),
+    ],
+)
+def test_every_kind_of_model(model, data, noun, rows, tmp_path):
+    torch.manual_seed(1)
+    found = gr.diagnose(model().eval(), data())
+    assert noun in str(found) and len(found.to_frame()) == rows
+    wrong = found.reach.wrong
+    assert wrong.any() and not np.isnan(found.reach.chance.low)
+    can = found.to_frame()["verdict"][wrong] == "can"
+    assert found.reach.error == pytest.approx(can.mean())
+    assert found.report(tmp_path / "page.html").is_file()
+
+
+def test_a_frozen_backbone_brings_its_own_data():
+    data = gr.load_dataset("builtin")
+    frozen = gr.train_backbone("sgc", data, [0, 2], budget=gr.Budget(3, None, 0.01, 0.0))
+    found = gr.diagnose(frozen)
+    assert found.reach.num_members == 2 and "2 members together" in str(found)
+    assert len(found.to_frame()) == int(data.test_mask[:, [0, 2]].sum())
+    assert set(found.to_frame()["member"]) == {0, 1}
+
+
+FACTORY = """
+import torch
+from tests.test_diagnosis import Tailed, ring
+
+def made():
+    torch.manual_seed(1)
+    return Tailed().eval(), ring()
+
+def broken():
+    raise OSError("no such disk")
+
+pair = made()
+"""
+
+
+def test_the_commands(tmp_path, monkeypatch):
+    (tmp_path / "own_model_file.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    run, name = CliRunner(), "own_model_file.py:made"
+    done = run.invoke(app, ["diagnose", name, "--csv", "rows.csv"])
+    assert done.exit_code == 0 and "exposing the final aggregation" in done.stderr
+    assert "chance" in done.stdout and len(pd.read_csv("rows.csv")) == 12
+    rows = json.loads(
+        run.invoke(app, ["diagnose", "own_model_file.py:pair", "--format", "json"]).stdout
+    )
+    assert len(rows) == 12 and {"verdict", "chance", "mass_moved"} <= set(rows[0])
+    assert run.invoke(app, ["report", name, "--out", "own.html"]).exit_code == 0
+    assert (tmp_path / "own.html").is_file()
+    for wrong, said in (("broken", "no such disk"), ("absent", "absent"), ("", "FILE.py:NAME")):
+        with pytest.raises(InputError, match=said):
+            run.invoke(app, ["diagnose", f"own_model_file.py:{wrong}"], catch_exceptions=False)
+    with pytest.raises(InputError, match="--out alone"):
+        run.invoke(app, ["report", name, "--dataset", "cora"], catch_exceptions=False)
