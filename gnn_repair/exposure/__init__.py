@@ -1,28 +1,39 @@
 """Exposure: a frozen model's final aggregation as a nonnegative mixture of contributions."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gnn_repair.exposure.tails.tailed import TailedExposure
-from gnn_repair.exposure.value import Exposure, Group
+from gnn_repair.exposure.value import Exposure, Group, HeldPart
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.from_model import expose
     from gnn_repair.exposure.links.from_model import expose_links
+    from gnn_repair.exposure.record.exposing import WHOLE_MESSAGES
 
 Exposed = Exposure | TailedExposure
 """What :func:`expose` returns, and what oracle and repairs take."""
 
-__all__ = ["Exposed", "Exposure", "Group", "TailedExposure", "expose", "expose_links"]
+__all__ = [
+    "WHOLE_MESSAGES",
+    "Exposed",
+    "Exposure",
+    "Group",
+    "HeldPart",
+    "TailedExposure",
+    "expose",
+    "expose_links",
+]
+
+_HOMES = {
+    "expose": "from_model",
+    "expose_links": "links.from_model",
+    "WHOLE_MESSAGES": "record.exposing",
+}
 
 
 def __getattr__(name: str) -> Any:
     # Exposing a model needs PyG, which loads slowly; reading and solving an exposure does not.
-    if name == "expose":
-        from gnn_repair.exposure.from_model import expose
-
-        return expose
-    if name == "expose_links":
-        from gnn_repair.exposure.links.from_model import expose_links
-
-        return expose_links
+    if name in _HOMES:
+        return getattr(import_module(f"gnn_repair.exposure.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'gnn_repair.exposure' has no attribute {name!r}")

@@ -41,15 +41,25 @@ Push = Callable[[Tensor], Tensor]
 class Analysis:
     """A record with what depends on what."""
 
-    def __init__(self, record: Record, pooled: bool = False) -> None:
+    def __init__(
+        self, record: Record, pooled: bool = False, whole: Collection[str] = frozenset()
+    ) -> None:
         """Analyse a record.
 
         Args:
             record: the run.
             pooled: whether recipients are graphs.
+            whole: names of modules whose messages are terms as they are, α = 1.
         """
-        self.record, self.pooled = record, pooled
+        self.record, self.pooled, self.whole = record, pooled, whole
         self._loops: dict[int, tuple[FinalSite, ...]] = {}
+
+    def is_whole(self, reduction: Reduction) -> bool:
+        """Whether a sum's messages are not taken apart, because its module says so."""
+        if not self.whole:
+            return False
+        at = next(step.module for step in self.record.steps if step.reduction is reduction)
+        return any(at == name or at.startswith(f"{name}.") for name in self.whole)
 
     def value(self, number: int) -> Value:
         """A value by its number."""
@@ -428,6 +438,8 @@ def _mover(step: RecordedStep, shape: tuple[int, ...]) -> Push:
 def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
     """Walk back from messages to what is gathered, collecting the numbers that multiply it."""
     number, factors, pushes, scale = reduction.message, list[Factor](), list[Push](), 1.0
+    if analysis.is_whole(reduction):
+        return Parts((), number)
 
     def is_numbers(place: Tensor) -> bool:
         """Whether one number stands for several of an entry's channels."""

@@ -77,6 +77,10 @@ from gnn_repair.exposure.tails.simplify import simplified
 from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 
+WHOLE_MESSAGES: set[type[nn.Module]] = set()
+"""Convolutions whose messages are terms as they are, α = 1 per message, whatever multiplies them:
+where the weights of a convolution of your own belong to what is sent, add its class."""
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -261,7 +265,9 @@ class _Exposing:
         )
 
     def _from_record(self, record: Record, logits: Tensor, embedding: Tensor | None) -> Exposed:
-        analysis = Analysis(record, self.graphs is not None)
+        kinds = tuple(WHOLE_MESSAGES)
+        whole = {name for name, module in self.modules.items() if isinstance(module, kinds)}
+        analysis = Analysis(record, self.graphs is not None, whole)
         sites = self._final_sites(analysis, self._sites(analysis, len(logits)), len(logits))
         analysis.refuse_branches(sites, self.where)
         parts = _parts(analysis, sites)

@@ -25,7 +25,7 @@ WEIGHED = {
     "mean": "1 / its number of {noun}s",
     "attention": "attention",
     "weighted": "a weight that the model computes",
-    "scaled": "a number of the graph",
+    "scaled": "the graph's number per {noun} (weights, degrees)",
 }
 """By how sums are weighed: what α is."""
 ROOTS = ("root_weight", "lin_root", "root", "lin3", "res", "eps", "lins_r", "combine_root")
@@ -137,10 +137,10 @@ def _weighing(analysis: Analysis, site: FinalSite, block: Block, blocks: Sequenc
         ):
             mass.index_add_(0, one.recipients, one.coefficients.double())
     count = torch.bincount(block.recipients, minlength=len(mass))[block.recipients]
-    if bool((alpha == 1).all()):
-        return "sum"
-    if bool(((alpha * count - 1).abs() < 1e-4).all()):
-        return "mean"
+    mean = site.after or site.reduction.mean
+    for how, numbers in sorted({"sum": alpha, "mean": alpha * count}.items(), reverse=not mean):
+        if bool(((numbers - 1).abs() < 1e-4).all()):
+            return how
     site = site.members[0] if site.members else site
     parts = None if site.reduction.matrix is not None else parts_of(analysis, site.reduction)
     numbers = [site.reduction.matrix] if parts is None else [f.value for f in parts.factors]
@@ -167,19 +167,19 @@ def _rule(
         return "scaled", f"α = entries of {label}, h = its input", "sparse product of Â"
     how, noun = _weighing(analysis, site, block, blocks), "node" if pooled else "message"
     said = WEIGHED[how].format(noun=noun)
-    after = " / degree" if site.after or site.reduction.mean else ""
+    after = " / count" if site.after or site.reduction.mean else ""
     site = site.members[0] if site.members else site
     if site.reduction.matrix is not None:
         live = analysis.value(site.reduction.matrix).live
-        origin = "computed by the model (attention)" if live else "the matrix itself"
+        origin = "the model" if live else "the matrix itself"
         said = said if live or pooled else "the matrix's entry"
         return how, f"α = {said}, h = the row that is multiplied", origin + after
     parts = parts_of(analysis, site.reduction)
     state = "the whole message" if parts.table is None else "the sender's row"
     state = "the node's row" if pooled else state
     values = [analysis.value(analysis.root(f.value)) for f in parts.factors]
-    told = [value.name or ("attention or gate" if value.live else "graph") for value in values]
-    origin = " × ".join(dict.fromkeys(told)) or "1 per message"
+    told = [value.name or ("the model" if value.live else "the graph") for value in values]
+    origin = " × ".join(dict.fromkeys(told)) or "the sum itself"
     return how, f"α = {said}, h = {state}", origin + after
 
 
