@@ -50,6 +50,7 @@ from gnn_repair.exposure.record.recorder import (
     KnownTensor,
     Record,
     Spaces,
+    made_on,
     record_run,
     refs,
     values_of,
@@ -232,7 +233,9 @@ class _Exposing:
             self.subject = replace(self.subject, nodes=len(self.run()))
         first: Tensor | None = None
         for last in (False, False, True):
-            record, logits, head = record_run(self.model, self.run, self.spaces, self._leaves())
+            record, logits, head = record_run(
+                self.model, self.run, self.spaces, self._leaves(), self.device
+            )
             assert self.read is not None
             check_numbers(logits, self.model, self.subject.fields)
             residual_limit(self.wanted.tolerance, logits.dtype)
@@ -268,9 +271,8 @@ class _Exposing:
         kinds = tuple(WHOLE_MESSAGES)
         whole = {name for name, module in self.modules.items() if isinstance(module, kinds)}
         analysis = Analysis(record, self.graphs is not None, whole)
-        sites = self._final_sites(analysis, self._sites(analysis, len(logits)), len(logits))
-        analysis.refuse_branches(sites, self.where)
-        parts = _parts(analysis, sites)
+        with made_on(self.device):
+            sites, parts = self._analysed(analysis, len(logits))
         try:
             found = self._captured(analysis, sites, parts, logits)
         except ExposureRefused:
@@ -291,6 +293,21 @@ class _Exposing:
             if embedding is not None and record.embedding is not None:
                 embedding = found.kept[record.embedding]
             return self._built(analysis, sites, parts, found, found.kept[record.output], embedding)
+
+    def _analysed(
+        self, analysis: Analysis, size: int
+    ) -> tuple[list[FinalSite], list[Parts | None]]:
+        """The final sums, and what their messages are made of."""
+        sites = self._final_sites(analysis, self._sites(analysis, size), size)
+        analysis.refuse_branches(sites, self.where)
+        return sites, _parts(analysis, sites)
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        fields = (value for _, value, _, _ in self._fields() if isinstance(value, Tensor))
+        tensors = (*self.model.parameters(), *self.model.buffers(), *fields)
+        return next((t.device for t in tensors), torch.device("cpu"))
 
     def _sites(self, analysis: Analysis, size: int) -> list[FinalSite]:
         final, reached = analysis.final(size)
@@ -362,6 +379,18 @@ class _Exposing:
         self, analysis: Analysis, sites: Sequence[FinalSite], parts: Sequence[Parts | None],
         found: _Captured, logits: Tensor, embedding: Tensor | None,
     ) -> Exposed:  # fmt: skip
+        with made_on(self.device):
+            exposure, replay = self._assembled(analysis, sites, parts, found, logits, embedding)
+        if self.wanted.certified:
+            residual = self._certified(exposure, replay, logits, found.shifted)
+            object.__setattr__(exposure, "residual", residual)  # validated a moment ago
+        assert self.read is not None
+        return Exposed(self.read.finished(exposure), replay)
+
+    def _assembled(
+        self, analysis: Analysis, sites: Sequence[FinalSite], parts: Sequence[Parts | None],
+        found: _Captured, logits: Tensor, embedding: Tensor | None,
+    ) -> tuple[Exposure | TailedExposure, Replay]:  # fmt: skip
         modules = self.modules
         read = _read_by_tail(found, analysis, sites)
         pairs = [(s, p) for s, p in zip(sites, parts, strict=True) if s.value in read]
@@ -428,11 +457,7 @@ class _Exposing:
             exposure = replace(exposure, frozen_logits=frozen, fixed_logits=fixed)
         else:
             exposure = mixture
-        if self.wanted.certified:
-            residual = self._certified(exposure, replay, logits, found.shifted)
-            object.__setattr__(exposure, "residual", residual)  # validated a moment ago
-        assert self.read is not None
-        return Exposed(self.read.finished(exposure), replay)
+        return exposure, replay
 
     def _blocks(
         self, analysis: Analysis, modules: Mapping[str, nn.Module],

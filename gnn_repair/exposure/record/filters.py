@@ -295,7 +295,7 @@ def polynomial(
     kept = values != 0
     counted = np.repeat(np.arange(size), np.diff(total.indptr))
     return (
-        torch.from_numpy(counted[kept]),
-        torch.from_numpy(total.indices.astype(np.int64)[kept]),
-        torch.from_numpy(values[kept]).to(coefficients.dtype),
+        torch.from_numpy(counted[kept]).to(coefficients.device),
+        torch.from_numpy(total.indices.astype(np.int64)[kept]).to(coefficients.device),
+        torch.from_numpy(values[kept]).to(coefficients),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -188,6 +188,8 @@ class Recorder(TorchDispatchMode):
         self._others: dict[int, int] = {}
         self.inside: list[Any] = []
         """What the convolutions that run now were given."""
+        self.device: Any = nullcontext()
+        """Where index tensors are made."""
         self.sets: dict[int, Tensor] = {}
         """Nodes of several types one after another in one tensor, by how many they are."""
 
@@ -217,14 +219,19 @@ class Recorder(TorchDispatchMode):
         value = Value(shape, -1, leaf.live and floating, name=leaf.name, kept=tensor)
         value.floating = floating
         if tensor.layout == torch.strided and floating and shape:
-            if leaf.both and square:
-                value.rows = (self.rows(shape, 0), self.rows(shape, 1))
-            elif leaf.space is not None and shape[0] == counts[leaf.space]:
-                value.rows = (self.rows(shape, 0, leaf.space),)
+            with self.device:
+                if leaf.both and square:
+                    value.rows = (self.rows(shape, 0), self.rows(shape, 1))
+                elif leaf.space is not None and shape[0] == counts[leaf.space]:
+                    value.rows = (self.rows(shape, 0, leaf.space),)
         elif leaf.ends is None and leaf.space is not None and not floating:
             value.space = leaf.space
         if leaf.relation is not None and tensor.layout == torch.strided:
-            value.rows = (NodeRows(torch.full((1,) * len(shape), leaf.relation).expand(shape)),)
+            value.rows = (
+                NodeRows(
+                    torch.full((1,) * len(shape), leaf.relation, device=tensor.device).expand(shape)
+                ),
+            )
         return self._remember(tensor, value)
 
     def _remember(self, tensor: Tensor, value: Value) -> int:
@@ -296,7 +303,8 @@ class Recorder(TorchDispatchMode):
         rows: list[tuple[NodeRows, ...]] = [()] * len(results)
         if live or any(self.record.values[read].rows for read in step.reads()):
             try:
-                rows = rows_after(self, step, args, given, results)
+                with self.device:
+                    rows = rows_after(self, step, args, given, results)
                 for result, behind in zip(results, rows, strict=True):
                     self._note_set(tuple(result.shape), behind)
             except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
@@ -347,7 +355,8 @@ class Recorder(TorchDispatchMode):
             if alias is None or alias is target:
                 continue
             old = self.value(alias)
-            rows = rewritten(alias, old.rows, target, behind)
+            with self.device:
+                rows = rewritten(alias, old.rows, target, behind)
             number = self.number(alias)
             made = Value(tuple(alias.shape), step, live or old.live, rows, before=number)
             yield self._remember(alias, made)
@@ -378,6 +387,11 @@ def tensors_in(out: Any) -> list[Tensor]:
     return []
 
 
+def made_on(device: torch.device) -> Any:
+    """While open, tensors are made on a device; on the CPU nothing changes."""
+    return nullcontext() if device.type == "cpu" else device
+
+
 @contextmanager
 def unfused() -> Iterator[None]:
     """While open, attention and recurrent layers show their steps instead of fused kernels."""
@@ -400,11 +414,16 @@ def _without_onednn() -> Iterator[None]:
 
 
 def record_run(
-    model: nn.Module, run: Callable[[], Tensor], spaces: Spaces, leaves: Mapping[int, KnownTensor]
+    model: nn.Module,
+    run: Callable[[], Tensor],
+    spaces: Spaces,
+    leaves: Mapping[int, KnownTensor],
+    device: torch.device,
 ) -> tuple[Record, Tensor, Head]:
     """Run a model once and write down what it does."""
     running: list[str] = []
     recorder = Recorder(spaces, leaves, running)
+    recorder.device = made_on(device)
 
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
         given = args[0] if args else kwargs.get("x", kwargs.get("x_dict"))

@@ -192,7 +192,7 @@ class Replay:
             moved = value.movedim(site.axis, 0) if site.axis is not None else value.unsqueeze(0)
             flat = moved.reshape(len(moved), -1).clone()
             rows = (
-                torch.arange(len(flat))
+                torch.arange(len(flat), device=flat.device)
                 if site.rows is None
                 else (site.rows >= 0).nonzero().view(-1)
             )
@@ -241,7 +241,11 @@ def _messages(old: Tensor, reduction: Any, mine: Sequence[ReplayPart], placed: T
     for part in mine:
         for mixture, terms in part.groups:
             states = part.scale(mixture, placed, terms).unsqueeze(1) * part.states(mixture)
-            flat[part.entries(mixture).unsqueeze(1), part.piece.channels] = states
+            first, width = int(part.piece.channels[0]), part.piece.channels.numel()
+            if int(part.piece.channels[-1]) == first + width - 1:  # side by side: no index of them
+                flat[:, first : first + width].index_copy_(0, part.entries(mixture), states)
+            else:
+                flat[part.entries(mixture).unsqueeze(1), part.piece.channels] = states
     back = torch.argsort(torch.tensor([*reduction.axes, *rest]))
     return flat.reshape(moved.shape).permute(*back.tolist())
 

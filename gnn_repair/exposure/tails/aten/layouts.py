@@ -121,14 +121,22 @@ def _put(
     number, frame = builder.flat(part)
     if frame.shape != frame.outer or frame.axis != dim:
         raise Unfollowed("mixes the values of different nodes")
-    own = frame.places.nodes if frame.places is not None else torch.arange(len(places))
+    own = (
+        frame.places.nodes
+        if frame.places is not None
+        else torch.arange(len(places), device=builder.device)
+    )
     nodes = torch.full((shape[dim],), -1, device=builder.device)
     value = number
     if base is not None:
         before, known = builder.flat(base)
         if known.shape != known.outer or known.axis != dim or known.width != frame.width:
             raise Unfollowed("mixes the values of different nodes")
-        nodes = known.places.nodes.clone() if known.places is not None else torch.arange(shape[dim])
+        nodes = (
+            known.places.nodes.clone()
+            if known.places is not None
+            else torch.arange(shape[dim], device=builder.device)
+        )
         mask = torch.zeros(builder.num_nodes, 1, dtype=torch.float64, device=builder.device)
         mask[own[own >= 0]] = 1.0
         mask = mask.expand(-1, frame.width)
