@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
-from convolutions import graph
+from convolutions import NODES, graph
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 
+from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure import Exposure, expose
 
 
@@ -34,3 +38,69 @@ def test_what_mixes_nodes_beside_the_final_sums_is_named() -> None:
     ]  # fmt: skip
     assert exposure.scope == "model with the forward of Beside held"
     assert str(exposure).count("held as it is: the forward of Beside (amax)") == 1
+
+
+def unmentioned(model: nn.Module, data: Data) -> list[tuple[int, int]]:
+    """(moved, other) node where the other's features move it, and no term or held part says so.
+
+    Where earlier layers are held, further nodes may move it through them.
+    """
+    exposure = expose(model, data)
+    if exposure.held:
+        return []
+    owner = exposure.recipients[
+        torch.repeat_interleave(exposure.segments[:: exposure.num_groups].diff())
+    ]
+    source = exposure.sources[exposure.rows.long()].long()
+    heard = set(zip(owner.tolist(), source.tolist(), strict=True))
+    found = []
+    for node in range(0, NODES, 5):
+        other = data.clone()
+        other.x[node] += 1.0
+        with torch.no_grad():
+            pair = [model(one.x, one.edge_index) for one in (data, other)]
+        moved = ((pair[0] - pair[1]).abs().amax(1) > 1e-12).nonzero().view(-1).tolist()
+        found += [(m, node) for m in moved if m != node and (m, node) not in heard]
+    return found
+
+
+class Sneaky(nn.Module):
+    """One convolution and something beside it."""
+
+    def __init__(self, beside: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.lin, self.beside = pyg.GCNConv(5, 6), nn.Linear(6, 4), beside
+        self.enter = nn.Linear(5, 6)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        hidden = self.conv(x, edge_index) + self.beside(self.enter(x), edge_index)
+        return self.lin(hidden.relu())
+
+
+BESIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "nothing": lambda x, e: x,
+    "a mean over all nodes": lambda x, e: x - x.mean(0),
+    "a maximum of neighbours": lambda x, e: x.index_reduce(0, e[1], x[e[0]], "amax"),
+    "sorted nodes": lambda x, e: x.sort(0).values,
+    "a running sum": lambda x, e: x.cumsum(0),
+    "shifted nodes": lambda x, e: x.roll(1, 0),
+    "a table of neighbours": lambda x, e: x[e[0][: len(x)]],
+    "attention over nodes": lambda x, e: (x @ x.t()).softmax(1) @ x,
+    "linear attention": lambda x, e: x.relu() @ (x.relu().t() @ x),
+    "one node for all": lambda x, e: x + x[3],
+    "products of nodes": lambda x, e: (x @ x.t())[:, :6],
+    "statistics": lambda x, e: nn.functional.batch_norm(x, None, None, training=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_whatever_moves_a_node_is_in_the_mixture_or_named(name: str) -> None:
+    torch.manual_seed(0)
+    source = graph()
+    model = Sneaky(BESIDE[name]).double().eval()
+    data = Data(x=source.x, edge_index=source.edge_index)
+    try:
+        found = unmentioned(model, data)
+    except ExposureRefused:
+        return
+    assert not found

@@ -14,7 +14,7 @@ from torch import Tensor
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.record.recorder import Record, RecordedStep, Ref, Value, is_in_place
 from gnn_repair.exposure.record.reductions import Reduction
-from gnn_repair.exposure.record.rows import NodeRows, reshaped
+from gnn_repair.exposure.record.rows import NodeRows, distinct, reshaped
 
 MOVES = {
     "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "expand",
@@ -248,6 +248,34 @@ class Analysis:
             if step.mixes and self.value(number).live:
                 found.add(place)
             todo += step.reads()
+        return sorted(found)
+
+    def moved_in(self, final: Collection[int], nodes: int) -> list[int]:
+        """Operations that put other nodes' rows beside a node's own, without any sum.
+
+        Args:
+            final: the final sums.
+            nodes: how many nodes there are, of all types.
+        """
+        cut, todo, seen, found = set(final), [self.record.output], set[int](), set[int]()
+
+        def count(number: int) -> int:
+            rows = self.value(number).rows
+            return sum(r.ids.numel() > 0 and int(distinct(r.ids).max()) < nodes for r in rows)
+
+        while todo:
+            number = todo.pop()
+            place = self.value(number).step
+            if number in seen or place < 0 or place in cut:
+                continue
+            seen.add(number)
+            step = self.record.steps[place]
+            if step.mixes:
+                continue
+            reads = list(step.reads())
+            if count(number) > 1 and all(count(read) < 2 for read in reads):
+                found.add(place)
+            todo += reads
         return sorted(found)
 
     def within(self, final: Collection[int]) -> list[int]:

@@ -411,7 +411,7 @@ class _Exposing:
         if self.subject.graph is not None:
             mixtures = with_shared_contexts(mixtures)
         own = {site.step for site, _ in pairs}.union(*(site.hops for site, _ in pairs))
-        held = held_parts(analysis, modules, own)
+        held = held_parts(analysis, modules, own, self.spaces.total)
         names, starts = self.subject.names, None
         if self.graphs is not None:
             assert self.subject.nodes is not None

@@ -206,11 +206,12 @@ def fixed_words(shifted: bool) -> str:
 
 
 def held_parts(
-    analysis: Analysis, modules: Mapping[str, nn.Module], own: Collection[int]
+    analysis: Analysis, modules: Mapping[str, nn.Module], own: Collection[int], nodes: int
 ) -> tuple[HeldPart, ...]:
     """Everything that mixes nodes on a way to the logits and is not one of the final sums."""
     found: dict[tuple[str, bool], list[str]] = {}
     beside, within = set(analysis.beside(own)), set(analysis.within(own))
+    beside |= set(analysis.moved_in(own, nodes))
     for place in sorted((beside | within) - set(own)):
         step = analysis.record.steps[place]
         names = found.setdefault((titled(modules, step.module).text, place not in within), [])
