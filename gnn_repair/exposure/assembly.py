@@ -163,15 +163,15 @@ def _contexts(contexts: Sequence[Context]) -> tuple[Tensor, Tensor, list[int]]:
 
     Groups that read different inputs get columns of their own, zero in the others' messages.
     """
-    distinct = {id(context.messages): context for context in contexts}
+    distinct = {_key(context.messages): context for context in contexts}
     if contexts[0].shared:
         tables = [context.messages for context in distinct.values()]
         begins = dict(zip(distinct, accumulate((len(t) for t in tables), initial=0), strict=False))
-        return _joined(tables), contexts[0].state, [begins[id(c.messages)] for c in contexts]
+        return _joined(tables), contexts[0].state, [begins[_key(c.messages)] for c in contexts]
     widths = [context.state.shape[1] for context in distinct.values()]
     state = _joined([context.state for context in distinct.values()], dim=1)
     parts: list[Tensor] = []
-    starts: dict[int, int] = {}
+    starts: dict[Any, int] = {}
     left = 0
     for key, context in distinct.items():
         right = sum(widths) - left - context.messages.shape[1]
@@ -180,7 +180,7 @@ def _contexts(contexts: Sequence[Context]) -> tuple[Tensor, Tensor, list[int]]:
         padded = context.messages if alone else pad(context.messages, (left, right))
         parts.append(padded)
         left += context.messages.shape[1]
-    return _joined(parts), state, [starts[id(context.messages)] for context in contexts]
+    return _joined(parts), state, [starts[_key(context.messages)] for context in contexts]
 
 
 def with_shared_contexts(mixtures: Sequence[Mixture]) -> list[Mixture]:

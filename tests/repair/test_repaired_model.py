@@ -40,12 +40,11 @@ def test_it_is_the_repair_of_the_models_exposure_on_new_graphs(case):
         assert (found - model(other.x, other.edge_index)).abs().max() > 1e-3
 
 
-def test_later_graphs_are_not_probed(case, monkeypatch):
+def test_later_graphs_are_not_certified(case, monkeypatch):
     model, data, fitted = case
     repaired = gr.repaired(model, fitted)
     repaired(data.x, data.edge_index)
-    monkeypatch.setattr("gnn_repair.exposure.final_aggregation.probe", None)
-    monkeypatch.setattr("gnn_repair.exposure.from_model.certify", None)
+    monkeypatch.setattr("gnn_repair.exposure.record.exposing.certify", None)
     other = graph(1, 25)
     assert repaired(other.x, other.edge_index).shape == (25, CLASSES)
 

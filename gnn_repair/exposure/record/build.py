@@ -135,8 +135,8 @@ def blocks_of(
         alpha = _coefficients(parts, kept, axes, order[b], entries)
         alpha = alpha if scale is None else alpha * scale
         block = Block(
-            (SiteChannels(site, channels),), recipients, sources, alpha, states[:, channels], rows,
-            by_entry, scale=scale,
+            (SiteChannels(site, channels),), recipients, sources, alpha,
+            states if len(channels) == width else states[:, channels], rows, by_entry, scale=scale,
         )  # fmt: skip
         kinds = reduction.relations if reduction.relations is not None else _kinds(parts, kept)
         for kind in [None] if kinds is None else torch.unique(kinds).tolist():

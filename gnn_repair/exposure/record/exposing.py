@@ -382,7 +382,8 @@ class _Exposing:
         with made_on(self.device):
             exposure, replay = self._assembled(analysis, sites, parts, found, logits, embedding)
         if self.wanted.certified:
-            residual = self._certified(exposure, replay, logits, found.shifted)
+            with torch.no_grad():
+                residual = self._certified(exposure, replay, logits, found.shifted)
             object.__setattr__(exposure, "residual", residual)  # validated a moment ago
         assert self.read is not None
         return Exposed(self.read.finished(exposure), replay)

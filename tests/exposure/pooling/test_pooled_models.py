@@ -130,7 +130,7 @@ SAID = {
     "gated sum": ["weighted pool: α = a weight that the model computes"],
     "softmax by channel": ["sum pool: α = 1 per node"],
     "sum beside mean": ["sum pool: α = 1", "mean pool: α = 1 / its"],
-    "sum over the root of the size": ["scaled pool: α = a number of the graph"],
+    "sum over the root of the size": ["scaled pool: α = the graph's number per node"],
     "a matrix of marks": ["sum pool: α = 1"],
     "segments": ["mean pool: α = 1 / its"],
     "a score a layer": ["sum pool: α = 1"] * 3,
