@@ -385,6 +385,8 @@ class _Exposing:
             with torch.no_grad():
                 residual = self._certified(exposure, replay, logits, found.shifted)
             object.__setattr__(exposure, "residual", residual)  # validated a moment ago
+        if self.wanted.gradients:
+            exposure.__dict__.pop("mass", None)  # worked out by the certificate, without gradients
         assert self.read is not None
         return Exposed(self.read.finished(exposure), replay)
 
