@@ -8,7 +8,7 @@ from record import differences
 
 SAMPLE = {
     "convolutions": ("GCNConv signed weights", "GATConv heads", "ARMAConv"),
-    "tails": ("ReLU", "LayerNorm", "refused: GraphNorm"),
+    "tails": ("ReLU", "LayerNorm", "refused: BatchNorm of the batch"),
     "pools": ("attention", "top k"),
     "node-types": ("HeteroConv of GAT",),
     "links": ("GAE, source",),
