@@ -97,19 +97,19 @@ def _graph() -> Data:
     )  # fmt: skip
 
 
-def _fit(name: str, exposure: Exposure, data: Data) -> FittedRepair:
+def _fit(name: str, exposure: Exposure, data: Data) -> FittedRepair[Any]:
     repair = REPAIRS[name]()
     if isinstance(repair, TrainedRepair):
         repair = replace(repair, budget=replace(repair.budget, epochs=2))
         if getattr(repair, "hidden", 0):
             repair = replace(repair, hidden=4)  # type: ignore[call-arg]
-    fitted: FittedRepair = repair.fit(
+    fitted: FittedRepair[Any] = repair.fit(
         exposure, data.y, data.train_mask, data.val_mask, device="cpu"
     )
     return fitted
 
 
-def _in_folds(exposure: Exposure, data: Data, frozen: Frozen) -> list[FittedRepair]:
+def _in_folds(exposure: Exposure, data: Data, frozen: Frozen) -> list[FittedRepair[Any]]:
     """The ladder, what is fitted in folds and the controls."""
     small = replace(LADDER, epochs=2)
     given = (exposure, data.y, data.train_mask, data.val_mask)
@@ -119,7 +119,9 @@ def _in_folds(exposure: Exposure, data: Data, frozen: Frozen) -> list[FittedRepa
         CrossFitted(FeaturePerceptron(small, hidden=4), folds=2),
         LabelPropagation(layers=2),
     ]
-    fitted: list[FittedRepair] = [repair.fit(*given, data=data, device="cpu") for repair in reading]
+    fitted: list[FittedRepair[Any]] = [
+        repair.fit(*given, data=data, device="cpu") for repair in reading
+    ]
     return [*fitted, RetrainedBackbone(folds=2).fit(*given, frozen=frozen, device="cpu")]
 
 
@@ -127,8 +129,8 @@ def _use_exposure(exposure: Exposure) -> object:
     return str(exposure), exposure.member(0), exposure.restrict(exposure.recipients[:2])
 
 
-def _use_repair(exposure: Exposure) -> Callable[[FittedRepair], object]:
-    def use(fitted: FittedRepair) -> object:
+def _use_repair(exposure: Exposure) -> Callable[[FittedRepair[Any]], object]:
+    def use(fitted: FittedRepair[Any]) -> object:
         # A number of steps is anybody's choice; a large one would only take long.
         if getattr(fitted.repair, "layers", 0) > 1000:
             return None
@@ -200,7 +202,7 @@ def judge_frozen(value: Frozen) -> str:
     return "" if fair and bool((value.best_epoch <= value.epochs_run).all()) else "bad statistics"
 
 
-def judge_repair(value: FittedRepair) -> str:
+def judge_repair(value: FittedRepair[Any]) -> str:
     """Parameters are finite, one set a member, and the network accepts them."""
     for name, tensor in {**value.parameters, **value.constants}.items():
         shared = name in value.constants and len(tensor) == 1

@@ -138,8 +138,8 @@ def _weighing(analysis: Analysis, site: FinalSite, block: Block, blocks: Sequenc
             mass.index_add_(0, one.recipients, one.coefficients.double())
     count = torch.bincount(block.recipients, minlength=len(mass))[block.recipients]
     mean = site.after or site.reduction.mean
-    for how, numbers in sorted({"sum": alpha, "mean": alpha * count}.items(), reverse=not mean):
-        if bool(((numbers - 1).abs() < 1e-4).all()):
+    for how, scaled in sorted({"sum": alpha, "mean": alpha * count}.items(), reverse=not mean):
+        if bool(((scaled - 1).abs() < 1e-4).all()):
             return how
     site = site.members[0] if site.members else site
     parts = None if site.reduction.matrix is not None else parts_of(analysis, site.reduction)
