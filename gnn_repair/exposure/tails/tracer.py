@@ -23,6 +23,9 @@ SHAPED = {f"{kind}_like" for kind in ("empty", "zeros", "ones", "full")}
 SHAPED |= {f"new_{kind}" for kind in ("empty", "empty_strided", "zeros", "ones", "full")}
 """Operations that take a tensor's shape and none of its values."""
 
+BY_INDEX = ("index_select", "index", "embedding", "scatter_add", "index_add", "scatter_reduce",
+            "index_reduce")  # fmt: skip
+"""Operations that look up or write rows by number."""
 CHOOSING = ("index", "masked_select")
 """Operations that pick entries of their first argument by the others."""
 PICKS = (
@@ -124,6 +127,10 @@ class Tracer(TorchDispatchMode):
                 return TRANSLATIONS[name](self.builder, out, *shown[0], **shown[1])
             except Unfollowed as reason:
                 why = str(reason)
+        if name in BY_INDEX:
+            # Never tried on fewer rows: on a GPU an index beyond them cannot be recovered from.
+            why = why or "mixes the values of different nodes"
+            return Lost(f"{self._where()} {why} (by `{name_of(func)}`)")
         try:
             functional = _functional(func, name)
             return keep(self.builder, functional, real, shown, out)
