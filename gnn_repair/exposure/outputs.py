@@ -2,7 +2,7 @@
 
 Of classes the largest logit wins, and only differences count. A label is there where its own logit
 is positive; a value is what it is. For the last two a column of zeros is put before the outputs
-while the model is probed, the *anchor*: against it a shift common to all outputs shows, which for
+while the model is exposed, the *anchor*: against it a shift common to all outputs shows, which for
 classes is none.
 """
 
