@@ -116,8 +116,13 @@ _HOMES = {
     "ExposureRefused": "errors",
 }
 """Where each public name lives."""
-_MOVED = {f"plot_{name}": name for name in ("node", "reach", "rungs")}
-"""Names of version 0.2 that are in ``plots`` now; they leave with version 1.1."""
+_MOVED = {
+    "plot_node": ("reporting.plots", "node", "gr.plots.node"),
+    "plot_reach": ("reporting.plots", "reach", "gr.plots.reach"),
+    "plot_rungs": ("reporting.plots", "rungs", "gr.plots.rungs"),
+}
+"""Names of version 0.2: where each lives now, what it is called there, and how users write it. They
+warn, and leave with version 1.1."""
 
 __all__ = ["__version__", *_HOMES]
 
@@ -126,9 +131,9 @@ if not TYPE_CHECKING:  # which would otherwise take every name for a public one
 
     def __getattr__(name: str) -> Any:
         if name in _MOVED:
-            text = f"gr.{name} is gr.plots.{_MOVED[name]} now"
-            warnings.warn(text, DeprecationWarning, stacklevel=2)
-            return getattr(importlib.import_module("gnn_repair.reporting.plots"), _MOVED[name])
+            home, attribute, successor = _MOVED[name]
+            warnings.warn(f"gr.{name} is {successor} now", DeprecationWarning, stacklevel=2)
+            return getattr(importlib.import_module(f"gnn_repair.{home}"), attribute)
         if name not in _HOMES:
             text = f"module 'gnn_repair' has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=sys.modules[__name__])  # Python suggests one
