@@ -75,14 +75,16 @@ def tails() -> Entries:
 
 
 def _tail(kind: str, groups: int, effort: str) -> Any:
-    exposure = tail_cases.tailed(kind, 4, groups)
+    # Without its model, which computes in float32: that differs from processor to processor.
+    exposure = replace(tail_cases.tailed(kind, 4, groups), replay=None)
     solution = gr.solve_oracle(exposure, "all", torch.arange(0, 24, 3), effort=effort)
     return of_solution(solution) | {"checked": bool(solution.check(exposure).ok)}
 
 
 def _tail_outputs(kind: str, outputs: str) -> Any:
     exposure = tail_cases.tailed(kind, 4)
-    exposure = replace(exposure, aggregate=replace(exposure.aggregate, outputs=outputs))
+    aggregate = replace(exposure.aggregate, outputs=outputs)
+    exposure = replace(exposure, aggregate=aggregate, replay=None)
     nodes = torch.arange(2, 8, 2)
     if outputs == "labels":
         return of_solution(gr.solve_labels(exposure, "flip", nodes, **FIRST))
