@@ -40,6 +40,7 @@ from gnn_repair.repair.inputs import summary_width
 from gnn_repair.repair.ladder.network import Climbed, Sources, climb, from_messages
 from gnn_repair.repair.ladder.rungs import (
     FROZEN,
+    MORE_LABELS,
     RUNGS,
     Findings,
     clearly,
@@ -376,7 +377,7 @@ class EvidenceLadder(Repair[FittedLadder]):
         """Each member's best rung fitted on all labels, where more labels are seen to help.
 
         They are where copies that learn from one fold less make the labels less likely, by
-        ``CLEARLY`` standard errors. What the copies on all labels say stands in for the rung's
+        ``MORE_LABELS`` standard errors. What the copies on all labels say stands in for the rung's
         own prediction. All keep the epochs that the folds chose.
         """
         best = [
@@ -408,7 +409,7 @@ class EvidenceLadder(Repair[FittedLadder]):
             judged, place = own >= 0, rungs.index(best[s])
             both = torch.stack([first[s, place], held[s, place]])[:, judged]
             likely = likelihoods(both, task.labels[judged], own[judged], self.folds)
-            helps.append(clearly(likely[0] - likely[1]))
+            helps.append(clearly(likely[0] - likely[1], MORE_LABELS))
             if helps[-1]:
                 said[s, best[s]] = everywhere[place, s]
         return said, torch.tensor(helps, device=said.device).long()

@@ -13,8 +13,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-CLEARLY = 1.0
-"""Standard errors of likelihood by which the combination must beat Frozen, else Frozen stays."""
+SURE = 1.645
+"""Standard errors of likelihood by which the combination must beat Frozen, else Frozen stays: a
+one-sided test at 5 %. It is made once, on a combination that was weighed without the node's fold,
+so there is nothing to correct for the number of rungs."""
+MORE_LABELS = 1.0
+"""Standard errors of likelihood from which more labels are taken to help; whichever way that goes,
+the rung is the same, so the better guess is enough."""
 STANDS_OUT = 2.0
 """Standard errors that advice needs, in accuracy and in likelihood."""
 HOTTEST = 3.0
@@ -248,8 +253,8 @@ def decide(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Decision:
     """Weigh the candidates of every member.
 
     Frozen keeps all the weight unless the combination of the others, weighed without a node's
-    fold, makes the labels more likely by ``CLEARLY`` standard errors of the paired difference and
-    is right about some node that Frozen is wrong about.
+    fold, makes the labels more likely by ``SURE`` standard errors of the paired difference and is
+    right about some node that Frozen is wrong about.
     Frozen needs nothing that could go wrong, so others must show more than chance. It has no part
     in the combination: its epoch was chosen by these very labels, so its accuracy flatters it
     beside theirs, and rungs that keep it bring it along.
@@ -272,7 +277,7 @@ def _one(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> tuple[Tenso
     both = torch.stack([together.double(), told[0].double()])
     mine, frozen = likelihoods(both, labels, folds, count)
     mends = (together.argmax(1) == labels) & (told[0].argmax(1) != labels)
-    use = clearly(mine - frozen) and bool(mends.any())
+    use = clearly(mine - frozen, SURE) and bool(mends.any())
     weights = torch.zeros(told.shape[0], dtype=torch.float64, device=told.device)
     if use:
         weights[1:] = weigh(told[1:], labels)
@@ -282,11 +287,11 @@ def _one(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> tuple[Tenso
     return weights, temperature(both[0 if use else 1], labels), right
 
 
-def clearly(difference: Tensor) -> bool:
-    """Whether likelihoods differ for the better by ``CLEARLY`` standard errors."""
+def clearly(difference: Tensor, errors: float) -> bool:
+    """Whether likelihoods differ for the better by so many standard errors."""
     gain, error = paired(difference)
     # More than rounding: two that say the same differ by nothing.
-    return gain > max(CLEARLY * error, 1e-9)
+    return gain > max(errors * error, 1e-9)
 
 
 def paired(difference: Tensor) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from gnn_repair.repair import EvidenceLadder
 from gnn_repair.repair.ladder.rungs import (
     BINS,
     NOTHING,
+    SURE,
     UNCLEAR,
     Finding,
     Findings,
@@ -112,19 +113,45 @@ def test_frozen_stays_unless_it_is_clearly_beaten():
     assert found.temperature.tolist() == pytest.approx([expected] * 3)
 
 
-def test_frozen_stays_unless_the_gain_is_a_standard_error_and_mends_something():
+def test_frozen_stays_unless_the_gain_is_sure_and_mends_something():
     noise = torch.linspace(-1, 1, 101, dtype=torch.float64)
     error = paired(noise)[1]
-    assert [clearly(noise + share * error) for share in (0.5, 0.9, 1.1)] == [False, False, True]
-    assert not clearly(torch.zeros(5))
+    for errors in (1.0, SURE):
+        found = [clearly(noise + share * errors * error, errors) for share in (0.5, 0.9, 1.1)]
+        assert found == [False, False, True]
+    assert not clearly(torch.zeros(5), SURE)
     # Surer where it is right and less sure where it is wrong: more likely, and nothing mended.
     right = TOLD[1].argmax(1) == LABELS
     surer = (TOLD[1] * torch.where(right, 2.0, 0.5).unsqueeze(1)).log_softmax(1)
     told = torch.stack([TOLD[1], surer])
     mine, frozen = likelihoods(told.flip(0), LABELS, DEALT, FOLDS)
-    assert clearly(mine - frozen)
+    assert clearly(mine - frozen, SURE)
     found = decide(told.unsqueeze(0), LABELS, DEALT.unsqueeze(0), FOLDS)
     assert found.weights.tolist() == [[1, 0]]
+
+
+def planted_decision(extra: float, seed: int) -> tuple[bool, float]:
+    """Whether four rungs that know a little more than Frozen are used, and what they gain."""
+    generator = torch.Generator().manual_seed(seed)
+    size, place = (NODES, CLASSES), torch.arange(NODES)
+    frozen, more = (torch.randn(size, generator=generator, dtype=torch.float64) for _ in range(2))
+    frozen[place, LABELS] += 2
+    more[place, LABELS] += extra
+    rungs = [
+        2 * frozen + 0.5 * more + 0.3 * torch.randn(size, generator=generator, dtype=torch.float64)
+        for _ in range(4)
+    ]
+    told = torch.stack([2 * frozen, *rungs]).log_softmax(2).unsqueeze(0)
+    found = decide(told, LABELS, DEALT.unsqueeze(0), FOLDS)
+    right = float((told[0, 0].argmax(1) == LABELS).double().mean())
+    return float(found.weights[0, 0]) == 0, 100 * (float(found.nested_accuracy[0]) - right)
+
+
+def test_gains_of_two_points_are_used_and_noise_is_not():
+    used, gains = zip(*(planted_decision(0.7, seed) for seed in range(20)), strict=True)
+    assert sum(used) >= 19
+    assert 1 < sum(gains) / 20 < 3
+    assert sum(planted_decision(0.0, seed)[0] for seed in range(40)) <= 2
 
 
 def test_likelihoods_are_at_the_temperature_of_the_other_folds():
