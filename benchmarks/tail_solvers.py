@@ -30,7 +30,7 @@ from gnn_repair.exposure.tails.operations import (
     Scale,
     Select,
 )
-from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import by_columns, new_highs, pass_lp
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.base import Base, base_of
@@ -48,9 +48,7 @@ hundred."""
 class Program:
     """max γ over the shares of one node, as rows low ≤ A z ≤ high and bounds of z."""
 
-    def __init__(
-        self, exposure: TailedExposure, lowered: Lowered, position: int, target: int
-    ) -> None:
+    def __init__(self, exposure: Exposure, lowered: Lowered, position: int, target: int) -> None:
         self.low: list[float] = []
         self.high: list[float] = []
         self.whole: list[int] = []
@@ -76,7 +74,7 @@ class Program:
         self.whole.append(whole)
         return len(self.low) - 1
 
-    def _mixture(self, exposure: TailedExposure, position: int) -> tuple[Floats, Floats]:
+    def _mixture(self, exposure: Exposure, position: int) -> tuple[Floats, Floats]:
         aggregate, columns = exposure.aggregate, list[Floats]()
         for g in range(aggregate.num_groups):
             place = position * aggregate.num_groups + g
@@ -213,10 +211,11 @@ class MilpComparison:
 
 
 def compare_with_milp(
-    exposure: TailedExposure, solution: TailSolution, chosen: Integers, seconds: float = 60.0
+    exposure: Exposure, solution: TailSolution, chosen: Integers, seconds: float = 60.0
 ) -> MilpComparison | None:
     """Give HiGHS the chosen questions of a solution; None where the tail is not for it."""
-    lowered = lower(exposure.tail)
+    assert exposure.head is not None
+    lowered = lower(exposure.head)
     if not _fits(lowered, exposure):
         return None
     highs = new_highs(1e-7)
@@ -243,7 +242,7 @@ def compare_with_milp(
 
 
 def _truth(
-    exposure: TailedExposure, program: Program, target: int, bound: float, shares: Floats
+    exposure: Exposure, program: Program, target: int, bound: float, shares: Floats
 ) -> str | None:
     """What the program's end says: nothing near zero, or where a relaxation's shares lose."""
     if bound < -NEAR:
@@ -255,16 +254,17 @@ def _truth(
     for group in program.groups:
         own[group] /= own[group].sum()
     point = torch.from_numpy(fixed + columns @ own)[None]
-    logits = exposure.tail(point, torch.tensor([program.node]))[0].numpy()
+    assert exposure.head is not None
+    logits = exposure.head(point, torch.tensor([program.node]))[0].numpy()
     margin = logits[target] - np.delete(logits, target).max()
     return "can" if margin > NEAR else None
 
 
-def _fits(lowered: Lowered, exposure: TailedExposure) -> bool:
+def _fits(lowered: Lowered, exposure: Exposure) -> bool:
     return not lowered.reason and all(_known(op, exposure) for op in lowered.graph.operations)
 
 
-def _known(op: Operation, exposure: TailedExposure) -> bool:
+def _known(op: Operation, exposure: Exposure) -> bool:
     linear = isinstance(op, Affine | Scale | Select | Constant | Add | Concatenate)
     relu = isinstance(op, Activation) and op.name == "relu"
     return linear or relu or (isinstance(op, Root) and exposure.aggregate.num_groups == 1)
@@ -294,7 +294,7 @@ class TriangleModel:
 
 
 def peer_figures(
-    exposure: TailedExposure, position: Integers, target: Integers, sample: int
+    exposure: Exposure, position: Integers, target: Integers, sample: int
 ) -> dict[str, float | None]:
     """Milliseconds a question of each peer, where it applies."""
     figures: dict[str, float | None] = dict.fromkeys((LP, EXCLUDED, MILP, GUROBI))

@@ -39,7 +39,6 @@ from gnn_repair.exposure.tails.operations import (
     Scale,
     TailGraph,
 )
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.files.headers import parse_json
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.base import base_of
@@ -154,9 +153,7 @@ def _row(
     }
 
 
-def time_stages(
-    exposure: TailedExposure, position: Integers, target: Integers
-) -> tuple[Stage, ...]:
+def time_stages(exposure: Exposure, position: Integers, target: Integers) -> tuple[Stage, ...]:
     """Each stage by itself, on the questions the one before left open."""
     frozen = frozen_of(exposure.aggregate.coefficients)
     begin = time.process_time()
@@ -174,7 +171,7 @@ def time_stages(
     return tuple(stages)
 
 
-def _lines_for_all(exposure: TailedExposure, position: Integers, target: Integers) -> float:
+def _lines_for_all(exposure: Exposure, position: Integers, target: Integers) -> float:
     """Microseconds a question of the third stage alone."""
     questions = Questions(base_of(exposure, position), position, target)
     relax_all(questions, frozen_of(exposure.aggregate.coefficients))
@@ -183,7 +180,7 @@ def _lines_for_all(exposure: TailedExposure, position: Integers, target: Integer
     return 1e6 * (time.process_time() - begin) / max(1, len(questions))
 
 
-def _stage(exposure: TailedExposure, questions: Questions, begin: float, reached: int) -> Stage:
+def _stage(exposure: Exposure, questions: Questions, begin: float, reached: int) -> Stage:
     """The stage that began at ``begin``; wins count when the model confirms them."""
     seconds = time.process_time() - begin
     won = _confirmed(exposure, questions) > REACHABLE
@@ -191,7 +188,7 @@ def _stage(exposure: TailedExposure, questions: Questions, begin: float, reached
     return Stage(1e6 * seconds / max(1, reached), float(decided.mean()), reached)
 
 
-def _confirmed(exposure: TailedExposure, questions: Questions) -> Floats:
+def _confirmed(exposure: Exposure, questions: Questions) -> Floats:
     return replay_margins(exposure, questions.position, questions.target, questions.shares)
 
 
@@ -282,14 +279,14 @@ def matrix(data: Data, values: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(index, values, size, is_coalesced=True, check_invariants=False)
 
 
-def tail_exposure(model: TailModel, data: Data) -> TailedExposure:
+def tail_exposure(model: TailModel, data: Data) -> Exposure:
     """The exposure by algebra; its replay runs the model's own modules in float32."""
     with torch.no_grad():
         early, messages = model.messages(data.x.float(), matrix(data, weights(data)))
         logits = model(data.x.float(), matrix(data, weights(data)))
     aggregate = _mixture(data, messages)
-    return TailedExposure(
-        aggregate, _graph(model, early), logits.double()[None], None, _replay(model, data)
+    return aggregate.with_head(
+        _graph(model, early), logits.double()[None], replay=_replay(model, data)
     )
 
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.errors import GnnRepairError as GnnRepairError
     from gnn_repair.errors import InputError as InputError
     from gnn_repair.exposure import Exposure as Exposure
-    from gnn_repair.exposure import TailedExposure as TailedExposure
     from gnn_repair.exposure import expose as expose
     from gnn_repair.exposure import expose_links as expose_links
     from gnn_repair.oracle import OracleExplainer as OracleExplainer
@@ -80,7 +79,6 @@ _HOMES = {
     "Diagnosis": "diagnosis",
     "diagnose": "diagnosis",
     "Exposure": "exposure",
-    "TailedExposure": "exposure",
     "expose": "exposure",
     "expose_links": "exposure",
     "OracleExplainer": "oracle",
@@ -117,6 +115,7 @@ _HOMES = {
 }
 """Where each public name lives."""
 _MOVED = {
+    "TailedExposure": ("exposure", "Exposure", "gr.Exposure with a head"),
     "plot_node": ("reporting.plots", "node", "gr.plots.node"),
     "plot_reach": ("reporting.plots", "reach", "gr.plots.reach"),
     "plot_rungs": ("reporting.plots", "rungs", "gr.plots.rungs"),

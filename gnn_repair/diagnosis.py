@@ -21,7 +21,7 @@ from torch import Tensor
 from gnn_repair.atomic import check_target, replacing
 from gnn_repair.backbones import Frozen
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, TailedExposure, expose
+from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.arguments import classes_for
 from gnn_repair.exposure.model_arguments import field
 from gnn_repair.exposure.names import recipients_called
@@ -48,7 +48,7 @@ KEY = 5
 class Diagnosis:
     """What could be done about a model's errors by weighing its final messages differently."""
 
-    exposure: Exposure | TailedExposure = dataclass_field(repr=False)
+    exposure: Exposure = dataclass_field(repr=False)
     y: Tensor = dataclass_field(repr=False)
     """[N] true classes, −1 where unknown."""
     nodes: Tensor | None = dataclass_field(repr=False)
@@ -282,8 +282,8 @@ def diagnose(
     """
     say = tell or (lambda _: None)
     say("exposing the final aggregation")
-    if isinstance(model, Exposure | TailedExposure):
-        exposure: Exposure | TailedExposure = model
+    if isinstance(model, Exposure):
+        exposure: Exposure = model
     elif isinstance(model, Frozen):
         exposure, data = expose(model), model.data if data is None else data
     else:
@@ -299,14 +299,14 @@ def diagnose(
     found = reach(exposure, truth, nodes)
     assert isinstance(found, Reach)
     say(f"looking for the smallest change at {counted(int(found.wrong.sum()), 'error')}")
-    if isinstance(exposure, TailedExposure):  # where every class would take minutes
+    if exposure.head is not None:  # where every class would take minutes
         changes = least_changes(found, exposure, others=False)
     else:
         changes = found.changes
     return Diagnosis(exposure, truth.cpu(), nodes, words, found, changes, _edges(held, exposure))
 
 
-def _held(data: Any, exposure: Exposure | TailedExposure) -> Any:
+def _held(data: Any, exposure: Exposure) -> Any:
     """What holds labels and masks: the graph, its classified node type, or all graphs' labels."""
     batches = batches_of(data)
     if batches is not None:
@@ -325,7 +325,7 @@ def _labels(held: Any) -> Tensor:
 
 
 def _test_nodes(
-    held: Any, exposure: Exposure | TailedExposure, splits: Sequence[int] | None, noun: str
+    held: Any, exposure: Exposure, splits: Sequence[int] | None, noun: str
 ) -> tuple[Tensor | None, str]:
     """The test nodes that are recipients, and what they are called."""
     mask = field(held, "test_mask")
@@ -349,7 +349,7 @@ def _test_nodes(
     return mask & (known if mask.dim() == 1 else known.unsqueeze(1)), f"test {noun}"
 
 
-def _edges(held: Any, exposure: Exposure | TailedExposure) -> Tensor | None:
+def _edges(held: Any, exposure: Exposure) -> Tensor | None:
     """The graph for a page, where its numbers are the exposure's nodes."""
     edges = field(held, "edge_index")
     plain = exposure.graph_starts is None and not exposure.names.typed

@@ -26,7 +26,7 @@ def repaired(path: str) -> int:
     fitted = gr.load_repair(path)
     return fitted.num_parameters + gr.SetTranslation(hidden=16).hidden
 
-def after_a_tail(exposure: gr.Exposure | gr.TailedExposure, y: Any, masks: tuple[Any, Any]) -> Any:
+def after_a_tail(exposure: gr.Exposure | gr.Exposure, y: Any, masks: tuple[Any, Any]) -> Any:
     fitted = gr.Reweighting().fit(exposure, y, *masks)
     ladder = gr.EvidenceLadder().fit(exposure, y, *masks)
     print(gr.reach(exposure, y), gr.solve_oracle(exposure, y)[0])

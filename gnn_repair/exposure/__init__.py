@@ -3,7 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure, Group, HeldPart
 
 if TYPE_CHECKING:
@@ -11,16 +10,11 @@ if TYPE_CHECKING:
     from gnn_repair.exposure.links.from_model import expose_links
     from gnn_repair.exposure.record.exposing import WHOLE_MESSAGES
 
-Exposed = Exposure | TailedExposure
-"""What :func:`expose` returns, and what oracle and repairs take."""
-
 __all__ = [
     "WHOLE_MESSAGES",
-    "Exposed",
     "Exposure",
     "Group",
     "HeldPart",
-    "TailedExposure",
     "expose",
     "expose_links",
 ]

@@ -16,11 +16,10 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.outputs import require_outputs
 
 if TYPE_CHECKING:
-    from gnn_repair.exposure.tails.tailed import TailedExposure
     from gnn_repair.exposure.value import Exposure
 
 
-def coefficients_for(exposure: Exposure | TailedExposure, coefficients: Any) -> Tensor:
+def coefficients_for(exposure: Exposure, coefficients: Any) -> Tensor:
     """λ as [S or 1, T] on the exposure's device; a vector [T] is shared by all members."""
     if not isinstance(coefficients, Tensor):
         raise InputError(f"coefficients is a {_kind(coefficients)}; pass a tensor [S or 1, T]")
@@ -44,7 +43,7 @@ def coefficients_for(exposure: Exposure | TailedExposure, coefficients: Any) -> 
     return shaped
 
 
-def classes_for(exposure: Exposure | TailedExposure, target: Any) -> Tensor:
+def classes_for(exposure: Exposure, target: Any) -> Tensor:
     """The class of every node of the graph, [N] int64, −1 where it is not known."""
     require_outputs(exposure, "classes")
     classes = _tensor(target, "target", "a class for every node, [N]").to(exposure.rows.device)
@@ -65,7 +64,7 @@ def classes_for(exposure: Exposure | TailedExposure, target: Any) -> Tensor:
     return classes.long()
 
 
-def nodes_for(exposure: Exposure | TailedExposure, nodes: Any) -> Tensor:
+def nodes_for(exposure: Exposure, nodes: Any) -> Tensor:
     """Node numbers [k] int64 from a mask [N], numbers in any order, or anything like them."""
     chosen = _tensor(nodes, "nodes", "a mask [N] or node numbers").to(exposure.recipients.device)
     if chosen.dim() == 0 and chosen.dtype != torch.bool:
@@ -93,7 +92,7 @@ def nodes_for(exposure: Exposure | TailedExposure, nodes: Any) -> Tensor:
     return chosen.long()
 
 
-def member_for(exposure: Exposure | TailedExposure, index: Any) -> int:
+def member_for(exposure: Exposure, index: Any) -> int:
     """A member's number, counted from the end where negative, as Python's sequences do."""
     count = exposure.num_members
     try:

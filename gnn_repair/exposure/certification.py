@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.exactness import EXACT, centre
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 
 LARGE = 1 << 20
@@ -17,9 +16,9 @@ ROUNDINGS = 16
 """Roundings of the largest logit that a certificate allows beside what moved."""
 
 
-def mixture_in(exposure: Exposure | TailedExposure) -> Exposure:
+def mixture_in(exposure: Exposure) -> Exposure:
     """The mixture itself, without a tail."""
-    return exposure.aggregate if isinstance(exposure, TailedExposure) else exposure
+    return exposure.aggregate
 
 
 def random_admissible(exposure: Exposure, seed: int) -> Tensor:
@@ -57,7 +56,7 @@ def random_mixed(exposure: Exposure, seed: int) -> Tensor:
 
 
 def certify(
-    exposure: Exposure | TailedExposure,
+    exposure: Exposure,
     replay: Callable[[Tensor], Tensor],
     logits: Tensor,
     shifted: bool,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.slices import slices
+from gnn_repair.exposure.tails.checks import check_head
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
@@ -24,19 +25,36 @@ def check_exposure(exposure: Exposure) -> None:
     _check_shapes(exposure)
     _check_terms(exposure)
     _check_masses(exposure)
-    gap = reconstruction(exposure)
+    gap = reconstruction(exposure.aggregate)
     if not gap <= RECONSTRUCTION:
         raise InputError(
             f"β + Σ α ℓ differs from the frozen logits by {gap:.2g} (relative); "
             "fixed_logits must be frozen_logits − Σ coefficients · contributions"
         )
+    if exposure.head is None:
+        return
+    outputs = check_head(exposure.head, exposure.num_nodes, exposure.rows.device)
+    classes = exposure.num_classes
+    _require(outputs == classes, f"the head gives {outputs} classes instead of {classes}")
+    gap = reconstruction(exposure)
+    _require(
+        gap <= max(RECONSTRUCTION, exposure.residual or 0.0),
+        f"the head of the frozen aggregate differs from the frozen logits by {gap:.2g} (relative)",
+    )
 
 
 def reconstruction(exposure: Exposure) -> float:
-    """max |z(α) − z⁰| / max(1, |z⁰|) over recipients, members and classes."""
+    """max |z(α) − z⁰| / max(1, |z⁰|) over recipients, members and classes.
+
+    Behind a head the largest |z⁰| of a recipient is the scale of all its classes.
+    """
     members, nodes, classes = exposure.frozen_logits.shape
     if members * nodes * classes * exposure.num_recipients == 0:
         return 0.0
+    if exposure.head is not None:
+        frozen = exposure.frozen_logits[:, exposure.recipients]
+        scale = frozen.abs().amax(2, keepdim=True).clamp(min=1)
+        return float(((exposure.logits() - frozen).abs() / scale).max())
     mixed, worst = exposure.mixture(), []
     for some in slices(exposure.num_recipients, members * classes):
         chosen = exposure.recipients[some]
@@ -60,6 +78,7 @@ KINDS: dict[str, tuple[int, tuple[torch.dtype, ...]]] = {
     "contributions": (3, (torch.float64,)),
     "fixed_logits": (3, (torch.float64,)),
     "frozen_logits": (3, (torch.float64,)),
+    "frozen_aggregate": (3, (torch.float64,)),
     "state": (3, FLOATING),
     "messages": (3, FLOATING),
     "message_rows": (1, (torch.int32,)),
@@ -69,7 +88,7 @@ KINDS: dict[str, tuple[int, tuple[torch.dtype, ...]]] = {
     "graph_starts": (1, (torch.int64,)),
 }
 """Axes and number types of every tensor: the kernels read memory by them."""
-OPTIONAL = ("embedding", "n_id", "graph_starts")
+OPTIONAL = ("embedding", "n_id", "graph_starts", "frozen_aggregate")
 """Tensors that may be None."""
 
 
@@ -99,7 +118,8 @@ def _check_kinds(exposure: Exposure) -> None:
 
 
 def _check_shapes(exposure: Exposure) -> None:
-    members, rows, classes = exposure.contributions.shape
+    members, rows, channels = exposure.contributions.shape
+    head, classes = exposure.head, exposure.num_classes
     nodes = exposure.fixed_logits.shape[1]
     recipients, groups = exposure.recipients.numel(), len(exposure.groups)
     _require(groups >= 1, "an exposure needs at least one group")
@@ -107,11 +127,16 @@ def _check_shapes(exposure: Exposure) -> None:
     _require(named, f"outputs is {exposure.outputs!r:.40}, none of classes, labels and values")
     least = 2 if exposure.outputs == "classes" else 1
     _require(classes >= least, f"an exposure needs at least two classes, not {classes}")
+    _require(head is None or members == 1, "an exposure with a head has one member")
+    wide = head is None or head.width == channels
+    _require(wide, f"the head reads {head and head.width} channels but the mixture has {channels}")
+    both = (head is None) == (exposure.frozen_aggregate is None)
+    _require(both, "frozen_aggregate belongs to an exposure with a head")
     expected: dict[str, tuple[int, ...]] = {
         "segments": (recipients * groups + 1,),
         "coefficients": (_shared(exposure.coefficients, members), exposure.rows.numel()),
-        "fixed_logits": (members, nodes, classes),
-        "frozen_logits": (members, nodes, classes),
+        "fixed_logits": (members, nodes, channels),
+        "frozen_logits": (members, nodes, channels if head is None else classes),
         "state": (_shared(exposure.state, members), nodes, exposure.state.shape[-1]),
         "messages": (
             _shared(exposure.messages, members),
@@ -125,6 +150,8 @@ def _check_shapes(exposure: Exposure) -> None:
     _require(known in (0, members), f"fingerprint has {known} entries for {members} members")
     if exposure.embedding is not None:
         expected["embedding"] = (members, nodes, exposure.embedding.shape[-1])
+    if exposure.frozen_aggregate is not None:
+        expected["frozen_aggregate"] = (members, nodes, channels)
     if exposure.n_id is not None:
         expected["n_id"] = (nodes,)
     if exposure.graph_starts is not None:
@@ -151,7 +178,8 @@ def _check_terms(exposure: Exposure) -> None:
     if exposure.n_id is not None:
         negative = bool((exposure.n_id < 0).any())
         _require(not negative, "n_id holds negative numbers; give each node's number in the graph")
-    for name in ("coefficients", "contributions", "fixed_logits", "frozen_logits"):
+    with_head = () if exposure.head is None else ("frozen_aggregate",)
+    for name in ("coefficients", "contributions", "fixed_logits", "frozen_logits", *with_head):
         _require(_is_finite(getattr(exposure, name)), f"{name} holds NaN or infinite values")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gnn_repair.exposure.checks import reconstruction
 from gnn_repair.exposure.outputs import NOUNS
+from gnn_repair.exposure.tails.description import ANSWERS, followed_by, kind_of
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
@@ -15,8 +16,12 @@ if TYPE_CHECKING:
 def describe(exposure: Exposure) -> str:
     """What was exposed, by which rule, and how exactly: the text of ``print(exposure)``."""
     members = exposure.num_members
+    head = exposure.head
+    follows = "" if head is None else f", followed by: {followed_by(head)}"
     lines = [
-        f"Exposure of {exposure.origin or 'a model'}" + (f", {members} members" * (members > 1)),
+        f"Exposure of {exposure.origin or 'a model'}"
+        + (f", {members} members" * (members > 1))
+        + follows,
         f"  {_recipients(exposure)}, {counted_outputs(exposure)}, "
         f"{exposure.num_terms:,} terms ({_spread(exposure)})",
     ]
@@ -27,16 +32,21 @@ def describe(exposure: Exposure) -> str:
         lines.append(f"  {rule[0]}; coefficients from {rule[1]}")
         lines += [f"    group {group.name}: {_size(exposure, g)}" for g, group in groups]
     root = "; the node's own state is context for repairs" if exposure.root else ""
-    lines.append(f"  fixed logits: {exposure.fixed}{root}")
+    fixed = "fixed logits" if head is None else f"aggregate of {head.width} channels; fixed"
+    lines.append(f"  {fixed}: {exposure.fixed}{root}")
     for beside, words in ((True, "held as it is"), (False, "before the messages, held as it is")):
         parts = ", ".join(str(part) for part in exposure.held if part.beside == beside)
         lines += [f"  {words}: {parts}"] if parts else []
-    certified = (
-        "exact by algebra"
-        if exposure.residual is None
-        else f"residual {exposure.residual:.1e} on the model run with reweighted messages"
-    )
-    lines.append(f"  reconstruction {reconstruction(exposure):.1e}; {certified}")
+    if head is not None:
+        lines.append(f"  {ANSWERS[kind_of(head)]}")
+    exact = f"  reconstruction {reconstruction(exposure):.1e}"
+    if exposure.residual is not None:
+        exact += f"; residual {exposure.residual:.1e} on the model run with reweighted messages"
+    elif head is None:
+        exact += "; exact by algebra"
+    if head is not None and exposure.replay is None:
+        exact += "; not bound to its model (use bind)"
+    lines.append(exact)
     return "\n".join(lines)
 
 
@@ -51,9 +61,9 @@ def one_line(exposure: Exposure) -> str:
     )
 
 
-def counted_outputs(exposure: Exposure, count: int | None = None) -> str:
-    """``18 classes``, ``121 labels``, ``1 value``; another number of them where given."""
-    number = exposure.num_classes if count is None else count
+def counted_outputs(exposure: Exposure) -> str:
+    """``18 classes``, ``121 labels``, ``1 value``."""
+    number = exposure.num_classes
     return f"{number} {NOUNS[exposure.outputs] if number == 1 else exposure.outputs}"
 
 

@@ -11,19 +11,16 @@ from torch import Tensor
 from gnn_repair.exposure.arguments import member_for, nodes_for
 
 if TYPE_CHECKING:
-    from gnn_repair.exposure.tails.tailed import TailedExposure
     from gnn_repair.exposure.value import Exposure
 
 
-def term_frame(
-    exposure: Exposure | TailedExposure, nodes: Any = None, member: int = 0
-) -> pd.DataFrame:
+def term_frame(exposure: Exposure, nodes: Any = None, member: int = 0) -> pd.DataFrame:
     """One row a term: recipient, group, source, α and the contribution ℓ, one column a class.
 
     Where graphs are classified the recipient is called ``graph``, ``source`` is a node's number in
     the whole list and ``node`` its number in that graph.
 
-    Before a tail there are no contributions of single messages, so those columns are left out.
+    Before a nonlinear head single messages contribute no logits, so those columns are left out.
     Where senders are of several kinds, ``source_type`` says which and ``source`` is the number
     within that kind.
     """
@@ -48,14 +45,13 @@ def term_frame(
     if one.graph_starts is not None:
         first = one.graph_starts[one.recipients].cpu()[slot // one.num_groups]
         frame.insert(3, "node", frame["source"] - first.numpy())
-    table = getattr(one, "contributions", None)
-    if table is None:
+    if one.head is not None:
         return frame
-    logits = pd.DataFrame(table[0, row].cpu().numpy()).add_prefix("logit ")
+    logits = pd.DataFrame(one.contributions[0, row].cpu().numpy()).add_prefix("logit ")
     return pd.concat([frame, logits], axis=1)
 
 
-def _numbers(exposure: Exposure | TailedExposure, nodes: Tensor) -> Any:
+def _numbers(exposure: Exposure, nodes: Tensor) -> Any:
     """The graph's numbers of nodes; −1, nobody, stays."""
     if exposure.n_id is None:
         return nodes.numpy()

@@ -26,7 +26,6 @@ from gnn_repair.exposure.pooling.joining import joined
 from gnn_repair.exposure.record.exposing import Wanted, expose_subject
 from gnn_repair.exposure.sampled import of_subgraph
 from gnn_repair.exposure.tails.logit_form import TAKEN_OFF
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 
 
@@ -43,7 +42,7 @@ def expose(
     expected: Any = None,
     node_type: str | None = None,
     outputs: Outputs | None = None,
-) -> Exposure | TailedExposure: ...
+) -> Exposure: ...
 def expose(
     model: Frozen | nn.Module,
     data: Any = None,
@@ -54,7 +53,7 @@ def expose(
     expected: Any = None,
     node_type: str | None = None,
     outputs: Outputs | None = None,
-) -> Exposure | TailedExposure:
+) -> Exposure:
     """Write a trained model's logits as z⁰ = β + Σ_g A_g L_g, or as z⁰ = T(o + Σ_g A_g H_g).
 
     Args:
@@ -80,7 +79,7 @@ def expose(
     Returns:
         The exposure, certified by running the model on randomly reweighted messages. A model that
         does more than affine maps to a node after its last aggregation gives a
-        :class:`TailedExposure`.
+        :class:`Exposure`.
 
     Raises:
         ExposureRefused: the model does not end in such a mixture; the message names what is in
@@ -132,7 +131,7 @@ def _expose_graph(
     lazy: list[str],
     calling: tuple[Forward | None, str | None],
     wanted: Wanted,
-) -> Exposure | TailedExposure:
+) -> Exposure:
     with resting(model), torch.no_grad():
         subject = on_data(model, data, *calling)
         if lazy:
@@ -147,9 +146,9 @@ def _expose_batches(
     batches: Sequence[Any],
     calling: tuple[Forward | None, str | None],
     wanted: Wanted,
-) -> Exposure | TailedExposure:
+) -> Exposure:
     """Each batch exposed and certified by itself; what is expected is of all their graphs."""
-    parts: list[Exposure | TailedExposure] = []
+    parts: list[Exposure] = []
     each = replace(wanted, expected=None)
     with resting(model), torch.no_grad():
         for batch in batches:

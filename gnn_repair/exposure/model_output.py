@@ -22,7 +22,6 @@ from gnn_repair.exposure.outputs import (
 )
 
 if TYPE_CHECKING:
-    from gnn_repair.exposure.tails.tailed import TailedExposure
     from gnn_repair.exposure.value import Exposure
 
 LOGITS = ("logits", "logit", "y_pred", "scores")
@@ -54,7 +53,7 @@ class Reading:
         tensor = tensor.reshape(1, -1) if self.single else tensor
         return two_classes(tensor) if self.binary else tensor
 
-    def finished(self, exposure: Exposure | TailedExposure) -> Exposure | TailedExposure:
+    def finished(self, exposure: Exposure) -> Exposure:
         """The exposure of what was read, from that of what this gives."""
         if self.outputs != "classes":
             return without_anchor(exposure, self.outputs)

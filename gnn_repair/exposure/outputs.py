@@ -18,8 +18,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.operations import Affine, Select, TailGraph
 
 if TYPE_CHECKING:
-    from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
-    from gnn_repair.exposure.value import Exposure
+    from gnn_repair.exposure.value import Exposure, Replay
 
 Outputs = Literal["classes", "labels", "values"]
 OUTPUTS = ("classes", "labels", "values")
@@ -86,13 +85,9 @@ def require_outputs(exposure: Any, *wanted: str) -> None:
     )
 
 
-def without_anchor(
-    exposure: Exposure | TailedExposure, outputs: Outputs
-) -> Exposure | TailedExposure:
+def without_anchor(exposure: Exposure, outputs: Outputs) -> Exposure:
     """The exposure of the outputs themselves, the first column left out."""
-    from gnn_repair.exposure.tails.tailed import TailedExposure
-
-    if isinstance(exposure, TailedExposure):
+    if exposure.head is not None:
         return _tail_without_anchor(exposure, outputs)
     cut = {
         name: getattr(exposure, name)[..., 1:].contiguous()
@@ -101,38 +96,36 @@ def without_anchor(
     return replace(exposure, outputs=outputs, **cut)
 
 
-def _tail_without_anchor(exposure: TailedExposure, outputs: Outputs) -> Exposure | TailedExposure:
+def _tail_without_anchor(exposure: Exposure, outputs: Outputs) -> Exposure:
     from gnn_repair.exposure.tails.logit_form import in_logits
 
+    assert exposure.head is not None
     columns = torch.arange(1, exposure.num_classes, device=exposure.frozen_logits.device)
     cut = replace(
         exposure,
-        aggregate=replace(exposure.aggregate, outputs=outputs),
-        tail=extended(exposure.tail, columns),
+        outputs=outputs,
+        head=extended(exposure.head, columns),
         frozen_logits=exposure.frozen_logits[..., 1:].contiguous(),
         replay=_columns_of(exposure.replay, columns),
     )
     return in_logits(cut) if outputs == "labels" else cut
 
 
-def two_classes_in_logits(
-    exposure: Exposure | TailedExposure,
-) -> Exposure | TailedExposure:
+def two_classes_in_logits(exposure: Exposure) -> Exposure:
     """The two classes (0, z) where the model gives one probability σ(z) a row.
 
     Of (0, σ(z)) the second class would always win; its user predicts it where σ(z) exceeds ½. One
     column of a softmax of two is the sigmoid of their difference.
     """
     from gnn_repair.exposure.tails import logit_form as form
-    from gnn_repair.exposure.tails.tailed import TailedExposure
 
-    if not isinstance(exposure, TailedExposure):
+    if exposure.head is None:
         return exposure
     second = torch.ones(1, dtype=torch.long, device=exposure.frozen_logits.device)
-    logit = form.logit_tail(extended(exposure.tail, second))
+    logit = form.logit_tail(extended(exposure.head, second))
     if logit is None:
         return exposure
-    aggregate = replace(exposure.aggregate, called=exposure.aggregate.called + form.TAKEN_OFF)
+    aggregate = replace(exposure.aggregate, called=exposure.called + form.TAKEN_OFF)
     weight = exposure.frozen_logits.new_tensor([[0.0], [1.0]])
     beside_zero = Affine((len(logit.operations),), weight, torch.zeros_like(weight[:, 0]))
     tail = TailGraph(logit.width, (*logit.operations, beside_zero))
@@ -142,7 +135,7 @@ def two_classes_in_logits(
     logits = tail(aggregate.frozen_logits[0], nodes).unsqueeze(0)
     replay = exposure.replay
     run = None if replay is None else _beside_zero(form.logit_of(replay))
-    return replace(exposure, aggregate=aggregate, tail=tail, frozen_logits=logits, replay=run)
+    return aggregate.with_head(tail, logits, exposure.residual, run)
 
 
 def _beside_zero(replay: Replay) -> Replay:

@@ -14,7 +14,6 @@ from gnn_repair.exposure.model_on_data import ModelOnData, on_data
 from gnn_repair.exposure.model_state import refuse_compiled, resting
 from gnn_repair.exposure.outputs import Outputs
 from gnn_repair.exposure.record.exposing import Wanted, expose_subject
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 
 
@@ -46,9 +45,7 @@ class ExposurePlan:
         self._wanted = Wanted(hops, outputs=outputs)
         self._weights: list[Tensor] | None = None
 
-    def __call__(
-        self, data: Any, forward: Forward, gradients: bool = False
-    ) -> Exposure | TailedExposure:
+    def __call__(self, data: Any, forward: Forward, gradients: bool = False) -> Exposure:
         """The exposure of the model on data, called by ``forward(model, data)``.
 
         Args:

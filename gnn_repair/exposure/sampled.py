@@ -15,7 +15,6 @@ from gnn_repair.exposure.focus import sends_to_itself
 from gnn_repair.exposure.model_arguments import field, field_names
 
 if TYPE_CHECKING:
-    from gnn_repair.exposure.tails.tailed import TailedExposure
     from gnn_repair.exposure.value import Exposure
 
 BY_NODE = ("fixed_logits", "frozen_logits", "state", "embedding")
@@ -23,7 +22,7 @@ SAME = ("groups", "root", "fixed", "origin", "fingerprint", "outputs")
 """What parts of one exposure have in common."""
 
 
-def of_subgraph(exposure: Exposure | TailedExposure, data: Any) -> Exposure | TailedExposure:
+def of_subgraph(exposure: Exposure, data: Any) -> Exposure:
     """The exposure with the graph's own node numbers where data is a sampled subgraph.
 
     ``data.n_id`` names the nodes. Where there is ``data.batch_size`` as well, as in the batches of
@@ -68,7 +67,7 @@ def named(exposure: Any, n_id: Tensor) -> Any:
     return replace(exposure, n_id=n_id)
 
 
-def local_values(exposure: Exposure | TailedExposure, values: Any) -> Tensor:
+def local_values(exposure: Exposure, values: Any) -> Tensor:
     """Values of the graph's nodes as values of the exposure's; a mask keeps recipients alone."""
     if not isinstance(values, Tensor) or values.dim() == 0:
         raise InputError(f"values is {values!r:.60}; give a tensor with a row for each node")
@@ -94,11 +93,12 @@ def concatenated(parts: Sequence[Any]) -> Exposure:
     from gnn_repair.exposure.value import Exposure
 
     parts = list(parts) if isinstance(parts, Iterable) else [parts]
-    if not parts or not all(isinstance(part, Exposure) for part in parts):
-        odd = next((p for p in parts if not isinstance(p, Exposure)), "nothing")
+    odd = [p for p in parts if not isinstance(p, Exposure) or p.head is not None]
+    if not parts or odd:
+        odd = odd or ["nothing"]
         raise InputError(
-            f"{odd!r:.60} cannot be joined; give exposures without a tail, at least one (answers "
-            "about models with a tail can be joined as frames)"
+            f"{odd[0]!r:.60} cannot be joined; give exposures without a nonlinear head, at least "
+            "one (answers about models with a head can be joined as frames)"
         )
     _check_alike(parts)
     offsets = [_running([getattr(p, n).shape[a] for p in parts]) for n, a in _AXES]

@@ -1,14 +1,16 @@
-"""An exposure's pieces as they stand in a file."""
+"""Exposures in files: plain values in the header, tensors by the names of the fields."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import astuple, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.tails.saving import read_head, write_head
 from gnn_repair.files import (
     INDEX,
     REAL,
@@ -19,13 +21,19 @@ from gnn_repair.files import (
     save_tensors,
 )
 
+if TYPE_CHECKING:
+    from gnn_repair.exposure.value import Exposure
+
 KIND = "gnn-repair exposure"
+WITH_HEAD = "gnn-repair tailed exposure"
+"""What version 0.2 called the file of an exposure with a head."""
 HEADER = {
     "groups": list, "root": bool, "origin": str, "fixed": str, "residual": float | None,
     "fingerprint": list, "called": str, "names": dict | None, "outputs": str, "held": list,
+    "head": dict | None,
 }  # fmt: skip
 ABSENT: dict[str, Any] = {
-    "fingerprint": [], "called": "", "names": None, "outputs": "classes", "held": [],
+    "fingerprint": [], "called": "", "names": None, "outputs": "classes", "held": [], "head": None,
 }  # fmt: skip
 """What files may leave out, and what that means."""
 PIECES = {
@@ -36,6 +44,7 @@ PIECES = {
     "contributions": (3, REAL),
     "fixed_logits": (3, REAL),
     "frozen_logits": (3, REAL),
+    "frozen_aggregate": (3, REAL),
     "state": (3, REAL),
     "messages": (3, REAL),
     "message_rows": (1, INDEX),
@@ -45,27 +54,52 @@ PIECES = {
     "graph_starts": (1, INDEX),
 }
 """Axes and types of every tensor; see :class:`~gnn_repair.exposure.value.Exposure`."""
-OPTIONAL = {"messages", "embedding", "n_id", "graph_starts"}
+OPTIONAL = {"messages", "embedding", "n_id", "graph_starts", "frozen_aggregate"}
 """Left out where messages are the state itself, where the model shows no embedding, where nodes
-have no other numbers, and where recipients are nodes."""
+have no other numbers, where recipients are nodes, and where there is no head."""
 
 
-def write_pieces(path: str | Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Write an exposure's pieces; one matrix by node is written once."""
-    check_pieces({**ABSENT, **header}, tensors)
-    if tensors["messages"].data_ptr() == tensors["state"].data_ptr():
-        tensors = {name: value for name, value in tensors.items() if name != "messages"}
-    save_tensors(path, KIND, header, tensors)
+def write_exposure(exposure: Exposure, path: str | Path) -> None:
+    """Write an exposure; what is absent, and a second name of one matrix, is left out."""
+    values = {field.name: getattr(exposure, field.name) for field in fields(exposure)}
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    header = {name: values[name] for name in HEADER}
+    header["groups"] = [list(astuple(group)) for group in exposure.groups]
+    header["fingerprint"] = list(exposure.fingerprint)
+    header["names"] = exposure.names.header() if exposure.names.typed else None
+    header["held"] = [[part.title, list(part.operations), part.beside] for part in exposure.held]
+    header["head"] = None
+    check_pieces(header, tensors)
+    if exposure.head is not None:
+        header["head"] = write_head(exposure.head, tensors)
+    if exposure.messages.data_ptr() == exposure.state.data_ptr():
+        del tensors["messages"]
+    given = {n: v for n, v in header.items() if n not in ABSENT or v != ABSENT[n]}
+    save_tensors(path, KIND, given, tensors)
 
 
 def read_pieces(path: str | Path) -> dict[str, Any]:
-    """What :func:`write_pieces` wrote, by the exposure's field names; groups as lists of texts."""
-    header, tensors = load_tensors(path, KIND)
-    header = {**ABSENT, **header}
+    """What :func:`write_exposure` wrote, by the exposure's field names; lists of texts as lists."""
+    header, tensors = load_tensors(path, KIND, formerly=WITH_HEAD)
     with contents_of(path):
+        if "aggregate" in header:
+            header, tensors = _as_written_now(header, tensors)
+        header = {**ABSENT, **header}
+        head = None if header["head"] is None else read_head(header["head"], tensors)
         check_pieces(header, tensors)
     # Since an exposure may hold one matrix as both, it does so after reading, too.
-    return {"messages": tensors["state"], **header, **tensors}
+    return {"messages": tensors["state"], **header, **tensors, "head": head}
+
+
+def _as_written_now(header: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Any, Any]:
+    """Header and tensors of an exposure with a head that version 0.2 wrote."""
+    check_fields(header, {"aggregate": dict, "tail": dict, "residual": float | None}, "header")
+    names = {"frozen_logits": "frozen_logits", "aggregate/frozen_logits": "frozen_aggregate"}
+    moved = {
+        names.get(name, name.removeprefix("aggregate/").replace("tail/", "head/", 1)): tensor
+        for name, tensor in tensors.items()
+    }
+    return {**header["aggregate"], "head": header["tail"], "residual": header["residual"]}, moved
 
 
 def check_pieces(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -74,6 +108,10 @@ def check_pieces(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
     for group in header["groups"]:
         if not isinstance(group, list) or [type(text) for text in group] != [str] * 3:
             raise InputError("a group is not named by three texts")
+    for part in header["held"]:
+        fit = isinstance(part, list) and [type(item) for item in part] == [str, list, bool]
+        if not fit or any(not isinstance(name, str) for name in part[1]):
+            raise InputError(f"a held part is {str(part)[:60]!r}: not a title, names and a mark")
     if any(not isinstance(digest, str) for digest in header["fingerprint"]):
         raise InputError("its fingerprint is not a list of texts")
     if header["residual"] is not None and header["residual"] < 0:

@@ -10,11 +10,10 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
-    from gnn_repair.exposure.tails.tailed import TailedExposure
     from gnn_repair.exposure.value import Exposure
 
 
-def truths_for(exposure: Exposure | TailedExposure, y: Any) -> Tensor:
+def truths_for(exposure: Exposure, y: Any) -> Tensor:
     """y as [N, K] float64 of zeros and ones, NaN where unknown, on the exposure's device.
 
     Args:

@@ -6,11 +6,17 @@ A frozen model's logits at recipient v are a fixed part plus a nonnegative mixtu
 
 and :class:`Exposure` holds exactly these pieces. A *term* (v, g, a) points at a row of a small
 table of contributions, so nothing of size terms × classes is ever stored.
+
+Where a nonlinear head T follows the last aggregation, the mixture stands before it,
+
+    a_v(λ) = o_v + Σ_g Σ_{a ∈ A_{v,g}} λ_a h_{v,a},      z_v(λ) = T_v(a_v(λ)),
+
+and the same pieces hold h and o in the D channels of the aggregate instead of C classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,8 +29,9 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.arguments import classes_for, coefficients_for, member_for, nodes_for
 from gnn_repair.exposure.checks import check_exposure
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
-from gnn_repair.exposure.saving import read_pieces, write_pieces
+from gnn_repair.exposure.saving import read_pieces, write_exposure
 from gnn_repair.exposure.slices import slices
+from gnn_repair.exposure.tails.operations import TailGraph
 from gnn_repair.exposure.terms import cut_terms, mixture_of
 from gnn_repair.files import contents_of
 from gnn_repair.kernels import Pattern
@@ -42,11 +49,17 @@ BY_MEMBER = (
     "contributions",
     "fixed_logits",
     "frozen_logits",
+    "frozen_aggregate",
     "state",
     "messages",
     "embedding",
 )
 """Fields with a leading member axis."""
+Replay = Callable[[Tensor], Tensor]
+"""λ [T] → the logits [N, C] of the user's own model run with its messages reweighted."""
+CHUNK = 1 << 24
+"""Numbers of the aggregate that go through a head at once: 128 MB, and a few times that for the
+values in between."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +92,12 @@ class HeldPart:
 
 @dataclass(frozen=True, eq=False)
 class Exposure:
-    """z⁰ = β + Σ_g A_g L_g, for S members (models that share the graph) at once.
+    """z⁰ = β + Σ_g A_g L_g, for S members (models that share the graph) at once; with a nonlinear
+    ``head`` z⁰ = T(o + Σ_g A_g H_g) of one model.
 
     Sizes: S members, N nodes of the graph, n recipients (n = N unless restricted), G groups,
-    T terms, R table rows, M messages, C classes, d state width. A leading axis "S or 1" has
-    size 1 when all members share the value.
+    T terms, R table rows, M messages, C classes, D channels of the mixture (C without a head), d
+    state width. A leading axis "S or 1" has size 1 when all members share the value.
     """
 
     groups: tuple[Group, ...]
@@ -98,9 +112,9 @@ class Exposure:
     coefficients: Tensor
     """[S or 1, T]: α ≥ 0, in the model's precision."""
     contributions: Tensor
-    """[S, R, C] float64: ℓ, one row per message and group."""
+    """[S, R, D] float64: ℓ, one row per message and group (before a head: h)."""
     fixed_logits: Tensor
-    """[S, N, C] float64: β = z⁰ − Σ α ℓ."""
+    """[S, N, D] float64: β = z⁰ − Σ α ℓ (before a head: o = a⁰ − Σ α h)."""
     frozen_logits: Tensor
     """[S, N, C] float64: z⁰, the model's own output."""
     state: Tensor
@@ -122,7 +136,8 @@ class Exposure:
     embedding: Tensor | None = None
     """[S, N, k]: r, what the affine classifier reads; None where the model does not show it."""
     residual: float | None = None
-    """Largest |model − (β + Σ λ ℓ)| / max(1, |z⁰|) over certified random λ; None: by algebra."""
+    """Largest difference between the model run with other admissible λ and what the exposure says,
+    relative to what moved; None: exact by algebra."""
     fingerprint: tuple[str, ...] = ()
     """[S]: a digest of each member's weights, the same on every graph; empty: not known."""
     called: str = ""
@@ -140,6 +155,14 @@ class Exposure:
     """What recipients and senders are called where they are of several kinds."""
     held: tuple[HeldPart, ...] = ()
     """Everything else that lets other nodes' numbers into the logits: it stays as it is."""
+    head: TailGraph | None = None
+    """T_v, the nonlinear rest of the model with D inputs and C outputs; None: the logits are the
+    mixture itself."""
+    frozen_aggregate: Tensor | None = None
+    """[1, N, D] float64 with a head: a⁰, what the head reads in the frozen model."""
+    replay: Replay | None = None
+    """With a head: runs the user's own model with reweighted messages; None once read from a
+    file."""
 
     def __post_init__(self) -> None:
         with torch.no_grad():
@@ -182,7 +205,7 @@ class Exposure:
     @property
     def num_classes(self) -> int:
         """C."""
-        return self.contributions.shape[2]
+        return self.frozen_logits.shape[2]
 
     @property
     def scope(self) -> str:
@@ -222,12 +245,58 @@ class Exposure:
         )
         return total.t().reshape(-1, self.num_recipients, self.num_groups)
 
+    @cached_property
+    def aggregate(self) -> Exposure:
+        """What the head reads, as an exposure whose D channels stand in place of classes; without a
+        head this exposure itself."""
+        if self.head is None:
+            return self
+        before = object.__new__(Exposure)  # its pieces were checked with this exposure
+        before.__dict__.update(self.__dict__)
+        before.__dict__.update(
+            head=None,
+            frozen_logits=self.frozen_aggregate,
+            frozen_aggregate=None,
+            residual=None,
+            replay=None,
+        )
+        return before
+
+    def with_head(
+        self,
+        head: TailGraph,
+        frozen_logits: Tensor,
+        residual: float | None = None,
+        replay: Replay | None = None,
+    ) -> Exposure:
+        """The exposure of the model in which ``head`` follows this mixture.
+
+        Args:
+            head: T, with as many inputs as this exposure has channels.
+            frozen_logits: [1, N, C] float64: z⁰, the model's own output.
+            residual: see :attr:`residual`.
+            replay: see :attr:`replay`.
+        """
+        return replace(
+            self,
+            head=head,
+            frozen_aggregate=self.aggregate.frozen_logits,
+            frozen_logits=frozen_logits,
+            residual=residual,
+            replay=replay,
+        )
+
     def logits(self, coefficients: Tensor | None = None) -> Tensor:
-        """z(λ) = β + Σ λ ℓ at the recipients, [S, n, C] float64; λ = α unless given.
+        """z(λ) at the recipients, [S, n, C] float64; λ = α unless given.
 
         Args:
             coefficients: λ, [S or 1, T], or [T] for all members alike.
         """
+        if self.head is not None:
+            aggregate = self.aggregate.logits(coefficients)[0]
+            step = max(1, CHUNK // max(1, self.head.width))
+            parts = zip(aggregate.split(step), self.recipients.split(step), strict=True)
+            return torch.cat([self.head(rows, nodes) for rows, nodes in parts]).unsqueeze(0)
         mixed = self.mixture(coefficients)
         if mixed.requires_grad:
             return self.fixed_logits[:, self.recipients] + mixed
@@ -236,7 +305,7 @@ class Exposure:
         return mixed
 
     def mixture(self, coefficients: Tensor | None = None) -> Tensor:
-        """Σ λ ℓ at the recipients, [S, n, C] float64; λ = α unless given."""
+        """Σ λ ℓ at the recipients, [S, n, D] float64; λ = α unless given."""
         given = coefficients is not None
         coefficients = coefficients_for(self, coefficients) if given else self.coefficients
         return mixture_of(self.terms_by_recipient, coefficients, self.contributions)
@@ -259,7 +328,10 @@ class Exposure:
     # Other views of the same value ------------------------------------------------------------
 
     def restrict(self, nodes: Tensor | Sequence[int]) -> Exposure:
-        """The exposure of some recipients only: a boolean mask [N] or node numbers, any order."""
+        """The exposure of some recipients only: a boolean mask [N] or node numbers, any order.
+
+        Its ``replay`` takes the coefficients of these recipients' terms; the others keep α.
+        """
         chosen = nodes_for(self, nodes)
         place = torch.full((self.num_nodes,), -1, device=chosen.device)
         place[self.recipients] = torch.arange(self.num_recipients, device=chosen.device)
@@ -268,17 +340,28 @@ class Exposure:
             lost = self.names.node(int(chosen[positions < 0][0]))
             raise InputError(f"{lost} is not among the recipients")
         segments, terms = cut_terms(self.segments.view(-1), self.num_groups, positions)
+        replay, everywhere = self.replay, self.coefficients[0]
+
+        def replay_some(coefficients: Tensor) -> Tensor:
+            assert replay is not None
+            whole = everywhere.to(torch.float64, copy=True)
+            whole[terms] = coefficients.to(whole)
+            return replay(whole)
+
         return replace(
             self,
             recipients=chosen,
             segments=segments,
             rows=self.rows[terms],
             coefficients=self.coefficients[:, terms],
+            replay=replay_some if replay else None,
         )
 
     def member(self, index: int) -> Exposure:
         """The exposure of one member alone (S = 1); −1 is the last one."""
         number = member_for(self, index)
+        if self.num_members == 1:
+            return self
         pick = slice(number, number + 1)
         cut = {name: getattr(self, name) for name in BY_MEMBER}
         cut = {
@@ -311,7 +394,20 @@ class Exposure:
     def to(self, device: str | torch.device) -> Exposure:
         """The same exposure with its tensors on another device."""
         moved = {name: tensor.to(device) for name, tensor in self._tensors().items()}
-        return replace(self, **moved)  # type: ignore[arg-type]
+        head = None if self.head is None else self.head.to(device)
+        return replace(self, head=head, **moved)  # type: ignore[arg-type]
+
+    def bind(self, model: Any, data: Any, **settings: Any) -> Exposure:
+        """Attach the model again to an exposure read from a file, so that it can be replayed.
+
+        Args:
+            model: the model that was exposed.
+            data: the graph it was exposed on.
+            settings: what else was given to ``expose``.
+        """
+        from gnn_repair.exposure.tails.binding import bound
+
+        return bound(self, model, data, settings)
 
     def _tensors(self) -> dict[str, Tensor]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -329,33 +425,19 @@ class Exposure:
     # Files ------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write the exposure as one safetensors file."""
-        header: dict[str, Any] = {
-            "groups": [[group.name, group.rule, group.coefficients_from] for group in self.groups],
-            "root": self.root,
-            "origin": self.origin,
-            "fixed": self.fixed,
-            "residual": self.residual,
-            "fingerprint": list(self.fingerprint),
-            "called": self.called,
-            "outputs": self.outputs,
-        }
-        if self.names.typed:
-            header["names"] = self.names.header()
-        if self.held:
-            header["held"] = held_header(self.held)
-        write_pieces(path, header, self._tensors())
+        """Write the exposure as one safetensors file (the model itself stays outside)."""
+        write_exposure(self, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Exposure:
         """Read what :meth:`save` wrote; everything is validated anew."""
         pieces = read_pieces(path)
-        groups = tuple(Group(*texts) for texts in pieces.pop("groups"))
-        pieces["fingerprint"] = tuple(pieces["fingerprint"])
         with contents_of(path):
+            pieces["groups"] = tuple(Group(*texts) for texts in pieces["groups"])
+            pieces["fingerprint"] = tuple(pieces["fingerprint"])
             pieces["names"] = NodeNames.of_header(pieces["names"])
-            pieces["held"] = held_of_header(pieces["held"])
-            return cls(groups=groups, **pieces)
+            pieces["held"] = tuple(HeldPart(t, tuple(n), b) for t, n, b in pieces["held"])
+            return cls(**pieces)
 
     def __str__(self) -> str:
         from gnn_repair.exposure.description import describe
@@ -366,17 +448,3 @@ class Exposure:
         from gnn_repair.exposure.description import one_line
 
         return one_line(self)
-
-
-def held_header(held: Sequence[HeldPart]) -> list[list[Any]]:
-    """What a file says of held parts."""
-    return [[part.title, list(part.operations), part.beside] for part in held]
-
-
-def held_of_header(entries: list[Any]) -> tuple[HeldPart, ...]:
-    """The held parts that :func:`held_header` wrote."""
-    for entry in entries:
-        fit = isinstance(entry, list) and [type(item) for item in entry] == [str, list, bool]
-        if not fit or any(not isinstance(name, str) for name in entry[1]):
-            raise InputError(f"a held part is {str(entry)[:60]!r}: not a title, names and a mark")
-    return tuple(HeldPart(title, tuple(names), beside) for title, names, beside in entries)

@@ -50,11 +50,12 @@ def save_tensors(
 
 
 def load_tensors(
-    path: str | Path, kind: str, *, sealed: bool = False
+    path: str | Path, kind: str, *, formerly: str = "", sealed: bool = False
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read back what :func:`save_tensors` wrote: header and tensors (on the CPU).
 
-    Files of earlier versions carry no checksum; with ``sealed`` they are refused.
+    Files of earlier versions carry no checksum; with ``sealed`` they are refused. ``formerly`` is
+    another kind that is read, too.
     """
     path = as_path(path)
     try:
@@ -62,7 +63,7 @@ def load_tensors(
             raise FileFormatError(f"{path} does not exist or is not a file")
         with path.open("rb") as file:
             layout = read_layout(file, os.fstat(file.fileno()).st_size)
-            _check_kind(path, layout, kind)
+            _check_kind(path, layout, kind, formerly)
             tensors = {entry.name: read_tensor(file, layout, entry) for entry in layout.entries}
         header = _opened(layout, tensors, sealed)
     except FileFormatError:
@@ -75,9 +76,9 @@ def load_tensors(
     return header, tensors
 
 
-def _check_kind(path: Path, layout: Layout, kind: str) -> None:
+def _check_kind(path: Path, layout: Layout, kind: str, formerly: str) -> None:
     found = layout.metadata.get("kind", "something else")
-    if found != kind:
+    if found not in (kind, formerly):
         raise FileFormatError(f"{path} holds {found[:80]}, not {kind}")
 
 

@@ -16,7 +16,6 @@ from torch_geometric.nn import MessagePassing
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.from_model import expose
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.explainer_masks import Layers, explain_message, exposed_layers, masks_of
 from gnn_repair.oracle.solution import OracleSolution
@@ -59,7 +58,7 @@ class OracleExplainer(ExplainerAlgorithm):
 
     def __init__(
         self,
-        exposure: Exposure | TailedExposure | None = None,
+        exposure: Exposure | None = None,
         member: int = 0,
         threads: int | None = None,
     ) -> None:
@@ -173,14 +172,14 @@ def _forget_columns(layer: MessagePassing) -> None:
 
 def _check_faithful(
     model: nn.Module,
-    exposure: Exposure | TailedExposure,
+    exposure: Exposure,
     solution: OracleSolution | TailSolution,
     graph: tuple[Tensor, Tensor],
     mask: Tensor,
     kwargs: dict[str, Any],
 ) -> None:
     """Raise InputError unless the masked model is the reweighted one at the solved nodes."""
-    weights = solution.dense(exposure)  # type: ignore[arg-type]  # each is its own solution's
+    weights = solution.dense(exposure)
     expected = exposure.logits(weights)[0, solution.recipient].cpu()
     try:
         set_masks(model, mask, graph[1], apply_sigmoid=False)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.tails.solution import TailSolution
@@ -23,7 +22,7 @@ Layers = dict[MessagePassing, list[int]]
 """The layers whose messages are reweighted, each with the numbers of its groups."""
 
 
-def exposed_layers(model: nn.Module, exposure: Exposure | TailedExposure) -> Layers:
+def exposed_layers(model: nn.Module, exposure: Exposure) -> Layers:
     """The layers that the exposure's groups name; InputError where a group is no layer's."""
     if exposure.names.typed:
         raise InputError(
@@ -44,7 +43,7 @@ def exposed_layers(model: nn.Module, exposure: Exposure | TailedExposure) -> Lay
 
 def masks_of(
     solution: OracleSolution | TailSolution,
-    exposure: Exposure | TailedExposure,
+    exposure: Exposure,
     edge_index: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Edge mask [E] and group masks [E, G] of λ on the columns of ``edge_index``.
@@ -77,7 +76,7 @@ def masks_of(
 
 
 def _terms_of(
-    solution: OracleSolution | TailSolution, exposure: Exposure | TailedExposure
+    solution: OracleSolution | TailSolution, exposure: Exposure
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """All terms of the solved nodes, and the node of each."""
     ends = exposure.segments[:: exposure.num_groups].cpu().numpy()
@@ -88,7 +87,7 @@ def _terms_of(
     return terms, np.repeat(solution.node, counts)
 
 
-def _groups_of(exposure: Exposure | TailedExposure, terms: NDArray[np.int64]) -> NDArray[np.int64]:
+def _groups_of(exposure: Exposure, terms: NDArray[np.int64]) -> NDArray[np.int64]:
     ends = exposure.segments.cpu().numpy()
     return np.asarray((np.searchsorted(ends, terms, side="right") - 1) % exposure.num_groups)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.arguments import classes_for
 from gnn_repair.exposure.names import recipients_called
 from gnn_repair.exposure.outputs import require_outputs
@@ -101,7 +101,7 @@ def changes_frame(changes: Changes) -> pd.DataFrame:
 
 def source_ranking(
     solution: OracleSolution | TailSolution,
-    exposure: Exposure | TailedExposure,
+    exposure: Exposure,
     *,
     indispensable: bool = False,
     csv: str | Path | None = None,
@@ -121,7 +121,7 @@ def source_ranking(
         csv: a file to write the frame to as well.
     """
     _check_same(solution, exposure)
-    if indispensable and not isinstance(exposure, Exposure):
+    if indispensable and exposure.head is not None:
         raise InputError(
             "a model with a tail is not asked again source by source here; "
             "gr.stable_evidence(exposure, y) says which terms it needs"
@@ -180,7 +180,7 @@ def _written(frame: pd.DataFrame, csv: str | Path | None) -> pd.DataFrame:
 
 def confusion_by_reach(
     solution: OracleSolution | TailSolution,
-    exposure: Exposure | TailedExposure,
+    exposure: Exposure,
     y: Tensor,
     *,
     csv: str | Path | None = None,
@@ -214,16 +214,14 @@ def confusion_by_reach(
     return _written(ranked.reset_index(drop=True), csv)
 
 
-def _check_same(
-    solution: OracleSolution | TailSolution, exposure: Exposure | TailedExposure
-) -> None:
+def _check_same(solution: OracleSolution | TailSolution, exposure: Exposure) -> None:
     check_solution(solution)
     if hasattr(solution, "wanted"):
         raise InputError(
             f"solution is a {type(solution).__name__}, whose answers are not about classes; give "
             "what solve_oracle returns, or see its own to_frame()"
         )
-    if not isinstance(exposure, Exposure | TailedExposure):
+    if not isinstance(exposure, Exposure):
         kind = type(exposure).__name__
         raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")
     terms, nodes = solution.terms.max(initial=-1), solution.node.max(initial=-1)

@@ -23,14 +23,13 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.arguments import classes_for
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.notebook import shown
 from gnn_repair.oracle.counting import mean_over_members
 from gnn_repair.oracle.labels.solution import LabelSolution
 from gnn_repair.oracle.nearest import ALREADY, MOVED, nearest_reweighting
 from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.oracle.tables import Floats, Integers, problems, require_exposure
+from gnn_repair.oracle.tables import Floats, Integers, given_exposure, problems
 from gnn_repair.thresholds import REACHABLE
 
 if TYPE_CHECKING:
@@ -234,7 +233,7 @@ class ClassReach:
 
 
 def class_reach(
-    exposure: Exposure | TailedExposure,
+    exposure: Exposure,
     nodes: Tensor | None = None,
     *,
     threads: int | None = None,
@@ -305,7 +304,7 @@ class Reach:
     scope: str = ""
     """What of the model was reweighted where that is not all (``Exposure.scope``)."""
     num_members: int = 1
-    exposure: Exposure | TailedExposure | None = field(default=None, repr=False)
+    exposure: Exposure | None = field(default=None, repr=False)
     """What was reweighted, for the least changes."""
 
     @property
@@ -506,7 +505,7 @@ def support_words(support: float) -> str:
 
 
 def reach(
-    exposure: Exposure | TailedExposure,
+    exposure: Exposure,
     y: Tensor,
     mask: Tensor | None = None,
     *,
@@ -529,8 +528,7 @@ def reach(
         from gnn_repair.oracle.labels.reach import label_reach
 
         return label_reach(exposure, y, mask, threads)
-    if not isinstance(exposure, TailedExposure):
-        require_exposure(exposure)
+    given_exposure(exposure)
     asked = problems(exposure, y, mask)
     chosen = torch.zeros(exposure.num_nodes, exposure.num_members, dtype=torch.bool)
     recipients = exposure.recipients.cpu()
@@ -539,13 +537,11 @@ def reach(
     return summarise(exposure, solution, y, skipped=asked.skipped)
 
 
-def summarise(
-    exposure: Exposure | TailedExposure, solution: Solution, y: Tensor, *, skipped: int = 0
-) -> Reach:
+def summarise(exposure: Exposure, solution: Solution, y: Tensor, *, skipped: int = 0) -> Reach:
     """The figures of a solution of every class (``target="all"``) of nodes with a label."""
     if isinstance(solution, LabelSolution):
         raise InputError("a LabelSolution is summarised by reach(exposure, y [N, K])")
-    if isinstance(exposure, TailedExposure) != hasattr(solution, "proofs"):
+    if (exposure.head is not None) != hasattr(solution, "proofs"):
         raise InputError(
             f"a {type(solution).__name__} is no solution of {exposure!r:.60}; solve the oracle on "
             "the exposure that is summarised"
@@ -636,9 +632,7 @@ class Changes:
     __repr__ = __str__
 
 
-def least_changes(
-    found: Reach, exposure: Exposure | TailedExposure, *, others: bool = True
-) -> Changes:
+def least_changes(found: Reach, exposure: Exposure, *, others: bool = True) -> Changes:
     """The least change of every error's true class and, unless told otherwise, of all classes."""
     errors = np.flatnonzero(found.wrong)
     rows = errors[np.lexsort((found.classes.node[errors], found.classes.member[errors]))]

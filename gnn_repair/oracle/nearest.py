@@ -11,24 +11,31 @@ and b_r = margin − (z⁰_c − z⁰_r),
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import TIGHT, new_highs, pass_lp, status_of
 from gnn_repair.oracle.second_attempt import SMALLEST
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
-from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, check_number, instance
+from gnn_repair.oracle.tables import (
+    Floats,
+    Instance,
+    Integers,
+    Tables,
+    check_number,
+    given_exposure,
+    instance,
+)
 from gnn_repair.oracle.threads import over_lps
 from gnn_repair.thresholds import REACHABLE
 
 if TYPE_CHECKING:
-    from gnn_repair.oracle.tails.nearest import TailNearest
+    pass
 
 ALREADY, MOVED, UNREACHABLE, UNSOLVED = "already wins", "moved", "unreachable", "failed"
 SETTLED = 1000 * TIGHT
@@ -115,7 +122,6 @@ class Nearest:
     __repr__ = __str__
 
 
-@overload
 def nearest_reweighting(
     exposure: Exposure,
     target: Tensor,
@@ -123,24 +129,7 @@ def nearest_reweighting(
     *,
     margin: float = REACHABLE,
     threads: int | None = None,
-) -> tuple[Nearest, ...]: ...
-@overload
-def nearest_reweighting(
-    exposure: TailedExposure,
-    target: Tensor,
-    nodes: Tensor | None = None,
-    *,
-    margin: float = REACHABLE,
-    threads: int | None = None,
-) -> tuple[TailNearest, ...]: ...
-def nearest_reweighting(
-    exposure: Exposure | TailedExposure,
-    target: Tensor,
-    nodes: Tensor | None = None,
-    *,
-    margin: float = REACHABLE,
-    threads: int | None = None,
-) -> tuple[Nearest, ...] | tuple[TailNearest, ...]:
+) -> Any:
     """The admissible λ closest to α in moved mass that makes the target win by ``margin``.
 
     Args:
@@ -155,7 +144,8 @@ def nearest_reweighting(
         moves, with what is proved to move at least.
     """
     margin = check_number(margin, "margin")
-    if isinstance(exposure, TailedExposure):
+    given_exposure(exposure)
+    if exposure.head is not None:
         from gnn_repair.oracle.tails.nearest import nearest_on_tail
 
         return nearest_on_tail(exposure, target, nodes, margin)

@@ -10,22 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.oracle.counting import count_reach, mean_over_members
 from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.oracle.tables import Floats, Integers, check_number
+from gnn_repair.oracle.tables import Floats, Integers, check_number, given_exposure
 from gnn_repair.thresholds import REACHABLE
 
 if TYPE_CHECKING:
-    from gnn_repair.oracle.tails.relaxed_masses import TailRelaxedMargins
+    pass
 
 SLACKS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
 """From exact masses to masses that may vanish or double; denser where reach changes fastest."""
@@ -80,7 +79,6 @@ class RelaxedMargins:
     __repr__ = __str__
 
 
-@overload
 def relaxed_margins(
     exposure: Exposure,
     target: Tensor | Literal["all"],
@@ -89,26 +87,7 @@ def relaxed_margins(
     slack: Sequence[float] = SLACKS,
     between_groups: bool = False,
     threads: int | None = None,
-) -> RelaxedMargins: ...
-@overload
-def relaxed_margins(
-    exposure: TailedExposure,
-    target: Tensor | Literal["all"],
-    nodes: Tensor | None = None,
-    *,
-    slack: Sequence[float] = SLACKS,
-    between_groups: bool = False,
-    threads: int | None = None,
-) -> TailRelaxedMargins: ...
-def relaxed_margins(
-    exposure: Exposure | TailedExposure,
-    target: Tensor | Literal["all"],
-    nodes: Tensor | None = None,
-    *,
-    slack: Sequence[float] = SLACKS,
-    between_groups: bool = False,
-    threads: int | None = None,
-) -> RelaxedMargins | TailRelaxedMargins:
+) -> Any:
     """γ_v(c) when each group's mass may lie in m_g(1−ρ) … m_g(1+ρ), for each ρ in ``slack``.
 
     Args:
@@ -120,7 +99,8 @@ def relaxed_margins(
         threads: worker threads.
     """
     slack = _slacks(slack)
-    if isinstance(exposure, TailedExposure):
+    given_exposure(exposure)
+    if exposure.head is not None:
         from gnn_repair.oracle.tails.relaxed_masses import relaxed_on_tail
 
         return relaxed_on_tail(exposure, target, nodes, slack, between_groups)
@@ -152,22 +132,15 @@ def _slacks(slack: Sequence[float]) -> tuple[float, ...]:
     return slacks
 
 
-@overload
-def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exposure: ...
-@overload
-def relax(
-    exposure: TailedExposure, slack: float, between_groups: bool = False
-) -> TailedExposure: ...
-def relax(
-    exposure: Exposure | TailedExposure, slack: float, between_groups: bool = False
-) -> Exposure | TailedExposure:
+def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exposure:
     """The exposure whose exact-mass problem is the relaxed problem of ``exposure``.
 
     It has the same frozen logits. Its null terms point at the last table row: a zero contribution,
     a zero message of its own, sent by nobody (source −1). Repairs and reports, which are about
     messages that somebody sent, refuse it.
     """
-    if isinstance(exposure, TailedExposure):
+    given_exposure(exposure)
+    if exposure.head is not None:
         from gnn_repair.oracle.tails.relaxed_masses import relax_tail
 
         return relax_tail(exposure, slack, between_groups)

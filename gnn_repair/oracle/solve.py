@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.answers import Piece, join, pack
 from gnn_repair.oracle.compiling import moderately_optimised
@@ -22,6 +21,7 @@ from gnn_repair.oracle.tables import (
     Problems,
     Tables,
     as_whole,
+    given_exposure,
     instance,
     problems,
     require_exposure,
@@ -31,7 +31,7 @@ from gnn_repair.oracle.workspace import Room, new_room, rest, take_room
 from gnn_repair.startup import collection_paused
 
 if TYPE_CHECKING:
-    from gnn_repair.oracle.tails.solution import TailSolution
+    pass
 
 CHUNK = 1024
 """LPs a thread takes at a time: a millisecond of work, long beside the call into compiled code and
@@ -44,7 +44,6 @@ SolverName = Literal["simplex", "highs", "gurobi"]
 Target = Tensor | Literal["all"]
 
 
-@overload
 def solve_oracle(
     exposure: Exposure,
     target: Target,
@@ -53,26 +52,7 @@ def solve_oracle(
     method: SolverName = "simplex",
     threads: int | None = None,
     effort: str | float = "normal",
-) -> OracleSolution: ...
-@overload
-def solve_oracle(
-    exposure: TailedExposure,
-    target: Target,
-    nodes: Tensor | None = None,
-    *,
-    method: SolverName = "simplex",
-    threads: int | None = None,
-    effort: str | float = "normal",
-) -> TailSolution: ...
-def solve_oracle(
-    exposure: Exposure | TailedExposure,
-    target: Target,
-    nodes: Tensor | None = None,
-    *,
-    method: SolverName = "simplex",
-    threads: int | None = None,
-    effort: str | float = "normal",
-) -> OracleSolution | TailSolution:
+) -> Any:
     """Maximise a class's worst-rival margin over all admissible reweightings of the messages.
 
         γ_v(c) = max { min_{r≠c} z_c(λ) − z_r(λ) :  λ ≥ 0,  Σ_{a∈g} λ_a = m_g for every group g }
@@ -93,7 +73,8 @@ def solve_oracle(
         For a model with a tail a :class:`~gnn_repair.oracle.tails.solution.TailSolution`: can win,
         cannot win, or undecided.
     """
-    if isinstance(exposure, TailedExposure):
+    given_exposure(exposure)
+    if exposure.head is not None:
         from gnn_repair.oracle.tails.solve import solve_tails
 
         return solve_tails(exposure, target, nodes, method=method, effort=effort)

@@ -9,7 +9,7 @@ interchangeable, the others do not matter. Notable is more than a hundredth of t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import new_highs, pass_lp, status_of
 from gnn_repair.oracle.reference_solvers import oracle_matrix
@@ -25,12 +24,20 @@ from gnn_repair.oracle.second_attempt import SMALLEST
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.status import FAILED
-from gnn_repair.oracle.tables import Floats, Instance, Integers, Tables, check_number, instance
+from gnn_repair.oracle.tables import (
+    Floats,
+    Instance,
+    Integers,
+    Tables,
+    check_number,
+    given_exposure,
+    instance,
+)
 from gnn_repair.oracle.threads import over_lps
 from gnn_repair.thresholds import ACTIVE
 
 if TYPE_CHECKING:
-    from gnn_repair.oracle.tails.needed import NeededTerms
+    pass
 
 NOTABLE = 0.01
 """Share of a group's mass below which a term does not matter: nobody would name it as a reason."""
@@ -87,7 +94,6 @@ class StableEvidence:
     __repr__ = __str__
 
 
-@overload
 def stable_evidence(
     exposure: Exposure,
     target: Tensor,
@@ -95,24 +101,7 @@ def stable_evidence(
     *,
     epsilon: float = 1e-3,
     threads: int | None = None,
-) -> tuple[StableEvidence, ...]: ...
-@overload
-def stable_evidence(
-    exposure: TailedExposure,
-    target: Tensor,
-    nodes: Tensor,
-    *,
-    epsilon: float = 1e-3,
-    threads: int | None = None,
-) -> tuple[NeededTerms, ...]: ...
-def stable_evidence(
-    exposure: Exposure | TailedExposure,
-    target: Tensor,
-    nodes: Tensor,
-    *,
-    epsilon: float = 1e-3,
-    threads: int | None = None,
-) -> tuple[StableEvidence, ...] | tuple[NeededTerms, ...]:
+) -> Any:
     """The smallest and largest λ_a of every term over reweightings within ``epsilon`` of γ.
 
     Args:
@@ -129,7 +118,8 @@ def stable_evidence(
     epsilon = check_number(epsilon, "epsilon")
     if not epsilon > 0:
         raise InputError(f"epsilon must be positive, not {epsilon}")
-    if isinstance(exposure, TailedExposure):
+    given_exposure(exposure)
+    if exposure.head is not None:
         from gnn_repair.oracle.tails.needed import needed_terms
 
         return needed_terms(exposure, target, nodes)

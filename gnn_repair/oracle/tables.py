@@ -13,7 +13,6 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.outputs import require_outputs
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 
 Floats = NDArray[np.float64]
@@ -115,13 +114,18 @@ def as_whole(value: Any, name: str) -> int:
     raise InputError(f"{name} must be a whole number, not {value!r}")
 
 
-def require_exposure(exposure: Any, remedy: str = "give the one that was solved") -> None:
-    """Raise InputError unless it is an exposure, with no tail; ``remedy`` is for one with."""
-    if isinstance(exposure, TailedExposure):
-        raise InputError(f"exposure is that of a model with a nonlinear head; {remedy}")
+def given_exposure(exposure: Any) -> None:
+    """Raise InputError unless it is an exposure."""
     if not isinstance(exposure, Exposure):
         kind = type(exposure).__name__
         raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")
+
+
+def require_exposure(exposure: Any, remedy: str = "give the one that was solved") -> None:
+    """Raise InputError unless it is an exposure without a head; ``remedy`` is for one with."""
+    given_exposure(exposure)
+    if exposure.head is not None:
+        raise InputError(f"exposure is that of a model with a nonlinear head; {remedy}")
 
 
 def check_solution(solution: Any) -> None:
@@ -167,7 +171,7 @@ class Problems:
 
 
 def problems(
-    exposure: Exposure | TailedExposure,
+    exposure: Exposure,
     target: Tensor | Literal["all"],
     nodes: Tensor | None = None,
 ) -> Problems:
@@ -197,7 +201,7 @@ def problems(
     return Problems(member, position, labels, skipped)
 
 
-def _labels(exposure: Exposure | TailedExposure, target: Tensor) -> Integers:
+def _labels(exposure: Exposure, target: Tensor) -> Integers:
     if target is None:
         raise InputError('target is missing; give a class per node of the graph, or "all"')
     target = _whole_numbers(target, "target")
@@ -223,9 +227,7 @@ def _flat(target: Tensor) -> str:
     return "; pass target.flatten()" if target.dim() == 2 and target.shape[1] == 1 else ""
 
 
-def selection(
-    exposure: Exposure | TailedExposure, nodes: Tensor | None
-) -> tuple[Integers, Integers]:
+def selection(exposure: Exposure, nodes: Tensor | None) -> tuple[Integers, Integers]:
     """Members and recipient positions asked for, member by member."""
     members, count = exposure.num_members, exposure.num_recipients
     if nodes is None:
@@ -245,7 +247,7 @@ def _one_split(mask: Tensor, size: int) -> str:
     return "; pass the column of one split, such as mask[:, 0]" if several else ""
 
 
-def _positions(exposure: Exposure | TailedExposure, nodes: Tensor) -> tuple[Integers, Integers]:
+def _positions(exposure: Exposure, nodes: Tensor) -> tuple[Integers, Integers]:
     size, members = exposure.num_nodes, exposure.num_members
     if nodes.dtype == torch.bool:
         if nodes.shape not in ((size,), (size, members)):

@@ -22,7 +22,7 @@ from gnn_repair.backbones.base import stack_parameters
 from gnn_repair.budget import check_real, check_whole
 from gnn_repair.devices import choose_device, full_precision, out_of_memory_hint, seeded
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposed
+from gnn_repair.exposure import Exposure
 from gnn_repair.f1 import f1_of
 from gnn_repair.files import save_tensors
 from gnn_repair.files.headers import dataclass_hints
@@ -56,7 +56,7 @@ R = TypeVar("R", bound="Repair[Any]")
 class Task:
     """What a repair is fitted to: a frozen model and labels that are known to be sound."""
 
-    exposure: Exposed
+    exposure: Exposure
     """On the device where the repair is fitted."""
     train_targets: Targets
     val_targets: Targets
@@ -110,7 +110,7 @@ class Task:
 
 
 def prepare(
-    exposure: Exposed,
+    exposure: Exposure,
     y: Tensor,
     train_mask: Tensor,
     val_mask: Tensor,
@@ -151,13 +151,13 @@ class Repair(ABC, Generic[F]):
             cls.title = cls.__name__
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
         """The repair as a study's ``RepairProtocol`` asks for it; as it is unless overridden."""
         return cls()
 
     def fit(
         self,
-        exposure: Exposed,
+        exposure: Exposure,
         y: Tensor,
         train_mask: Tensor,
         val_mask: Tensor,
@@ -285,7 +285,7 @@ class TrainedRepair(Repair[F]):
         return self.budget.epochs
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
         """With the protocol's seed, and its budget, dropout and width where it has them."""
         own = {field.name for field in fields(cls)} & {"seed", *cls.shared_settings}
         values = {field: getattr(settings, field) for field in own}
@@ -465,12 +465,12 @@ class FittedRepair(ABC, Generic[R]):
         return f"no epoch validated better than the frozen prediction for {_members(kept)}; {TRY}"
 
     @abstractmethod
-    def logits(self, exposure: Exposed) -> Tensor:
+    def logits(self, exposure: Exposure) -> Tensor:
         """Repaired logits at the exposure's recipients, [S, n, C] float64."""
 
     @staticmethod
     @contextmanager
-    def gradients(exposure: Exposed) -> Iterator[None]:
+    def gradients(exposure: Exposure) -> Iterator[None]:
         """While open, gradients are on if they are on outside and the exposure has some; numbers
         keep their precision."""
         check_exposure_given(exposure)
@@ -478,7 +478,7 @@ class FittedRepair(ABC, Generic[R]):
         with torch.set_grad_enabled(wanted), full_precision(exposure.recipients.device):
             yield
 
-    def predict(self, exposure: Exposed) -> Tensor:
+    def predict(self, exposure: Exposure) -> Tensor:
         """The repaired class of every recipient, [S, n]; of labels whether each is there,
         bool [S, n, K]."""
         logits = self.logits(exposure)
@@ -533,7 +533,7 @@ class FittedRepair(ABC, Generic[R]):
 
     # Does it fit? -----------------------------------------------------------------------------
 
-    def _matching(self, exposure: Exposed) -> Parameters:
+    def _matching(self, exposure: Exposure) -> Parameters:
         """Parameters and constants where the exposure is, once the two fit together."""
         check_exposure_given(exposure)
         self._check_sizes(exposure)
@@ -545,7 +545,7 @@ class FittedRepair(ABC, Generic[R]):
             for name, value in merged.items()
         }
 
-    def _check_sizes(self, exposure: Exposed) -> None:
+    def _check_sizes(self, exposure: Exposure) -> None:
         sizes = {
             "state width": (exposure.state.shape[2], self.width),
             "classes": (exposure.num_classes, self.num_classes),
@@ -559,7 +559,7 @@ class FittedRepair(ABC, Generic[R]):
                     "use an exposure of the same model"
                 )
 
-    def _check_model(self, exposure: Exposed) -> None:
+    def _check_model(self, exposure: Exposure) -> None:
         """Widths agree by accident; weights do not."""
         if self.fingerprint is None or self.fingerprint == exposure.fingerprint:
             return
@@ -616,7 +616,7 @@ def _members(numbers: list[int]) -> str:
     return ("member " if len(numbers) == 1 else "members ") + _listed(numbers)
 
 
-def about(exposure: Exposed) -> dict[str, Any]:
+def about(exposure: Exposure) -> dict[str, Any]:
     """What a fitted repair notes of the exposure it was fitted on."""
     return {
         "width": exposure.state.shape[2],
@@ -626,7 +626,7 @@ def about(exposure: Exposed) -> dict[str, Any]:
     }
 
 
-def untrained(exposure: Exposed) -> dict[str, Tensor]:
+def untrained(exposure: Exposure) -> dict[str, Tensor]:
     """The statistics of a repair that no training loop has seen."""
     zeros = torch.zeros(exposure.num_members, dtype=torch.long, device=exposure.recipients.device)
     return {"best_epoch": zeros, "epochs_run": zeros.clone(), "diverged": zeros.bool()}

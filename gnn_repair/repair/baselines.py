@@ -15,7 +15,7 @@ from torch_geometric.utils import coalesce
 
 from gnn_repair.budget import check_whole
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposed, TailedExposure
+from gnn_repair.exposure import Exposure
 from gnn_repair.kernels import Pattern
 from gnn_repair.repair.base import FittedRepair, Repair, Task, about, untrained
 from gnn_repair.repair.targets import Targets, require_nodes
@@ -49,7 +49,7 @@ class FittedTemperature(FittedRepair["TemperatureScaling"]):
 
     one_by_one = True
 
-    def logits(self, exposure: Exposed) -> Tensor:
+    def logits(self, exposure: Exposure) -> Tensor:
         """z⁰ / τ at the recipients, [S, n, C] float64."""
         scale = self._matching(exposure)["temperature"].double().view(-1, 1, 1)
         return exposure.frozen_logits[:, exposure.recipients] / scale
@@ -104,7 +104,7 @@ class FittedSmoothing(FittedRepair["CorrectAndSmooth"]):
     """Frozen probabilities, corrected and smoothed over the graph with the training labels."""
 
     @torch.no_grad()
-    def logits(self, exposure: Exposed) -> Tensor:
+    def logits(self, exposure: Exposure) -> Tensor:
         """Logarithms of the smoothed scores at the recipients, [S, n, C] float64.
 
         The training labels and the graph are part of this prediction, so it holds for the graph
@@ -124,7 +124,7 @@ class FittedSmoothing(FittedRepair["CorrectAndSmooth"]):
         return scores[:, exposure.recipients].clamp(min=TINY).log()
 
 
-def _check_graph(exposure: Exposed, nodes: int, entries: Tensor) -> None:
+def _check_graph(exposure: Exposure, nodes: int, entries: Tensor) -> None:
     """The exposure's recipients hear whom they heard when the repair was fitted."""
     if nodes != exposure.num_nodes:
         raise InputError(
@@ -150,7 +150,7 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
     """Propagation steps of each of the two parts."""
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
         """With the protocol's number of steps."""
         return cls(layers=settings.smoothing_layers)
 
@@ -173,7 +173,7 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
         statistics = untrained(exposure)
         return self.fitted(**about(exposure), **statistics, parameters={}, constants=constants)
 
-    def _hits(self, exposure: Exposed, labels: Tensor, val: Targets) -> Tensor:
+    def _hits(self, exposure: Exposure, labels: Tensor, val: Targets) -> Tensor:
         """Correct validation nodes of every member and candidate, [S, candidates].
 
         A correction serves all smoothings that follow it, so jobs are members × corrections.
@@ -216,11 +216,11 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
             raise InputError(f"entries must be pairs of nodes in 0..{labels.shape[1] - 1}")
 
 
-def sources_to_recipients(exposure: Exposed) -> Tensor:
+def sources_to_recipients(exposure: Exposure) -> Tensor:
     """Who sends to whom among the recipients, each pair once, [2, E] in PyG's order."""
     source = exposure.sources[exposure.rows.long()].long()
     # Before a tail the terms are its mixture's.
-    mixture = exposure.aggregate if isinstance(exposure, TailedExposure) else exposure
+    mixture = exposure.aggregate
     recipient = exposure.recipients[mixture.terms_by_recipient.recipients.long()]
     # The others are terms without a message, or senders of another kind than the recipients.
     sent = (source >= 0) & (source < exposure.names.own(exposure.num_nodes))

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from gnn_repair.backbones import Frozen, train_backbone
 from gnn_repair.budget import Budget, check_whole
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposed
+from gnn_repair.exposure import Exposure
 from gnn_repair.repair.base import FittedRepair, Repair, Task, TrainedRepair, about, untrained
 from gnn_repair.repair.baselines import TINY, normalised_adjacency, sources_to_recipients
 from gnn_repair.repair.cross_fitting import FeatureInputs, summary
@@ -44,7 +44,7 @@ class KeptPrediction(FittedRepair["KeptRepair"]):
     """A prediction for one graph, kept as it was made."""
 
     @torch.no_grad()
-    def logits(self, exposure: Exposed) -> Tensor:
+    def logits(self, exposure: Exposure) -> Tensor:
         """Log-probabilities at the recipients, [S, n, C] float64; on its own graph only."""
         self._matching(exposure)
         check_graph(self.constants["signature"], exposure, self.repair.title)
@@ -95,7 +95,7 @@ class LabelPropagation(KeptRepair):
         check_whole("LabelPropagation", "layers", self.layers, 1)
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
         """With the protocol's number of steps."""
         return cls(layers=settings.smoothing_layers)
 
@@ -200,7 +200,7 @@ class RetrainedBackbone(KeptRepair):
         _ = Folding(self.folds, seed=self.seed)
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
         """With the protocol's seed."""
         return cls(seed=settings.seed)
 

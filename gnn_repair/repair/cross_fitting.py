@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposed
+from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.products import SharedRows, product
 from gnn_repair.kernels.sets import TermSets
 from gnn_repair.repair.base import FittedRepair, Repair, Task, TrainedRepair, about
@@ -379,7 +379,7 @@ class FittedCrossFit(FittedRepair["CrossFitted"]):
         return fitted
 
     @torch.no_grad()
-    def logits(self, exposure: Exposed) -> Tensor:
+    def logits(self, exposure: Exposure) -> Tensor:
         """Mean log-probabilities at the recipients, [S, n, C] float64."""
         self._matching(exposure)
         if self.transductive:
@@ -434,7 +434,7 @@ class CrossFitted(Repair[FittedCrossFit]):
         return cls(**settings)
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
         """Set translation as the protocol asks for it, in folds."""
         inner = SetTranslation.from_protocol(settings, exposure)
         return cls(inner, seed=settings.seed)

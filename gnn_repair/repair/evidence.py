@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gnn_repair.backbones.graph import Features, Operator
-from gnn_repair.exposure import Exposed
+from gnn_repair.exposure import Exposure
 from gnn_repair.kernels import Pattern, mix, row_hash
 from gnn_repair.repair.base import Task
 from gnn_repair.repair.baselines import sources_to_recipients
@@ -218,7 +218,7 @@ class KnownEvidence:
 
 
 def gather_evidence(
-    exposure: Exposed, y: Tensor, known: Tensor, data: Data | None = None
+    exposure: Exposure, y: Tensor, known: Tensor, data: Data | None = None
 ) -> KnownEvidence:
     """What there is beside the exposure.
 

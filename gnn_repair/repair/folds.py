@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gnn_repair.budget import check_whole
 from gnn_repair.errors import InputError, SplitError
-from gnn_repair.exposure import Exposed
+from gnn_repair.exposure import Exposure
 from gnn_repair.kernels import row_hash
 from gnn_repair.kernels.dropout import LOW
 from gnn_repair.repair.base import FittedRepair, Task
@@ -156,20 +156,20 @@ def held_out(logits: Tensor, roles: Roles) -> Tensor:
 # Tables by node that are kept with a fitted repair, and the graph that they belong to -------------
 
 
-def signature(exposure: Exposed) -> Tensor:
+def signature(exposure: Exposure) -> Tensor:
     """One number a node and member that another graph or model would not share, [S, N]."""
     weights = torch.linspace(1, 2, exposure.num_classes, dtype=torch.float64)
     return (exposure.frozen_logits @ weights.to(exposure.frozen_logits.device)).float()
 
 
-def same_graph(expected: Tensor, exposure: Exposed) -> bool:
+def same_graph(expected: Tensor, exposure: Exposure) -> bool:
     """Whether the exposure is of the graph and model that gave this signature."""
     found = signature(exposure).to(expected.device)
     # Frozen logits of one model repeat to rounding, also on another device.
     return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
-def check_graph(expected: Tensor, exposure: Exposed, title: str) -> None:
+def check_graph(expected: Tensor, exposure: Exposure, title: str) -> None:
     """Refuse another graph than the one whose labels were read."""
     if not same_graph(expected, exposure):
         raise InputError(
@@ -178,7 +178,7 @@ def check_graph(expected: Tensor, exposure: Exposed, title: str) -> None:
         )
 
 
-def kept_rows(log_probs: Tensor, exposure: Exposed, title: str) -> Tensor:
+def kept_rows(log_probs: Tensor, exposure: Exposure, title: str) -> Tensor:
     """Of log-probabilities by node [S, …, N, C] those of the recipients, float64.
 
     Nodes that were no recipients then have rows of zeros, which are nobody's probabilities.

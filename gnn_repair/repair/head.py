@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gnn_repair.budget import REFIT, Budget
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposed
+from gnn_repair.exposure import Exposure
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import Noise, Parameters, affine
@@ -32,7 +32,7 @@ class FittedHead(FittedRepair["RefitHead"]):
         """How wide the embedding is."""
         return self.constants["mean"].shape[1]
 
-    def logits(self, exposure: Exposed) -> Tensor:
+    def logits(self, exposure: Exposure) -> Tensor:
         """The new head's logits at the recipients, [S, n, C] float64."""
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         _check_width(inputs, self.input_width)

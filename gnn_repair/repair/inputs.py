@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gnn_repair.backbones.graph import Features
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposed, Exposure, TailedExposure
+from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.terms import mixture_of
 from gnn_repair.kernels import Pattern, mix
 from gnn_repair.kernels.products import SharedRows, picked_product, product
@@ -119,7 +119,7 @@ def _pick(table: Tensor, index: Tensor) -> Tensor:
 class RepairInputs:
     """An exposure as repairs read it, in the model's precision; S members first on every axis."""
 
-    def __init__(self, exposure: Exposed) -> None:
+    def __init__(self, exposure: Exposure) -> None:
         if bool((exposure.sources < 0).any()):
             raise InputError(
                 "the exposure has terms that nobody sent (relaxed masses), and repairs learn from "
@@ -149,8 +149,8 @@ class RepairInputs:
             distinct, pair = self._pairs
             self._alone = alone_logits(exposure, pair, len(distinct))
         self._coefficients, self._mass = exposure.coefficients.to(self.dtype), exposure.mass
-        self._tail = exposure.tail if isinstance(exposure, TailedExposure) else None
-        mixture = exposure.aggregate if isinstance(exposure, TailedExposure) else exposure
+        self._tail = exposure.head
+        mixture = exposure.aggregate
         self._contributions, self._fixed = mixture.contributions, mixture.fixed_logits
 
     @cached_property
@@ -277,7 +277,7 @@ class RepairInputs:
         )
 
 
-def repair_inputs(exposure: Exposed) -> RepairInputs:
+def repair_inputs(exposure: Exposure) -> RepairInputs:
     """What repairs see of an exposure, once it is known to be finite."""
     if not bool(torch.isfinite(exposure.state).all() & torch.isfinite(exposure.messages).all()):
         raise InputError("state or messages hold NaN or infinite values; repairs cannot read them")
@@ -287,7 +287,7 @@ def repair_inputs(exposure: Exposed) -> RepairInputs:
 # Graphs that are classified as a whole -----------------------------------------------------------
 
 
-def alone_logits(exposure: Exposed, sender: Tensor, count: int) -> Tensor:
+def alone_logits(exposure: Exposure, sender: Tensor, count: int) -> Tensor:
     """z of a graph if it heard one sender alone, [1, count, C] float64.
 
     The whole mass of every group that hears the sender is on it; the other groups stay frozen.
@@ -299,8 +299,8 @@ def alone_logits(exposure: Exposed, sender: Tensor, count: int) -> Tensor:
             pools.
         count: how many senders there are.
     """
-    tail = exposure.tail if isinstance(exposure, TailedExposure) else None
-    mixture = exposure.aggregate if isinstance(exposure, TailedExposure) else exposure
+    tail = exposure.head
+    mixture = exposure.aggregate
     by_term = sender.long()[mixture.rows.long()]
     slot = torch.repeat_interleave(mixture.segments.diff())
     graph = slot.new_full((count,), -1)

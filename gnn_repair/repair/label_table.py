@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposed
+from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.arguments import nodes_for
 from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.exposure.truths import truths_for
@@ -21,7 +21,7 @@ from gnn_repair.repair.targets import check_exposure_given
 
 
 def label_f1(
-    exposure: Exposed, y: Any, mask: Any = None, fitted: FittedRepair[Any] | None = None
+    exposure: Exposure, y: Any, mask: Any = None, fitted: FittedRepair[Any] | None = None
 ) -> tuple[F1, ...]:
     """F1 of every member at the nodes of a mask [N] (all where None).
 
@@ -45,7 +45,7 @@ def label_f1(
 
 
 def label_table(
-    exposure: Exposed, y: Tensor, mask: Any, repairs: Sequence[FittedRepair[Any]]
+    exposure: Exposure, y: Tensor, mask: Any, repairs: Sequence[FittedRepair[Any]]
 ) -> pd.DataFrame:
     """One row a method: mean micro- and macro-F1 over members, gains, trained parameters."""
     if not all(isinstance(fitted, FittedRepair) for fitted in repairs):

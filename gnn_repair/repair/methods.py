@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gnn_repair.backbones.saving import STATISTICS, below, check_names, check_statistics
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposed
+from gnn_repair.exposure import Exposure
 from gnn_repair.files import REAL, check_fields, contents_of, load_tensors
 from gnn_repair.repair.base import KIND, FittedRepair, Repair
 from gnn_repair.repair.baselines import CorrectAndSmooth, TemperatureScaling
@@ -83,7 +83,7 @@ class Method:
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", self.title or self.repair.title)
 
-    def build(self, settings: Any, exposure: Exposed) -> Repair[Any]:
+    def build(self, settings: Any, exposure: Exposure) -> Repair[Any]:
         """The unfitted repair that a study's ``RepairProtocol`` asks for on this exposure."""
         repair = self.repair.from_protocol(settings, exposure)
         return CrossFitted(repair, seed=settings.seed) if self.folded else repair

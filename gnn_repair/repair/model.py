@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch_geometric.data.data import BaseData
 
 from gnn_repair.errors import GnnRepairError, InputError
-from gnn_repair.exposure import Exposed
+from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.fingerprint import dense_parts, fingerprint_of_model
 from gnn_repair.exposure.hetero.graph import copied, is_typed, typed_arguments_as_data
 from gnn_repair.exposure.model_output import TWO_CLASSES
@@ -347,7 +347,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
         yield from _tensors(vars(value))
 
 
-def in_own_form(logits: Tensor, exposure: Exposed) -> Tensor:
+def in_own_form(logits: Tensor, exposure: Exposure) -> Tensor:
     """Repaired logits [n, C] as the exposed model gives its own.
 
     Of one logit z a node the classes are (0, z), and z is what the repair moves them apart to. A

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.budget import REWEIGHTING, Budget, check_whole
-from gnn_repair.exposure import Exposed
+from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.sets import BOUND, Layer, TermSets, tilt
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
@@ -50,12 +50,12 @@ class FittedReweighting(FittedRepair["Reweighting"]):
 
     one_by_one = True
 
-    def coefficients(self, exposure: Exposed) -> Tensor:
+    def coefficients(self, exposure: Exposure) -> Tensor:
         """λ = m_g α e^s / Σ α e^s, [S, T] float64: nonnegative, same support, same masses."""
         with self.gradients(exposure):
             return self._coefficients(exposure)
 
-    def _coefficients(self, exposure: Exposed) -> Tensor:
+    def _coefficients(self, exposure: Exposure) -> Tensor:
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         method = self.repair
         tables = method.tables(p, inputs)
@@ -68,7 +68,7 @@ class FittedReweighting(FittedRepair["Reweighting"]):
         lengths = exposure.segments.diff()
         return tilted * torch.repeat_interleave(ratio.flatten(1), lengths, dim=1)
 
-    def logits(self, exposure: Exposed) -> Tensor:
+    def logits(self, exposure: Exposure) -> Tensor:
         """β + Σ λ ℓ at the recipients, [S, n, C] float64; z⁰ where nothing is adjustable."""
         return exposure.logits(self.coefficients(exposure))
 

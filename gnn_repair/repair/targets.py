@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gnn_repair.datasets.splits import as_splits
 from gnn_repair.errors import InputError, SplitError
-from gnn_repair.exposure import Exposed, Exposure, TailedExposure
+from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.focus import focused
 from gnn_repair.exposure.truths import truths_for
 
@@ -44,14 +44,14 @@ class Targets(NamedTuple):
 
 def check_exposure_given(exposure: Any) -> None:
     """Raise unless this is an exposure."""
-    if not isinstance(exposure, Exposure | TailedExposure):
+    if not isinstance(exposure, Exposure):
         raise InputError(
             f"exposure is {type(exposure).__name__}; give what expose(model, data) returns"
         )
 
 
 def find_targets(
-    exposure: Exposed, y: Tensor, train_mask: Tensor, val_mask: Tensor, labels: bool = False
+    exposure: Exposure, y: Tensor, train_mask: Tensor, val_mask: Tensor, labels: bool = False
 ) -> tuple[Targets, Targets]:
     """Training and validation targets of every member; raises on masks that cannot be used.
 
@@ -81,7 +81,7 @@ def find_targets(
     return first, second
 
 
-def _check_outputs(exposure: Exposed, labels: bool) -> None:
+def _check_outputs(exposure: Exposure, labels: bool) -> None:
     if exposure.outputs == "classes" or (labels and exposure.outputs == "labels"):
         return
     if exposure.outputs == "values":
@@ -96,7 +96,7 @@ def _check_outputs(exposure: Exposed, labels: bool) -> None:
 
 
 def _label_targets(
-    exposure: Exposed, y: Any, train: Tensor, val: Tensor
+    exposure: Exposure, y: Any, train: Tensor, val: Tensor
 ) -> tuple[Targets, Targets]:
     """Targets whose labels are a row of zeros and ones each."""
     truths = truths_for(exposure, y)
@@ -119,7 +119,7 @@ def _label_targets(
     return first, second
 
 
-def _mask(exposure: Exposed, mask: Any, name: str) -> Tensor:
+def _mask(exposure: Exposure, mask: Any, name: str) -> Tensor:
     """The mask as bool [N, S]."""
     chosen = _boolean(mask, exposure.num_nodes, name).to(exposure.recipients.device)
     if chosen.shape[1] not in (1, exposure.num_members):
@@ -161,7 +161,7 @@ def _boolean(mask: Any, nodes: int, name: str) -> Tensor:
     return as_splits(mask)
 
 
-def _labels(exposure: Exposed, y: Any, used: Tensor) -> Tensor:
+def _labels(exposure: Exposure, y: Any, used: Tensor) -> Tensor:
     """Labels [N] int64, in range wherever a mask is."""
     if not isinstance(y, Tensor):
         raise InputError(f"y is {type(y).__name__}; give a tensor with a label for each node")
@@ -182,7 +182,7 @@ def _labels(exposure: Exposed, y: Any, used: Tensor) -> Tensor:
     return y
 
 
-def _warn_absent(exposure: Exposed, y: Tensor, train: Tensor) -> None:
+def _warn_absent(exposure: Exposure, y: Tensor, train: Tensor) -> None:
     for member in range(train.shape[1]):
         present = torch.bincount(y[train[:, member]], minlength=exposure.num_classes) > 0
         if not bool(present.all()):
@@ -205,7 +205,7 @@ def as_targets(chosen: Tensor, labels: Tensor) -> Targets:
     return Targets(index, labels[index], sizes)
 
 
-def require_nodes(exposure: Exposed, what: str) -> None:
+def require_nodes(exposure: Exposure, what: str) -> None:
     """Raise where graphs are classified: they have no links to each other."""
     if exposure.graph_starts is not None:
         raise InputError(
@@ -224,7 +224,7 @@ def with_dense_features(data: Any) -> Any:
     return same
 
 
-def check_graph_data(exposure: Exposed, data: Any) -> None:
+def check_graph_data(exposure: Exposure, data: Any) -> None:
     """Raise unless ``data`` has the exposed graph's entries and, if any, finite features."""
     require_nodes(exposure, "this repair")
     entries, x = getattr(data, "edge_index", None), getattr(data, "x", None)
@@ -252,13 +252,13 @@ def check_graph_data(exposure: Exposed, data: Any) -> None:
         raise InputError("data.x holds NaN or infinite values; no repair can read them")
 
 
-def around(exposure: Exposed, train: Targets, val: Targets) -> tuple[Exposed, Targets, Targets]:
+def around(exposure: Exposure, train: Targets, val: Targets) -> tuple[Exposure, Targets, Targets]:
     """The exposure of the targets alone where they read a small part of a large graph.
 
     A target's inputs are its own terms, so it sees the same as in the whole graph. Dropout goes by
     the numbers of terms, which are new ones: other channels are dropped, as with another seed.
     """
-    if not isinstance(exposure, Exposure) or exposure.num_terms < LARGE:
+    if exposure.head is not None or exposure.num_terms < LARGE:
         return exposure, train, val
     if train.truths is not None:  # labels by recipient, several of each
         return exposure, train, val

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.budget import CONTROL, TRANSLATION, Budget, check_whole
-from gnn_repair.exposure import Exposed
+from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.sets import BOUND
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
@@ -40,12 +40,12 @@ class FittedTranslation(FittedRepair["_Translation"]):
 
     one_by_one = True
 
-    def shift(self, exposure: Exposed) -> Tensor:
+    def shift(self, exposure: Exposure) -> Tensor:
         """q, [S, n, C] in the model's precision; sums to zero over classes."""
         with self.gradients(exposure):
             return self._shift(exposure)
 
-    def _shift(self, exposure: Exposed) -> Tensor:
+    def _shift(self, exposure: Exposure) -> Tensor:
         p, inputs = self._matching(exposure), repair_inputs(exposure)
         parts = inputs.everyone.split(CHUNK, dim=1)
         # Where every node is asked for, nearly every message is read: no need to look which.
@@ -53,7 +53,7 @@ class FittedTranslation(FittedRepair["_Translation"]):
         tables = self.repair.tables(p, inputs, whole=whole)
         return torch.cat([self.repair.shift(p, inputs, tables, t, None) for t in parts], dim=1)
 
-    def logits(self, exposure: Exposed) -> Tensor:
+    def logits(self, exposure: Exposure) -> Tensor:
         """z⁰ + q at the recipients, [S, n, C] float64."""
         shift = self.shift(exposure)
         return exposure.frozen_logits[:, exposure.recipients] + shift
@@ -147,7 +147,7 @@ class NodeTranslation(_Translation):
     """H_N; None: as wide as makes it match set translation's parameter count."""
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
         """As wide as matches the protocol's set translation in parameters."""
         state, classes = exposure.state.shape[2], exposure.num_classes
         capacity = set_translation_size(state, classes, settings.hidden)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.exposure import Exposure
 from gnn_repair.repair.methods import METHODS, title_of
 
 RESERVED = ("frozen", "oracle", "what_if", "unit")
@@ -28,7 +28,7 @@ class FittedLike(Protocol):
         """[S, n, C] at the recipients."""
 
 
-AnyExposure = Exposure | TailedExposure
+AnyExposure = Exposure
 RepairLike = FittedLike | Tensor
 """A fitted repair, or the logits [N, C] of a method of one's own."""
 

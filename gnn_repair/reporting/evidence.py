@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.exposure import Exposure
 from gnn_repair.oracle.counting import ReachCounts, count_reach
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
@@ -132,7 +132,7 @@ class Evidence:
 
 
 def gather(
-    exposure: Exposure | TailedExposure,
+    exposure: Exposure,
     y: Tensor,
     nodes: Tensor | None = None,
     *,
@@ -219,7 +219,7 @@ def gather(
 
 
 def _behind(
-    part: Exposure | TailedExposure,
+    part: Exposure,
     member: int,
     solution: Solution,
     solved: int,
@@ -227,7 +227,7 @@ def _behind(
     witness: Floats,
 ) -> tuple[Floats, Floats, TailEvidence | None]:
     """β [n, C] and ℓ [R, C]; with a tail, zeros and what it shows instead."""
-    if isinstance(part, Exposure):
+    if part.head is None:
         fixed = part.fixed_logits[member, part.recipients].numpy()
         return fixed, part.contributions[member].numpy(), None
     assert isinstance(solution, TailSolution)
@@ -237,7 +237,7 @@ def _behind(
     return np.zeros(shape), table, tail_evidence(part, solution, place, witness)
 
 
-def chosen_nodes(exposure: Exposure | TailedExposure, nodes: Tensor | None, member: int) -> Tensor:
+def chosen_nodes(exposure: Exposure, nodes: Tensor | None, member: int) -> Tensor:
     """Node numbers [n] behind a mask, numbers or None."""
     if nodes is None:
         return exposure.recipients.cpu()
@@ -268,7 +268,7 @@ def _as_tensor(nodes: Any) -> Tensor:
     return nodes
 
 
-def _numbered(exposure: Exposure | TailedExposure, nodes: Tensor) -> Tensor:
+def _numbered(exposure: Exposure, nodes: Tensor) -> Tensor:
     """Node numbers that are recipients, each once."""
     if nodes.dtype not in INTEGERS or nodes.dim() != 1:
         raise InputError(
@@ -315,8 +315,8 @@ def _order(nodes: Tensor, y: Tensor, predicted: Tensor, margin: Floats) -> Tenso
 def _witness(
     solution: Solution,
     member: int,
-    exposure: Exposure | TailedExposure,
-    part: Exposure | TailedExposure,
+    exposure: Exposure,
+    part: Exposure,
     y: Tensor,
 ) -> Floats:
     """[T]: λ on the terms of ``part``, which ``solution`` numbers as ``exposure`` does."""

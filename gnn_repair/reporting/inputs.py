@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.exposure import Exposure
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.tails.solution import TailSolution
 
@@ -23,7 +23,7 @@ RESULT_COLUMNS = ("dataset", "backbone", "split", "method", "part", "metric", "v
 
 def check_gathered(exposure: Any, y: Any, member: Any, repairs: Any, edge_index: Any) -> None:
     """An exposure, its labels, a member of it, repairs by name and a graph."""
-    if not isinstance(exposure, Exposure | TailedExposure):
+    if not isinstance(exposure, Exposure):
         raise InputError(f"exposure is {exposure!r:.60}; give what gnn_repair.expose returns")
     if exposure.outputs != "classes":
         raise InputError(
@@ -71,14 +71,14 @@ def _check_graph(edge_index: Any, nodes: int) -> None:
         raise InputError(f"edge_index names nodes outside 0 to {nodes - 1}; give the graph's own")
 
 
-def check_solution(solution: Any, exposure: Exposure | TailedExposure) -> None:
+def check_solution(solution: Any, exposure: Exposure) -> None:
     """A solution is of this exposure: its witnesses and bounds hold there, without any solver."""
-    kind = TailSolution if isinstance(exposure, TailedExposure) else OracleSolution
+    kind = TailSolution if exposure.head is not None else OracleSolution
     if not isinstance(solution, kind):
         raise InputError(f"solution is {solution!r:.60}; give what gnn_repair.solve_oracle returns")
     remedy = "solve the oracle on this exposure, or leave the solution out"
     try:
-        found: Any = solution.check(exposure)  # type: ignore[arg-type]
+        found: Any = solution.check(exposure)
     except (InputError, LookupError, RuntimeError) as error:
         raise InputError(f"the solution is not of this exposure ({error}); {remedy}") from error
     # An LP without an answer is no contradiction; a witness or a bound that fails here is one.

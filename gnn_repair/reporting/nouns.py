@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.exposure import Exposure
 
 
-def noun_of(exposure: Exposure | TailedExposure) -> str:
+def noun_of(exposure: Exposure) -> str:
     """What one recipient is called."""
     if exposure.graph_starts is not None:
         return "graph"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gnn_repair.budget import check_whole
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.arguments import classes_for, member_for
 from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.oracle.metrics import Changes
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def node(
-    exposure: Exposure | TailedExposure,
+    exposure: Exposure,
     node: int,
     target: Tensor | int | None = None,
     *,
@@ -68,7 +68,7 @@ def node(
 
 
 def reach(
-    exposure: Exposure | TailedExposure,
+    exposure: Exposure,
     y: Tensor,
     nodes: Tensor | None = None,
     *,
@@ -150,6 +150,6 @@ def _axes(ax: Axes | None) -> Axes:
 
 
 def _check_exposure(exposure: Any, name: str) -> None:
-    if not isinstance(exposure, Exposure | TailedExposure):
+    if not isinstance(exposure, Exposure):
         kind = type(exposure).__name__
         raise InputError(f"{name} draws an exposure, not a {kind}; give what expose returns")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.exposure import Exposure
 from gnn_repair.repair.inputs import alone_logits
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class PooledGraphs:
     starts: Integers
 
 
-def with_nodes(evidence: Evidence, part: Exposure | TailedExposure) -> Evidence:
+def with_nodes(evidence: Evidence, part: Exposure) -> Evidence:
     """The evidence of graphs with their nodes numbered behind them."""
     assert part.graph_starts is not None
     starts = part.graph_starts.numpy()
@@ -53,7 +53,7 @@ def with_nodes(evidence: Evidence, part: Exposure | TailedExposure) -> Evidence:
     )
 
 
-def own_edges(edge_index: Tensor | None, part: Exposure | TailedExposure) -> Integers | None:
+def own_edges(edge_index: Tensor | None, part: Exposure) -> Integers | None:
     """Edges of the chosen graphs' nodes, each once, [2, E]; None where they are not known."""
     if edge_index is None:
         return None

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.exposure import Exposure
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -20,9 +20,7 @@ def undirected(edge_index: Tensor) -> Integers:
     return pairs.astype(np.int64)
 
 
-def surroundings(
-    part: Exposure | TailedExposure, y: Tensor, edges: Integers | None
-) -> tuple[Integers, Floats]:
+def surroundings(part: Exposure, y: Tensor, edges: Integers | None) -> tuple[Integers, Floats]:
     """Degree and local homophily of the recipients, from the graph or from the terms."""
     nodes = part.recipients.numpy()
     if edges is not None:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.exposure import TailedExposure
+from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.tails.description import followed_by
 from gnn_repair.oracle.tails.replaying import model_logits
 from gnn_repair.oracle.tails.sentence import CAN, CANNOT, UNDECIDED
@@ -69,7 +69,7 @@ class TailEvidence:
 
 
 def tail_evidence(
-    part: TailedExposure, solution: TailSolution, place: Integers, witness: Floats
+    part: Exposure, solution: TailSolution, place: Integers, witness: Floats
 ) -> TailEvidence:
     """What is shown of the recipients of ``part``.
 
@@ -79,14 +79,15 @@ def tail_evidence(
         place: [n] each node's question, −1 where there is none.
         witness: [T] the oracle's λ on the terms of ``part``.
     """
-    known = place >= 0
+    head, known = part.head, place >= 0
+    assert head is not None
     where = np.where(known, place, 0)
     codes = np.array([VERDICTS.index(str(word)) for word in solution.verdict], np.int64)
     counts = np.diff(part.segments[:: part.num_groups].numpy())
     alpha = part.coefficients[0].double().numpy()
     chosen = torch.from_numpy(np.where(np.repeat(known, counts), witness, alpha))
     return TailEvidence(
-        words=followed_by(part.tail),
+        words=followed_by(head),
         scope=part.scope,
         replayed=part.replay is not None,
         verdict=np.where(known, codes[where], UNSOLVED),
@@ -98,13 +99,14 @@ def tail_evidence(
     )
 
 
-def alone_logits(part: TailedExposure) -> Floats:
+def alone_logits(part: Exposure) -> Floats:
     """[T, C]: each term alone in its group, by the tail in float64."""
-    mixed = part.aggregate
+    mixed, head = part.aggregate, part.head
+    assert head is not None
     frozen = mixed.logits()[0]
     lengths, groups = mixed.segments.diff(), mixed.num_groups
     slot = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-    step = max(1, CHUNK // max(1, part.tail.width))
+    step = max(1, CHUNK // max(1, head.width))
     own = _group_mixtures(part, slot, len(lengths), step)
     mass = mixed.mass[0].reshape(-1)
     rows = []
@@ -112,14 +114,14 @@ def alone_logits(part: TailedExposure) -> Floats:
         at = slot[terms]
         message = mixed.contributions[0, mixed.rows[terms].long()]
         points = frozen[at // groups] - own[at] + mass[at].unsqueeze(1) * message
-        rows.append(part.tail(points, mixed.recipients[at // groups]).detach())
+        rows.append(head(points, mixed.recipients[at // groups]).detach())
     return torch.cat([torch.zeros(0, part.num_classes, dtype=torch.float64), *rows]).numpy()
 
 
-def _group_mixtures(part: TailedExposure, slot: Tensor, slots: int, step: int) -> Tensor:
+def _group_mixtures(part: Exposure, slot: Tensor, slots: int, step: int) -> Tensor:
     """Σ α h of every recipient and group, [n·G, D]."""
     mixed = part.aggregate
-    total = torch.zeros(slots, part.tail.width, dtype=torch.float64)
+    total = torch.zeros(slots, mixed.num_classes, dtype=torch.float64)
     alpha = mixed.coefficients[0].double()
     for terms in torch.arange(part.num_terms).split(step):
         sent = alpha[terms].unsqueeze(1) * mixed.contributions[0, mixed.rows[terms].long()]

@@ -12,7 +12,7 @@ from torch import Tensor
 from gnn_repair import __version__
 from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.exposure import Exposure
 from gnn_repair.notebook import PagePath
 from gnn_repair.oracle.metrics import Reach, reach
 from gnn_repair.reporting.beside import Beside, beside_payload
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def report(
-    exposure: Exposure | TailedExposure,
+    exposure: Exposure,
     y: Tensor,
     path: str | Path,
     *,
@@ -132,9 +132,7 @@ def report(
     return write_page(content, path, single_file=single_file)
 
 
-def chance_words(
-    exposure: Exposure | TailedExposure, evidence: Evidence, member: int
-) -> dict[str, Any] | None:
+def chance_words(exposure: Exposure, evidence: Evidence, member: int) -> dict[str, Any] | None:
     """Chance beside error reach, in per cent and points; None: no errors, or two classes.
 
     With a nonlinear head a question may take seconds, so that only errors are asked about.
@@ -142,7 +140,7 @@ def chance_words(
     wrong = ~evidence.right
     if not wrong.any() or evidence.num_classes < 3:
         return None
-    tailed = isinstance(exposure, TailedExposure)
+    tailed = exposure.head is not None
     nodes = torch.from_numpy(evidence.nodes[wrong] if tailed else evidence.nodes)
     y = torch.from_numpy(evidence.labels[: exposure.num_nodes])
     found = reach(exposure.member(member), y, nodes)

@@ -35,7 +35,7 @@ from gnn_repair.backbones import (
 from gnn_repair.datasets import as_splits, num_classes
 from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, TailedExposure, expose
+from gnn_repair.exposure import Exposure, expose
 from gnn_repair.repair import load_repair
 from gnn_repair.study.cases import FROZEN, METHODS, ORACLE, Case, stage_keys
 from gnn_repair.study.engine import Tell
@@ -51,7 +51,7 @@ from gnn_repair.study.records import PARTS, Numbers, RunRecord
 from gnn_repair.training import Progress
 
 Architecture = type[Backbone] | Backbone | OwnNetwork
-AnyExposure = Exposure | TailedExposure
+AnyExposure = Exposure
 EVIDENCE = "evidence"
 """The stage in which the use of evidence is counted."""
 
@@ -181,9 +181,7 @@ def exposed(frozen: Frozen | FrozenNetwork, device: torch.device) -> AnyExposure
         return expose(frozen)
     found = expose(frozen.network, frozen.data.clone().to(device), forward=frozen.own.forward)
     graph = frozen.data.get("name") or "a graph"
-    aggregate = found.aggregate if isinstance(found, TailedExposure) else found
-    named = replace(aggregate, origin=f"{frozen.own.title or aggregate.origin} on {graph}")
-    return replace(found, aggregate=named) if isinstance(found, TailedExposure) else named
+    return replace(found, origin=f"{frozen.own.title or found.origin} on {graph}")
 
 
 def build_backbone(chosen: type[Backbone] | Backbone, settings: BackboneProtocol) -> Backbone:
@@ -353,7 +351,7 @@ def records_of(
 def _method_scores(worked: Worked, name: str, use: list[Numbers] | None) -> list[Numbers]:
     """A method's accuracies, what else is counted of it, and how it was found, one a split."""
     fitted, exposure = worked.repairs[name], worked.exposure
-    more = further_scores(fitted, exposure, worked.data.y, worked.masks["test"])  # type: ignore[arg-type]
+    more = further_scores(fitted, exposure, worked.data.y, worked.masks["test"])
     if use is not None:
         more = [{**own, **used} for own, used in zip(more, use, strict=True)]
     sizes = {"parameters": int(fitted.num_parameters)}

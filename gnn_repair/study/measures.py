@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.exposure import Exposure
 from gnn_repair.oracle.counting import ReachCounts, count_reach
 from gnn_repair.oracle.displacement import solve_displacements
 from gnn_repair.oracle.solve import solve_oracle
@@ -48,7 +48,7 @@ class OracleFindings(NamedTuple):
 
 
 def summarise_oracle(
-    exposure: Exposure | TailedExposure,
+    exposure: Exposure,
     y: Tensor,
     val_mask: Tensor,
     test_mask: Tensor,
@@ -56,7 +56,7 @@ def summarise_oracle(
 ) -> OracleFindings:
     """Solve the true class of every node in the masks [N, S]; one summary a member."""
     parts = {"val": val_mask, "test": test_mask}
-    if isinstance(exposure, TailedExposure):
+    if exposure.head is not None:
         return _summarise_tails(exposure, y, parts, settings)
     solution = solve_oracle(exposure, y, (val_mask | test_mask).to(exposure.recipients.device))
     wrong = (exposure.frozen_logits.argmax(2).cpu() != y.cpu()).numpy()
@@ -95,7 +95,7 @@ def _figures(counts: ReachCounts) -> Numbers:
 
 
 def _summarise_tails(
-    exposure: TailedExposure, y: Tensor, parts: dict[str, Tensor], settings: OracleProtocol
+    exposure: Exposure, y: Tensor, parts: dict[str, Tensor], settings: OracleProtocol
 ) -> OracleFindings:
     """The same behind a nonlinear head, of one member.
 
@@ -163,9 +163,7 @@ def errors_fixed(
     return [{"reachable_errors_fixed": int(count)} for count in fixed.sum(1)]
 
 
-def shifts_inside(
-    fitted: FittedRepair[Any], exposure: Exposure | TailedExposure, test: Tensor
-) -> list[Numbers]:
+def shifts_inside(fitted: FittedRepair[Any], exposure: Exposure, test: Tensor) -> list[Numbers]:
     """How many of a translation's shifts of test nodes lie in D_v; nothing for other methods.
 
     A member that kept the frozen rule (epoch 0) has learned no shift, and one that has no test
@@ -178,7 +176,7 @@ def shifts_inside(
     """
     members = range(fitted.num_members)
     # Behind a tail what reweighting adds to logits is no polytope D_v, so nothing is asked.
-    if not isinstance(fitted, FittedTranslation) or isinstance(exposure, TailedExposure):
+    if not isinstance(fitted, FittedTranslation) or exposure.head is not None:
         return [{} for _ in members]
     learned, shift = fitted.best_epoch.cpu() > 0, fitted.shift(exposure).cpu()
     asked = test.cpu() & learned.unsqueeze(0)

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gnn_repair.exposure import Exposure, TailedExposure
+from gnn_repair.exposure import Exposure
 from gnn_repair.study.case import Architecture, Worked, records_of, work_case
 from gnn_repair.study.cases import FROZEN, METHODS, ORACLE, Case, all_runs, chosen_methods
 from gnn_repair.study.grid import checked_settings
@@ -52,7 +52,7 @@ class Rerun:
         return self.worked.data
 
     @property
-    def exposure(self) -> Exposure | TailedExposure:
+    def exposure(self) -> Exposure:
         """Of all splits trained together."""
         return self.worked.exposure
 

@@ -25,7 +25,6 @@ from torch.nn import functional
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.operations import TailGraph
 from gnn_repair.exposure.tails.simplify import simplified
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.tails.tracer import Tracer
 from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.oracle.solve import solve_oracle
@@ -178,7 +177,7 @@ class Model:
         return logits - rest, np.abs(logits).max(1)
 
 
-def draw_model(kind: str, seed: int) -> tuple[Model, TailedExposure]:
+def draw_model(kind: str, seed: int) -> tuple[Model, Exposure]:
     """A model of one kind and its exposure, the tail translated from the function's run."""
     rng = np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -207,7 +206,7 @@ def _messages(rng: np.random.Generator, width: int) -> Array:
     return np.broadcast_to(found[0], found.shape).copy() if rng.random() < 0.1 else found
 
 
-def exposure_of(model: Model) -> TailedExposure:
+def exposure_of(model: Model) -> Exposure:
     """Its exposure, with the function itself as replay."""
     nodes, groups = len(model.messages), len(model.messages[0])
     table = np.concatenate([part for own in model.messages for part in own])
@@ -240,7 +239,7 @@ def exposure_of(model: Model) -> TailedExposure:
         np.add.at(total, owner, coefficients.numpy()[:, None] * table)
         return model.function(torch.from_numpy(total))
 
-    return TailedExposure(exposure, _tail(model), logits[None], None, replay)
+    return exposure.with_head(_tail(model), logits[None], replay=replay)
 
 
 def _tail(model: Model) -> TailGraph:

@@ -19,7 +19,7 @@ from torch_geometric.utils import remove_self_loops, to_torch_coo_tensor, to_tor
 from gnn_repair.backbones import BACKBONES, train_backbone
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, TailedExposure, expose
+from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.certification import random_admissible
 from gnn_repair.training import Budget
 
@@ -173,7 +173,7 @@ def test_parallel_convolutions_and_a_nonlinear_one(data: Data) -> None:
     model = double(Parallel())
     exposure = expose(model, data)
     assert [group.name for group in exposure.groups] == ["a", "b", "c"]
-    assert isinstance(exposure, TailedExposure) and not exposure.held
+    assert exposure.head is not None and not exposure.held
     # The two groups read different inputs, which stand in columns of their own.
     torch.testing.assert_close(exposure.state[0], torch.cat([data.x, data.x.sin()], 1))
     torch.testing.assert_close(exposure.messages[0, :NODES, :5], data.x)

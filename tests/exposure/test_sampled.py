@@ -280,10 +280,8 @@ def test_labels_and_values_name_the_graphs_nodes(graph, tail, tmp_path) -> None:
 
 
 def replace_outputs(exposure):
-    whole = getattr(exposure, "aggregate", None)
-    if whole is None:
-        return replace(exposure, outputs="values")
-    return replace(exposure, aggregate=replace(whole, outputs="values"))
+    return replace(exposure, outputs="values")
+
 
 
 def test_edges_of_what_is_asked_for(graph, model) -> None:

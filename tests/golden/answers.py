@@ -83,8 +83,7 @@ def _tail(kind: str, groups: int, effort: str) -> Any:
 
 def _tail_outputs(kind: str, outputs: str) -> Any:
     exposure = tail_cases.tailed(kind, 4)
-    aggregate = replace(exposure.aggregate, outputs=outputs)
-    exposure = replace(exposure, aggregate=aggregate, replay=None)
+    exposure = replace(exposure, outputs=outputs, replay=None)
     nodes = torch.arange(2, 8, 2)
     if outputs == "labels":
         return of_solution(gr.solve_labels(exposure, "flip", nodes, **FIRST))

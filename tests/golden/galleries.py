@@ -39,17 +39,17 @@ import tail_graph  # noqa: E402
 import toy_exposures  # noqa: E402
 import typed_models  # noqa: E402
 
-Exposed = Any
-Gallery = dict[str, Callable[[], Exposed]]
+Exposure = Any
+Gallery = dict[str, Callable[[], Exposure]]
 """What exposes each model; a model that cannot be exposed raises."""
 
 
-def seeded(build: Callable[[], Exposed], seed: int) -> Exposed:
+def seeded(build: Callable[[], Exposure], seed: int) -> Exposure:
     torch.manual_seed(seed)
     return build()
 
 
-def a_convolution(name: str) -> Exposed:
+def a_convolution(name: str) -> Exposure:
     case = convolutions.CASES[name]
     net = convolutions.Net(case).double().eval()
     with torch.no_grad():
@@ -58,7 +58,7 @@ def a_convolution(name: str) -> Exposed:
     return gr.expose(net, convolutions.graph(), hops=case.hops)
 
 
-def of_the_gallery(build: Callable[[], nn.Module]) -> Exposed:
+def of_the_gallery(build: Callable[[], nn.Module]) -> Exposure:
     model, data = gallery.built(build, torch.float64), gallery.graph()
     if isinstance(model, gallery_models.ByMatrix):
         sparse = model.first.product in (torch.spmm, torch.sparse.mm)
@@ -67,28 +67,28 @@ def of_the_gallery(build: Callable[[], nn.Module]) -> Exposed:
     return gr.expose(model, data)
 
 
-def by_convention(name: str) -> Exposed:
+def by_convention(name: str) -> Exposure:
     data = gallery.graph()
     model, settings = gallery_models.CONVENTIONS[name](data)
     return gr.expose(model.double().eval(), data, **settings)
 
 
-def spelled(kind: type[nn.Module], how: str) -> Exposed:
+def spelled(kind: type[nn.Module], how: str) -> Exposure:
     return gr.expose(kind(how).double(), spelled_models.graph())
 
 
-def multiplied(way: str, signed: bool) -> Exposed:
+def multiplied(way: str, signed: bool) -> Exposure:
     form, times = product_models.WAYS[way]
     data = Data(x=convolutions.graph().x, adj=form(product_models.dense(signed)))
     return gr.expose(product_models.Graphs(times).double().eval(), data)
 
 
-def filtered(name: str, head: bool, hops: str) -> Exposed:
+def filtered(name: str, head: bool, hops: str) -> Exposure:
     model = filter_models.Filtered(filter_models.STEPS[name], head).double().eval()
     return gr.expose(model, filter_models.plain(), hops=hops)
 
 
-def keeping_rows(name: str, bent: bool) -> Exposed:
+def keeping_rows(name: str, bent: bool) -> Exposure:
     wide, classes = 2 * pool_models.WIDTH, pool_models.CLASSES
     head = pool_models.mlp(wide, classes) if bent else nn.Linear(wide, classes)
     layers = pool_models.LAYERS[name]()
@@ -96,7 +96,7 @@ def keeping_rows(name: str, bent: bool) -> Exposed:
     return gr.expose(model.double().eval(), pool_models.batch_of())
 
 
-def links(name: str, vary: str) -> Exposed:
+def links(name: str, vary: str) -> Exposure:
     case = {**link_models.EXACT, **link_models.BENT}[name]
     model, decoder = case[0]().double(), case[1] and case[1]()
     decoder = decoder.double() if isinstance(decoder, nn.Module) else decoder
@@ -110,13 +110,13 @@ def links(name: str, vary: str) -> Exposed:
     return gr.expose_links(model, data, decoder=decoder, vary=vary)
 
 
-def a_link_form(form: Any, vary: str) -> Exposed:
+def a_link_form(form: Any, vary: str) -> Exposure:
     typed = issubclass(form, link_form_models.Ratings)
     data = link_form_models.ratings() if typed else link_form_models.graph()
     return seeded(lambda: gr.expose_links(form().double(), data, vary=vary), 0)
 
 
-def refused(name: str) -> Exposed:
+def refused(name: str) -> Exposure:
     whole = convolutions.graph(torch.float32)
     order = torch.argsort(whole.edge_index[1], stable=True)  # as the LSTM aggregator wants it
     data = Data(x=whole.x, edge_index=whole.edge_index[:, order])
@@ -145,7 +145,7 @@ def outputs() -> Gallery:
     return made
 
 
-def _output(build: Callable[[], nn.Module], y: Any, **settings: Any) -> Exposed:
+def _output(build: Callable[[], nn.Module], y: Any, **settings: Any) -> Exposure:
     data = output_models.graph(y, torch.float64)
     return seeded(lambda: gr.expose(build().double().eval(), data, **settings), 1)
 

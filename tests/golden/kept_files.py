@@ -66,7 +66,7 @@ def bent() -> Any:
 def tailed() -> Any:
     kept = FOLDER / "tailed-exposure"
     if kept.exists():
-        return gr.TailedExposure.load(kept).bind(bent(), trained()[0])
+        return gr.Exposure.load(kept).bind(bent(), trained()[0])
     return gr.expose(bent(), trained()[0])
 
 
@@ -151,7 +151,7 @@ KEPT: dict[str, Kept] = {
     ),
     "pooled-exposure": (saved(pooled), lambda path: of_exposure(gr.Exposure.load(path))),
     "typed-exposure": (saved(typed), lambda path: of_exposure(gr.Exposure.load(path))),
-    "tailed-exposure": (saved(tailed), lambda path: of_exposure(gr.TailedExposure.load(path))),
+    "tailed-exposure": (saved(tailed), lambda path: of_exposure(gr.Exposure.load(path))),
     "frozen": (saved(lambda: trained()[3]), lambda path: of_frozen(trained()[3])),
     **{
         f"repair-{name}": (

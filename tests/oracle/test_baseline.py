@@ -15,7 +15,6 @@ import torch
 from gnn_repair.cli import main
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.tails.operations import Affine, TailGraph
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.oracle import solve_labels, solve_oracle
 from gnn_repair.oracle.baseline import BaselineComparison, compare, load_baseline, save_baseline
 from tests.campaigns.lp_families import Numbers, exposure_of
@@ -161,7 +160,7 @@ def test_other_answers_and_frames_are_one_sentence():
         compare(solution, solution, "x")
     mixed = exposed(BEFORE)
     same = TailGraph(3, (Affine((0,), torch.eye(3).double(), torch.zeros(3).double()),))
-    bent = TailedExposure(mixed, same, mixed.frozen_logits, None)
+    bent = mixed.with_head(same, mixed.frozen_logits)
     with pytest.raises(InputError, match=r"nonlinear head; .* leave it out$"):
         compare(solution, solution, bent)
     labels = replace(exposed(BEFORE), outputs="labels")

@@ -12,7 +12,6 @@ from scipy.optimize import linprog
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.operations import Affine, TailGraph
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.highs import new_highs
 from gnn_repair.oracle import (
     nearest_reweighting,
@@ -81,7 +80,7 @@ def test_what_the_oracle_calls_reachable_has_a_nearest_reweighting(best, tail):
     exposure = exposure_of([(np.zeros(2), [(np.full(2, 0.5), table)])])
     if tail:
         same = TailGraph(2, (Affine((0,), torch.eye(2).double(), torch.zeros(2).double()),))
-        exposure = TailedExposure(exposure, same, exposure.frozen_logits, None)
+        exposure = exposure.with_head(same, exposure.frozen_logits)
     (verdict,) = solve_oracle(exposure, torch.tensor([0])).verdict
     (found,) = nearest_reweighting(exposure, torch.tensor([0]))
     assert (verdict, found.status) == (

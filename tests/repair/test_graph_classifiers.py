@@ -74,7 +74,7 @@ def test_a_node_alone(world: Any) -> None:
     # Where each pool's message counts as a sender of its own, the other pool stays as it is.
     slot = torch.repeat_interleave(exposure.segments.diff())
     row, node = exposure.rows.long(), exposure.sources[exposure.rows.long()].long()
-    rows = exposure.contributions.shape[1] if isinstance(exposure, gr.Exposure) else len(row)
+    rows = exposure.contributions.shape[1] if exposure.head is None else len(row)
     apart = alone_logits(exposure, torch.arange(rows), rows + 1)[0]
     for group, said in enumerate((by_mean, by_sum)):
         own = slot % 2 == group

@@ -11,7 +11,6 @@ from torch import Tensor
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.tails.opaque import Opaque
 from gnn_repair.exposure.tails.operations import Operation, TailGraph
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.terms import cut_terms
 from gnn_repair.exposure.value import Exposure
 
@@ -76,8 +75,6 @@ def joined(first: TailGraph, then: TailGraph) -> TailGraph:
     return TailGraph(first.width, (*first.operations, *later))
 
 
-def split(exposure: Exposure | TailedExposure) -> tuple[Exposure, TailGraph]:
+def split(exposure: Exposure) -> tuple[Exposure, TailGraph]:
     """The mixture of nodes, and what follows it up to the embedding."""
-    if isinstance(exposure, TailedExposure):
-        return exposure.aggregate, exposure.tail
-    return exposure, TailGraph(exposure.num_classes, ())
+    return exposure.aggregate, exposure.head or TailGraph(exposure.num_classes, ())

@@ -34,9 +34,8 @@ from gnn_repair.exposure.tails.logit_form import (
 from gnn_repair.exposure.tails.opaque import Opaque
 from gnn_repair.exposure.tails.operations import TailGraph
 from gnn_repair.exposure.tails.simplify import simplified
-from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
 from gnn_repair.exposure.tails.tracer import Tracer
-from gnn_repair.exposure.value import Exposure
+from gnn_repair.exposure.value import Exposure, Replay
 
 Scores = Callable[[Tensor], Tensor]
 """From the varied ends' embeddings, a row a link, to the links' logits [L, 1]."""
@@ -144,7 +143,7 @@ class _Exposing:
                 f"their mixture by {residual:.1e} (relative), more than {limit:.0e}; "
                 + excused(residual, dtype)
             )
-        if isinstance(found, TailedExposure):
+        if found.head is not None:
             run: Replay = logit_of(replay) if self.off else replay
             found = replace(found, replay=run)
         return LinkExposure(replace(found, residual=residual), self.links, ENDS[self.end])
@@ -165,7 +164,7 @@ class _Exposing:
         rows[self.end] = varied
         return self.call.run(self.links if few else self.all_links, rows, self.z)[0]
 
-    def _with_decoder(self, mixture: Exposure, before: TailGraph) -> Exposure | TailedExposure:
+    def _with_decoder(self, mixture: Exposure, before: TailGraph) -> Exposure:
         """The mixture of logits where the rest is affine, else with a tail."""
         tail = joined(before, self._decoder(self.tables[self.end][self.behind]))
         self.off = ends_in_sigmoid(tail)
@@ -176,7 +175,7 @@ class _Exposing:
             return folded(mixture, tail, None)
         everyone = torch.arange(mixture.num_nodes, device=mixture.recipients.device)
         frozen = tail(mixture.frozen_logits[0], everyone).unsqueeze(0)
-        return TailedExposure(mixture, tail, frozen)
+        return mixture.with_head(tail, frozen)
 
     def _decoder(self, embedding: Tensor) -> TailGraph:
         """What the model does to the varied end's embedding, the other end being fixed.
@@ -206,9 +205,9 @@ class _Exposing:
         steps = simplified(tracer.builder.operations, tracer.builder.widths, value)
         return TailGraph(embedding.shape[1], tuple(steps))
 
-    def _certify(self, found: Exposure | TailedExposure, replay: _Replay) -> float:
+    def _certify(self, found: Exposure, replay: _Replay) -> float:
         """Largest difference between the model run with reweighted messages and what was found."""
-        mixture = found.aggregate if isinstance(found, TailedExposure) else found
+        mixture = found.aggregate
         worst = 0.0
         for seed in range(2):
             of_nodes = replay.random(seed)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.notebook import shown
 
@@ -30,7 +29,7 @@ class LinkExposure:
     mixtures, which no linear program decides: that is not offered.
     """
 
-    mixture: Exposure | TailedExposure
+    mixture: Exposure
     """Recipients are links: number ``offset + i`` is link i; sources are nodes of the graph."""
     links: Tensor
     """[2, L] int64: source and target of every link."""
@@ -57,7 +56,7 @@ class LinkExposure:
     @property
     def exact(self) -> bool:
         """Whether the logit is affine in the mixture, so that answers are closed forms."""
-        return isinstance(self.mixture, Exposure)
+        return self.mixture.head is None
 
     @property
     def outputs(self) -> str:

@@ -12,21 +12,20 @@ from torch import Tensor
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.tails.operations import Operation, TailGraph
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 
 ONE_BATCH = "pass these graphs as one batch, with torch_geometric.data.Batch.from_data_list"
 
 
-def joined(parts: Sequence[Exposure | TailedExposure]) -> Exposure | TailedExposure:
+def joined(parts: Sequence[Exposure]) -> Exposure:
     """One exposure over the graphs of all parts, numbered one part after the other."""
     if len(parts) == 1:
         return parts[0]
-    if all(isinstance(part, Exposure) for part in parts):
-        return _joined_mixtures(list(parts))  # type: ignore[arg-type]
-    if not all(isinstance(part, TailedExposure) for part in parts):
+    if all(part.head is None for part in parts):
+        return _joined_mixtures(list(parts))
+    if not all(part.head is not None for part in parts):
         raise ExposureRefused(f"the model ends differently from batch to batch; {ONE_BATCH}")
-    return _joined_tailed(list(parts))  # type: ignore[arg-type]
+    return _joined_tailed(list(parts))
 
 
 def _joined_mixtures(parts: list[Exposure]) -> Exposure:
@@ -65,7 +64,7 @@ def _embedding(parts: Sequence[Exposure]) -> Tensor | None:
     return torch.cat(known, dim=1) if len(known) == len(parts) else None
 
 
-def _worst(parts: Sequence[Exposure | TailedExposure]) -> float | None:
+def _worst(parts: Sequence[Exposure]) -> float | None:
     known = [part.residual for part in parts]
     return None if None in known else max(r for r in known if r is not None)
 
@@ -84,7 +83,7 @@ def _shifted(parts: Sequence[Exposure], name: str, size: Callable[[Exposure], in
     return torch.cat([getattr(part, name) + start for part, start in pairs])
 
 
-def _joined_tailed(parts: list[TailedExposure]) -> TailedExposure:
+def _joined_tailed(parts: list[Exposure]) -> Exposure:
     counts = [part.num_nodes for part in parts]
     lengths = [part.num_terms for part in parts]
     replays = [part.replay for part in parts]
@@ -93,9 +92,8 @@ def _joined_tailed(parts: list[TailedExposure]) -> TailedExposure:
         pieces = zip(replays, coefficients.reshape(-1).split(lengths), strict=True)
         return torch.cat([run(piece) for run, piece in pieces if run is not None])
 
-    return TailedExposure(
-        _joined_mixtures([part.aggregate for part in parts]),
-        _joined_tail([part.tail for part in parts], counts),
+    return _joined_mixtures([part.aggregate for part in parts]).with_head(
+        _joined_tail([part.head for part in parts if part.head is not None], counts),
         torch.cat([part.frozen_logits for part in parts], dim=1),
         _worst(parts),
         None if None in replays else replay,

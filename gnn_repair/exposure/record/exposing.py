@@ -75,7 +75,6 @@ from gnn_repair.exposure.tails.extraction import Extracted, affine_start
 from gnn_repair.exposure.tails.logit_form import folded, is_affine
 from gnn_repair.exposure.tails.operations import Operation, Softmax, TailGraph
 from gnn_repair.exposure.tails.simplify import simplified
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 
 WHOLE_MESSAGES: set[type[nn.Module]] = set()
@@ -101,7 +100,7 @@ class Wanted:
 class Exposed:
     """The exposure, and the model itself run with reweighted messages."""
 
-    exposure: Exposure | TailedExposure
+    exposure: Exposure
     replay: Replay
 
 
@@ -393,7 +392,7 @@ class _Exposing:
     def _assembled(
         self, analysis: Analysis, sites: Sequence[FinalSite], parts: Sequence[Parts | None],
         found: _Captured, logits: Tensor, embedding: Tensor | None,
-    ) -> tuple[Exposure | TailedExposure, Replay]:  # fmt: skip
+    ) -> tuple[Exposure, Replay]:  # fmt: skip
         modules = self.modules
         read = _read_by_tail(found, analysis, sites)
         pairs = [(s, p) for s, p in zip(sites, parts, strict=True) if s.value in read]
@@ -443,10 +442,11 @@ class _Exposing:
             logits,
             analysis.mixing_after(sites),
         )
-        exposure: Exposure | TailedExposure
+        exposure: Exposure
         if tail.operations and not is_affine(tail):
             try:
-                exposure = TailedExposure(mixture, tail, logits.double().unsqueeze(0), None, replay)
+                frozen = logits.double().unsqueeze(0)
+                exposure = mixture.with_head(tail, frozen, replay=replay)
             except InputError as error:
                 raise ExposureRefused(
                     f"{error}: the same sums in another order change them, for {logits.dtype} is "
@@ -506,7 +506,7 @@ class _Exposing:
                 raise DivergedError(0.0)
 
     def _certified(
-        self, exposure: Exposure | TailedExposure, replay: Replay, logits: Tensor, shifted: bool
+        self, exposure: Exposure, replay: Replay, logits: Tensor, shifted: bool
     ) -> float:
         names = ", ".join(f"`{group.name}`" for group in exposure.groups[:3])
         try:

@@ -11,19 +11,16 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.exactness import EXACT
 
 if TYPE_CHECKING:
-    from gnn_repair.exposure.tails.tailed import TailedExposure
+    from gnn_repair.exposure.value import Exposure
 
 
-def bound(
-    exposure: TailedExposure, model: Any, data: Any, settings: dict[str, Any]
-) -> TailedExposure:
+def bound(exposure: Exposure, model: Any, data: Any, settings: dict[str, Any]) -> Exposure:
     """The exposure with the replay of a model that gives the same mixture and the same logits."""
     from gnn_repair.exposure.from_model import expose
-    from gnn_repair.exposure.tails.tailed import TailedExposure
 
     fresh = expose(model, data, **{"outputs": exposure.outputs, **settings})
-    if not isinstance(fresh, TailedExposure):
-        raise InputError("the model has no nonlinear tail; bind the model that was exposed")
+    if fresh.head is None:
+        raise InputError("the model has no nonlinear head; bind the model that was exposed")
     device = exposure.recipients.device
     known = fresh.num_nodes == exposure.num_nodes
     here = fresh.restrict(exposure.recipients.to(fresh.recipients.device)) if known else None
@@ -39,7 +36,7 @@ def bound(
     return replace(exposure, replay=here.replay)
 
 
-def _check_logits(exposure: TailedExposure, fresh: TailedExposure, tolerance: float | None) -> None:
+def _check_logits(exposure: Exposure, fresh: Exposure, tolerance: float | None) -> None:
     frozen = fresh.frozen_logits.to(exposure.frozen_logits.device)
     limit = tolerance or EXACT[fresh.coefficients.dtype]
     gap = (frozen - exposure.frozen_logits).abs() / frozen.abs().amax(2, keepdim=True).clamp(min=1)

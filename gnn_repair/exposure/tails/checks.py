@@ -1,14 +1,11 @@
-"""What must hold of a tailed exposure, checked when it is built."""
+"""What must hold of a head, checked when its exposure is built."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.checks import RECONSTRUCTION
 from gnn_repair.exposure.tails.operations import (
     ACTIVATIONS,
     Activation,
@@ -27,9 +24,6 @@ from gnn_repair.exposure.tails.operations import (
     TailGraph,
 )
 
-if TYPE_CHECKING:
-    from gnn_repair.exposure.tails.tailed import TailedExposure
-
 INPUTS: dict[type[Operation], int] = {
     Constant: 0,
     Multiply: 2,
@@ -42,49 +36,20 @@ FAULTS = (RuntimeError, LookupError, TypeError, ValueError, AttributeError)
 """What PyTorch raises when operations and their constants do not fit together."""
 
 
-def check_tailed(exposure: TailedExposure) -> None:
-    """Raise :class:`InputError` naming the first piece that is not what it must be."""
-    aggregate, tail, frozen = exposure.aggregate, exposure.tail, exposure.frozen_logits
-    _require(aggregate.num_members == 1, "a tailed exposure has one member")
-    _require(
-        tail.width == aggregate.num_classes,
-        f"the tail reads {tail.width} channels but the aggregate has {aggregate.num_classes}",
-    )
-    shape = tuple(frozen.shape)
-    least = 2 if aggregate.outputs == "classes" else 1
-    sized = len(shape) == 3 and shape[:2] == (1, aggregate.num_nodes) and shape[2] >= least
-    _require(sized, f"frozen_logits has shape {list(shape)} instead of [1, N, C]")
-    sound = frozen.dtype == torch.float64 and bool(torch.isfinite(frozen).all())
-    _require(sound, "frozen_logits must be finite float64 numbers")
-    classes = _check_operations(tail, aggregate.num_nodes, frozen.device)
-    _require(classes == shape[2], f"the tail gives {classes} classes instead of {shape[2]}")
-    gap = reconstruction(exposure)
-    _require(
-        gap <= max(RECONSTRUCTION, exposure.residual or 0.0),
-        f"the tail of the frozen aggregate differs from the frozen logits by {gap:.2g} (relative)",
-    )
-
-
-def reconstruction(exposure: TailedExposure) -> float:
-    """max |T(a(α)) − z⁰| / max(1, |z⁰|) over recipients and classes."""
-    frozen = exposure.frozen_logits[:, exposure.recipients]
-    if frozen.numel() == 0:
-        return 0.0
-    gap = (exposure.logits() - frozen).abs() / frozen.abs().amax(2, keepdim=True).clamp(min=1)
-    return float(gap.max())
-
-
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise InputError(message)
 
 
-def _check_operations(tail: TailGraph, num_nodes: int, device: torch.device) -> int:
-    """Check every operation on what those before it make of one node; how wide the last is."""
-    values = [torch.zeros(1, tail.width, dtype=torch.float64, device=device)]
+def check_head(head: TailGraph, num_nodes: int, device: torch.device) -> int:
+    """Check every operation on what those before it make of one node; how wide the last is.
+
+    Raises :class:`InputError` naming the first operation that does not fit.
+    """
+    values = [torch.zeros(1, head.width, dtype=torch.float64, device=device)]
     node = torch.zeros(1, dtype=torch.long, device=device)
-    for place, operation in enumerate(tail.operations):
-        title = f"operation {place} ({operation.title}) of the tail"
+    for place, operation in enumerate(head.operations):
+        title = f"operation {place} ({operation.title}) of the head"
         known = all(0 <= i <= place for i in operation.inputs)
         _require(known, f"{title} reads values {list(operation.inputs)} that come later")
         for name, constant in operation.constants():
@@ -136,7 +101,7 @@ def _wide(operation: Operation, width: int) -> bool:
         return bool(((operation.index >= 0) & (operation.index < width)).all())
     if isinstance(operation, Activation):
         known = operation.name in ACTIVATIONS
-        _require(known, f"an activation of the tail is none of {', '.join(ACTIVATIONS)}")
+        _require(known, f"an activation of the head is none of {', '.join(ACTIVATIONS)}")
         return tuple(operation.parameter.shape) in ((), (width,))
     if isinstance(operation, LayerNorm | Normalize | Softmax):
         parts = operation.size >= 1 and width % operation.size == 0

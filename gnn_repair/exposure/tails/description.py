@@ -1,13 +1,9 @@
-"""A tailed exposure in words."""
+"""A head in words."""
 
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-from gnn_repair.exposure.description import counted_outputs
-from gnn_repair.exposure.description import describe as describe_mixture
-from gnn_repair.exposure.tails.checks import reconstruction
 from gnn_repair.exposure.tails.opaque import Opaque
 from gnn_repair.exposure.tails.operations import (
     Activation,
@@ -20,16 +16,13 @@ from gnn_repair.exposure.tails.operations import (
     TailGraph,
 )
 
-if TYPE_CHECKING:
-    from gnn_repair.exposure.tails.tailed import TailedExposure
-
 PIECEWISE_LINEAR = ("relu", "leaky_relu")
 ANSWERS = {
-    "piecewise linear": "piecewise linear tail: whether a class can win is decided exactly, up to "
+    "piecewise linear": "piecewise linear head: whether a class can win is decided exactly, up to "
     "the time given",
-    "bounded": "smooth tail: reweightings that let a class win are replayed on the model; that "
+    "bounded": "smooth head: reweightings that let a class win are replayed on the model; that "
     "none does is proved by bounds where they suffice",
-    "opaque": "a tail that is not understood completely: reweightings that let a class win are "
+    "opaque": "a head that is not understood completely: reweightings that let a class win are "
     "replayed on the model; that none does cannot be proved",
 }
 SHOWN = 12
@@ -57,23 +50,3 @@ def followed_by(tail: TailGraph) -> str:
     named = [title if count == 1 else f"{title} × {count}" for title, count in counted]
     more = len(named) - SHOWN
     return ", ".join(named[:SHOWN]) + (f" and {more} more steps" if more > 0 else "")
-
-
-def describe(exposure: TailedExposure) -> str:
-    """What was exposed, what follows it and which answers to expect."""
-    first, *lines = describe_mixture(exposure.aggregate).split("\n")
-    channels = counted_outputs(exposure.aggregate)
-    outputs = counted_outputs(exposure.aggregate, exposure.num_classes)
-    middle = [
-        line.replace(channels, outputs).replace(
-            "fixed logits:", f"aggregate of {exposure.tail.width} channels; fixed:"
-        )
-        for line in lines
-        if "reconstruction " not in line
-    ]
-    certified = f"  reconstruction {reconstruction(exposure):.1e}"
-    if exposure.residual is not None:
-        certified += f"; residual {exposure.residual:.1e} on the model run with reweighted messages"
-    certified += "" if exposure.replay else "; not bound to its model (use bind)"
-    head = f"{first}, followed by: {followed_by(exposure.tail)}"
-    return "\n".join([head, *middle, f"  {ANSWERS[kind_of(exposure.tail)]}", certified])

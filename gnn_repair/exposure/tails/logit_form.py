@@ -24,9 +24,8 @@ from gnn_repair.exposure.tails.operations import (
     Softmax,
     TailGraph,
 )
-from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
 from gnn_repair.exposure.terms import mixture_of
-from gnn_repair.exposure.value import Exposure
+from gnn_repair.exposure.value import Exposure, Replay
 from gnn_repair.kernels import Pattern
 
 AFFINE = (Affine, Scale, Select, Add, Concatenate, Constant)
@@ -88,25 +87,19 @@ def is_affine(tail: TailGraph) -> bool:
     return all(isinstance(operation, AFFINE) for operation in tail.operations)
 
 
-def in_logits(exposure: TailedExposure) -> Exposure | TailedExposure:
+def in_logits(exposure: Exposure) -> Exposure:
     """Labels whose probabilities the model gives, as labels whose logits it gives."""
-    if not ends_in_sigmoid(exposure.tail):
+    if exposure.head is None or not ends_in_sigmoid(exposure.head):
         return exposure
-    tail = without_sigmoid(exposure.tail)
-    called = exposure.aggregate.called + TAKEN_OFF
-    aggregate = replace(exposure.aggregate, called=called)
+    tail = without_sigmoid(exposure.head)
+    aggregate = replace(exposure.aggregate, called=exposure.called + TAKEN_OFF)
     if is_affine(tail):
         return folded(aggregate, tail, exposure.residual)
     nodes = torch.arange(exposure.num_nodes, device=exposure.frozen_logits.device)
     logits = tail(aggregate.frozen_logits[0], nodes).unsqueeze(0)
     replay = exposure.replay
-    return replace(
-        exposure,
-        aggregate=aggregate,
-        tail=tail,
-        frozen_logits=logits,
-        replay=None if replay is None else logit_of(replay),
-    )
+    run = None if replay is None else logit_of(replay)
+    return aggregate.with_head(tail, logits, exposure.residual, run)
 
 
 def logit_of(replay: Replay) -> Replay:

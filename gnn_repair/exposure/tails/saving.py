@@ -1,28 +1,19 @@
-"""Tailed exposures in files: operations by kind, settings in the header, constants as tensors."""
+"""Heads in files: operations by kind, settings in the header, constants as tensors."""
 
 from __future__ import annotations
 
-from dataclasses import astuple, fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.names import NodeNames
-from gnn_repair.exposure.saving import ABSENT, OPTIONAL, check_pieces
 from gnn_repair.exposure.tails import operations as kinds
 from gnn_repair.exposure.tails.opaque import Opaque, find_target, restorable
 from gnn_repair.exposure.tails.opaque_saving import decoded, encoded, written_name
 from gnn_repair.exposure.tails.operations import Operation, TailGraph
-from gnn_repair.exposure.value import Exposure, Group, held_header, held_of_header
-from gnn_repair.files import check_fields, check_tensor, contents_of, load_tensors, save_tensors
+from gnn_repair.files import check_fields, check_tensor
 
-if TYPE_CHECKING:
-    from gnn_repair.exposure.tails.tailed import TailedExposure
-
-KIND = "gnn-repair tailed exposure"
 DOUBLE, WHOLE = (torch.float64,), (torch.int64,)
 Form = dict[str, Any]
 """Fields by name: axes and types of a tensor, or the type of a setting."""
@@ -50,74 +41,30 @@ FORMS: dict[type[Operation], Form] = {
 BY_NAME = {kind.__name__: kind for kind in FORMS}
 
 
-def save_tailed(exposure: TailedExposure, path: str | Path) -> None:
-    """Write an exposure as one safetensors file."""
-    header, tensors = _pieces(exposure.aggregate)
-    tensors["frozen_logits"] = exposure.frozen_logits
+def write_head(head: TailGraph, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """A head as JSON can hold it; its constants go into ``tensors``."""
     written = [
-        _written(operation, f"tail/{place}/", tensors)
-        for place, operation in enumerate(exposure.tail.operations)
+        _written(operation, f"head/{place}/", tensors)
+        for place, operation in enumerate(head.operations)
     ]
-    tail = {"width": exposure.tail.width, "operations": written}
-    whole = {"aggregate": header, "tail": tail, "residual": exposure.residual}
-    save_tensors(path, KIND, whole, tensors)
+    return {"width": head.width, "operations": written}
 
 
-def load_tailed(path: str | Path) -> TailedExposure:
-    """Read what :func:`save_tailed` wrote."""
-    from gnn_repair.exposure.tails.tailed import TailedExposure
-
-    header, tensors = load_tensors(path, KIND)
-    with contents_of(path):
-        check_fields(header, {"aggregate": dict, "tail": dict, "residual": float | None}, "header")
-        tail = check_fields(header["tail"], {"width": int, "operations": list}, "tail")
-        if header["residual"] is not None and header["residual"] < 0:
-            raise InputError(f"residual is {header['residual']}, which is negative")
-        frozen = _taken("frozen_logits", tensors, ((3,), DOUBLE))
-        operations = tuple(
-            _read(entry, f"tail/{place}/", tensors)
-            for place, entry in enumerate(tail["operations"])
-        )
-        aggregate = _aggregate(header["aggregate"], tensors)
-        graph = TailGraph(tail["width"], operations)
-        return TailedExposure(aggregate, graph, frozen, header["residual"])
-
-
-def _pieces(aggregate: Exposure) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What an exposure holds: plain values by name, tensors by prefixed name."""
-    held = {field.name: getattr(aggregate, field.name) for field in fields(aggregate)}
-    tensors = {f"aggregate/{name}": v for name, v in held.items() if isinstance(v, Tensor)}
-    header = {n: list(v) if isinstance(v, tuple) else v for n, v in held.items()}
-    header = {n: v for n, v in header.items() if not isinstance(v, Tensor) and n not in OPTIONAL}
-    header["groups"] = [list(astuple(group)) for group in aggregate.groups]
-    header["held"] = held_header(aggregate.held)
-    header["names"] = aggregate.names.header() if aggregate.names.typed else None
-    if aggregate.messages.data_ptr() == aggregate.state.data_ptr():  # one matrix, written once
-        del tensors["aggregate/messages"]
-    return header, tensors
-
-
-def _aggregate(header: dict[str, Any], tensors: dict[str, Tensor]) -> Exposure:
-    """The mixture out of what is left of the tensors."""
-    start = "aggregate/"
-    if unread := sorted(name for name in tensors if not name.startswith(start)):
-        raise InputError(f"it holds {unread[0][:80]!r}, which nothing here reads")
-    parts = {name.removeprefix(start): tensor for name, tensor in tensors.items()}
-    header = {**ABSENT, **header}
-    check_pieces(header, parts)
-    plain = {n: tuple(v) if isinstance(v, list) else v for n, v in header.items()}
-    plain["groups"] = tuple(Group(*texts) for texts in header["groups"])
-    plain["names"] = NodeNames.of_header(header["names"])
-    plain["held"] = held_of_header(header["held"])
-    pieces: dict[str, Any] = {"messages": parts["state"], **plain, **parts}
-    return Exposure(**pieces)
+def read_head(entry: Any, tensors: dict[str, Tensor]) -> TailGraph:
+    """What :func:`write_head` wrote; its constants are taken out of ``tensors``."""
+    check_fields(entry, {"width": int, "operations": list}, "head")
+    operations = [
+        _read(operation, f"head/{place}/", tensors)
+        for place, operation in enumerate(entry["operations"])
+    ]
+    return TailGraph(entry["width"], tuple(operations))
 
 
 def _written(operation: Operation, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """An operation as JSON can hold it; its tensors go into ``tensors`` under the prefix."""
     if isinstance(operation, Opaque) and not restorable(operation.target):
         raise InputError(
-            f"the tail holds {operation.title}, which has no form in files; keep the model and "
+            f"the head holds {operation.title}, which has no form in files; keep the model and "
             "expose it again instead"
         )
     entry: dict[str, Any] = {"kind": type(operation).__name__, "inputs": list(operation.inputs)}
@@ -135,7 +82,7 @@ def _written(operation: Operation, prefix: str, tensors: dict[str, Tensor]) -> d
 def _read(entry: Any, prefix: str, tensors: dict[str, Tensor]) -> Operation:
     kind = BY_NAME.get(str(entry.get("kind"))) if isinstance(entry, dict) else None
     if kind is None:
-        raise InputError(f"an operation of its tail is {str(entry)[:60]!r}, which is none known")
+        raise InputError(f"an operation of its head is {str(entry)[:60]!r}, which is none known")
     form = FORMS[kind]
     settings = {name: hint for name, hint in form.items() if not isinstance(hint, tuple)}
     check_fields(entry, {"kind": str, "inputs": list, **settings}, "operation")
@@ -157,7 +104,7 @@ def _read(entry: Any, prefix: str, tensors: dict[str, Tensor]) -> Operation:
 
 def _whole(number: Any) -> int:
     if type(number) is not int:
-        raise InputError(f"an operation of its tail reads value {str(number)[:40]!r}")
+        raise InputError(f"an operation of its head reads value {str(number)[:40]!r}")
     return number
 
 

@@ -15,10 +15,9 @@ import numpy as np
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.links.value import LinkExposure
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.labels.solution import LabelSolution
-from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.tables import Floats, Integers, given_exposure
 
 TOLERANCE = 1e-9
 """Accepted error, relative to the numbers that an answer is the sum of: far above rounding (1e-16
@@ -70,11 +69,9 @@ def verify(solution: LabelSolution, exposure: Any) -> LabelVerification:
     offset = 0
     if isinstance(exposure, LinkExposure):
         offset, exposure = exposure.offset, exposure.mixture
-    if isinstance(exposure, TailedExposure):
+    given_exposure(exposure)
+    if exposure.head is not None:
         return _verify_parts(solution, exposure)
-    if not isinstance(exposure, Exposure):
-        kind = type(exposure).__name__
-        raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")
     numbers = _Numbers(exposure)
     _check_match(solution, numbers, offset)
     worst, misplaced = np.zeros(3), 0
@@ -192,7 +189,7 @@ def _reached(
     )
 
 
-def _verify_parts(solution: LabelSolution, exposure: TailedExposure) -> LabelVerification:
+def _verify_parts(solution: LabelSolution, exposure: Exposure) -> LabelVerification:
     from gnn_repair.oracle.labels.tails import verify_parts
 
     misplaced, unproven = verify_parts(solution, exposure)

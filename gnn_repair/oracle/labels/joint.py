@@ -17,16 +17,13 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.arguments import nodes_for
 from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.exposure.tails.operations import Affine, Scale, TailGraph
-from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
 from gnn_repair.exposure.terms import cut_terms
 from gnn_repair.exposure.truths import truths_for
-from gnn_repair.exposure.value import Exposure
+from gnn_repair.exposure.value import Exposure, Replay
 from gnn_repair.oracle.tables import check_number
 
 
-def jointly(
-    exposure: Exposure | TailedExposure, y: Any, nodes: Any = None, *, threshold: float = 0.0
-) -> Exposure | TailedExposure:
+def jointly(exposure: Exposure, y: Any, nodes: Any = None, *, threshold: float = 0.0) -> Exposure:
     """The exposure of K + 1 classes whose class 0 wins where all labels are right.
 
     Ask it with ``solve_oracle(together, zeros)`` or ``reach(together, zeros)``, zeros being the
@@ -40,12 +37,12 @@ def jointly(
             nodes' terms are held once more, [T, K + 1].
         threshold: θ; an output above it is there.
     """
-    if not isinstance(exposure, Exposure | TailedExposure):
+    if not isinstance(exposure, Exposure):
         kind = type(exposure).__name__
         raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")
     require_outputs(exposure, "labels")
     limit, truths = check_number(threshold, "threshold"), truths_for(exposure, y)
-    if isinstance(exposure, TailedExposure):
+    if exposure.head is not None:
         return _after_tail(exposure, truths, limit)
     chosen = exposure.recipients if nodes is None else nodes_for(exposure, nodes)
     return _of_mixture(exposure, chosen.to(exposure.recipients.device), truths, limit)
@@ -90,24 +87,25 @@ def _signed(values: Tensor, truths: Tensor, limit: float, empty: float) -> Tenso
     return torch.cat([torch.zeros_like(moved[..., :1]), moved], dim=2)
 
 
-def _after_tail(exposure: TailedExposure, truths: Tensor, limit: float) -> TailedExposure:
+def _after_tail(exposure: Exposure, truths: Tensor, limit: float) -> Exposure:
     known = ~truths.isnan()
     sign = torch.where(known, 1 - 2 * truths, 0.0)
     # A rival that always loses by one, where a label is not known, changes no verdict.
     shift = torch.where(known, -limit * sign, -1.0)
     count = exposure.num_classes
     weight = torch.cat([sign.new_zeros(1, count), torch.eye(count).to(sign)])
-    steps = len(exposure.tail.operations)
+    assert exposure.head is not None
+    steps = len(exposure.head.operations)
     operations = (
-        *exposure.tail.operations,
+        *exposure.head.operations,
         Scale((steps,), sign, shift),
         Affine((steps + 1,), weight, weight.new_zeros(count + 1)),
     )
     moved = exposure.frozen_logits * sign + shift
     return replace(
         exposure,
-        aggregate=replace(exposure.aggregate, outputs="classes"),
-        tail=TailGraph(exposure.tail.width, operations),
+        outputs="classes",
+        head=TailGraph(exposure.head.width, operations),
         frozen_logits=torch.cat([torch.zeros_like(moved[..., :1]), moved], dim=2),
         replay=_replayed(exposure.replay, sign, shift),
     )

@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.truths import truths_for
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.tables import Integers, as_whole, selection
@@ -39,9 +38,7 @@ class Asked:
         return int(self.known.size - np.count_nonzero(self.known))
 
 
-def ask(
-    exposure: Exposure | TailedExposure, y: Any, nodes: Any, outputs: Any, threshold: float
-) -> Asked:
+def ask(exposure: Exposure, y: Any, nodes: Any, outputs: Any, threshold: float) -> Asked:
     """The questions that y asks.
 
     Args:

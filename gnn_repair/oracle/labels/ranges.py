@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.outputs import require_outputs
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.truths import as_table
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.notebook import ROWS, shown
@@ -178,7 +177,7 @@ class ValueRange:
 
 
 def value_range(
-    exposure: Exposure | TailedExposure | Any,
+    exposure: Exposure | Any,
     nodes: Any = None,
     *,
     outputs: Any = None,
@@ -196,7 +195,7 @@ def value_range(
         threads: worker threads; all cores unless given.
         effort: for models with a tail only, as for :func:`solve_oracle`.
     """
-    if not isinstance(exposure, Exposure | TailedExposure):
+    if not isinstance(exposure, Exposure):
         from gnn_repair.oracle.labels.links import link_range
 
         return link_range(exposure, nodes, threads=threads, effort=effort)
@@ -205,14 +204,14 @@ def value_range(
 
 
 def range_of(
-    exposure: Exposure | TailedExposure,
+    exposure: Exposure,
     nodes: Any,
     outputs: Any,
     threads: int | None,
     effort: str | float,
 ) -> ValueRange:
     """The same once the exposure is known to be of single outputs."""
-    if isinstance(exposure, TailedExposure):
+    if exposure.head is not None:
         from gnn_repair.oracle.labels.tail_ranges import tail_range
 
         return tail_range(exposure, nodes, outputs, effort)

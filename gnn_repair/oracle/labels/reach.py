@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.outputs import require_outputs
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.f1 import F1, F1Counts
 from gnn_repair.notebook import shown
@@ -138,12 +137,12 @@ def _mean(values: list[float]) -> float:
 
 
 def label_reach(
-    exposure: Exposure | TailedExposure | Any, y: Any, mask: Any = None, threads: int | None = None
+    exposure: Exposure | Any, y: Any, mask: Any = None, threads: int | None = None
 ) -> LabelReach:
     """How often an admissible reweighting puts a label on its true side."""
     if isinstance(y, str):
         raise InputError("y must hold the truths [N, K]; without them use solve_labels")
-    if isinstance(exposure, Exposure | TailedExposure):
+    if isinstance(exposure, Exposure):
         require_outputs(exposure, "labels")
     own = solve_labels(exposure, y, mask, threads=threads)
     turned = torch.as_tensor(y).double()

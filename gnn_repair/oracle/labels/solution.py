@@ -26,7 +26,6 @@ from gnn_repair.thresholds import ACTIVE, REACHABLE
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gnn_repair.exposure.tails.tailed import TailedExposure
     from gnn_repair.exposure.value import Exposure
     from gnn_repair.oracle.labels.certificate import LabelVerification
     from gnn_repair.oracle.labels.tails import TailPart
@@ -183,7 +182,7 @@ class LabelSolution:
             return f"link {self.links[i, 0]} → {self.links[i, 1]}"
         return f"{self.names.node(self.named(self.node[i]))}, {self.noun} {self.target[i]}"
 
-    def check(self, exposure: Exposure | TailedExposure | Any) -> LabelVerification:
+    def check(self, exposure: Exposure | Any) -> LabelVerification:
         """Verify every λ and every bound from the exposure alone, without the solver's code."""
         from gnn_repair.oracle.labels.certificate import verify
 

@@ -9,7 +9,6 @@ import torch
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.outputs import require_outputs
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.labels.extremes import best_terms
 from gnn_repair.oracle.labels.questions import Asked, ask
@@ -29,7 +28,7 @@ in its cache, and a millisecond of work."""
 
 
 def solve_labels(
-    exposure: Exposure | TailedExposure | Any,
+    exposure: Exposure | Any,
     y: Any,
     nodes: torch.Tensor | None = None,
     *,
@@ -54,7 +53,7 @@ def solve_labels(
         threads: worker threads; all cores unless given. Results do not depend on it.
         effort: for models with a tail only, as for :func:`solve_oracle`.
     """
-    if not isinstance(exposure, Exposure | TailedExposure):
+    if not isinstance(exposure, Exposure):
         from gnn_repair.oracle.labels.links import solve_links
 
         return solve_links(exposure, y, nodes, threshold=threshold, threads=threads, effort=effort)
@@ -65,7 +64,7 @@ def solve_labels(
 
 
 def solve_asked(
-    exposure: Exposure | TailedExposure,
+    exposure: Exposure,
     asked: Asked,
     threshold: float,
     threads: int | None = None,
@@ -74,7 +73,7 @@ def solve_asked(
     """The answers to these questions, whatever the exposure is."""
     if threads is not None and as_whole(threads, "threads") < 1:
         raise InputError(f"threads must be at least 1, not {threads}")
-    if isinstance(exposure, TailedExposure):
+    if exposure.head is not None:
         from gnn_repair.oracle.labels.tails import solve_tail_labels
 
         return solve_tail_labels(exposure, asked, threshold, effort)

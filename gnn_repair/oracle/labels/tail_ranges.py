@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.labels.questions import Asked, ask
 from gnn_repair.oracle.labels.ranges import ValueRange
 from gnn_repair.oracle.labels.solution import LabelSolution
@@ -27,9 +27,7 @@ CLOSE = 1e-4
 """A gap this small beside the values is left: twelve halvings further nobody would see it."""
 
 
-def tail_range(
-    exposure: TailedExposure, nodes: Any, outputs: Any, effort: str | float
-) -> ValueRange:
+def tail_range(exposure: Exposure, nodes: Any, outputs: Any, effort: str | float) -> ValueRange:
     """Both ends of every output asked about."""
     exposure = on_cpu(exposure)
     low, high = (
@@ -39,7 +37,7 @@ def tail_range(
     return ValueRange(low, high, frozen[low.member, low.node, low.target])
 
 
-def _end(exposure: TailedExposure, asked: Asked, effort: str | float) -> LabelSolution:
+def _end(exposure: Exposure, asked: Asked, effort: str | float) -> LabelSolution:
     """The best of several rounds, each asked at its own thresholds."""
     parts: list[TailPart] = []
     columns = []
@@ -52,7 +50,7 @@ def _end(exposure: TailedExposure, asked: Asked, effort: str | float) -> LabelSo
 
 
 def _column(
-    exposure: TailedExposure, asked: Asked, column: int, effort: str | float
+    exposure: Exposure, asked: Asked, column: int, effort: str | float
 ) -> tuple[LabelSolution, list[TailPart]]:
     sign = 1.0 if asked.wanted[0, column] else -1.0
     limit = exposure.frozen_logits[0, :, int(asked.outputs[column])].clone()

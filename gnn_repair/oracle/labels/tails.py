@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gnn_repair.exposure.tails.operations import Affine, TailGraph
 from gnn_repair.exposure.tails.simplify import simplified
-from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
+from gnn_repair.exposure.value import Exposure, Replay
 from gnn_repair.oracle.flat_arrays import PER_TERM, support_entries
 from gnn_repair.oracle.labels.questions import Asked
 from gnn_repair.oracle.labels.solution import LabelSolution
@@ -31,23 +31,22 @@ class TailPart:
     """θ, or one for every node, [N]."""
     solution: TailSolution
 
-    def exposure(self, whole: TailedExposure) -> TailedExposure:
+    def exposure(self, whole: Exposure) -> Exposure:
         """The exposure of two classes that they are about."""
         return against_zero(whole, self.output, self.threshold)
 
 
-def against_zero(
-    exposure: TailedExposure, output: int, threshold: float | Tensor = 0.0
-) -> TailedExposure:
+def against_zero(exposure: Exposure, output: int, threshold: float | Tensor = 0.0) -> Exposure:
     """The exposure of the two classes (0, z_k − θ)."""
     frozen = exposure.frozen_logits
     limit = torch.as_tensor(threshold, dtype=torch.float64, device=frozen.device)
     column = frozen[0, :, output] - limit
     replay = exposure.replay
+    assert exposure.head is not None
     return replace(
         exposure,
-        aggregate=replace(exposure.aggregate, outputs="classes"),
-        tail=_one_output(exposure.tail, exposure.num_classes, output, limit),
+        outputs="classes",
+        head=_one_output(exposure.head, exposure.num_classes, output, limit),
         frozen_logits=torch.stack([torch.zeros_like(column), column], 1).unsqueeze(0),
         replay=None if replay is None else _against(replay, output, limit),
     )
@@ -74,7 +73,7 @@ def _against(replay: Replay, output: int, limit: Tensor) -> Replay:
 
 
 def solve_tail_labels(
-    exposure: TailedExposure, asked: Asked, threshold: float, effort: str | float
+    exposure: Exposure, asked: Asked, threshold: float, effort: str | float
 ) -> LabelSolution:
     """The answers about every output, three-valued."""
     parts = [
@@ -86,7 +85,7 @@ def solve_tail_labels(
 
 
 def solve_part(
-    exposure: TailedExposure,
+    exposure: Exposure,
     asked: Asked,
     column: int,
     threshold: float | Tensor,
@@ -104,7 +103,7 @@ def solve_part(
 
 
 def joined(
-    exposure: TailedExposure, parts: list[TailPart], asked: Asked, threshold: float
+    exposure: Exposure, parts: list[TailPart], asked: Asked, threshold: float
 ) -> LabelSolution:
     """The parts' answers as one solution: recipients as they were asked about, then outputs."""
     solutions = [part.solution for part in parts]
@@ -136,7 +135,7 @@ def joined(
     )
 
 
-def verify_parts(solution: LabelSolution, exposure: TailedExposure) -> tuple[int, int]:
+def verify_parts(solution: LabelSolution, exposure: Exposure) -> tuple[int, int]:
     """How many answers are not the parts', and how many parts' certificates do not hold."""
     told: dict[tuple[int, int, bool], list[tuple[float, float]]] = {}
     unproven = 0

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import new_highs
 from gnn_repair.oracle.nearest import closest
 from gnn_repair.oracle.tables import Floats, Instance, Integers
@@ -37,7 +37,7 @@ DEPTH = 4
 class Approach:
     """One question's way from the oracle's λ towards α."""
 
-    exposure: TailedExposure
+    exposure: Exposure
     """Of this recipient alone."""
     target: int
     margin: float
@@ -52,9 +52,7 @@ class Approach:
     """[K]: the nearest λ so far that wins in the tail."""
 
     @classmethod
-    def of(
-        cls, exposure: TailedExposure, solution: TailSolution, index: int, margin: float
-    ) -> Approach:
+    def of(cls, exposure: Exposure, solution: TailSolution, index: int, margin: float) -> Approach:
         """Begin at the λ of LP ``index``."""
         part = exposure.restrict(torch.tensor([int(solution.node[index])]))
         alpha = part.coefficients[0].double().numpy()
@@ -192,7 +190,8 @@ class Approach:
 
     def _outputs(self, aggregates: Tensor) -> Tensor:
         nodes = self.exposure.recipients.expand(len(aggregates))
-        return self.exposure.tail(aggregates, nodes)
+        assert self.exposure.head is not None
+        return self.exposure.head(aggregates, nodes)
 
     def _margins(self, shares: Floats) -> Floats:
         """[P]: of the target at λ [P, K]."""

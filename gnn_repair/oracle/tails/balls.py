@@ -8,7 +8,6 @@ stays nonnegative is left out, which only makes the set larger and the answer sa
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,11 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure, Group
 
 
-def ball(exposure: TailedExposure, distance: Tensor) -> TailedExposure:
+def ball(exposure: Exposure, distance: Tensor) -> Exposure:
     """The exposure whose admissible mixtures are those of ``exposure`` within a distance.
 
     Args:
@@ -49,7 +47,8 @@ def ball(exposure: TailedExposure, distance: Tensor) -> TailedExposure:
         origin=aggregate.origin,
         names=aggregate.names,
     )
-    return replace(exposure, aggregate=pieces, replay=None)
+    assert exposure.head is not None
+    return pieces.with_head(exposure.head, exposure.frozen_logits, exposure.residual)
 
 
 def _groups(aggregate: Exposure) -> tuple[Group, ...]:
@@ -91,7 +90,7 @@ def _shares(aggregate: Exposure, distance: Tensor) -> Tensor:
     return each[term].unsqueeze(0)
 
 
-def change_of(exposure: TailedExposure, coefficients: Tensor) -> list[NDArray[np.float64]]:
+def change_of(exposure: Exposure, coefficients: Tensor) -> list[NDArray[np.float64]]:
     """α + p − n [K] of every recipient, for coefficients [1, 2T] of :func:`ball`."""
     mixture = exposure.aggregate
     term, less = _twice(mixture)

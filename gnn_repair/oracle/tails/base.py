@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.exposure.tails.operations import Affine, Operation, Scale, Select, TailGraph
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.lowering import Lowered, lower
@@ -76,10 +75,11 @@ class Base:
         return torch.from_numpy(out)
 
 
-def base_of(exposure: TailedExposure, position: Integers | None = None) -> Base:
+def base_of(exposure: Exposure, position: Integers | None = None) -> Base:
     """The base of an exposure, with the extremes of the recipients at ``position`` (or all)."""
     aggregate = exposure.aggregate
-    lowered, folded = _fold(lower(exposure.tail))
+    assert exposure.head is not None
+    lowered, folded = _fold(lower(exposure.head))
     recipients = aggregate.recipients.cpu()
     groups, count = aggregate.num_groups, len(recipients)
     segments = aggregate.segments.cpu().numpy()

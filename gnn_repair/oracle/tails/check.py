@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.operations import Operation
-from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.lowering import Lowered, lower
 from gnn_repair.oracle.tails.proofs import Proofs
@@ -79,7 +79,7 @@ class TailVerification:
     __repr__ = __str__
 
 
-def verify(solution: TailSolution, exposure: TailedExposure) -> TailVerification:
+def verify(solution: TailSolution, exposure: Exposure) -> TailVerification:
     """Check every λ and every bound of a solution against its exposure."""
     exposure = on_cpu(exposure)
     _check_match(solution, exposure)
@@ -101,12 +101,12 @@ def verify(solution: TailSolution, exposure: TailedExposure) -> TailVerification
     )
 
 
-def proved_bounds(solution: TailSolution, exposure: TailedExposure) -> Floats:
+def proved_bounds(solution: TailSolution, exposure: Exposure) -> Floats:
     """[L]: what the proofs prove of each question when they are recomputed."""
     return _Judge(solution, exposure).recomputed()
 
 
-def _check_match(solution: TailSolution, exposure: TailedExposure) -> None:
+def _check_match(solution: TailSolution, exposure: Exposure) -> None:
     aggregate = exposure.aggregate
     inside = len(solution) == 0 or (
         int(solution.recipient.max()) < aggregate.num_recipients
@@ -120,7 +120,7 @@ def _check_match(solution: TailSolution, exposure: TailedExposure) -> None:
 class _Judge:
     """One solution beside its exposure."""
 
-    def __init__(self, solution: TailSolution, exposure: TailedExposure) -> None:
+    def __init__(self, solution: TailSolution, exposure: Exposure) -> None:
         self.solution, self.exposure = solution, exposure
         aggregate = exposure.aggregate
         self.groups = aggregate.num_groups
@@ -201,7 +201,8 @@ class _Judge:
 
     def recomputed(self) -> Floats:
         """[L]: what the cases prove; infinite where they leave out a λ, or nothing is stated."""
-        lowered, parts = lower(self.exposure.tail), _Parts(self)
+        assert self.exposure.head is not None
+        lowered, parts = lower(self.exposure.head), _Parts(self)
         found = np.full(len(self.solution), np.inf)
         for i in np.flatnonzero(np.isfinite(self.solution.bound)).tolist():
             cases = cases_of(self.solution.proofs, i)
@@ -227,7 +228,9 @@ class _Judge:
 
     def rewritten(self) -> float:
         """The rewritten tail against the tail, at the frozen aggregate and away from it."""
-        tail, lowered = self.exposure.tail, lower(self.exposure.tail)
+        tail = self.exposure.head
+        assert tail is not None
+        lowered = lower(tail)
         if lowered.reason or not len(self.solution):
             return 0.0
         aggregate = self.exposure.aggregate

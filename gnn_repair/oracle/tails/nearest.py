@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
-from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.nearest import (
     ALREADY,
     MOVED,
@@ -105,7 +105,7 @@ class TailNearest:
 
 
 def nearest_on_tail(
-    exposure: TailedExposure, target: Tensor, nodes: Tensor | None, margin: float
+    exposure: Exposure, target: Tensor, nodes: Tensor | None, margin: float
 ) -> tuple[TailNearest, ...]:
     """One answer a node and target, in the order of :func:`solve_tails`."""
     exposure = on_cpu(exposure)
@@ -132,7 +132,7 @@ class _Found:
     moved: float
 
 
-def _frozen_margins(exposure: TailedExposure, solution: TailSolution) -> Floats:
+def _frozen_margins(exposure: Exposure, solution: TailSolution) -> Floats:
     logits = exposure.frozen_logits[0].numpy()[solution.node]
     own = np.take_along_axis(logits, solution.target[:, None], 1)[:, 0]
     rest = logits.copy()
@@ -141,7 +141,7 @@ def _frozen_margins(exposure: TailedExposure, solution: TailSolution) -> Floats:
 
 
 def _confirmed(
-    exposure: TailedExposure,
+    exposure: Exposure,
     solution: TailSolution,
     approaches: dict[int, Approach],
     margin: float,
@@ -162,7 +162,7 @@ def _confirmed(
 
 
 def _lower_values(
-    exposure: TailedExposure, solution: TailSolution, approaches: dict[int, Approach], margin: float
+    exposure: Exposure, solution: TailSolution, approaches: dict[int, Approach], margin: float
 ) -> dict[int, float]:
     """Distances within which nothing wins, found by halving; all questions together.
 
@@ -188,7 +188,7 @@ def _lower_values(
 
 
 def within(
-    exposure: TailedExposure,
+    exposure: Exposure,
     solution: TailSolution,
     chosen: Integers,
     distance: Floats,
@@ -224,7 +224,7 @@ def _once_a_node(recipient: Integers) -> list[Integers]:
 
 
 def _answer(
-    exposure: TailedExposure,
+    exposure: Exposure,
     solution: TailSolution,
     i: int,
     frozen: float,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
-from gnn_repair.exposure.tails.tailed import Replay, TailedExposure
+from gnn_repair.exposure.value import Exposure, Replay
 from gnn_repair.oracle.flat_arrays import in_use
 from gnn_repair.oracle.tables import Integers
 from gnn_repair.oracle.tails.replaying import on_cpu
@@ -78,7 +78,7 @@ class NeededTerms:
 
 
 def needed_terms(
-    exposure: TailedExposure, target: Tensor, nodes: Tensor | None
+    exposure: Exposure, target: Tensor, nodes: Tensor | None
 ) -> tuple[NeededTerms, ...]:
     """One answer a node, in the order of :func:`solve_tails`."""
     exposure = on_cpu(exposure)
@@ -119,7 +119,7 @@ def _same(without: NDArray[np.str_], solution: TailSolution, i: int) -> NDArray[
 
 
 def _used(
-    exposure: TailedExposure, solution: TailSolution, used: NDArray[np.bool_], i: int
+    exposure: Exposure, solution: TailSolution, used: NDArray[np.bool_], i: int
 ) -> tuple[Integers, Integers]:
     """Terms alone in their group, and others that the λ which wins uses."""
     groups, position = exposure.num_groups, int(solution.recipient[i])
@@ -132,7 +132,7 @@ def _used(
 
 
 def _solve_without(
-    exposure: TailedExposure, solution: TailSolution, chosen: Integers, dropped: Integers
+    exposure: Exposure, solution: TailSolution, chosen: Integers, dropped: Integers
 ) -> list[str]:
     """The verdicts of the chosen questions (of different nodes) without one term each."""
     groups, nodes = exposure.num_groups, torch.from_numpy(solution.node[chosen])
@@ -146,7 +146,7 @@ def _solve_without(
     return [str(word) for word in solve_tails(rest, target, None).verdict]
 
 
-def without_terms(exposure: TailedExposure, dropped: Tensor) -> TailedExposure:
+def without_terms(exposure: Exposure, dropped: Tensor) -> Exposure:
     """The exposure whose λ leave some terms unused; each of their groups has others.
 
     Its frozen coefficients spread a dropped term's share over the rest of its group, in proportion
@@ -173,18 +173,14 @@ def without_terms(exposure: TailedExposure, dropped: Tensor) -> TailedExposure:
         frozen_logits=frozen,
     )
     logits = exposure.frozen_logits.clone()
-    logits[0, pieces.recipients] = exposure.tail(
+    assert exposure.head is not None
+    logits[0, pieces.recipients] = exposure.head(
         frozen[0, pieces.recipients], pieces.recipients
     ).detach()
-    return replace(
-        exposure,
-        aggregate=pieces,
-        frozen_logits=logits,
-        replay=_replay_kept(exposure, kept),
-    )
+    return pieces.with_head(exposure.head, logits, exposure.residual, _replay_kept(exposure, kept))
 
 
-def _replay_kept(exposure: TailedExposure, kept: Tensor) -> Replay | None:
+def _replay_kept(exposure: Exposure, kept: Tensor) -> Replay | None:
     """The model run with λ on the kept terms and nothing on the others."""
     replay = exposure.replay
     if replay is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.metrics import Rate
 from gnn_repair.oracle.relaxed import merged_groups, old_terms, relax_mixture
 from gnn_repair.oracle.tables import Floats, Integers
@@ -60,7 +60,7 @@ class TailRelaxedMargins:
 
 
 def relaxed_on_tail(
-    exposure: TailedExposure,
+    exposure: Exposure,
     target: Tensor | Literal["all"],
     nodes: Tensor | None,
     slack: tuple[float, ...],
@@ -93,9 +93,7 @@ def _carry(slack: Floats, margin: Floats, bound: Floats, verdict: NDArray[np.str
         verdict[less] = np.where(verdict[more] == CANNOT, CANNOT, verdict[less])
 
 
-def relax_tail(
-    exposure: TailedExposure, slack: float, between_groups: bool = False
-) -> TailedExposure:
+def relax_tail(exposure: Exposure, slack: float, between_groups: bool = False) -> Exposure:
     """The exposure with a tail whose exact-mass problem is the relaxed one of ``exposure``."""
     mixture = merged_groups(exposure.aggregate) if between_groups else exposure.aggregate
     relaxed = relax_mixture(mixture, slack)
@@ -109,4 +107,10 @@ def relax_tail(
         whole.index_add_(0, behind[sent].cpu(), coefficients.double().cpu()[sent])
         return replay(whole.to(coefficients.device))
 
-    return replace(exposure, aggregate=relaxed, replay=replay_relaxed if replay else None)
+    assert exposure.head is not None
+    return relaxed.with_head(
+        exposure.head,
+        exposure.frozen_logits,
+        exposure.residual,
+        replay_relaxed if replay else None,
+    )

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.witness import worst
 
 
 def replay_margins(
-    exposure: TailedExposure, position: Integers, target: Integers, shares: Sequence[Floats]
+    exposure: Exposure, position: Integers, target: Integers, shares: Sequence[Floats]
 ) -> Floats:
     """[L]: the margin of ``target`` at recipient ``position`` with λ = shares[i] on its terms.
 
@@ -37,7 +37,7 @@ def replay_margins(
     return found
 
 
-def model_logits(exposure: TailedExposure, coefficients: Tensor) -> Tensor:
+def model_logits(exposure: Exposure, coefficients: Tensor) -> Tensor:
     """z(λ) at the recipients, [n, C] float64: the model's own, or its tail's without a model."""
     if exposure.replay is None:
         return exposure.logits(coefficients.unsqueeze(0))[0].cpu()
@@ -52,11 +52,11 @@ def model_logits(exposure: TailedExposure, coefficients: Tensor) -> Tensor:
     return logits[exposure.aggregate.recipients.cpu()]
 
 
-def on_cpu(exposure: TailedExposure) -> TailedExposure:
+def on_cpu(exposure: Exposure) -> Exposure:
     """The exposure where its bounds are computed; its replay runs wherever the model is."""
     if exposure.aggregate.recipients.device.type == "cpu":
         return exposure
-    moved: TailedExposure = cast(Any, exposure).to("cpu")
+    moved: Exposure = cast(Any, exposure).to("cpu")
     return moved
 
 

@@ -32,7 +32,7 @@ from gnn_repair.thresholds import ACTIVE
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gnn_repair.exposure.tails.tailed import TailedExposure
+    from gnn_repair.exposure.value import Exposure
     from gnn_repair.oracle.tails.check import TailVerification
 
 KIND = "gnn-repair tail solution"
@@ -85,7 +85,7 @@ class TailSolution:
     reasons: dict[int, str] = field(default_factory=dict)
     """Why LP i is undecided."""
     scope: str = ""
-    """What of the model was reweighted where that is not all (``TailedExposure.scope``)."""
+    """What of the model was reweighted where that is not all (``Exposure.scope``)."""
     n_id: Integers | None = None
     """[N]: of a sampled subgraph, the graph's number of each node, by which witnesses name them."""
     names: NodeNames = ONE_KIND
@@ -119,7 +119,7 @@ class TailSolution:
         """[L]: how many terms are active: λ > 1e-7."""
         return active_terms(self.coefficients, self.indptr, ACTIVE)
 
-    def dense(self, exposure: TailedExposure, fill: str = "frozen") -> torch.Tensor:
+    def dense(self, exposure: Exposure, fill: str = "frozen") -> torch.Tensor:
         """λ as coefficients [1, T], α (or zero) at recipients that were not solved.
 
         With several targets for a node the last one counts.
@@ -199,7 +199,7 @@ class TailSolution:
             self, **arrays, indptr=indptr, proofs=proofs, reasons=reasons, skipped=skipped
         )
 
-    def check(self, exposure: TailedExposure) -> TailVerification:
+    def check(self, exposure: Exposure) -> TailVerification:
         """Verify every λ and every bound from the exposure alone, without any solver."""
         from gnn_repair.oracle.tails.check import verify
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.tables import Floats, Integers, problems
 from gnn_repair.oracle.tails.base import Base, base_of
 from gnn_repair.oracle.tails.check import PRECISION, proved_bounds
@@ -37,7 +37,7 @@ DROPPED = 1e-12
 
 
 def solve_tails(
-    exposure: TailedExposure,
+    exposure: Exposure,
     target: Tensor | Literal["all"],
     nodes: Tensor | None = None,
     *,
@@ -91,7 +91,7 @@ def solve_tails(
 
 
 def _decide(
-    exposure: TailedExposure, questions: Questions, budget: EffortLimit
+    exposure: Exposure, questions: Questions, budget: EffortLimit
 ) -> tuple[Floats, list[Floats]]:
     """Run the stages; the model's margin at the best confirmed λ of each question, and that λ."""
     frozen = frozen_of(exposure.aggregate.coefficients)
@@ -114,7 +114,7 @@ def _decide(
 class _Confirmed:
     """The best λ of each question as the model itself sees it."""
 
-    def __init__(self, exposure: TailedExposure, questions: Questions) -> None:
+    def __init__(self, exposure: Exposure, questions: Questions) -> None:
         self.exposure, self.questions = exposure, questions
         self.margin = np.full(len(questions), -np.inf)
         self.shares: list[Floats] = [np.empty(0)] * len(questions)
@@ -132,7 +132,7 @@ class _Confirmed:
 
 
 def _verdicts(
-    exposure: TailedExposure,
+    exposure: Exposure,
     questions: Questions,
     bound: Floats,
     margin: Floats,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gnn_repair.budget import LADDER, Budget, check_real, check_whole
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposed
+from gnn_repair.exposure import Exposure
 from gnn_repair.repair.base import FittedRepair, Repair, Task, about
 from gnn_repair.repair.baselines import (
     TINY,
@@ -137,7 +137,7 @@ class FittedLadder(FittedRepair["EvidenceLadder"]):
         return find(self.candidates, told, labels, folds, classes=self.num_classes, stays=stays)
 
     @torch.no_grad()
-    def logits(self, exposure: Exposed) -> Tensor:
+    def logits(self, exposure: Exposure) -> Tensor:
         """Weighted mean log-probabilities at the ladder's temperature, [S, n, C] float64.
 
         On another graph than the one it was fitted on, labels are not known: the rungs that need
@@ -153,14 +153,14 @@ class FittedLadder(FittedRepair["EvidenceLadder"]):
             scale = self.temperature.to(mixed.device).view(-1, 1, 1)
             return (mixed.log_softmax(2) / scale).log_softmax(2)
 
-    def rung_log_probs(self, exposure: Exposed) -> dict[str, Tensor]:
+    def rung_log_probs(self, exposure: Exposure) -> dict[str, Tensor]:
         """What each candidate says alone, [S, n, C]; on the graph it was fitted on."""
         told = self._on_its_graph(exposure)
         if told is None:
             raise InputError("rungs that read labels hold for the graph they were fitted on only")
         return dict(zip(self.candidates, told.unbind(1), strict=True))
 
-    def _on_its_graph(self, exposure: Exposed) -> Tensor | None:
+    def _on_its_graph(self, exposure: Exposure) -> Tensor | None:
         """[S, candidates, n, C]; None where this is another graph."""
         if not same_graph(self.constants["signature"], exposure):
             return None
@@ -169,7 +169,7 @@ class FittedLadder(FittedRepair["EvidenceLadder"]):
         frozen = exposure.frozen_logits[:, place].log_softmax(2)
         return torch.cat([frozen.unsqueeze(1), kept], 1)
 
-    def _elsewhere(self, exposure: Exposed, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def _elsewhere(self, exposure: Exposure, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and predictions of the rungs that read no labels and no raw features."""
         names = [name for name in self.candidates[1:] if RUNGS[name].inductive]
         told = [exposure.frozen_logits[:, exposure.recipients].log_softmax(2)]
@@ -185,7 +185,7 @@ class FittedLadder(FittedRepair["EvidenceLadder"]):
         )
         return shared, torch.stack(told, 1)
 
-    def _inductive(self, name: str, exposure: Exposed) -> Tensor:
+    def _inductive(self, name: str, exposure: Exposure) -> Tensor:
         """Mean log-probabilities of a rung's copies on any graph."""
         own = {
             key.removeprefix(f"{name}/"): value.to(exposure.state)
@@ -273,7 +273,7 @@ class EvidenceLadder(Repair[FittedLadder]):
         check_whole("EvidenceLadder", "seed", self.seed, 0)
 
     @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposed) -> Self:
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
         """With the protocol's dropout, seed and budget."""
         budget = settings.evidence_ladder
         return cls(dropout=settings.dropout, seed=settings.seed, budget=budget)

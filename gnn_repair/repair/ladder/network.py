@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.budget import Budget
-from gnn_repair.exposure import Exposed
+from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.dropout import LOW, kept
 from gnn_repair.kernels.products import product
 from gnn_repair.kernels.sets import BOUND
@@ -381,7 +381,7 @@ def _climbed(heads: Heads, outcome: Fitted) -> Climbed:
 
 
 @torch.no_grad()
-def from_messages(p: Parameters, exposure: Exposed) -> Tensor:
+def from_messages(p: Parameters, exposure: Exposure) -> Tensor:
     """Mean log-probabilities of an inductive rung's copies on any graph, [S, n, C] float64.
 
     ``p`` holds its parameters [S, K, …] and the summary's ``mean`` and ``scale`` [S, D].

@@ -12,7 +12,7 @@ import torch
 from test_tailed import exposed
 from torch import Tensor
 
-from gnn_repair.exposure import TailedExposure
+from gnn_repair.exposure import Exposure
 from tests.campaigns import file_mutations
 from tests.campaigns.file_subjects import Subject, judge_exposure
 
@@ -81,12 +81,12 @@ def by_numpy(operation: Any, values: list[np.ndarray], nodes: int) -> np.ndarray
     return elementwise[operation.title](x)
 
 
-def judge(value: TailedExposure) -> str:
+def judge(value: Exposure) -> str:
     fault = judge_exposure(value.aggregate)
     if fault:
         return fault
     values = [value.aggregate.logits()[0].numpy()]
-    for operation in value.tail.operations:
+    for operation in value.head.operations:
         if operation.title not in PLAIN:
             return ""  # altered into an operation that this judge does not know
         values.append(by_numpy(operation, values, len(values[0])))
@@ -99,7 +99,7 @@ PLAIN = {"affine", "scale", "select", "constant", "add", "multiply", "maximum", 
 PLAIN |= {"normalize", "layer_norm", "relu", "sigmoid", "softplus", "gt", "where"}
 
 
-def use(value: TailedExposure) -> object:
+def use(value: Exposure) -> object:
     some = value.restrict(value.recipients[:2])
     return str(value), some.logits(), some.margins(torch.zeros(value.num_nodes, dtype=torch.long))
 
@@ -110,7 +110,7 @@ def subjects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
         exposed(name).save(tmp_path / "sound")
         contents.append((tmp_path / "sound").read_bytes())
-    subject = Subject("tail", tuple(contents), TailedExposure.load, judge, use)
+    subject = Subject("tail", tuple(contents), Exposure.load, judge, use)
     monkeypatch.setattr(file_mutations, "make_subjects", lambda folder: [subject])
     monkeypatch.setattr(file_mutations, "fingerprint", fingerprint)
 

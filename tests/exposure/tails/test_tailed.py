@@ -11,7 +11,7 @@ from gallery import TAILED, built, graph
 from test_gallery import drawn, judged
 
 from gnn_repair.errors import FileFormatError, InputError
-from gnn_repair.exposure import Exposure, TailedExposure, expose
+from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.tails.operations import Activation, Affine, TailGraph
 from gnn_repair.files import load_tensors, save_tensors
 
@@ -22,9 +22,9 @@ SAMPLE = (
 """Between them every kind of operation."""
 
 
-def exposed(name: str, dtype: torch.dtype = torch.float64) -> TailedExposure:
+def exposed(name: str, dtype: torch.dtype = torch.float64) -> Exposure:
     exposure = expose(built(TAILED[name].build, dtype), graph(dtype))
-    assert isinstance(exposure, TailedExposure)
+    assert exposure.head is not None
     return exposure
 
 
@@ -32,7 +32,7 @@ def test_sizes_are_those_of_the_mixture() -> None:
     exposure = exposed("GAT, ELU")
     assert (exposure.num_members, exposure.num_nodes, exposure.num_recipients) == (1, 26, 26)
     assert (exposure.num_classes, exposure.num_groups) == (4, 3)
-    assert exposure.aggregate.num_classes == exposure.tail.width == 24
+    assert exposure.aggregate.num_classes == exposure.head.width == 24
     mass = exposure.mass
     torch.testing.assert_close(mass, torch.ones_like(mass))  # attention, self-loops added
     assert exposure.member(0) is exposure
@@ -44,7 +44,7 @@ def test_sizes_are_those_of_the_mixture() -> None:
 def test_files_bring_back_the_same_function(name: str, tmp_path: Path) -> None:
     exposure, path = exposed(name), tmp_path / "tail.safetensors"
     exposure.save(path)
-    again = TailedExposure.load(path)
+    again = Exposure.load(path)
     lam = drawn(exposure, 5).unsqueeze(0)
     torch.testing.assert_close(again.logits(lam), exposure.logits(lam), rtol=1e-14, atol=1e-14)
     assert torch.equal(again.state, exposure.state) and torch.equal(again.sources, exposure.sources)
@@ -56,10 +56,10 @@ def test_binding_brings_the_model_back(tmp_path: Path) -> None:
     entry = TAILED["LayerNorm, jumping sum"]
     model, data = built(entry.build, torch.float64), graph()
     exposure = expose(model, data)
-    assert isinstance(exposure, TailedExposure)
+    assert exposure.head is not None
     some = exposure.restrict(torch.tensor([7, 3]))
     some.save(tmp_path / "some")
-    bound = TailedExposure.load(tmp_path / "some").bind(model, data)
+    bound = Exposure.load(tmp_path / "some").bind(model, data)
     assert bound.replay is not None
     whole = exposure.coefficients[0].clone()
     for node in (3, 7):  # the same new coefficients by hand and through the restricted exposure
@@ -75,7 +75,7 @@ def test_binding_brings_the_model_back(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has changed since it was exposed; expose it again"):
         bound.replay(lam)
     with pytest.raises(InputError, match="logits are not those of the exposure"):
-        TailedExposure.load(tmp_path / "some").bind(model, data)
+        Exposure.load(tmp_path / "some").bind(model, data)
     with pytest.raises(InputError, match="sends other messages"):
         bound.bind(built(TAILED["ReLU"].build, torch.float64), graph_without_an_entry())
 
@@ -105,7 +105,7 @@ def test_restriction_is_the_same_function_on_fewer_nodes() -> None:
 def test_replaying_leaves_the_model_as_it_was() -> None:
     model = built(TAILED["GIN with BatchNorm"].build, torch.float32).train()
     exposure = expose(model, graph(torch.float32))
-    assert isinstance(exposure, TailedExposure) and exposure.replay is not None
+    assert exposure.head is not None and exposure.replay is not None
     before = {name: value.clone() for name, value in model.state_dict().items()}
     frozen = exposure.replay(exposure.coefficients[0])
     torch.testing.assert_close(frozen, exposure.frozen_logits[0], rtol=1e-5, atol=1e-5)
@@ -132,24 +132,24 @@ def test_what_is_left_out_is_said() -> None:
 
 def test_what_does_not_fit_together() -> None:
     exposure = exposed("ReLU")
-    tail = exposure.tail
+    tail = exposure.head
     with pytest.raises(InputError, match="reads 7 channels but the aggregate has 8"):
-        replace(exposure, tail=TailGraph(7, tail.operations))
+        replace(exposure, head=TailGraph(7, tail.operations))
     relu, affine = tail.operations
     assert isinstance(affine, Affine)
     with pytest.raises(InputError, match="differs from the frozen logits"):
-        replace(exposure, tail=TailGraph(8, (relu, replace(affine, bias=affine.bias + 1))))
+        replace(exposure, head=TailGraph(8, (relu, replace(affine, bias=affine.bias + 1))))
     with pytest.raises(InputError, match="that come later"):
-        replace(exposure, tail=TailGraph(8, (replace(relu, inputs=(2,)), affine)))
+        replace(exposure, head=TailGraph(8, (replace(relu, inputs=(2,)), affine)))
     with pytest.raises(InputError, match="NaN or infinite"):
-        replace(exposure, tail=TailGraph(8, (relu, replace(affine, bias=affine.bias / 0))))
+        replace(exposure, head=TailGraph(8, (relu, replace(affine, bias=affine.bias / 0))))
     with pytest.raises(InputError, match=r"is torch\.float32, not float64"):
-        replace(exposure, tail=TailGraph(8, (relu, replace(affine, bias=affine.bias.float()))))
+        replace(exposure, head=TailGraph(8, (relu, replace(affine, bias=affine.bias.float()))))
     unknown = Activation((0,), "step", torch.tensor(0.0, dtype=torch.float64))
     with pytest.raises(InputError, match="is none of relu"):
-        replace(exposure, tail=TailGraph(8, (unknown, affine)))
+        replace(exposure, head=TailGraph(8, (unknown, affine)))
     with pytest.raises(InputError, match=r"operation 1 \(affine\) of the tail does not fit"):
-        replace(exposure, tail=TailGraph(8, (relu, replace(affine, weight=affine.weight[:, :5]))))
+        replace(exposure, head=TailGraph(8, (relu, replace(affine, weight=affine.weight[:, :5]))))
     with pytest.raises(InputError, match="one number for every term"):
         exposure.logits(torch.ones(3))
     assert exposure.replay is not None
@@ -183,4 +183,4 @@ def test_damaged_files(tmp_path: Path) -> None:
         damage(broken, copies)
         save_tensors(path, kind, broken, copies)
         with pytest.raises(FileFormatError, match=words):
-            TailedExposure.load(path)
+            Exposure.load(path)

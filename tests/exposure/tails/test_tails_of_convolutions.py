@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnn_repair.exposure import TailedExposure, expose
+from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.certification import random_admissible
 
 
@@ -33,7 +33,7 @@ class Net(C.Net):  # type: ignore[misc,name-defined]
         return self.lin(self.call(self.conv2, self.hidden(data), data).tanh())
 
 
-def dense(exposure: TailedExposure, coefficients: Tensor) -> list[Tensor]:
+def dense(exposure: Exposure, coefficients: Tensor) -> list[Tensor]:
     groups, nodes = exposure.num_groups, exposure.num_nodes
     places = torch.repeat_interleave(torch.arange(nodes * groups), exposure.segments.diff())
     sources = exposure.sources[exposure.rows].long()
@@ -51,7 +51,7 @@ def test_a_tail_after_every_convolution(name: str) -> None:
     for parameter in net.parameters():
         parameter.add_(torch.randn_like(parameter) * 0.1)
     exposure = expose(net, data, hops=case.hops)
-    assert isinstance(exposure, TailedExposure)
+    assert exposure.head is not None
     for seed in (8, 9):
         coefficients = random_admissible(exposure.aggregate, seed=seed)
         mixed = case.by_hand(net.conv2, net.hidden(data), data, dense(exposure, coefficients))

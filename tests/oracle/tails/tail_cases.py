@@ -26,7 +26,6 @@ from gnn_repair.exposure.tails.operations import (
     Softmax,
     TailGraph,
 )
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import Exposure, Group
 
 HIDDEN, CLASSES, NODES = 8, 4, 24
@@ -165,13 +164,12 @@ def mixture(seed: int, groups: int = 1, hidden: int = HIDDEN, widest: int = 7) -
     )
 
 
-def tailed(kind: str, seed: int = 0, groups: int = 1, replayed: bool = True) -> TailedExposure:
+def tailed(kind: str, seed: int = 0, groups: int = 1, replayed: bool = True) -> Exposure:
     """An exposure with a tail; its replay is dense algebra in float32."""
     aggregate, tail = mixture(seed, groups), tail_of(kind, seed)
     logits = tail(aggregate.frozen_logits[0], torch.arange(NODES))
-    return TailedExposure(
-        aggregate, tail, logits[None], None, replay_of(aggregate, tail) if replayed else None
-    )
+    replay = replay_of(aggregate, tail) if replayed else None
+    return aggregate.with_head(tail, logits[None], replay=replay)
 
 
 def replay_of(aggregate: Exposure, tail: TailGraph) -> Callable[[Tensor], Tensor]:
@@ -202,7 +200,7 @@ def random_coefficients(exposure: Exposure, rng: np.random.Generator) -> Tensor:
     return torch.from_numpy(out)[None]
 
 
-def margins_at(exposure: TailedExposure, coefficients: Tensor, target: int) -> np.ndarray:
+def margins_at(exposure: Exposure, coefficients: Tensor, target: int) -> np.ndarray:
     """[n]: the margin of one class at every recipient, by the tail itself."""
     logits = exposure.logits(coefficients)[0].numpy()
     rest = np.delete(logits, target, axis=1)

@@ -16,20 +16,20 @@ from gnn_repair.exposure.tails.operations import (
     Scale,
     Select,
 )
-from gnn_repair.exposure.tails.tailed import TailedExposure
+from gnn_repair.exposure.value import Exposure
 
 
 class Model:
     """max γ over shares, pre-activations written out as rows; ReLUs by triangles or binaries."""
 
-    def __init__(self, exposure: TailedExposure, position: int, target: int, exact: bool) -> None:
+    def __init__(self, exposure: Exposure, position: int, target: int, exact: bool) -> None:
         self.exact, self.node = exact, int(exposure.aggregate.recipients[position])
         self.low: list[float] = []
         self.high: list[float] = []
         self.integer: list[int] = []
         self.rows: list[tuple[dict[int, float], float, float]] = []
         values = [self._aggregate(exposure.aggregate, position)]
-        for operation in exposure.tail.operations:
+        for operation in exposure.head.operations:
             values.append(self._apply(operation, [values[i] for i in operation.inputs]))
         self.gamma = self._variable(-1e6, 1e6)
         for rival in range(len(values[-1])):
@@ -166,11 +166,11 @@ def _plus(entry, constant: float):
     return entry[0], entry[1] + constant
 
 
-def triangle(exposure: TailedExposure, position: int, target: int) -> float:
+def triangle(exposure: Exposure, position: int, target: int) -> float:
     """The bound of the triangle relaxation, by HiGHS."""
     return Model(exposure, position, target, exact=False).solve()
 
 
-def exact(exposure: TailedExposure, position: int, target: int) -> float:
+def exact(exposure: Exposure, position: int, target: int) -> float:
     """max_λ min_r T_c − T_r, by HiGHS's MILP solved to the end."""
     return Model(exposure, position, target, exact=True).solve()

@@ -12,7 +12,6 @@ from tail_cases import CLASSES, NODES, mixture, replay_of, tail_of, tailed
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.operations import TailGraph
-from gnn_repair.exposure.tails.tailed import TailedExposure
 from gnn_repair.exposure.value import LAST_HOP, Exposure
 from gnn_repair.oracle import (
     nearest_reweighting,
@@ -29,11 +28,11 @@ STEPS = 80
 SLACKS = (0.0, 0.25, 1.0)
 
 
-def small(kind: str, seed: int) -> TailedExposure:
+def small(kind: str, seed: int) -> Exposure:
     """At most three terms a node, so that a grid sees every λ."""
     aggregate, tail = mixture(seed, widest=4), tail_of(kind, seed)
     logits = tail(aggregate.frozen_logits[0], torch.arange(NODES))
-    return TailedExposure(aggregate, tail, logits[None], None, replay_of(aggregate, tail))
+    return aggregate.with_head(tail, logits[None], replay=replay_of(aggregate, tail))
 
 
 def labels(seed: int) -> torch.Tensor:
@@ -52,14 +51,14 @@ def grid(count: int) -> np.ndarray:
     return np.stack([a[kept], b[kept], (1 - a - b)[kept].clip(min=0)], 1)
 
 
-def margins_on_grid(exposure: TailedExposure, node: int, target: int, shares: np.ndarray):
+def margins_on_grid(exposure: Exposure, node: int, target: int, shares: np.ndarray):
     """Margins [P] by dense algebra, mass and messages read off the exposure by hand."""
     mixed = exposure.aggregate
     first, last = mixed.segments[node], mixed.segments[node + 1]
     mass = float(mixed.coefficients[0, first:last].sum())
     messages = mixed.contributions[0, mixed.rows[first:last].long()]
     points = mixed.fixed_logits[0, node] + torch.from_numpy(mass * shares) @ messages
-    logits = exposure.tail(points, torch.full((len(points),), node)).numpy()
+    logits = exposure.head(points, torch.full((len(points),), node)).numpy()
     return logits[:, target] - np.delete(logits, target, 1).max(1), mass
 
 
@@ -117,9 +116,9 @@ def test_a_ball_holds_every_reweighting_within_its_distance():
                 assert logits[c] - np.delete(logits, c).max() <= bound[v, c] + 1e-9
 
 
-def as_affine(exposure: TailedExposure) -> Exposure:
+def as_affine(exposure: Exposure) -> Exposure:
     """The same model without a tail: its affine tail multiplied into messages and fixed part."""
-    mixed, tail = exposure.aggregate, exposure.tail
+    mixed, tail = exposure.aggregate, exposure.head
     origin = tail(torch.zeros(1, tail.width, dtype=torch.float64), torch.zeros(1, dtype=torch.long))
     unit = tail(torch.eye(tail.width, dtype=torch.float64), torch.zeros(tail.width).long())
     weight = unit - origin
@@ -193,8 +192,8 @@ def test_what_is_needed_does_not_hang_on_the_size_of_the_masses():
     scaled = replace(
         mixed, coefficients=mixed.coefficients * mass, contributions=mixed.contributions / mass
     )
-    replay = replay_of(scaled, exposure.tail)
-    same = TailedExposure(scaled, exposure.tail, exposure.frozen_logits, None, replay)
+    replay = replay_of(scaled, exposure.head)
+    same = scaled.with_head(exposure.head, exposure.frozen_logits, replay=replay)
     found, told = (stable_evidence(e, y, torch.arange(2, NODES)) for e in (same, exposure))
     assert [one.without.tolist() for one in found] == [one.without.tolist() for one in told]
     assert sum(one.indispensable.sum() for one in told) > 3
@@ -217,7 +216,7 @@ def test_answers_about_the_last_hop_say_so():
     exposure = tailed("relu", 3)
     (group,) = exposure.groups
     named = replace(group, rule=f"{group.rule}, {LAST_HOP}")
-    exposure = replace(exposure, aggregate=replace(exposure.aggregate, groups=(named,)))
+    exposure = replace(exposure, groups=(named,))
     solution = solve_oracle(exposure, labels(1))
     assert LAST_HOP in str(solution) and LAST_HOP in str(solution[3])
     assert f"about            the {LAST_HOP}" in str(reach(exposure, labels(1)))
@@ -233,4 +232,4 @@ def test_an_operation_without_bounds_is_not_called_nearest():
     assert str(moved[0]).endswith("not proved nearest")
     assert any(answer.status == "undecided" and answer.reason for answer in found)
     assert all(isinstance(answer.moved, float) for answer in found)
-    assert isinstance(exposure.tail, TailGraph)
+    assert isinstance(exposure.head, TailGraph)
