@@ -54,7 +54,7 @@ def check(
         return
     if kind:
         typer.echo(kind, err=True)  # so that what is printed stays JSON where that is asked for
-    affine = hasattr(exposure, "contributions")
+    affine = exposure.head is None
     found = compare(solution, before, exposure if affine else None)
     _show(found, format)
     if not found.ok(tolerance / 100):
@@ -82,10 +82,10 @@ def _reach(solution: Any) -> str:
 
 
 def _kind(exposure: Any, solution: Any) -> str:
-    """What kind of answers these are, where the model ends in a tail; else nothing."""
+    """What kind of answers these are, where the model has a nonlinear head; else nothing."""
     from gnn_repair.exposure.tails.description import followed_by
 
-    tail = getattr(exposure, "tail", None)
+    tail = exposure.head
     if tail is None:
         return ""
     left = int((~solution.decided).sum())

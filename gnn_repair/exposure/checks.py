@@ -119,7 +119,8 @@ def _check_kinds(exposure: Exposure) -> None:
 
 def _check_shapes(exposure: Exposure) -> None:
     members, rows, channels = exposure.contributions.shape
-    head, classes = exposure.head, exposure.num_classes
+    head = exposure.head
+    classes = channels if head is None else exposure.num_classes
     nodes = exposure.fixed_logits.shape[1]
     recipients, groups = exposure.recipients.numel(), len(exposure.groups)
     _require(groups >= 1, "an exposure needs at least one group")
@@ -129,14 +130,16 @@ def _check_shapes(exposure: Exposure) -> None:
     _require(classes >= least, f"an exposure needs at least two classes, not {classes}")
     _require(head is None or members == 1, "an exposure with a head has one member")
     wide = head is None or head.width == channels
-    _require(wide, f"the head reads {head and head.width} channels but the mixture has {channels}")
+    _require(
+        wide, f"the head reads {head and head.width} channels but the aggregate has {channels}"
+    )
     both = (head is None) == (exposure.frozen_aggregate is None)
     _require(both, "frozen_aggregate belongs to an exposure with a head")
     expected: dict[str, tuple[int, ...]] = {
         "segments": (recipients * groups + 1,),
         "coefficients": (_shared(exposure.coefficients, members), exposure.rows.numel()),
         "fixed_logits": (members, nodes, channels),
-        "frozen_logits": (members, nodes, channels if head is None else classes),
+        "frozen_logits": (members, nodes, classes),
         "state": (_shared(exposure.state, members), nodes, exposure.state.shape[-1]),
         "messages": (
             _shared(exposure.messages, members),

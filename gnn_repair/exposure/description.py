@@ -17,11 +17,10 @@ def describe(exposure: Exposure) -> str:
     """What was exposed, by which rule, and how exactly: the text of ``print(exposure)``."""
     members = exposure.num_members
     head = exposure.head
-    follows = "" if head is None else f", followed by: {followed_by(head)}"
     lines = [
         f"Exposure of {exposure.origin or 'a model'}"
         + (f", {members} members" * (members > 1))
-        + follows,
+        + _follows(exposure),
         f"  {_recipients(exposure)}, {counted_outputs(exposure)}, "
         f"{exposure.num_terms:,} terms ({_spread(exposure)})",
     ]
@@ -57,8 +56,12 @@ def one_line(exposure: Exposure) -> str:
     return (
         f"<Exposure of {exposure.origin or 'a model'}: {counted}{_recipients(exposure)}, "
         f"{counted_outputs(exposure)}, {exposure.num_groups} "
-        f"group{'s' * (exposure.num_groups > 1)}, {exposure.num_terms:,} terms>"
+        f"group{'s' * (exposure.num_groups > 1)}, {exposure.num_terms:,} terms{_follows(exposure)}>"
     )
+
+
+def _follows(exposure: Exposure) -> str:
+    return "" if exposure.head is None else f", followed by: {followed_by(exposure.head)}"
 
 
 def counted_outputs(exposure: Exposure) -> str:

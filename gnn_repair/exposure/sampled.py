@@ -61,9 +61,6 @@ def _seeds(given: Any, nodes: int) -> int:
 
 def named(exposure: Any, n_id: Tensor) -> Any:
     """The same exposure with the graph's node numbers."""
-    aggregate = getattr(exposure, "aggregate", None)
-    if aggregate is not None:
-        return replace(exposure, aggregate=replace(aggregate, n_id=n_id))
     return replace(exposure, n_id=n_id)
 
 

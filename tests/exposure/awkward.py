@@ -524,7 +524,7 @@ CLAIMED: dict[str, Claimed] = {
 
 def silenced(exposure: Any, model: nn.Module, data: Data, node: int) -> tuple[Tensor, Tensor]:
     """The logits [n, C] without one node's messages, by the exposure and by the model itself."""
-    mixture = getattr(exposure, "aggregate", exposure)
+    mixture = exposure.aggregate
     sources = mixture.sources[mixture.rows]
     said = exposure.logits(mixture.coefficients.masked_fill(sources == node, 0.0))[0]
     quiet = data.clone()

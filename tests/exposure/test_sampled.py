@@ -283,7 +283,6 @@ def replace_outputs(exposure):
     return replace(exposure, outputs="values")
 
 
-
 def test_edges_of_what_is_asked_for(graph, model) -> None:
     batch = batch_of(graph, torch.tensor([31, 7, 55]))
     batch.batch_size = batch.num_nodes

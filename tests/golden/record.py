@@ -50,7 +50,7 @@ def of_exposure(exposed: Any) -> dict[str, Any]:
     logits = exposure.logits()
     record: dict[str, Any] = {
         "precision": str(exposure.coefficients.dtype).split(".")[1],
-        "tail": hasattr(exposure, "tail"),
+        "tail": exposure.head is not None,
         "outputs": exposure.outputs,
         "recipients": " ".join(map(str, exposure.recipients.tolist())),
         "groups": groups_of(exposure),
@@ -95,7 +95,7 @@ def groups_of(exposure: Any) -> list[dict[str, Any]]:
     """Per group and recipient: who sends, Σ α, Σ α u(sender) and Σ α u(sender) ℓ·w."""
     recipient, group, sender = places(exposure)
     alpha, weight = exposure.coefficients.double(), torch.cos(1.0 + sender.double())
-    held = getattr(exposure, "aggregate", exposure)
+    held = exposure.aggregate
     said = held.contributions[:, exposure.rows.long()]
     said = said @ torch.cos(torch.arange(said.shape[2]).double())
     found = []
@@ -143,7 +143,7 @@ def words_of(exposed: Any) -> list[str]:
     if "source_type" in frame:
         pairs = frame[["group", "source_type"]].drop_duplicates().itertuples(index=False)
         lines |= {f"{group} from {kind}" for group, kind in pairs}
-    held = getattr(exposure, "aggregate", exposure)
+    held = exposure.aggregate
     lines |= {f"called: {held.called}", f"scope: {held.scope}", f"fixed: {held.fixed}"}
     return sorted(lines)
 
@@ -155,7 +155,7 @@ def answers_to(exposed: Any) -> dict[str, Any]:
     """The oracle's answers; of a model with a tail about a few recipients."""
     exposure = mixture_of(exposed)
     some: dict[str, Any] = {}
-    if hasattr(exposure, "tail"):
+    if exposure.head is not None:
         count = exposure.num_recipients
         chosen = torch.arange(ASKED) * (count - 1) // (ASKED - 1)
         nodes = chosen if exposure is not exposed else exposure.recipients[chosen]

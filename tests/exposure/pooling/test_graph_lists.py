@@ -63,7 +63,7 @@ def test_batches_of_graphs_make_one_exposure(
     torch.testing.assert_close(found.logits(drawn), once.logits(drawn), rtol=1e-9, atol=1e-9)
     with torch.no_grad():
         torch.testing.assert_close(found.frozen_logits, once.frozen_logits, rtol=1e-9, atol=1e-9)
-    if found.head is None:
+    if found.head is not None:
         assert found.replay is not None
         torch.testing.assert_close(
             found.replay(drawn[0]), once.logits(drawn)[0], rtol=1e-9, atol=1e-9

@@ -118,10 +118,10 @@ def test_words() -> None:
     text = str(exposed("LayerNorm, jumping sum"))
     assert "Exposure of Tuned, followed by: layer_norm, relu, affine" in text
     assert "26 recipients, 4 classes" in text and "aggregate of 8 channels" in text
-    assert "smooth tail" in text and "residual" in text
+    assert "smooth head" in text and "residual" in text
     assert "decided exactly" in str(exposed("ReLU"))
     assert "cannot be proved" in str(exposed("softplus"))
-    assert repr(exposed("ReLU")) == "Exposure of Head, followed by: relu, affine"
+    assert repr(exposed("ReLU")).endswith("1 group, 119 terms, followed by: relu, affine>")
 
 
 def test_what_is_left_out_is_said() -> None:
@@ -148,7 +148,7 @@ def test_what_does_not_fit_together() -> None:
     unknown = Activation((0,), "step", torch.tensor(0.0, dtype=torch.float64))
     with pytest.raises(InputError, match="is none of relu"):
         replace(exposure, head=TailGraph(8, (unknown, affine)))
-    with pytest.raises(InputError, match=r"operation 1 \(affine\) of the tail does not fit"):
+    with pytest.raises(InputError, match=r"operation 1 \(affine\) of the head does not fit"):
         replace(exposure, head=TailGraph(8, (relu, replace(affine, weight=affine.weight[:, :5]))))
     with pytest.raises(InputError, match="one number for every term"):
         exposure.logits(torch.ones(3))
@@ -164,21 +164,19 @@ def test_what_does_not_fit_together() -> None:
 def test_damaged_files(tmp_path: Path) -> None:
     exposure, path = exposed("softplus"), tmp_path / "file"
     exposure.save(path)
-    with pytest.raises(FileFormatError):
-        Exposure.load(path)
-    kind = "gnn-repair tailed exposure"
+    kind = "gnn-repair exposure"
     header, tensors = load_tensors(path, kind)
     damages = {
-        "which is none known": lambda h, t: h["tail"]["operations"][1].update(kind="Eval"),
-        "no elementwise one": lambda h, t: h["tail"]["operations"][0].update(
+        "which is none known": lambda h, t: h["head"]["operations"][1].update(kind="Eval"),
+        "no elementwise one": lambda h, t: h["head"]["operations"][0].update(
             target="from_file.default"
         ),
-        "it lacks rows": lambda h, t: t.pop("aggregate/rows"),
+        "it lacks rows": lambda h, t: t.pop("rows"),
         "differs from the frozen logits": lambda h, t: t["frozen_logits"].add_(1),
     }
     for words, damage in damages.items():
-        broken = {**header, "tail": {**header["tail"]}}
-        broken["tail"]["operations"] = [dict(entry) for entry in header["tail"]["operations"]]
+        broken = {**header, "head": {**header["head"]}}
+        broken["head"]["operations"] = [dict(entry) for entry in header["head"]["operations"]]
         copies = {name: value.clone() for name, value in tensors.items()}
         damage(broken, copies)
         save_tensors(path, kind, broken, copies)
