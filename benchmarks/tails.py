@@ -39,7 +39,7 @@ from gnn_repair.exposure.tails.operations import (
     Scale,
     TailGraph,
 )
-from gnn_repair.files.headers import parse_json
+from gnn_repair.files import parse_json
 from gnn_repair.oracle.tables import Floats, Integers
 from gnn_repair.oracle.tails.base import base_of
 from gnn_repair.oracle.tails.effort import EffortLimit

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.backbones import load_frozen as load_frozen
     from gnn_repair.backbones import train_backbone as train_backbone
     from gnn_repair.budget import Budget as Budget
-    from gnn_repair.datasets import DATASETS as DATASETS
+    from gnn_repair.catalog import DATASETS as DATASETS
     from gnn_repair.datasets import load_dataset as load_dataset
     from gnn_repair.diagnosis import Diagnosis as Diagnosis
     from gnn_repair.diagnosis import diagnose as diagnose
@@ -62,13 +62,13 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.repair.model import repaired as repaired
     from gnn_repair.reporting import plots as plots
     from gnn_repair.reporting import report as report
-    from gnn_repair.study import read_results as read_results
+    from gnn_repair.results.frame import read_results as read_results
     from gnn_repair.study import run_study as run_study
 
 __version__ = "0.2.0"
 
 _HOMES = {
-    "DATASETS": "datasets",
+    "DATASETS": "catalog",
     "load_dataset": "datasets",
     "BACKBONES": "backbones",
     "Backbone": "backbones",
@@ -106,7 +106,7 @@ _HOMES = {
     "load_repair": "repair",
     "repaired": "repair.model",
     "run_study": "study",
-    "read_results": "study",
+    "read_results": "results.frame",
     "plots": "reporting",
     "report": "reporting",
     "GnnRepairError": "errors",

@@ -1,11 +1,11 @@
-"""The paper's published numbers, as data."""
+"""The paper's published numbers, and its words for backbones, datasets and readouts."""
 
 from __future__ import annotations
 
 import functools
 import json
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @functools.cache
@@ -14,3 +14,57 @@ def published() -> dict[str, Any]:
     text = resources.files("gnn_repair").joinpath("paper.json").read_text(encoding="utf-8")
     tables: dict[str, Any] = json.loads(text)
     return tables
+
+
+DATASET_TITLES = {
+    "actor": "Actor",
+    "amazon-ratings": "Amazon-ratings",
+    "chameleon": "Chameleon",
+    "citeseer": "Citeseer",
+    "cora": "Cora",
+    "pubmed": "PubMed",
+    "roman-empire": "Roman-empire",
+    "squirrel": "Squirrel",
+}
+"""As the paper writes them."""
+
+
+class BackboneWords(NamedTuple):
+    """What a backbone is called, and its row of the exposure table."""
+
+    title: str
+    coefficient: str
+    """α."""
+    fixed: str
+    """What β holds."""
+    term: str
+    """What one adjustable term is."""
+    groups: int = 1
+    """G: how many masses are kept."""
+
+
+_BIASES = "convolution and classifier biases"
+_ROOT = "root transform, neighbour-branch bias and classifier bias"
+_STREAMS = "concatenated-stream and classifier biases"
+_ATTENDED = (
+    "α = final attention",
+    "layer bias and classifier bias",
+    "entry of the last layer's one head",
+)
+_SUMMED = "neighbour or self-loop"
+
+BACKBONE_WORDS: dict[str, BackboneWords] = {
+    "gcn": BackboneWords("GCN", "α = Â, the normalised adjacency", _BIASES, _SUMMED),
+    "gat": BackboneWords("GAT", *_ATTENDED),
+    "sage": BackboneWords("SAGE", "α = 1/deg", _ROOT, _SUMMED),
+    "gatv2": BackboneWords("GATv2", *_ATTENDED),
+    "graphconv": BackboneWords("GraphConv", "α = 1", _ROOT, _SUMMED),
+    "sgc": BackboneWords("SGC", "α = Â²", "linear and classifier biases", "nonzero of Â²"),
+    "mixhop": BackboneWords("MixHop", "α = Âᵖ", _STREAMS, "nonzero of Âᵖ, p = 0, 1, 2", 3),
+    "h2gcn": BackboneWords(
+        "H2GCN", "α = Pᵖ, the mean without self-loops", _STREAMS, "nonzero of Pᵖ, p = 0, 1, 2", 3
+    ),
+}
+"""By name, in the paper's order; the classes take theirs from here."""
+TITLES = {name: words.title for name, words in BACKBONE_WORDS.items()}
+"""What backbones are called, by name."""

@@ -26,7 +26,7 @@ from gnn_repair.datasets import check_data, stratified_splits
 from gnn_repair.errors import GnnRepairError
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.reporting import gather, report_results, write_figures
-from gnn_repair.study.store import merge, pack
+from gnn_repair.results.store import merge, pack
 
 sys.path.insert(0, str(Path(__file__).parent / "study"))
 from tiny import tiny_graph

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from gnn_repair import files
 from gnn_repair.errors import FileFormatError
-from gnn_repair.files import layout, tensors
 from gnn_repair.oracle import saving
 from gnn_repair.repair import load_repair
 from tests.campaigns.file_mutations import Parts, _Memory, campaign
@@ -36,10 +36,10 @@ def test_the_same_seed_tries_the_same_files():
 
 
 def test_a_checksum_that_is_not_compared_is_noticed(monkeypatch):
-    def believing(parts: layout.Layout, *_: object) -> dict[str, object]:
-        return tensors.parse_json(parts.metadata["header"])
+    def believing(metadata: dict[str, str], *_: object) -> dict[str, object]:
+        return files.parse_json(metadata["header"])
 
-    monkeypatch.setattr(tensors, "_opened", believing)
+    monkeypatch.setattr(files, "_opened", believing)
     found = campaign(1, LONG, most=60)
     assert any("another content" in fault for fault in found.faults)
     assert any("KeyError" in fault or "Attribute" in fault for fault in found.faults)

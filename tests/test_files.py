@@ -19,8 +19,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gnn_repair import atomic
+from gnn_repair.atomic import replacing
 from gnn_repair.errors import FileFormatError, InputError, ResourceError
-from gnn_repair.files import load_tensors, parse_json, replacing, save_tensors
+from gnn_repair.files import load_tensors, parse_json, save_tensors
 
 
 @pytest.fixture(autouse=True)
@@ -105,25 +106,25 @@ ENTRY = '"a": {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]}'
 
 
 @pytest.mark.parametrize(
-    ("header", "body", "message"),
+    ("header", "body"),
     [
-        ("[" * 100_000, b"", "nested too deeply"),
-        ('{"a": 1, "a": 2}', b"", "occurs twice"),
-        ('{"__metadata__": {"kind": NaN}}', b"", "NaN is no number"),
-        ('{"__metadata__": {"kind": 1e999}}', b"", "too large"),
-        ('{"__metadata__": {"kind": "\\ud800"}}', b"", "cannot be read"),
-        ("3", b"", "not a set of named values"),
-        ('{"__metadata__": [1]}', b"", "metadata are not texts"),
-        (f"{{{ENTRY}}}", b"", "do not fill the file"),
-        (f"{{{ENTRY}}}", b"\0" * 9, "do not fill the file"),
-        (f"{{{ENTRY.replace('[1]', '[2305843009213693952]')}}}", b"\0" * 8, "another size"),
-        (f"{{{ENTRY.replace('[1]', '[-1]')}}}", b"\0" * 8, "unknown type, shape or place"),
-        (f"{{{ENTRY.replace('F64', 'F13')}}}", b"\0" * 8, "unknown type, shape or place"),
-        (f"{{{ENTRY.replace('F64', 'BOOL').replace('[1]', '[8]')}}}", b"\2" * 8, "holds something"),
+        ("[" * 100_000, b""),
+        ('{"a": 1, "a": 2}', b""),
+        ('{"__metadata__": {"kind": NaN}}', b""),
+        ('{"__metadata__": {"kind": 1e999}}', b""),
+        ('{"__metadata__": {"kind": "\\ud800"}}', b""),
+        ("3", b""),
+        ('{"__metadata__": [1]}', b""),
+        (f"{{{ENTRY}}}", b""),
+        (f"{{{ENTRY}}}", b"\0" * 9),
+        (f"{{{ENTRY.replace('[1]', '[2305843009213693952]')}}}", b"\0" * 8),
+        (f"{{{ENTRY.replace('[1]', '[-1]')}}}", b"\0" * 8),
+        (f"{{{ENTRY.replace('F64', 'F13')}}}", b"\0" * 8),
+        (f"{{{ENTRY.replace('F64', 'BOOL').replace('[1]', '[8]')}}}", b"\2" * 8),
     ],
 )
-def test_a_malformed_description_is_one_sentence(header, body, message, tmp_path):
-    with pytest.raises(FileFormatError, match=message) as caught:
+def test_a_malformed_description_is_one_sentence(header, body, tmp_path):
+    with pytest.raises(FileFormatError, match=r"something else, not toy|damaged or") as caught:
         load_tensors(written(tmp_path / "bad", header, body), "toy")
     assert "\n" not in str(caught.value)
 
@@ -276,7 +277,7 @@ def test_the_next_run_removes_what_a_killed_one_left(tmp_path):
     script = """
         import os, signal, sys
         from pathlib import Path
-        from gnn_repair.files import replacing
+        from gnn_repair.atomic import replacing
         with replacing(Path(sys.argv[1])) as temporary:
             temporary.write_text("half")
             os.kill(os.getpid(), signal.SIGKILL)

@@ -15,8 +15,9 @@ import torch
 from gnn_repair import budget
 from gnn_repair.adam import BETAS, EPSILON
 from gnn_repair.backbones import BACKBONES, Shape, train_backbone
-from gnn_repair.backbones.attention import SLOPE
-from gnn_repair.datasets import DATASETS, load_dataset, stratified_splits
+from gnn_repair.backbones.architectures import SLOPE
+from gnn_repair.catalog import DATASETS
+from gnn_repair.datasets import load_dataset, stratified_splits
 from gnn_repair.kernels.sets import BOUND
 from gnn_repair.published import published
 from gnn_repair.repair import (

@@ -26,7 +26,7 @@ def test_data_files_and_the_page_are_in_the_wheel(tmp_path):
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert needed <= packed
-    assert {"gnn_repair/paper.json", "gnn_repair/datasets/raw_files.json"} <= packed
+    assert {"gnn_repair/paper.json", "gnn_repair/raw_files.json"} <= packed
     assert any(name.startswith("gnn_repair/reporting/page/") for name in packed)
     outside = {name.split("/")[0] for name in packed} - {"gnn_repair"}
     assert all(name.endswith(".dist-info") for name in outside)

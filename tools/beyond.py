@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from gnn_repair.atomic import replacing
+from gnn_repair.results.records import RunRecord
+from gnn_repair.results.rendering import RENDERERS
+from gnn_repair.results.runs import Run
+from gnn_repair.results.store import Packed
 from gnn_repair.study import PAPER, make_tables
-from gnn_repair.study.cases import Run
-from gnn_repair.study.records import RunRecord
-from gnn_repair.study.rendering import RENDERERS
-from gnn_repair.study.store import Packed
 
 ROOT = Path(__file__).parents[1]
 PAGE, RESULTS = ROOT / "docs" / "beyond.md", ROOT / "results"

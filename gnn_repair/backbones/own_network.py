@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.data import Data
 
-from gnn_repair.backbones.frozen import fingerprint
-from gnn_repair.backbones.saving import RESULTS, check_names, check_splits
+from gnn_repair.backbones.frozen import RESULTS, check_names, check_splits, fingerprint
 from gnn_repair.budget import SHORT, Budget
 from gnn_repair.datasets import as_splits, num_classes
 from gnn_repair.devices import seeded

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from gnn_repair.backbones.architectures import BACKBONES
 from gnn_repair.backbones.base import Backbone, stack_parameters
 from gnn_repair.backbones.frozen import Frozen
 from gnn_repair.backbones.graph import Graph
-from gnn_repair.backbones.registry import BACKBONES
 from gnn_repair.budget import check_whole
 from gnn_repair.datasets import as_splits, check_data, num_classes
 from gnn_repair.datasets.validation import MASKS

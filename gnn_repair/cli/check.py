@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gnn_repair.cli.output import Format, FormatOption, emit
-from gnn_repair.cli.own_backbones import made_by
+from gnn_repair.cli.user_code import made_by
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,32 +44,41 @@ def check(
     if tolerance != tolerance:
         raise InputError("--tolerance is nan; give points between 0 and 100")
     before = None if save else load_baseline(baseline)
-    exposure, solution = _answers(*made_by(factory))
+    exposure, solution, chance = _answers(*made_by(factory))
     kind = _kind(exposure, solution)
     if before is None:
-        save_baseline(solution, baseline)
-        typer.echo(f"{len(solution):,} answers, reach {_reach(solution)}, saved to {baseline}")
+        save_baseline(solution, baseline, chance)
+        beside = "" if chance is None else f", chance {100 * chance:.2f} %"
+        reached = f"reach {_reach(solution)}{beside}"
+        typer.echo(f"{len(solution):,} answers, {reached}, saved to {baseline}")
         if kind:
             typer.echo(kind)
         return
     if kind:
         typer.echo(kind, err=True)  # so that what is printed stays JSON where that is asked for
     affine = exposure.head is None
-    found = compare(solution, before, exposure if affine else None)
+    found = compare(solution, before, exposure if affine else None, chance=chance)
     _show(found, format)
     if not found.ok(tolerance / 100):
         raise typer.Exit(1)
 
 
-def _answers(model: Any, data: Any, nodes: Any) -> tuple[Any, Any]:
+def _answers(model: Any, data: Any, nodes: Any) -> tuple[Any, Any, float | None]:
+    """The exposure, what the oracle says of true classes, and how often others could win."""
     from gnn_repair.exposure import expose
-    from gnn_repair.oracle import solve_oracle
+    from gnn_repair.oracle import reach
+    from gnn_repair.oracle.metrics import Reach
 
     exposure = expose(model, data)
     target = getattr(data, "y", None)
     if target is None:
         raise InputError("data has no y; the check asks about every node's true class")
-    return exposure, solve_oracle(exposure, target, nodes)
+    if exposure.outputs != "classes":
+        raise InputError(f"the check asks about classes, and these outputs are {exposure.outputs}")
+    found = reach(exposure, target, nodes)
+    assert isinstance(found, Reach)  # of classes
+    chance = found.true_class_chance.value
+    return exposure, found.witnesses, None if chance != chance else chance
 
 
 def _reach(solution: Any) -> str:
@@ -99,6 +108,7 @@ def _show(found: BaselineComparison, format: Format) -> None:
     rows = found.changes.to_dict("records")
     if format is Format.json:
         emit([{"reach before": found.reach_before, "reach after": found.reach_after,
+               "chance before": found.chance_before, "chance after": found.chance_after,
                "compared": found.compared, "missing": found.missing, "new": found.new,
                "broken proofs": None if found.broken is None else len(found.broken),
                "changes": rows}], format)  # fmt: skip

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnn_repair.cli import completion
+from gnn_repair.cli import options
 from gnn_repair.cli.output import Format, FormatOption, emit
-from gnn_repair.cli.plugins import PluginOption, Plugins
 
 if TYPE_CHECKING:
-    from gnn_repair.datasets import DatasetSpec
+    from gnn_repair.catalog import DatasetSpec
 
 app = typer.Typer(help="List datasets and check their files.", no_args_is_help=True)
 
@@ -25,22 +24,12 @@ RootOption = Annotated[
 
 
 @app.command(name="list")
-def list_datasets(
-    root: RootOption = None, format: FormatOption = Format.table, plugin: PluginOption = None
-) -> None:
-    """List every dataset with its published statistics and whether its files are here.
-
-    Those of other packages and of --plugin follow, by name.
-    """
-    from gnn_repair.datasets import DATASETS
-    from gnn_repair.datasets.files import data_root, missing_files
+def list_datasets(root: RootOption = None, format: FormatOption = Format.table) -> None:
+    """List every dataset with its published statistics and whether its files are here."""
+    from gnn_repair.catalog import DATASETS, data_root, missing_files
 
     folder = data_root(root)
     rows = [_row(spec, len(missing_files(spec, folder))) for spec in DATASETS.values()]
-    unknown = dict.fromkeys(("nodes", "entries", "features", "classes", "splits"))
-    for kind, name, origin in Plugins.of(plugin).listed():
-        if kind == "dataset":
-            rows.append({"dataset": name, **unknown, "source": origin, "files": "its own"})
     emit(rows, format, title=f"Datasets (data root: {folder})")
 
 
@@ -72,7 +61,7 @@ def check(
         list[str] | None,
         typer.Argument(
             help="Datasets to check; all of them if none is named.",
-            autocompletion=completion.dataset,
+            autocompletion=options.offer_dataset,
         ),
     ] = None,
     root: RootOption = None,
@@ -82,9 +71,8 @@ def check(
 
     Exit code 1 if a dataset differs, 2 if one is damaged or was named and is missing.
     """
-    from gnn_repair.datasets import DATASETS, find_dataset
+    from gnn_repair.catalog import DATASETS, data_root, find_dataset
     from gnn_repair.datasets.checking import check_dataset
-    from gnn_repair.datasets.files import data_root
 
     folder = data_root(root)
     specs = [find_dataset(name) for name in names] if names else list(DATASETS.values())

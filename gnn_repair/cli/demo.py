@@ -17,8 +17,8 @@ from gnn_repair.atomic import check_target
 from gnn_repair.cli.output import Format, FormatOption, emit
 
 if TYPE_CHECKING:
-    from gnn_repair.study.protocol import Protocol
-    from gnn_repair.study.records import RunRecord
+    from gnn_repair.results.protocol import Protocol
+    from gnn_repair.results.records import RunRecord
 
 BACKBONE = "gcn"
 SPLITS = (0, 1)
@@ -48,8 +48,8 @@ def demo(
 
     It needs no file and no network.
     """
-    from gnn_repair.study.protocol import PAPER, override
-    from gnn_repair.study.store import Store
+    from gnn_repair.results.protocol import PAPER, override
+    from gnn_repair.results.store import Store
 
     check_target(page)
     if store is not None:
@@ -73,10 +73,11 @@ def demo(
 def _look(console: Console) -> None:
     """One trained model: what it is made of, and why it is wrong about some nodes."""
     from gnn_repair.backbones import BACKBONES, train_backbone
-    from gnn_repair.datasets import DATASETS, load_dataset
+    from gnn_repair.catalog import DATASETS
+    from gnn_repair.datasets import load_dataset
     from gnn_repair.datasets.checking import describe
     from gnn_repair.diagnosis import diagnose
-    from gnn_repair.study.protocol import PAPER, override
+    from gnn_repair.results.protocol import PAPER, override
 
     data = load_dataset("builtin")
     summary = {"dataset": data.name, **describe(data), "protocol": DATASETS["builtin"].splits}
@@ -94,10 +95,10 @@ def _look(console: Console) -> None:
 def _study(protocol: Protocol, store: Path, format: Format, console: Console) -> None:
     """The study's own machinery on a few splits, then what came of it."""
     from gnn_repair.cli.progress import StudyProgress
+    from gnn_repair.results.rendering import as_json
+    from gnn_repair.results.store import Store
+    from gnn_repair.results.tables import make_tables
     from gnn_repair.study.grid import run_study
-    from gnn_repair.study.rendering import as_json
-    from gnn_repair.study.store import Store
-    from gnn_repair.study.tables import make_tables
 
     with StudyProgress(console) as progress:
         outcome = run_study(
@@ -117,8 +118,9 @@ def _study(protocol: Protocol, store: Path, format: Format, console: Console) ->
 def _report(protocol: Protocol, store: Path, page: Path) -> Path:
     """The page of split 0, with the spread over splits from the store."""
     from gnn_repair.reporting import report_run
+    from gnn_repair.results.frame import read_results
+    from gnn_repair.results.store import Store
     from gnn_repair.study.rerun import rerun
-    from gnn_repair.study.store import Store, read_results
 
     run = rerun("builtin", BACKBONE, SPLITS[0], source=Store(store), protocol=protocol)
     results = read_results(store, protocol.digest)
@@ -140,7 +142,7 @@ def _reach_line(records: list[RunRecord]) -> str:
 
 def _repair_rows(records: list[RunRecord]) -> list[dict[str, Any]]:
     """Frozen and every repair: test accuracy, gain and size."""
-    from gnn_repair.study.cases import METHODS
+    from gnn_repair.methods import METHODS
 
     frozen = 100 * fmean(record.frozen["test"] for record in records)
     rows = [_row("Frozen", frozen, frozen, records[0].frozen["parameters"], "–")]

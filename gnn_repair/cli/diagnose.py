@@ -9,7 +9,7 @@ import typer
 
 from gnn_repair.atomic import check_target
 from gnn_repair.cli.output import Format, FormatOption, emit
-from gnn_repair.cli.own_backbones import made_by
+from gnn_repair.cli.user_code import made_by
 
 if TYPE_CHECKING:
     from gnn_repair.diagnosis import Diagnosis

@@ -131,19 +131,17 @@ def _devices() -> Observation:
 
 
 def _kernels() -> Observation:
-    from gnn_repair.kernel_cache import compiled_folder
+    from gnn_repair.kernels.aggregate.numba_kernels import mix
 
-    folder = compiled_folder()
-    if folder is None:
+    place = getattr(mix._cache, "cache_path", None)
+    if place is None:
         advice = "set NUMBA_CACHE_DIR to a folder that can be written"
         return Observation("kernels", "compiled anew in every process", advice)
-    count = len(list(folder.glob("*.nbc")))
-    return Observation("kernels", f"{count} compiled in {folder}")
+    return Observation("kernels", f"kept beside their sources, such as in {place}")
 
 
 def _data(root: str | None) -> Observation:
-    from gnn_repair.datasets import DATASETS
-    from gnn_repair.datasets.files import data_root, missing_files
+    from gnn_repair.catalog import DATASETS, data_root, missing_files
 
     folder = data_root(root)
     here = [name for name, spec in DATASETS.items() if not missing_files(spec, folder)]

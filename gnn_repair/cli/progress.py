@@ -16,9 +16,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from gnn_repair.study.cases import Case
+from gnn_repair.results.plan import Plan
+from gnn_repair.results.runs import Case
 from gnn_repair.study.engine import Failure
-from gnn_repair.study.grid import Plan, Watcher
+from gnn_repair.study.grid import Watcher
 
 QUIET = 60.0
 """Seconds without a line after which a long case says where it is."""

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gnn_repair.atomic import check_target
-from gnn_repair.cli import completion
+from gnn_repair.cli import options, user_code
 from gnn_repair.cli.diagnose import GIVES, diagnosed
-from gnn_repair.cli.plugins import PluginOption, Plugins
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gnn_repair.study.protocol import Protocol
+    from gnn_repair.results.protocol import Protocol
+    from gnn_repair.results.store import ResultsSource
     from gnn_repair.study.rerun import Rerun
-    from gnn_repair.study.store import ResultsSource
 
 
 def report(
@@ -34,12 +33,16 @@ def report(
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
     dataset: Annotated[
         str | None,
-        typer.Option(help="Whose nodes to show.", autocompletion=completion.dataset),
+        typer.Option(
+            help="Whose nodes to show; your own: FILE.py:NAME.",
+            autocompletion=options.offer_dataset,
+        ),
     ] = None,
     backbone: Annotated[
         str | None,
         typer.Option(
-            help="Whose nodes to show; your own: FILE.py:NAME.", autocompletion=completion.backbone
+            help="Whose nodes to show; your own: FILE.py:NAME.",
+            autocompletion=options.offer_backbone,
         ),
     ] = None,
     split: Annotated[int, typer.Option(min=0, help="Whose test nodes to show.")] = 0,
@@ -47,7 +50,7 @@ def report(
         str,
         typer.Option(
             help="Repairs to show, comma-separated; stored: the run's own; paper: its four.",
-            autocompletion=completion.methods,
+            autocompletion=options.offer_methods,
         ),
     ] = "stored",
     figures: Annotated[
@@ -65,7 +68,6 @@ def report(
     digest: Annotated[str | None, typer.Option(help="Digest of one stored protocol.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     root: Annotated[str | None, typer.Option(help="Folder of the raw datasets.")] = None,
-    plugin: PluginOption = None,
 ) -> None:
     """Write one self-contained HTML page: of your own model, or of a study and one of its runs.
 
@@ -75,7 +77,7 @@ def report(
     """
     from gnn_repair.reporting import evidence_of, report_results, report_run, write_figures
     from gnn_repair.reporting.runs import class_names_of, made_of
-    from gnn_repair.study.protocol import PAPER
+    from gnn_repair.results.protocol import PAPER
     from gnn_repair.study.rerun import rerun
 
     check_target(out)
@@ -86,9 +88,10 @@ def report(
         return
     if figures and figures.is_file():
         raise InputError(f"{figures} is a file; name a folder for the figures")
-    own, named, plugins = None, backbone, Plugins.of(plugin)
+    own, typed_names = None, (dataset, backbone)
     if backbone is not None:
-        backbone, own = plugins.one_backbone(backbone)
+        backbone, own = user_code.one_backbone(backbone)
+    dataset = None if dataset is None else user_code.short_name(dataset)
     source, protocol, results = _stored(store, digest) if store else (None, PAPER, None)
     case = _case(results, dataset, backbone)
     if case is None:
@@ -101,9 +104,8 @@ def report(
         )
         typer.echo(f"{written} (overview alone)")
         return
-    named = named or case[1]
-    own = own or plugins.one_backbone(named)[1]
-    graphs = plugins.datasets([case[0]], root, protocol.data.draw)
+    named = [given or name for given, name in zip(typed_names, case, strict=True)]
+    graphs = user_code.datasets(named[:1], root, protocol.data.draw)
     words = ",".join(_paper_methods()) if methods == "paper" else methods
     chosen = None if methods == "stored" else [name.strip() for name in words.split(",")]
     again = partial(
@@ -123,10 +125,10 @@ def report(
         for path in write_figures(evidence_of(run), figures, node=node, class_names=names):
             typer.echo(path)
     command = typed(
-        "report", store=store, dataset=case[0], backbone=named, split=split,
-        methods=methods, compare=compare, digest=digest, root=root, plugin=plugin,
+        "report", store=store, dataset=named[0], backbone=named[1], split=split,
+        methods=methods, compare=compare, digest=digest, root=root,
     )  # fmt: skip
-    beside = {} if compare is None else _beside(run, compare, again, plugins)
+    beside = {} if compare is None else _beside(run, compare, again)
     written = report_run(
         run, out, results, command=command, beside=beside, single_file=None if parts else True
     )
@@ -134,9 +136,7 @@ def report(
     typer.echo(run.provenance(), err=True)
 
 
-def _beside(
-    run: Rerun, compare: str, again: Callable[..., Rerun], plugins: Plugins
-) -> dict[str, Rerun]:
+def _beside(run: Rerun, compare: str, again: Callable[..., Rerun]) -> dict[str, Rerun]:
     """The run to compare with, by what people call it: another split or another backbone."""
     dataset, backbone = run.case.dataset, run.case.backbone
     if compare.isdecimal():
@@ -144,14 +144,14 @@ def _beside(
         if split == run.split:
             raise InputError(f"--compare {split} is the shown split itself; name another one")
         return {f"split {split}": run.beside(split) or again(dataset, backbone, split)}
-    name, own = plugins.one_backbone(compare)
+    name, own = user_code.one_backbone(compare)
     if name == backbone:
         raise InputError(f"--compare {name} is the shown backbone itself; name another one")
     return {name: again(dataset, name, run.split, backbones=own)}
 
 
 def _paper_methods() -> list[str]:
-    from gnn_repair.repair import METHODS
+    from gnn_repair.methods import METHODS
 
     return [name for name, method in METHODS.items() if method.from_paper]
 
@@ -167,7 +167,8 @@ def typed(name: str, **options: object) -> str:
 
 
 def _stored(store: Path, digest: str | None) -> tuple[ResultsSource, Protocol, pd.DataFrame]:
-    from gnn_repair.study.store import open_results, read_results
+    from gnn_repair.results.frame import read_results
+    from gnn_repair.results.store import open_results
 
     source = open_results(store)
     protocol = source.protocol(digest)

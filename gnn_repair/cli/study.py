@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnn_repair.cli.output import Format, FormatOption, emit
-from gnn_repair.cli.own_backbones import short_name
-from gnn_repair.cli.parsing import numbers
-from gnn_repair.cli.plugins import PluginOption, Plugins
-from gnn_repair.cli.study_options import (
+from gnn_repair.cli import user_code
+from gnn_repair.cli.options import (
     BackbonesOption,
     DatasetsOption,
     DigestOption,
@@ -25,12 +22,14 @@ from gnn_repair.cli.study_options import (
     SplitsOption,
     StoreOption,
     chosen_protocol,
+    numbers,
 )
+from gnn_repair.cli.output import Format, FormatOption, emit
 from gnn_repair.cli.tables import tables
 from gnn_repair.errors import InputError
 
 if TYPE_CHECKING:
-    from gnn_repair.study.cases import Run
+    from gnn_repair.results.runs import Run
     from gnn_repair.study.engine import Engine
 
 app = typer.Typer(
@@ -83,7 +82,6 @@ def run(
     keep_models: Annotated[
         KeepModels, typer.Option(help="Splits whose trained models the store keeps, for report.")
     ] = KeepModels.first,
-    plugin: PluginOption = None,
 ) -> None:
     """Run what the store lacks; what is stored is skipped, what failed is tried again.
 
@@ -92,12 +90,12 @@ def run(
     from gnn_repair.cli.progress import StudyProgress
     from gnn_repair.study.grid import run_study
 
-    settings, plugins = chosen_protocol(protocol, set_), Plugins.of(plugin)
-    graphs = plugins.datasets(_names(datasets, "datasets"), root, settings.data.draw)
+    settings = chosen_protocol(protocol, set_)
+    graphs = user_code.datasets(_names(datasets, "datasets"), root, settings.data.draw)
     with _interruptible(), StudyProgress() as progress:
         outcome = run_study(
             graphs,
-            plugins.backbones(_names(backbones, "backbones")),
+            user_code.backbones(_names(backbones, "backbones")),
             numbers(splits),
             store=store,
             methods=_methods(methods),
@@ -132,13 +130,14 @@ def status(
     format: FormatOption = Format.table,
 ) -> None:
     """List how many runs of each case are done, failed or missing."""
-    from gnn_repair.study.cases import all_runs
-    from gnn_repair.study.grid import make_plan
-    from gnn_repair.study.store import Store, open_results
+    from gnn_repair.results.plan import make_plan
+    from gnn_repair.results.runs import all_runs
+    from gnn_repair.results.store import Store, open_results
 
     settings = chosen_protocol(protocol, set_)
-    models = [short_name(name) for name in _names(backbones, "backbones")]
-    runs = all_runs(_names(datasets, "datasets"), models, numbers(splits))
+    graphs = map(user_code.short_name, _names(datasets, "datasets"))
+    models = map(user_code.short_name, _names(backbones, "backbones"))
+    runs = all_runs(graphs, models, numbers(splits))
     # A store that is not there yet is an empty one: everything is missing.
     held = open_results(store) if _exists(store) else Store(store)
     plan = make_plan(held, settings, runs, _methods(methods))
@@ -158,7 +157,7 @@ def export(
     digest: DigestOption = None,
 ) -> None:
     """Write every number in the store as one long table."""
-    from gnn_repair.study.store import export_results
+    from gnn_repair.results.frame import export_results
 
     typer.echo(f"{export_results(store, file, digest)} rows written to {file}")
 
@@ -170,7 +169,7 @@ def pack(
     digest: DigestOption = None,
 ) -> None:
     """Write a store's results as one file (JSON Lines) that every command reads like a store."""
-    from gnn_repair.study.store import pack as write
+    from gnn_repair.results.store import pack as write
 
     typer.echo(f"{write(store, file, digest)} runs packed into {file}")
 
@@ -184,7 +183,7 @@ def merge(
 
     What the store has already stays.
     """
-    from gnn_repair.study.store import merge as put
+    from gnn_repair.results.store import merge as put
 
     merged = put(sources, store)
     typer.echo(
@@ -215,7 +214,7 @@ def _exists(path: Path) -> bool:
 
 def _names(text: str, kind: str) -> list[str]:
     """Names as typed; whether they exist is asked only when there is something to run."""
-    from gnn_repair.study.grid import PAPER_BACKBONES, PAPER_DATASETS
+    from gnn_repair.results.plan import PAPER_BACKBONES, PAPER_DATASETS
 
     paper = PAPER_DATASETS if kind == "datasets" else PAPER_BACKBONES
     chosen: list[str] = []

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
 
-from gnn_repair.cli import completion
-from gnn_repair.cli.study_options import (
+from gnn_repair.cli import options
+from gnn_repair.cli.options import (
     ProtocolOption,
     SetOption,
     StoreOption,
@@ -17,13 +22,18 @@ from gnn_repair.cli.study_options import (
     only_digest,
 )
 from gnn_repair.errors import InputError
-
-TABLE_NAMES = (
-    *("exposure-oracle", "repair-accuracy", "controls", "full-controls", "dataset-statistics"),
-    *("readout-exposure", "gains", "evidence", "parameters", "time"),
-    *("beyond", "lost-evidence", "lost-evidence-by-class"),
+from gnn_repair.published import TITLES
+from gnn_repair.results.averages import Entry, Sheet, Table, without_published, without_spread
+from gnn_repair.results.rendering import (
+    RENDERERS,
+    cases_text,
+    own_text,
+    paper_parts,
+    remark,
+    usual_count,
 )
-"""Those of :data:`gnn_repair.study.tables.TABLES`, which takes longer to load than the help."""
+from gnn_repair.results.store import open_results
+from gnn_repair.results.tables import TABLES, make_tables
 
 
 class TableFormat(enum.StrEnum):
@@ -41,8 +51,8 @@ def tables(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help=f"Which tables, of {', '.join(TABLE_NAMES)}; all but the last three unless named.",
-            autocompletion=completion.one_of(lambda: TABLE_NAMES),
+            help=f"Which tables, of {', '.join(TABLES)}; all but the last three unless named.",
+            autocompletion=options.one_of(lambda: TABLES),
         ),
     ] = None,
     protocol: ProtocolOption = None,
@@ -70,21 +80,14 @@ def tables(
 
     gnn-repair study tables repair-accuracy --store results --format latex --no-published
     """
-    from gnn_repair.study.figures import without_published, without_spread
-    from gnn_repair.study.tables import make_tables
-
     made = make_tables(_records_to_show(store, protocol, set_, digest), names or None)
     if not published:
         made = [without_published(table) for table in made]
     if not (format is not TableFormat.latex if spread is None else spread):
         made = [without_spread(table) for table in made]
     if format is TableFormat.table:
-        from gnn_repair.cli.sheets import print_tables
-
         print_tables(made)
         return
-    from gnn_repair.study.rendering import RENDERERS
-
     typer.echo(RENDERERS[format.value](made), nl=False)
 
 
@@ -92,8 +95,6 @@ def _records_to_show(
     store: Path, protocol: str | None, set_: list[str] | None, digest: str | None
 ) -> list[Any]:
     """The store's records of the protocol that is meant."""
-    from gnn_repair.study.store import open_results
-
     held = open_results(store)
     named = only_digest(held, chosen_protocol(protocol, set_), bool(protocol or set_))
     chosen = held.resolve(digest or named)
@@ -101,3 +102,49 @@ def _records_to_show(
     if not records:
         raise InputError(f"{store} holds no result of protocol {chosen}; run a study first")
     return records
+
+
+# On a terminal: our number above, the published one below it --------------------------------------
+
+
+def print_tables(tables: Iterable[Table]) -> None:
+    """Print tables; the best is bold, what lies outside the tolerance yellow and marked with !."""
+    console = Console(highlight=False)
+    for table in tables:
+        for sheet in table.sheets:
+            grid = _grid(sheet)
+            # A narrow terminal wraps lines; no figure is cut off.
+            unbounded = console.options.update(width=10_000)
+            console.width = max(console.width, console.measure(grid, options=unbounded).maximum)
+            console.print(f"{table.title}: {sheet.title}", style="bold", soft_wrap=True)
+            console.print(grid)
+            note = remark(sheet, "below it")
+            if note:
+                console.print(note + "\n", soft_wrap=True)
+
+
+def _grid(sheet: Sheet) -> Grid:
+    usual = usual_count(sheet)
+    grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    grid.add_column(sheet.corner, no_wrap=True)
+    for place, column in enumerate(sheet.columns):
+        words = any(isinstance(row[place], str) and row[place] for row in sheet.rows.values())
+        grid.add_column(column, justify="left" if words else "right", no_wrap=True)
+    for name, row in sheet.rows.items():
+        if name == "average":
+            grid.add_section()
+        grid.add_row(TITLES.get(name, name), *(_text(entry, usual) for entry in row))
+    return grid
+
+
+def _text(entry: Entry, usual: int) -> Text:
+    if isinstance(entry, str):
+        return Text(entry)
+    style = " ".join(["bold"] * entry.best + ["yellow"] * entry.outside)
+    text = Text(own_text(entry, usual), style=style)
+    if entry.outside:
+        text.append(" !")
+    for line in (" ".join(paper_parts(entry)), cases_text(entry)):
+        if line:
+            text.append(f"\n{line}", style="" if entry.outside else "dim")
+    return text

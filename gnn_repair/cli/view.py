@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gnn_repair.cli import completion
-from gnn_repair.cli.plugins import PluginOption
+from gnn_repair.cli import options
 from gnn_repair.cli.report import report
 
 
@@ -20,10 +19,10 @@ def view(
         Path, typer.Argument(metavar="STORE", help="Results of a study, or a page (.html).")
     ],
     dataset: Annotated[
-        str | None, typer.Option(help="Whose nodes to show.", autocompletion=completion.dataset)
+        str | None, typer.Option(help="Whose nodes to show.", autocompletion=options.offer_dataset)
     ] = None,
     backbone: Annotated[
-        str | None, typer.Option(help="Whose nodes to show.", autocompletion=completion.backbone)
+        str | None, typer.Option(help="Whose nodes to show.", autocompletion=options.offer_backbone)
     ] = None,
     split: Annotated[int, typer.Option(min=0, help="Whose test nodes to show.")] = 0,
     compare: Annotated[
@@ -35,7 +34,6 @@ def view(
     digest: Annotated[str | None, typer.Option(help="Digest of one stored protocol.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     root: Annotated[str | None, typer.Option(help="Folder of the raw datasets.")] = None,
-    plugin: PluginOption = None,
     browser: Annotated[bool, typer.Option(help="Open it; or only say where it is.")] = True,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the server; 0: any.")] = 0,
 ) -> None:
@@ -51,7 +49,7 @@ def view(
         page = out or Path(tempfile.mkdtemp(prefix="gnn-repair-")) / "report.html"
         report(
             store=what, out=page, dataset=dataset, backbone=backbone, split=split,
-            compare=compare, parts=True, digest=digest, device=device, root=root, plugin=plugin,
+            compare=compare, parts=True, digest=digest, device=device, root=root,
         )  # fmt: skip
     if page.is_file() and not needs_server(page):
         _tell(page.resolve().as_uri(), browser)

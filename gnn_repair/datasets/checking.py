@@ -9,10 +9,8 @@ from typing import Any
 
 from torch_geometric.data import Data
 
-from gnn_repair.datasets.cache import CacheWarning, cache_fault
-from gnn_repair.datasets.catalog import DatasetSpec, RawFile
-from gnn_repair.datasets.files import missing_files, verified_digests
-from gnn_repair.datasets.loading import load
+from gnn_repair.catalog import DatasetSpec, RawFile, missing_files, verified_digests
+from gnn_repair.datasets.loading import CacheWarning, cache_fault, load
 from gnn_repair.datasets.validation import MASKS
 from gnn_repair.errors import InputError
 

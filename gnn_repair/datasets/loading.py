@@ -1,22 +1,71 @@
-"""From a dataset's description to a checked graph."""
+"""From a dataset's name to a checked graph: fetched, verified, parsed, preprocessed, cached."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+import tempfile
+import urllib.error
+import urllib.request
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from torch_geometric.data import Data
+from torch import Tensor
+from torch_geometric import datasets as pyg_datasets
+from torch_geometric.data import Data, InMemoryDataset
+from torch_geometric.datasets import HeterophilousGraphDataset
+from torch_geometric.utils import add_self_loops, to_undirected
 
+from gnn_repair.atomic import scratch_folder
+from gnn_repair.catalog import (
+    ROOT_VARIABLE,
+    DatasetSpec,
+    RawFile,
+    Source,
+    cache_folder,
+    data_root,
+    find_dataset,
+    missing_files,
+    verified_digests,
+)
 from gnn_repair.datasets.builtin import generate_builtin
-from gnn_repair.datasets.cache import cached
-from gnn_repair.datasets.catalog import DatasetSpec
-from gnn_repair.datasets.files import data_root, fetch_missing, verified_digests
-from gnn_repair.datasets.preprocessing import preprocess
-from gnn_repair.datasets.splits import Draw
-from gnn_repair.errors import DatasetError, GnnRepairError
+from gnn_repair.datasets.splits import DRAWS, Draw, Masks, as_splits, stratified_splits
+from gnn_repair.datasets.validation import check_data, check_edges, check_labels
+from gnn_repair.errors import DatasetError, GnnRepairError, InputError, ResourceError, SplitError
+from gnn_repair.files import load_tensors, save_tensors
+
+SPLITS = 10
+_PATIENCE = 10.0  # seconds to wait for a sign of life before calling the machine offline
+
+
+def load_dataset(name: str, root: str | Path | None = None, *, draw: Draw = "torch") -> Data:
+    """Load a dataset, preprocessed as in the paper.
+
+    Raw files are looked for below ``root``, else ``GNN_REPAIR_DATA``, else the user's cache
+    folder; what is missing is downloaded there where the machine is online. They are compared
+    with their checksums before they are parsed, and nothing else is written beside them.
+
+    Args:
+        name: A key of :data:`DATASETS`; ``"builtin"`` needs no file.
+        root: The data root.
+        draw: Whose generator draws the splits of Cora, Citeseer and PubMed, which come with one
+            only: ``"torch"`` gives the paper's, ``"numpy"`` others of the same sizes.
+
+    Returns:
+        ``x`` float32 [N, F]; ``edge_index`` [2, E], the entries with one self-loop per node
+        added; ``y`` long [N], -1 where unlabelled; ``train_mask``, ``val_mask`` and ``test_mask``
+        bool [N, splits]; ``name``; ``classes`` (C).
+    """
+    if draw not in DRAWS:
+        raise SplitError(f"There is no draw {draw!r}; choose 'torch' or 'numpy'.")
+    return load(find_dataset(name), root, draw)
 
 
 def load(spec: DatasetSpec, root: str | Path | None = None, draw: Draw = "torch") -> Data:
-    """Load the dataset ``spec`` describes; see :func:`gnn_repair.datasets.load_dataset`.
+    """Load the dataset ``spec`` describes; see :func:`load_dataset`.
 
     Every raw file is compared with its checksum before anything parses it.
     """
@@ -32,7 +81,7 @@ def load(spec: DatasetSpec, root: str | Path | None = None, draw: Draw = "torch"
 def _parse(spec: DatasetSpec, folder: Path, draw: Draw) -> Data:
     assert spec.source is not None
     try:
-        raw = spec.source.read(folder)
+        raw = read_raw(spec.source, folder)
         return preprocess(raw, spec.name, spec.statistics.classes, spec.stratified, draw)
     except GnnRepairError as error:
         raise type(error)(f"{spec.name} cannot be used: {error}") from error
@@ -42,3 +91,230 @@ def _parse(spec: DatasetSpec, folder: Path, draw: Draw) -> Data:
             f"({type(error).__name__}: {error}); replace it with the original file from "
             f"{spec.source.url}."
         ) from error
+
+
+# Raw files by PyG's own classes, read without writing beside them ---------------------------------
+
+
+class FilteredGraphDataset(HeterophilousGraphDataset):
+    """Chameleon and Squirrel without their duplicate nodes: files that PyG's class can read but
+    whose names it does not know."""
+
+    def __init__(self, root: str, name: str) -> None:
+        self.name = name
+        InMemoryDataset.__init__(self, root)
+        self.load(self.processed_paths[0])
+
+
+def read_raw(source: Source, root: Path) -> Data:
+    """Parse the raw files below ``root``; what PyG writes goes to a scratch folder."""
+    with tempfile.TemporaryDirectory(prefix="gnn-repair-") as scratch:
+        elsewhere = {
+            "processed_dir": property(lambda dataset: scratch),
+            "download": _refuse_download,
+            "log": property(lambda dataset: False, lambda dataset, value: None),
+        }
+        return _opened(source, elsewhere, root)[0]
+
+
+def download_raw(source: Source, root: Path) -> None:
+    """Download the raw files below ``root`` as PyG does, without parsing them."""
+    nothing = lambda *arguments, **options: None  # noqa: E731
+    _opened(source, {"_process": nothing, "load": nothing}, root)
+
+
+def _opened(source: Source, overrides: dict[str, Any], root: Path) -> InMemoryDataset:
+    """PyG's dataset with some of its methods replaced."""
+    known = {"FilteredGraphDataset": FilteredGraphDataset}
+    reader = known.get(source.reader) or getattr(pyg_datasets, source.reader)
+    dataset = type(source.reader, (reader,), overrides)
+    names = () if source.title is None else (source.title,)
+    return dataset(str(root / source.folder), *names)
+
+
+def _refuse_download(dataset: InMemoryDataset) -> None:
+    raise FileNotFoundError(f"raw files vanished from {dataset.raw_dir}")
+
+
+def fetch_missing(spec: DatasetSpec, root: Path) -> None:
+    """Download what is missing below ``root``, or say what is missing and why it cannot be had."""
+    missing = missing_files(spec, root)
+    if not missing or spec.source is None:
+        return
+    obstacle = _unwritable(root) or _unreachable(spec.source.url)
+    if obstacle is None:
+        obstacle = _download(spec, spec.source, root, missing)
+    if obstacle is not None:
+        raise DatasetError(
+            f"{spec.name} is not here and cannot be downloaded ({obstacle}); copy its files "
+            f"from {spec.source.url}, or name the folder that holds them as the data root (--root "
+            f"or {ROOT_VARIABLE}); missing are {_listing(missing, root)}."
+        )
+
+
+def _download(spec: DatasetSpec, source: Source, root: Path, missing: list[RawFile]) -> str | None:
+    """Download to a scratch folder, verify, move below ``root``; what went wrong, if anything."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with scratch_folder(root) as scratch:
+            download_raw(source, scratch)
+            verified_digests(spec, scratch)
+            for file in missing:
+                (root / file.path).parent.mkdir(parents=True, exist_ok=True)
+                (scratch / file.path).replace(root / file.path)
+    except DatasetError as error:
+        return f"what the server sent does not match: {error}"
+    except Exception as error:  # PyG's downloads fail with whatever their transport raises
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _unwritable(root: Path) -> str | None:
+    """Why ``root`` cannot be written, without creating it."""
+    existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
+    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+        return None
+    return f"the data root {root} is not writable"
+
+
+def _unreachable(url: str) -> str | None:
+    """Why ``url`` cannot be reached; PyG's own downloads wait for minutes before they give up."""
+    request = urllib.request.Request(url, method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=_PATIENCE).close()
+    except urllib.error.HTTPError:
+        return None  # somebody answered
+    except (OSError, ValueError) as error:
+        return f"no connection: {getattr(error, 'reason', error)}"
+    return None
+
+
+def _listing(files: list[RawFile], root: Path) -> str:
+    """``files`` with their sizes, and the folder they belong in (a dataset has just one)."""
+    sizes = (
+        f"{Path(file.path).name} "
+        + ("(size not published)" if file.size is None else f"({file.size:,} bytes)")
+        for file in files
+    )
+    return f"{', '.join(sizes)} in {(root / files[0].path).parent}"
+
+
+# From a raw graph to the entries, masks and types that everything after relies on -----------------
+
+
+def preprocess(
+    raw: Data, name: str, classes: int, stratified: bool = False, draw: Draw = "torch"
+) -> Data:
+    """Prepare a raw graph and check it.
+
+    Features are cast, not normalised. Splits are the first ten provided ones, or, if
+    ``stratified``, ten drawn ones (by the generator ``draw``); nodes with ``y = -1`` are in none.
+
+    Returns:
+        ``x`` float32 [N, F], ``edge_index`` [2, E], ``y`` long [N], ``train_mask``, ``val_mask``
+        and ``test_mask`` bool [N, splits], ``name`` and ``classes`` (C).
+    """
+    y = raw.y.long().view(-1)
+    check_labels(y, classes)
+    train, val, test = stratified_splits(y, draw=draw) if stratified else _provided(raw, y)
+    data = Data(
+        x=raw.x.float().contiguous(),
+        edge_index=entries(raw.edge_index, num_nodes=raw.x.size(0)),
+        y=y,
+        train_mask=train,
+        val_mask=val,
+        test_mask=test,
+        name=name,
+        classes=classes,
+    )
+    check_data(data)
+    return data
+
+
+def entries(edge_index: Tensor, num_nodes: int) -> Tensor:
+    """The entries E [2, E] of a graph: symmetric, coalesced, one more self-loop per node.
+
+    The self-loop comes on top of one that is already there, so that such a node has two: this is
+    what reproduces the published counts.
+    """
+    check_edges(edge_index, num_nodes)
+    symmetric = to_undirected(edge_index.long(), num_nodes=num_nodes)
+    looped, _ = add_self_loops(symmetric, num_nodes=num_nodes)
+    return looped.contiguous()
+
+
+def _provided(raw: Data, y: Tensor) -> Masks:
+    labelled = (y >= 0).unsqueeze(1)
+    train, val, test = (
+        (as_splits(mask.bool())[:, :SPLITS] & labelled).contiguous()
+        for mask in (raw.train_mask, raw.val_mask, raw.test_mask)
+    )
+    return train, val, test
+
+
+# Finished graphs in the user's cache folder, so that text is parsed once --------------------------
+#
+# A cache is a convenience: one that is absent, foreign or cannot be written is passed over, and one
+# that is damaged is named in a warning and built again.
+
+VERSION = 4
+"""Raise this when preprocessing, splits or the files change: older graphs are not used again."""
+
+_KIND = "preprocessed graph"
+_TENSORS = ("x", "edge_index", "y", "train_mask", "val_mask", "test_mask")
+
+
+class CacheWarning(UserWarning):
+    """A cached graph was damaged."""
+
+
+def cached(name: str, classes: int, made_of: list[str], build: Callable[[], Data]) -> Data:
+    """The graph ``build()`` makes, from the cache if it is there.
+
+    Args:
+        name: the dataset's.
+        classes: C.
+        made_of: what the graph depends on: the draw of its splits, its raw files' digests.
+        build: makes it anew.
+    """
+    data, fault = _read(name, classes, made_of)
+    if fault:
+        warnings.warn(f"{fault}; it is built again from the raw files", CacheWarning, stacklevel=3)
+    if data is None:
+        data = build()
+        with contextlib.suppress(InputError, ResourceError, RuntimeError):
+            tensors = {field: data[field] for field in _TENSORS}
+            save_tensors(_place(name, made_of), _KIND, {"name": name}, tensors)
+    return data
+
+
+def cache_fault(name: str, classes: int, made_of: list[str]) -> str:
+    """What is wrong with the cached graph; empty where it is sound or there is none."""
+    return _read(name, classes, made_of)[1]
+
+
+def _place(name: str, made_of: list[str]) -> Path:
+    key = hashlib.sha256(" ".join([name, str(VERSION), *made_of]).encode()).hexdigest()
+    return cache_folder() / "graphs" / f"{name}-{key[:20]}.safetensors"
+
+
+def _read(name: str, classes: int, made_of: list[str]) -> tuple[Data | None, str]:
+    """The cached graph if it is there and sound, and what is wrong with it."""
+    with contextlib.suppress(InputError, RuntimeError, OSError):  # no home, or not to be entered
+        path = _place(name, made_of)
+        if path.is_file():
+            return _read_file(path, name, classes)
+    return None, ""
+
+
+def _read_file(path: Path, name: str, classes: int) -> tuple[Data | None, str]:
+    try:
+        header, tensors = load_tensors(path, _KIND, sealed=True)
+        if header != {"name": name} or tensors.keys() != set(_TENSORS):
+            raise InputError(f"{path} does not hold {name}")
+        named = {field: tensors[field] for field in _TENSORS}
+        data = Data(**named, name=name, classes=classes)
+        check_data(data)
+    except InputError as error:
+        return None, f"the cached graph of {name} cannot be used: {error}"
+    return data, ""

@@ -17,7 +17,7 @@ import pandas as pd
 
 from gnn_repair.atomic import as_path, replacing
 from gnn_repair.errors import FileFormatError, InputError
-from gnn_repair.files.headers import parse_json
+from gnn_repair.files import parse_json
 from gnn_repair.oracle.old_proofs import broken_proofs
 from gnn_repair.oracle.tables import check_solution, require_exposure
 
@@ -51,6 +51,10 @@ class BaselineComparison:
     reach_before: float
     """Share of compared answers that could win."""
     reach_after: float
+    chance_before: float | None = None
+    """How often a class that is neither true nor predicted could win at the nodes asked about;
+    None where it was not asked, with two classes, and in baselines of version 0.2."""
+    chance_after: float | None = None
     broken: pd.DataFrame | None = None
     """Answers of the baseline whose own proof does not hold for the exposure that was given."""
 
@@ -79,6 +83,10 @@ class BaselineComparison:
             f"reach {100 * self.reach_before:.2f} % → {100 * self.reach_after:.2f} % of "
             f"{self.compared:,} answers: {len(self.lost):,} lost, {len(self.gained):,} gained"
         ]
+        if self.chance_before is not None or self.chance_after is not None:
+            chances = (self.chance_before, self.chance_after)
+            words = ("–" if chance is None else f"{100 * chance:.2f} %" for chance in chances)
+            lines.append(f"chance {' → '.join(words)}")
         lines += [f"{self.missing:,} answers of the baseline were not asked again"] * bool(
             self.missing
         )
@@ -90,11 +98,14 @@ class BaselineComparison:
     __repr__ = __str__
 
 
-def save_baseline(solution: OracleSolution | TailSolution, path: str | Path) -> None:
-    """Write a solution's verdicts, margins and proofs as a baseline."""
+def save_baseline(
+    solution: OracleSolution | TailSolution, path: str | Path, chance: float | None = None
+) -> None:
+    """Write a solution's verdicts, margins and proofs as a baseline, and its ``chance``."""
     columns = _answers(solution)
     body = {name: columns[name].tolist() for name in columns}
-    content = json.dumps({"kind": KIND, "version": VERSION, "answers": body}, allow_nan=False)
+    head = {"kind": KIND, "version": VERSION, "chance": chance}
+    content = json.dumps({**head, "answers": body}, allow_nan=False)
     with replacing(as_path(path)) as temporary:
         temporary.write_text(content + "\n", encoding="utf-8")
 
@@ -134,7 +145,11 @@ def _checked(content: Any, file: Path) -> pd.DataFrame:
         wrong = [value for value in answers[name] if not fits(value)][:1]
         if wrong:
             raise FileFormatError(f"{file} is no baseline: {name} holds {wrong[0]!r:.40}")
+    chance = content.get("chance")
+    if chance is not None and not (_number(chance) and 0 <= chance <= 1):
+        raise FileFormatError(f"{file} is no baseline: chance is {chance!r:.40}")
     frame = pd.DataFrame(answers)
+    frame.attrs["chance"] = chance
     if frame.duplicated(list(KEY)).any():
         raise FileFormatError(f"{file} answers a question twice")
     return frame
@@ -170,6 +185,8 @@ def compare(
     solution: OracleSolution | TailSolution,
     baseline: str | Path | pd.DataFrame | OracleSolution | TailSolution,
     exposure: Exposure | None = None,
+    *,
+    chance: float | None = None,
 ) -> BaselineComparison:
     """Which answers changed since a baseline.
 
@@ -177,6 +194,7 @@ def compare(
         solution: the answers of today.
         baseline: a file that :func:`save_baseline` wrote, its frame, or another solution.
         exposure: where given, the baseline's own proofs are tried on it, too; without a tail only.
+        chance: of today's nodes, such as ``reach(…).true_class_chance.value``.
     """
     after = _answers(solution)
     if exposure is not None:
@@ -194,7 +212,8 @@ def compare(
     earlier, later = (float((both[n] == "can").mean()) if len(both) else 0.0 for n in SIDES)
     missing, new = len(before) - len(both), len(after) - len(both)
     broken = None if exposure is None else broken_proofs(before, exposure)
-    return BaselineComparison(changed, len(both), missing, new, earlier, later, broken)
+    chances = before.attrs.get("chance"), chance
+    return BaselineComparison(changed, len(both), missing, new, earlier, later, *chances, broken)
 
 
 def _answers(solution: OracleSolution | TailSolution) -> pd.DataFrame:

@@ -6,20 +6,17 @@ from gnn_repair.repair.baselines import CorrectAndSmooth, TemperatureScaling
 from gnn_repair.repair.cross_fitting import CrossFitted
 from gnn_repair.repair.head import RefitHead
 from gnn_repair.repair.ladder.ladder import EvidenceLadder
-from gnn_repair.repair.methods import METHODS, REPAIRS, Look, Method, load_repair
+from gnn_repair.repair.loading import REPAIRS, load_repair
 from gnn_repair.repair.realizability import displacement_distance, realizable
 from gnn_repair.repair.reweighting import Reweighting
 from gnn_repair.repair.translation import NodeTranslation, SetTranslation
 
 __all__ = [
-    "METHODS",
     "REPAIRS",
     "CorrectAndSmooth",
     "CrossFitted",
     "EvidenceLadder",
     "FittedRepair",
-    "Look",
-    "Method",
     "NodeTranslation",
     "RefitHead",
     "Repair",

@@ -24,8 +24,7 @@ from gnn_repair.devices import choose_device, full_precision, out_of_memory_hint
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.f1 import f1_of
-from gnn_repair.files import save_tensors
-from gnn_repair.files.headers import dataclass_hints
+from gnn_repair.files import dataclass_hints, save_tensors
 from gnn_repair.immutable import FrozenDict
 from gnn_repair.notebook import shown
 from gnn_repair.repair.fitting import Listener, RepairTrainee

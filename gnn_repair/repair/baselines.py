@@ -17,6 +17,7 @@ from gnn_repair.budget import check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels import Pattern
+from gnn_repair.methods import METHODS
 from gnn_repair.repair.base import FittedRepair, Repair, Task, about, untrained
 from gnn_repair.repair.targets import Targets, require_nodes
 
@@ -59,7 +60,7 @@ class FittedTemperature(FittedRepair["TemperatureScaling"]):
 class TemperatureScaling(Repair[FittedTemperature]):
     """One temperature per member, the best in validation likelihood; predictions stay."""
 
-    title: ClassVar[str] = "Temperature scaling"
+    title: ClassVar[str] = METHODS["temperature_scaling"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedTemperature
 
     @torch.no_grad()
@@ -144,7 +145,7 @@ def _check_graph(exposure: Exposure, nodes: int, entries: Tensor) -> None:
 class CorrectAndSmooth(Repair[FittedSmoothing]):
     """Correct-and-Smooth over the exposure's own sources, strengths chosen on validation."""
 
-    title: ClassVar[str] = "Correct and smooth"
+    title: ClassVar[str] = METHODS["correct_and_smooth"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedSmoothing
     layers: int = 50
     """Propagation steps of each of the two parts."""

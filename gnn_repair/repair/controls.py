@@ -16,6 +16,7 @@ from gnn_repair.backbones import Frozen, train_backbone
 from gnn_repair.budget import Budget, check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.methods import METHODS
 from gnn_repair.repair.base import FittedRepair, Repair, Task, TrainedRepair, about, untrained
 from gnn_repair.repair.baselines import TINY, normalised_adjacency, sources_to_recipients
 from gnn_repair.repair.cross_fitting import FeatureInputs, summary
@@ -86,7 +87,7 @@ class KeptRepair(Repair[KeptPrediction]):
 class LabelPropagation(KeptRepair):
     """Known labels spread over the graph: no features, no model."""
 
-    title: ClassVar[str] = "Label propagation"
+    title: ClassVar[str] = METHODS["label_propagation"].title
     reads_graph: ClassVar[bool] = True
     layers: int = 50
     """Propagation steps."""
@@ -144,7 +145,7 @@ class LabelPropagation(KeptRepair):
 class FeaturePerceptron(TrainedRepair[Any]):
     """One hidden layer on the raw features alone: no graph, no frozen model."""
 
-    title: ClassVar[str] = "Perceptron on features"
+    title: ClassVar[str] = METHODS["feature_perceptron"].title
     budget: Budget = PERCEPTRON
     dropout: float = 0.0
     hidden: int = 128
@@ -192,7 +193,7 @@ class RetrainedBackbone(KeptRepair):
     One model a fold, each kept at its best epoch on that fold; log-probabilities are averaged.
     """
 
-    title: ClassVar[str] = "Retrained backbone"
+    title: ClassVar[str] = METHODS["retrained_backbone"].title
     folds: int = FOLDS
     seed: int = 0
 

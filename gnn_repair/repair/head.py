@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gnn_repair.budget import REFIT, Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.methods import METHODS
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import Noise, Parameters, affine
@@ -44,7 +45,7 @@ class FittedHead(FittedRepair["RefitHead"]):
 class RefitHead(TrainedRepair[FittedHead]):
     """A new affine classifier on the frozen embedding r, standardised over training nodes."""
 
-    title: ClassVar[str] = "Refit head"
+    title: ClassVar[str] = METHODS["refit_head"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedHead
     budget_setting: ClassVar[str] = "refit_head"
     takes_labels: ClassVar[bool] = True

@@ -26,7 +26,7 @@ from gnn_repair.exposure.plan import ExposurePlan
 from gnn_repair.exposure.tails.logit_form import TAKEN_OFF
 from gnn_repair.files import contents_of, load_tensors, save_tensors
 from gnn_repair.repair.base import STATISTICS, FittedRepair
-from gnn_repair.repair.methods import fitted_of
+from gnn_repair.repair.loading import fitted_of
 
 KIND = "gnn-repair repaired model"
 HOPS = ("paths", "last")

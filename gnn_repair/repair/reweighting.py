@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gnn_repair.budget import REWEIGHTING, Budget, check_whole
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.sets import BOUND, Layer, TermSets, tilt
+from gnn_repair.methods import METHODS
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import (
@@ -77,7 +78,7 @@ class FittedReweighting(FittedRepair["Reweighting"]):
 class Reweighting(TrainedRepair[FittedReweighting]):
     """λ_{v,a} ∝ α_{v,a} e^s within each group, s = 4 tanh(MLP([x_{v,a}, c_v]))."""
 
-    title: ClassVar[str] = "Reweight"
+    title: ClassVar[str] = METHODS["reweighting"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedReweighting
     budget_setting: ClassVar[str] = "reweighting"
     takes_labels: ClassVar[bool] = True

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gnn_repair.budget import CONTROL, TRANSLATION, Budget, check_whole
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.sets import BOUND
+from gnn_repair.methods import METHODS
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import (
@@ -97,7 +98,7 @@ class _Translation(TrainedRepair[FittedTranslation]):
 class SetTranslation(_Translation):
     """q_v = P · 4 tanh(ρ([h_v, z⁰_v, p_v, m̄_v])), p_v pooled over the whole message set."""
 
-    title: ClassVar[str] = "Set translation"
+    title: ClassVar[str] = METHODS["set_translation"].title
     budget_setting: ClassVar[str] = "set_translation"
     budget: Budget = TRANSLATION
     hidden: int = 128
@@ -140,7 +141,7 @@ class SetTranslation(_Translation):
 class NodeTranslation(_Translation):
     """q_v = P · 4 tanh(ρ([h_v, z⁰_v])): the control that does not see the message set."""
 
-    title: ClassVar[str] = "Node translation"
+    title: ClassVar[str] = METHODS["node_translation"].title
     budget_setting: ClassVar[str] = "node_translation"
     budget: Budget = CONTROL
     hidden: int | None = None

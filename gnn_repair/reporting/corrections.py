@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.repair.methods import METHODS, title_of
+from gnn_repair.methods import METHODS, title_of
 
 RESERVED = ("frozen", "oracle", "what_if", "unit")
 """What the page calls predictions that are not repairs."""

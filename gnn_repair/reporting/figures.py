@@ -11,7 +11,7 @@ import numpy as np
 
 from gnn_repair.atomic import replacing
 from gnn_repair.errors import InputError
-from gnn_repair.repair.methods import METHODS
+from gnn_repair.methods import METHODS
 from gnn_repair.reporting.evidence import Evidence
 from gnn_repair.reporting.inputs import check_names
 from gnn_repair.reporting.nouns import plural

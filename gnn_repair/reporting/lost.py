@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gnn_repair.repair.ladder.rungs import RUNGS
-from gnn_repair.repair.ladder.rungs import rung_title as title_of
+from gnn_repair.methods import RUNGS
+from gnn_repair.methods import rung_title as title_of
 from gnn_repair.reporting.corrections import RepairLike
 
 

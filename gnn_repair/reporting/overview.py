@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gnn_repair.methods import title_of
 from gnn_repair.published import published
-from gnn_repair.repair.methods import title_of
 from gnn_repair.reporting.evidence import Evidence
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
-from gnn_repair.repair.methods import METHODS
+from gnn_repair.methods import METHODS
 from gnn_repair.reporting.payload import script_safe
 
 SCRIPTS = (

@@ -11,7 +11,7 @@ import numpy as np
 from gnn_repair.reporting.beside import PARTS, Beside
 from gnn_repair.reporting.evidence import Evidence, gather
 from gnn_repair.reporting.writing import report
-from gnn_repair.study.protocol import Protocol
+from gnn_repair.results.protocol import Protocol
 from gnn_repair.study.rerun import Rerun
 
 if TYPE_CHECKING:

@@ -1,9 +1,8 @@
 """The study: a grid of cases, run once, stored, resumed, merged and set beside the paper."""
 
-from gnn_repair.study.cases import METHODS, Case, Run
-from gnn_repair.study.engine import Engine, LocalEngine, ProcessEngine
-from gnn_repair.study.grid import Outcome, Plan, Watcher, make_plan, run_study
-from gnn_repair.study.protocol import (
+from gnn_repair.results.frame import export_results, read_results
+from gnn_repair.results.plan import Plan, make_plan
+from gnn_repair.results.protocol import (
     INDEPENDENT,
     PAPER,
     PROTOCOLS,
@@ -11,16 +10,18 @@ from gnn_repair.study.protocol import (
     override,
     read_protocol,
 )
+from gnn_repair.results.records import RunRecord
+from gnn_repair.results.rendering import RENDERERS
+from gnn_repair.results.runs import Case, Run
+from gnn_repair.results.store import Store
+from gnn_repair.results.tables import TABLES, make_tables
+from gnn_repair.study.engine import Engine, LocalEngine, ProcessEngine
+from gnn_repair.study.grid import Outcome, Watcher, run_study
 from gnn_repair.study.ray_engine import RayEngine
-from gnn_repair.study.records import RunRecord
-from gnn_repair.study.rendering import RENDERERS
 from gnn_repair.study.sharding import repaired_logits_sharded, solve_oracle_sharded
-from gnn_repair.study.store import Store, export_results, read_results
-from gnn_repair.study.tables import TABLES, make_tables
 
 __all__ = [
     "INDEPENDENT",
-    "METHODS",
     "PAPER",
     "PROTOCOLS",
     "RENDERERS",

@@ -36,8 +36,11 @@ from gnn_repair.datasets import as_splits, num_classes
 from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.repair import load_repair
-from gnn_repair.study.cases import FROZEN, METHODS, ORACLE, Case, stage_keys
+from gnn_repair.methods import METHODS
+from gnn_repair.repair.loading import build_repair, load_repair
+from gnn_repair.results.protocol import BackboneProtocol, Protocol
+from gnn_repair.results.records import PARTS, Numbers, RunRecord
+from gnn_repair.results.runs import FROZEN, ORACLE, Case, stage_keys
 from gnn_repair.study.engine import Tell
 from gnn_repair.study.measures import (
     OracleFindings,
@@ -46,8 +49,6 @@ from gnn_repair.study.measures import (
     shifts_inside,
     summarise_oracle,
 )
-from gnn_repair.study.protocol import BackboneProtocol, Protocol
-from gnn_repair.study.records import PARTS, Numbers, RunRecord
 from gnn_repair.training import Progress
 
 Architecture = type[Backbone] | Backbone | OwnNetwork
@@ -243,7 +244,7 @@ def _fit(
     method, data = METHODS[name], frozen.data
     title = method.title.lower()
     tell(title)
-    repair = method.build(settings.protocol.repairs, exposure)
+    repair = build_repair(method, settings.protocol.repairs, exposure)
     options: dict[str, Any] = {}
     if method.trained:
         options = {"device": exposure.recipients.device, "on_progress": _teller(tell, title)}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +12,30 @@ from torch import nn
 from torch_geometric.data import Data
 
 from gnn_repair.backbones import BACKBONES, Backbone, OwnNetwork, find_backbone
-from gnn_repair.datasets import as_splits, check_data, find_dataset, load_dataset
-from gnn_repair.datasets.files import data_root
-from gnn_repair.datasets.preprocessing import SPLITS
+from gnn_repair.catalog import data_root, find_dataset
+from gnn_repair.datasets import as_splits, check_data, load_dataset
+from gnn_repair.datasets.loading import SPLITS
 from gnn_repair.devices import choose_device, parse_device
 from gnn_repair.errors import InputError, SplitError
-from gnn_repair.published import published
-from gnn_repair.study.case import Architecture, Settings, build_backbone, run_case
-from gnn_repair.study.cases import (
-    METHODS,
-    ORACLE,
+from gnn_repair.methods import METHODS
+from gnn_repair.results.plan import (
+    PAPER_BACKBONES,
+    PAPER_DATASETS,
+    PAPER_SPLITS,
+    Plan,
+    make_plan,
+)
+from gnn_repair.results.protocol import PAPER, Protocol
+from gnn_repair.results.records import RunRecord
+from gnn_repair.results.runs import (
     Case,
-    Run,
     all_runs,
     check_splits,
-    chosen_methods,
-    current_methods,
 )
+from gnn_repair.results.store import Store
+from gnn_repair.study.case import Architecture, Settings, build_backbone, run_case
 from gnn_repair.study.engine import Engine, Failure, LocalEngine, Work
-from gnn_repair.study.protocol import PAPER, Protocol
-from gnn_repair.study.records import RunRecord
-from gnn_repair.study.store import ResultsSource, Store
-from gnn_repair.study.warm_up import warming
 
-PAPER_DATASETS = tuple(published()["datasets"])
-PAPER_BACKBONES = tuple(published()["tables"]["frozen"]["cells"])
-PAPER_SPLITS = tuple(range(10))
 KEEP = ("all", "first", "none")
 """Splits whose trained models a store keeps."""
 Grid = Sequence[str] | Mapping[str, Any]
@@ -61,83 +58,6 @@ class Watcher:
 
     def noted(self, text: str) -> None:
         """Something that a reader should know, once."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What of a grid is stored, failed before, or missing."""
-
-    done: tuple[Run, ...]
-    failed: Mapping[Run, str]
-    """Runs without a result, with the recorded error."""
-    missing: tuple[Run, ...]
-    """Runs without a result and without an error."""
-    cases: tuple[Case, ...]
-    """The work left: failed and missing runs, by case."""
-
-    @property
-    def total(self) -> int:
-        """Runs of the grid."""
-        return len(self.done) + len(self.failed) + len(self.missing)
-
-
-def make_plan(
-    store: ResultsSource,
-    protocol: Protocol,
-    runs: Sequence[Run],
-    methods: Iterable[str] | None = None,
-    stack: int | None = None,
-) -> Plan:
-    """Compare a grid with a store.
-
-    A run is done when its record holds a current result of every method asked for. One that lacks
-    some is run anew with old and new methods together, so that a record always speaks of one
-    frozen model.
-
-    Args:
-        store: where results lie.
-        protocol: all settings.
-        runs: the grid, splits of a case side by side.
-        methods: what must be evaluated; everything unless given.
-        stack: most splits trained as one; all unless given.
-    """
-    if not isinstance(store, ResultsSource):
-        raise InputError(f"store is {store!r:.60}; give a Store")
-    if not isinstance(protocol, Protocol):
-        raise InputError(f"protocol is {protocol!r:.60}; give a Protocol")
-    if isinstance(runs, str | bytes) or not isinstance(runs, Iterable):
-        raise InputError(f"runs is {runs!r:.60}; give a list of runs")
-    if stack is not None and (type(stack) is not int or stack < 1):
-        raise InputError(f"stack is {stack!r:.60}; give a whole number from 1, or None for all")
-    wanted, digest = chosen_methods(methods), protocol.digest
-    done, failed, missing, todo = [], {}, [], []
-    for run in runs:
-        if not isinstance(run, Run):
-            raise InputError(f"{run!r:.60} is not a Run; give dataset, backbone and split")
-        record = store.get(digest, run)
-        held = () if record is None else current_methods(record, protocol)
-        if record is not None and set(wanted) <= set(held):
-            done.append(run)
-            continue
-        known = [name for name in held if name in (ORACLE, *METHODS)]
-        todo.append((run, chosen_methods({*wanted, *known})))
-        error = store.failure(digest, run)
-        if error is None:
-            missing.append(run)
-        else:
-            failed[run] = error
-    return Plan(tuple(done), failed, tuple(missing), tuple(_cases(todo, stack)))
-
-
-def _cases(todo: list[tuple[Run, tuple[str, ...]]], stack: int | None) -> Iterable[Case]:
-    def key(item: tuple[Run, tuple[str, ...]]) -> tuple[Any, ...]:
-        return item[0].dataset, item[0].backbone, item[1]
-
-    for (dataset, backbone, methods), group in groupby(todo, key):
-        splits = tuple(run.split for run, _ in group)
-        size = stack or len(splits)
-        for first in range(0, len(splits), size):
-            yield Case(dataset, backbone, splits[first : first + size], methods)
 
 
 @dataclass(frozen=True)
@@ -205,7 +125,6 @@ def run_study(
         watcher.planned(plan)
         return Outcome(protocol.digest, len(plan.done))
     shared = None
-    warm: AbstractContextManager[None] = nullcontext()
     if work is None:
         remote = engine is not None and engine.elsewhere
         shared = checked_settings(
@@ -218,7 +137,6 @@ def run_study(
                     f"{name} is no Backbone, so its splits are trained one after the other, "
                     "not as one"
                 )
-        warm = nullcontext() if remote else warming(device, watcher.noted)
     for case in plan.cases:
         for run in case.runs:
             held.refuse_newer(protocol.digest, run)
@@ -226,7 +144,7 @@ def run_study(
     watcher.planned(plan)
     results = (engine or LocalEngine()).map(work, plan.cases, shared, watcher.stage)
     # Closing it, however this ends, takes back what a cluster has not begun.
-    with warm, closing(results):
+    with closing(results):
         stored, failures = _collect(results, held, protocol.digest, watcher)
     return Outcome(protocol.digest, len(plan.done), stored, failures)
 

@@ -1,7 +1,7 @@
 """What a record holds beside accuracies: the oracle's answers, the use made of them, the ladder.
 
 A record holds counts, so that shares can be formed over any set of runs; tables form them
-(:mod:`gnn_repair.study.figures`). Earlier records lack some of them.
+(:mod:`gnn_repair.results.averages`). Earlier records lack some of them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.exposure import Exposure
+from gnn_repair.methods import BLOCKS, FROZEN, RUNGS
 from gnn_repair.oracle.counting import ReachCounts, count_reach
 from gnn_repair.oracle.displacement import solve_displacements
+from gnn_repair.oracle.metrics import Reach, reach
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tails.sentence import CAN, STAGES
 from gnn_repair.oracle.tails.solve import solve_tails
@@ -23,17 +25,11 @@ from gnn_repair.oracle.witness import STATUS
 from gnn_repair.repair import FittedRepair
 from gnn_repair.repair.controls import KeptPrediction
 from gnn_repair.repair.ladder import FittedLadder
-from gnn_repair.repair.ladder.rungs import (
-    BLOCKS,
-    FROZEN,
-    RUNGS,
-    calibration_error,
-    mixed,
-    temperature,
-)
+from gnn_repair.repair.ladder.rungs import calibration_error, mixed, temperature
 from gnn_repair.repair.translation import FittedTranslation
-from gnn_repair.study.protocol import OracleProtocol
-from gnn_repair.study.records import Numbers
+from gnn_repair.results.protocol import OracleProtocol
+from gnn_repair.results.records import Numbers
+from gnn_repair.thresholds import REACHABLE
 
 Flags = NDArray[np.bool_]
 
@@ -57,14 +53,54 @@ def summarise_oracle(
     """Solve the true class of every node in the masks [N, S]; one summary a member."""
     parts = {"val": val_mask, "test": test_mask}
     if exposure.head is not None:
-        return _summarise_tails(exposure, y, parts, settings)
+        summaries, reachable_errors = _summarise_tails(exposure, y, parts, settings)
+    else:
+        summaries, reachable_errors = _summarise(exposure, y, parts, settings)
+    wrong = exposure.frozen_logits.argmax(2).cpu() != y.cpu()
+    if settings.reachable_above == REACHABLE:  # chance counts wins above this alone
+        errors = wrong.t() & test_mask.cpu()
+        for summary, chance in zip(summaries, chance_figures(exposure, y, errors), strict=True):
+            summary["test"] |= chance
+    return OracleFindings([*summaries], reachable_errors)
+
+
+def chance_figures(exposure: Exposure, y: Tensor, errors: Tensor) -> list[Numbers]:
+    """Of errors [N, S]: how often another class could win there, and how many classes could.
+
+    One table a member; ``_possible`` is what is not excluded, where that is more.
+    """
+    if not bool(errors.any()):
+        return [{} for _ in range(exposure.num_members)]
+    found = reach(exposure, y, errors.to(exposure.recipients.device))
+    assert isinstance(found, Reach)  # of classes
+    tables = []
+    for member, figures in enumerate(found.members):
+        own = found.classes.member == member
+        table: Numbers = {"reachable_classes": _mean_of(found.classes.count[own])}
+        for name, mean in (("chance_reach", figures.chance), ("excess", figures.excess)):
+            table[name] = None if np.isnan(mean.low) else mean.low
+            if mean.high > mean.low:
+                table[f"{name}_possible"] = mean.high
+        tables.append(table)
+    return tables
+
+
+def _mean_of(values: NDArray[Any]) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _summarise(
+    exposure: Exposure, y: Tensor, parts: dict[str, Tensor], settings: OracleProtocol
+) -> tuple[list[dict[str, Any]], Tensor]:
+    """Without a nonlinear head."""
+    val_mask, test_mask = parts.values()
     solution = solve_oracle(exposure, y, (val_mask | test_mask).to(exposure.recipients.device))
     wrong = (exposure.frozen_logits.argmax(2).cpu() != y.cpu()).numpy()
     error = wrong[solution.member, solution.node]
     reachable = solution.margin > settings.reachable_above
     decided = solution.decided_at(settings.reachable_above)
     active = solution.active_above(settings.active_above)
-    summaries: list[dict[str, Any] | None] = []
+    summaries: list[dict[str, Any]] = []
     for member in range(exposure.num_members):
         own = solution.member == member
         summary: dict[str, Any] = {}
@@ -77,7 +113,7 @@ def summarise_oracle(
         summaries.append(summary)
     found = torch.zeros(wrong.shape, dtype=torch.bool)
     found[solution.member, solution.node] = torch.from_numpy(reachable & decided & error)
-    return OracleFindings(summaries, found)
+    return summaries, found
 
 
 def _by_status(codes: NDArray[Any], names: Any) -> dict[str, int]:
@@ -96,7 +132,7 @@ def _figures(counts: ReachCounts) -> Numbers:
 
 def _summarise_tails(
     exposure: Exposure, y: Tensor, parts: dict[str, Tensor], settings: OracleProtocol
-) -> OracleFindings:
+) -> tuple[list[dict[str, Any]], Tensor]:
     """The same behind a nonlinear head, of one member.
 
     Shares are of all nodes: ``true_class_reach`` counts what is proved and
@@ -116,7 +152,7 @@ def _summarise_tails(
     summary["status"] = _by_status(solution.status, STAGES)
     found = torch.zeros(1, exposure.num_nodes, dtype=torch.bool)
     found[0, solution.node] = torch.from_numpy(proved & wrong)
-    return OracleFindings([summary], found)
+    return [summary], found
 
 
 def _tail_figures(

@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import IO
 
 from gnn_repair.errors import ResourceError
-from gnn_repair.study.cases import METHODS, Run
-from gnn_repair.study.protocol import PAPER
-from gnn_repair.study.records import RunRecord
-from gnn_repair.study.store import Store
+from gnn_repair.methods import METHODS
+from gnn_repair.results.protocol import PAPER
+from gnn_repair.results.records import RunRecord
+from gnn_repair.results.runs import Run
+from gnn_repair.results.store import Store
 from tests.campaigns import CampaignResult
 
 SPLITS = 40

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from gnn_repair.cli import main
+from gnn_repair.results.store import pack
 from gnn_repair.study import PAPER, Store
-from gnn_repair.study.store import pack
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "study"))
 from planted_records import make_record
@@ -356,7 +356,7 @@ def test_an_unexpected_fault_is_one_sentence_and_a_traceback_on_demand(monkeypat
     def fail(*arguments, **options):
         raise KeyError("a planted fault")
 
-    monkeypatch.setattr("gnn_repair.datasets.files.data_root", fail)
+    monkeypatch.setattr("gnn_repair.catalog.data_root", fail)
     monkeypatch.setattr(sys, "argv", ["gnn-repair", "data", "list"])
     with pytest.raises(SystemExit) as caught:
         main()

@@ -8,21 +8,21 @@ import sys
 
 import pytest
 
-from gnn_repair.cli import completion
+from gnn_repair.cli import options
 
 
 @pytest.mark.parametrize(
     ("offer", "typed", "expected"),
     [
-        (completion.dataset, "squirrel", ["squirrel", "squirrel-filtered"]),
-        (completion.datasets, "pa", ["paper"]),
-        (completion.datasets, "cora,ci", ["cora,citeseer"]),
-        (completion.datasets, "cora,cor", []),
-        (completion.datasets, "cora,pa", []),
-        (completion.backbones, "gcn,mix", ["gcn,mixhop"]),
-        (completion.protocol, "in", ["independent"]),
-        (completion.methods, "ora", ["oracle"]),
-        (completion.methods, "oracle,set", ["oracle,set_translation"]),
+        (options.offer_dataset, "squirrel", ["squirrel", "squirrel-filtered"]),
+        (options.offer_datasets, "pa", ["paper"]),
+        (options.offer_datasets, "cora,ci", ["cora,citeseer"]),
+        (options.offer_datasets, "cora,cor", []),
+        (options.offer_datasets, "cora,pa", []),
+        (options.offer_backbones, "gcn,mix", ["gcn,mixhop"]),
+        (options.offer_protocol, "in", ["independent"]),
+        (options.offer_methods, "ora", ["oracle"]),
+        (options.offer_methods, "oracle,set", ["oracle,set_translation"]),
     ],
 )
 def test_names_are_offered(offer, typed, expected):

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnn_repair.catalog import DATASETS, Statistics
 from gnn_repair.cli import main
-from gnn_repair.datasets import DATASETS
-from gnn_repair.datasets.catalog import Statistics
 
 
 @pytest.fixture(autouse=True)

@@ -16,12 +16,12 @@ import pytest
 import torch
 from rich.console import Console
 
+from gnn_repair.catalog import DATASETS
 from gnn_repair.cli import main
 from gnn_repair.cli.progress import StudyProgress, duration
-from gnn_repair.datasets import DATASETS
+from gnn_repair.results.records import StoreWarning
 from gnn_repair.study import PAPER, Case, Plan, Run, Store, override
 from gnn_repair.study.engine import Failure
-from gnn_repair.study.records import StoreWarning
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "study"))
 from planted_records import make_record

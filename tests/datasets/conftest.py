@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnn_repair.datasets import DATASETS
-from gnn_repair.datasets.catalog import DatasetSpec, RawFile
+from gnn_repair.catalog import DATASETS, DatasetSpec, RawFile
 
 Arrays = dict[str, np.ndarray]
 

@@ -9,7 +9,8 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.utils import remove_self_loops
 
-from gnn_repair.datasets import DATASETS, load_dataset
+from gnn_repair.catalog import DATASETS
+from gnn_repair.datasets import load_dataset
 from gnn_repair.datasets.checking import compare
 
 

@@ -14,11 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from gnn_repair.datasets import DATASETS, load_dataset
-from gnn_repair.datasets.cache import CacheWarning
-from gnn_repair.datasets.catalog import DatasetSpec
-from gnn_repair.datasets.loading import load
-from gnn_repair.datasets.sources import Source
+from gnn_repair.catalog import DATASETS, DatasetSpec
+from gnn_repair.datasets import load_dataset
+from gnn_repair.datasets.loading import CacheWarning, load
 from gnn_repair.errors import DatasetError, SplitError
 
 Arrays = dict[str, np.ndarray]
@@ -115,7 +113,9 @@ def test_a_truncated_or_altered_file_is_named_and_not_parsed(
     path = root / spec.files[0].path
     path.write_bytes(damage(path.read_bytes()))
     parsed: list[Path] = []
-    monkeypatch.setattr(Source, "read", lambda source, folder: parsed.append(folder))
+    monkeypatch.setattr(
+        "gnn_repair.datasets.loading.read_raw", lambda source, folder: parsed.append(folder)
+    )
     with pytest.raises(DatasetError, match=f"{path} is truncated.*sha256 {spec.files[0].sha256}"):
         load(spec, root)
     assert parsed == []
@@ -235,7 +235,9 @@ def test_the_second_load_comes_from_the_cache(
 ) -> None:
     spec, root = place("roman-empire", arrays)
     first = load(spec, root)
-    monkeypatch.setattr(Source, "read", lambda source, folder: pytest.fail("parsed again"))
+    monkeypatch.setattr(
+        "gnn_repair.datasets.loading.read_raw", lambda source, folder: pytest.fail("parsed again")
+    )
     second = load(spec, root)
     assert second.keys() == first.keys()
     for field in ("x", "edge_index", "y", "train_mask", "val_mask", "test_mask"):
@@ -260,7 +262,9 @@ def test_a_damaged_cache_is_named_and_rebuilt(
         again = load(spec, root)
     torch.testing.assert_close(again.x, first.x)
     torch.testing.assert_close(again.val_mask, first.val_mask)
-    monkeypatch.setattr(Source, "read", lambda source, folder: pytest.fail("parsed again"))
+    monkeypatch.setattr(
+        "gnn_repair.datasets.loading.read_raw", lambda source, folder: pytest.fail("parsed again")
+    )
     torch.testing.assert_close(load(spec, root).x, first.x)
 
 

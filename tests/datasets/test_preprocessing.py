@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
-from gnn_repair.datasets.preprocessing import entries
+from gnn_repair.datasets.loading import entries
 from gnn_repair.errors import DatasetError
 
 

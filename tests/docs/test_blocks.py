@@ -13,8 +13,8 @@ import pytest
 from shown_output import assert_alike
 from typer.main import get_command
 
+from gnn_repair.catalog import DATASETS
 from gnn_repair.cli import app
-from gnn_repair.datasets import DATASETS
 from gnn_repair.exposure import WHOLE_MESSAGES
 from tools.docs.blocks import Block, blocks_of, commands_of
 

@@ -251,6 +251,13 @@ def test_the_command_saves_passes_and_fails(tmp_path, monkeypatch, capsys):
     assert run(monkeypatch, capsys, "factory_of_check:made", *call)[0] == 2
     assert run(monkeypatch, capsys, "factory_of_check:made", *call, "--save")[0] == 0
     code, out, _ = run(monkeypatch, capsys, "factory_of_check:made", *call)
+    chance = re.search(r"chance (\d+\.\d\d) % → (\d+\.\d\d) %", out)
+    assert chance[1] == chance[2]
+    content = json.loads((tmp_path / "b.json").read_text())
+    assert float(chance[1]) == pytest.approx(100 * content.pop("chance"), abs=0.005)
+    (tmp_path / "b.json").write_text(json.dumps(content))  # as version 0.2 wrote it
+    code, out, _ = run(monkeypatch, capsys, "factory_of_check:made", *call)
+    assert f"chance – → {chance[2]} %" in out
     assert code == 0 and "0 lost" in out and "0 of the baseline's own proofs" in out
     code, out, _ = run(monkeypatch, capsys, "factory_of_check:tilted", *call, "--format", "json")
     [found] = json.loads(out)

@@ -20,8 +20,8 @@ from gnn_repair.oracle.status import FAILED, UNCERTIFIED
 from gnn_repair.oracle.tables import Problems, Tables, instance, problems
 from gnn_repair.reporting.evidence import gather
 from gnn_repair.reporting.overview import case_of_run
+from gnn_repair.results.protocol import OracleProtocol
 from gnn_repair.study.measures import summarise_oracle
-from gnn_repair.study.protocol import OracleProtocol
 
 
 def flags(text):

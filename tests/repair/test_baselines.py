@@ -10,7 +10,8 @@ from scipy.optimize import minimize_scalar
 from toy_exposures import NODES, toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
-from gnn_repair.repair import METHODS, CorrectAndSmooth, TemperatureScaling
+from gnn_repair.methods import METHODS
+from gnn_repair.repair import CorrectAndSmooth, TemperatureScaling
 from gnn_repair.repair.baselines import sources_to_recipients
 
 DATA = toy_graph()

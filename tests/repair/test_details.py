@@ -19,12 +19,7 @@ from gnn_repair.repair import (
 from gnn_repair.repair import baselines as smoothing
 from gnn_repair.repair.fitting import EPOCH_STRIDE, SEED_STRIDE
 from gnn_repair.repair.layers import Noise
-from gnn_repair.repair.methods import (
-    LARGEST,
-    _check_sizes,
-    _fingerprint,
-    repair_of,
-)
+from gnn_repair.repair.loading import LARGEST, _check_sizes, _fingerprint, repair_of
 from gnn_repair.repair.targets import find_targets
 
 DATA = toy_graph()

@@ -14,8 +14,8 @@ from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import expose
 from gnn_repair.repair import NodeTranslation, SetTranslation, realizable
 from gnn_repair.repair.inputs import Description
-from gnn_repair.repair.methods import _check_fitted as check_fitted
-from gnn_repair.repair.methods import _scores
+from gnn_repair.repair.loading import _check_fitted as check_fitted
+from gnn_repair.repair.loading import _scores
 from gnn_repair.repair.model import repaired
 from gnn_repair.repair.realizability import displacement_distance
 from gnn_repair.repair.targets import _boolean

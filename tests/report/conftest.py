@@ -9,7 +9,7 @@ from report_worlds import NASTY, Moved, Tilted, make_exposure
 
 from gnn_repair.exposure import expose
 from gnn_repair.reporting import evidence_of, gather, report, report_run
-from gnn_repair.study.protocol import PAPER, override
+from gnn_repair.results.protocol import PAPER, override
 from gnn_repair.study.rerun import rerun
 
 SETTINGS = (

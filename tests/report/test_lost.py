@@ -11,8 +11,8 @@ from browser import missing, open_browser
 
 import gnn_repair as gr
 from gnn_repair.budget import LADDER, Budget
+from gnn_repair.methods import rung_title
 from gnn_repair.repair.ladder import EvidenceLadder
-from gnn_repair.repair.ladder.rungs import rung_title
 
 BRIEF = Budget(4, 4, 0.02, 1e-4, decoupled=True, epoch_zero=True)
 NAMES = ["<b>first</b>", "second", "third"]

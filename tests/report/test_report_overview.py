@@ -18,9 +18,9 @@ from gnn_repair.oracle import reach
 from gnn_repair.reporting import gather, report
 from gnn_repair.reporting.overview import case_of_run, cases_of_results
 from gnn_repair.reporting.writing import chance_words
-from gnn_repair.study.protocol import PAPER, override
-from gnn_repair.study.records import RunRecord
-from gnn_repair.study.store import Store
+from gnn_repair.results.protocol import PAPER, override
+from gnn_repair.results.records import RunRecord
+from gnn_repair.results.store import Store
 from tests.campaigns.lp_families import Numbers, exposure_of
 
 TINY = override(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gnn_repair.study.cases import METHODS, Case
-from gnn_repair.study.protocol import PAPER
-from gnn_repair.study.records import RunRecord
+from gnn_repair.methods import METHODS
+from gnn_repair.results.protocol import PAPER
+from gnn_repair.results.records import RunRecord
+from gnn_repair.results.runs import Case
 
 OFFSETS = {"refit_head": -0.01, "node_translation": 0.01, "set_translation": 0.03}
 

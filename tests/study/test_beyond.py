@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from planted_records import make_record
 
-from gnn_repair.repair.ladder.rungs import NOTHING, RUNGS, rung_title
+from gnn_repair.methods import NOTHING, RUNGS, rung_title
+from gnn_repair.results.rendering import RENDERERS, facts
+from gnn_repair.results.store import pack
 from gnn_repair.study import PAPER, Store, make_tables
-from gnn_repair.study.rendering import RENDERERS, facts
-from gnn_repair.study.store import pack
 from tools.beyond import LINE, TABLES, gathered, written
 
 ROOT = Path(__file__).parents[2]

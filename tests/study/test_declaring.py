@@ -12,18 +12,19 @@ import torch
 from tiny import TINY, tiny_graph
 
 from gnn_repair.backbones import BACKBONES
-from gnn_repair.backbones.titles import TITLES
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
-from gnn_repair.repair import METHODS, REPAIRS, CrossFitted, FittedRepair, Look, Method, Repair
+from gnn_repair.methods import MARKERS, METHODS, Look, Method, title_of
+from gnn_repair.published import TITLES
+from gnn_repair.repair import REPAIRS, CrossFitted, FittedRepair, Repair
 from gnn_repair.repair.base import about, untrained
 from gnn_repair.repair.controls import FeaturePerceptron
-from gnn_repair.repair.methods import MARKERS, title_of
+from gnn_repair.repair.loading import build_repair
 from gnn_repair.reporting.figures import _look
 from gnn_repair.reporting.writing import report
+from gnn_repair.results.runs import chosen_methods
 from gnn_repair.study import PAPER, Case, make_tables, override
 from gnn_repair.study.case import Settings, run_case
-from gnn_repair.study.cases import chosen_methods
 
 PROTOCOL = override(PAPER, TINY)
 
@@ -96,7 +97,9 @@ def test_a_further_method_is_on_the_page_and_in_the_figures(declared, data, tmp_
     frozen = train_backbone(backbone, data, (0,), device="cpu", budget=budget)
     exposure = expose(frozen)
     masks = data.train_mask[:, :1], data.val_mask[:, :1]
-    fitted = declared.build(PROTOCOL.repairs, exposure).fit(exposure, data.y, *masks, device="cpu")
+    fitted = build_repair(declared, PROTOCOL.repairs, exposure).fit(
+        exposure, data.y, *masks, device="cpu"
+    )
     path = report(
         exposure, data.y, tmp_path / "page.html", repairs={"majority": fitted, "mine": fitted}
     )
@@ -120,7 +123,7 @@ def test_classes_take_their_titles_from_the_declaration():
     usual = {key: method for key, method in METHODS.items() if method.by_default}
     assert list(REPAIRS) == [key.replace("_", "-") for key in usual]
     for key, method in METHODS.items():
-        repair = method.repair
+        repair = method.repair_class
         assert title_of(key) == method.title
         if method.by_default:
             assert REPAIRS[key.replace("_", "-")] is repair
@@ -137,7 +140,7 @@ def test_every_method_is_built_as_the_protocol_says(data):
     frozen = train_backbone("sgc", data, (0,), budget=PROTOCOL.backbones.short)
     exposure = expose(frozen)
     changed = override(PROTOCOL, ["repairs.seed=3", "repairs.dropout=0.4"]).repairs
-    built = {name: method.build(changed, exposure) for name, method in METHODS.items()}
+    built = {name: build_repair(method, changed, exposure) for name, method in METHODS.items()}
     for name in ("reweighting", "set_translation", "node_translation", "refit_head"):
         assert built[name].budget == getattr(changed, name)
         assert built[name].seed == 3

@@ -9,8 +9,8 @@ import torch
 from tiny import TINY, tiny_graph
 
 from gnn_repair.backbones import train_backbone
+from gnn_repair.backbones.architectures import GCN
 from gnn_repair.backbones.base import Shape
-from gnn_repair.backbones.convolutional import GCN
 from gnn_repair.exposure import expose
 from gnn_repair.repair import Reweighting, SetTranslation
 from gnn_repair.repair.translation import FittedTranslation

@@ -8,15 +8,21 @@ from planted_records import make_record
 from torch_geometric.data import Data
 
 from gnn_repair.backbones import BACKBONES, Shape, train_backbone
-from gnn_repair.backbones.readouts import READOUTS
 from gnn_repair.budget import Budget
 from gnn_repair.cli.tables import TABLE_NAMES
 from gnn_repair.exposure import expose
+from gnn_repair.published import BACKBONE_WORDS
 from gnn_repair.repair.translation import NodeTranslation, SetTranslation
+from gnn_repair.results.averages import (
+    Figure,
+    best_of,
+    mark_best,
+    without_published,
+    without_spread,
+)
+from gnn_repair.results.rendering import facts
+from gnn_repair.results.tables import TABLES, counts, published_cases
 from gnn_repair.study import RENDERERS, make_tables
-from gnn_repair.study.figures import Figure, best_of, mark_best, without_published, without_spread
-from gnn_repair.study.rendering import facts
-from gnn_repair.study.tables import TABLES, counts, published_cases
 
 PLACE = ("gcn", "cora")
 
@@ -204,7 +210,7 @@ def tiny():
 def test_the_exposure_tables_words_are_those_of_the_architecture(name, tiny):
     backbone = BACKBONES[name](Shape(hidden=8, heads=2))
     frozen = train_backbone(backbone, tiny, [0], device="cpu", budget=Budget(1, None, 1e-2, 0.0))
-    exposure, words = expose(frozen), READOUTS[name]
+    exposure, words = expose(frozen), BACKBONE_WORDS[name]
     assert exposure.num_groups == words.groups
     assert exposure.fixed == words.fixed
     assert words.coefficient == type(backbone).rule

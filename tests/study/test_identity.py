@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from planted_records import make_record
 
-import gnn_repair.study.cases as identity
+import gnn_repair.results.runs as identity
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.budget import LONG, SHORT
-from gnn_repair.study import INDEPENDENT, METHODS, PAPER, Protocol, Run, Store, make_plan, override
-from gnn_repair.study.cases import VERSIONS, current_methods, stage_keys
-from gnn_repair.study.protocol import BackboneProtocol, changed, differences, digest_of
+from gnn_repair.methods import METHODS
+from gnn_repair.results.plan import current_methods
+from gnn_repair.results.protocol import BackboneProtocol, changed, differences, digest_of
+from gnn_repair.results.runs import VERSIONS, stage_keys
+from gnn_repair.study import INDEPENDENT, PAPER, Protocol, Run, Store, make_plan, override
 
 LEGACY = "f5ac0ef9f0b2"
 """What the folder of the independent protocol was called when the whole tree was hashed."""

@@ -9,10 +9,10 @@ from torch_geometric.nn import GIN
 
 from gnn_repair.backbones import OwnNetwork
 from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.results.store import merge
 from gnn_repair.study import PAPER, Run, Store, override, run_study
 from gnn_repair.study import case as cases
 from gnn_repair.study.rerun import rerun
-from gnn_repair.study.store import merge
 
 PROTOCOL = override(PAPER, TINY)
 METHODS = ["reweighting", "set_translation", "correct_and_smooth", "evidence_ladder"]

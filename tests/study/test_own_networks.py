@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 import gnn_repair as gr
 from gnn_repair.backbones import OwnNetwork, train_own
 from gnn_repair.budget import Budget
+from gnn_repair.cli import user_code
 from gnn_repair.cli.main import app
-from gnn_repair.cli.plugins import Plugins
 from gnn_repair.errors import InputError
+from gnn_repair.results.protocol import PAPER
+from gnn_repair.results.rendering import as_json, markdown
 from gnn_repair.study import Store, Watcher, make_tables, override
-from gnn_repair.study.protocol import PAPER
-from gnn_repair.study.rendering import as_json, markdown
 
 PROTOCOL = override(PAPER, TINY)
 METHODS = ["oracle", "reweighting", "set_translation", "refit_head"]
@@ -170,7 +170,7 @@ def test_the_command_line_takes_a_network_from_a_file(tmp_path):
     wrong = {f"{file}:broken": "is a int", f"{file}:no": "has no", "a.py:b": "no file"}
     for name, message in wrong.items():
         with pytest.raises(InputError, match=message):
-            Plugins().backbones([name])
+            user_code.backbones([name])
 
 
 def test_training_keeps_the_best_state_with_its_buffers():

@@ -8,10 +8,10 @@ import pytest
 from planted_records import make_record
 
 from gnn_repair.errors import InputError
+from gnn_repair.results.records import StoreWarning
+from gnn_repair.results.rendering import RENDERERS
+from gnn_repair.results.store import Packed, merge, pack
 from gnn_repair.study import PAPER, Run, Store, make_tables, override, read_results
-from gnn_repair.study.records import StoreWarning
-from gnn_repair.study.rendering import RENDERERS
-from gnn_repair.study.store import Packed, merge, pack
 
 OTHER = override(PAPER, ["backbones.hidden=64"])
 

@@ -12,6 +12,7 @@ from torch_geometric.nn import GCNConv
 from gnn_repair.backbones import BACKBONES, Shape
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
+from gnn_repair.methods import METHODS
 from gnn_repair.repair import (
     NodeTranslation,
     RefitHead,
@@ -19,10 +20,10 @@ from gnn_repair.repair import (
     SetTranslation,
     paper_batch_size,
 )
-from gnn_repair.repair.methods import METHODS
+from gnn_repair.repair.loading import build_repair
+from gnn_repair.results.protocol import BackboneProtocol, differences, digest_of
 from gnn_repair.study import PAPER, Protocol, override, read_protocol
 from gnn_repair.study.case import build_backbone
-from gnn_repair.study.protocol import BackboneProtocol, differences, digest_of
 
 
 def test_the_paper_is_what_backbones_and_repairs_do_by_themselves():
@@ -140,7 +141,7 @@ def test_what_a_study_accepts_its_methods_accept(end):
             continue
         for method in METHODS.values():
             if leaf in method.settings or leaf.rpartition(".")[0] in method.settings:
-                method.build(protocol.repairs, exposure)
+                build_repair(method, protocol.repairs, exposure)
                 built += 1
         if leaf.startswith("backbones.") and not leaf.endswith(("hidden", "heads")):
             for backbone in BACKBONES.values():

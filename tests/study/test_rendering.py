@@ -12,9 +12,9 @@ import pytest
 from planted_records import make_record
 
 from gnn_repair.errors import InputError
+from gnn_repair.results.averages import Figure, Sheet, accuracy, average, gain, reach, support, wins
+from gnn_repair.results.rendering import own_text, plain, remark, usual_count
 from gnn_repair.study import RENDERERS, make_tables
-from gnn_repair.study.figures import Figure, Sheet, accuracy, average, gain, reach, support, wins
-from gnn_repair.study.rendering import own_text, plain, remark, usual_count
 
 SHOWN = ("refit_head", "reweighting", "set_translation", "node_translation", "correct_and_smooth")
 
@@ -61,6 +61,27 @@ def test_the_oracles_table():
 | --- | --- | --- | --- |
 | GCN | 50.0 ± 0.0 (60.4, −10.4) ! | 50.0 [1 split] | 50.0 (60.4, −10.4; 1 case) |
 | average | 50.0 (60.4, −10.4; 1 case) | 50.0 (1 case) | 50.0 (60.4, −10.4; 1 case) ! |
+
+### Chance: classes neither true nor predicted, at errors (%)
+
+| backbone | cora | mine | average |
+| --- | --- | --- | --- |
+| GCN | – | – | – |
+| average | – | – | – |
+
+### Excess of error reach over chance (points)
+
+| backbone | cora | mine | average |
+| --- | --- | --- | --- |
+| GCN | – | – | – |
+| average | – | – | – |
+
+### Classes that can win, per error
+
+| backbone | cora | mine | average |
+| --- | --- | --- | --- |
+| GCN | – | – | – |
+| average | – | – | – |
 
 ### Active support
 

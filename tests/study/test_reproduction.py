@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from gnn_repair.datasets import DATASETS
-from gnn_repair.datasets.files import missing_files
+from gnn_repair.catalog import DATASETS, missing_files
 from gnn_repair.published import published
+from gnn_repair.results.rendering import facts
 from gnn_repair.study import PAPER, Store, make_tables, run_study
-from gnn_repair.study.rendering import facts
 
 TOLERANCES = {"Frozen": 0.6, "True-class reach (%)": 0.6, "Error reach (%)": 2.5}
 

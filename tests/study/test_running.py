@@ -9,14 +9,15 @@ from tiny import TINY, tiny_graph
 from torch_geometric.data import Data
 
 from gnn_repair.backbones import BACKBONES, Backbone, Shape, train_backbone
-from gnn_repair.backbones.convolutional import GCN
+from gnn_repair.backbones.architectures import GCN
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
+from gnn_repair.methods import METHODS
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.repair import EvidenceLadder, Reweighting
-from gnn_repair.study import METHODS, PAPER, Case, Store, override, run_study
+from gnn_repair.results.runs import chosen_methods
+from gnn_repair.study import PAPER, Case, Store, override, run_study
 from gnn_repair.study.case import Settings, build_backbone, run_case
-from gnn_repair.study.cases import chosen_methods
 from gnn_repair.study.measures import summarise_oracle
 
 PROTOCOL = override(PAPER, TINY)
@@ -89,6 +90,31 @@ def test_the_control_matches_the_capacity_of_set_translation(records):
     sizes = {name: records[0].methods[name]["parameters"] for name in METHODS}
     per_unit = 8 + 2 * 3 + 1
     assert abs(sizes["node_translation"] - sizes["set_translation"]) <= per_unit / 2
+
+
+def test_chance_is_counted_class_by_class(records, frozen, data):
+    """At every error, from a solution of each class by itself."""
+    exposure = expose(frozen)
+    for member, record in enumerate(records):
+        said = frozen.logits[member].argmax(1)
+        errors = (data.test_mask[:, record.split] & (said != data.y)).nonzero().flatten()
+        wins = torch.stack(
+            [
+                torch.from_numpy(solution.reachable[solution.member == member])
+                for label in range(3)
+                for solution in [solve_oracle(exposure, torch.full((60,), label), errors)]
+            ],
+            dim=1,
+        ).double()
+        other = torch.ones_like(wins)
+        rows = torch.arange(len(errors))
+        other[rows, data.y[errors]] = other[rows, said[errors]] = 0
+        chance = float((wins * other).sum(1).div(other.sum(1)).mean())
+        found = record.oracle["test"]
+        assert found["chance_reach"] == pytest.approx(chance)
+        assert found["excess"] == pytest.approx(found["error_reach"] - chance)
+        assert found["reachable_classes"] == pytest.approx(float(wins.sum(1).mean()))
+        assert "chance_reach" not in record.oracle["val"]
 
 
 def test_the_ladder_s_record_holds_every_rung(records, frozen, data):

@@ -12,6 +12,7 @@ import pytest
 from planted_records import fake_case, make_record
 
 from gnn_repair.errors import InputError, ResourceError
+from gnn_repair.results.records import StoreWarning
 from gnn_repair.study import (
     PAPER,
     Run,
@@ -22,7 +23,6 @@ from gnn_repair.study import (
     read_results,
     run_study,
 )
-from gnn_repair.study.records import StoreWarning
 
 RUN = Run("cora", "gcn", 0)
 

@@ -13,9 +13,9 @@ from planted_records import make_record
 
 from gnn_repair.errors import InputError
 from gnn_repair.published import published
+from gnn_repair.results.averages import Figure, average, gain, wins
+from gnn_repair.results.rendering import facts, number, plain, remark
 from gnn_repair.study import PAPER, RENDERERS, Store, export_results, make_tables, read_results
-from gnn_repair.study.figures import Figure, average, gain, wins
-from gnn_repair.study.rendering import facts, number, plain, remark
 
 
 def records():
@@ -182,6 +182,22 @@ def test_reach_and_support_come_from_the_test_nodes():
     assert reach["outside"] is True
     support = entry(tables, "exposure-oracle", "Active support", "gcn", "cora")
     assert (support["value"], support["published"], support["outside"]) == (1.5, 1.12, True)
+
+
+def test_chance_stands_beside_reach():
+    made = [make_record("cora", "gcn", split) for split in (0, 1, 2)]
+    for record, chance in zip(made, (0.1, 0.3), strict=False):  # the third is of version 0.2
+        figures = {"chance_reach": chance, "excess": 0.5 - chance, "reachable_classes": 2.0}
+        record.oracle["test"] = record.oracle["test"] | figures
+    tables, sheet = make_tables(made), "exposure-oracle"
+    chance = entry(
+        tables, sheet, "Chance: classes neither true nor predicted, at errors (%)", "gcn", "cora"
+    )
+    assert (chance["value"], chance["count"]) == (pytest.approx(20.0), 2)
+    excess = entry(tables, sheet, "Excess of error reach over chance (points)", "gcn", "cora")
+    assert excess["value"] == pytest.approx(30.0)
+    classes = entry(tables, sheet, "Classes that can win, per error", "gcn", "cora")
+    assert classes["value"] == pytest.approx(2.0)
 
 
 def test_dataset_statistics_are_compared_exactly():

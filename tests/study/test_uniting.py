@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gnn_repair.study.records import RunRecord, parse_record, unite
+from gnn_repair.results.records import RunRecord, parse_record, unite
 
 
 def scores(test):

@@ -1,6 +1,6 @@
 """The evidence ladder: which kind of evidence a frozen model lost, and a repair that reads it."""
 
 from gnn_repair.repair.ladder.ladder import EvidenceLadder, FittedLadder
-from gnn_repair.repair.ladder.rungs import RUNGS, Finding, Findings, Rung
+from gnn_repair.repair.ladder.rungs import Finding, Findings
 
-__all__ = ["RUNGS", "EvidenceLadder", "Finding", "Findings", "FittedLadder", "Rung"]
+__all__ = ["EvidenceLadder", "Finding", "Findings", "FittedLadder"]

@@ -17,6 +17,7 @@ from torch import Tensor
 from gnn_repair.budget import LADDER, Budget, check_real, check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.methods import FROZEN, METHODS, RUNGS, rung_title
 from gnn_repair.repair.base import FittedRepair, Repair, Task, about
 from gnn_repair.repair.baselines import (
     TINY,
@@ -39,16 +40,13 @@ from gnn_repair.repair.folds import (
 from gnn_repair.repair.inputs import summary_width
 from gnn_repair.repair.ladder.network import Climbed, Sources, climb, from_messages
 from gnn_repair.repair.ladder.rungs import (
-    FROZEN,
     MORE_LABELS,
-    RUNGS,
     Findings,
     clearly,
     decide,
     find,
     likelihoods,
     mixed,
-    rung_title,
     weigh,
     weights_without,
 )
@@ -241,7 +239,7 @@ def reads_features(name: str) -> bool:
 class EvidenceLadder(Repair[FittedLadder]):
     """Frozen, then candidates that read more or other evidence, weighed out of fold."""
 
-    title: ClassVar[str] = "Evidence ladder"
+    title: ClassVar[str] = METHODS["evidence_ladder"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedLadder
     reads_graph: ClassVar[bool] = True
     rungs: tuple[str, ...] = tuple(RUNGS)

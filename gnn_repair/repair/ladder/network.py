@@ -22,12 +22,12 @@ from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.dropout import LOW, kept
 from gnn_repair.kernels.products import product
 from gnn_repair.kernels.sets import BOUND
+from gnn_repair.methods import BLOCKS, RUNGS
 from gnn_repair.repair.base import Task
 from gnn_repair.repair.evidence import FeatureEvidence, KnownEvidence
 from gnn_repair.repair.fitting import EPOCH_STRIDE, SEED_STRIDE
 from gnn_repair.repair.folds import Roles
 from gnn_repair.repair.inputs import repair_inputs, standardised, statistics
-from gnn_repair.repair.ladder.rungs import BLOCKS, RUNGS
 from gnn_repair.repair.layers import Parameters, centred
 from gnn_repair.training import Fitted, ProgressCallback, Trainee, fit
 

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from gnn_repair.errors import InputError
+from gnn_repair.methods import NOTHING, UNCLEAR
 from gnn_repair.repair import EvidenceLadder
 from gnn_repair.repair.ladder.rungs import (
     BINS,
-    NOTHING,
     SURE,
-    UNCLEAR,
     Finding,
     Findings,
     calibration_error,

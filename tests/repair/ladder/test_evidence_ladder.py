@@ -15,9 +15,9 @@ from gnn_repair.backbones import BACKBONES, Shape, train_backbone
 from gnn_repair.budget import LADDER as BUDGET
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure import expose
+from gnn_repair.methods import NOTHING, RUNGS, rung_title
 from gnn_repair.repair import EvidenceLadder, load_repair
-from gnn_repair.repair.ladder.rungs import NOTHING, RUNGS, rung_title
-from gnn_repair.repair.methods import repair_of
+from gnn_repair.repair.loading import repair_of
 
 BRIEF = replace(LADDER, budget=replace(LADDER.budget, epochs=5))
 

@@ -9,11 +9,11 @@ import torch
 from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.budget import LADDER
+from gnn_repair.methods import RUNGS
 from gnn_repair.repair.base import prepare
 from gnn_repair.repair.evidence import DROPPED, FeatureEvidence, evidence_of
 from gnn_repair.repair.folds import Folding
 from gnn_repair.repair.ladder.network import Heads, LadderTrainee, Sources, climb
-from gnn_repair.repair.ladder.rungs import RUNGS
 
 DATA = toy_graph()
 COPIES, HIDDEN = 3, 6

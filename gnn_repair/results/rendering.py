@@ -10,7 +10,8 @@ from itertools import groupby
 from string import ascii_lowercase
 from typing import Any
 
-from gnn_repair.study.figures import DATASET_TITLES, TITLES, Entry, Figure, Sheet, Table
+from gnn_repair.published import DATASET_TITLES, TITLES
+from gnn_repair.results.averages import Entry, Figure, Sheet, Table
 
 MINUS = "−"
 FIELDS = (

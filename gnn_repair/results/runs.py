@@ -15,16 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 from gnn_repair.errors import InputError
+from gnn_repair.methods import METHODS
 from gnn_repair.published import published
-from gnn_repair.repair.methods import METHODS as METHODS
-from gnn_repair.study.protocol import PAPER, Protocol, digest_of
+from gnn_repair.results.protocol import PAPER, Protocol, digest_of
 from gnn_repair.suggestion import suggestion
-
-if TYPE_CHECKING:
-    from gnn_repair.study.records import RunRecord
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 MOST_SPLITS = 10_000
@@ -191,17 +188,3 @@ def _picked(changes: Mapping[str, Any], paths: tuple[str, ...]) -> dict[str, Any
         if value is not None:
             found[path] = value
     return found
-
-
-def current_methods(record: RunRecord, protocol: Protocol) -> tuple[str, ...]:
-    """Which stages of a record are results of this protocol as it is computed today.
-
-    A record without keys is of the time before stages had any, when all versions were 1.
-    """
-    place = (record.dataset, record.backbone)
-    now = stage_keys(protocol, *place)
-    stored = record.stages or stage_keys(protocol, *place, dict.fromkeys(VERSIONS, 1))
-    if stored.get(FROZEN) != now[FROZEN]:
-        return ()
-    held = ((ORACLE,) if record.oracle else ()) + tuple(record.methods)
-    return tuple(name for name in held if name not in now or stored.get(name) == now[name])

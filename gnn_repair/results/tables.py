@@ -6,14 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gnn_repair.backbones.readouts import READOUTS
 from gnn_repair.errors import InputError
-from gnn_repair.published import published
-from gnn_repair.repair.ladder.rungs import FROZEN, NOTHING, RUNGS, rung_title
-from gnn_repair.repair.methods import title_of
-from gnn_repair.study.cases import METHODS
-from gnn_repair.study.figures import (
-    TITLES,
+from gnn_repair.methods import FROZEN, METHODS, NOTHING, RUNGS, rung_title, title_of
+from gnn_repair.published import BACKBONE_WORDS, TITLES, published
+from gnn_repair.results.averages import (
     Address,
     Cells,
     Entry,
@@ -28,7 +24,9 @@ from gnn_repair.study.figures import (
     best_of,
     case_figures,
     case_order,
+    chance_reach,
     comparable,
+    excess,
     gain,
     in_paper,
     mark_best,
@@ -37,13 +35,14 @@ from gnn_repair.study.figures import (
     panel,
     percent,
     reach,
+    reachable_classes,
     share_of_errors_fixed,
     share_of_shifts,
     support,
     wins,
     with_best_macro,
 )
-from gnn_repair.study.records import PARTS, Numbers, RunRecord
+from gnn_repair.results.records import PARTS, Numbers, RunRecord
 from gnn_repair.suggestion import suggestion
 
 
@@ -73,6 +72,9 @@ def _exposure_oracle(records: Sequence[RunRecord]) -> Table:
     panels = (
         ("True-class reach (%)", reach("true_class_reach")),
         ("Error reach (%)", reach("error_reach")),
+        ("Chance: classes neither true nor predicted, at errors (%)", chance_reach()),
+        ("Excess of error reach over chance (points)", excess()),
+        ("Classes that can win, per error", reachable_classes()),
         ("Active support", support()),
     )
     sheets = tuple(panel(title, kind, records) for title, kind in panels)
@@ -185,7 +187,7 @@ def _readout_exposure(records: Sequence[RunRecord]) -> Table:
     """What is adjustable in each backbone's last aggregation, and how much of it there is."""
     rows: Rows = {}
     for backbone in ordered((record.backbone for record in records), TITLES):
-        words = READOUTS.get(backbone)
+        words = BACKBONE_WORDS.get(backbone)
         rows[backbone] = (
             ("–", "–", "–", "–")
             if words is None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gnn_repair.study.cases import FROZEN, Run
+from gnn_repair.results.runs import FROZEN, Run
 
 FORMAT = "gnn-repair run"
 VERSION = 1
@@ -179,7 +179,7 @@ def _check_oracle(oracle: Any) -> None:
         inner = value if name in ("val", "test", "status") else {name: value}
         _check_numbers(f"oracle {name}", inner)
     for part in ("val", "test"):
-        for metric in ("true_class_reach", "error_reach"):
+        for metric in ("true_class_reach", "error_reach", "chance_reach"):
             share = oracle.get(part, {}).get(metric)
             if share is not None and not 0 <= share <= 1:
                 raise RecordError(f"the {metric} of {part} is {share!r:.60}, not a share")

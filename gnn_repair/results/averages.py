@@ -7,21 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from gnn_repair.backbones.titles import TITLES as TITLES
-from gnn_repair.published import published
-from gnn_repair.study.records import RunRecord
-
-DATASET_TITLES = {
-    "actor": "Actor",
-    "amazon-ratings": "Amazon-ratings",
-    "chameleon": "Chameleon",
-    "citeseer": "Citeseer",
-    "cora": "Cora",
-    "pubmed": "PubMed",
-    "roman-empire": "Roman-empire",
-    "squirrel": "Squirrel",
-}
-"""As the paper writes them."""
+from gnn_repair.published import TITLES, published
+from gnn_repair.results.records import RunRecord
 
 Address = tuple[str, str]
 """(backbone, dataset): a case."""
@@ -100,6 +87,28 @@ def reach(metric: str) -> Kind:
         2.0,
         read_upper=lambda record: percent(record.on_test(f"{metric}_possible")),
     )
+
+
+def chance_reach() -> Kind:
+    """How often a class that is neither true nor predicted could win at an error (%)."""
+    return Kind(
+        lambda record: percent(record.on_test("chance_reach")),
+        read_upper=lambda record: percent(record.on_test("chance_reach_possible")),
+    )
+
+
+def excess() -> Kind:
+    """Error reach less chance, in points."""
+    return Kind(
+        lambda record: percent(record.on_test("excess")),
+        read_upper=lambda record: percent(record.on_test("excess_possible")),
+        signed=True,
+    )
+
+
+def reachable_classes() -> Kind:
+    """Mean number of classes that could win at an error."""
+    return Kind(lambda record: record.on_test("reachable_classes"), digits=2)
 
 
 def support() -> Kind:

@@ -1,0 +1,180 @@
+"""The user's own models, graphs and backbones: ``FILE.py:NAME`` or ``module:NAME``, one way."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gnn_repair.errors import InputError
+
+
+def is_place(name: str) -> bool:
+    """Whether a name says where something is written."""
+    return ":" in name
+
+
+def short_name(name: str) -> str:
+    """What a store calls it: the part behind the colon."""
+    return name.rpartition(":")[2]
+
+
+def load_object(place: str) -> Any:
+    """What stands at ``FILE.py:NAME`` or ``module:NAME``; the module is run once."""
+    where, _, name = place.rpartition(":")
+    if not where or not name.isidentifier():
+        raise InputError(f"{place!r:.80} is not FILE.py:NAME, such as models.py:trained")
+    module = _from_file(Path(where)) if where.endswith(".py") else _imported(where)
+    if not hasattr(module, name):
+        raise InputError(f"{where} has no {name!r:.60}; name something that it has")
+    return getattr(module, name)
+
+
+def one_backbone(name: str) -> tuple[str, dict[str, Any] | None]:
+    """Its name in a store, and a mapping that has it where it is the user's own."""
+    found = backbones([name])
+    return short_name(name), found if isinstance(found, dict) else None
+
+
+def backbones(names: Sequence[str]) -> Sequence[str] | dict[str, Any]:
+    """The names themselves where all are the package's; else a mapping to backbones."""
+    if not any(map(is_place, names)):
+        return names
+    from gnn_repair.backbones import BACKBONES, find_backbone
+
+    found: dict[str, Any] = {}
+    for name in names:
+        if not is_place(name):
+            find_backbone(name)
+        found[_new(name, found)] = _architecture(name) if is_place(name) else BACKBONES[name]
+    return found
+
+
+def datasets(
+    names: Sequence[str], root: str | Path | None, draw: Any
+) -> Sequence[str] | dict[str, Any]:
+    """The names themselves where all are the package's; else a mapping from names to data."""
+    if not any(map(is_place, names)):
+        return names
+    from gnn_repair.datasets import load_dataset
+
+    found: dict[str, Any] = {}
+    for name in names:
+        data = _data(name) if is_place(name) else load_dataset(name, root, draw=draw)
+        found[_new(name, found)] = data
+    return found
+
+
+def made_by(factory: str) -> tuple[Any, Any, Any]:
+    """Model, data and which nodes, by a function or tuple of the user's."""
+    made = _called(factory, load_object(factory))
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        raise InputError(
+            f"{factory} gave a {type(made).__name__}; return (model, data) or with nodes"
+        )
+    return (*made, None) if len(made) == 2 else made
+
+
+def _new(name: str, found: dict[str, Any]) -> str:
+    """The short name, once nothing else has it; the package's own names cannot be taken."""
+    from gnn_repair.catalog import DATASETS
+    from gnn_repair.published import TITLES
+
+    short = short_name(name)
+    if short in found or (is_place(name) and short in (*DATASETS, *TITLES)):
+        raise InputError(f"{name:.120} would be the second {short!r:.60}; give it another name")
+    return short
+
+
+def _architecture(name: str) -> Any:
+    """What a study takes as a backbone.
+
+    A Backbone (class or instance), an OwnNetwork, or a module's class or a function that is called
+    with the numbers of features and classes.
+    """
+    from torch import nn
+
+    from gnn_repair.backbones import Backbone, OwnNetwork
+
+    given = load_object(name)
+    if isinstance(given, Backbone | OwnNetwork) or (
+        isinstance(given, type) and issubclass(given, Backbone)
+    ):
+        return given
+    if callable(given) and not isinstance(given, nn.Module):
+        return OwnNetwork(given, title=short_name(name))
+    raise InputError(
+        f"{name} is a {type(given).__name__}; name a Backbone, an OwnNetwork, or what builds a "
+        "network from the numbers of features and classes"
+    )
+
+
+def _data(name: str) -> Any:
+    """A graph, or what a function gives; a study checks its fields."""
+    from torch_geometric.data import Data
+
+    given = load_object(name)
+    given = given if isinstance(given, Data) else _called(name, given)
+    if not isinstance(given, Data):
+        raise InputError(f"{name} gives a {type(given).__name__}; give a torch_geometric Data")
+    return given
+
+
+def _called(name: str, given: Any) -> Any:
+    """What a function without arguments gives; anything else itself."""
+    if not callable(given):
+        return given
+    try:
+        return given()
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # one that exits with 0 must not pass for success
+        raise InputError(f"{name} raised {_in_one_line(error)}") from error
+
+
+def _imported(name: str) -> Any:
+    """The module of that name, from the working folder as well."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise InputError(f"{name!r:.80} is no module; give FILE.py:NAME or module:NAME")
+    if str(Path.cwd()) not in sys.path:  # as python -m does; processes that run cases get it, too
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{name} cannot be imported: {_in_one_line(error)}") from error
+
+
+def _from_file(path: Path) -> Any:
+    """A file as a module of its own name, which processes that run cases can import."""
+    if not path.is_file():
+        raise InputError(f"{path} is no file; give FILE.py:NAME")
+    known = sys.modules.get(path.stem)
+    if known is not None:
+        file = getattr(known, "__file__", None)
+        if file is not None and Path(file).resolve() == path.resolve():
+            return known  # run once, so that two of its classes are of one module
+        raise InputError(
+            f"{path} would hide the module {path.stem!r}, which is in use; give the file another "
+            "name"
+        )
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:  # for what the file imports, and for processes that run cases
+        sys.path.append(folder)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(path.stem, None)
+        raise InputError(f"{path} cannot be run: {_in_one_line(error)}") from error
+    return module
+
+
+def _in_one_line(error: BaseException) -> str:
+    """What was raised, in one line of bounded length."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
