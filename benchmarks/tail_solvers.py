@@ -26,16 +26,18 @@ from gnn_repair.exposure.tails.operations import (
     Affine,
     Concatenate,
     Constant,
+    Curved,
+    Lowered,
     Operation,
+    Root,
     Scale,
     Select,
+    lower,
 )
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import by_columns, new_highs, pass_lp
 from gnn_repair.oracle.tables import Floats, Integers
-from gnn_repair.oracle.tails.base import Base, base_of
-from gnn_repair.oracle.tails.lines import NONLINEAR
-from gnn_repair.oracle.tails.lowering import Lowered, Root, lower
+from gnn_repair.oracle.tails.polytope import Base, base_of
 from gnn_repair.oracle.tails.solution import TailSolution
 
 TANGENTS = 40
@@ -299,7 +301,7 @@ def peer_figures(
     """Milliseconds a question of each peer, where it applies."""
     figures: dict[str, float | None] = dict.fromkeys((LP, EXCLUDED, MILP, GUROBI))
     base = base_of(exposure, position)
-    numbers = [k for k, op in enumerate(base.graph.operations) if isinstance(op, NONLINEAR)]
+    numbers = [k for k, op in enumerate(base.graph.operations) if isinstance(op, Curved)]
     operation = base.graph.operations[numbers[0]] if len(numbers) == 1 else None
     plain = isinstance(operation, Activation) and operation.name == "relu"
     if not plain or operation is None or operation.inputs != (0,) or not sample:

@@ -41,16 +41,16 @@ from gnn_repair.exposure.tails.operations import (
 )
 from gnn_repair.files import parse_json
 from gnn_repair.oracle.tables import Floats, Integers
-from gnn_repair.oracle.tails.base import base_of
-from gnn_repair.oracle.tails.effort import EffortLimit
-from gnn_repair.oracle.tails.replaying import replay_margins
-from gnn_repair.oracle.tails.solve import solve_tails
-from gnn_repair.oracle.tails.stages import (
+from gnn_repair.oracle.tails.polytope import base_of
+from gnn_repair.oracle.tails.search import replay_margins
+from gnn_repair.oracle.tails.solve import (
     ASCENT,
+    EffortLimit,
     Questions,
     frozen_of,
     relax_all,
     search_all,
+    solve_tails,
     split_all,
 )
 from gnn_repair.thresholds import REACHABLE
@@ -158,7 +158,7 @@ def time_stages(exposure: Exposure, position: Integers, target: Integers) -> tup
     frozen = frozen_of(exposure.aggregate.coefficients)
     begin = time.process_time()
     questions = Questions(base_of(exposure, position), position, target)
-    relax_all(questions, frozen)
+    relax_all(questions, frozen, EffortLimit(1))
     stages = [_stage(exposure, questions, begin, len(questions))]
     for work in ("search", "lines", "cases"):
         left = np.flatnonzero(questions.open())
@@ -174,7 +174,7 @@ def time_stages(exposure: Exposure, position: Integers, target: Integers) -> tup
 def _lines_for_all(exposure: Exposure, position: Integers, target: Integers) -> float:
     """Microseconds a question of the third stage alone."""
     questions = Questions(base_of(exposure, position), position, target)
-    relax_all(questions, frozen_of(exposure.aggregate.coefficients))
+    relax_all(questions, frozen_of(exposure.aggregate.coefficients), EffortLimit(1))
     begin = time.process_time()
     split_all(questions, np.arange(len(questions)), EffortLimit(1))
     return 1e6 * (time.process_time() - begin) / max(1, len(questions))

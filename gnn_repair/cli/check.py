@@ -92,7 +92,7 @@ def _reach(solution: Any) -> str:
 
 def _kind(exposure: Any, solution: Any) -> str:
     """What kind of answers these are, where the model has a nonlinear head; else nothing."""
-    from gnn_repair.exposure.tails.description import followed_by
+    from gnn_repair.exposure.tails.heads import followed_by
 
     tail = exposure.head
     if tail is None:

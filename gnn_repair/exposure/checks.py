@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.slices import slices
-from gnn_repair.exposure.tails.checks import check_head
+from gnn_repair.exposure.tails.heads import check_head
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gnn_repair.exposure.checks import reconstruction
 from gnn_repair.exposure.outputs import NOUNS
-from gnn_repair.exposure.tails.description import ANSWERS, followed_by, kind_of
+from gnn_repair.exposure.tails.heads import ANSWERS, followed_by, kind_of
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,9 +22,6 @@ from gnn_repair.oracle.counting import count_reach, mean_over_members
 from gnn_repair.oracle.solve import solve_oracle
 from gnn_repair.oracle.tables import Floats, Integers, check_number, given_exposure
 from gnn_repair.thresholds import REACHABLE
-
-if TYPE_CHECKING:
-    pass
 
 SLACKS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
 """From exact masses to masses that may vanish or double; denser where reach changes fastest."""
@@ -101,7 +98,7 @@ def relaxed_margins(
     slack = _slacks(slack)
     given_exposure(exposure)
     if exposure.head is not None:
-        from gnn_repair.oracle.tails.relaxed_masses import relaxed_on_tail
+        from gnn_repair.oracle.tails.variants import relaxed_on_tail
 
         return relaxed_on_tail(exposure, target, nodes, slack, between_groups)
     solutions = [
@@ -141,7 +138,7 @@ def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exp
     """
     given_exposure(exposure)
     if exposure.head is not None:
-        from gnn_repair.oracle.tails.relaxed_masses import relax_tail
+        from gnn_repair.oracle.tails.variants import relax_tail
 
         return relax_tail(exposure, slack, between_groups)
     return relax_mixture(exposure, slack, between_groups)

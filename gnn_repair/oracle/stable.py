@@ -9,7 +9,7 @@ interchangeable, the others do not matter. Notable is more than a hundredth of t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +35,6 @@ from gnn_repair.oracle.tables import (
 )
 from gnn_repair.oracle.threads import over_lps
 from gnn_repair.thresholds import ACTIVE
-
-if TYPE_CHECKING:
-    pass
 
 NOTABLE = 0.01
 """Share of a group's mass below which a term does not matter: nobody would name it as a reason."""
@@ -120,7 +117,7 @@ def stable_evidence(
         raise InputError(f"epsilon must be positive, not {epsilon}")
     given_exposure(exposure)
     if exposure.head is not None:
-        from gnn_repair.oracle.tails.needed import needed_terms
+        from gnn_repair.oracle.tails.variants import needed_terms
 
         return needed_terms(exposure, target, nodes)
     solution = solve_oracle(exposure, target, nodes, threads=threads)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.tails.description import followed_by
-from gnn_repair.oracle.tails.replaying import model_logits
+from gnn_repair.exposure.tails.heads import followed_by
+from gnn_repair.oracle.tails.search import model_logits
 from gnn_repair.oracle.tails.sentence import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.tails.solution import TailSolution
 

@@ -22,7 +22,7 @@ from gnn_repair.exposure.model_call import Forward, one_graph
 from gnn_repair.exposure.model_on_data import on_data
 from gnn_repair.exposure.model_state import refuse_compiled, resting
 from gnn_repair.exposure.record.exposing import Wanted, expose_subject
-from gnn_repair.exposure.tails.builder import Unfollowed
+from gnn_repair.exposure.tails.building import Unfollowed
 from gnn_repair.exposure.tails.logit_form import (
     TAKEN_OFF,
     ends_in_sigmoid,

@@ -16,7 +16,7 @@ from gnn_repair.exposure.assembly import Context, Mixture
 from gnn_repair.exposure.hetero.graph import TypedGraph
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts, parts_of
 from gnn_repair.exposure.record.filters import polynomial
-from gnn_repair.exposure.tails.layout import Frame, Places
+from gnn_repair.exposure.tails.building import Frame, Places
 from gnn_repair.exposure.value import Group
 
 

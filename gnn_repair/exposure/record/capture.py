@@ -21,7 +21,7 @@ from gnn_repair.exposure.record.recorder import (
     unfused,
     values_of,
 )
-from gnn_repair.exposure.tails.layout import Frame
+from gnn_repair.exposure.tails.building import Frame
 from gnn_repair.exposure.tails.tracer import Tracer
 
 

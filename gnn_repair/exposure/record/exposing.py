@@ -71,10 +71,9 @@ from gnn_repair.exposure.record.words import (
     holder_of,
     titled,
 )
-from gnn_repair.exposure.tails.extraction import Extracted, affine_start
 from gnn_repair.exposure.tails.logit_form import folded, is_affine
 from gnn_repair.exposure.tails.operations import Operation, Softmax, TailGraph
-from gnn_repair.exposure.tails.simplify import simplified
+from gnn_repair.exposure.tails.simplify import Extracted, affine_start, simplified
 from gnn_repair.exposure.value import Exposure
 
 WHOLE_MESSAGES: set[type[nn.Module]] = set()

@@ -19,7 +19,7 @@ from gnn_repair.oracle.labels.ranges import ValueRange
 from gnn_repair.oracle.labels.solution import LabelSolution
 from gnn_repair.oracle.labels.tails import TailPart, joined, solve_part
 from gnn_repair.oracle.tables import Floats
-from gnn_repair.oracle.tails.replaying import on_cpu
+from gnn_repair.oracle.tails.search import on_cpu
 
 ROUNDS = 4
 """Times an end is asked about: the gap that the first leaves shrinks to an eighth."""

@@ -1,375 +1,425 @@
-"""Verify verdicts about tails: every λ, every bound, no solver."""
+"""What proofs prove: bounds recomputed from an exposure, without a solver and without a choice.
+
+Shared with the code that finds proofs is the definition of the operations and the form of the
+proofs. Everything starts from the aggregate itself and is rounded outwards: whatever numbers a
+proof holds, what is recomputed from them is true, and only as good as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.tails.operations import Operation
+from gnn_repair.exposure.tails.functions import Interval
+from gnn_repair.exposure.tails.operations import (
+    ROUNDING,
+    Curved,
+    Linear,
+    Lowered,
+    Root,
+    Slopes,
+    TailGraph,
+    lower,
+)
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.tables import Floats, Integers
-from gnn_repair.oracle.tails.lowering import Lowered, lower
-from gnn_repair.oracle.tails.proofs import Proofs
-from gnn_repair.oracle.tails.recomputation import Recomputation, Signs
-from gnn_repair.oracle.tails.recomputed_cases import CoveredCase, Node, part_of
-from gnn_repair.oracle.tails.replaying import on_cpu
-from gnn_repair.oracle.tails.solution import TailSolution
+from gnn_repair.oracle.tails.proof import Halving, ProofCase, ProofForm, Proofs, inner_of
 
-WINS = 1e-7
-"""What a margin must exceed to be a win, and a bound must not."""
-EXACT = 1e-9
-"""Accepted error of masses and signs, relative to the mass; and of bounds, relative to the largest
-logit: certificates allow for rounding themselves, so this covers only what is summed here."""
-PRECISION = 1e-3
-"""How far the model, run in its own precision, may be from its tail, relative to the largest logit:
-far above float32, far below a wrong tail."""
+Array = NDArray[Any]
+Line = tuple[Slopes, Slopes, Tensor, Tensor]
+"""Slopes [Q, k] above and below, one tensor per input, and what is added to each, [Q, k]."""
+HUGE = 1e100
+"""Numbers from here on are not gone on with: their products would overflow."""
 TOGETHER = 1 << 21
 """Numbers of coefficients that parts of nodes bounded side by side may have (16 MB)."""
 
 
-@dataclass(frozen=True)
-class TailVerification:
-    """The largest violations found (0 is perfect) and how many verdicts do not hold."""
-
-    questions: int
-    undecided: int
-    mass: float
-    """|Σ_{a∈g} λ_a − m_g| / m_g."""
-    negative: float
-    """−min(λ, w, β, 0), |Σ w − 1|, and λ on terms of another node."""
-    margin: float
-    """|margin − tail at λ|, relative to the largest logit."""
-    unconfirmed: int
-    """*can* whose λ does not win when it is run again."""
-    unproved: int
-    """*cannot* whose cases do not prove it, or do not cover everything."""
-    excess: float
-    """How far a recomputed bound lies above the one stated, relative to the largest logit."""
-    rewritten: float
-    """How far the rewritten tail is from the tail, relative to the largest logit."""
-    replayed: bool
-    """Whether every λ was run through the model itself."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether every verdict holds."""
-        worst = _worst(self.mass, self.negative, self.excess, self.rewritten)
-        sound = worst <= EXACT and self.margin <= PRECISION
-        return bool(sound) and not self.unconfirmed and not self.unproved
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def __str__(self) -> str:
-        verdict = "all hold" if self.ok else "NOT all hold"
-        where = "run through the model" if self.replayed else "run through the tail"
-        return (
-            f"{self.questions:,} verdicts, {verdict} ({self.undecided:,} undecided): λ {where}; "
-            f"mass {self.mass:.1e}, sign {self.negative:.1e}, margin {self.margin:.1e}, "
-            f"bound {self.excess:.1e}, rewriting {self.rewritten:.1e}; "
-            f"{self.unconfirmed:,} unconfirmed, {self.unproved:,} unproved"
-        )
-
-    __repr__ = __str__
-
-
-def verify(solution: TailSolution, exposure: Exposure) -> TailVerification:
-    """Check every λ and every bound of a solution against its exposure."""
-    exposure = on_cpu(exposure)
-    _check_match(solution, exposure)
-    judge = _Judge(solution, exposure)
-    mass, negative = judge.admissible()
-    margin, unconfirmed = judge.wins()
-    excess, unproved, wrong = judge.bounds()
-    return TailVerification(
-        questions=len(solution),
-        undecided=int((solution.verdict == "undecided").sum()),
-        mass=mass,
-        negative=_worst(negative, wrong),
-        margin=margin,
-        unconfirmed=unconfirmed,
-        unproved=unproved,
-        excess=excess,
-        rewritten=judge.rewritten(),
-        replayed=exposure.replay is not None,
-    )
-
-
-def proved_bounds(solution: TailSolution, exposure: Exposure) -> Floats:
-    """[L]: what the proofs prove of each question when they are recomputed."""
-    return _Judge(solution, exposure).recomputed()
-
-
-def _check_match(solution: TailSolution, exposure: Exposure) -> None:
-    aggregate = exposure.aggregate
-    inside = len(solution) == 0 or (
-        int(solution.recipient.max()) < aggregate.num_recipients
-        and solution.proofs.weights.shape[1] == exposure.frozen_logits.shape[2]
-        and int(solution.terms.max(initial=-1)) < aggregate.num_terms
-    )
-    if not inside:
-        raise InputError("the solution does not belong to this exposure; check it with its own")
-
-
-class _Judge:
-    """One solution beside its exposure."""
-
-    def __init__(self, solution: TailSolution, exposure: Exposure) -> None:
-        self.solution, self.exposure = solution, exposure
-        aggregate = exposure.aggregate
-        self.groups = aggregate.num_groups
-        self.segments = aggregate.segments.cpu().numpy()
-        self.mass = aggregate.mass[0].cpu().numpy()
-        self.scale = max(1.0, float(exposure.frozen_logits.abs().max()))
-
-    def admissible(self) -> tuple[float, float]:
-        """Violations of masses and of signs of λ."""
-        solution, groups = self.solution, self.groups
-        owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
-        segment = solution.recipient[owner] * groups + solution.groups
-        inside = (self.segments[segment] <= solution.terms) & (
-            solution.terms < self.segments[segment + 1]
-        )
-        totals = np.zeros((len(solution), groups))
-        np.add.at(totals, (owner, solution.groups), solution.coefficients)
-        mass = self.mass[solution.recipient]
-        off = np.abs(totals - mass) / np.where(mass > 0, mass, 1.0)
-        negative = _worst(float((-solution.coefficients).max(initial=0.0)))
-        return float(off.max(initial=0.0)), max(negative, float(not inside.all()))
-
-    def wins(self) -> tuple[float, int]:
-        """The tail at every λ, and how many *can* do not win when run again."""
-        solution, off, unconfirmed = self.solution, 0.0, 0
-        left = np.arange(len(solution))
-        while len(left):  # one run for the first question of every node, and so on
-            _, first = np.unique(solution.recipient[left], return_index=True)
-            chosen = left[first]
-            coefficients = self._coefficients(chosen)
-            tail = self.exposure.logits(coefficients)[0].cpu()
-            found = self._margins(tail, chosen)
-            missed = float(np.abs(found - solution.margin[chosen]).max())
-            off = _worst(off, missed / self.scale)
-            if self.exposure.replay is not None:
-                with torch.no_grad():
-                    own = self.exposure.replay(coefficients[0]).double().cpu()
-                found = self._margins(own[self.exposure.aggregate.recipients.cpu()], chosen)
-            lost = (solution.verdict[chosen] == "can") & ~(found > WINS)
-            unconfirmed += int(lost.sum())
-            left = np.delete(left, first)
-        return off, unconfirmed
-
-    def _coefficients(self, chosen: Integers) -> Tensor:
-        solution = self.solution
-        full = self.exposure.aggregate.coefficients.double().cpu().clone()
-        for i in chosen:
-            v = int(solution.recipient[i])
-            low, high = self.segments[v * self.groups], self.segments[(v + 1) * self.groups]
-            full[0, int(low) : int(high)] = 0.0
-            part = slice(solution.indptr[i], solution.indptr[i + 1])
-            index = torch.from_numpy(solution.terms[part])
-            full[0, index] = torch.from_numpy(solution.coefficients[part])
-        return full
-
-    def _margins(self, logits: Tensor, chosen: Integers) -> Floats:
-        rows = logits[torch.from_numpy(self.solution.recipient[chosen])].numpy()
-        target = self.solution.target[chosen]
-        own = rows[np.arange(len(rows)), target].copy()
-        rows = rows.copy()
-        rows[np.arange(len(rows)), target] = -np.inf
-        return own - rows.max(1)
-
-    def bounds(self) -> tuple[float, int, float]:
-        """How far bounds are exceeded, how many *cannot* are unproved, and wrong signs."""
-        solution, wrong = self.solution, 0.0
-        for i in np.flatnonzero(np.isfinite(solution.bound)):
-            for case in cases_of(solution.proofs, int(i)):
-                own = float(case.weights[solution.target[i]])
-                total = abs(float(case.weights.sum()) - 1)
-                signs = [float((-case.weights).max()), *(-beta for *_, beta in case.splits)]
-                wrong = _worst(wrong, *signs, total, abs(own))
-        found = self.recomputed()
-        stated = np.isfinite(solution.bound)
-        excess = (found[stated] - solution.bound[stated]).max(initial=0.0) / self.scale
-        proved = stated & (found <= WINS) & (solution.bound <= WINS)
-        return float(excess), int(((solution.verdict == "cannot") & ~proved).sum()), wrong
-
-    def recomputed(self) -> Floats:
-        """[L]: what the cases prove; infinite where they leave out a λ, or nothing is stated."""
-        assert self.exposure.head is not None
-        lowered, parts = lower(self.exposure.head), _Parts(self)
-        found = np.full(len(self.solution), np.inf)
-        for i in np.flatnonzero(np.isfinite(self.solution.bound)).tolist():
-            cases = cases_of(self.solution.proofs, i)
-            if not lowered.reason and cases and covers(cases) and parts.add(i, cases):
-                found[i] = -np.inf
-        width = max([lowered.graph.width, *(_widest(op) for op in lowered.graph.operations)])
-        for i, bound in parts.bounds(lowered, max(1, TOGETHER // (2 * width * width))):
-            found[i] = max(found[i], bound)
+def proved_bounds(
+    proofs: Proofs, exposure: Exposure, recipient: Integers, target: Integers, asked: Array
+) -> Floats:
+    """[L]: what proofs prove of the margins of ``target`` at ``recipient``; infinite where the
+    cases leave out a λ, or nothing is asked."""
+    assert exposure.head is not None
+    lowered, found = lower(exposure.head), np.full(len(recipient), np.inf)
+    if lowered.reason:
         return found
-
-    def node(self, position: int) -> Node:
-        """One recipient's mixture."""
-        aggregate, groups = self.exposure.aggregate, []
-        for g in range(self.groups):
-            low, high = self.segments[position * self.groups + g : position * self.groups + g + 2]
-            if high > low:
-                rows = aggregate.rows[int(low) : int(high)].long()
-                messages = aggregate.contributions[0, rows].cpu().numpy()
-                groups.append((float(self.mass[position, g]), messages))
-        number = int(aggregate.recipients[position])
-        fixed = aggregate.fixed_logits[0, number].cpu().numpy()
-        return Node(number, fixed, tuple(groups))
-
-    def rewritten(self) -> float:
-        """The rewritten tail against the tail, at the frozen aggregate and away from it."""
-        tail = self.exposure.head
-        assert tail is not None
-        lowered = lower(tail)
-        if lowered.reason or not len(self.solution):
-            return 0.0
-        aggregate = self.exposure.aggregate
-        chosen = torch.from_numpy(np.unique(self.solution.recipient)[:64])
-        nodes = aggregate.recipients[chosen]
-        frozen = aggregate.frozen_logits[0, nodes]
-        noise = torch.linspace(-1, 1, frozen.numel(), dtype=torch.float64).view_as(frozen)
-        off = 0.0
-        for x in (frozen, frozen + noise.roll(1, 1) * frozen.abs().amax(), -frozen):
-            values = lowered.graph.values(x, nodes)
-            logits = values[-1] if lowered.scale is None else values[-1] / values[lowered.scale]
-            wanted = tail(x, nodes)
-            if lowered.squashed:
-                logits = logits.softmax(1)
-            else:  # a log_softmax that was left out shifts all classes alike
-                logits, wanted = logits - logits.mean(1, True), wanted - wanted.mean(1, True)
-            known = wanted.isfinite().all(1)  # away from the frozen aggregate a root may have none
-            if bool(known.any()):
-                size = float(wanted[known].abs().max().clamp(min=1.0))
-                off = _worst(off, float((logits - wanted)[known].abs().max()) / size)
-        return off
-
-
-def _worst(*errors: float) -> float:
-    """The largest, infinite where one is NaN, which Python's own ``max`` may leave out."""
-    return float(np.nan_to_num(errors, nan=np.inf, posinf=np.inf, neginf=-np.inf).max())
-
-
-class _Parts:
-    """Which parts of which nodes the cases are about: intervals are computed once a part."""
-
-    def __init__(self, judge: _Judge) -> None:
-        self.judge = judge
-        self.nodes: dict[int, Node] = {}
-        self.parts: dict[Any, tuple[Node, Signs]] = {}
-        self.asked: dict[Any, list[tuple[int, CoveredCase]]] = {}
-
-    def add(self, i: int, cases: list[CoveredCase]) -> bool:
-        """Take in the cases of question i; False where one of them halves what is no edge."""
-        position = int(self.judge.solution.recipient[i])
-        if position not in self.nodes:
-            self.nodes[position] = self.judge.node(position)
+    form = ProofForm(lowered.graph)
+    if len(proofs.weights) and not form.is_of(proofs):
+        raise InputError(
+            "these proofs were written by version 0.2 without the lines they used; solve the "
+            "questions again"
+        )
+    aggregate = exposure.aggregate
+    masses = aggregate.mass[0].tolist()
+    nodes, parts, todo = (
+        dict[int, Part](),
+        dict[Any, Part](),
+        dict[Any, list[tuple[int, ProofCase]]](),
+    )
+    for i in np.flatnonzero(asked).tolist():
+        cases, position = proofs.cases(i), int(recipient[i])
+        if not cases or not covers(cases) or not all(map(form.allows, cases)):
+            continue
+        if position not in nodes:
+            nodes[position] = _node(aggregate, masses[position], position)
+        found[i] = -np.inf
         for case in cases:
             signs = tuple(sorted(split[:3] for split in case.splits))
-            key = (position, signs, case.halvings)
-            if key not in self.parts:
-                part = part_of(self.nodes[position], case.halvings)
-                if part is None:
-                    return False
-                self.parts[key] = (part, signs)
-            self.asked.setdefault(key, []).append((i, case))
-        return True
-
-    def bounds(self, lowered: Lowered, together: int) -> Iterator[tuple[int, float]]:
-        """Questions and what one of their cases proves."""
-        keys, classes = list(self.asked), self.judge.exposure.frozen_logits.shape[2]
-        for first in range(0, len(keys), together):
-            chosen = keys[first : first + together]
-            nodes, signs = zip(*(self.parts[key] for key in chosen), strict=True)
-            asked = [(b, *one) for b, key in enumerate(chosen) for one in self.asked[key]]
-            at = np.array([b for b, *_ in asked])
-            target = self.judge.solution.target[[i for _, i, _ in asked]]
-            with np.errstate(all="ignore"):  # what overflows proves nothing, and is found to
-                work = Recomputation(lowered, nodes, signs)
-                raw = work.bounds(at, [case for *_, case in asked], target)
-                if lowered.scale is not None:
-                    low, high = (end[at, 0] for end in work.roots[lowered.scale - 1])
-                    raw = np.where(raw > 0, raw / low, raw / high)
-            if lowered.squashed:
-                lost = np.expm1(np.minimum(raw, 0.0)) / classes
-                raw = np.where(raw > 0, np.tanh(raw / 2), lost)
-            yield from ((i, float(bound)) for (_, i, _), bound in zip(asked, raw, strict=True))
+            key = (position, signs, case.halvings, case.inner.tobytes())
+            part = parts.get(key) or nodes[position].halved(case.halvings)
+            if part is None:  # an edge that is none
+                found[i] = np.inf
+                continue
+            parts[key] = replace(part, signs=signs, inner=case.inner)
+            todo.setdefault(key, []).append((i, case))
+    keys, width = list(todo), max(form.widths)
+    for first in range(0, len(keys), step := max(1, TOGETHER // (2 * width * width))):
+        chosen = keys[first : first + step]
+        entries = [(b, i, case) for b, key in enumerate(chosen) for i, case in todo[key]]
+        with np.errstate(all="ignore"):  # what overflows proves nothing, and is found to
+            work = Recomputation(lowered.graph, [parts[key] for key in chosen])
+            at, numbers = (np.array([entry[k] for entry in entries]) for k in (0, 1))
+            raw = work.bounds(at, [case for *_, case in entries], target[numbers])
+            bound = _of_the_model(raw, lowered, work.ranges, at, exposure.frozen_logits.shape[2])
+        np.maximum.at(found, numbers, bound)
+    return found
 
 
-def _widest(operation: Operation) -> int:
-    return max((tensor.shape[-1] for _, tensor in operation.constants() if tensor.dim()), default=1)
+def _of_the_model(
+    raw: Floats, lowered: Lowered, ranges: list[Interval], at: Integers, classes: int
+) -> Floats:
+    """Bounds of the lowered head's margins as bounds of the head's own, rounded up."""
+    if lowered.scale is not None:  # σ times the margin
+        length = ranges[lowered.scale]
+        low, high = (end.numpy()[at, 0].clip(min=0.0) for end in (length.low, length.high))
+        raw = np.where(raw > 0, raw / low, raw / high)
+    if lowered.squashed:
+        # p_c − p_r ≤ tanh(m / 2) for a win by m in logits; a loss is against a p_r ≥ 1 / C.
+        lost = np.expm1(np.minimum(raw, 0.0)) / classes
+        raw = np.where(raw > 0, np.tanh(raw / 2), lost)
+    return np.asarray(np.where(np.isnan(raw), np.inf, raw + 1e-15 * np.abs(raw)))
 
 
-def cases_of(proofs: Proofs, i: int) -> list[CoveredCase]:
-    """The cases that prove bound i."""
-    cases = []
-    for f in range(int(proofs.indptr[i]), int(proofs.indptr[i + 1])):
-        part = slice(int(proofs.splits[f]), int(proofs.splits[f + 1]))
-        entries = zip(
-            proofs.operation[part].tolist(),
-            proofs.unit[part].tolist(),
-            proofs.sign[part].tolist(),
-            proofs.multiplier[part].tolist(),
-            strict=True,
-        )
-        rows = list(entries)
-        splits = tuple(row for row in rows if row[0] >= 0)
-        halvings = tuple((-1 - first, second, side) for first, second, side, _ in rows if first < 0)
-        cases.append(CoveredCase(proofs.weights[f], proofs.slopes[f], splits, halvings))
-    return cases
+def _node(aggregate: Exposure, mass: list[float], position: int) -> Part:
+    """All λ of one recipient."""
+    first, groups = position * len(mass), []
+    for m, low, high in zip(mass, *(aggregate.segments[first + k :] for k in (0, 1)), strict=False):
+        rows = aggregate.rows[int(low) : int(high)].long()
+        if len(rows):
+            groups.append((m, aggregate.contributions[0, rows].numpy()))
+    number = int(aggregate.recipients[position])
+    return Part(number, aggregate.fixed_logits[0, number].numpy(), tuple(groups))
 
 
-Assumed = tuple[dict[tuple[int, int], int], tuple[tuple[int, int, int], ...]]
+Assumed = tuple[dict[tuple[int, int], int], tuple[Halving, ...]]
 """Signs by unit, and halvings in order."""
 
 
-def covers(cases: list[CoveredCase]) -> bool:
-    """Whether every λ falls into one of the cases, whatever signs its units have.
-
-    What all cases decide, an edge they all halve first or the sign of a unit, may be decided first:
-    each half must be covered by its own.
-    """
-    todo: list[list[Assumed]] = [
+def covers(cases: Sequence[ProofCase]) -> bool:
+    """Whether every λ falls into one of the cases, whatever signs its units have."""
+    return _covered(
         [({(op, unit): s for op, unit, s, _ in case.splits}, case.halvings) for case in cases]
-    ]
-    while todo:
-        assumed = todo.pop()
-        if any(not signs and not halvings for signs, halvings in assumed):
-            continue
-        halves = _by_edge(assumed) or _by_unit(assumed)
-        if not halves or not all(halves):
-            return False
-        todo += halves
-    return True
+    )
 
 
-def _by_edge(assumed: list[Assumed]) -> list[list[Assumed]]:
-    """The cases of both halves of an edge that all begin by halving; none where they do not."""
-    first = {halvings[0][:2] if halvings else None for _, halvings in assumed}
-    if len(first) != 1 or None in first:
-        return []
-    return [[(signs, rest[1:]) for signs, rest in assumed if rest[0][2] == s] for s in (-1, 1)]
-
-
-def _by_unit(assumed: list[Assumed]) -> list[list[Assumed]]:
-    """The cases of both signs of a unit that all assume one of; none where there is no such."""
-    shared = set.intersection(*(set(signs) for signs, _ in assumed)) if assumed else set()
-    for unit in shared:
-        return [
+def _covered(assumed: Sequence[Assumed]) -> bool:
+    """What all cases decide, an edge that they all halve first or the sign of a unit, may be
+    decided first: each half must be covered by its own."""
+    if any(not signs and not rest for signs, rest in assumed):
+        return True
+    edges = {rest[0][:2] if rest else None for _, rest in assumed}
+    if len(edges) == 1 and None not in edges:
+        sides = [[(signs, rest[1:]) for signs, rest in assumed if rest[0][2] == s] for s in (-1, 1)]
+        return all(map(_covered, sides))
+    for unit in set.intersection(*(set(signs) for signs, _ in assumed)) if assumed else ():
+        sides = [
             [
-                ({u: s for u, s in signs.items() if u != unit}, rest)
+                ({u: own for u, own in signs.items() if u != unit}, rest)
                 for signs, rest in assumed
-                if signs[unit] == sign
+                if signs[unit] == s
             ]
-            for sign in (-1, 1)
+            for s in (-1, 1)
         ]
-    return []
+        return all(map(_covered, sides))
+    return False
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A part of one node's λ: o [D], of every group the mass and the corners [K, D], the signs
+    that units are taken to have, and the slopes with which intervals are found."""
+
+    number: int
+    fixed: Array
+    groups: tuple[tuple[float, Array], ...]
+    signs: tuple[tuple[int, int, int], ...] = ()
+    inner: Array = field(default_factory=lambda: np.empty(0))
+
+    def halved(self, halvings: Sequence[Halving]) -> Part | None:
+        """What halvings leave of it; None where an edge is none."""
+        ends = np.cumsum([0, *(len(corners) for _, corners in self.groups)])
+        corners = [own.copy() for _, own in self.groups]
+        for i, j, side in halvings:
+            at = [g for g in range(len(corners)) if ends[g] <= min(i, j) <= max(i, j) < ends[g + 1]]
+            if not at or i == j or side not in (-1, 1):
+                return None
+            group, first = corners[at[0]], ends[at[0]]
+            group[(i if side > 0 else j) - first] = group[[i - first, j - first]].mean(0)
+        masses = [mass for mass, _ in self.groups]
+        return replace(self, groups=tuple(zip(masses, corners, strict=True)))
+
+
+class Recomputation:
+    """All intervals of B parts, and what certificates prove there.
+
+    A sum of n numbers is off by at most n · ROUNDING of the magnitudes summed; ``sizes`` M are what
+    the sums behind each value come to.
+    """
+
+    def __init__(self, graph: TailGraph, parts: Sequence[Part]) -> None:
+        self.operations, self.widths = graph.operations, graph.widths()
+        self.curved = [k for k, op in enumerate(self.operations) if isinstance(op, Curved)]
+        self.parts, self.nodes = parts, torch.tensor([part.number for part in parts])
+        self.fixed = torch.from_numpy(np.stack([part.fixed for part in parts]))
+        groups = [(b, m, own) for b, part in enumerate(parts) for m, own in part.groups]
+        self.owner = np.array([b for b, *_ in groups], np.int64)
+        """[S]: the part that each group belongs to; groups of a part stand together."""
+        self.ends = np.append(0, np.cumsum([len(own) for *_, own in groups], dtype=np.int64))
+        self.first = np.searchsorted(self.owner, np.arange(len(parts) + 1))
+        points = np.concatenate([np.empty((0, graph.width)), *(m * own for _, m, own in groups)])
+        most = max((len(part.groups) for part in parts), default=0)
+        self.rounding = ROUNDING * (max(self.widths) + graph.width + most + 16)
+        self.sizes = [self.fixed.abs() + self._over_groups(np.maximum, np.abs(points))]
+        self.straight = {0: (self.fixed, torch.from_numpy(points))}
+        """Values that no curved operation stands before: at o, and what mass times corner adds."""
+        self.lost = torch.zeros(len(parts), dtype=torch.bool)
+        """[B]: an operation has no value somewhere in its box, so that nothing is proved."""
+        self.boxes: dict[int, list[Interval]] = {}
+        self.tops: dict[int, Tensor] = {}
+        """By a Root's number: its largest value, [B, parts]."""
+        self.heights: dict[int, Array] = {}
+        """By a Root's number: what stands above it at each corner, [T, parts]."""
+        self.lines: dict[int, Line] = {}
+        """By operation: the lines with which intervals are found."""
+        self.ranges, self.tight = [self._between_corners(0)], {0}
+        inner, first = inner_of(graph), 0
+        slopes = torch.from_numpy(np.stack([part.inner for part in parts]))
+        for k, operation in enumerate(self.operations):
+            if isinstance(operation, Linear):
+                self._linear(k, operation)
+                continue
+            assert isinstance(operation, Curved)
+            if k in inner:
+                widths = [self.widths[i] for i in operation.inputs]
+                sides = widths if isinstance(operation, Root) else 2 * widths
+                own = slopes[:, first : first + sum(sides)].split(sides, dim=1)
+                first += sum(sides)
+                self._curved(k, operation, (own[: len(widths)], own[-len(widths) :]))
+            else:
+                self._curved(k, operation, None)
+
+    def _over_groups(self, function: Any, values: Array) -> Tensor:
+        """[B, k]: the smallest or largest over every group, added up over the groups of a part."""
+        total = np.zeros((len(self.parts), values.shape[1]))
+        if len(self.owner):
+            np.add.at(total, self.owner, function.reduceat(values, self.ends[:-1], axis=0))
+        return torch.from_numpy(total)
+
+    def _between_corners(self, value: int) -> Interval:
+        """A value that is linear in the messages lies between its values at the vertices."""
+        (at, moved), slack = self.straight[value], self.rounding * self.sizes[value]
+        low, high = (self._over_groups(f, moved.numpy()) for f in (np.minimum, np.maximum))
+        return Interval(at + low - slack, at + high + slack)
+
+    def _linear(self, k: int, operation: Linear) -> None:
+        inputs = operation.inputs
+        self.sizes.append(operation.size([self.sizes[i] for i in inputs], self.nodes))
+        if any(i not in self.straight for i in inputs):
+            self.ranges.append(operation.interval([self.ranges[i] for i in inputs], self.nodes))
+            return
+        at, moved = ([self.straight[i][side] for i in inputs] for side in (0, 1))
+        whose = self.nodes[np.repeat(self.owner, np.diff(self.ends))]
+        self.straight[k + 1] = operation.evaluate(at, self.nodes), operation.linear(moved, whose)
+        self.ranges.append(self._between_corners(k + 1))
+        self.tight.add(k + 1)
+
+    def _curved(self, k: int, operation: Curved, inner: tuple[Slopes, Slopes] | None) -> None:
+        for i in set(operation.inputs) - self.tight:
+            eye = torch.eye(self.widths[i], dtype=torch.float64)
+            top = self._largest(*self._walk(i, torch.cat([eye, -eye])[None], self.lines))
+            low, high = -top[:, self.widths[i] :], top[:, : self.widths[i]]
+            known = self.ranges[i]  # what is no number says nothing
+            self.ranges[i] = Interval(torch.fmax(known.low, low), torch.fmin(known.high, high))
+            self.tight.add(i)
+        box = [self.ranges[i] for i in operation.inputs]
+        box[0] = self._assumed(k, box[0])
+        fine = torch.stack([x.largest < HUGE for x in box]).all(0) & operation.defined(box)
+        self.lost = self.lost | ~fine.all(1)
+        at = self.lost.unsqueeze(1)  # 1 stands where nothing is known
+        box = [Interval(torch.where(at, 1.0, x.low), torch.where(at, 1.0, x.high)) for x in box]
+        self.boxes[k] = box
+        whole = operation.interval(box)
+        self.sizes.append(whole.largest)
+        if isinstance(operation, Root):
+            self.tops[k] = whole.high
+            if operation.inputs[0] in self.straight:
+                self._raise_heights(k, operation)
+        if inner is not None:
+            self.lines[k] = self._line(k, inner)
+        if isinstance(operation, Root):  # its tangent says how small it can be
+            eye = -torch.eye(whole.low.shape[1], dtype=torch.float64)[None]
+            below = -self._largest(*self._walk(k + 1, eye, self.lines))
+            whole = Interval(torch.fmax(whole.low, below), self.tops[k])
+        self.ranges.append(whole)
+
+    def _assumed(self, k: int, box: Interval) -> Interval:
+        """The side of zero on which units are taken to be."""
+        low, high = box.low.clone(), box.high.clone()
+        for b, part in enumerate(self.parts):
+            for place, unit, sign in part.signs:
+                for end in (low, high) if self.curved[place] == k else ():
+                    end[b, unit] = end[b, unit].clamp(**{"min" if sign > 0 else "max": 0.0})
+        return Interval(low, high)
+
+    def _raise_heights(self, k: int, root: Root) -> None:
+        """σ is convex: below its values at the vertices of one group, and a sum's length is at most
+        the sum of lengths, the other groups about their centres."""
+        at, moved = (part.numpy() for part in self.straight[root.inputs[0]])
+        if not len(self.owner):
+            return
+        counts, starts = np.diff(self.ends), self.ends[:-1]
+        least, most = (f.reduceat(moved, starts, axis=0) for f in (np.minimum, np.maximum))
+        centre = np.add.reduceat(moved, starts, axis=0) / counts[:, None]
+        total = np.zeros_like(at)
+        np.add.at(total, self.owner, centre)
+        group, still = np.repeat(np.arange(len(counts)), counts), np.asarray(least == most).all(1)
+        order = np.lexsort((still, self.owner))  # of each part the first that can move
+        main = np.isin(
+            np.arange(len(counts)), order[np.flatnonzero(np.diff(self.owner, prepend=-1))]
+        )
+        around = (at + total)[self.owner] - centre
+        x = torch.from_numpy(moved + np.where(main[:, None], around, -centre)[group])
+        plain, nodes = Root((), root.size, 0.0, 0.0), torch.zeros(len(x), dtype=torch.int64)
+        whole, rest = (kind.evaluate([x], nodes) for kind in (root, plain))
+        sizes = self.sizes[root.inputs[0]].unflatten(1, (-1, root.size)).norm(dim=2)
+        slack = self.rounding * (sizes + self.tops[k])
+        height = torch.where(torch.from_numpy(main[group]).unsqueeze(1), whole, rest)
+        self.heights[k] = (height + slack[torch.from_numpy(self.owner[group])]).numpy()
+        top = self._over_groups(np.maximum, self.heights[k])
+        alone = torch.from_numpy(self.first[1:] == self.first[:-1]).unsqueeze(1)
+        self.sizes[k + 1] = torch.maximum(self.sizes[k + 1], top)
+        self.tops[k] = torch.where(alone, self.tops[k], torch.minimum(self.tops[k], top))
+
+    def _line(self, k: int, slopes: tuple[Slopes, Slopes], at: Any = slice(None)) -> Line:
+        """Lines of these slopes above and below an operation in the parts ``at``."""
+        operation, (above, below) = self.operations[k], slopes
+        assert isinstance(operation, Curved)
+        box = [Interval(x.low[at], x.high[at]) for x in self.boxes[k]]
+        if isinstance(operation, Root):
+            below = (operation.within(below[0]),)
+            return below, below, self.tops[k][at], operation.gaps(below, box)[0]
+        lower_, higher = operation.gaps(below, box)
+        return above, below, higher if above is below else operation.gaps(above, box)[1], lower_
+
+    def _walk(
+        self,
+        value: int,
+        rows: Tensor,
+        lines: dict[int, Line],
+        at: Any = slice(None),
+        pushes: dict[int, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, dict[int, Tensor], Tensor]:
+        """rows [Q or 1, R, k] · value ≤ functions [Q, R, D] · a + constant [Q, R] + heights of
+        Roots, for the parts ``at``; and Σ |rows| M on the way, which rounding is relative to."""
+        held, heights = {value: rows}, dict[int, Tensor]()
+        constant, weighed = rows.new_zeros(1, rows.shape[1]), rows.new_zeros(1, rows.shape[1])
+        for k in range(value - 1, -1, -1):
+            outer, operation = held.pop(k + 1, None), self.operations[k]
+            if outer is None:
+                continue
+            weighed = weighed + _dot(outer.abs(), self.sizes[k + 1][at])
+            if isinstance(operation, Linear):
+                offset = operation.offset(self.nodes[at])
+                constant = constant if offset is None else constant + _dot(outer, offset)
+                widths = [self.widths[i] for i in operation.inputs]
+                carried = operation.pull(outer, self.nodes[at], widths)
+            else:
+                assert isinstance(operation, Curved)
+                above, below, higher, lower_ = lines[k]
+                up, down = outer.clamp(min=0.0), outer.clamp(max=0.0)
+                constant = constant + _dot(down, lower_)
+                if k in self.heights:
+                    heights[k] = up
+                else:
+                    constant = constant + _dot(up, higher)
+                carried = operation.carried(up, down, above, below)
+                if pushes is not None and k in pushes:
+                    carried[0] = carried[0] + pushes[k]
+                    weighed = weighed + _dot(pushes[k].abs(), self.sizes[operation.inputs[0]][at])
+                for i, part in zip(operation.inputs, carried, strict=True):
+                    weighed = weighed + _dot(part.abs(), self.sizes[i][at])
+            for i, part in zip(operation.inputs, carried, strict=True):
+                held[i] = held[i] + part if i in held else part
+        functions = held.get(0, rows.new_zeros(1, rows.shape[1], self.widths[0]))
+        weighed = weighed + _dot(functions.abs(), self.sizes[0][at]) + constant.abs()
+        return functions, constant, heights, weighed
+
+    def _largest(
+        self, functions: Tensor, constant: Tensor, heights: dict[int, Tensor], weighed: Tensor,
+        at: Array | None = None,
+    ) -> Tensor:  # fmt: skip
+        """The largest value over all admissible aggregates of the parts ``at``, [Q, R]."""
+        at = np.arange(len(self.parts)) if at is None else at
+        total = constant + _dot(functions, self.fixed[at]) + self.rounding * weighed
+        out = total.expand(len(at), -1).clone().numpy()
+        rows = functions.expand(len(at), -1, -1).numpy()
+        ups = {k: up.expand(len(at), -1, -1).numpy() for k, up in heights.items()}
+        points = self.straight[0][1].numpy()
+        for q, b in enumerate(at):
+            groups = range(self.first[b], self.first[b + 1])
+            for g in groups:
+                part = slice(self.ends[g], self.ends[g + 1])
+                score = rows[q] @ points[part].T
+                for k, up in ups.items():
+                    score = score + up[q] @ self.heights[k][part].T
+                out[q] += score.max(1)
+            if not groups:
+                for k, up in ups.items():
+                    out[q] += up[q] @ self.tops[k][b].numpy()
+        return torch.from_numpy(out)
+
+    def bounds(self, at: Array, cases: Sequence[ProofCase], target: Array) -> Floats:
+        """[Q]: what the certificates of cases prove about targets' margins in the parts ``at``."""
+        weights = np.clip(np.stack([case.weights for case in cases]), 0.0, None)
+        weights[np.arange(len(at)), target] = 0.0
+        total = weights.sum(1)
+        rows = -weights
+        rows[np.arange(len(at)), target] = total
+        slopes, first, lines = torch.from_numpy(np.stack([case.slopes for case in cases])), 0, {}
+        for k in self.curved:
+            widths = [self.widths[i] for i in self.operations[k].inputs]
+            own = slopes[:, first : first + sum(widths)].split(widths, dim=1)
+            lines[k], first = self._line(k, (own, own), at), first + sum(widths)
+        pushes: dict[int, Tensor] = {}
+        for q, case in enumerate(cases):
+            for place, unit, sign, beta in case.splits:
+                k = self.curved[place]
+                zero = torch.zeros(len(at), 1, self.boxes[k][0].low.shape[1], dtype=torch.float64)
+                pushes.setdefault(k, zero)[q, 0, unit] += sign * max(beta, 0.0)
+        walked = self._walk(
+            len(self.operations), torch.from_numpy(rows).unsqueeze(1), lines, at, pushes
+        )
+        found = self._largest(*walked, at)[:, 0].numpy() / total
+        return np.where(self.lost.numpy()[at] | np.isnan(found), np.inf, found)
+
+
+def _dot(rows: Tensor, constants: Tensor) -> Tensor:
+    """rows [Q or 1, R, k] · constants [Q or 1, k], [Q, R]."""
+    return (rows @ constants.unsqueeze(2)).squeeze(2)

@@ -25,7 +25,7 @@ from gnn_repair.oracle.flat_arrays import (
     support_entries,
 )
 from gnn_repair.oracle.tables import Floats, Integers
-from gnn_repair.oracle.tails.proofs import Proofs
+from gnn_repair.oracle.tails.proof import Proofs
 from gnn_repair.oracle.tails.sentence import CAN, CANNOT, STAGES, UNDECIDED, TailWitness
 from gnn_repair.thresholds import ACTIVE
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from gnn_repair.exposure.value import Exposure
-    from gnn_repair.oracle.tails.check import TailVerification
+    from gnn_repair.oracle.tails.verification import TailVerification
 
 KIND = "gnn-repair tail solution"
 VERDICTS = (CAN, CANNOT, UNDECIDED)
@@ -201,7 +201,7 @@ class TailSolution:
 
     def check(self, exposure: Exposure) -> TailVerification:
         """Verify every λ and every bound from the exposure alone, without any solver."""
-        from gnn_repair.oracle.tails.check import verify
+        from gnn_repair.oracle.tails.verification import verify
 
         return verify(self, exposure)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.exposure.tails.description import followed_by, kind_of
+from gnn_repair.exposure.tails.heads import followed_by, kind_of
 
 LIMIT = {torch.float32: 1e-4, torch.float64: 1e-10}
 """Wider than what ``expose`` promises by the size of the drawn coefficients."""

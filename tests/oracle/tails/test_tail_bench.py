@@ -16,16 +16,16 @@ from benchmarks.tail_solvers import compare_with_milp, peer_figures, run_highs, 
 from benchmarks.tails import TAILS, Journal, parse_widths, tail_exposure, time_stages, trained
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.exposure.tails.operations import Curved
 from gnn_repair.oracle import solve_oracle
 from gnn_repair.oracle.reference_solvers import new_highs
-from gnn_repair.oracle.tails.base import base_of
-from gnn_repair.oracle.tails.lines import NONLINEAR
+from gnn_repair.oracle.tails.polytope import base_of
 
 CAMPAIGN = int(os.environ.get("GNN_REPAIR_TAIL_NODES", "0"))
 
 
 def unit_number(base) -> int:
-    return next(k for k, op in enumerate(base.graph.operations) if isinstance(op, NONLINEAR))
+    return next(k for k, op in enumerate(base.graph.operations) if isinstance(op, Curved))
 
 
 def milp():

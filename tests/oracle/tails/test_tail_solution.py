@@ -17,7 +17,7 @@ from gnn_repair.oracle import (
     solve_oracle,
 )
 from gnn_repair.oracle.tails.check import covers
-from gnn_repair.oracle.tails.recomputed_cases import CoveredCase
+from gnn_repair.oracle.tails.proof import ProofCase
 from gnn_repair.oracle.tails.solution import TailSolution
 
 
@@ -93,7 +93,7 @@ def test_a_case_that_is_left_out_is_missed(solution, exposure):
         proofs, indptr=np.array([0, proofs.count - 1]), weights=proofs.weights[1:],
         slopes=proofs.slopes[1:], splits=proofs.splits[1:] - last,
         operation=proofs.operation[last:], unit=proofs.unit[last:], sign=proofs.sign[last:],
-        multiplier=proofs.multiplier[last:],
+        multiplier=proofs.multiplier[last:], part=proofs.part[1:],
     )  # fmt: skip
     assert not replace(one, proofs=fewer).check(exposure).ok
 
@@ -105,7 +105,8 @@ def test_signs_that_were_not_assumed_prove_nothing(solution, exposure):
 
 
 def case(*signs, edges=()):
-    return CoveredCase(np.empty(0), np.empty(0), tuple((0, *sign, 0.0) for sign in signs), edges)
+    splits = tuple((0, *sign, 0.0) for sign in signs)
+    return ProofCase(np.empty(0), np.empty(0), splits=splits, halvings=edges)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def case(*signs, edges=()):
         ([case((1, 1))], False),
         ([case((1, 1), (2, 1)), case((1, 1), (2, -1)), case((1, -1))], True),
         ([case((1, 1), (2, 1)), case((2, -1), (1, -1))], False),
-        ([case((1, 1)), CoveredCase(np.empty(0), np.empty(0), ((1, 1, -1, 0.0),))], False),
+        ([case((1, 1)), ProofCase(np.empty(0), np.empty(0), splits=((1, 1, -1, 0.0),))], False),
         ([case(edges=((0, 1, 1),)), case(edges=((0, 1, -1),))], True),
         ([case(edges=((0, 1, 1),)), case(edges=((0, 2, -1),))], False),
         ([case(edges=((0, 1, 1),)), case(edges=((0, 1, 1),))], False),

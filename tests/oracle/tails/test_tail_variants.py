@@ -22,7 +22,7 @@ from gnn_repair.oracle import (
     stable_evidence,
     summarise,
 )
-from gnn_repair.oracle.tails.balls import ball
+from gnn_repair.oracle.tails.nearest import ball
 
 STEPS = 80
 SLACKS = (0.0, 0.25, 1.0)

@@ -23,10 +23,10 @@ from tail_references import exact, triangle
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle import solve_oracle
-from gnn_repair.oracle.tails import relaxation
-from gnn_repair.oracle.tails.base import base_of
-from gnn_repair.oracle.tails.leaves import Leaf, Tree, bounded
-from gnn_repair.oracle.tails.region import region_of
+from gnn_repair.oracle.tails import relax
+from gnn_repair.oracle.tails.bound import region_of
+from gnn_repair.oracle.tails.branch import Leaf, Tree, bounded
+from gnn_repair.oracle.tails.polytope import base_of
 from gnn_repair.oracle.tails.solution import TailSolution
 
 ASKED = 14
@@ -157,14 +157,14 @@ def test_a_node_without_messages_is_judged_as_it_stands():
 def test_a_solver_that_gives_up_costs_tightness_only(monkeypatch):
     exposure = tailed("relu", 5)
     wanted = solve_oracle(exposure, "all")
-    original = relaxation.solve_tables
+    original = relax.solve_tables
 
     def failing(*args):
         piece = original(*args)
         piece.status[::3] = 3
         return piece
 
-    monkeypatch.setattr(relaxation, "solve_tables", failing)
+    monkeypatch.setattr(relax, "solve_tables", failing)
     found = solve_oracle(exposure, "all", effort="full")
     assert found.check(exposure).ok
     both = found.decided & wanted.decided

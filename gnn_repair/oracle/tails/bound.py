@@ -1,8 +1,11 @@
-"""Everything bounds need to know of a batch of nodes: where each value of the tail can lie.
+"""Linear upper bounds of linear functions of a head's values, and the intervals of all values.
 
-The largest value of a linear function over a node's admissible aggregates is a maximum over its
-terms, so intervals of pre-activations that are linear in the messages are exact; deeper ones follow
-from linear bounds carried backwards. All classes of a node share them.
+Given coefficients C of a value, C · value ≤ A · x + lifted · τ + constant for every admissible x:
+walking backwards, linear operations are multiplied out, and a nonlinear one is replaced by its
+upper line where its coefficient is positive and by its lower one where it is negative. The largest
+value of a linear function over a node's admissible aggregates is a maximum over its terms, so
+intervals of pre-activations that are linear in the messages are exact; deeper ones follow from
+linear bounds carried backwards. All classes of a node share them.
 """
 
 from __future__ import annotations
@@ -15,15 +18,139 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.exposure.tails.operations import Activation, Operation, TailGraph
+from gnn_repair.exposure.tails.functions import Interval
+from gnn_repair.exposure.tails.operations import (
+    ROUNDING,
+    Curved,
+    Linear,
+    Root,
+    Slopes,
+    TailGraph,
+)
 from gnn_repair.oracle.tables import Floats, Integers
-from gnn_repair.oracle.tails.backward import Linear, Relaxed, backward, relaxed, width_of
-from gnn_repair.oracle.tails.base import ROUNDING, Base
-from gnn_repair.oracle.tails.functions import defined
-from gnn_repair.oracle.tails.intervals import INTERVALS, keeps_channels, size_of
-from gnn_repair.oracle.tails.lines import NONLINEAR, Interval, lines_at
-from gnn_repair.oracle.tails.lowering import Root
-from gnn_repair.oracle.tails.vertices import maxima
+from gnn_repair.oracle.tails.kernels import maxima
+from gnn_repair.oracle.tails.polytope import Base
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxed:
+    """One curved operation over a batch: its box, its lines and their constants."""
+
+    operation: Curved
+    box: tuple[Interval, ...]
+    above: Slopes
+    below: Slopes
+    higher: Tensor
+    """[B, k]: what is added to the upper lines."""
+    lower: Tensor
+    """[B, k]: to the lower ones."""
+    lift: int | None = None
+    """The first of a Root's channels among the lifts; None where it has none."""
+
+    @classmethod
+    def of(
+        cls,
+        operation: Curved,
+        box: Sequence[Interval],
+        lines: tuple[Slopes, Slopes],
+        top: Tensor | None = None,
+        lift: int | None = None,
+    ) -> Relaxed:
+        """An operation with lines of these slopes; ``top`` [B, k] is a Root's largest value."""
+        above, below = lines
+        lower, higher = operation.gaps(below, box)
+        if above is not below:
+            higher = operation.gaps(above, box)[1]
+        if top is not None:
+            higher = top if lift is None else torch.zeros_like(top)
+        return cls(operation, tuple(box), above, below, higher, lower, lift)
+
+    def chosen(self, coefficients: Tensor) -> Slopes:
+        """Per unit the slopes that an upper bound with these coefficients [B, k] uses."""
+        if self.above is self.below:
+            return self.below
+        up = coefficients > 0
+        return tuple(torch.where(up, a, b) for a, b in zip(self.above, self.below, strict=True))
+
+    def take(self, index: Tensor) -> Relaxed:
+        """The rows of some of the B."""
+        above = tuple(slope[index] for slope in self.above)
+        same = self.above is self.below
+        below = above if same else tuple(slope[index] for slope in self.below)
+        box = tuple(interval.take(index) for interval in self.box)
+        higher, lower = self.higher[index], self.lower[index]
+        return Relaxed(self.operation, box, above, below, higher, lower, self.lift)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearBound:
+    """C · value ≤ functions · x + lifted · τ + constant."""
+
+    functions: Tensor
+    """[B, R, D]."""
+    lifted: Tensor
+    """[B, R, E]."""
+    constant: Tensor
+    """[B, R]."""
+    slopes: dict[int, Slopes]
+    """What each curved operation was replaced by, where R = 1: slopes [B, k] per input."""
+    seen: dict[int, Tensor]
+    """The coefficients [B or 1, R, k] each curved operation had."""
+    weighed: Tensor
+    """[B, R]: Σ |C| M over all values, M what the sums behind a value may come to: what rounding
+    errors of the sums on the way back are relative to."""
+
+
+class _Walk:
+    """What has been gathered on the way back."""
+
+    def __init__(self, region: Region, value: int, coefficients: Tensor) -> None:
+        self.region, self.held = region, {value: coefficients}
+        batch, rows = len(region), coefficients.shape[1]
+        self.constant, self.weighed = (coefficients.new_zeros(batch, rows) for _ in range(2))
+        self.lifted = coefficients.new_zeros(batch, rows, region.lifts.shape[1])
+        self.slopes: dict[int, Slopes] = {}
+        self.seen: dict[int, Tensor] = {}
+
+    def give(self, value: int, coefficients: Tensor) -> None:
+        """Add coefficients of a value."""
+        held = self.held.get(value)
+        self.held[value] = coefficients if held is None else held + coefficients
+
+    def weigh(self, value: int, coefficients: Tensor) -> None:
+        """Note the size of C · value."""
+        size = self.region.sizes[value].unsqueeze(2)
+        self.weighed = self.weighed + (coefficients.abs() @ size).squeeze(2)
+
+    def give_line(self, value: int, coefficients: Tensor) -> None:
+        """The same for a line's part, which others may cancel: it is weighed by itself."""
+        self.weigh(value, coefficients)
+        self.give(value, coefficients)
+
+    def linear(self, operation: Linear, outer: Tensor) -> None:
+        """Multiply an operation out."""
+        nodes, widths = self.region.nodes, self.region.base.widths
+        offset = operation.offset(nodes)
+        if offset is not None:
+            self.constant = self.constant + (outer @ offset.unsqueeze(2)).squeeze(2)
+        parts = operation.pull(outer, nodes, [widths[i] for i in operation.inputs])
+        for value, coefficients in zip(operation.inputs, parts, strict=True):
+            self.give(value, coefficients)
+
+    def curved(self, number: int, part: Relaxed, outer: Tensor) -> None:
+        """Replace an operation by its lines."""
+        self.seen[number] = outer
+        up, down = outer.clamp(min=0.0), outer.clamp(max=0.0)
+        constants = up @ part.higher.unsqueeze(2) + down @ part.lower.unsqueeze(2)
+        self.constant = self.constant + constants.squeeze(2)
+        if outer.shape[1] == 1:
+            self.slopes[number] = part.chosen(outer.expand(len(self.region), -1, -1)[:, 0])
+        if part.lift is not None:
+            self.lifted[:, :, part.lift : part.lift + up.shape[2]] += up
+        carried = part.operation.carried(up, down, part.above, part.below)
+        for value, coefficients in zip(part.operation.inputs, carried, strict=True):
+            self.give_line(value, coefficients)
+
 
 HUGE = 1e100
 """Numbers from here on are not gone on with: their products would overflow."""
@@ -52,6 +179,8 @@ class Region:
     """By number of a nonlinear operation: its lines, tight at the middles."""
     sizes: tuple[Tensor, ...]
     """M of every value, [B, k]: what the sums behind it may come to, for rounding."""
+    scale: Interval | None
+    """Of σ, [B, 1], where the outputs are σ times the logits."""
     unbounded: Tensor
     """[B] bool: a function met a pole, or a number too large to go on with. No bound holds there;
     the intervals from there on stand in for what is not known."""
@@ -94,6 +223,7 @@ class Region:
             tops={k: top.take(at) for k, top in self.tops.items()},
             lines={k: part.take(at) for k, part in self.lines.items()},
             sizes=tuple(size[at] for size in self.sizes),
+            scale=None if self.scale is None else self.scale.take(at),
             unbounded=self.unbounded[at],
         )
 
@@ -104,10 +234,19 @@ class Region:
 
     def line(self, number: int, at: Sequence[Tensor]) -> Relaxed:
         """One operation's lines, tight where its inputs are ``at``."""
-        operation, box = self.base.graph.operations[number], self.boxes[number]
-        lift, top = self.lift_of.get(number), self.tops.get(number)
-        lines = lines_at(operation, box, at, lift is not None)
-        return relaxed(operation, box, lines, None if top is None else top.high, lift)
+        return self.with_slopes(number, self.curved(number).lines(self.boxes[number], at))
+
+    def with_slopes(self, number: int, lines: tuple[Slopes, Slopes]) -> Relaxed:
+        """One operation's lines of these slopes above and below."""
+        top, lift = self.tops.get(number), self.lift_of.get(number)
+        high = None if top is None else top.high
+        return Relaxed.of(self.curved(number), self.boxes[number], lines, high, lift)
+
+    def curved(self, number: int) -> Curved:
+        """A curved operation by its number."""
+        operation = self.base.graph.operations[number]
+        assert isinstance(operation, Curved)
+        return operation
 
     def with_line(self, number: int) -> Region:
         """The region with an operation's lines, tight at the middles."""
@@ -120,16 +259,44 @@ class Region:
         coefficients: Tensor,
         parts: dict[int, Relaxed],
         pushes: dict[int, Tensor] | None = None,
-    ) -> Linear:
-        """Bound coefficients [B or 1, R, k] · value above by linear functions."""
-        linear = backward(
-            self.base.graph, value, coefficients, parts, self.nodes, self.lifts.shape[1],
-            self.sizes, pushes,
+    ) -> LinearBound:
+        """Bound coefficients [B or 1, R, k] · value above by linear functions.
+
+        Args:
+            value: number of the value.
+            coefficients: C.
+            parts: the curved operations' relaxations, by number.
+            pushes: by operation number, [B, R, k]: multiples of its input that are added, which
+                must be nonnegative for inputs known to have that sign.
+        """
+        operations, walk = self.base.graph.operations, _Walk(self, value, coefficients)
+        for number in range(value - 1, -1, -1):
+            outer, operation = walk.held.pop(number + 1, None), operations[number]
+            if outer is None and value == len(operations) and number in parts:
+                # A norm whose σ no output reads; proofs have slopes of every curved operation.
+                width = self.base.widths[number + 1]
+                outer = coefficients.new_zeros(1, coefficients.shape[1], width)
+            if outer is None:
+                continue
+            walk.weigh(number + 1, outer)
+            if isinstance(operation, Linear):
+                walk.linear(operation, outer)
+                continue
+            walk.curved(number, parts[number], outer)
+            if pushes is not None and number in pushes:
+                walk.give_line(operation.inputs[0], pushes[number])
+        functions = walk.held.get(0)
+        if functions is None:
+            functions = coefficients.new_zeros(1, coefficients.shape[1], self.base.width)
+        walk.weigh(0, functions)
+        linear = LinearBound(
+            functions.expand(len(self), -1, -1).contiguous(), walk.lifted, walk.constant,
+            walk.slopes, walk.seen, walk.weighed + walk.constant.abs(),
         )  # fmt: skip
         empty = np.diff(self.begins) == 0
         return self._without_terms(linear, empty) if self.lift_of and empty.any() else linear
 
-    def _without_terms(self, linear: Linear, empty: NDArray[np.bool_]) -> Linear:
+    def _without_terms(self, linear: LinearBound, empty: NDArray[np.bool_]) -> LinearBound:
         """Where there are no terms to lift, a Root's coefficient meets its one value."""
         high = torch.zeros(len(self), self.lifts.shape[1], dtype=torch.float64)
         for number, first in self.lift_of.items():
@@ -139,7 +306,7 @@ class Region:
         constant = linear.constant + alone * torch.from_numpy(empty).unsqueeze(1)
         return replace(linear, constant=constant)
 
-    def largest(self, linear: Linear) -> Tensor:
+    def largest(self, linear: LinearBound) -> Tensor:
         """[B, R]: the largest value of linear functions over the admissible aggregates, rounded
         up."""
         out = np.empty(linear.constant.shape)
@@ -161,7 +328,7 @@ def bare_region(base: Base, position: Integers) -> Region:
     begins = np.append(0, np.cumsum(counts))
     sizes = (torch.from_numpy(base.size[position]),)
     unbounded, lifts = torch.zeros(len(position), dtype=torch.bool), np.empty((int(begins[-1]), 0))
-    return Region(base, position, begins, lifts, {}, {}, {}, {}, sizes, unbounded)
+    return Region(base, position, begins, lifts, {}, {}, {}, {}, sizes, None, unbounded)
 
 
 def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = None) -> Region:
@@ -177,47 +344,42 @@ def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = 
     region = bare_region(base, position)
     intervals, exact = [start], [True]  # exact: nothing better is to be had by linear bounds
     for number, operation in enumerate(base.graph.operations):
-        inputs = [intervals[i] for i in operation.inputs]
-        if isinstance(operation, NONLINEAR):
+        if isinstance(operation, Linear):
+            inputs = [intervals[i] for i in operation.inputs]
+            intervals.append(operation.interval(inputs, region.nodes))
+            size = operation.size([region.sizes[i] for i in operation.inputs], region.nodes)
+        else:
+            assert isinstance(operation, Curved)
             for i in operation.inputs:
                 if not exact[i]:
                     intervals[i], exact[i] = _tightened(region, i, intervals[i]), True
             inputs = [intervals[i] for i in operation.inputs]
             if signs is not None and number in signs:
                 inputs[0] = clipped(inputs[0], signs[number])
-            inputs, lost = _within_reach(operation, inputs)
-            boxes = {**region.boxes, number: tuple(inputs)}
-            region = replace(region, boxes=boxes, unbounded=region.unbounded | lost)
-        if isinstance(operation, Root):
-            region = _with_root(
-                region, number, operation, inputs[0], _is_linear(base.graph, number)
-            )
-            intervals.append(region.tops[number])
-        else:
-            if isinstance(operation, NONLINEAR):
-                region = region.with_line(number)
-            intervals.append(INTERVALS[type(operation)](operation, inputs, region.nodes))
-        sizes = [region.sizes[i] for i in operation.inputs]
-        size = size_of(operation, sizes, intervals[-1], region.nodes)
+            region = _with_box(region, number, operation, inputs)
+            intervals.append(region.tops.get(number) or operation.interval(region.boxes[number]))
+            size = intervals[-1].largest  # a line starts anew from its input
         region = replace(region, sizes=(*region.sizes, size))
-        exact.append(all(exact[i] for i in operation.inputs) and keeps_channels(operation))
-    return region
+        exact.append(all(exact[i] for i in operation.inputs) and operation.by_channel)
+    scale = base.lowered.scale
+    return region if scale is None else replace(region, scale=intervals[scale])
 
 
-def _within_reach(
-    operation: Operation, inputs: Sequence[Interval]
-) -> tuple[list[Interval], Tensor]:
-    """The inputs of an operation, 1 in rows where it has no bound over them; and those rows."""
-    fine = torch.stack([(x.low.abs() < HUGE) & (x.high.abs() < HUGE) for x in inputs]).all(0)
-    if isinstance(operation, Activation):
-        fine &= defined(operation.name, inputs[0].low, inputs[0].high)
+def _with_box(region: Region, number: int, operation: Curved, inputs: Sequence[Interval]) -> Region:
+    """Add the box of an operation, 1 in rows where it has no bound over it, and its lines."""
+    fine = torch.stack([x.largest < HUGE for x in inputs]).all(0) & operation.defined(inputs)
     lost = ~fine.all(1)
-    if not bool(lost.any()):
-        return list(inputs), lost
-    at = lost.unsqueeze(1)
-    return [
-        Interval(torch.where(at, 1.0, x.low), torch.where(at, 1.0, x.high)) for x in inputs
-    ], lost
+    if bool(lost.any()):
+        at = lost.unsqueeze(1)
+        inputs = [
+            Interval(torch.where(at, 1.0, x.low), torch.where(at, 1.0, x.high)) for x in inputs
+        ]
+    region = replace(
+        region, boxes={**region.boxes, number: tuple(inputs)}, unbounded=region.unbounded | lost
+    )
+    if isinstance(operation, Root):
+        return _with_root(region, number, operation)
+    return region.with_line(number)
 
 
 def clipped(box: Interval, signs: Tensor) -> Interval:
@@ -230,7 +392,7 @@ def clipped(box: Interval, signs: Tensor) -> Interval:
 
 def _tightened(region: Region, value: int, known: Interval) -> Interval:
     """The interval of a value by linear bounds, within what is known already."""
-    width = width_of(region.base.graph, value)
+    width = region.base.widths[value]
     eye = torch.eye(width, dtype=torch.float64)
     rows = torch.cat([eye, -eye]).unsqueeze(0)
     step = max(1, PORTION // (2 * width * max(region.base.width, width)))
@@ -255,28 +417,20 @@ def _is_linear(graph: TailGraph, number: int) -> bool:
             continue
         seen.add(value)
         operation = graph.operations[value - 1]
-        if isinstance(operation, NONLINEAR):
+        if isinstance(operation, Curved):
             return False
         todo += operation.inputs
     return True
 
 
-def _with_root(region: Region, number: int, operation: Root, box: Interval, linear: bool) -> Region:
+def _with_root(region: Region, number: int, operation: Root) -> Region:
     """Add a Root's interval, and its interpolation between vertices where its input is linear."""
-    squares = torch.where(
-        (box.low <= 0) & (box.high >= 0), 0.0, torch.minimum(box.low.abs(), box.high.abs())
-    ).square()
-    peaks = torch.maximum(box.low.abs(), box.high.abs()).square()
-
-    def root(square: Tensor) -> Tensor:
-        total = square.unflatten(1, (-1, operation.size)).sum(2) + operation.offset
-        return total.sqrt().clamp(min=operation.floor)
-
-    top = Interval(root(squares) * (1 - 1e-12), root(peaks) * (1 + 1e-12))
-    if not linear:
+    box = region.boxes[number]
+    top = operation.interval(box)
+    if not _is_linear(region.base.graph, number):
         return replace(region, tops={**region.tops, number: top}).with_line(number)
     sizes = region.sizes[operation.inputs[0]].unflatten(1, (-1, operation.size)).norm(dim=2)
-    slack = ROUNDING * (box.low.shape[1] + region.base.width + 16) * (sizes + top.high)
+    slack = ROUNDING * (box[0].low.shape[1] + region.base.width + 16) * (sizes + top.high)
     lifts, high = _interpolation(region, operation, slack)
     top = Interval(top.low, torch.minimum(top.high, high))
     region = replace(
@@ -300,8 +454,8 @@ def _interpolation(region: Region, operation: Root, slack: Tensor) -> tuple[Floa
     """τ of each term, [places, parts], and the largest Σ λ τ.
 
     σ is convex. With one group it is at most its interpolation between the vertices; with several,
-    the length of a sum is at most the sum of lengths, one group about a centre after another. Each
-    is rounded up by ``slack`` [B, parts].
+    the length of a sum is at most the sum of lengths, all but one group about their centres: that
+    of equal messages then adds nothing. Each is rounded up by ``slack`` [B, parts].
     """
     base, ends, mass = region.base, region.ends, region.mass
     owner = np.repeat(np.arange(len(region)), np.diff(region.begins))
@@ -309,10 +463,11 @@ def _interpolation(region: Region, operation: Root, slack: Tensor) -> tuple[Floa
     group = (term[:, None] >= ends[owner, 1:-1]).sum(1)
     weight = mass[owner, group]
     points = base.table[base.rows[term]] * weight[:, None]
-    first = np.argmax(ends[:, 1:] > ends[:, :-1], axis=1)[owner] == group
+    main_group = _main_groups(base, ends, owner, term, group)
+    first = main_group[owner] == group
     centre = _centres(points, owner, group, ends)
     points[~first] -= centre[owner[~first], group[~first]]
-    rest = centre.sum(1) - centre[np.arange(len(region)), np.argmax(ends[:, 1:] > ends[:, :-1], 1)]
+    rest = centre.sum(1) - centre[np.arange(len(region)), main_group]
     points[first] += (base.fixed[region.position] + rest)[owner[first]]
     nodes = region.nodes[torch.from_numpy(owner)]
     x = _affine_value(base.graph, operation.inputs[0], torch.from_numpy(points), nodes)
@@ -337,6 +492,17 @@ def _interpolation(region: Region, operation: Root, slack: Tensor) -> tuple[Floa
         square = alone.unflatten(1, (-1, operation.size)).square().sum(2) + operation.offset
         high[empty] = (square.sqrt().clamp(min=operation.floor) + slack).numpy()[empty]
     return lifts, torch.from_numpy(high)
+
+
+def _main_groups(
+    base: Base, ends: Integers, owner: Integers, term: Integers, group: Integers
+) -> Integers:
+    """[B]: the first group whose messages differ, or the first that is there."""
+    first = ends[owner, group]
+    differs = (base.table[base.rows[term]] != base.table[base.rows[first]]).any(1)
+    rank = (ends[:, 1:] > ends[:, :-1]).astype(np.int64)
+    np.maximum.at(rank, (owner, group), 1 + differs)
+    return np.argmax(rank, axis=1)
 
 
 def _centres(points: Floats, owner: Integers, group: Integers, ends: Integers) -> Floats:

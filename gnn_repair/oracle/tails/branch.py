@@ -1,38 +1,47 @@
-"""Cases of a tail (signs of some units' inputs), bounded in batches by rounds of linear bounds.
+"""Branch and bound over parts of polytopes and signs of units, with leaves that prove themselves.
 
-Every set of lines gives linear bounds that hold for all λ of a case, so bounds of several rounds
-stand side by side as rivals of one exact-mass LP, and its dual says how to mix their slopes. This
-is the cutting-plane way to the best lines; with ReLUs after one layer it ends at the triangle
-relaxation, without a general solver. In a case a unit's interval is halved (a ReLU is linear
-there), and a multiple of its input that is nonnegative in that case may be added to any bound.
+Where a relaxation stays positive, two cases are made: with few terms the halves of the polytope at
+the edge along which lines are loosest, else the signs of the unit whose line is farthest off. In a
+case a unit's interval is halved (a ReLU is linear there), and a multiple of its input that is
+nonnegative in that case may be added to any bound. All leaves of one depth are bounded together,
+across LPs, by rounds of linear bounds: the cutting-plane way to the best lines, which with ReLUs
+after one layer ends at the triangle relaxation, without a general solver. An LP is decided when all
+its leaves are closed or one λ met on the way wins.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_repair.exposure.tails.operations import Activation
+from gnn_repair.exposure.tails.operations import Activation, Curved, Operation, Root
 from gnn_repair.oracle.answers import Piece
-from gnn_repair.oracle.tables import Floats
-from gnn_repair.oracle.tails.backward import Relaxed, width_of
-from gnn_repair.oracle.tails.base import Base
-from gnn_repair.oracle.tails.region import Region, region_of
-from gnn_repair.oracle.tails.relaxation import Certificate, Slopes, certify, parts_with
-from gnn_repair.oracle.tails.rounds import Cuts, dense_shares, mixed_at, rows_and_mixture
-from gnn_repair.oracle.tails.subdivision import (
+from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.tails.bound import Region, Relaxed, region_of
+from gnn_repair.oracle.tails.kernels import widest
+from gnn_repair.oracle.tails.polytope import (
     DEEPEST,
     FEW,
-    Halving,
-    corner_points,
-    longest_edges,
+    Base,
     original_shares,
     subdivided,
 )
-from gnn_repair.oracle.tails.witness import worst
+from gnn_repair.oracle.tails.proof import Halving, ProofCase, inner_of
+from gnn_repair.oracle.tails.relax import (
+    Certificate,
+    Cuts,
+    SlopesOf,
+    certify,
+    dense_shares,
+    mixed_at,
+    parts_with,
+    rows_and_mixture,
+)
+from gnn_repair.oracle.tails.search import worst
 
 PUSH = 100.0
 """How much larger than any unit's coefficient the multiple of its input may be: a case that hardly
@@ -56,6 +65,8 @@ class Leaf:
     """[U]: of all nonlinear operations side by side, by number and then by input."""
     multipliers: Floats = field(default_factory=lambda: np.empty(0))
     """[units]: β ≥ 0, what multiple of ± the input was added."""
+    inner: Floats = field(default_factory=lambda: np.empty(0))
+    """[V]: the slopes with which intervals were found."""
     split: Unit | None = None
     """The unit whose line is farthest off where the bound is attained; None: there is none left."""
     loose: int = 0
@@ -66,6 +77,12 @@ class Leaf:
     """Edges of the polytope that were halved, in order."""
     edge: tuple[int, int] | None = None
     """The two corners that differ most; None: there are no two."""
+
+    def as_case(self, order: dict[int, int]) -> ProofCase:
+        """The leaf as a case of a proof; ``order`` counts the curved operations by number."""
+        units = zip(self.units, self.signs, self.multipliers, strict=True)
+        splits = tuple((order[n], channel, sign, float(beta)) for (n, channel), sign, beta in units)
+        return ProofCase(self.weights, self.slopes, self.inner, splits, self.halvings)
 
     def halves(self) -> tuple[Leaf, Leaf]:
         """The two cases that ``split`` decides."""
@@ -127,14 +144,14 @@ class Tree:
 def elementwise(base: Base) -> dict[int, int]:
     """Numbers and widths of the elementwise operations."""
     return {
-        number: width_of(base.graph, number + 1)
+        number: base.widths[number + 1]
         for number, operation in enumerate(base.graph.operations)
         if isinstance(operation, Activation)
     }
 
 
-def flat_slopes(region: Region, slopes: Slopes) -> Floats:
-    """Slopes of all nonlinear operations side by side, [B, U]: by number, then by input.
+def flat_slopes(region: Region, slopes: SlopesOf) -> Floats:
+    """Slopes of all curved operations side by side, [B, U]: by number, then by input.
 
     One that no margin reads has none, and zeros stand for it: the length σ of a final L2 norm is
     multiplied out and leaves nothing behind.
@@ -144,6 +161,20 @@ def flat_slopes(region: Region, slopes: Slopes) -> Floats:
         for number, box in region.boxes.items()
         for part in slopes.get(number, tuple(torch.zeros_like(side.low) for side in box))
     ]
+    return _side_by_side(region, parts)
+
+
+def inner_slopes(region: Region) -> Floats:
+    """The slopes with which the region's intervals were found, [B, V]."""
+    parts = list[Tensor]()
+    for number in inner_of(region.base.graph):
+        line = region.lines[number]
+        both = line.below if isinstance(line.operation, Root) else (*line.above, *line.below)
+        parts += both
+    return _side_by_side(region, parts)
+
+
+def _side_by_side(region: Region, parts: list[Tensor]) -> Floats:
     if not parts:
         return np.zeros((len(region), 0))
     return np.ascontiguousarray(torch.cat(parts, dim=1).numpy())
@@ -159,6 +190,7 @@ class LeafBatch:
         self.target = np.array([tree.target for tree, _ in cases])
         self.signs = self._signs()
         self.region = self._region()
+        self.inner = inner_slopes(self.region)
         self.best: list[Leaf | None] = [None] * len(cases)
 
     def _region(self) -> Region:
@@ -249,7 +281,7 @@ class LeafBatch:
                 tree.shares = original_shares(leaf.halvings, own)
 
     def _keep(
-        self, weights: Tensor, slopes: Slopes, pushes: dict[int, Tensor], values: list[Tensor]
+        self, weights: Tensor, slopes: SlopesOf, pushes: dict[int, Tensor], values: list[Tensor]
     ) -> None:
         """Take the certificates where they are better than what was had."""
         betas = {n: (pushes[n] * signs).clamp(min=0.0) for n, signs in self.signs.items()}
@@ -265,7 +297,7 @@ class LeafBatch:
             sizes = np.array([float(betas[n][row, unit]) for n, unit in leaf.units])
             self.best[row] = Leaf(
                 leaf.units, leaf.signs, bounds[row], weights[row].numpy(), flat[row], sizes,
-                *splits[row], leaf.last, leaf.halvings, edges[row],
+                self.inner[row], *splits[row], leaf.last, leaf.halvings, edges[row],
             )  # fmt: skip
 
     def _edges(self, found: Certificate, parts: dict[int, Relaxed]) -> list[tuple[int, int] | None]:
@@ -311,10 +343,10 @@ def _gaps(
     part: Relaxed, outer: Tensor, signs: Tensor, values: list[Tensor], nodes: Tensor
 ) -> Tensor:
     """C (s y + b − f(y)) of each unit, −1 where it is not to be split, [B, k]."""
-    box, slopes = part.box[0], part.lines.below[0]
+    box, slopes = part.box[0], part.below[0]
     y = values[part.operation.inputs[0]]
     y = torch.minimum(torch.maximum(y, box.low), box.high)
-    constant = torch.where(outer > 0, part.above, part.below)
+    constant = torch.where(outer > 0, part.higher, part.lower)
     exact = part.operation.evaluate([y], nodes)
     gap = (outer * (slopes * y + constant - exact)).clamp(min=0.0)
     # Where the point tells nothing (all units tight there), the widest possible gap decides.
@@ -327,3 +359,131 @@ def bounded(base: Base, cases: list[tuple[Tree, Leaf]], rounds: int, push: float
     """Bound leaves of one depth and hand them back to their trees."""
     for (tree, _), leaf in zip(cases, LeafBatch(base, cases, push).bound(rounds), strict=True):
         (tree.closed if leaf.bound <= tree.threshold else tree.leaves).append(leaf)
+
+
+ROUNDS = 2
+"""Rounds of lines a leaf: a half inherits its parent's weights, and splitting does the rest."""
+LAST_ROUNDS, LAST_PUSH = 8, 1e5
+"""For leaves that cannot be split any more: what is left is a linear program, to be solved well."""
+FEW_UNITS = 6
+"""Units whose signs are tried at once when no more are open: at most so many cases are then linear
+programs, where halves would only come closer and closer."""
+BATCH = 512
+"""Leaves bounded together, so that their numbers stay in the cache."""
+
+
+def grow(base: Base, trees: list[Tree], leaves: int, deadline: float) -> None:
+    """Split leaves above the threshold until all are closed, a λ wins, or the budget is spent.
+
+    Args:
+        base: of the exposure.
+        trees: one an LP; changed in place.
+        leaves: how many leaves a tree may have.
+        deadline: process time at which to stop.
+    """
+    while True:
+        alive = [tree for tree in trees if _alive(tree, leaves)]
+        if not alive or time.process_time() > deadline:
+            return
+        _level(base, alive[: BATCH // 2])
+
+
+def _alive(tree: Tree, leaves: int) -> bool:
+    if not tree.leaves or tree.margin > tree.win or tree.size >= leaves:
+        return False
+    return not any(leaf.last for leaf in tree.leaves)
+
+
+def _others(base: Base) -> list[Operation]:
+    """The nonlinear operations that are no ReLU."""
+    curved = [op for op in base.graph.operations if isinstance(op, Curved)]
+    return [op for op in curved if not (isinstance(op, Activation) and op.name == "relu")]
+
+
+def _cases(leaf: Leaf, terms: int, others: list[Operation]) -> tuple[Leaf, ...]:
+    """What a leaf is split into: at an edge of few corners, by a unit's sign, or not at all."""
+    soon_linear = not others and leaf.loose <= FEW_UNITS
+    if leaf.edge is not None and terms <= FEW and not soon_linear:
+        return leaf.parts()
+    if leaf.split is not None:
+        return leaf.halves()
+    return (replace(leaf, last=True),)
+
+
+def _stuck(leaf: Leaf, terms: int, others: list[Operation]) -> bool:
+    """Whether nothing is left to split and the gap is that of curved lines, which no rounds close
+    (a Root's tangents they do)."""
+    curved = any(not isinstance(op, Root) for op in others)
+    return curved and leaf.split is None and (terms > FEW or leaf.edge is None)
+
+
+def _level(base: Base, trees: list[Tree]) -> None:
+    """Split the worst leaves of every tree, as many as make a batch."""
+    share, others = max(1, BATCH // (2 * len(trees))), _others(base)
+    by_depth: dict[tuple[int, bool], list[tuple[Tree, Leaf]]] = {}
+    for tree in trees:
+        tree.leaves.sort(key=lambda leaf: leaf.bound)
+        for _ in range(min(share, len(tree.leaves))):
+            leaf = tree.leaves.pop()
+            if _stuck(leaf, tree.terms, others):
+                tree.leaves.append(replace(leaf, last=True))
+                break
+            for case in _cases(leaf, tree.terms, others):
+                by_depth.setdefault((len(case.units), case.last), []).append((tree, case))
+    for (_, last), cases in by_depth.items():
+        if last:
+            bounded(base, cases, LAST_ROUNDS, LAST_PUSH)
+        else:
+            bounded(base, cases, ROUNDS)
+
+
+def corner_points(region: Region) -> tuple[Tensor, Tensor]:
+    """x at every corner, [places, D], other groups at their mean; and each one's graph node."""
+    base, ends = region.base, region.ends
+    owner = np.repeat(np.arange(len(region)), np.diff(region.begins))
+    term = np.arange(len(owner)) - region.begins[owner] + ends[owner, 0]
+    group = (term[:, None] >= ends[owner, 1:-1]).sum(1)
+    points = base.table[base.rows[term]] * region.mass[owner, group][:, None]
+    centre = np.zeros((len(region), ends.shape[1] - 1, base.width))
+    if ends.shape[1] > 2:
+        np.add.at(centre, (owner, group), points)
+        centre /= np.maximum(np.diff(ends, axis=1), 1)[:, :, None]
+    rest = base.fixed[region.position] + centre.sum(1)
+    points += rest[owner] - centre[owner, group]
+    return torch.from_numpy(points), region.nodes[torch.from_numpy(owner)]
+
+
+def longest_edges(
+    region: Region, parts: dict[int, Relaxed], seen: dict[int, Tensor], values: list[Tensor]
+) -> Integers:
+    """For each row the two corners of a group that differ most where lines are loose, [B, 2].
+
+    Args:
+        region: of the parts.
+        parts: their lines, the same slope above and below.
+        seen: the coefficients each nonlinear operation had in the bound.
+        values: the tail's values at all corners, [places, k].
+    """
+    owner = torch.from_numpy(np.repeat(np.arange(len(region)), np.diff(region.begins)))
+    scaled = []
+    for number, outer in seen.items():
+        weight = outer.expand(len(region), -1, -1)[:, 0].abs()
+        for value, each in zip(
+            parts[number].operation.inputs, _looseness(parts[number], weight), strict=True
+        ):
+            scaled.append((values[value] * each[owner]).nan_to_num())
+    # Where no bound holds yet, no line is looser than another: the longest edge of all.
+    scaled.append(values[0] * region.unbounded[owner].unsqueeze(1))
+    best = np.full((len(region), 2), -1, np.int64)
+    points = torch.cat(scaled, dim=1).contiguous().numpy()
+    local = region.ends - region.ends[:, :1] + region.begins[:-1, None]
+    widest(local, region.begins, points, best)
+    return best
+
+
+def _looseness(part: Relaxed, weight: Tensor) -> list[Tensor]:
+    """How far the lines of each input are apart in the bound, for each unit of its width."""
+    if isinstance(part.operation, Root):
+        return [weight.repeat_interleave(part.operation.size, dim=1)]
+    band = weight * (part.higher - part.lower).clamp(min=0.0)
+    return [band / (box.high - box.low).clamp(min=1e-300) for box in part.box]
