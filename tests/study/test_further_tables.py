@@ -9,7 +9,6 @@ from torch_geometric.data import Data
 
 from gnn_repair.backbones import BACKBONES, Shape, train_backbone
 from gnn_repair.budget import Budget
-from gnn_repair.cli.tables import TABLE_NAMES
 from gnn_repair.exposure import expose
 from gnn_repair.published import BACKBONE_WORDS
 from gnn_repair.repair.translation import NodeTranslation, SetTranslation
@@ -21,7 +20,7 @@ from gnn_repair.results.averages import (
     without_spread,
 )
 from gnn_repair.results.rendering import facts
-from gnn_repair.results.tables import TABLES, counts, published_cases
+from gnn_repair.results.tables import counts, published_cases
 from gnn_repair.study import RENDERERS, make_tables
 
 PLACE = ("gcn", "cora")
@@ -225,10 +224,6 @@ def test_the_exposure_tables_words_are_those_of_the_architecture(name, tiny):
 def test_a_backbone_of_ones_own_has_no_words():
     cell = found([record("cora", "mine", 0.8)], "readout-exposure", row="mine", column="groups")
     assert cell["text"] == "–"
-
-
-def test_the_help_names_every_table():
-    assert tuple(TABLES) == TABLE_NAMES
 
 
 def test_published_values_and_deviations_can_be_left_out():
