@@ -15,7 +15,8 @@ from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data
 
 from gnn_repair.backbones import Backbone, find_backbone, train_backbone
-from gnn_repair.datasets import load_dataset, num_classes
+from gnn_repair.checks import num_classes
+from gnn_repair.datasets import load_dataset
 from gnn_repair.devices import choose_device
 from gnn_repair.published import published
 from gnn_repair.training import CHECK_EVERY, Budget, Progress

@@ -29,7 +29,7 @@ LAYERS = [
         "thresholds",
         "f1",
     },
-    {"notebook", "highs", "results", "catalog"},
+    {"notebook", "highs", "results", "catalog", "checks"},
     {"kernel_cache"},
     {"kernels"},
     {"datasets", "adam"},

@@ -22,7 +22,8 @@ from torch_geometric.nn import GCNConv
 import gnn_repair as gr
 from gnn_repair import study
 from gnn_repair.budget import Budget
-from gnn_repair.datasets import check_data, stratified_splits
+from gnn_repair.checks import check_data
+from gnn_repair.datasets import stratified_splits
 from gnn_repair.errors import GnnRepairError
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.reporting import gather, report_results, write_figures

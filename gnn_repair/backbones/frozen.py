@@ -17,8 +17,7 @@ from torch_geometric.data import Data
 from gnn_repair.backbones.base import Backbone, Readout, stack_parameters, unstack_parameters
 from gnn_repair.backbones.graph import Features, Graph, State
 from gnn_repair.budget import check_whole
-from gnn_repair.datasets import as_splits
-from gnn_repair.datasets.validation import num_classes
+from gnn_repair.checks import as_splits, num_classes
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.files import (
     REAL,

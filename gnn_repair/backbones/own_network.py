@@ -20,7 +20,7 @@ from torch_geometric.data import Data
 
 from gnn_repair.backbones.frozen import RESULTS, check_names, check_splits, fingerprint
 from gnn_repair.budget import SHORT, Budget
-from gnn_repair.datasets import as_splits, num_classes
+from gnn_repair.checks import as_splits, num_classes
 from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors

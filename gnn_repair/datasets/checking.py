@@ -10,8 +10,8 @@ from typing import Any
 from torch_geometric.data import Data
 
 from gnn_repair.catalog import DatasetSpec, RawFile, missing_files, verified_digests
+from gnn_repair.checks import MASKS
 from gnn_repair.datasets.loading import CacheWarning, cache_fault, load
-from gnn_repair.datasets.validation import MASKS
 from gnn_repair.errors import InputError
 
 _FIGURES = ("nodes", "entries", "features", "classes", "splits", "train", "val", "test")

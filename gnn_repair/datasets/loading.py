@@ -31,9 +31,9 @@ from gnn_repair.catalog import (
     missing_files,
     verified_digests,
 )
+from gnn_repair.checks import as_splits, check_data, check_edges, check_labels
 from gnn_repair.datasets.builtin import generate_builtin
-from gnn_repair.datasets.splits import DRAWS, Draw, Masks, as_splits, stratified_splits
-from gnn_repair.datasets.validation import check_data, check_edges, check_labels
+from gnn_repair.datasets.splits import DRAWS, Draw, Masks, stratified_splits
 from gnn_repair.errors import DatasetError, GnnRepairError, InputError, ResourceError, SplitError
 from gnn_repair.files import load_tensors, save_tensors
 

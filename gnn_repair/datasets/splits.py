@@ -96,10 +96,3 @@ def part_sizes(count: int, ratios: Sequence[int]) -> list[int]:
     for part in by_remainder[: count - sum(sizes)]:
         sizes[part] += 1
     return sizes
-
-
-def as_splits(mask: Tensor) -> Tensor:
-    """A mask [N] (one split) or [N, splits] as [N, splits]."""
-    if mask.dim() not in (1, 2):
-        raise SplitError(f"A mask has shape {list(mask.shape)}; give it shape [N] or [N, splits].")
-    return mask.unsqueeze(1) if mask.dim() == 1 else mask

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gnn_repair.datasets.splits import as_splits
+from gnn_repair.checks import as_splits
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.focus import focused

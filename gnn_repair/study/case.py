@@ -32,7 +32,7 @@ from gnn_repair.backbones import (
     train_backbone,
     train_own,
 )
-from gnn_repair.datasets import as_splits, num_classes
+from gnn_repair.checks import as_splits, num_classes
 from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose

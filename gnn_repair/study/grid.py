@@ -13,7 +13,8 @@ from torch_geometric.data import Data
 
 from gnn_repair.backbones import BACKBONES, Backbone, OwnNetwork, find_backbone
 from gnn_repair.catalog import data_root, find_dataset
-from gnn_repair.datasets import as_splits, check_data, load_dataset
+from gnn_repair.checks import as_splits, check_data
+from gnn_repair.datasets import load_dataset
 from gnn_repair.datasets.loading import SPLITS
 from gnn_repair.devices import choose_device, parse_device
 from gnn_repair.errors import InputError, SplitError

@@ -40,7 +40,7 @@ def test_unlabelled_training_nodes(graph):
 
 def test_labels_beyond_the_classes(graph):
     graph.classes = 2
-    refused(graph, "has label 2, outside 0 to 1")
+    refused(graph, "y is 2 at node")
 
 
 def test_missing_and_foreign_pieces(graph):

@@ -66,8 +66,8 @@ def test_unlabelled_nodes_are_in_no_mask(arrays: Arrays, place: Place) -> None:
     [
         ("node_features", (7, 2), np.nan, DatasetError, "node 7, feature 2"),
         ("node_features", (0, 0), np.inf, DatasetError, "NaN or infinite"),
-        ("node_labels", 5, 18, DatasetError, "Node 5 has label 18, outside 0 to 17"),
-        ("node_labels", 5, -7, DatasetError, "Node 5 has label -7"),
+        ("node_labels", 5, 18, DatasetError, "y is 18 at node 5; classes are 0 to 17"),
+        ("node_labels", 5, -7, DatasetError, "y is -7 at node 5"),
         ("edges", (0, 1), 72, DatasetError, "roman-empire cannot be"),
         ("train_masks", slice(None), True, SplitError, "overlap"),
         ("val_masks", 4, False, SplitError, "val_mask of split 4 is empty"),

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnn_repair.datasets import as_splits, stratified_splits
+from gnn_repair.checks import as_splits
+from gnn_repair.datasets import stratified_splits
 from gnn_repair.datasets.splits import part_sizes
 from gnn_repair.errors import SplitError
 

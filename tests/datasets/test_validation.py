@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gnn_repair.datasets import check_data
+from gnn_repair.checks import check_data
 from gnn_repair.errors import DatasetError, SplitError
 
 
@@ -47,7 +47,7 @@ def with_value(tensor: Tensor, where: tuple[int, ...], value: float) -> Tensor:
     [
         ("x", (3, 1), float("nan"), DatasetError, r"\(nan\) at node 3, feature 1"),
         ("x", (0, 0), float("-inf"), DatasetError, r"\(-inf\) at node 0, feature 0"),
-        ("y", (4,), -2, DatasetError, "Node 4 has label -2, outside 0 to 2"),
+        ("y", (4,), -2, DatasetError, "y is -2 at node 4; classes are 0 to 2"),
         ("edge_index", (1, 0), 6, DatasetError, "names node 6"),
         ("edge_index", (0, 0), -1, DatasetError, "names node -1"),
         (
@@ -102,5 +102,5 @@ def test_a_wrong_tensor(field: str, value: Tensor | None, message: str) -> None:
 def test_stated_classes_bound_the_labels() -> None:
     data = small_graph()
     data.classes = 2
-    with pytest.raises(DatasetError, match="Node 2 has label 2, outside 0 to 1"):
+    with pytest.raises(DatasetError, match="y is 2 at node 2; classes are 0 to 1"):
         check_data(data)

@@ -1,17 +1,105 @@
-"""Checks of a graph, ours or a user's: each raises one sentence that names the value at fault."""
+"""The one validator: labels, nodes, members, edges, masks and graphs that users hand over.
+
+Each check raises one sentence that names the value at fault and what to give instead. What passes
+comes back as the tensor that everything after reads.
+"""
 
 from __future__ import annotations
 
+import operator
 from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gnn_repair.datasets.splits import as_splits
-from gnn_repair.errors import DatasetError, SplitError
+from gnn_repair.errors import DatasetError, InputError, SplitError
 
 MASKS = ("train_mask", "val_mask", "test_mask")
+
+
+# One value ----------------------------------------------------------------------------------------
+
+
+def as_classes(value: Any, nodes: int, classes: int, name: str) -> Tensor:
+    """The class of every node of a graph, [N] int64, −1 where it is not known."""
+    labels = _tensor(value, name, "a class for every node, [N]")
+    if labels.shape != (nodes,):
+        raise InputError(
+            f"{name} has shape {list(labels.shape)} instead of [{nodes}]: one class for every node "
+            "of the graph"
+        )
+    _check_classes(labels, classes - 1, name, InputError)
+    return labels.long()
+
+
+def _check_classes(labels: Tensor, top: int, name: str, error: type[InputError]) -> None:
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype is torch.bool:
+        raise error(f"{name} holds {labels.dtype}; pass class numbers, such as data.y")
+    outside = ((labels < -1) | (labels > top)).nonzero()
+    if outside.numel():
+        node = int(outside[0])
+        raise error(
+            f"{name} is {int(labels[node])} at node {node}; classes are 0 to {top}, and −1 where "
+            "unknown"
+        )
+
+
+def as_nodes(value: Any, nodes: int, name: str = "nodes") -> Tensor:
+    """Node numbers [k] int64 from a mask [N], numbers in any order, or anything like them."""
+    chosen = _tensor(value, name, "a mask [N] or node numbers")
+    if chosen.dim() == 0 and chosen.dtype != torch.bool:
+        chosen = chosen.view(1)
+    if chosen.dim() != 1:
+        raise InputError(
+            f"{name} has shape {list(chosen.shape)}; pass one mask [N] or a list of node numbers "
+            "(of a mask by split, one column)"
+        )
+    if chosen.dtype == torch.bool:
+        if chosen.numel() != nodes:
+            raise InputError(f"the mask has {chosen.numel()} entries for the graph's {nodes} nodes")
+        return chosen.nonzero().view(-1)
+    if chosen.numel() == 0:
+        return chosen.long()
+    if chosen.is_floating_point() or chosen.is_complex():
+        raise InputError(f"{name} holds {chosen.dtype}; pass node numbers or a boolean mask")
+    outside = chosen[(chosen < 0) | (chosen >= nodes)]
+    if outside.numel():
+        raise InputError(f"node {int(outside[0])} does not exist; nodes are 0 to {nodes - 1}")
+    return chosen.long()
+
+
+def as_member(value: Any, count: int) -> int:
+    """A member's number, counted from the end where negative, as Python's sequences do."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        kind = type(value).__name__
+        raise InputError(f"member is a {kind}; pass a whole number") from None
+    if not -count <= number < count:
+        raise InputError(f"member {number} does not exist; there are {count}, numbered from 0")
+    return number % count
+
+
+def as_splits(mask: Tensor) -> Tensor:
+    """A mask [N] (one split) or [N, splits] as [N, splits]."""
+    if mask.dim() not in (1, 2):
+        raise SplitError(f"A mask has shape {list(mask.shape)}; give it shape [N] or [N, splits].")
+    return mask.unsqueeze(1) if mask.dim() == 1 else mask
+
+
+def _tensor(value: Any, name: str, wanted: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    try:
+        # A range or a set is no sequence to torch; a list of their items is.
+        return torch.as_tensor(list(value) if isinstance(value, range | set) else value)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{name} is a {type(value).__name__}; pass {wanted}") from None
+
+
+# A graph ------------------------------------------------------------------------------------------
 
 
 def check_data(data: Data, masks: tuple[str, ...] = MASKS) -> None:
@@ -75,18 +163,9 @@ def check_edges(edge_index: Tensor, num_nodes: int) -> None:
 
 def check_labels(y: Tensor, classes: int | None = None) -> None:
     """Labels [N] are -1 (unlabelled) or 0 to C-1, and at least one node is labelled."""
-    if y.is_floating_point() or y.dtype is torch.bool:
-        raise DatasetError(f"y is {y.dtype}; give integer labels, with -1 where unlabelled.")
-    if y.numel() == 0 or int(y.max()) < 0:
+    if not y.is_floating_point() and (y.numel() == 0 or int(y.max()) < 0):
         raise DatasetError("No node is labelled; give y at least one label of 0 or more.")
-    top = int(y.max()) if classes is None else classes - 1
-    outside = ((y < -1) | (y > top)).nonzero()
-    if len(outside):
-        node = int(outside[0])
-        raise DatasetError(
-            f"Node {node} has label {int(y[node])}, outside 0 to {top} (-1 means unlabelled); "
-            "correct the labels."
-        )
+    _check_classes(y, int(y.max()) if classes is None else classes - 1, "y", DatasetError)
 
 
 def check_masks(train: Tensor, val: Tensor, test: Tensor | None, y: Tensor) -> None:
