@@ -31,7 +31,7 @@ from gnn_repair.notebook import shown
 from gnn_repair.oracle.metrics import UNDEFINED, Changes, Reach, least_changes, reach
 from gnn_repair.oracle.nearest import gain_words, percent
 from gnn_repair.reporting import plots, report
-from gnn_repair.reporting.nouns import counted, noun_of, plural
+from gnn_repair.reporting.evidence import counted, noun_of, plural
 from gnn_repair.thresholds import ACTIVE
 
 if TYPE_CHECKING:
@@ -138,8 +138,10 @@ class Diagnosis:
 
     def report(self, path: str | Path, **options: Any) -> Path:
         """Write the page of these nodes; options as for :func:`gnn_repair.report`."""
-        words = {"selection": self.selection, "edge_index": self.edge_index, **options}
-        return report(self.exposure, self.y, path, nodes=self.nodes, **words)
+        words: dict[str, Any] = {"selection": self.selection, "edge_index": self.edge_index}
+        if self.reach.num_members == 1:  # what is known already is not asked again
+            words["answers"] = (self.reach, self.changes)
+        return report(self.exposure, self.y, path, nodes=self.nodes, **{**words, **options})
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """How much of the mass must move for the true class, beside chance."""

@@ -31,6 +31,9 @@ def report(
         Path | None, typer.Option("--store", help="Folder or packed file of a study's results.")
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
+    title: Annotated[
+        str | None, typer.Option(help="The page's heading; model and dataset unless given.")
+    ] = None,
     dataset: Annotated[
         str | None,
         typer.Option(
@@ -76,15 +79,17 @@ def report(
     several cases gives the overview alone unless --dataset and --backbone name one.
     """
     from gnn_repair.reporting import evidence_of, report_results, report_run, write_figures
-    from gnn_repair.reporting.runs import class_names_of, made_of
+    from gnn_repair.reporting.writing import class_names_of, made_of
     from gnn_repair.results.protocol import PAPER
     from gnn_repair.study.rerun import rerun
 
     check_target(out)
     if factory is not None:
         if store or dataset or backbone or figures or compare:
-            raise InputError(f"{factory} is a model of your own; give --out alone with it")
-        typer.echo(diagnosed(factory).report(out))
+            raise InputError(
+                f"{factory} is a model of your own; give --out alone with it, or --title, too"
+            )
+        typer.echo(diagnosed(factory).report(out, title=title))
         return
     if figures and figures.is_file():
         raise InputError(f"{figures} is a file; name a folder for the figures")
@@ -98,9 +103,9 @@ def report(
         if figures:
             raise InputError("figures show one case; name it with --dataset and --backbone")
         assert results is not None
-        command = typed("report", store=store, digest=digest)
+        command = typed("report", store=store, title=title, digest=digest)
         written = report_results(
-            results, out, title=f"Study {store}", made=made_of(protocol, command)
+            results, out, title=title or f"Study {store}", made=made_of(protocol, command)
         )
         typer.echo(f"{written} (overview alone)")
         return
@@ -126,11 +131,17 @@ def report(
             typer.echo(path)
     command = typed(
         "report", store=store, dataset=named[0], backbone=named[1], split=split,
-        methods=methods, compare=compare, digest=digest, root=root,
+        methods=methods, compare=compare, title=title, digest=digest, root=root,
     )  # fmt: skip
     beside = {} if compare is None else _beside(run, compare, again)
     written = report_run(
-        run, out, results, command=command, beside=beside, single_file=None if parts else True
+        run,
+        out,
+        results,
+        command=command,
+        title=title,
+        beside=beside,
+        single_file=None if parts else True,
     )
     typer.echo(written)
     typer.echo(run.provenance(), err=True)

@@ -1,15 +1,21 @@
 """The report page: see a node's evidence."""
 
 from gnn_repair.reporting import plots
-from gnn_repair.reporting.beside import Beside
 from gnn_repair.reporting.evidence import Evidence, gather
 from gnn_repair.reporting.figures import write_figures
-from gnn_repair.reporting.runs import evidence_of, report_run
-from gnn_repair.reporting.writing import report, report_results
+from gnn_repair.reporting.payload import Beside
+from gnn_repair.reporting.writing import (
+    StudyContext,
+    evidence_of,
+    report,
+    report_results,
+    report_run,
+)
 
 __all__ = [
     "Beside",
     "Evidence",
+    "StudyContext",
     "evidence_of",
     "gather",
     "plots",

@@ -6,9 +6,8 @@ arrays that the page, the figures and the tests read alike.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,22 +17,117 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.exposure.arguments import classes_for, member_for, nodes_for
+from gnn_repair.exposure.names import NodeNames
+from gnn_repair.exposure.tails.heads import followed_by
 from gnn_repair.oracle.counting import ReachCounts, count_reach
+from gnn_repair.oracle.metrics import Changes, Reach, least_changes, reach
 from gnn_repair.oracle.solution import OracleSolution
 from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.oracle.tails.search import model_logits
+from gnn_repair.oracle.tails.sentence import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.tails.solution import TailSolution
-from gnn_repair.reporting.corrections import Correction, RepairLike, correction_of
-from gnn_repair.reporting.inputs import INTEGERS, check_gathered, check_solution
-from gnn_repair.reporting.nouns import noun_of
-from gnn_repair.reporting.pooled import PooledGraphs, own_edges, with_nodes
-from gnn_repair.reporting.senders import with_senders
-from gnn_repair.reporting.surroundings import surroundings, undirected
-from gnn_repair.reporting.tail_evidence import TailEvidence, tail_evidence
+from gnn_repair.repair.inputs import alone_logits as source_logits
+from gnn_repair.reporting.corrections import Correction, RepairLike, check_repairs, correction_of
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 Solution = OracleSolution | TailSolution
+VERDICTS = (CAN, CANNOT, UNDECIDED)
+UNSOLVED = len(VERDICTS)
+"""The code of a node that nobody asked about."""
+CHUNK = 1 << 22
+"""Numbers of aggregates that go through a nonlinear head at once."""
+MOST_CHANGES, MOST_CHANGES_BEHIND_A_HEAD = 30_000, 300
+"""Smallest changes that are looked for: about a millisecond each, with a nonlinear head up to
+seconds. Of more errors an evenly spread sample is asked about."""
+
+
+# What is shown ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class TailEvidence:
+    """Verdicts about n nodes of a model with a nonlinear head, and the logits behind them.
+
+    Logits are then no mixture of contributions. Shown are logits that the model, or its certified
+    head, really gives: at the oracle's λ, and with all of a group's mass on one message.
+    """
+
+    words: str
+    """The head's operations, such as ``layer_norm, relu, affine``."""
+    replayed: bool
+    """Whether the oracle's logits are the model's own."""
+    verdict: Integers
+    """[n]: a place in VERDICTS, or UNSOLVED."""
+    margin: Floats
+    """[n]: the best margin found, at the witness; NaN where unsolved."""
+    bound: Floats
+    """[n]: what no reweighting exceeds; infinite where nothing is proved."""
+    reasons: tuple[str, ...]
+    """[n]: why a node is undecided; empty for the others."""
+    oracle_logits: Floats
+    """[n, C]: with the witness's λ; the frozen ones where unsolved."""
+    alone_logits: Floats
+    """[T, C]: with all of a term's group mass on it and the other groups as frozen."""
+
+    @property
+    def proved(self) -> Flags:
+        """[n]: the true class was shown to win somewhere."""
+        return np.asarray(self.verdict == VERDICTS.index(CAN))
+
+    @property
+    def decided(self) -> Flags:
+        """[n]: one of the two was shown."""
+        return self.proved | (self.verdict == VERDICTS.index(CANNOT))
+
+    def cut(self, places: Integers, terms: Integers) -> TailEvidence:
+        """Of some nodes and their terms."""
+        return replace(
+            self,
+            verdict=self.verdict[places],
+            margin=self.margin[places],
+            bound=self.bound[places],
+            reasons=tuple(self.reasons[i] for i in places),
+            oracle_logits=self.oracle_logits[places],
+            alone_logits=self.alone_logits[terms],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ClassEvidence:
+    """Which classes could win at n nodes, and what that takes: how special a fix is."""
+
+    reachable: Flags
+    """[n, C]: some reweighting was shown to make the class win."""
+    decided: Flags
+    """[n, C]: that, or it was proved that none does; with a nonlinear head of errors alone."""
+    share: Floats
+    """[n, C]: the least share of the node's mass that must move; infinite where the class cannot
+    win, NaN where nobody asked (right nodes, and other classes with a nonlinear head)."""
+    nearest: Floats
+    """[T]: the λ of the true class's smallest change; α elsewhere."""
+    chance: Floats
+    """[n]: the share of classes neither true nor predicted that can win; NaN with two classes, and
+    where nobody asked."""
+    possible: Floats
+    """[n]: the same of classes that are not excluded."""
+    figures: Reach | None
+    """What was counted over these nodes; None where nothing was."""
+
+    def cut(self, places: Integers, terms: Integers) -> ClassEvidence:
+        """Of some nodes and their terms."""
+        return ClassEvidence(
+            self.reachable[places],
+            self.decided[places],
+            self.share[places],
+            self.nearest[terms],
+            self.chance[places],
+            self.possible[places],
+            self.figures,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +145,13 @@ class Evidence:
     predictions: Integers
     """[N]: the frozen model's class."""
     degree: Integers
-    """[n]: neighbours, the node itself left out."""
+    """[n]: neighbours, the node itself left out; of graphs their nodes."""
     homophily: Floats
     """[n]: share of labelled neighbours with the node's class; NaN without any."""
     frozen_logits: Floats
     """[n, C]: z⁰."""
     fixed_logits: Floats
-    """[n, C]: β; zero with a tail, which knows no such part of logits."""
+    """[n, C]: β; zero with a nonlinear head, which knows no such part of logits."""
     segments: Integers
     """[n·G + 1]: terms of node i and group g are ``segments[i·G+g] : segments[i·G+g+1]``."""
     rows: Integers
@@ -65,12 +159,12 @@ class Evidence:
     coefficients: Floats
     """[T]: α."""
     contributions: Floats
-    """[R, C]: ℓ; zero with a tail."""
+    """[R, C]: ℓ; zero with a nonlinear head."""
     sources: Integers
     """[R]: the node that sent it."""
     margin: Floats
-    """[n]: γ of the true class; NaN where not solved or not decided. With a tail, the best margin
-    that was found."""
+    """[n]: γ of the true class; NaN where not solved or not decided. With a nonlinear head, the
+    best margin that was found."""
     rival_weights: Floats
     """[n, C]: w."""
     witness: Floats
@@ -81,14 +175,19 @@ class Evidence:
     unlabelled: int = 0
     """Chosen nodes that are not shown because their class is unknown."""
     tail: TailEvidence | None = None
-    """Verdicts and logits of a model that ends in a nonlinear tail."""
-    pooled: PooledGraphs | None = None
-    """Where graphs are classified: whose nodes the sources are."""
+    """Verdicts and logits of a model with a nonlinear head."""
+    classes: ClassEvidence | None = None
+    """Which classes could win; None where nobody asked."""
+    graph_starts: Integers | None = None
+    """[B + 1] where graphs are classified: where the nodes of each start, counted from the first.
+    Graphs are numbered first, then the nodes of all of them."""
     senders: tuple[str, ...] = ()
     """Senders of other kinds, such as ``author 3``: their numbers follow the nodes'."""
     origin: str = field(default="", kw_only=True)
     noun: str = field(default="node", kw_only=True)
     """What one recipient is called."""
+    scope: tuple[str, str] = field(default=("", ""), kw_only=True)
+    """What was reweighted where that is not all, and which parts were held as they are."""
 
     @property
     def num_classes(self) -> int:
@@ -101,7 +200,7 @@ class Evidence:
         return self.labels[self.nodes]
 
     @property
-    def right(self) -> NDArray[np.bool_]:
+    def right(self) -> Flags:
         """[n]: whether the frozen model is right."""
         return self.predictions[self.nodes] == self.true_class
 
@@ -117,18 +216,54 @@ class Evidence:
         return active[self.starts[1:]] - active[self.starts[:-1]]
 
     @property
-    def reachable(self) -> NDArray[np.bool_]:
+    def reachable(self) -> Flags:
         """[n]: whether the true class can win."""
         return self.margin > REACHABLE
 
     @property
     def reach(self) -> ReachCounts:
-        """What is counted over the chosen nodes; those without an answer are counted nowhere. Of a
-        tail the proved ones, out of all."""
+        """What is counted over the chosen nodes; those without an answer are counted nowhere. With
+        a nonlinear head the proved ones, out of all."""
         if self.tail is not None:
             everyone = np.ones(len(self.nodes), bool)
             return count_reach(self.tail.proved, ~self.right, self.support, everyone)
         return count_reach(self.reachable, ~self.right, self.support, ~np.isnan(self.margin))
+
+    def cut(self, places: Integers) -> Evidence:
+        """The evidence about some of the nodes, and no more of its tables than they need."""
+        lengths = np.diff(self.segments).reshape(-1, len(self.groups))[places].ravel()
+        terms = _ranges(self.starts[places], np.diff(self.starts)[places])
+        used, rows = np.unique(self.rows[terms], return_inverse=True)
+        sources = self.sources[used]
+        edges = self.edges
+        if edges is not None:  # between nodes that a picture of a neighbourhood can show
+            drawn = np.zeros(len(self.labels), bool)
+            drawn[self.nodes[places]] = drawn[sources] = True
+            edges = edges[:, drawn[edges].all(0)]
+        by_node = ("nodes", "degree", "homophily", "frozen_logits", "fixed_logits", "margin")
+        return replace(
+            self,
+            **{name: getattr(self, name)[places] for name in (*by_node, "rival_weights")},
+            segments=np.append(0, np.cumsum(lengths)),
+            rows=rows.astype(np.int64),
+            coefficients=self.coefficients[terms],
+            contributions=self.contributions[used],
+            sources=sources,
+            witness=self.witness[terms],
+            corrections=tuple(item.cut(places, terms) for item in self.corrections),
+            edges=edges,
+            tail=None if self.tail is None else self.tail.cut(places, terms),
+            classes=None if self.classes is None else self.classes.cut(places, terms),
+        )
+
+
+def _ranges(starts: Integers, lengths: Integers) -> Integers:
+    """start, start + 1, … of every range, one after the other."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+
+
+# Gathering ----------------------------------------------------------------------------------------
 
 
 def gather(
@@ -152,130 +287,86 @@ def gather(
         repairs: by name, fitted repairs or logits [N, C] of one's own method.
         edge_index: [2, E] the graph; without it the sources of the terms stand for neighbours.
     """
-    check_gathered(exposure, y, member, repairs, edge_index)
+    if not isinstance(exposure, Exposure):
+        raise InputError(f"exposure is {exposure!r:.60}; give what gnn_repair.expose returns")
+    y, member = classes_for(exposure, y).cpu(), member_for(exposure, member)
+    check_repairs(repairs)
+    _check_graph(edge_index, exposure.num_sources)
     if bool((exposure.sources < 0).any()):
         raise InputError(
             "the exposure has terms that nobody sent (relaxed masses), and a report shows who sent "
             "what; report the exposure that it was relaxed from"
         )
-    exposure, y = exposure.to("cpu"), y.cpu().long()
-    if bool((y >= exposure.num_classes).any()):
-        raise InputError(f"y holds class {int(y.max())}; classes end at {exposure.num_classes - 1}")
+    exposure = exposure.to("cpu")
     chosen = chosen_nodes(exposure, nodes, member)
-    known = chosen[y[chosen] >= 0]
-    if not len(known):
+    labelled = chosen[y[chosen] >= 0]
+    if not len(labelled):
         raise InputError("no labelled node was chosen for the report; check the mask and y")
+    solved = 0 if solution is None else member
     if solution is None:
-        solution = solve_oracle(exposure.member(member), y, known)
-        solved = 0
+        solution = solve_oracle(exposure.member(member), y, labelled)
     else:
-        check_solution(solution, exposure)
-        solved = member
-    margin, weights = _answers(solution, solved, known, y)
+        _check_solution(solution, exposure)
+    margin, weights = _answers(solution, solved, labelled, y)
     predicted = exposure.frozen_logits[member].argmax(1)
-    order = _order(known, y, predicted, margin)
-    known, margin, weights = known[order], margin[order.numpy()], weights[order.numpy()]
-    part = exposure.restrict(known)
+    right = (predicted[labelled] == y[labelled]).numpy()
+    order = np.lexsort((labelled.numpy(), -margin, right))
+    part = exposure.restrict(labelled[torch.from_numpy(order)])
+    recipients = part.recipients
     witness = _witness(solution, solved, exposure, part, y)
-    pooled = part.graph_starts is not None
-    if pooled:
-        edges = own_edges(edge_index, part)
-        degree, homophily = np.zeros(len(known), np.int64), np.zeros(len(known))
+    if part.graph_starts is not None:
+        edges = _edges_of_graphs(edge_index, part)
+        degree, homophily = np.zeros(len(order), np.int64), np.zeros(len(order))
     else:
-        edges = None if edge_index is None else undirected(edge_index)
-        degree, homophily = surroundings(part, y, edges)
+        edges = None if edge_index is None else _undirected(edge_index)
+        degree, homophily = _surroundings(part, y, edges)
     used, rows = np.unique(part.rows.numpy(), return_inverse=True)
     fixed, table, tail = _behind(part, member, solution, solved, y, witness)
     evidence = Evidence(
         groups=tuple(group.name for group in exposure.groups),
-        nodes=known.numpy(),
+        nodes=recipients.numpy(),
         labels=y.numpy(),
         predictions=predicted.numpy(),
         degree=degree,
         homophily=homophily,
-        frozen_logits=part.frozen_logits[member, known].numpy(),
+        frozen_logits=part.frozen_logits[member, recipients].numpy(),
         fixed_logits=fixed,
         segments=part.segments.numpy(),
         rows=rows.astype(np.int64),
         coefficients=_of_member(part.coefficients, member).double().numpy(),
         contributions=table[used],
         sources=part.sources.numpy()[used].astype(np.int64),
-        margin=margin,
-        rival_weights=weights,
+        margin=margin[order],
+        rival_weights=weights[order],
         witness=witness,
         corrections=tuple(
             correction_of(name, repair, exposure, part, member)
             for name, repair in (repairs or {}).items()
         ),
         edges=edges,
-        unlabelled=len(chosen) - len(known),
+        unlabelled=len(chosen) - len(labelled),
         tail=tail,
         origin=exposure.origin,
         noun=noun_of(exposure),
+        scope=(exposure.scope, ", ".join(part.title for part in exposure.held)),
     )
-    if pooled:
-        return with_nodes(evidence, part)
-    return with_senders(evidence, exposure.names) if exposure.names.typed else evidence
+    if part.graph_starts is not None:
+        return _with_nodes(evidence, part)
+    return _with_senders(evidence, exposure.names) if exposure.names.typed else evidence
 
 
-def _behind(
-    part: Exposure,
-    member: int,
-    solution: Solution,
-    solved: int,
-    y: Tensor,
-    witness: Floats,
-) -> tuple[Floats, Floats, TailEvidence | None]:
-    """β [n, C] and ℓ [R, C]; with a tail, zeros and what it shows instead."""
-    if part.head is None:
-        fixed = part.fixed_logits[member, part.recipients].numpy()
-        return fixed, part.contributions[member].numpy(), None
-    assert isinstance(solution, TailSolution)
-    place = _places(solution, solved, part.num_nodes, y)[part.recipients.numpy()]
-    shape = (part.num_recipients, part.num_classes)
-    table = np.zeros((len(part.sources), part.num_classes))
-    return np.zeros(shape), table, tail_evidence(part, solution, place, witness)
-
-
-def chosen_nodes(exposure: Exposure, nodes: Tensor | None, member: int) -> Tensor:
-    """Node numbers [n] behind a mask, numbers or None."""
+def chosen_nodes(exposure: Exposure, nodes: Any, member: int) -> Tensor:
+    """Recipients [n], each once, behind a mask, numbers or None."""
     if nodes is None:
         return exposure.recipients.cpu()
-    nodes = _as_tensor(nodes).cpu()
-    if nodes.dtype != torch.bool:
-        return _numbered(exposure, nodes)
-    if nodes.dim() == 2:
+    if isinstance(nodes, Tensor) and nodes.dtype == torch.bool and nodes.dim() == 2:
         if nodes.shape[1] != exposure.num_members:
             raise InputError(
                 f"the mask has {nodes.shape[1]} columns for {exposure.num_members} members; "
-                "give one column a member, or one mask"
+                "give one column per member, or one mask"
             )
         nodes = nodes[:, member]
-    if nodes.dim() != 1 or nodes.shape[0] != exposure.num_nodes:
-        raise InputError(
-            f"the mask has shape {list(nodes.shape)} instead of [{exposure.num_nodes}]"
-        )
-    return nodes.nonzero().view(-1)
-
-
-def _as_tensor(nodes: Any) -> Tensor:
-    """Lists and arrays are taken as the oracle takes them."""
-    if isinstance(nodes, list | tuple | np.ndarray) and len(nodes):
-        with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
-            nodes = torch.as_tensor(nodes)
-    if not isinstance(nodes, Tensor):
-        raise InputError(f"nodes is {nodes!r:.60}; give a mask [N] or node numbers")
-    return nodes
-
-
-def _numbered(exposure: Exposure, nodes: Tensor) -> Tensor:
-    """Node numbers that are recipients, each once."""
-    if nodes.dtype not in INTEGERS or nodes.dim() != 1:
-        raise InputError(
-            f"nodes is {nodes.dtype} of shape {list(nodes.shape)}; give a boolean mask or whole "
-            "node numbers"
-        )
-    chosen = torch.unique(nodes.long().view(-1))
+    chosen = torch.unique(nodes_for(exposure, nodes).cpu())
     absent = chosen[~torch.isin(chosen, exposure.recipients.cpu())]
     if len(absent):
         raise InputError(f"node {int(absent[0])} is no recipient of the exposure; choose others")
@@ -307,17 +398,8 @@ def _places(solution: Solution, member: int, nodes: int, y: Tensor) -> Integers:
     return place
 
 
-def _order(nodes: Tensor, y: Tensor, predicted: Tensor, margin: Floats) -> Tensor:
-    right = (predicted[nodes] == y[nodes]).numpy()
-    return torch.from_numpy(np.lexsort((nodes.numpy(), -margin, right)))
-
-
 def _witness(
-    solution: Solution,
-    member: int,
-    exposure: Exposure,
-    part: Exposure,
-    y: Tensor,
+    solution: Solution, member: int, exposure: Exposure, part: Exposure, y: Tensor
 ) -> Floats:
     """[T]: λ on the terms of ``part``, which ``solution`` numbers as ``exposure`` does."""
     place = _places(solution, member, exposure.num_nodes, y)
@@ -331,3 +413,302 @@ def _witness(
             local = solution.terms[entries] - theirs[solution.recipient[lp]] + ours[i]
             witness[local] = solution.coefficients[entries]
     return witness
+
+
+def _behind(
+    part: Exposure, member: int, solution: Solution, solved: int, y: Tensor, witness: Floats
+) -> tuple[Floats, Floats, TailEvidence | None]:
+    """β [n, C] and ℓ [R, C]; with a nonlinear head zeros, and what it shows instead."""
+    head = part.head
+    if head is None:
+        fixed = part.fixed_logits[member, part.recipients].numpy()
+        return fixed, part.contributions[member].numpy(), None
+    assert isinstance(solution, TailSolution)
+    place = _places(solution, solved, part.num_nodes, y)[part.recipients.numpy()]
+    asked, where = place >= 0, np.maximum(place, 0)
+    codes = np.array([VERDICTS.index(str(word)) for word in solution.verdict], np.int64)
+    counts = np.diff(part.segments[:: part.num_groups].numpy())
+    alpha = part.coefficients[0].double().numpy()
+    lam = torch.from_numpy(np.where(np.repeat(asked, counts), witness, alpha))
+    tail = TailEvidence(
+        words=followed_by(head),
+        replayed=part.replay is not None,
+        verdict=np.where(asked, codes[where], UNSOLVED),
+        margin=np.where(asked, solution.margin[where], np.nan),
+        bound=np.where(asked, solution.bound[where], np.inf),
+        reasons=tuple(solution.reasons.get(int(i), "") if i >= 0 else "" for i in place),
+        oracle_logits=model_logits(part, lam).numpy(),
+        alone_logits=_alone_logits(part),
+    )
+    shape = (part.num_recipients, part.num_classes)
+    return np.zeros(shape), np.zeros((len(part.sources), part.num_classes)), tail
+
+
+def _alone_logits(part: Exposure) -> Floats:
+    """[T, C]: each term alone in its group, by the nonlinear head in float64."""
+    mixed, head = part.aggregate, part.head
+    assert head is not None
+    frozen, alpha = mixed.logits()[0], mixed.coefficients[0].double()
+    lengths, groups = mixed.segments.diff(), mixed.num_groups
+    slot = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    pieces = torch.arange(part.num_terms).split(max(1, CHUNK // max(1, head.width)))
+
+    def sent(terms: Tensor) -> Tensor:
+        return mixed.contributions[0, mixed.rows[terms].long()]
+
+    own = torch.zeros(len(lengths), mixed.num_classes, dtype=torch.float64)
+    for terms in pieces:
+        own.index_add_(0, slot[terms], alpha[terms].unsqueeze(1) * sent(terms))
+    mass = mixed.mass[0].reshape(-1)
+    rows = [torch.zeros(0, part.num_classes, dtype=torch.float64)]
+    for terms in pieces:
+        at = slot[terms]
+        points = frozen[at // groups] - own[at] + mass[at].unsqueeze(1) * sent(terms)
+        rows.append(head(points, mixed.recipients[at // groups]).detach())
+    return torch.cat(rows).numpy()
+
+
+# Other classes ------------------------------------------------------------------------------------
+
+
+def with_classes(
+    evidence: Evidence,
+    exposure: Exposure,
+    member: int = 0,
+    figures: Reach | None = None,
+    changes: Changes | None = None,
+) -> Evidence:
+    """The evidence with the other classes: which could win, by what change.
+
+    Args:
+        evidence: what :func:`gather` collected of this exposure.
+        exposure: the frozen model's final aggregation.
+        member: which member is shown.
+        figures: of these nodes, of one member; asked for here unless given. With a nonlinear head
+            of errors alone, since a question may take seconds.
+        changes: the smallest changes of their errors; likewise.
+    """
+    tailed, wrong = exposure.head is not None, ~evidence.right
+    alone = exposure.to("cpu").member(member)
+    y = torch.from_numpy(evidence.labels[: exposure.num_nodes])
+    asked = evidence.nodes[wrong] if tailed else evidence.nodes
+    n, classes = len(evidence.nodes), evidence.num_classes
+    blank = np.full(n, np.nan)
+    empty = np.zeros((n, classes), bool)
+    if not len(asked):
+        share = np.full((n, classes), np.nan)
+        found = ClassEvidence(empty, empty, share, evidence.coefficients, blank, blank, None)
+        return replace(evidence, classes=found)
+    if figures is None:
+        answer = reach(alone, y, torch.from_numpy(asked))
+        assert isinstance(answer, Reach)
+        figures = answer
+    changes = _sampled_changes(figures, alone, y) if changes is None else changes
+    place = np.full(exposure.num_nodes, -1)
+    place[evidence.nodes] = np.arange(n)
+    shown = place[figures.classes.node] >= 0
+    rows = place[figures.classes.node][shown]
+    can, known = figures.classes.reachable[shown], figures.classes.decided[shown]
+    reachable, decided = empty.copy(), empty.copy()
+    reachable[rows], decided[rows] = can, known
+    chance, possible = blank.copy(), blank.copy()
+    if classes > 2:
+        others = figures.others[shown]
+        chance[rows] = (can & others).sum(1) / (classes - 2)
+        possible[rows] = ((can | ~known) & others).sum(1) / (classes - 2)
+    share, nearest = _least(changes, evidence, alone, place)
+    found = ClassEvidence(reachable, decided, share, nearest, chance, possible, figures)
+    return replace(evidence, classes=found)
+
+
+def _sampled_changes(figures: Reach, exposure: Exposure, y: Tensor) -> Changes:
+    """The smallest changes of the errors, of an evenly spread sample where they are too many."""
+    head, wrong = exposure.head is not None, np.flatnonzero(figures.wrong)
+    room = MOST_CHANGES_BEHIND_A_HEAD if head else MOST_CHANGES
+    asked = len(wrong) if head else int(figures.classes.count[wrong].sum())
+    if asked > room:
+        kept = wrong[np.linspace(0, len(wrong) - 1, len(wrong) * room // asked).astype(np.int64)]
+        some = reach(exposure, y, torch.from_numpy(figures.classes.node[kept]))
+        assert isinstance(some, Reach)
+        figures = some
+    return least_changes(figures, exposure, others=not head)
+
+
+def _least(
+    changes: Changes, evidence: Evidence, exposure: Exposure, place: Integers
+) -> tuple[Floats, Floats]:
+    """[n, C] the least share of the mass that must move, and [T] the λ of the true class's."""
+    share = np.full((len(evidence.nodes), evidence.num_classes), np.nan)
+    nearest = evidence.coefficients.copy()
+    theirs = exposure.segments[:: exposure.num_groups].numpy()
+    recipient = np.full(exposure.num_nodes, -1)
+    recipient[exposure.recipients.numpy()] = np.arange(exposure.num_recipients)
+    for row, (node, true) in enumerate(zip(changes.node, changes.true, strict=True)):
+        i = place[node]
+        if i < 0:
+            continue
+        asked = np.ones(evidence.num_classes, bool)
+        if not changes.complete:
+            asked = np.arange(evidence.num_classes) == true
+        share[i, asked] = changes.share[row, asked]
+        answer = changes.answers.get((row, int(true)))
+        if answer is not None and np.isfinite(answer.moved):
+            local = answer.terms - theirs[recipient[node]] + evidence.starts[i]
+            nearest[local] += answer.change
+    return share, nearest
+
+
+# What recipients are called, and who sends to them ------------------------------------------------
+
+
+def noun_of(exposure: Exposure) -> str:
+    """What one recipient is called."""
+    if exposure.graph_starts is not None:
+        return "graph"
+    return exposure.names.recipient or "node"
+
+
+def plural(noun: str) -> str:
+    """More than one of them; a node type that is called ``users`` is one already."""
+    low = noun.lower()
+    if len(low) > 2 and low.endswith("y") and low[-2] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    if low.endswith(("ss", "us", "x", "z", "ch", "sh")):
+        return f"{noun}es"
+    return noun if low.endswith("s") else f"{noun}s"
+
+
+def counted(count: int, noun: str) -> str:
+    """Such as ``1 node`` and ``1,041 nodes``."""
+    return f"{count:,} {noun if count == 1 else plural(noun)}"
+
+
+def _undirected(edge_index: Tensor) -> Integers:
+    """Each edge between two different nodes once, [2, E]."""
+    ends = edge_index.cpu().numpy()
+    low, high = ends.min(0), ends.max(0)
+    pairs = np.unique(np.stack([low, high])[:, low != high], axis=1)
+    return pairs.astype(np.int64)
+
+
+def _surroundings(part: Exposure, y: Tensor, edges: Integers | None) -> tuple[Integers, Floats]:
+    """Degree and local homophily of the recipients, from the graph or from the terms."""
+    nodes = part.recipients.numpy()
+    if edges is not None:
+        ends = np.concatenate([edges, edges[::-1]], axis=1)
+    else:
+        counts = np.diff(part.segments[:: part.num_groups].numpy())
+        owner = np.repeat(nodes, counts)
+        source = part.sources.numpy()[part.rows.numpy()].astype(np.int64)
+        ends = np.unique(np.stack([source, owner])[:, source != owner], axis=1)
+    others = part.names.count(len(y)) - len(y)  # senders of other kinds, which have no class
+    labels = np.concatenate([y.numpy(), np.full(others, -1)])
+    known = labels[ends[0]] >= 0
+    same = known & (labels[ends[0]] == labels[ends[1]])
+    degree = np.bincount(ends[1], minlength=len(labels))
+    labelled = np.bincount(ends[1][known], minlength=len(labels))
+    alike = np.bincount(ends[1][same], minlength=len(labels))
+    share = np.where(labelled > 0, alike / np.maximum(labelled, 1), np.nan)
+    return degree[nodes].astype(np.int64), share[nodes]
+
+
+def _with_senders(evidence: Evidence, names: NodeNames) -> Evidence:
+    """The evidence with senders of other kinds numbered on from the last node, those used alone."""
+    nodes = len(evidence.labels)
+    own = names.own(nodes)
+    foreign = np.unique(evidence.sources[evidence.sources >= own])
+    moved = nodes + np.searchsorted(foreign, evidence.sources)
+    nobody = np.full(len(foreign), -1)
+    return replace(
+        evidence,
+        labels=np.concatenate([evidence.labels, nobody]),
+        predictions=np.concatenate([evidence.predictions, nobody]),
+        sources=np.where(evidence.sources < own, evidence.sources, moved),
+        senders=tuple(names.sender(source) for source in foreign),
+    )
+
+
+def _with_nodes(evidence: Evidence, part: Exposure) -> Evidence:
+    """The evidence of graphs with their nodes numbered behind them."""
+    assert part.graph_starts is not None
+    starts = part.graph_starts.numpy()
+    graphs, nodes = len(starts) - 1, int(starts[-1])
+    votes = np.full(nodes, -1)
+    heard = torch.unique(part.sources[part.rows.long()].long())
+    alone = source_logits(part, part.sources, nodes)[0]
+    votes[heard.numpy()] = alone[heard].argmax(1).numpy()
+    unlabelled = np.full(nodes, -1)
+    return replace(
+        evidence,
+        labels=np.concatenate([evidence.labels, unlabelled]),
+        predictions=np.concatenate([evidence.predictions, votes]),
+        degree=np.diff(starts)[evidence.nodes],
+        homophily=np.full(len(evidence.nodes), np.nan),
+        sources=evidence.sources + graphs,
+        edges=None if evidence.edges is None else evidence.edges + graphs,
+        graph_starts=starts,
+    )
+
+
+def _edges_of_graphs(edge_index: Tensor | None, part: Exposure) -> Integers | None:
+    """Edges of the chosen graphs' nodes, each once, [2, E]; None where they are not known."""
+    if edge_index is None:
+        return None
+    assert part.graph_starts is not None
+    ends = edge_index.cpu().numpy()
+    low, high = ends.min(0), ends.max(0)
+    starts = part.graph_starts.numpy()
+    chosen = np.zeros(len(starts), bool)
+    chosen[part.recipients.numpy()] = True
+    graph = np.searchsorted(starts, low, side="right") - 1
+    if (high >= starts[np.minimum(graph + 1, len(starts) - 1)]).any():
+        raise InputError(
+            "edge_index ties nodes of different graphs; give that of the batch, as "
+            "Batch.from_data_list(graphs).edge_index"
+        )
+    kept = chosen[graph] & (low != high)
+    pairs = np.unique(np.stack([low, high])[:, kept], axis=1)
+    return pairs.astype(np.int64)
+
+
+# Checks -------------------------------------------------------------------------------------------
+
+
+def _check_graph(edge_index: Any, nodes: int) -> None:
+    if edge_index is None:
+        return
+    fair = isinstance(edge_index, Tensor) and edge_index.dim() == 2 and edge_index.shape[0] == 2
+    if not fair or edge_index.is_floating_point() or edge_index.dtype is torch.bool:
+        raise InputError("edge_index is no tensor of whole numbers [2, E]; give the graph's")
+    if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < nodes:
+        raise InputError(f"edge_index names nodes outside 0 to {nodes - 1}; give the graph's own")
+
+
+def _check_solution(solution: Any, exposure: Exposure) -> None:
+    """A solution is of this exposure: its witnesses and bounds hold there, without any solver."""
+    kind = TailSolution if exposure.head is not None else OracleSolution
+    if not isinstance(solution, kind):
+        raise InputError(f"solution is {solution!r:.60}; give what gnn_repair.solve_oracle returns")
+    remedy = "solve the oracle on this exposure, or leave the solution out"
+    try:
+        found: Any = solution.check(exposure)
+    except (InputError, LookupError, RuntimeError) as error:
+        raise InputError(f"the solution is not of this exposure ({error}); {remedy}") from error
+    # An LP without an answer is no contradiction; a witness or a bound that fails here is one.
+    if isinstance(solution, TailSolution):
+        holds = bool(found.ok)
+    else:
+        holds = max(found.mass, found.margin, found.bound) <= found.tolerance
+    if not holds:
+        raise InputError(f"the solution is not of this exposure ({found}); {remedy}")
+
+
+def check_names(names: Any, size: int, kind: str) -> list[str] | None:
+    """One name each, as text."""
+    if names is None:
+        return None
+    if isinstance(names, str | bytes | Mapping) or not isinstance(names, Sequence):
+        raise InputError(f"{kind}_names is {names!r:.60}; give a list of {size} texts")
+    if len(names) != size:
+        raise InputError(f"{len(names)} {kind} names were given for {size}")
+    return [str(name) for name in names]

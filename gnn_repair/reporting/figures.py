@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +14,7 @@ import numpy as np
 from gnn_repair.atomic import replacing
 from gnn_repair.errors import InputError
 from gnn_repair.methods import METHODS
-from gnn_repair.reporting.evidence import Evidence
-from gnn_repair.reporting.inputs import check_names
-from gnn_repair.reporting.nouns import plural
-from gnn_repair.reporting.number_lines import draw_line
-from gnn_repair.reporting.planes import Plane, hull, plane_of, vertices
+from gnn_repair.reporting.evidence import Evidence, Floats, check_names, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -228,7 +226,7 @@ def draw_degree(axes: Axes, evidence: Evidence) -> None:
     names = ["0", "1", "2", "3–4", "5–8", "9–16", "17–32", "33–64", "65–128", "129–256", "257–512"]
     bins = np.searchsorted(edges, evidence.degree, side="right")
     _shares(axes, evidence, bins, [*names, "513+"])
-    axes.set_xlabel("neighbours" if evidence.pooled is None else "nodes")
+    axes.set_xlabel("neighbours" if evidence.graph_starts is None else "nodes")
 
 
 def draw_homophily(axes: Axes, evidence: Evidence) -> None:
@@ -255,7 +253,7 @@ def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) 
     vertices alone, each message with all of its group's mass. Two classes stand on a line."""
     if evidence.num_classes == 2:
         points = [(plain(title), _look(name), z) for name, title, z in _predictions(evidence, i)]
-        draw_line(axes, evidence, i, points, [plain(name) for name in names])
+        _draw_line(axes, evidence, i, points, [plain(name) for name in names])
         return
     plane, outline = plane_of(evidence, i), hull(evidence, i, plane_of(evidence, i))
     frozen = plane.place(evidence.frozen_logits[i])
@@ -332,3 +330,135 @@ def _regions(axes: Axes, plane: Plane, names: Sequence[str]) -> None:
                   label=plain(f"{names[index]} wins"), linewidth=0)  # fmt: skip
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)
+
+
+# The plane a polytope is drawn in, and the line of two classes ------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """Margins of the true class over two rivals: across over ``one``, up over ``two``."""
+
+    true: int
+    one: int
+    two: int
+
+    def place(self, logits: Floats) -> Floats:
+        """[…, C] logits to […, 2] positions."""
+        own = logits[..., self.true]
+        return np.stack([own - logits[..., self.one], own - logits[..., self.two]], axis=-1)
+
+
+def plane_of(evidence: Evidence, i: int) -> Plane:
+    """The default plane: the strongest rival when frozen, and the one that holds the oracle back
+    (or the next strongest)."""
+    true = int(evidence.true_class[i])
+    ranked = [int(c) for c in np.argsort(-evidence.frozen_logits[i]) if c != true]
+    weights = evidence.rival_weights[i].copy()
+    weights[[true, ranked[0]]] = 0.0
+    held = int(weights.argmax()) if weights.max() > 0 else ranked[min(1, len(ranked) - 1)]
+    return Plane(true, ranked[0], held)
+
+
+def vertices(evidence: Evidence, i: int) -> Floats:
+    """[K, C]: logits with all of a term's group mass on it and the other groups as frozen."""
+    if evidence.tail is not None:
+        terms = slice(int(evidence.starts[i]), int(evidence.starts[i + 1]))
+        alone = evidence.tail.alone_logits[terms]
+        return alone if len(alone) else evidence.frozen_logits[i : i + 1]
+    made = []
+    for terms in group_slices(evidence, i):
+        alpha, table = evidence.coefficients[terms], evidence.contributions[evidence.rows[terms]]
+        if len(alpha):
+            made.append(evidence.frozen_logits[i] - alpha @ table + alpha.sum() * table)
+    return np.concatenate(made) if made else evidence.frozen_logits[i : i + 1]
+
+
+def hull(evidence: Evidence, i: int, plane: Plane) -> Floats:
+    """[H, 2]: outline of the projected β + Σ_g m_g conv{ℓ_a}, counterclockwise.
+
+    The logits behind a nonlinear tail are no polytope; then there is no outline, [0, 2].
+    """
+    if evidence.tail is not None:
+        return np.empty((0, 2))
+    outline = plane.place(evidence.fixed_logits[i])[None]
+    for terms in group_slices(evidence, i):
+        mass = evidence.coefficients[terms].sum()
+        if mass > 0:
+            part = convex_hull(mass * plane.place(evidence.contributions[evidence.rows[terms]]))
+            outline = convex_hull((outline[:, None] + part[None]).reshape(-1, 2))
+    return outline
+
+
+def group_slices(evidence: Evidence, i: int) -> list[slice]:
+    """The terms of node i, by group."""
+    groups = len(evidence.groups)
+    ends = evidence.segments[i * groups : (i + 1) * groups + 1]
+    return [slice(int(a), int(b)) for a, b in pairwise(ends)]
+
+
+def convex_hull(points: Floats) -> Floats:
+    """Corners of the convex hull in the plane, counterclockwise (Andrew's monotone chain)."""
+    ordered = sorted({(float(x), float(y)) for x, y in points})
+    if len(ordered) < 3:
+        return np.array(ordered)
+    return np.array([*_chain(ordered), *_chain(ordered[::-1])])
+
+
+def _chain(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    kept: list[Any] = []
+    for p in points:
+        while len(kept) > 1 and _turn(kept[-2], kept[-1], p) <= 0:
+            kept.pop()
+        kept.append(p)
+    return kept[:-1]
+
+
+def _turn(o: tuple[float, float], a: tuple[float, float], b: tuple[float, float]) -> float:
+    return (a[0] - o[0]) * (b[1] - o[1]) - (a[1] - o[1]) * (b[0] - o[0])
+
+
+def lead_range(evidence: Evidence, i: int) -> tuple[float, float] | None:
+    """The smallest and the largest lead of node i's true class over the other one, over all
+    mixtures of its messages; None behind a tail, where it is not known."""
+    if evidence.tail is not None:
+        return None
+    own = int(evidence.true_class[i])
+    low = high = float(evidence.fixed_logits[i, own] - evidence.fixed_logits[i, 1 - own])
+    for terms in group_slices(evidence, i):
+        mass, table = evidence.coefficients[terms].sum(), evidence.contributions
+        lead = table[evidence.rows[terms], own] - table[evidence.rows[terms], 1 - own]
+        if len(lead):
+            low, high = low + float(mass * lead.min()), high + float(mass * lead.max())
+    return low, high
+
+
+def _draw_line(
+    axes: Axes,
+    evidence: Evidence,
+    i: int,
+    points: Sequence[tuple[str, tuple[str, str], np.ndarray[Any, Any]]],
+    names: Sequence[str],
+) -> None:
+    """One row a prediction, given as title, (marker, colour) and logits; all mixtures as a bar."""
+    own = int(evidence.true_class[i])
+    rows = [title for title, _, _ in points]
+    for row, (_, (marker, colour), logits) in enumerate(points):
+        axes.plot(logits[own] - logits[1 - own], row, marker, color=colour, markersize=9,
+                  markeredgecolor="#16191d", markeredgewidth=0.7)  # fmt: skip
+    reach = lead_range(evidence, i)
+    if reach is not None:
+        rows.append("all mixtures")
+        axes.barh(
+            len(rows) - 1, reach[1] - reach[0], 0.4, left=reach[0], color="#0072b2", alpha=0.4
+        )
+    rows.append("terms, each alone")
+    alone = vertices(evidence, i)
+    axes.plot(alone[:, own] - alone[:, 1 - own], np.full(len(alone), len(rows) - 1), ".",
+              color="#0072b2")  # fmt: skip
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_xlabel(f"lead of {names[own]} over {names[1 - own]} (logits)")
+    axes.set_title(f"{evidence.noun} {evidence.nodes[i]}, which is {names[own]}")

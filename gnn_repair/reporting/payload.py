@@ -1,21 +1,74 @@
-"""The page's data as JSON that is safe inside a script block: arrays as base64."""
+"""The page's data: a run's words and arrays, small enough to be mailed and safe inside a script.
+
+Arrays are base64 of little-endian numbers. What the overview counts takes some bytes per node and
+is there for all of them; what the explorer needs of a node (terms, contributions, logits) takes
+thousands, so that in a large single file a sample of the nodes can be opened. With files beside
+the page every node can be opened: ``report.html`` keeps what the overview and the list need, and
+``report.parts/`` holds the contribution table and the terms of a range of nodes each. A browser
+reads such files only from a server, which ``gnn-repair view`` is.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnn_repair.reporting.evidence import Evidence
-from gnn_repair.reporting.inputs import check_drawable, check_names
-from gnn_repair.reporting.nouns import plural
-from gnn_repair.reporting.sample import cut, explored, within_budget
-from gnn_repair.reporting.tail_evidence import VERDICTS, TailEvidence
+from gnn_repair.atomic import replacing
+from gnn_repair.errors import InputError
+from gnn_repair.methods import RUNGS, rung_title
+from gnn_repair.reporting.corrections import RepairLike
+from gnn_repair.reporting.evidence import (
+    VERDICTS,
+    Evidence,
+    Flags,
+    Integers,
+    TailEvidence,
+    check_names,
+    plural,
+)
 from gnn_repair.thresholds import ACTIVE, REACHABLE
+
+Encoded = dict[str, dict[str, str]]
+EXPLORED_BYTES = 10 * 2**20
+"""Bytes of everything that is there for single nodes: 14 MB in base64, so that a page of 50,000
+nodes of a graph of a million stays below 20 MB with answers, labels, edges and scripts."""
+LARGEST = 8
+"""A node whose terms take more than this part of all bytes is shown without them: one hub of a
+large graph would leave no room for the others."""
+SINGLE_BYTES = 20 * 10**6
+"""Above this a page opens slowly and mails badly."""
+PART_BYTES = 4 * 10**6
+"""Of one file of terms: a blink from a local server."""
+STORED_BYTES = 2**30
+"""Terms beside a page at most; further ones are left out from the end of the list."""
+PART_NAME = re.compile(r"[0-9a-f]{12}-(table|\d+)\.json")
+LARGEST_LOGIT = 1e37
+"""A page holds numbers as float32, which ends at 3e38, and draws products of two of them."""
+PARTS = ("the training nodes", "the validation nodes", "no part", "the test nodes")
+"""Where a node can belong in a run; the page says so where that is not the last."""
+SHARED = ("labels", "edge_sources", "edge_recipients")
+"""Arrays that are the same for all runs of a graph; the page's own run holds them."""
+_INTEGERS = (
+    ("u1", 0, 2**8 - 1),
+    ("i1", -(2**7), 2**7 - 1),
+    ("u2", 0, 2**16 - 1),
+    ("i2", -(2**15), 2**15 - 1),
+    ("u4", 0, 2**32 - 1),
+    ("i4", -(2**31), 2**31 - 1),
+)
+
+
+# Arrays and text ----------------------------------------------------------------------------------
 
 
 def encode_array(values: NDArray[Any], *, wide: bool = False) -> dict[str, str]:
@@ -33,14 +86,14 @@ def encode_array(values: NDArray[Any], *, wide: bool = False) -> dict[str, str]:
     return {"type": kind, "data": base64.b64encode(data).decode("ascii")}
 
 
-_INTEGERS = (
-    ("u1", 0, 2**8 - 1),
-    ("i1", -(2**7), 2**7 - 1),
-    ("u2", 0, 2**16 - 1),
-    ("i2", -(2**15), 2**15 - 1),
-    ("u4", 0, 2**32 - 1),
-    ("i4", -(2**31), 2**31 - 1),
-)
+def encode_sparse(name: str, values: NDArray[Any], kept: Flags) -> Encoded:
+    """Rows of which few entries count: how many in each, their columns and their values."""
+    row, column = np.nonzero(kept)
+    return {
+        f"{name}_lengths": encode_array(np.bincount(row, minlength=len(kept))),
+        f"{name}_columns": encode_array(column),
+        f"{name}_values": encode_array(values[row, column]),
+    }
 
 
 def script_safe(content: Any) -> str:
@@ -49,29 +102,23 @@ def script_safe(content: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
+# A run --------------------------------------------------------------------------------------------
+
+
 def run_payload(
     evidence: Evidence,
     *,
     class_names: Sequence[str] | None = None,
     node_names: Sequence[str] | None = None,
-    selection: str = "nodes",
-    dataset: str = "",
-    backbone: str = "",
-    split: int | None = None,
     limit: int | None = None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, Any], Encoded]:
     """The run's words and its arrays; nodes that can be opened, within ``limit``, come first.
 
     ``noun`` and ``nouns`` are what recipients are called.
     """
-    check_drawable(
-        frozen_logits=evidence.frozen_logits,
-        contributions=evidence.contributions,
-        fixed_logits=evidence.fixed_logits,
-        **{f"the logits of {item.title}": item.logits for item in evidence.corrections},
-    )
+    _check_drawable(evidence)
     opened = explored(evidence, limit)
-    part = evidence if len(opened) == len(evidence.nodes) else cut(evidence, opened)
+    part = evidence if len(opened) == len(evidence.nodes) else evidence.cut(opened)
     kept = within_budget(part, limit)
     words = {
         "classes": _names(class_names, evidence.num_classes, "class"),
@@ -80,15 +127,13 @@ def run_payload(
         "noun": evidence.noun,
         "nouns": plural(evidence.noun),
         "recipients": len(evidence.labels) - len(evidence.senders),
-        "selection": selection,
-        "dataset": dataset,
-        "backbone": backbone,
-        "split": split,
         "unlabelled": evidence.unlabelled,
         "thresholds": {"reachable": REACHABLE, "active": ACTIVE},
         "explored": len(opened),
         "left_out": int((~kept).sum()),
         "tail": _tail_words(part),
+        "scope": evidence.scope[0],
+        "held": evidence.scope[1],
         "repairs": [
             {"key": item.name, "title": item.title, "kind": item.kind}
             for item in evidence.corrections
@@ -98,14 +143,28 @@ def run_payload(
     return words, arrays if part is evidence else arrays | _of_everyone(evidence, opened)
 
 
+def _check_drawable(evidence: Evidence) -> None:
+    """Logits are small enough to be drawn."""
+    named = ("frozen_logits", "contributions", "fixed_logits")
+    logits = {name.replace("_", " "): getattr(evidence, name) for name in named}
+    logits |= {f"the logits of {item.title}": item.logits for item in evidence.corrections}
+    for name, values in logits.items():
+        most = float(np.abs(values).max()) if values.size else 0.0
+        if most > LARGEST_LOGIT:
+            raise InputError(
+                f"{name} reach {most:.1e}, and a page draws up to {LARGEST_LOGIT:.0e}; divide the "
+                "model's output by a constant, which changes no prediction"
+            )
+
+
 def _node_names(evidence: Evidence, given: Sequence[str] | None) -> list[str] | None:
     """The nodes' names and, behind them, those of senders of other kinds; None: by number.
 
     Of graphs these alone: the page numbers their nodes itself.
     """
-    pooled = evidence.pooled
     nodes = len(evidence.labels) - len(evidence.senders)
-    nodes = nodes if pooled is None else len(pooled.starts) - 1
+    if evidence.graph_starts is not None:
+        nodes = len(evidence.graph_starts) - 1
     if given is not None:
         return [*_names(given, nodes, "node"), *evidence.senders]
     return [*map(str, range(nodes)), *evidence.senders] if evidence.senders else None
@@ -115,7 +174,7 @@ def _names(names: Sequence[str] | None, size: int, kind: str) -> list[str]:
     return check_names(names, size, kind) or [f"class {index}" for index in range(size)]
 
 
-def _of_everyone(evidence: Evidence, opened: NDArray[np.int64]) -> dict[str, Any]:
+def _of_everyone(evidence: Evidence, opened: Integers) -> Encoded:
     """What the overview counts, of all nodes: those that can be opened, then the others."""
     closed = np.ones(len(evidence.nodes), bool)
     closed[opened] = False
@@ -125,16 +184,13 @@ def _of_everyone(evidence: Evidence, opened: NDArray[np.int64]) -> dict[str, Any
     encoded["margins"] = encode_array(evidence.margin[order], wide=True)
     for j, item in enumerate(evidence.corrections):
         encoded[f"repair_{j}_predictions"] = encode_array(item.predictions[order])
-    if evidence.tail is not None:
-        encoded |= _tail_answers(evidence.tail, order)
-    return encoded
+    return encoded | _tail_answers(evidence.tail, order) | _chance(evidence, order)
 
 
-def _arrays(evidence: Evidence, kept: NDArray[np.bool_]) -> dict[str, Any]:
+def _arrays(evidence: Evidence, kept: Flags) -> Encoded:
     groups, n = len(evidence.groups), len(evidence.nodes)
     lengths = np.diff(evidence.segments).reshape(n, groups) * kept[:, None]
     shown = np.repeat(kept, np.diff(evidence.starts))
-    terms, values, counts = _witness(evidence, kept)
     # The table of contributions keeps only the rows that are still pointed at.
     used, rows = np.unique(evidence.rows[shown], return_inverse=True)
     arrays: Mapping[str, NDArray[Any]] = {
@@ -151,13 +207,13 @@ def _arrays(evidence: Evidence, kept: NDArray[np.bool_]) -> dict[str, Any]:
         "coefficients": evidence.coefficients[shown],
         "contributions": evidence.contributions[used],
         "sources": evidence.sources[used],
-        "rival_weights": evidence.rival_weights,
         "support": evidence.support,
-        "witness_lengths": counts,
-        "witness_terms": terms,
-        "witness_coefficients": values,
     }
+    everyone = np.arange(n)
     encoded = {name: encode_array(values) for name, values in arrays.items()}
+    encoded |= encode_sparse("rival_weights", evidence.rival_weights, evidence.rival_weights > 0)
+    encoded |= _term_arrays("witness", evidence, kept, evidence.witness, evidence.witness > 0)
+    encoded |= _class_arrays(evidence, kept) | _chance(evidence, everyone)
     # γ decides at a threshold that float32 would blur.
     encoded["margins"] = encode_array(evidence.margin, wide=True)
     for j, item in enumerate(evidence.corrections):
@@ -166,12 +222,44 @@ def _arrays(evidence: Evidence, kept: NDArray[np.bool_]) -> dict[str, Any]:
         if item.coefficients is not None:
             encoded[f"repair_{j}_coefficients"] = encode_array(item.coefficients[shown])
     if evidence.tail is not None:
-        encoded |= _tail_arrays(evidence.tail, shown)
-    if evidence.pooled is not None:
-        encoded["graph_starts"] = encode_array(evidence.pooled.starts)
+        encoded |= _tail_answers(evidence.tail, everyone)
+        encoded["oracle_logits"] = encode_array(evidence.tail.oracle_logits)
+        encoded["alone_logits"] = encode_array(evidence.tail.alone_logits[shown])
+    if evidence.graph_starts is not None:
+        encoded["graph_starts"] = encode_array(evidence.graph_starts)
     if evidence.edges is not None:
         encoded["edge_sources"] = encode_array(evidence.edges[0])
         encoded["edge_recipients"] = encode_array(evidence.edges[1])
+    return encoded
+
+
+def _class_arrays(evidence: Evidence, kept: Flags) -> Encoded:
+    """Which classes could win at each node by what change, and λ of the true class's smallest."""
+    found = evidence.classes
+    if found is None:
+        return {}
+    # A class that was asked about and cannot win is left out, as is the predicted one.
+    could = found.reachable.copy()
+    could[np.arange(len(could)), evidence.predictions[evidence.nodes]] = False
+    share = np.where(np.isfinite(found.share), found.share, np.nan)
+    asked = np.asarray(found.decided.any(axis=1))
+    moved = found.nearest != evidence.coefficients
+    return {
+        **encode_sparse("class_shares", share, could),
+        "asked": encode_array(np.asarray(asked, np.uint8)),
+        "class_open": encode_array(np.where(asked, (~found.decided).sum(1), 0)),
+        **_term_arrays("nearest", evidence, kept, found.nearest, moved),
+    }
+
+
+def _chance(evidence: Evidence, order: Integers) -> Encoded:
+    """Shares of classes neither true nor predicted; the second where some are undecided."""
+    found = evidence.classes
+    if found is None:
+        return {}
+    encoded = {"chance": encode_array(found.chance[order])}
+    if evidence.tail is not None:
+        encoded["chance_possible"] = encode_array(found.possible[order])
     return encoded
 
 
@@ -183,23 +271,16 @@ def _tail_words(evidence: Evidence) -> dict[str, Any] | None:
     reasons = {str(i): reason for i, reason in enumerate(tail.reasons) if reason}
     return {
         "words": tail.words,
-        "scope": tail.scope,
         "replayed": tail.replayed,
         "verdicts": list(VERDICTS),
         "reasons": reasons,
     }
 
 
-def _tail_arrays(tail: TailEvidence, shown: NDArray[np.bool_]) -> dict[str, Any]:
-    return {
-        **_tail_answers(tail, np.arange(len(tail.verdict))),
-        "oracle_logits": encode_array(tail.oracle_logits),
-        "alone_logits": encode_array(tail.alone_logits[shown]),
-    }
-
-
-def _tail_answers(tail: TailEvidence, order: NDArray[np.int64]) -> dict[str, Any]:
+def _tail_answers(tail: TailEvidence | None, order: Integers) -> Encoded:
     """Bounds in float64, like margins; an infinite one is none, which NaN says."""
+    if tail is None:
+        return {}
     bound = np.where(np.isfinite(tail.bound), tail.bound, np.nan)
     return {
         "tail_verdict": encode_array(tail.verdict[order]),
@@ -208,12 +289,254 @@ def _tail_answers(tail: TailEvidence, order: NDArray[np.int64]) -> dict[str, Any
     }
 
 
-def _witness(
-    evidence: Evidence, kept: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """The witness as (term within its node, λ, count per node)."""
-    entries = np.flatnonzero(evidence.witness > 0)
-    owner = np.searchsorted(evidence.starts, entries, side="right") - 1
-    entries, owner = entries[kept[owner]], owner[kept[owner]]
-    counts = np.bincount(owner, minlength=len(evidence.nodes))
-    return entries - evidence.starts[owner], evidence.witness[entries], counts
+def _term_arrays(
+    name: str, evidence: Evidence, shown: Flags, values: NDArray[Any], kept: Flags
+) -> Encoded:
+    """Few of each node's terms, like :func:`encode_sparse`; a term is counted within its node."""
+    terms = np.flatnonzero(kept)
+    owner = np.searchsorted(evidence.starts, terms, side="right") - 1
+    terms, owner = terms[shown[owner]], owner[shown[owner]]
+    return {
+        f"{name}_lengths": encode_array(np.bincount(owner, minlength=len(evidence.nodes))),
+        f"{name}_columns": encode_array(terms - evidence.starts[owner]),
+        f"{name}_values": encode_array(values[terms]),
+    }
+
+
+# Which nodes can be opened ------------------------------------------------------------------------
+
+
+def within_budget(evidence: Evidence, limit: int | None = None) -> Flags:
+    """[n]: nodes whose terms are few enough to be shown."""
+    terms = np.diff(evidence.starts) * _bytes_a_term(evidence)
+    used: Flags = terms <= (limit or EXPLORED_BYTES) // LARGEST
+    return used
+
+
+def explored(evidence: Evidence, limit: int | None = None) -> Integers:
+    """Places in the list, ascending, of the nodes that can be opened; all where they fit.
+
+    Where they do not, any number of them is spread evenly over the list, which is sorted by right
+    and wrong and by γ: places are taken in the order of their reversed bits.
+    """
+    n = len(evidence.nodes)
+    order = np.argsort(_reversed_bits(n), kind="stable")
+    kept = within_budget(evidence, limit)
+    used = np.cumsum(_bytes(evidence, order, kept)[order])
+    count = int(np.searchsorted(used, limit or EXPLORED_BYTES, side="right"))
+    return np.sort(order[: max(1, count)])
+
+
+def _reversed_bits(n: int) -> Integers:
+    numbers, out = np.arange(n), np.zeros(n, np.int64)
+    for _ in range(max(1, (n - 1).bit_length())):
+        out = 2 * out + numbers % 2
+        numbers = numbers // 2
+    return out
+
+
+def _bytes_a_term(evidence: Evidence) -> int:
+    """Row, α, the λ of every repair that reweights; with a tail the logits of the term alone."""
+    reweighted = sum(item.coefficients is not None for item in evidence.corrections)
+    each = (2 if len(evidence.sources) < 2**16 else 4) + 4 * (1 + reweighted)
+    return each + (4 * evidence.num_classes if evidence.tail is not None else 0)
+
+
+def _bytes(evidence: Evidence, order: Integers, kept: Flags) -> Integers:
+    """[n]: what each node adds to the file when they are added in this order."""
+    n, classes = len(evidence.nodes), evidence.num_classes
+    logits = 3 + len(evidence.corrections) + (evidence.tail is not None)
+    lengths = np.diff(evidence.starts) * kept
+    # A row of the table is written once, for the first node that points at it.
+    turn = np.empty(n, np.int64)
+    turn[order] = np.arange(n)
+    owner = np.repeat(np.arange(n), np.diff(evidence.starts))
+    first = np.full(len(evidence.sources), n)
+    np.minimum.at(first, evidence.rows[kept[owner]], turn[owner][kept[owner]])
+    rows = np.bincount(first, minlength=n + 1)[:n][turn]
+    witness = np.bincount(owner[evidence.witness > 0], minlength=n) * kept
+    total: Integers = (
+        4 * classes * logits + lengths * _bytes_a_term(evidence) + rows * 4 * (classes + 1)
+    ) + witness * 6
+    return total
+
+
+# Files beside the page ----------------------------------------------------------------------------
+
+
+def encoded_bytes(content: Mapping[str, Any]) -> int:
+    """About how large the page's data are."""
+    return sum(len(entry["data"]) for entry in content.get("arrays", {}).values())
+
+
+def parts_folder(page: Path) -> Path:
+    """Where a page's parts lie."""
+    return page.with_suffix(".parts")
+
+
+def split_content(
+    content: Mapping[str, Any], page: Path
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The page's content without its terms, and the parts by file name."""
+    arrays = dict(content["arrays"])
+    opened, lengths = len(_decoded(arrays["kept"])), _decoded(arrays["lengths"])
+    counts = lengths.reshape(opened, -1).sum(1, dtype=np.int64)
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    table = {"contributions": arrays.pop("contributions")}
+    encoded = {name: arrays.pop(name) for name in _per_term(arrays)}
+    digest = _digest([*table.values(), *encoded.values()])
+    # One row a term: α has one number, the logits of a term alone have C.
+    terms = {name: _decoded(entry).reshape(starts[-1], -1) for name, entry in encoded.items()}
+    edges = _edges(starts, sum(rows.itemsize * rows.shape[1] for rows in terms.values()))
+    parts: dict[str, dict[str, Any]] = {f"{digest}-table.json": table}
+    for number, (low, high) in enumerate(pairwise(edges)):
+        parts[f"{digest}-{number}.json"] = {
+            name: _encoded(rows[starts[low] : starts[high]]) for name, rows in terms.items()
+        }
+    described = {"folder": parts_folder(page).name, "digest": digest, "edges": edges}
+    return {**content, "arrays": arrays, "parts": described}, parts
+
+
+def write_parts(parts: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+    """Write every part whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, part in parts.items():
+        with replacing(folder / name) as temporary:
+            temporary.write_text(json.dumps(part, separators=(",", ":")), encoding="ascii")
+
+
+def forget_parts(folder: Path, kept: Mapping[str, Any]) -> None:
+    """Remove parts of a page that is no more; files that are no parts stay."""
+    for path in listed_parts(folder):
+        if path.name not in kept:
+            path.unlink(missing_ok=True)
+    if not kept and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def listed_parts(folder: Path) -> Iterator[Path]:
+    """The parts that are there."""
+    if folder.is_dir():
+        yield from (path for path in folder.iterdir() if PART_NAME.fullmatch(path.name))
+
+
+def _per_term(arrays: Mapping[str, Any]) -> list[str]:
+    """Arrays with an entry, or a row, for every term."""
+    per_term = re.compile(r"rows|coefficients|alone_logits|repair_\d+_coefficients")
+    return [name for name in arrays if per_term.fullmatch(name)]
+
+
+def _edges(starts: np.ndarray[Any, Any], each: int) -> list[int]:
+    """Node ranges whose terms take about PART_BYTES; one node is never cut."""
+    room = max(1, PART_BYTES // max(1, each))
+    edges = [0]
+    while edges[-1] < len(starts) - 1:
+        fits = int(np.searchsorted(starts, starts[edges[-1]] + room, side="right")) - 1
+        edges.append(max(edges[-1] + 1, fits))
+    return edges
+
+
+def _decoded(entry: Mapping[str, str]) -> np.ndarray[Any, Any]:
+    return np.frombuffer(base64.b64decode(entry["data"]), np.dtype("<" + entry["type"]))
+
+
+def _encoded(values: np.ndarray[Any, Any]) -> dict[str, str]:
+    """In the type they have: a part's small numbers stay as wide as the whole's."""
+    data = base64.b64encode(values.tobytes()).decode("ascii")
+    return {"type": values.dtype.str.lstrip("<|"), "data": data}
+
+
+def _digest(entries: Sequence[Mapping[str, str]]) -> str:
+    """Twelve letters that stand for the parts, so that no page reads another one's."""
+    made = hashlib.sha256()
+    for entry in entries:
+        made.update(entry["data"].encode("ascii"))
+    return made.hexdigest()[:12]
+
+
+# Other runs, and a ladder's findings --------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """Another run's evidence at the page's nodes."""
+
+    evidence: Evidence
+    parts: NDArray[np.int64] | None = None
+    """[n]: what each of its nodes is for that run, as a place in PARTS; None: not known."""
+    split: int | None = None
+
+
+def beside_payload(
+    others: Mapping[str, Beside | Evidence] | None, own: Evidence
+) -> list[dict[str, Any]]:
+    """What the page holds of the runs beside its own, by title."""
+    if others is None:
+        return []
+    if not isinstance(others, Mapping):
+        raise InputError(f"beside is {others!r:.60}; give a mapping from titles to evidence")
+    return [_one(str(title), other, own) for title, other in others.items()]
+
+
+def _one(title: str, other: Any, own: Evidence) -> dict[str, Any]:
+    if isinstance(other, Evidence):
+        other = Beside(other)
+    if not isinstance(other, Beside):
+        raise InputError(
+            f"beside[{title!r}] is {other!r:.60}; give what gnn_repair.reporting.gather returns"
+        )
+    evidence = other.evidence
+    if evidence.num_classes != own.num_classes or not np.array_equal(evidence.labels, own.labels):
+        raise InputError(f"beside[{title!r}] has other labels; compare runs on the same graph")
+    words, arrays = run_payload(evidence)
+    words["split"] = other.split
+    if other.parts is not None:
+        words["parts"] = list(PARTS)
+        arrays["node_parts"] = encode_array(np.asarray(other.parts, np.int64))
+    for name in ("classes", "names"):
+        words.pop(name)
+    for name in SHARED:
+        arrays.pop(name, None)
+    return {"title": title, "run": words, "arrays": arrays}
+
+
+def lost_evidence(
+    repairs: Mapping[str, RepairLike] | None, member: int, classes: int
+) -> dict[str, Any] | None:
+    """What the page shows of the first ladder among the repairs; None where there is none.
+
+    Args:
+        repairs: by name.
+        member: which member's findings.
+        classes: C, for the columns.
+    """
+    ladder: Any = next((r for r in (repairs or {}).values() if hasattr(r, "findings")), None)
+    if ladder is None:
+        return None
+    # A ladder of one member speaks for whichever is shown, as other repairs do.
+    ladder = ladder.member(member if ladder.num_members > 1 else 0)
+    findings = ladder.findings()
+    by_class = {(row.rung, row.label): row for row in findings.rows}
+    rows = [
+        {
+            "rung": rung_title(row.rung),
+            "above": rung_title(row.above),
+            "words": str(row),
+            "gain": row.gain,
+            "error": row.error,
+            "clear": row.clear,
+            "classes": [
+                by_class[row.rung, label].gain if (row.rung, label) in by_class else None
+                for label in range(classes)
+            ],
+        }
+        for row in findings.overall()
+    ]
+    bound = [rung_title(name) for name in ladder.candidates[1:] if not RUNGS[name].inductive]
+    return {
+        "rows": rows,
+        "advice": list(findings.advice()),
+        "chosen": rung_title(ladder.chosen[0]),
+        "transductive": bound,
+        "nodes": round(findings.overall()[0].nodes) if rows else 0,
+    }

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from gnn_repair.errors import InputError
-from gnn_repair.reporting.parts import PART_NAME, listed_parts, parts_folder
+from gnn_repair.reporting.payload import PART_NAME, listed_parts, parts_folder
 
 TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json"}
 

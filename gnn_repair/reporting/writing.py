@@ -1,41 +1,86 @@
-"""From a run to its report file."""
+"""From a run, or a study, to its report file."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from gnn_repair import __version__
 from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.methods import title_of
 from gnn_repair.notebook import PagePath
-from gnn_repair.oracle.metrics import Reach, reach
-from gnn_repair.reporting.beside import Beside, beside_payload
-from gnn_repair.reporting.corrections import RepairLike
-from gnn_repair.reporting.evidence import Evidence, Solution, gather
-from gnn_repair.reporting.inputs import check_made, check_results, check_single, check_words
-from gnn_repair.reporting.lost import lost_evidence
-from gnn_repair.reporting.nouns import counted, plural
-from gnn_repair.reporting.overview import case_of_run, cases_of_results
+from gnn_repair.oracle.metrics import Changes, Reach
+from gnn_repair.published import published
+from gnn_repair.reporting.corrections import RepairLike, best_on
+from gnn_repair.reporting.evidence import (
+    Evidence,
+    chosen_nodes,
+    counted,
+    gather,
+    plural,
+    with_classes,
+)
 from gnn_repair.reporting.page import build_page
-from gnn_repair.reporting.parts import (
+from gnn_repair.reporting.payload import (
+    PARTS,
     SINGLE_BYTES,
     STORED_BYTES,
+    Beside,
+    beside_payload,
     encoded_bytes,
     forget_parts,
+    lost_evidence,
     parts_folder,
+    run_payload,
     split_content,
     write_parts,
 )
-from gnn_repair.reporting.payload import run_payload
+from gnn_repair.results.protocol import Protocol
+from gnn_repair.study.rerun import Rerun
 
 if TYPE_CHECKING:
     import pandas as pd
+
+RESULT_COLUMNS = ("dataset", "backbone", "split", "method", "part", "metric", "value")
+REACH = ("true_class_reach", "error_reach", "support")
+
+
+@dataclass(frozen=True, eq=False)
+class StudyContext:
+    """Which run of a study a page shows, and what stands beside it."""
+
+    dataset: str = ""
+    """With ``backbone`` the case; the published numbers are shown where they exist."""
+    backbone: str = ""
+    split: int | None = None
+    """The run's split, which finds it among the splits of ``results``."""
+    note: str = ""
+    """Which run this is, or anything else that belongs under the heading."""
+    made: Mapping[str, str] | None = None
+    """What the footer says of how the page was made, such as protocol, seed and command."""
+    results: pd.DataFrame | None = None
+    """A study's long-form results, for the spread over splits and other cases."""
+    beside: Mapping[str, Beside | Evidence] | None = None
+    """By title, the evidence of other runs on the same graph (what ``gather`` returns for another
+    split or model), to compare nodes with."""
+
+    def __post_init__(self) -> None:
+        _check_words(dataset=self.dataset, backbone=self.backbone, note=self.note)
+        _check_results(self.results)
+        _check_made(self.made)
+        split = self.split
+        if split is not None and (
+            isinstance(split, bool) or not isinstance(split, int) or split < 0
+        ):
+            raise InputError(f"split is {split!r:.60}; give a whole number from 0, or None")
 
 
 def report(
@@ -44,117 +89,125 @@ def report(
     path: str | Path,
     *,
     nodes: Tensor | None = None,
+    val: Tensor | None = None,
     member: int = 0,
-    solution: Solution | None = None,
     repairs: Mapping[str, RepairLike] | None = None,
     edge_index: Tensor | None = None,
     class_names: Sequence[str] | None = None,
     node_names: Sequence[str] | None = None,
-    dataset: str = "",
-    backbone: str = "",
     title: str | None = None,
     selection: str | None = None,
-    note: str = "",
-    split: int | None = None,
-    made: Mapping[str, str] | None = None,
-    results: pd.DataFrame | None = None,
-    beside: Mapping[str, Beside | Evidence] | None = None,
+    context: StudyContext | None = None,
+    answers: tuple[Reach, Changes] | None = None,
     single_file: bool | None = True,
+    **earlier: Any,
 ) -> Path:
     """Write one self-contained HTML file that shows the evidence of every chosen node.
 
     Args:
-        exposure: the frozen model's final aggregation, with a tail or without.
+        exposure: the frozen model's final aggregation.
         y: [N] true classes, −1 where unknown (such nodes are not shown).
         path: the file to write.
         nodes: mask [N] or [N, S] (test nodes, usually), node numbers, or None for all.
+        val: validation nodes likewise, on which the best of the repairs is chosen.
         member: which member (split) of the exposure is shown.
-        solution: the oracle's answers for the true class; solved here unless given.
         repairs: by name, fitted repairs or logits [N, C] of one's own method.
         edge_index: [2, E] the graph; gives degrees and the edges among sources.
         class_names, node_names: what people call them; shown as text, never as markup.
-        dataset, backbone: name the case; the published numbers are shown where they exist.
-        title: the page's heading.
+        title: the page's heading; model and dataset unless given.
         selection: what the chosen nodes are called, such as "test nodes"; the page cannot know.
-        note: which run this is, or anything else that belongs under the heading.
-        split: the run's split, which finds it among the splits of ``results``.
-        made: what the footer says of how the page was made, such as protocol, seed and command.
-        results: a study's long-form results, for the spread over splits and other cases.
-        beside: by title, the evidence of other runs on the same graph (what ``gather`` returns
-            for another split or model), to compare nodes with.
+        context: the study around it.
+        answers: of an exposure with one member, what :func:`gnn_repair.reach` and
+            ``least_changes`` say of these nodes; asked for here unless given.
         single_file: None puts the terms into files beside the page where it would be above 20 MB,
             for ``gnn-repair view`` to serve; False does so in any case. In a large single file a
             sample of the nodes can be opened.
+        **earlier: options of version 0.2, which ``context`` holds now.
 
     Returns:
         The path.
     """
     check_target(path)
-    check_words(dataset=dataset, backbone=backbone, title=title, selection=selection, note=note)
-    check_results(results)
-    check_made(made, split)
-    check_single(single_file)
+    solution, context = _earlier(earlier, context)
+    _check_words(title=title, selection=selection)
+    if single_file is not None and not isinstance(single_file, bool):
+        raise InputError(f"single_file is {single_file!r:.60}; give True, False or None")
     evidence = gather(
-        exposure,
-        y,
-        nodes,
-        member=member,
-        solution=solution,
-        repairs=repairs,
-        edge_index=edge_index,
+        exposure, y, nodes, member=member, solution=solution, repairs=repairs, edge_index=edge_index
     )
-    nouns = plural(evidence.noun)
-    selection = selection or (nouns if nodes is None else f"chosen {nouns}")
+    evidence = with_classes(evidence, exposure, member, *(answers or ()))
     if node_names is None and exposure.n_id is not None:
         node_names = [str(number) for number in exposure.n_id.tolist()]
     words, arrays = run_payload(
         evidence,
         class_names=class_names,
         node_names=node_names,
-        selection=selection,
-        dataset=dataset,
-        backbone=backbone,
-        split=split,
         limit=None if single_file else STORED_BYTES,
     )
-    words["lost"] = lost_evidence(repairs, member, exposure.num_classes)
-    words["chance"] = chance_words(exposure, evidence, member)
-    heading = title or exposure.origin or "Evidence of a trained model"
+    nouns = plural(evidence.noun)
+    best = None
+    if val is not None and repairs:
+        judged = chosen_nodes(exposure, val, member)
+        best = {"key": best_on(repairs, exposure, y, judged, member), "nodes": len(judged)}
+    words |= {
+        "selection": selection or (nouns if nodes is None else f"chosen {nouns}"),
+        "dataset": context.dataset,
+        "backbone": context.backbone,
+        "split": context.split,
+        "best": best,
+        "lost": lost_evidence(repairs, member, exposure.num_classes),
+        "chance_summary": chance_words(evidence),
+    }
     content = {
-        "title": heading,
-        "subtitle": _subtitle(evidence, words["explored"], words["left_out"], note),
+        "title": title or _heading(exposure.origin, context.dataset),
+        "subtitle": _subtitle(evidence, words["explored"], words["left_out"], context.note),
         "run": words,
         "arrays": arrays,
-        "beside": beside_payload(beside, evidence),
-        "study": _study(evidence, words, results),
-        "made": making(made),
+        "beside": beside_payload(context.beside, evidence),
+        "study": _study(evidence, words, context.results),
+        "made": _making(context.made),
     }
     return write_page(content, path, single_file=single_file)
 
 
-def chance_words(exposure: Exposure, evidence: Evidence, member: int) -> dict[str, Any] | None:
-    """Chance beside error reach, in per cent and points; None: no errors, or two classes.
+def _earlier(options: dict[str, Any], context: StudyContext | None) -> tuple[Any, StudyContext]:
+    """The solution and the context that version 0.2 took one by one."""
+    if context is not None and not isinstance(context, StudyContext):
+        raise InputError(f"context is {context!r:.60}; give a gnn_repair.reporting.StudyContext")
+    known = {"solution", *(item.name for item in fields(StudyContext))}
+    for name in options:
+        if name not in known:
+            raise TypeError(f"report() got an unexpected keyword argument {name!r}")
+        instead = "leave it out" if name == "solution" else "pass it as context=StudyContext(…)"
+        warnings.warn(f"report(…, {name}=) goes away; {instead}", DeprecationWarning, stacklevel=3)
+    solution = options.pop("solution", None)
+    if options and context is not None:
+        raise InputError(f"{next(iter(options))} belongs into context, which is given, too")
+    return solution, context or StudyContext(**options)
 
-    With a nonlinear head a question may take seconds, so that only errors are asked about.
-    """
-    wrong = ~evidence.right
-    if not wrong.any() or evidence.num_classes < 3:
+
+def _heading(origin: str, dataset: str) -> str:
+    """Model and dataset, where they are known."""
+    if not origin:
+        return f"Evidence on {dataset}" if dataset else "Evidence of a trained model"
+    return origin if not dataset or dataset in origin else f"{origin} on {dataset}"
+
+
+def chance_words(evidence: Evidence) -> dict[str, Any] | None:
+    """Chance beside error reach, in per cent and points; None: no errors, or two classes."""
+    found = None if evidence.classes is None else evidence.classes.figures
+    if found is None or evidence.right.all() or evidence.num_classes < 3:
         return None
-    tailed = exposure.head is not None
-    nodes = torch.from_numpy(evidence.nodes[wrong] if tailed else evidence.nodes)
-    y = torch.from_numpy(evidence.labels[: exposure.num_nodes])
-    found = reach(exposure.member(member), y, nodes)
-    assert isinstance(found, Reach)
     chance, more = found.chance, found.excess.words(100, sign="+", unit=" points")
-    classes = f"{found.classes_per_error.words()} of {evidence.num_classes} classes"
     return {
         "low": 100 * chance.low,
         "high": 100 * chance.high,
-        "everyone": None if tailed else 100 * found.true_class_chance.low,
+        "everyone": None if evidence.tail is not None else 100 * found.true_class_chance.low,
         "words": (
-            f"Chance: at these errors {chance.words(100, unit=' %')} of the classes neither true "
-            f"nor predicted could win; the true class exceeds that by {more}. {classes} can win "
-            "per error."
+            f"Chance: a class that is neither true nor predicted could win at these errors in "
+            f"{chance.words(100, unit=' %')} of the cases; the true class exceeds that by {more}. "
+            f"{found.classes_per_error.words()} of {evidence.num_classes} classes can win per "
+            "error."
         ),
     }
 
@@ -167,11 +220,11 @@ def report_results(
     made: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the overview of a study's results alone, without any node."""
-    check_words(title=title)
-    check_made(made, None)
+    _check_words(title=title)
+    _check_made(made)
     if results is None:
         raise InputError("there are no results to show; give those of gnn_repair.read_results")
-    check_results(results)
+    _check_results(results)
     cases = cases_of_results(results)
     if not cases:
         raise InputError("the results hold no test accuracy; run the study first")
@@ -181,12 +234,109 @@ def report_results(
         "subtitle": subtitle,
         "run": None,
         "study": {"cases": cases, "shown": 0},
-        "made": making(made),
+        "made": _making(made),
     }
     return write_page(content, path)
 
 
-def making(made: Mapping[str, str] | None) -> dict[str, str]:
+# Runs of a study ----------------------------------------------------------------------------------
+
+
+def class_names_of(run: Rerun) -> list[str] | None:
+    """What the dataset calls its classes, where it says so."""
+    return run.data.get("class_names")
+
+
+def evidence_of(run: Rerun) -> Evidence:
+    """What a report shows of a run."""
+    return gather(
+        run.exposure,
+        run.data.y,
+        run.test_mask,
+        member=run.member,
+        repairs=run.repairs,
+        edge_index=run.data.edge_index,
+    )
+
+
+def beside_of(run: Rerun, other: Rerun) -> Beside:
+    """Another run at the nodes that ``run`` shows, with what each of them is for it."""
+    evidence = gather(
+        other.exposure,
+        run.data.y,
+        run.test_mask,
+        member=other.member,
+        repairs=other.repairs,
+        edge_index=run.data.edge_index,
+    )
+    part = np.full(len(run.data.y), PARTS.index("no part"))
+    for name, mask in other.worked.masks.items():
+        part[mask[:, other.member].cpu().numpy()] = PARTS.index(_PART_WORDS[name])
+    return Beside(evidence, part[evidence.nodes], other.split)
+
+
+_PART_WORDS = {"train": PARTS[0], "val": PARTS[1], "test": PARTS[3]}
+
+
+def made_of(protocol: Protocol, command: str = "") -> dict[str, str]:
+    """What a page's footer says of a study's protocol."""
+    made = {
+        "protocol": protocol.digest,
+        "seed": f"{protocol.backbones.seed} (backbone), {protocol.repairs.seed} (repairs)",
+    }
+    return {**made, "command": command} if command else made
+
+
+def report_run(
+    run: Rerun,
+    path: str | Path,
+    results: pd.DataFrame | None = None,
+    *,
+    command: str = "",
+    title: str | None = None,
+    beside: Mapping[str, Rerun] | None = None,
+    single_file: bool | None = True,
+) -> Path:
+    """Write the page of a run; it says which run it is.
+
+    Args:
+        run: whose nodes are shown.
+        path: the file to write.
+        results: the study around it.
+        command: what made the page, for its footer.
+        title: the page's heading; model, dataset and split unless given.
+        beside: by title, further runs on the same graph to compare nodes with.
+        single_file: as in ``report``.
+    """
+    return report(
+        run.exposure,
+        run.data.y,
+        path,
+        nodes=run.test_mask,
+        val=run.worked.masks["val"][:, run.member],
+        member=run.member,
+        repairs=run.repairs,
+        edge_index=run.data.edge_index,
+        class_names=class_names_of(run),
+        title=title or f"{run.exposure.origin}, split {run.split}",
+        selection="test nodes",
+        context=StudyContext(
+            dataset=run.case.dataset,
+            backbone=run.case.backbone,
+            split=run.split,
+            note=run.provenance(),
+            made=made_of(run.worked.settings.protocol, command),
+            results=results,
+            beside={name: beside_of(run, other) for name, other in (beside or {}).items()},
+        ),
+        single_file=single_file,
+    )
+
+
+# The page's words ---------------------------------------------------------------------------------
+
+
+def _making(made: Mapping[str, str] | None) -> dict[str, str]:
     """What the footer says: the version, then what the caller knows."""
     return {"version": f"gnn-repair {__version__}", **(made or {})}
 
@@ -226,14 +376,18 @@ def _subtitle(evidence: Evidence, explored: int, left_out: int, note: str) -> st
 
 
 def _about_tail(evidence: Evidence) -> str:
-    """What kind of model and of answers these are, where it ends in a nonlinear tail."""
+    """What kind of model and of answers these are, where it has a nonlinear head."""
     if evidence.tail is None:
         return ""
-    open_ = int((~evidence.tail.decided).sum())
-    are = "is" if open_ == 1 else "are"
-    decided = f"{counted(open_, evidence.noun)} {are} undecided" if open_ else "all are decided"
-    scope = f", {evidence.tail.scope}" if evidence.tail.scope else ""
-    return f"The model's mixture is followed by {evidence.tail.words}{scope}; {decided}"
+    undecided = int((~evidence.tail.decided).sum())
+    are = "is" if undecided == 1 else "are"
+    left = (
+        f"{counted(undecided, evidence.noun)} {are} undecided" if undecided else "all are decided"
+    )
+    return f"The messages are followed by a nonlinear head ({evidence.tail.words}); {left}"
+
+
+# Cases beside each other and beside the published numbers -----------------------------------------
 
 
 def _study(
@@ -252,3 +406,120 @@ def _study(
         split=words["split"],
     )
     return {"cases": [own, *cases], "shown": 0}
+
+
+Values = dict[str, list[tuple[int | None, float]]]
+"""By method, or by figure of reach: what each split gave."""
+
+
+def case_of_run(
+    evidence: Evidence,
+    dataset: str,
+    backbone: str,
+    *,
+    selection: str = "nodes",
+    split: int | None = None,
+) -> dict[str, Any]:
+    """A run as a case of one split; ``selection`` is what its nodes are called."""
+    truth, counts = evidence.true_class, evidence.reach
+    right = {item.name: item.predictions == truth for item in evidence.corrections}
+    accuracy: Values = {
+        name: [(split, float(flags.mean()))]
+        for name, flags in {"frozen": evidence.right, **right}.items()
+    }
+    reach: Values = {
+        name: [(split, float(value))]
+        for name in REACH
+        if not np.isnan(value := getattr(counts, name))
+    }
+    kinds = {item.name: item.kind for item in evidence.corrections}
+    return _case(dataset, backbone, accuracy, reach, kinds, selection)
+
+
+def cases_of_results(results: pd.DataFrame) -> list[dict[str, Any]]:
+    """Every case of a study's long-form results."""
+    rows = results[(results["part"] == "test") & results["value"].notna()].sort_values("split")
+    cases = []
+    for (dataset, backbone), own in rows.groupby(["dataset", "backbone"], sort=True):
+        accuracy = _by_name(own[own["metric"] == "accuracy"], "method")
+        if "frozen" in accuracy:
+            reach = _by_name(own[own["metric"].isin((*REACH, "chance_reach"))], "metric")
+            cases.append(_case(str(dataset), str(backbone), accuracy, reach))
+    return cases
+
+
+def _by_name(rows: pd.DataFrame, column: str) -> Values:
+    return {
+        str(name): [(int(s), float(v)) for s, v in zip(part["split"], part["value"], strict=True)]
+        for name, part in rows.groupby(column, sort=False)
+    }
+
+
+def _case(
+    dataset: str,
+    backbone: str,
+    accuracy: Values,
+    reach: Values,
+    kinds: Mapping[str, str] | None = None,
+    on: str = "test nodes",
+) -> dict[str, Any]:
+    """What the page holds of a case: accuracies and reach in percent, support in terms."""
+    methods = [
+        {
+            "key": name,
+            "title": title_of(name),
+            "kind": (kinds or {}).get(name),
+            "values": [100 * value for _, value in values],
+            "splits": [split for split, _ in values],
+            "paper": _published(name, dataset, backbone),
+        }
+        for name, values in {"frozen": accuracy["frozen"], **accuracy}.items()
+    ]
+    paper = {name: _published(name, dataset, backbone) for name in REACH}
+    return {
+        "dataset": dataset,
+        "backbone": backbone,
+        "on": on,
+        "methods": methods,
+        "reach": {
+            name: [value if name == "support" else 100 * value for _, value in values]
+            for name, values in reach.items()
+        },
+        "paper": {name: value for name, value in paper.items() if value is not None},
+    }
+
+
+def _published(table: str, dataset: str, backbone: str) -> float | None:
+    """The paper's cell, None where it has none."""
+    cells = published()["tables"].get(table, {}).get("cells", {})
+    value = cells.get(backbone, {}).get(dataset)
+    return None if value is None else float(value)
+
+
+# Checks -------------------------------------------------------------------------------------------
+
+
+def _check_words(**words: Any) -> None:
+    for name, value in words.items():
+        if value is not None and not isinstance(value, str):
+            raise InputError(f"{name} is {value!r:.60}; give a text")
+
+
+def _check_made(made: Any) -> None:
+    if made is None:
+        return
+    if not isinstance(made, Mapping):
+        raise InputError(f"made is {made!r:.60}; give a mapping from words to words")
+    _check_words(**{f"made[{name!r}]": value for name, value in made.items()})
+
+
+def _check_results(results: Any) -> None:
+    """A study's long-form results."""
+    if results is None:
+        return
+    columns = getattr(results, "columns", ())
+    missing = [name for name in RESULT_COLUMNS if name not in columns]
+    if missing:
+        raise InputError(
+            f"results lacks the column {missing[0]!r}; give what gnn_repair.read_results returns"
+        )

@@ -61,9 +61,9 @@ def test_lists_and_arrays_of_nodes_are_taken_everywhere(case, nodes):
     assert gr.solve_oracle(exposure, data.y, nodes).node.tolist() == wanted.tolist()
 
 
-@pytest.mark.parametrize("nodes", ["2", [], [[1], [2, 3]], [None], {2}, 2])
+@pytest.mark.parametrize("nodes", ["2", [[1], [2, 3]], [None]])
 def test_what_is_no_list_of_nodes_is_named(case, nodes):
-    with pytest.raises(InputError, match=r"^nodes is .*give a mask"):
+    with pytest.raises(InputError, match=r"^nodes is .* a mask \[N\] or node numbers"):
         chosen_nodes(case[1], nodes, 0)
 
 

@@ -19,7 +19,7 @@ from gnn_repair.oracle.counting import ReachCounts, count_reach, mean_over_membe
 from gnn_repair.oracle.status import FAILED, UNCERTIFIED
 from gnn_repair.oracle.tables import Problems, Tables, instance, problems
 from gnn_repair.reporting.evidence import gather
-from gnn_repair.reporting.overview import case_of_run
+from gnn_repair.reporting.writing import case_of_run
 from gnn_repair.results.protocol import OracleProtocol
 from gnn_repair.study.measures import summarise_oracle
 
@@ -163,7 +163,7 @@ def test_a_report_counts_nodes_without_an_answer_nowhere(monkeypatch):
     torn = failing(solve_oracle(exposure, Y, MASK), [2], UNCERTIFIED)
     torn = replace(torn, bound=np.full(5, 9.0))
     # Such bounds are no solution of this exposure, which a report would say first.
-    monkeypatch.setattr("gnn_repair.reporting.evidence.check_solution", lambda *_: None)
+    monkeypatch.setattr("gnn_repair.reporting.evidence._check_solution", lambda *_: None)
     assert np.isnan(gather(exposure, Y, MASK, member=0, solution=torn).margin).sum() == 1
 
 

@@ -65,6 +65,27 @@ class Browser:
         """The value of a JavaScript body's ``return``."""
         return self.driver.execute_script(script, *arguments)
 
+    def until(self, condition: str, *arguments: Any) -> Any:
+        """Wait until a JavaScript expression holds, and give its value."""
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        wait = WebDriverWait(self.driver, 20, poll_frequency=0.02)
+        return wait.until(lambda _: self.run(f"return {condition}", *arguments), condition)
+
+    def settle(self) -> None:
+        """Wait for two frames: what observers and scrolling ask for is drawn."""
+        self.driver.execute_async_script(
+            "const done = arguments[0];"
+            "requestAnimationFrame(() => requestAnimationFrame(() => done()))"
+        )
+
+    def unfold(self) -> None:
+        """Open the overview's further charts and wait until they are drawn."""
+        self.run("document.getElementById('more').open = true")
+        self.until(
+            "[...document.querySelectorAll('.chart > .picture')].every(box => box.firstChild)"
+        )
+
     def text(self, selector: str) -> str:
         return self.run("return document.querySelector(arguments[0]).textContent", selector)
 

@@ -21,16 +21,16 @@ def draw(page: Path, node: str, lost: str) -> None:
     """Write the four pictures."""
     with open_browser() as browser:
         for name, fragment, width, height, theme, part in (
-            ("overview", "", 1200, 1370, "light", None),
+            ("overview", "", 1200, 1180, "light", None),
             ("node", f"#node={node}", 1280, 1150, "light", None),
-            ("unreachable", f"#node={lost}", 1280, 1150, "light", (292, 90, 975, 950)),
+            ("unreachable", f"#node={lost}", 1280, 1150, "light", (292, 70, 975, 1075)),
             ("phone", f"#node={node}", 390, 1280, "dark", None),
         ):
             _theme(browser, theme)
             browser.open(page, fragment, width)
             browser.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
             browser.resize(width, height)
-            browser.run("await new Promise(done => setTimeout(done, 600))")
+            browser.settle()
             _save(browser, IMAGES / f"report-{name}.png", part)
 
 

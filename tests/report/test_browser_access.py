@@ -101,14 +101,15 @@ def test_one_sentence_is_announced(browser, demo):
         " [role=log], output')].filter(e => e.tagName !== 'OUTPUT').map(e => e.id)"
     )
     assert sorted(regions) == ["announce", "notice"]
+    said = "document.getElementById('announce').textContent"
     browser.press("ARROW_DOWN", "ARROW_DOWN")
-    browser.run("await new Promise(done => setTimeout(done, 400))")
-    said = browser.text("#announce")
-    assert said == f"Node {evidence.nodes[2]}: {browser.text('#certificate .verdict')}"
+    headline = browser.text("#certificate .headline")
+    browser.until(f"{said} === arguments[0]", f"Node {evidence.nodes[2]}: {headline}")
     browser.choose("#filter-status", "right")
-    browser.run("await new Promise(done => setTimeout(done, 400))")
-    assert browser.text("#announce").startswith(f"Node {evidence.nodes[evidence.right][0]}: ") or (
-        browser.text("#announce") == browser.text("#count")
+    browser.until(
+        f"[document.getElementById('count').textContent].includes({said})"
+        f" || {said}.startsWith(arguments[0])",
+        f"Node {evidence.nodes[evidence.right][0]}: ",
     )
     outputs = browser.run(
         "return [...document.querySelectorAll('output')].every(o =>"
@@ -135,11 +136,11 @@ def test_the_list_is_a_listbox(browser, demo):
     browser.press("ARROW_DOWN")
     assert active() == [evidence.nodes[1], "2", size]
     browser.press("END")
-    browser.run("await new Promise(done => setTimeout(done, 60))")
+    browser.settle()
     assert active() == [evidence.nodes[-1], size, size]
     browser.press("PAGE_UP")
     browser.press("HOME")
-    browser.run("await new Promise(done => setTimeout(done, 60))")
+    browser.settle()
     assert active() == [evidence.nodes[0], "1", size]
     assert browser.run("return document.activeElement.id") == "list"
 

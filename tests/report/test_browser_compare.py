@@ -11,19 +11,10 @@ from browser import missing
 from report_worlds import Moved, Tilted, make_exposure
 
 from gnn_repair.errors import InputError
-from gnn_repair.reporting import Beside, gather, report
+from gnn_repair.reporting import Beside, StudyContext, gather, report
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
-SEEN = "document.getElementById('compare-panel').scrollIntoView();"
-TABLES = (
-    # The panel draws itself when it is seen, which a busy machine tells late.
-    SEEN + "for (let tries = 0; tries < 60; tries++) {"
-    "  await new Promise(done => setTimeout(done, 50));"
-    "  if (document.querySelector('#compare-tables table')) break; }"
-    "return [...document.querySelectorAll('#compare-tables table')].map(table =>"
-    " [...table.rows].map(row => [...row.cells].map(cell => cell.textContent)))"
-)
 PARTS = np.arange(30) % 4
 
 
@@ -36,8 +27,25 @@ def world(tmp_path_factory):
     second = gather(exposure, y, nodes, member=1, repairs={"reweighting": Tilted()})
     path = tmp_path_factory.mktemp("compare") / "r.html"
     other = Beside(second, PARTS[second.nodes], 1)
-    report(exposure, y, path, nodes=nodes, repairs=repairs, beside={"split <1>": other})
+    report(
+        exposure,
+        y,
+        path,
+        nodes=nodes,
+        repairs=repairs,
+        context=StudyContext(beside={"split <1>": other}),
+    )
     return path, first, second
+
+
+def tables(browser) -> list[list[list[str]]]:
+    """The panel's tables; it draws itself when it is seen."""
+    browser.run("document.getElementById('compare-panel').scrollIntoView()")
+    browser.until("document.querySelector('#compare-tables table') !== null")
+    return browser.run(
+        "return [...document.querySelectorAll('#compare-tables table')].map(table =>"
+        " [...table.rows].map(row => [...row.cells].map(cell => cell.textContent)))"
+    )
 
 
 def number(text: str) -> float:
@@ -57,7 +65,7 @@ def test_two_methods_on_one_node(browser, world):
     now = first.corrections[0]
     for i in (0, 9, 20):
         browser.open(path, f"#node={first.nodes[i]}&a=0 frozen&b=0 reweighting")
-        classes, terms = browser.run(TABLES)
+        classes, terms = tables(browser)
         change = centred(now.logits[i]) - centred(first.frozen_logits[i])
         order = np.argsort(-np.abs(change), kind="stable")
         assert [row[0] for row in classes[1:]] == [f"class {c}" for c in order]
@@ -78,7 +86,7 @@ def test_two_methods_on_one_node(browser, world):
         assert f"{abs(lead(now.logits[i], c)):.2f}" in words
     assert browser.run("return document.querySelectorAll('#compare-pictures svg').length") == 2
     browser.open(path, f"#node={first.nodes[0]}&a=0 frozen&b=0 set_translation")
-    browser.run(TABLES)
+    tables(browser)
     assert "moves the logits and weighs no term" in browser.text("#compare-tables")
     assert browser.messages() == []
 
@@ -89,7 +97,7 @@ def test_two_runs_on_one_node(browser, world):
     for i in (0, 5, 25):
         j = place[int(first.nodes[i])]
         browser.open(path, f"#node={first.nodes[i]}")
-        classes, terms = browser.run(TABLES)
+        classes, terms = tables(browser)
         titles = browser.run(
             "return [...document.querySelectorAll('#compare-panel figcaption')]"
             ".map(title => title.textContent)"
@@ -128,10 +136,10 @@ def test_what_changed_comes_first_in_the_list_too(browser, world):
          for i, (j, c) in enumerate(zip(place, first.true_class, strict=True))]
     )  # fmt: skip
     browser.open(path, "#nodes&order=changed")
-    browser.run("await new Promise(done => setTimeout(done, 60));")
+    browser.settle()
     browser.press("HOME")
     browser.run("document.getElementById('list').scrollTop = 0")
-    browser.run("await new Promise(done => setTimeout(done, 60));")
+    browser.settle()
     listed = browser.run(
         "return [...document.querySelectorAll('.row')].map(row => Number(row.dataset.node))"
     )
@@ -159,5 +167,5 @@ def test_only_runs_on_the_same_graph_are_compared(tmp_path):
         ([evidence], "give a mapping from titles"),
     ):
         with pytest.raises(InputError, match=words):
-            report(exposure, y, path, beside=beside)
+            report(exposure, y, path, context=StudyContext(beside=beside))
     assert not path.exists()

@@ -13,7 +13,7 @@ from browser import missing
 from report_worlds import Moved, Tilted, make_exposure
 
 import gnn_repair
-from gnn_repair.reporting import gather, report, report_results
+from gnn_repair.reporting import StudyContext, gather, report, report_results
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
@@ -27,7 +27,7 @@ def world(tmp_path_factory):
     repairs = {"reweighting": Tilted(), "set_translation": Moved()}
     path = tmp_path_factory.mktemp("export") / "r.html"
     names = ["plain", FORMULA, "c", "d"]
-    report(exposure, y, path, repairs=repairs, class_names=names, made=MADE)
+    report(exposure, y, path, repairs=repairs, class_names=names, context=StudyContext(made=MADE))
     return path, gather(exposure, y, repairs=repairs), names
 
 
@@ -186,9 +186,8 @@ def test_a_link_holds_the_whole_view(browser, world):
         "Object.defineProperty(navigator, 'clipboard', {value: {writeText: async text => {"
         " window.copied = text; }}}); document.getElementById('copy-link').click()"
     )
-    browser.run("await new Promise(done => setTimeout(done, 50))")
-    assert browser.run("return window.copied") == browser.run("return location.href")
-    assert browser.text("#copy-link") == "copied"
+    browser.until("window.copied === location.href")
+    browser.until("document.getElementById('copy-link').textContent === 'Copied'")
 
 
 def test_nonsense_in_a_link_harms_nothing(browser, world):

@@ -14,7 +14,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.nn import HeteroConv, SAGEConv
 
 import gnn_repair as gr
-from gnn_repair.reporting import gather, report
+from gnn_repair.reporting import StudyContext, gather, report
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
@@ -59,8 +59,8 @@ def named(tmp_path_factory):
     path = tmp_path_factory.mktemp("named") / "report.html"
     people = [NAMES[v % len(NAMES)] if v else "" for v in range(120)]
     report(
-        exposure, y, path, repairs=own, class_names=NAMES, node_names=people, dataset="d" * 90,
-        backbone="gcn",
+        exposure, y, path, repairs=own, class_names=NAMES, node_names=people,
+        context=StudyContext(dataset="d" * 90, backbone="gcn"),
     )  # fmt: skip
     return path, gather(exposure, y, repairs=own)
 
@@ -155,5 +155,5 @@ def waited(browser, path: Path) -> Path:
     for _ in range(100):
         if path.is_file():
             return path
-        browser.run("await new Promise(done => setTimeout(done, 30))")
+        browser.settle()
     raise AssertionError(f"{path.name} was not saved")

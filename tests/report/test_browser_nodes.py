@@ -41,7 +41,7 @@ def test_the_shown_node_passes_the_filters(browser, demo):
     # A link to a node that the filters leave out takes them away, and says so.
     right = evidence.nodes[evidence.right][0]
     browser.run(f"location.hash = '#node={right}&status=reachable'")
-    browser.run("await new Promise(done => setTimeout(done, 50))")
+    browser.until("!document.getElementById('notice').hidden")
     assert browser.selected() == node_shown(browser) == right
     assert browser.shown() == len(evidence.nodes)
     assert "Filters were taken away" in browser.text("#notice")
@@ -104,10 +104,8 @@ def test_orders_are_pythons(browser, demo):
         ("degree-low", evidence.degree),
     ):
         browser.choose("#order", order)
-        browser.run(
-            "document.getElementById('list').scrollTop = 0;"
-            "await new Promise(done => setTimeout(done, 60))"
-        )
+        browser.run("document.getElementById('list').scrollTop = 0")
+        browser.settle()
         listed = browser.run(
             "return [...document.querySelectorAll('.row')].map(row => Number(row.dataset.node))"
         )
@@ -119,6 +117,7 @@ def test_orders_are_pythons(browser, demo):
 def test_a_node_is_shown_from_its_head_on(browser, demo):
     path, _ = demo
     browser.open(path)
+    browser.unfold()
     browser.run("window.scrollTo(0, document.body.scrollHeight)")
     before = browser.run("return window.scrollY")
     browser.run(
@@ -129,10 +128,9 @@ def test_a_node_is_shown_from_its_head_on(browser, demo):
     assert 0 <= head < 300 and before > 500
     # Back leads to the picture that was clicked.
     browser.driver.back()
-    browser.run("await new Promise(done => setTimeout(done, 100))")
-    assert abs(browser.run("return window.scrollY") - before) < 5
+    browser.until("Math.abs(window.scrollY - arguments[0]) < 5", before)
     # The names of the views are no places to scroll to.
     for fragment in ("#nodes", "#overview"):
         browser.open(path, fragment)
-        browser.run("await new Promise(done => setTimeout(done, 200))")
+        browser.settle()
         assert browser.run("return window.scrollY") == 0

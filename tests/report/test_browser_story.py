@@ -11,6 +11,7 @@ from browser import missing
 from report_worlds import Moved, Tilted, make_exposure
 
 from gnn_repair.reporting import gather, report
+from gnn_repair.reporting.evidence import with_classes
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
@@ -21,17 +22,19 @@ def test_the_story_is_told_in_the_page_s_numbers(browser, demo):
     path, evidence = demo
     wrong, reachable = ~evidence.right, evidence.margin > 1e-7
     now = [item.predictions == evidence.true_class for item in evidence.corrections]
-    best = max(range(2), key=lambda j: now[j].sum())
-    title = evidence.corrections[best].title
     browser.open(path)
-    assert browser.text("#story-sentence") == (
+    sentence = browser.text("#story-sentence")
+    # The best one is chosen on validation nodes, of which this page shows none.
+    best = next(j for j, item in enumerate(evidence.corrections) if f", {item.title}," in sentence)
+    title = evidence.corrections[best].title
+    assert sentence == (
         f"{wrong.sum()} of {len(wrong)} test nodes are wrong; for {(wrong & reachable).sum()} of "
-        f"them the evidence was there; the best repair, {title}, fixes "
+        f"them the evidence was there; the repair that is best on validation nodes, {title}, fixes "
         f"{(wrong & now[best]).sum()} and breaks {(~wrong & ~now[best]).sum()} others."
     )
-    chance = browser.text("#chance")
-    share = re.match(r"Chance: at these errors (\d+\.\d %) \[", chance)[1]
-    assert f"{share}by chance" in browser.text("#key-figures").replace("\xa0", " ")
+    share = re.search(r"at these errors in (\d+\.\d %) \[", browser.text("#chance"))[1]
+    assert f"chance {share}" in browser.text("#key-figures").replace("\xa0", " ")
+    assert "builtin × gcn · split 0 · 748 test nodes" in browser.text("#scope")
     start = browser.driver.find_element("css selector", "#story .starts button")
     node = int(re.search(r"node (\d+)", start.text)[1])
     start.click()
@@ -110,7 +113,7 @@ def world(tmp_path_factory):
     exposure = replace(exposure, fixed_logits=fixed, frozen_logits=frozen)
     path = tmp_path_factory.mktemp("clicks") / "r.html"
     report(exposure, y, path, repairs=repairs)
-    return path, gather(exposure, y, repairs=repairs)
+    return path, gather(exposure, y, repairs=repairs), exposure
 
 
 def chosen(evidence, go: dict[str, str]) -> np.ndarray:
@@ -150,9 +153,10 @@ def chosen(evidence, go: dict[str, str]) -> np.ndarray:
 
 
 def test_every_mark_leads_to_the_nodes_it_counts(browser, world):
-    path, evidence = world
+    path, evidence, _ = world
     assert ((evidence.margin > 0) & (evidence.margin < 1e-7)).sum() == 1
     browser.open(path)
+    browser.unfold()
     marks = browser.run(
         "return [...document.querySelectorAll('#overview .go')].map(m => [m.go,"
         " (m.closest('.chart') || m.closest('section')).getAttribute('aria-label'),"
@@ -161,9 +165,9 @@ def test_every_mark_leads_to_the_nodes_it_counts(browser, world):
     assert len(marks) > 40
     kinds = {name for _, name, _ in marks}
     assert kinds >= {
-        "In short", "Key figures", "Accuracy", "What each repair moved", "Reach by degree",
+        "In short", "Key figures", "Accuracy", "What each repair did", "Reach by degree",
         "Best margin γ of the true class", "Reach by local homophily", "Size of the witness",
-        "Reach and accuracy, by class", "Which classes are taken for which",
+        "Reach by class", "Which classes are taken for which",
     }  # fmt: skip
     counts = browser.run(
         "return [...document.querySelectorAll('#overview .go')].map(mark => {"
@@ -184,7 +188,7 @@ def test_every_mark_leads_to_the_nodes_it_counts(browser, world):
 
 
 def test_what_was_picked_can_be_taken_away(browser, world):
-    path, evidence = world
+    path, evidence, _ = world
     browser.open(path, "#nodes&gamma=0~1&status=reachable")
     inside = (evidence.margin > 1e-7) & (evidence.margin < 1) & ~evidence.right
     assert browser.shown() == inside.sum() > 0
@@ -200,13 +204,14 @@ def test_what_was_picked_can_be_taken_away(browser, world):
 
 
 def test_the_confusion_matrix_counts_by_reach(browser, world):
-    path, evidence = world
+    path, evidence, exposure = world
     browser.open(path)
     cells = dict(
         browser.run(
             "return [...document.querySelectorAll('[data-cell]')].map(c => [c.dataset.cell, c.tip])"
         )
     )
+    chance = with_classes(evidence, exposure).classes.chance
     true, said = evidence.true_class, evidence.predictions[evidence.nodes]
     pairs = sorted({(int(a), int(b)) for a, b in zip(true, said, strict=True)})
     assert sorted(cells) == [f"{a} {b}" for a, b in pairs]
@@ -220,3 +225,6 @@ def test_the_confusion_matrix_counts_by_reach(browser, world):
                 f"class {a} taken for class {b}: {here.sum()}",
                 f"{reach} reachable, {here.sum() - reach} unreachable",
             ]
+            words = re.fullmatch(r"reachable (\d+) %, chance (<?[\d.]+) %", cells[f"{a} {b}"][2])
+            assert int(words[1]) == round(100 * reach / here.sum())
+            assert float(words[2]) == pytest.approx(100 * chance[here].mean(), abs=0.51)

@@ -45,6 +45,7 @@ def test_no_words_lie_over_others(browser, demo, page, width):
     path, evidence = demo
     for name in (path, page):
         browser.open(name, "", width)
+        browser.unfold()
         assert browser.run(OVERLAPS, ".chart svg") == []
     for node in evidence.nodes[[0, 7, 100, 300, 500, 700]]:
         browser.open(path, f"#node={node}&hide=none", width)
@@ -53,6 +54,7 @@ def test_no_words_lie_over_others(browser, demo, page, width):
 
 def test_what_is_cut_can_be_read(browser, page):
     browser.open(page, "", PHONE)
+    browser.unfold()
     cut = (
         "const bad = []; for (const text of document.querySelectorAll('svg text')) {"
         "  if (!text.textContent.includes('…')) continue;"
@@ -116,7 +118,6 @@ def test_a_card_stays_when_the_finger_is_lifted(browser, demo):
             x, y = browser.run(
                 "const mark = document.querySelector(arguments[0]);"
                 "mark.scrollIntoView({block: 'center'});"
-                "await new Promise(done => setTimeout(done, 100));"
                 "const box = mark.getBoundingClientRect();"
                 "return [box.left + box.width / 2, box.top + box.height / 2]",
                 selector,
@@ -126,7 +127,7 @@ def test_a_card_stays_when_the_finger_is_lifted(browser, demo):
                 {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]},
             )
             send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
-            browser.run("await new Promise(done => setTimeout(done, 150))")
+            browser.settle()
             assert browser.run("return document.getElementById('tip').hidden") is False, selector
     finally:
         send("Emulation.setTouchEmulationEnabled", {"enabled": False})

@@ -11,7 +11,7 @@ from report_worlds import make_exposure
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.names import NodeNames
 from gnn_repair.reporting import gather, report, write_figures
-from gnn_repair.reporting.nouns import counted, plural
+from gnn_repair.reporting.evidence import counted, plural
 
 
 @pytest.mark.parametrize(
@@ -75,5 +75,5 @@ def test_numbers_beyond_the_page_are_refused(tmp_path):
 def test_labels_are_no_classes(tmp_path):
     exposure, _ = make_exposure()
     several = replace(exposure, outputs="labels")
-    with pytest.raises(InputError, match=r"outputs are labels.*gnn_repair.solve_labels answers"):
+    with pytest.raises(InputError, match=r"outputs are labels.*use solve_labels"):
         report(several, torch.ones(40, 4, dtype=torch.bool), tmp_path / "r.html")

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from gnn_repair.cli import app
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather, report
-from gnn_repair.reporting.parts import parts_folder
+from gnn_repair.reporting.payload import parts_folder
 from gnn_repair.reporting.serving import PageServer, needs_server
 
 REPAIRS = {"reweighting": Tilted(), "set_translation": Moved()}
@@ -29,7 +29,7 @@ needs_browser = pytest.mark.skipif(bool(missing()), reason=missing() or "a brows
 def world(tmp_path_factory):
     exposure, y = make_exposure(groups=2, nodes=60)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gnn_repair.reporting.parts.PART_BYTES", 900)
+        patch.setattr("gnn_repair.reporting.payload.PART_BYTES", 900)
         path = tmp_path_factory.mktemp("parts") / "big page.html"
         report(exposure, y, path, repairs=REPAIRS, single_file=False)
     whole = report(exposure, y, path.with_name("whole.html"), repairs=REPAIRS)
@@ -148,9 +148,8 @@ def test_a_browser_reads_parts_on_demand(browser, world):
         browser.requests()
         for i in (0, 20, 59, 0):
             browser.driver.get(f"{server.address}#node={evidence.nodes[i]}")
-            browser.run(
-                "for (let n = 0; n < 100 && document.querySelector('#node-head h2')?.textContent"
-                " !== arguments[0]; n++) await new Promise(done => setTimeout(done, 20))",
+            browser.until(
+                "document.querySelector('#node-head h2')?.textContent === arguments[0]",
                 f"Node {evidence.nodes[i]}",
             )
             assert browser.run(read) == expected[i]
@@ -159,8 +158,7 @@ def test_a_browser_reads_parts_on_demand(browser, world):
         assert 4 <= len(asked) < 10  # the table once, then one part a range
         assert browser.messages() == []
     browser.open(path, f"#node={evidence.nodes[0]}")  # as a file
-    browser.run("await new Promise(done => setTimeout(done, 200))")
-    assert "gnn-repair view" in browser.text("#notice-text")
+    browser.until("document.getElementById('notice-text').textContent.includes('gnn-repair view')")
     browser.messages()
 
 

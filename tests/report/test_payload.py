@@ -14,8 +14,13 @@ from report_worlds import Moved, Tilted, make_exposure
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather, report, report_results
 from gnn_repair.reporting.page import build_page
-from gnn_repair.reporting.payload import encode_array, run_payload, script_safe
-from gnn_repair.reporting.sample import cut, explored, within_budget
+from gnn_repair.reporting.payload import (
+    encode_array,
+    explored,
+    run_payload,
+    script_safe,
+    within_budget,
+)
 
 NASTY = ["</script><script>alert(1)</script>", "<!-- & -->", "@@PAYLOAD@@", "line\u2028end"]
 
@@ -64,10 +69,10 @@ def test_the_payload_is_the_evidence():
     np.testing.assert_array_equal(decode(arrays["margins"]), evidence.margin)
     lengths = decode(arrays["lengths"])
     np.testing.assert_array_equal(np.diff(evidence.segments), lengths)
-    counts, terms = decode(arrays["witness_lengths"]), decode(arrays["witness_terms"])
+    counts, terms = decode(arrays["witness_lengths"]), decode(arrays["witness_columns"])
     places = np.repeat(evidence.starts[:-1], counts) + terms
     witness = np.zeros_like(evidence.witness)
-    witness[places] = decode(arrays["witness_coefficients"])
+    witness[places] = decode(arrays["witness_values"])
     np.testing.assert_allclose(witness, evidence.witness, rtol=1e-6)
 
 
@@ -75,11 +80,11 @@ def test_a_node_with_very_many_terms_is_shown_without_them(monkeypatch):
     exposure, y = make_exposure()
     evidence = gather(exposure, y)
     hub = evidence.nodes.tolist().index(2)  # has a term from everybody
-    monkeypatch.setattr("gnn_repair.reporting.sample.EXPLORED_BYTES", 8 * 6 * 39)
+    monkeypatch.setattr("gnn_repair.reporting.payload.EXPLORED_BYTES", 8 * 6 * 39)
     kept = within_budget(evidence)
     assert np.flatnonzero(~kept).tolist() == [hub]
     words, arrays = run_payload(evidence)
-    part = cut(evidence, np.sort(explored(evidence)))
+    part = evidence.cut(np.sort(explored(evidence)))
     shown = np.repeat(within_budget(part), np.diff(part.starts))
     assert words["left_out"] == int(2 in part.nodes)
     assert len(decode(arrays["coefficients"])) == shown.sum()
@@ -96,7 +101,7 @@ def test_a_large_report_opens_a_sample_and_counts_everybody(tmp_path, monkeypatc
     repairs = {"reweighting": Tilted(), "set_translation": Moved()}
     given = {"edge_index": edges, "repairs": repairs}
     whole = report(exposure, y, tmp_path / "whole.html", **given).read_text(encoding="utf-8")
-    monkeypatch.setattr("gnn_repair.reporting.sample.EXPLORED_BYTES", 40_000)
+    monkeypatch.setattr("gnn_repair.reporting.payload.EXPLORED_BYTES", 40_000)
     page = report(exposure, y, tmp_path / "part.html", **given).read_text(encoding="utf-8")
     run, everyone, some = payload_of(page)["run"], numbers_of(whole), numbers_of(page)
     count = run["explored"]
@@ -106,13 +111,13 @@ def test_a_large_report_opens_a_sample_and_counts_everybody(tmp_path, monkeypatc
     assert len(some["nodes"]) == 600 and set(some["nodes"]) == set(everyone["nodes"])
     back = {node: i for i, node in enumerate(everyone["nodes"].tolist())}
     places = [back[node] for node in some["nodes"].tolist()]
-    for name in ("margins", "degree", "support", "repair_0_predictions", "repair_1_predictions"):
+    for name in ("margins", "degree", "support", "chance", "repair_0_predictions"):
         np.testing.assert_array_equal(some[name], everyone[name][places])
     # What is shown of single nodes is there for the first ones, as it was.
     places = places[:count]
     assert places == sorted(places)
     assert np.diff(places).max() <= 3 * 600 / count  # spread over the list
-    for name in ("frozen_logits", "fixed_logits", "rival_weights", "repair_1_logits"):
+    for name in ("frozen_logits", "fixed_logits", "repair_1_logits"):
         np.testing.assert_array_equal(
             some[name].reshape(-1, 4), everyone[name].reshape(-1, 4)[places]
         )

@@ -13,8 +13,15 @@ from scipy.spatial import ConvexHull
 
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather, write_figures
-from gnn_repair.reporting.figures import draw_polytope
-from gnn_repair.reporting.planes import Plane, convex_hull, group_slices, hull, plane_of, vertices
+from gnn_repair.reporting.figures import (
+    Plane,
+    convex_hull,
+    draw_polytope,
+    group_slices,
+    hull,
+    plane_of,
+    vertices,
+)
 
 
 def test_the_hull_is_scipys():

@@ -16,8 +16,8 @@ from gnn_repair.cli import app
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import reach
 from gnn_repair.reporting import gather, report
-from gnn_repair.reporting.overview import case_of_run, cases_of_results
-from gnn_repair.reporting.writing import chance_words
+from gnn_repair.reporting.evidence import with_classes
+from gnn_repair.reporting.writing import case_of_run, cases_of_results, chance_words
 from gnn_repair.results.protocol import PAPER, override
 from gnn_repair.results.records import RunRecord
 from gnn_repair.results.store import Store
@@ -163,7 +163,7 @@ def test_a_page_has_chance_beside_reach(classes, tmp_path):
     numbers = (rng.random(count), rng.normal(size=(count, classes)), rng.normal(size=(20, classes)))
     exposure = exposure_of(Numbers(lengths, *numbers))
     y = torch.from_numpy(rng.integers(0, classes, 20))
-    found = chance_words(exposure, gather(exposure, y), 0)
+    found = chance_words(with_classes(gather(exposure, y), exposure))
     own = reach(exposure, y)
     assert (found is None) == (classes == 2)
     if found:
@@ -171,4 +171,4 @@ def test_a_page_has_chance_beside_reach(classes, tmp_path):
         assert found["everyone"] == 100 * own.true_class_chance.low
         assert own.excess.words(100, sign="+", unit=" points") in found["words"]
     page = report(exposure, y, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert ("Chance: at these errors" in page) == (classes == 4)
+    assert ("Chance: a class that is neither" in page) == (classes == 4)

@@ -1,3 +1,87 @@
+// A card of the overview, and the forms its chart can have.
+
+// How to draw what lies behind "More charts" once it is open.
+const FOLDED = [];
+function drawFolded() {
+  for (const redraw of FOLDED) redraw();
+}
+
+// `scope` says what the numbers are about where that is not the page's own run and nodes; `more`
+// puts the card behind the fold.
+function chartCard(title, caption, draw, { scope = "", wide, table, more } = {}) {
+  const head = element("h2"),
+    note = element("p", { class: "caption" }),
+    box = element("div", { class: "picture" });
+  head.textContent = title;
+  note.append(...glossed(`${caption}${scope ? ` (${scope})` : ""}`));
+  const card = element(
+    "section",
+    { class: `panel chart${wide ? " wide" : ""}`, "aria-label": title },
+    element("header", { class: "panel-head" }, head, exportTools(title, box, { table })),
+    note,
+    box,
+  );
+  byId(more ? "more-charts" : "charts").append(card);
+  const redraw = responsive(box, (width) => {
+    const made = draw(width);
+    box.replaceChildren(made);
+    roam(made);
+  });
+  if (more) FOLDED.push(redraw);
+  return card;
+}
+
+// One stop for the Tab key a picture; arrows walk through the marks that lead to nodes.
+function roam(picture) {
+  const marks = [...picture.querySelectorAll(".go")];
+  for (const mark of marks) {
+    if (mark.hasAttribute("aria-label") || !Array.isArray(mark.tip)) continue;
+    // The name begins with what is seen, as people who speak to the page expect.
+    const seen = [...mark.querySelectorAll("text")].map((text) => text.textContent).join("");
+    mark.setAttribute("aria-label", [...(seen ? [seen] : []), ...mark.tip].join(", "));
+  }
+  if (!marks.length) return;
+  marks[0].setAttribute("tabindex", "0");
+  picture.addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key],
+      at = marks.indexOf(event.target);
+    if (!by || at < 0) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const next = marks[(at + by + marks.length) % marks.length];
+    event.target.setAttribute("tabindex", "-1");
+    next.setAttribute("tabindex", "0");
+    next.focus();
+  });
+}
+
+function legend(svg, entries, x, y, width) {
+  let left = x,
+    top = y;
+  for (const { colour, look, line, text } of entries) {
+    const room = 30 + textWidth(text, 11);
+    if (left + room > width && left > x) {
+      left = x;
+      top += 18;
+    }
+    svg.append(
+      look
+        ? marker(look, left + 6, top - 4, 5)
+        : shape("rect", {
+            x: left,
+            y: line ? top - 5 : top - 9,
+            width: 11,
+            height: line ? 2.5 : 11,
+            rx: line ? 0 : 2,
+            style: `fill:var(${colour})`,
+          }),
+    );
+    svg.append(words(left + 16, top, text, { class: "small muted" }));
+    left += room;
+  }
+  return top + 8;
+}
+
 // The overview's chart forms. Each draws into a box of a given width.
 
 // Values on a horizontal axis, one row a method: splits as faint dots, mean as the marker with a
@@ -102,7 +186,7 @@ function momentsOf(values) {
 
 // Corrected to the right of a centre line, broken to the left, the rest in words.
 function movesPlot(width, rows, total) {
-  const left = Math.min(130, width * 0.34),
+  const left = Math.min(150, width * 0.34),
     right = width < 420 ? 58 : 158,
     rowHeight = 34;
   const most = Math.max(1, ...rows.map((row) => Math.max(row.corrected, row.broken)));
@@ -189,7 +273,7 @@ function movesPlot(width, rows, total) {
 
 function moveWords(row, y, left, width, total) {
   const net = row.corrected - row.broken,
-    unchanged = percent((row.kept + row.missed) / total, 0);
+    right = (row.kept + row.corrected) / total;
   const group = shape("g", {
     tip: [
       row.title,
@@ -204,7 +288,7 @@ function moveWords(row, y, left, width, total) {
     words(
       width,
       y + 4,
-      width < 420 ? `net ${signed(net, 0)}` : `net ${signed(net, 0)}, ${unchanged} unchanged`,
+      width < 420 ? `${percent(right)}` : `net ${signed(net, 0)}, ${percent(right)} right`,
       { class: "small muted", "text-anchor": "end" },
     ),
   );
@@ -283,6 +367,195 @@ function scatter(width, dots, across, up) {
       svg.append(roomy(from, cy + 4, dot.text, 90, { class: "small halo" }));
       taken.push({ y: cy, from, to });
     }
+  }
+  return svg;
+}
+
+// Columns and histograms of the overview.
+
+// Which bins are labelled: as many as have room, among them the one at `from`.
+function namedBins(bins, wide, from) {
+  const widest = Math.max(...bins.map((bin) => textWidth(bin.label, 11))) + 10,
+    crowded = bins.length > 12 ? Math.ceil(bins.length / 8) : 1,
+    every = Math.max(crowded, Math.ceil(widest / wide));
+  return (j) => bins[j].label && (j - from) % every === 0;
+}
+
+// Columns of parts; `bins` is [{label, parts: [n, …], tip, chance}], `series` names and colours the
+// parts, `chance` is the height to which chance would fill a column of shares.
+// With `marks` it is a histogram: labels stand at the left edge of their bin.
+function stackedColumns(width, bins, series, axis, share, marks = null) {
+  const left = 40,
+    height = 210;
+  const svg = canvas(width, 0, axis);
+  const chance = bins.some((bin) => known(bin.chance))
+    ? [{ colour: "--ink", line: true, text: "chance: where the green would end" }]
+    : [];
+  const top = legend(svg, [...series, ...chance], 0, 12, width) + (marks ? 22 : 14),
+    bottom = top + height;
+  svg.setAttribute("viewBox", `0 0 ${width} ${bottom + 40}`);
+  const totals = bins.map((bin) => bin.parts.reduce((sum, n) => sum + n, 0));
+  const most = share ? 1 : Math.max(1, ...totals);
+  const y = scale(0, most, bottom, top),
+    wide = (width - left) / bins.length;
+  for (const tick of ticks(0, most, share ? 4 : Math.min(5, most))) {
+    svg.append(shape("line", { x1: left, x2: width, y1: y(tick), y2: y(tick), class: "grid" }));
+    svg.append(
+      words(left - 6, y(tick) + 4, share ? `${Math.round(100 * tick)} %` : count(tick), {
+        class: "small muted",
+        "text-anchor": "end",
+      }),
+    );
+  }
+  const named = namedBins(bins, wide, marks ? marks[0].place : 0);
+  bins.forEach((bin, j) => {
+    const group = shape("g");
+    const lines = [
+      bin.tip || bin.label,
+      ...series.map(
+        (entry, s) =>
+          `${entry.text}: ${bin.parts[s]}` +
+          (totals[j] ? ` (${percent(bin.parts[s] / totals[j], 0)})` : ""),
+      ),
+      ...(bin.chanceWords ? [bin.chanceWords] : []),
+    ];
+    const some = totals[j] && bin.go;
+    group.append(
+      shape("rect", {
+        x: left + j * wide,
+        y: top,
+        width: wide,
+        height,
+        fill: "transparent",
+        tip: some ? [...lines, "click to see them"] : lines,
+        go: some ? bin.go : null,
+      }),
+    );
+    let at = 0;
+    bin.parts.forEach((n, s) => {
+      const size = share ? (totals[j] ? n / totals[j] : 0) : n;
+      const gap = Math.min(6, wide * 0.08);
+      if (size)
+        group.append(
+          shape("rect", {
+            x: left + j * wide + gap,
+            width: wide - 2 * gap,
+            y: y(at + size),
+            height: y(at) - y(at + size),
+            style: `fill:var(${series[s].colour})`,
+            tip: [
+              bin.tip || bin.label,
+              `${series[s].text}: ${n}`,
+              ...(bin.go ? ["click to see them"] : []),
+            ],
+            go: bin.go ? { ...bin.go, ...series[s].go } : null,
+          }),
+        );
+      at += size;
+    });
+    if (known(bin.chance))
+      group.append(
+        shape("line", {
+          x1: left + j * wide + 1,
+          x2: left + (j + 1) * wide - 1,
+          y1: y(bin.chance),
+          y2: y(bin.chance),
+          class: "chance",
+          "data-chance": bin.chance,
+        }),
+      );
+    if (named(j)) {
+      const half = textWidth(bin.label, 11) / 2;
+      svg.append(
+        words(Math.min(width - half, left + (marks ? j : j + 0.5) * wide), bottom + 15, bin.label, {
+          class: "small muted",
+          "text-anchor": "middle",
+        }),
+      );
+    }
+    if (share && totals[j] && textWidth(count(totals[j]), 11) + 4 < wide)
+      group.append(
+        words(left + (j + 0.5) * wide, top - 3, count(totals[j]), {
+          class: "small muted",
+          "text-anchor": "middle",
+        }),
+      );
+    svg.append(group);
+  });
+  for (const { place, text } of marks || []) {
+    const at = left + place * wide,
+      end = at > width * 0.6;
+    svg.append(shape("line", { x1: at, x2: at, y1: top - 14, y2: bottom, class: "zero dash" }));
+    svg.append(
+      words(at + (end ? -5 : 5), top - 6, text, {
+        class: "small halo",
+        "text-anchor": end ? "end" : "start",
+      }),
+    );
+  }
+  svg.append(
+    words((left + width) / 2, bottom + 33, axis, { class: "small muted", "text-anchor": "middle" }),
+  );
+  return svg;
+}
+
+// Shares that grow with a limit: for each line how many of its values are at most x.
+function risingLines(width, lines) {
+  const left = 44,
+    height = 220,
+    svg = canvas(width, 0, "Errors fixed by moving at most so much weight"),
+    top = legend(svg, lines, 0, 12, width) + 8,
+    bottom = top + height,
+    x = scale(0, 1, left, width - 12),
+    most = Math.max(...lines.map((line) => line.values.length / line.of)),
+    high = Math.min(1, Math.ceil(10 * most + 0.3) / 10),
+    y = scale(0, high, bottom, top);
+  svg.setAttribute("viewBox", `0 0 ${width} ${bottom + 38}`);
+  for (const tick of ticks(0, high, 5))
+    svg.append(
+      shape("line", { x1: left, x2: width - 12, y1: y(tick), y2: y(tick), class: "grid" }),
+      words(left - 6, y(tick) + 4, `${Math.round(100 * tick)} %`, {
+        class: "small muted",
+        "text-anchor": "end",
+      }),
+    );
+  for (const tick of width < 420 ? [0, 0.25, 0.5, 0.75, 1] : [0, 0.1, 0.25, 0.5, 0.75, 1])
+    svg.append(
+      shape("line", { x1: x(tick), x2: x(tick), y1: bottom, y2: bottom + 4, class: "axis" }),
+      words(x(tick), bottom + 16, `${100 * tick} %`, {
+        class: "small muted",
+        "text-anchor": tick === 1 ? "end" : "middle",
+      }),
+    );
+  svg.append(
+    words((left + width) / 2, bottom + 33, "weight that may move", {
+      class: "small muted",
+      "text-anchor": "middle",
+    }),
+  );
+  for (const line of lines) {
+    const sorted = [...line.values].sort((a, b) => a - b),
+      step = Math.max(1, Math.floor(sorted.length / 400));
+    let outline = `M${x(0)},${y(0)}`;
+    sorted.forEach((value, j) => {
+      if (j % step && j !== sorted.length - 1) return;
+      outline += `H${x(Math.min(1, value)).toFixed(1)}V${y((j + 1) / line.of).toFixed(1)}`;
+    });
+    const within = (limit) => sorted.filter((value) => value <= limit).length / line.of;
+    svg.append(
+      shape("path", {
+        d: `${outline}H${x(1)}`,
+        "data-line": line.text,
+        go: line.go,
+        style: `fill:none;stroke:var(${line.colour});stroke-width:2.5`,
+        tip: [
+          line.text,
+          ...[0.1, 0.25, 0.5, 1].map(
+            (limit) => `at most ${100 * limit} %: ${percent(within(limit))}`,
+          ),
+        ],
+      }),
+    );
   }
   return svg;
 }

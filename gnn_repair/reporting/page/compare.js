@@ -41,7 +41,7 @@ function sidesOf(run) {
 // At first the frozen model and another run's, else the best repair, else the oracle.
 function firstPair(run) {
   if (run.runs.length > 1) return ["0 frozen", "1 frozen"];
-  const best = bestHere(run);
+  const best = bestRepairOf(run);
   return ["0 frozen", best ? `0 ${run.repairs[best.j].key}` : "0 oracle"];
 }
 
@@ -67,7 +67,10 @@ function answerOf(run, side, i) {
 // Keeps the list's order and filter in step with what is compared.
 function setPair(run, a, b) {
   const one = sideOf(run, a),
-    two = sideOf(run, b);
+    two = sideOf(run, b),
+    titles = new Map(sidesOf(run)),
+    [left, right] = [titles.get(a), titles.get(b)];
+  byId("filter-pair-name").textContent = `${left} (A), ${right} (B)`;
   run.changed = (i) => {
     const from = answerOf(run, one, i),
       to = answerOf(run, two, i);
@@ -82,8 +85,8 @@ function setPair(run, a, b) {
     if (!from || !to) return false;
     const label = run.labels[run.nodes[i]];
     if (wanted === "changed") return from.predicted !== to.predicted;
-    const [left, right] = [from.predicted === label, to.predicted === label];
-    return wanted === (left ? (right ? "both" : "a") : right ? "b" : "none");
+    const [first, second] = [from.predicted === label, to.predicted === label];
+    return wanted === (first ? (second ? "both" : "a") : second ? "b" : "none");
   };
 }
 

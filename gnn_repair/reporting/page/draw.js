@@ -160,6 +160,7 @@ function roomy(x, y, text, room, attributes = {}) {
 const LOOKS = new Map([
   ["frozen", ["circle", "--frozen"]],
   ["oracle", ["star", "--oracle"]],
+  ["nearest", ["cross", "--nearest"]],
   ["what_if", ["ring", "--what-if"]],
 ]);
 const SPARE_LOOKS = [
@@ -207,6 +208,7 @@ function markerPath(form, x, y, r) {
     }
     return `M${points.join("L")}Z`;
   };
+  if (form === "cross") return crossPath(x, y, r);
   if (form === "star") return ring(5, 0, 0.55);
   if (form === "diamond") return ring(4, 0);
   if (form === "square") return ring(4, Math.PI / 4);
@@ -214,6 +216,26 @@ function markerPath(form, x, y, r) {
   if (form === "triangle") return ring(3, 0);
   if (form === "flipped") return ring(3, Math.PI);
   return `M${x - r},${y}a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0Z`;
+}
+
+function crossPath(x, y, r) {
+  const [a, b] = [0.95 * r, 0.42 * r];
+  const corners = [
+    [-a, -a + b],
+    [-a + b, -a],
+    [0, -b],
+    [a - b, -a],
+    [a, -a + b],
+    [b, 0],
+    [a, a - b],
+    [a - b, a],
+    [0, b],
+    [-a + b, a],
+    [-a, a - b],
+    [-b, 0],
+  ];
+  const at = ([dx, dy]) => `${(x + dx).toFixed(2)},${(y + dy).toFixed(2)}`;
+  return `M${corners.map(at).join("L")}Z`;
 }
 
 function marker(look, x, y, r, attributes = {}) {
@@ -235,16 +257,18 @@ function keyOf(look) {
   return svg;
 }
 
-// Calls `draw(width)` now and whenever the element's width changes.
+// Calls `draw(width)` now and whenever the element's width changes; not while it is folded away.
+// What is returned draws at once, as paper needs it.
 function responsive(box, draw) {
   let width = 0;
   const redraw = () => {
     const now = Math.floor(box.clientWidth);
-    if (now > 0 && now !== width) {
+    if (now > 0 && now !== width && !box.closest("details:not([open])")) {
       width = now;
       draw(now);
     }
   };
   new ResizeObserver(redraw).observe(box);
   redraw();
+  return redraw;
 }

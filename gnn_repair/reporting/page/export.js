@@ -1,4 +1,4 @@
-// Taking things away: pictures as SVG and PNG, tables as CSV, the view as a link.
+// Taking things away: pictures as SVG and PNG, tables as CSV, the view as a link, and paper.
 
 const KEPT_STYLES = [
   "fill",
@@ -123,6 +123,7 @@ function tableRows(table) {
 function nodeRows(run, shown) {
   const head = [run.noun, "name", "true class", "frozen prediction", "status", "degree"];
   head.push("neighbours of its class", "frozen margin", "gamma", "support");
+  head.push("share of weight to move", "chance");
   for (const repair of run.repairs) head.push(repair.title, `margin ${repair.title}`);
   const rows = shown.map((i) => {
     const node = run.nodes[i];
@@ -137,6 +138,8 @@ function nodeRows(run, shown) {
       frozenMargins(run)[i],
       run.margins[i],
       run.support[i],
+      (sparse(run, "class_shares", i).find(([c]) => c === run.labels[node]) || [0, NaN])[1],
+      run.chance ? run.chance[i] : NaN,
       ...run.repairs.flatMap((repair, j) => [
         className(run, repair.predictions[i]),
         repairMargin(run, j, i),
@@ -186,10 +189,10 @@ async function copyLink() {
     // No clipboard here; then the link is shown to be copied by hand.
   }
   if (!done) notice(location.href);
-  button.textContent = done ? "copied" : "shown above";
+  button.textContent = done ? "Copied" : "Shown above";
   announce(done ? "The link to this view was copied." : "The link to this view is shown.");
   setTimeout(() => {
-    button.textContent = "copy link to this view";
+    button.textContent = "Copy link to this view";
   }, 1500);
 }
 
@@ -212,4 +215,52 @@ function startExports(explorer) {
   byId("terms-csv").addEventListener("click", () =>
     saveCsv(fileName(named("terms")()), termRows(explorer.node)),
   );
+}
+
+// On paper nothing scrolls: wide tables are cut into several, and everything is light.
+
+// Beside up to seven columns of every part; what an A4 sheet holds at nine pixels.
+const PRINTED_COLUMNS = 5;
+
+// Copies of a table with its first `fixed` columns and a few of the others each.
+function tableParts(table, fixed) {
+  const width = Math.max(...[...table.rows].map((row) => row.cells.length)),
+    parts = [];
+  for (let from = fixed; from < width; from += PRINTED_COLUMNS) {
+    const copy = table.cloneNode(true);
+    for (const row of copy.rows)
+      [...row.cells].forEach((cell, j) => {
+        if (j >= fixed && (j < from || j >= from + PRINTED_COLUMNS)) cell.remove();
+      });
+    copy.removeAttribute("id");
+    copy.classList.add("part");
+    parts.push(copy);
+  }
+  return parts;
+}
+
+function startPrinting() {
+  window.addEventListener("beforeprint", () => {
+    applyTheme("light");
+    for (const list of document.querySelectorAll("details:not([open])")) {
+      list.open = true;
+      list.dataset.closed = "";
+    }
+    drawFolded();
+    for (const table of document.querySelectorAll("table[data-wide]")) {
+      const fixed = Number(table.dataset.wide);
+      if (table.rows[0].cells.length <= fixed + PRINTED_COLUMNS) continue;
+      table.classList.add("cut");
+      table.after(...tableParts(table, fixed));
+    }
+  });
+  window.addEventListener("afterprint", () => {
+    applyTheme(theme);
+    for (const list of document.querySelectorAll("details[data-closed]")) {
+      list.open = false;
+      delete list.dataset.closed;
+    }
+    for (const part of document.querySelectorAll("table.part")) part.remove();
+    for (const table of document.querySelectorAll("table.cut")) table.classList.remove("cut");
+  });
 }

@@ -1,3 +1,51 @@
+// Starting the page: theme, the two views, keys, and the whole state in the address.
+
+// The whole state of the page stands in the address's fragment: "#node=185&status=reachable".
+
+function readAddress() {
+  const parts = new Map();
+  for (const [key, value] of new URLSearchParams(location.hash.slice(1)))
+    if (!parts.has(key)) parts.set(key, value);
+  return parts;
+}
+
+// Entries [key, value] as a fragment; what is empty is left out, a page's name has no value.
+function fragmentOf(entries) {
+  const kept = entries.filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const text = ([key, value]) =>
+    value === true ? key : `${key}=${encodeURIComponent(value).replaceAll("%2C", ",")}`;
+  return `#${kept.map(text).join("&")}`;
+}
+
+// A step that Back undoes, or a change of the same step.
+function goToAddress(entries, push) {
+  const fragment = fragmentOf(entries);
+  if (location.hash === fragment) return;
+  // Browsers refuse hundreds of steps in a few seconds; then the address stays behind for a moment.
+  try {
+    history[push ? "pushState" : "replaceState"](null, "", fragment);
+  } catch {
+    // Nothing is lost but a step back.
+  }
+}
+
+// A range "from~to" of numbers, either side open.
+function rangeText([from, to]) {
+  const side = (value) => (Number.isFinite(value) ? String(value) : "");
+  return `${side(from)}~${side(to)}`;
+}
+function rangeOf(text) {
+  const [from, to, more] = text.split("~");
+  if (to === undefined || more !== undefined) return null;
+  const range = [from === "" ? -Infinity : Number(from), to === "" ? Infinity : Number(to)];
+  return range.some(Number.isNaN) ? null : range;
+}
+
+function notice(text) {
+  byId("notice").hidden = !text;
+  byId("notice-text").textContent = text;
+}
+
 // Starting the page: theme, the two views, addresses and keys.
 
 const THEMES = ["auto", "light", "dark"];
@@ -7,7 +55,7 @@ function applyTheme(name) {
   const dark =
     name === "dark" || (name === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
   document.documentElement.dataset.theme = dark ? "dark" : "light";
-  byId("theme").textContent = `◐ ${name}`;
+  byId("theme").textContent = `◐ ${capital(name)}`;
 }
 
 function startThemes() {
@@ -120,6 +168,7 @@ function startPage() {
       ["case", event.target.value],
     ]),
   );
+  byId("more").addEventListener("toggle", drawFolded);
   byId("copy-link").addEventListener("click", copyLink);
   byId("notice-close").addEventListener("click", () => notice(""));
   window.addEventListener("hashchange", () => follow(readAddress()));

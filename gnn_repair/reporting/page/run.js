@@ -1,3 +1,78 @@
+// The page's data: the embedded payload, the run behind it, and the little linear algebra
+// everything is computed with: z(λ) = β + Σ λ ℓ, margins, masses and bounds.
+
+// Reading the embedded payload: JSON whose arrays are base64 of little-endian numbers.
+
+const ARRAY_TYPES = {
+  u1: Uint8Array,
+  u2: Uint16Array,
+  u4: Uint32Array,
+  i1: Int8Array,
+  i2: Int16Array,
+  i4: Int32Array,
+  f4: Float32Array,
+  f8: Float64Array,
+};
+
+function decodeArray(entry) {
+  const type = ARRAY_TYPES[entry.type];
+  if (Uint8Array.fromBase64) return new type(Uint8Array.fromBase64(entry.data).buffer);
+  const text = atob(entry.data);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return new type(bytes.buffer);
+}
+
+function readPayload() {
+  const block = document.getElementById("payload");
+  const payload = JSON.parse(block.textContent);
+  block.remove(); // The text is decoded; megabytes of it need not stay in the document.
+  return payload;
+}
+
+// Running sums of lengths: [0, l0, l0 + l1, …].
+function startsOf(lengths) {
+  const starts = new Uint32Array(lengths.length + 1);
+  for (let i = 0; i < lengths.length; i++) starts[i + 1] = starts[i] + lengths[i];
+  return starts;
+}
+
+// Large pages: the terms of node i come from a file beside the page, a few of which are kept.
+const KEPT_PARTS = 6;
+
+async function fetchPart(parts, name) {
+  let answer = null;
+  try {
+    answer = await fetch(`${parts.folder}/${parts.digest}-${name}.json`);
+  } catch {
+    // A page opened as a file may not read others.
+  }
+  if (!answer || !answer.ok)
+    throw new Error(
+      "The terms lie in files beside this page, which browsers read from a server only: " +
+        "run “gnn-repair view” with this page's name.",
+    );
+  const entries = Object.entries(await answer.json());
+  return Object.fromEntries(entries.map(([key, entry]) => [key, decodeArray(entry)]));
+}
+
+// Gives the run `ensure(i)`: null when node i can be drawn at once, else a promise that it can.
+function loadParts(run, parts) {
+  const held = new Map();
+  const partOf = (i) => parts.edges.findIndex((edge) => i < edge) - 1;
+  run.ensure = (i) => {
+    const number = partOf(i);
+    if (run.contributions && held.has(number)) return null;
+    const table = run.contributions ? null : fetchPart(parts, "table");
+    return Promise.all([fetchPart(parts, number), table]).then(([terms, found]) => {
+      if (found) run.contributions = found.contributions;
+      held.set(number, { ...terms, from: run.segments[parts.edges[number] * run.groupCount] });
+      while (held.size > KEPT_PARTS) held.delete(held.keys().next().value);
+    });
+  };
+  run.termsOf = (i) => held.get(partOf(i));
+}
+
 // The run behind the page, and the little linear algebra everything is computed with:
 // z(λ) = β + Σ λ ℓ, margins, masses and bounds.
 
@@ -15,7 +90,9 @@ function openRun(payload) {
   run.classCount = run.classes.length;
   run.groupCount = run.groups.length;
   run.segments = startsOf(arrays.lengths);
-  run.witnessStarts = startsOf(arrays.witness_lengths);
+  run.starts = {};
+  for (const name of Object.keys(arrays).filter((key) => key.endsWith("_lengths")))
+    run.starts[name.slice(0, -"_lengths".length)] = startsOf(arrays[name]);
   run.repairs = payload.run.repairs.map((repair, j) => ({
     ...repair,
     logits: arrays[`repair_${j}_logits`],
@@ -35,6 +112,18 @@ function openRun(payload) {
   run.termsOf = () => whole;
   if (arrays.edge_sources) run.neighbours = neighboursOf(run);
   return run;
+}
+
+// What the payload holds of few terms or classes of a node: [[which, value], …].
+function sparse(run, name, i) {
+  const starts = run.starts[name];
+  if (!starts) return [];
+  const columns = run[`${name}_columns`],
+    values = run[`${name}_values`];
+  return Array.from({ length: starts[i + 1] - starts[i] }, (_, k) => [
+    columns[starts[i] + k],
+    values[starts[i] + k],
+  ]);
 }
 
 // Edges as a map from a node to its neighbours, built when first asked for.
@@ -61,6 +150,20 @@ function neighboursOf(run) {
 
 function isRight(run, i) {
   return run.predictions[run.nodes[i]] === run.labels[run.nodes[i]];
+}
+// How often a class that is neither true nor predicted could win at these nodes: [proved, not
+// excluded]; null where nobody asked, and with two classes.
+function chanceAt(run, nodes) {
+  if (!run.chance) return null;
+  const high = run.chance_possible || run.chance;
+  const asked = nodes.filter((i) => !Number.isNaN(run.chance[i]));
+  if (!asked.length) return null;
+  const mean = (values) => asked.reduce((sum, i) => sum + values[i], 0) / asked.length;
+  return [mean(run.chance), mean(high)];
+}
+function chanceWords(chance) {
+  const [low, high] = chance.map((share) => percent(share, 0));
+  return low === high ? `chance ${low}` : `chance ${low} to ${high}`;
 }
 function isReachable(run, i) {
   return run.margins[i] > REACHABLE;
@@ -131,17 +234,19 @@ function openNode(run, i) {
   }
   node.mass = massesOf(node, node.alpha);
   node.witness = new Float64Array(node.count);
-  for (let e = run.witnessStarts[i]; e < run.witnessStarts[i + 1] && node.count; e++) {
-    node.witness[run.witness_terms[e]] = run.witness_coefficients[e];
-  }
-  node.weights = Float64Array.from(run.rival_weights.subarray(i * C, i * C + C));
+  if (node.count) for (const [k, value] of sparse(run, "witness", i)) node.witness[k] = value;
+  node.weights = new Float64Array(C);
+  for (const [r, value] of sparse(run, "rival_weights", i)) node.weights[r] = value;
+  const changed = node.count ? sparse(run, "nearest", i) : [];
+  node.nearest = changed.length ? Float64Array.from(node.alpha) : null;
+  for (const [k, value] of changed) node.nearest[k] = value;
   node.frozen = Float64Array.from(run.frozen_logits.subarray(i * C, i * C + C));
   if (run.tail) node.alone = terms.alone_logits.subarray(first * C, last * C);
   node.points = pointsOf(node, terms, first, last);
   return node;
 }
 
-// The named predictions of a node: frozen, oracle and every repair.
+// The named predictions of a node: frozen, its smallest change, oracle and every repair.
 function pointsOf(node, terms, first, last) {
   const { run, i } = node,
     C = run.classCount;
@@ -154,13 +259,25 @@ function pointsOf(node, terms, first, last) {
       : logitsAt(node, node.witness);
     points.push({ key: "oracle", title: "Oracle", logits, coefficients: node.witness });
   }
+  if (node.nearest && !run.tail)
+    points.push({
+      key: "nearest",
+      title: "Smallest change",
+      logits: logitsAt(node, node.nearest),
+      coefficients: node.nearest,
+    });
   for (const repair of run.repairs) {
     const logits = Float64Array.from(repair.logits.subarray(i * C, i * C + C));
     const all = terms[`repair_${repair.place}_coefficients`],
       coefficients = all && Float64Array.from(all.subarray(first, last));
-    points.push({ key: repair.key, title: repair.title, kind: repair.kind, logits, coefficients });
+    const { key, title, kind, place } = repair;
+    points.push({ key, title, kind, place, logits, coefficients });
   }
   for (const point of points) Object.assign(point, verdictOf(point.logits, node.label));
+  // The smallest change wins by next to nothing, which float32 blurs.
+  const nearest = points.find((point) => point.key === "nearest");
+  if (nearest)
+    Object.assign(nearest, { predicted: node.label, margin: Math.max(0, nearest.margin) });
   return points;
 }
 

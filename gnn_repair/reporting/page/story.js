@@ -42,16 +42,32 @@ function outcomesOf(run, j) {
   return row;
 }
 
-// The repair with the most right answers on this page's nodes.
-function bestHere(run) {
-  const rows = run.repairs.map((_, j) => outcomesOf(run, j));
-  return rows.sort((a, b) => b.corrected - b.broken - (a.corrected - a.broken))[0];
+// The repair that was best on validation nodes; where none were given, the only one, or the one
+// with the most right answers on these very nodes, which `chosen` admits. Null: there is none, or
+// none gains there.
+function bestRepairOf(run) {
+  if (run.bestRepair === undefined) run.bestRepair = findBest(run);
+  return run.bestRepair;
+}
+function findBest(run) {
+  if (!run.repairs.length) return null;
+  if (run.best) {
+    const j = run.repairs.findIndex((repair) => repair.key === run.best.key);
+    const chosen = `chosen on ${count(run.best.nodes)} validation ${run.nouns}`;
+    return j < 0 ? null : { ...outcomesOf(run, j), chosen };
+  }
+  const rows = run.repairs.map((_, j) => outcomesOf(run, j)),
+    best = rows.sort((a, b) => b.corrected - b.broken - (a.corrected - a.broken))[0];
+  return {
+    ...best,
+    chosen: rows.length > 1 ? `the most of all repairs on these ${run.nouns}` : "",
+  };
 }
 
 // A typical error: its evidence is there in more than one term, the best repair mends it, and its γ
 // is the middle one.
 function startNode(run) {
-  const best = bestHere(run);
+  const best = bestRepairOf(run);
   const nodes = Array.from({ length: run.explored }, (_, i) => i);
   const good = nodes.filter((i) => statusOf(run, i) === "reachable" && run.kept[i]);
   const mended = best
@@ -67,13 +83,13 @@ function startNode(run) {
 function storySentence(run) {
   const sums = tally(run),
     wrong = run.count - sums.right,
-    best = bestHere(run);
+    best = bestRepairOf(run);
   if (!wrong)
     return run.count === 1
       ? `The frozen model is right about the only ${selected(run)}.`
       : `The frozen model is right about all ${count(run.count)} ${selected(run)}.`;
   const text = wrong === 1 ? oneError(run, sums) : manyErrors(run, sums, wrong);
-  return `${text}${best ? bestWords(best) : ""}.`;
+  return `${text}${best ? bestWords(run, best) : run.best ? noneGains(run) : ""}.`;
 }
 
 function manyErrors(run, sums, wrong) {
@@ -94,11 +110,20 @@ function oneError(run, sums) {
   return `${who} is wrong; the evidence was ${sums.reachable ? "" : "not "}there`;
 }
 
-function bestWords({ title, corrected, broken }) {
+function noneGains(run) {
+  return `; on the validation ${run.nouns} no repair gains`;
+}
+
+function bestWords(run, { title, corrected, broken }) {
   const breaks = broken ? `${count(broken)} other${broken === 1 ? "" : "s"}` : "none",
     did = `fixes ${corrected ? count(corrected) : "none"} and breaks ${breaks}`;
   const gains = corrected > broken;
-  return gains ? `; the best repair, ${title}, ${did}` : `; no repair gains: ${title} ${did}`;
+  const which = run.best
+    ? `the repair that is best on validation ${run.nouns}, ${title},`
+    : run.repairs.length > 1
+      ? `of the repairs ${title} is right most often here: it`
+      : title;
+  return gains || run.best ? `; ${which} ${did}` : `; no repair gains: ${title} ${did}`;
 }
 
 function goButton(text, filters, tip) {
@@ -147,11 +172,20 @@ function drawStory(run, study) {
       ? [goButton(`${count(sums.undecided)} undecided`, { status: "undecided" })]
       : []),
   );
+  const scope = element("p", { class: "scope", id: "scope" });
+  scope.textContent = scopeWords(run);
   const chance = element("p", { class: "caption", id: "chance" });
-  if (run.chance) chance.textContent = run.chance.words;
+  if (run.chance_summary) chance.textContent = run.chance_summary.words;
   else if (run.classCount === 2 && sums.right < run.count)
     chance.textContent = "Chance is undefined with two classes: there is no third that could win.";
-  box.replaceChildren(sentence, why, ...(chance.textContent ? [chance] : []), where, glossary());
+  box.replaceChildren(
+    scope,
+    sentence,
+    ...(chance.textContent ? [chance] : []),
+    why,
+    where,
+    glossary(),
+  );
 }
 
 function glossary() {

@@ -99,7 +99,7 @@ function weightsFor(node, key, whatIf) {
 }
 
 function drawTerms(node, state, whatIf, onMove) {
-  const columns = termColumns(node, weightsFor(node, state.weighting, whatIf));
+  const columns = termColumns(node, (k) => weightsFor(node, state.weighting, whatIf)(k));
   const sorted =
     columns.find((column) => column.key === state.sort) ||
     columns.find((column) => column.key === "alpha");

@@ -149,17 +149,204 @@ function certificateWords(node) {
   ];
 }
 
+// A share of the weight in as many digits as are read: "0.9 %", "12 %", "100 %".
+function shareWords(share, digits = 2) {
+  const value = 100 * share;
+  return value >= 99.5 ? `${value.toFixed(0)} %` : `${Number(value.toPrecision(digits))} %`;
+}
+
+// Who gets more weight in a mixture: [[source, share now, share then], …], the largest gain first.
+function gainsOf(node, lambda) {
+  const total = node.mass.reduce((sum, mass) => sum + mass, 0) || 1,
+    bySource = new Map();
+  for (let k = 0; k < node.count; k++) {
+    const entry = bySource.get(sourceOf(node, k)) || [0, 0];
+    entry[0] += node.alpha[k] / total;
+    entry[1] += lambda[k] / total;
+    bySource.set(sourceOf(node, k), entry);
+  }
+  return [...bySource]
+    .map(([source, [now, then]]) => [source, now, then])
+    .filter(([, now, then]) => then - now > 1e-7)
+    .sort((a, b) => b[2] - b[1] - (a[2] - a[1]));
+}
+
+function movedShare(node, lambda) {
+  const total = node.mass.reduce((sum, mass) => sum + mass, 0) || 1;
+  let sum = 0;
+  for (let k = 0; k < node.count; k++) sum += Math.abs(lambda[k] - node.alpha[k]) / 2;
+  return sum / total;
+}
+
+const NAMED_SENDERS = 3;
+
+// "Giving node 322 12 % of the weight (now 0.9 %)".
+function gainWords(node, lambda) {
+  const gains = gainsOf(node, lambda),
+    parts = gains.slice(0, NAMED_SENDERS).map(([source, now, then]) => {
+      // As many digits as tell the two apart.
+      const digits = [2, 3, 4].find((d) => shareWords(now, d) !== shareWords(then, d)) ?? 5;
+      const who = source === node.id ? "its own message" : senderWords(node, source);
+      return `${who} ${shareWords(then, digits)} of the weight (now ${shareWords(now, digits)})`;
+    }),
+    more = gains.length - parts.length;
+  if (more > 0) parts.push(`${more} more sender${more > 1 ? "s" : ""} a little more`);
+  return parts.length
+    ? `Giving ${joined(parts)}`
+    : "Moving weight between the same senders' messages";
+}
+
+const PLACES = ["least", "second-least", "third-least", "fourth-least", "fifth-least"];
+
+// Classes that could win beside the predicted one: [[class, share of weight to move], …], the least
+// change first; null where nobody asked.
+function classesInReach(node) {
+  const { run, i } = node;
+  if (!run.asked || !run.asked[i]) return null;
+  const last = (share) => (Number.isNaN(share) ? Infinity : share);
+  return sparse(run, "class_shares", i).sort((a, b) => last(a[1]) - last(b[1]));
+}
+
+// How special it is that the true class could win.
+function specialWords(node) {
+  const { run, i } = node,
+    could = classesInReach(node);
+  if (!could) return "";
+  const right = node.predicted === node.label,
+    open = run.class_open[i],
+    more = open ? `; of ${open} more it is undecided` : "";
+  if (!could.length) return right && !open ? "No other class could win here." : "";
+  const place = could.findIndex(([c]) => c === node.label),
+    ranked = place >= 0 && could.length > 1 && could.every(([, share]) => !Number.isNaN(share)),
+    which = PLACES[place] || `${place + 1}th-least`;
+  const name = className(run, node.label);
+  const howMany = `${could.length + 1} of ${run.classCount} classes could win here`;
+  return `${howMany}${ranked ? `; ${name} needs the ${which} change` : ""}${more}.`;
+}
+
+// Who stands in the way, where no weighting of the messages makes the true class win.
+function rivalWords(node) {
+  const { run, i } = node,
+    name = className(run, node.label),
+    rivals = Array.from(node.weights.keys())
+      .filter((r) => node.weights[r] > 0.01)
+      .sort((a, b) => node.weights[b] - node.weights[a]);
+  const loss = run.tail ? run.tail_bound[i] : run.margins[i],
+    behind = loss < -REACHABLE ? ` by at least ${figure(-loss, 2)}` : ", or ties with it";
+  if (!rivals.length) return [`whatever the weights, ${name} stays behind${behind}`, ""];
+  const who = rivals.map((r) => className(run, r));
+  if (who.length === 1)
+    return [`whatever the weights, these messages favour ${who[0]} over ${name}${behind}`, ""];
+  const either = `${who.slice(0, -1).join(", ")} or ${who[who.length - 1]}`;
+  return [
+    `whatever the weights, ${either} stays ahead of ${name}${behind}`,
+    `Messages that would help ${name} against one of them help another.`,
+  ];
+}
+
+// A node in words anyone knows: [what holds and the smallest change, what that means].
+function headline(node) {
+  const { run, i } = node,
+    own = className(run, node.label),
+    verdict = run.tail
+      ? tailVerdict(run, i)
+      : Number.isNaN(run.margins[i])
+        ? null
+        : isReachable(run, i)
+          ? "can"
+          : "cannot";
+  const special = specialWords(node);
+  if (node.predicted === node.label)
+    return [`Predicted ${own}, which is right.`, special || freeWords(node, verdict)];
+  const head = `Predicted ${className(run, node.predicted)}, true ${own}.`;
+  if (!verdict) return [`${head} Whether other weights would fix it is not known.`, special];
+  if (!node.count && run.kept[i]) return [`${head} No message arrives here to be weighed.`, ""];
+  if (verdict === "can" && node.nearest) {
+    const much = `${shareWords(movedShare(node, node.nearest))} of the weight moves.`;
+    return [
+      `${head} ${gainWords(node, node.nearest)} would be enough to fix it.`,
+      `${much} ${special}`,
+    ];
+  }
+  if (verdict === "can")
+    return [`${head} Weighing the same messages differently would fix it.`, special];
+  if (verdict === "undecided")
+    return [
+      `${head} It is undecided whether other weights for these messages would fix it.`,
+      special,
+    ];
+  const [why, also] = rivalWords(node);
+  const meaning =
+    `What would speak for ${own} is not in these messages: weighing them cannot help, ` +
+    "only a repair that changes the logits, or an earlier layer.";
+  return [
+    `${head} No weighting of these messages can fix it: ${why}.`,
+    [also, meaning, special].filter(Boolean).join(" "),
+  ];
+}
+
+function freeWords(node, verdict) {
+  return verdict === "can" ? `Its lead is ${figure(node.points[0].margin, 2)}.` : "";
+}
+
+const MOST_CHIPS = 8;
+
+// Every class that could win, with the share of the weight that must move for it.
+function classChips(node) {
+  const could = classesInReach(node);
+  // One class alone is in the sentence above.
+  if (!could || could.length < 2 || could.every(([, share]) => Number.isNaN(share))) return null;
+  const list = element("ul", { class: "chips", "aria-label": "Classes that could win" });
+  const lead = element("li", { class: "chips-lead" });
+  lead.textContent = "Weight that must move for";
+  list.append(lead);
+  for (const [c, share] of could.slice(0, MOST_CHIPS)) {
+    const name = element("span"),
+      much = element("b"),
+      own = c === node.label;
+    name.textContent = className(node.run, c);
+    much.textContent = Number.isNaN(share) ? "?" : shareWords(share);
+    const parts = own ? [name, " (true) ", much] : [name, " ", much];
+    list.append(element("li", { class: own ? "chip true" : "chip" }, ...parts));
+  }
+  if (could.length > MOST_CHIPS) {
+    const more = element("li");
+    more.textContent = `and ${could.length - MOST_CHIPS} more`;
+    list.append(more);
+  }
+  return list;
+}
+
+let proofOpen = false;
+
 function drawCertificate(node) {
   const panel = byId("certificate"),
+    [lead, meaning] = headline(node),
     [verdict, proof] = certificateWords(node);
-  const open = tailVerdict(node.run, node.i) === "undecided";
-  const won = node.run.margins[node.i] > REACHABLE ? "reachable" : "unreachable";
-  panel.className = `panel certificate ${open ? "undecided" : won}`;
-  const strong = element("p", { class: "verdict" }),
-    small = element("p", { class: "caption" });
-  strong.textContent = verdict;
-  small.textContent = proof;
-  panel.replaceChildren(strong, small);
+  const open = tailVerdict(node.run, node.i) === "undecided",
+    won = node.run.margins[node.i] > REACHABLE ? "reachable" : "unreachable",
+    right = node.predicted === node.label;
+  panel.className = `panel certificate ${open ? "undecided" : right ? "right" : won}`;
+  const text = (tag, kind, content) => {
+    const made = element(tag, { class: kind });
+    made.textContent = content;
+    return made;
+  };
+  const title = text("summary", "", "Largest margin, and the proof"),
+    shown = proofOpen ? "" : null;
+  const details = element(
+    "details",
+    { open: shown, id: "proof", ontoggle: () => (proofOpen = details.open) },
+    title,
+    text("p", "verdict", verdict),
+    ...(proof ? [text("p", "caption", proof)] : []),
+  );
+  panel.replaceChildren(
+    text("p", "headline", lead),
+    ...(meaning ? [text("p", "meaning", meaning)] : []),
+    ...[classChips(node)].filter(Boolean),
+    details,
+  );
 }
 
 // One row a prediction, with a box that draws or hides it; returns how to refresh the what-if row.
@@ -177,8 +364,10 @@ function drawReadout(node, hidden, onToggle) {
     head.append(cell);
   }
   table.append(element("thead", {}, head), body);
-  node.points.forEach((point, j) =>
-    body.append(readoutRow(node, point, lookOf(point.key, point.kind, j - 2), hidden, onToggle)),
+  node.points.forEach((point) =>
+    body.append(
+      readoutRow(node, point, lookOf(point.key, point.kind, point.place), hidden, onToggle),
+    ),
   );
   const place = element("tr");
   body.append(place);
@@ -214,7 +403,7 @@ function readoutRow(node, point, look, hidden, onToggle) {
   const says = element("td", { class: `text ${right ? "yes" : "no"}` });
   says.textContent = `${right ? "✓" : "✕"} ${className(node.run, point.predicted)}`;
   const margin = element("td", { "data-margin": point.key });
-  margin.textContent = signed(point.margin, 3);
+  margin.textContent = point.key === "nearest" ? "just wins" : signed(point.margin, 3);
   return element(
     "tr",
     {
@@ -271,13 +460,9 @@ function drawLogits(box, width, node, whatIf, hidden) {
     for (let p = points.length - 1; p >= 0; p--) {
       const point = points[p];
       svg.append(
-        marker(
-          lookOf(point.key, point.kind, node.points.indexOf(point) - 2),
-          x(lines[p][c]),
-          y,
-          5,
-          { tip: [className(node.run, c), `${point.title}: ${signed(lines[p][c], 3)}`] },
-        ),
+        marker(lookOf(point.key, point.kind, point.place), x(lines[p][c]), y, 5, {
+          tip: [className(node.run, c), `${point.title}: ${signed(lines[p][c], 3)}`],
+        }),
       );
     }
   });
@@ -290,7 +475,7 @@ function drawLogits(box, width, node, whatIf, hidden) {
         ? order.map((c) =>
             marker(
               LOOKS.get("what_if"),
-              Math.min(width - 4, Math.max(left, x(line[c]))),
+              Math.min(width - 10, Math.max(left, x(line[c]))),
               heights.get(c),
               5.5,
             ),
@@ -303,14 +488,16 @@ function drawLogits(box, width, node, whatIf, hidden) {
   return move;
 }
 
-// What is drawn at first: the frozen model, the oracle, reweighting, and one translation: of the
-// message set where there is one, for it moves the whole polytope.
+// What is drawn at first: the frozen model, the oracle, the smallest change, reweighting, the best
+// repair, and one translation: of the message set where there is one, for it moves the polytope.
 function hiddenAtFirst(run) {
   const shifts = run.repairs.filter((repair) => repair.kind === "shift"),
     shift = shifts.find((repair) => !NODE_ONLY.has(repair.key)) || shifts[0];
+  const best = bestRepairOf(run);
   return new Set(
     run.repairs
       .filter((repair) => repair.kind !== "coefficients" && repair !== shift)
+      .filter((repair) => !best || repair !== run.repairs[best.j])
       .map((repair) => repair.key),
   );
 }
