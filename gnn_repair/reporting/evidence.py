@@ -15,10 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnn_repair.checks import as_classes, as_member, as_nodes
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.arguments import classes_for, member_for, nodes_for
 from gnn_repair.exposure.names import NodeNames
+from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.exposure.tails.heads import followed_by
 from gnn_repair.oracle.counting import ReachCounts, count_reach
 from gnn_repair.oracle.metrics import Changes, Reach, least_changes, reach
@@ -289,7 +290,9 @@ def gather(
     """
     if not isinstance(exposure, Exposure):
         raise InputError(f"exposure is {exposure!r:.60}; give what gnn_repair.expose returns")
-    y, member = classes_for(exposure, y).cpu(), member_for(exposure, member)
+    require_outputs(exposure, "classes")
+    y = as_classes(y, exposure.num_nodes, exposure.num_classes, "y").cpu()
+    member = as_member(member, exposure.num_members)
     check_repairs(repairs)
     _check_graph(edge_index, exposure.num_sources)
     if bool((exposure.sources < 0).any()):
@@ -355,7 +358,7 @@ def gather(
     return _with_senders(evidence, exposure.names) if exposure.names.typed else evidence
 
 
-def chosen_nodes(exposure: Exposure, nodes: Any, member: int) -> Tensor:
+def chosen_nodes(exposure: Exposure, nodes: Any, member: int, name: str = "nodes") -> Tensor:
     """Recipients [n], each once, behind a mask, numbers or None."""
     if nodes is None:
         return exposure.recipients.cpu()
@@ -366,7 +369,7 @@ def chosen_nodes(exposure: Exposure, nodes: Any, member: int) -> Tensor:
                 "give one column per member, or one mask"
             )
         nodes = nodes[:, member]
-    chosen = torch.unique(nodes_for(exposure, nodes).cpu())
+    chosen = torch.unique(as_nodes(nodes, exposure.num_nodes, name).cpu())
     absent = chosen[~torch.isin(chosen, exposure.recipients.cpu())]
     if len(absent):
         raise InputError(f"node {int(absent[0])} is no recipient of the exposure; choose others")

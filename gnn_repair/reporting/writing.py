@@ -147,7 +147,7 @@ def report(
     nouns = plural(evidence.noun)
     best = None
     if val is not None and repairs:
-        judged = chosen_nodes(exposure, val, member)
+        judged = chosen_nodes(exposure, val, member, "val")
         best = {"key": best_on(repairs, exposure, y, judged, member), "nodes": len(judged)}
     words |= {
         "selection": selection or (nouns if nodes is None else f"chosen {nouns}"),

@@ -117,8 +117,8 @@ def test_degree_and_homophily_come_from_the_graph():
     ("change", "message"),
     [
         ({"member": 3}, "member 3 does not exist"),
-        ({"y": torch.zeros(3, dtype=torch.long)}, r"has shape \[3\] instead of \[40\]"),
-        ({"y": torch.full((40,), 9)}, "is 9 at node 0; classes are 0 to 3"),
+        ({"y": torch.zeros(3, dtype=torch.long)}, r"y has shape \[3\] instead of \[40\]"),
+        ({"y": torch.full((40,), 9)}, "y is 9 at node 0; classes are 0 to 3"),
         ({"nodes": torch.ones(40, 5, dtype=torch.bool)}, "5 columns for 1 members"),
         ({"nodes": torch.ones(7, dtype=torch.bool)}, "mask has 7 entries"),
         ({"repairs": {"mine": torch.zeros(3, 4)}}, "logits of 'mine' have shape"),
