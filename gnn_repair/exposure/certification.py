@@ -65,7 +65,6 @@ def certify(
     mixture = mixture_in(exposure)
     draws = [random_mixed(mixture, seed) for seed in range(2 if mixture.num_terms < LARGE else 1)]
     worst, frozen = 0.0, logits.double()
-    kappa = ROUNDINGS * torch.finfo(logits.dtype).eps / EXACT[logits.dtype]
     frozen = centre(frozen) if shifted else frozen
     for draw in draws:
         # The model sees λ in its own precision, and so must the prediction.
@@ -74,9 +73,15 @@ def certify(
         expected = exposure.logits(coefficients.unsqueeze(0))[0]
         if shifted:
             seen, expected = centre(seen), centre(expected)
-        moved = float((expected - frozen).abs().amax())
-        size = max(moved, kappa * float(torch.maximum(expected.abs().amax(), frozen.abs().amax())))
-        gap = float((seen - expected).abs().amax())
-        ratio = 0.0 if gap == 0 else gap / max(size, torch.finfo(torch.float64).tiny)
+        ratio = relative_gap(seen, expected, frozen, logits.dtype)
         worst = ratio if not ratio <= worst else worst  # NaN wins
     return worst
+
+
+def relative_gap(seen: Tensor, expected: Tensor, frozen: Tensor, dtype: torch.dtype) -> float:
+    """The largest difference of model and exposure, beside what moved since the frozen state."""
+    kappa = ROUNDINGS * torch.finfo(dtype).eps / EXACT[dtype]
+    moved = float((expected - frozen).abs().amax())
+    size = max(moved, kappa * float(torch.maximum(expected.abs().amax(), frozen.abs().amax())))
+    gap = float((seen - expected).abs().amax())
+    return 0.0 if gap == 0 else gap / max(size, torch.finfo(torch.float64).tiny)

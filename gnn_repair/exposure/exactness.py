@@ -47,17 +47,3 @@ def excused(residual: float, dtype: torch.dtype) -> str:
 def centre(logits: Tensor) -> Tensor:
     """Logits without the shift common to all classes."""
     return logits - logits.mean(1, keepdim=True)
-
-
-def deviation(left: Tensor, right: Tensor, *scales: Tensor) -> Tensor:
-    """Per node: max_c |left − right| / max(1, largest |logit|), [N]."""
-    size = torch.stack([t.abs().amax(1) for t in (left, right, *scales)]).amax(0).clamp(min=1)
-    return (left - right).abs().amax(1) / size
-
-
-def perturbation(value: Tensor, seed: int) -> Tensor:
-    """Random, as large as the value itself."""
-    noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(seed))
-    # In double precision: the squares of large values overflow.
-    norm = float(torch.linalg.vector_norm(value, dtype=torch.float64))
-    return noise.to(value).mul_(norm / value.numel() ** 0.5 or 1.0)

@@ -19,7 +19,7 @@ from gnn_repair.exposure.hetero.graph import (
     listed,
     typed_field,
 )
-from gnn_repair.exposure.model_call import Forward, Invocation
+from gnn_repair.exposure.model_call import Forward, Invocation, own_copy
 from gnn_repair.exposure.model_output import count_classes_of
 
 
@@ -59,9 +59,9 @@ def _whole_call(
     model: nn.Module, data: Any, forward: Forward | None, node_type: str | None
 ) -> Invocation:
     if forward is not None:
-        return Invocation(lambda: forward(model, data), "given by forward=")
+        return Invocation(lambda: forward(model, own_copy(data)), "given by forward=")
     arguments, text = typed_arguments(model, data, node_type)
-    return Invocation(lambda: model(**arguments()), text)
+    return Invocation(lambda: model(**{n: own_copy(v) for n, v in arguments().items()}), text)
 
 
 def _of_nodes(output: Any, data: Any, counts: Mapping[str, int]) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.tails.opaque import Opaque
 from gnn_repair.exposure.tails.operations import Operation, TailGraph
 from gnn_repair.exposure.terms import cut_terms
@@ -48,33 +47,24 @@ def rows_behind(count: int, ends: Tensor) -> Tensor:
     return torch.cat([ends[:1].expand(count), ends])
 
 
-def by_link(tail: TailGraph, behind: Tensor, nodes: int) -> TailGraph:
-    """A tail of nodes as a tail of links: constants by node become constants by link."""
-    return TailGraph(tail.width, tuple(_by_link(op, behind, nodes) for op in tail.operations))
+def by_link(tail: TailGraph, behind: Tensor) -> TailGraph:
+    """A tail with the constants of other rows: that of row behind[i] for row i."""
+    return TailGraph(tail.width, tuple(_by_link(op, behind) for op in tail.operations))
 
 
-def _by_link(operation: Operation, behind: Tensor, nodes: int) -> Operation:
+def _by_link(operation: Operation, behind: Tensor) -> Operation:
     if isinstance(operation, Opaque):
-        raise ExposureRefused(
-            f"the encoder ends in {operation.title}, which is kept as PyTorch's own and cannot be "
-            "carried over to links; end the encoder in a known step"
-        )
+        return replace(operation, fixed=tuple(rows[behind] for rows in operation.fixed))
     moved: dict[str, Any] = {
         name: value[behind]
         for name, value in operation.constants()
-        # Weights are shared; so is a vector. What has a row a node is by node.
-        if value.dim() == 2 and name != "weight" and len(value) == nodes
+        if value.dim() == 2 and name != "weight"  # weights are shared, and so are vectors
     }
     return replace(operation, **moved) if moved else operation
 
 
-def joined(first: TailGraph, then: TailGraph) -> TailGraph:
+def links_after_nodes(first: TailGraph, then: TailGraph) -> TailGraph:
     """One tail after the other."""
     shift = len(first.operations)
     later = [replace(op, inputs=tuple(i + shift for i in op.inputs)) for op in then.operations]
     return TailGraph(first.width, (*first.operations, *later))
-
-
-def split(exposure: Exposure) -> tuple[Exposure, TailGraph]:
-    """The mixture of nodes, and what follows it up to the embedding."""
-    return exposure.aggregate, exposure.head or TailGraph(exposure.num_classes, ())

@@ -1,6 +1,7 @@
-"""How a model of links is called: its own forward, encode and decode, or an encoder and a decoder.
+"""Which links are asked about, and how a model is asked about them.
 
-Whatever the form, a call takes links [2, L] and gives their logits [L].
+Models have a forward of their own, encode and decode, or are an encoder beside a decoder. Whatever
+the form, a call takes links [2, L] and gives their logits [L, 1].
 """
 
 from __future__ import annotations
@@ -8,19 +9,18 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import HeteroData
 
-from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
+from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure.argument_choice import choose_arguments
-from gnn_repair.exposure.exactness import perturbation
 from gnn_repair.exposure.hetero.arguments import typed_arguments
-from gnn_repair.exposure.hetero.graph import Relation, is_typed
-from gnn_repair.exposure.links.gathers import Gathers
+from gnn_repair.exposure.hetero.graph import Relation, counts_of, in_words, is_typed, typed_field
 from gnn_repair.exposure.model_call import Forward, Invocation
 
 LINK = re.compile(r"edge_label_index|link|pair|(label|target|query|pred|pos)_?edge")
@@ -31,6 +31,8 @@ INDEX = re.compile(r"edge|index|link|pair")
 """Names of a decoder's second parameter when it looks the ends up itself."""
 SAY = "pass the encoder, and decoder=lambda z, links: ... that gives one logit a link"
 
+TWO_COLUMNS = "; of the two columns “no link” and “link” the difference is the logit"
+
 Decoder = Callable[..., Any]
 
 
@@ -39,55 +41,26 @@ class LinkCall:
     """One way of asking a model for links' logits."""
 
     model: nn.Module
-    encode: Callable[[], Tensor] | None
+    encode: Callable[[], Any] | None
     """Gives z; None where only the whole can be run."""
-    score: Callable[[Tensor | None, Tensor], Any]
+    score: Callable[[Any, Tensor], Any]
     """From z (None: run the encoder, too) and links to what the model says of them."""
     text: str
-    still: frozenset[int] = frozenset()
-    """Where tables lie that ends are looked up in and that are no embeddings."""
 
-    def with_still(self, links: Tensor, data: Any) -> LinkCall:
-        """The same call, knowing which tables it looks up that no message reaches."""
-        held = [*self.model.parameters(), *self.model.buffers(), *_tensors_in(data)]
-        still = {tensor.data_ptr() for tensor in held if tensor.layout == torch.strided}
-        if self.encode is not None:
-            z = self.encode()
-            first, moved = (self._seen(links, one) for one in (z, _moved(z)))
-            alike = zip(first, moved, strict=False)
-            still |= {a.data_ptr() for a, b in alike if a is b or _is_same(a, b)}
-        return replace(self, still=frozenset(still))
-
-    def _seen(self, links: Tensor, z: Any) -> list[Tensor]:
-        own = links.clone(memory_format=torch.contiguous_format)
-        with Gathers(own, by_value=True) as gathers:
-            self._said(z, own)
-        return gathers.seen
-
-    def run(
-        self, links: Tensor, rows: Sequence[Tensor] | None = None, z: Tensor | None = None
-    ) -> tuple[Tensor, dict[int, Tensor]]:
-        """Logits [L, 1], and the tables that both ends were looked up in.
+    def run(self, links: Tensor, mark: Callable[[Any], None] | None = None) -> Tensor:
+        """Logits [L, 1].
 
         Args:
             links: [2, L].
-            rows: what to put in place of the ends' embeddings, [L, d] each.
-            z: the embeddings where they are known already.
+            mark: is shown the embeddings, where the encoder is run apart.
         """
-        own = links.clone(memory_format=torch.contiguous_format)
-        if self.encode is not None and z is None:
-            z = self.encode()
-        by_value = self.encode is not None
-        with Gathers(own, rows, by_value, self.still) as gathers:
-            out = self._said(z, own)
-        if len(gathers.tables) < 2:
-            raise ExposureRefused(
-                f"{self.text} looks up no rows of its embeddings for the two ends of a link, so "
-                f"what follows cannot be told from what came before; {SAY}"
-            )
-        return _column(out, own.shape[1]), gathers.tables
+        z = None if self.encode is None else self.encode()
+        if mark is not None and z is not None:
+            mark(z)
+        return _column(self.said(z, links), links.shape[1])
 
-    def _said(self, z: Tensor | None, links: Tensor) -> Any:
+    def said(self, z: Any, links: Tensor) -> Any:
+        """What the model returns."""
         try:
             return self.score(z, links)
         except (GnnRepairError, torch.OutOfMemoryError, MemoryError):
@@ -96,22 +69,11 @@ class LinkCall:
             said = " ".join(str(error).split())[:300]
             raise InputError(f"{self.text} raised {type(error).__name__}: {said}; {SAY}") from error
 
-
-def _moved(z: Any) -> Any:
-    """Other embeddings, as many and as large: what depends on them is another."""
-    if isinstance(z, Mapping):
-        return {key: _moved(value) for key, value in z.items()}
-    return z + perturbation(z, seed=2) if isinstance(z, Tensor) else z
-
-
-def _is_same(one: Tensor, other: Tensor) -> bool:
-    return one.data_ptr() == other.data_ptr() and torch.equal(one, other)
-
-
-def _tensors_in(data: Any) -> list[Tensor]:
-    """The tensors that a graph holds."""
-    stores = data.stores if hasattr(data, "stores") else [data if isinstance(data, dict) else {}]
-    return [v for store in stores for v in store.values() if isinstance(v, Tensor)]
+    def words(self, links: Tensor) -> str:
+        """How the model is called, and what of its output is the logit."""
+        out = self.said(None if self.encode is None else self.encode(), links)
+        out = out[0] if isinstance(out, tuple | list) else out
+        return self.text + TWO_COLUMNS * (tuple(out.shape) == (links.shape[1], 2))
 
 
 def _column(out: Any, count: int) -> Tensor:
@@ -133,6 +95,7 @@ def link_call(
     data: Any,
     decoder: Decoder | None,
     forward: Forward | None,
+    links: Tensor,
     relation: Relation | None = None,
 ) -> LinkCall:
     """How this model is asked about links.
@@ -142,6 +105,7 @@ def link_call(
         data: what it runs on.
         decoder: what gives logits, where the model is an encoder alone.
         forward: how the encoder is called.
+        links: [2, L] what will be asked.
         relation: of what the links are, in a graph of several node types.
     """
     has = [hasattr(model, name) for name in ("encode", "decode")]
@@ -152,7 +116,8 @@ def link_call(
             )
         return _whole(model, data, relation)
     encode, text = _encoder(model, data, forward, all(has))
-    score, words = _decoder(getattr(model, "decode", None) if decoder is None else decoder, encode)
+    chosen = getattr(model, "decode", None) if decoder is None else decoder
+    score, words = _decoder(chosen, encode, links)
     return LinkCall(model, encode, score, f"{text} and {words}")
 
 
@@ -245,8 +210,8 @@ def _signed(method: Callable[..., Any], inner: Any) -> nn.Module:
 
 
 def _decoder(
-    decoder: Decoder | None, encode: Callable[[], Tensor]
-) -> tuple[Callable[[Tensor | None, Tensor], Any], str]:
+    decoder: Decoder | None, encode: Callable[[], Any], links: Tensor
+) -> tuple[Callable[[Any, Tensor], Any], str]:
     if not callable(decoder):
         raise InputError(f"decoder is a {type(decoder).__name__}; {SAY}")
     inside = getattr(getattr(decoder, "__self__", None), "decoder", None)
@@ -260,11 +225,10 @@ def _decoder(
             f"the decoder takes {other[0]!r}, too, which nothing here says for a link; pass the "
             f"encoder, and decoder=lambda z, links: ... that hands it its {other[0]}"
         )
-    named, z = len(names) > 1 and INDEX.search(names[1]), encode()
-    by_rows = not named and isinstance(z, Tensor) and not _looks_up(decoder, z)
+    named = len(names) > 1 and INDEX.search(names[1])
+    by_rows = not named and not _looks_up(decoder, encode(), links)
 
-    def score(z: Tensor | None, links: Tensor) -> Any:
-        assert z is not None
+    def score(z: Any, links: Tensor) -> Any:
         if by_rows:
             return decoder(z[links[0]], z[links[1]], **options)
         # An older way of writing it takes true and sampled links apart; here are no sampled ones.
@@ -274,21 +238,13 @@ def _decoder(
     return score, f"a decoder of {form}" + ", without its sigmoid" * bool(options)
 
 
-def _looks_up(decoder: Decoder, z: Any) -> bool:
-    """Whether a decoder takes z and links, and looks the ends up itself: tried on one link."""
-    links = torch.tensor([[0], [1]], device=z.device if isinstance(z, Tensor) else None)
+def _looks_up(decoder: Decoder, z: Any, links: Tensor) -> bool:
+    """Whether a decoder takes z and links, and looks the ends up itself, as its answer shows."""
     try:
-        with Gathers(links, by_value=True) as gathers:
-            decoder(z, links)
+        _column(decoder(z, links), links.shape[1])
+        return True
     except Exception:
-        return False
-    if len(gathers.tables) == 2:
-        return True
-    try:
-        decoder(z[links[0]], z[links[1]])
-    except Exception:  # it takes z and links after all, and looks up no rows: refused by name
-        return True
-    return False
+        return not isinstance(z, Tensor)
 
 
 def _parameters(decoder: Decoder, inside: Any) -> list[inspect.Parameter]:
@@ -301,3 +257,72 @@ def _parameters(decoder: Decoder, inside: Any) -> list[inspect.Parameter]:
     if not plain and isinstance(inside, nn.Module):
         return _parameters(inside, None)
     return plain
+
+
+# Which links ------------------------------------------------------------------------------------
+
+
+def relation_of(data: Any, relation: Any) -> Relation | None:
+    """The relation whose links are predicted; None in a graph of one type."""
+    if not is_typed(data):
+        if relation is not None:
+            raise InputError(
+                f"relation is {relation!r:.80}, but data is a {type(data).__name__} without types "
+                "of nodes; leave it out, or pass a HeteroData"
+            )
+        return None
+    if not isinstance(data, HeteroData):
+        raise InputError(f"data is a {type(data).__name__} with types of nodes; pass a HeteroData")
+    kinds = list(data.edge_types)
+    if relation is not None:
+        if relation not in kinds:
+            told = ", ".join(map(repr, kinds))
+            raise InputError(f"relation is {relation!r:.80}; choose one of {told}")
+        source, name, target = relation
+        return (source, name, target)
+    held = list(typed_field(data, "edge_label_index") or {})
+    if len(held) != 1:
+        which = ", ".join(map(repr, held or kinds))
+        raise InputError(
+            f"{len(held)} relations of data hold edge_label_index; say with relation= which links "
+            f"are predicted: {which}"
+        )
+    found: Relation = held[0]
+    return found
+
+
+def chosen_links(data: Any, links: Any, relation: Relation | None) -> Tensor:
+    """[2, L]: the links that are given, or those that data holds."""
+    store = data if relation is None else data[relation]
+    links = getattr(store, "edge_label_index", None) if links is None else links
+    if not isinstance(links, Tensor):
+        kind = "missing" if links is None else f"a {type(links).__name__}"
+        raise InputError(f"links is {kind}; give a tensor [2, L] of source and target nodes")
+    if links.dim() != 2 or links.shape[0] != 2 or not links.shape[1]:
+        raise InputError(f"links has shape {list(links.shape)}; give [2, L], at least one link")
+    if links.dtype not in (torch.int64, torch.int32):
+        raise InputError(f"links holds {links.dtype}; give whole numbers, such as links.long()")
+    _check_ends(data, links, relation)
+    return links.long()
+
+
+def _check_ends(data: Any, links: Tensor, relation: Relation | None) -> None:
+    """Raise InputError where a link names a node that is not there, or joins one with itself."""
+    if relation is None:
+        sizes, nouns = [getattr(data, "num_nodes", None)] * 2, ["node", "node"]
+    else:
+        counts = counts_of(data)
+        nouns = [relation[0], relation[2]]
+        sizes = [counts.get(kind) for kind in nouns]
+    for ends, size, noun in zip(links, sizes, nouns, strict=True):
+        low, high = int(ends.min()), int(ends.max())
+        if low < 0 or (size is not None and high >= size):
+            raise InputError(f"links names {noun} {low if low < 0 else high}, which does not exist")
+    same = (links[0] == links[1]).nonzero()
+    if same.numel() and nouns[0] == nouns[1]:
+        first = int(same[0])
+        where = "" if relation is None else f" in {in_words(relation)}"
+        raise InputError(
+            f"link {first}{where} joins {nouns[0]} {int(links[0, first])} with itself: to reweight "
+            "one end's messages is to reweight the other's; leave it out"
+        )

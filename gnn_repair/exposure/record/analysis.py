@@ -130,16 +130,17 @@ class Analysis:
         """The operations that the output depends on."""
         return self.above([self.record.output])
 
-    def final(self, size: int) -> tuple[list[int], set[int]]:
+    def final(self, size: int, outputs: Sequence[int] = ()) -> tuple[list[int], set[int]]:
         """The sums that reach the output through no other sum's messages.
 
         Args:
             size: recipients.
+            outputs: other values in the place of the output.
 
         Returns:
             Their places, and the values that the output follows from row by row.
         """
-        todo, seen, found = [self.record.output], set[int](), list[int]()
+        todo, seen, found = list(outputs) or [self.record.output], set[int](), list[int]()
         while todo:
             number = todo.pop()
             if number in seen:
@@ -251,7 +252,7 @@ class Analysis:
         return sorted(found)
 
     def moved_in(self, final: Collection[int], nodes: int) -> list[int]:
-        """Operations that put other nodes' rows beside a node's own, without any sum.
+        """Operations that put other nodes' rows beside a recipient's own, without any sum.
 
         Args:
             final: the final sums.
@@ -273,6 +274,9 @@ class Analysis:
             if step.mixes:
                 continue
             reads = list(step.reads())
+            if self.pooled and count(number) == len(self.value(number).rows) > 0:
+                found.add(place)  # a node's row beside the pooled ones
+                continue
             if count(number) > 1 and all(count(read) < 2 for read in reads):
                 found.add(place)
             todo += reads
@@ -287,13 +291,14 @@ class Analysis:
             if steps[place].mixes and any(self.value(out).live for out in steps[place].outs)
         )  # fmt: skip
 
-    def mixing_after(self, sites: Sequence[FinalSite]) -> list[int]:
+    def mixing_after(self, sites: Sequence[FinalSite], outputs: Sequence[int] = ()) -> list[int]:
         """Operations that mix what the final sums give: statistics over all nodes, and their like.
 
-        What they give is held.
+        What they give is held. ``outputs``: other values in the place of the output.
         """
         makers = [self.value(site.value).step for site in sites]
-        reached = self.after(place for place in makers if place >= 0) & self.needed
+        reached = self.after(place for place in makers if place >= 0)
+        reached &= self.above(outputs) if outputs else self.needed
         own = set().union(*(site.hops for site in sites))
         return sorted(p for p in reached - own if self.record.steps[p].mixes)
 
@@ -514,7 +519,7 @@ def parts_of(analysis: Analysis, reduction: Reduction) -> Parts:
         elif step.name == "neg":
             scale, number = -scale, step.args[0].number
         elif step.name in GATHERS:
-            found = _gathered(analysis, step)
+            found = gathered(analysis, step)
             if found is None:
                 break
             table, axis, index = found
@@ -542,7 +547,7 @@ def _relations(analysis: Analysis, number: int) -> int | None:
         return None
     for argument in step.args:
         maker = analysis.maker(analysis.root(argument.number))
-        found = _gathered(analysis, maker) if maker is not None and maker.name in GATHERS else None
+        found = gathered(analysis, maker) if maker is not None and maker.name in GATHERS else None
         if found is not None and found[1] == 0 and not analysis.value(found[0]).rows:
             return found[2]
     return None
@@ -566,7 +571,7 @@ def _numbers_side(
     return None
 
 
-def _gathered(analysis: Analysis, step: RecordedStep) -> tuple[int, int, int] | None:
+def gathered(analysis: Analysis, step: RecordedStep) -> tuple[int, int, int] | None:
     """(table, axis, index) of an operation that looks rows up."""
     table = step.args[0].number
     if step.name == "embedding":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnn_repair.errors import GnnRepairError
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts
+from gnn_repair.exposure.record.build import frame_of_site, wanted_values
 from gnn_repair.exposure.record.recorder import (
     SILENT,
     Record,
@@ -17,6 +20,7 @@ from gnn_repair.exposure.record.recorder import (
     Ref,
     is_in_place,
     plain_name,
+    refs,
     tensors_in,
     unfused,
     values_of,
@@ -58,29 +62,60 @@ class _Counted(TorchDispatchMode):
         raise NotImplementedError
 
 
+@dataclass(frozen=True, eq=False)
+class CapturePlan:
+    """What a second run keeps and follows."""
+
+    recipients: int
+    wanted: set[int]
+    """Values to keep."""
+    followed: dict[int, tuple[Frame, frozenset[int]]]
+    """By value of a site: how it shows recipients, and who alone reads it as such."""
+    offsets: dict[int, int]
+    """By value of a site: its first channel of the aggregate."""
+    width: int
+    """Channels of the aggregate."""
+    held: frozenset[int]
+    """Operations whose results are constants."""
+
+    @classmethod
+    def of(
+        cls, analysis: Analysis, sites: Sequence[FinalSite], parts: Sequence[Parts | None],
+        recipients: int, held: Collection[int],
+    ) -> CapturePlan:  # fmt: skip
+        """The plan for some sums, and operations that are held."""
+        wanted: set[int] = {out for place in held for out in analysis.record.steps[place].outs}
+        followed, offsets, width = {}, dict[int, int](), 0
+        for site, part in zip(sites, parts, strict=True):
+            wanted |= wanted_values(analysis, site, part) | {site.value}
+            wanted |= set(refs(analysis.record.steps[site.step].given))
+            frame = frame_of_site(analysis.value(site.value).shape, site, recipients)
+            followed[site.value], offsets[site.value] = (frame, site.readers), width
+            width += frame.width
+        return cls(recipients, wanted, followed, offsets, width, frozenset(held))
+
+
 class Capture(_Counted):
     """Keeps values by number; values of ``followed`` become the aggregate that is traced."""
 
-    def __init__(
-        self, record: Record, wanted: set[int], tracer: Tracer | None, followed: Mapping[int, Any],
-        held: set[int],
-    ) -> None:  # fmt: skip
+    def __init__(self, record: Record, plan: CapturePlan, tracer: Tracer) -> None:
         super().__init__(record)
-        self.wanted, self.tracer, self.followed = wanted, tracer, followed
-        self.held = held
+        self.wanted, self.tracer, self.held = plan.wanted, tracer, plan.held
+        self.followed: dict[int, Any] = {}
         self.read_by: dict[int, tuple[int, Any]] = {}
         """By operation: the value that is part of the aggregate as this operation reads it."""
-        self.kept: dict[int, Tensor] = {}
-        for number in wanted:
-            value = record.values[number]
-            if value.kept is not None:
-                self.kept[number] = value.kept
+        for number, (frame, readers) in plan.followed.items():
+            place = (frame, plan.offsets[number])
+            self.followed |= {} if readers else {number: place}
+            self.read_by |= dict.fromkeys(readers, (number, place))
+        known = {number: record.values[number].kept for number in plan.wanted}
+        self.kept = {number: kept for number, kept in known.items() if kept is not None}
 
     def handle(self, number: int, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         step = self.record.steps[number]
         own = self._own(number, step, args)
         out = func(*args, **kwargs)
-        if own is not None and self.tracer is not None:
+        if own is not None:
             self.tracer.forget(own)
         results = [args[0]] if is_in_place(func) else tensors_in(out)
         # Of an operation in place the target comes last, after what shares its memory.
@@ -89,15 +124,15 @@ class Capture(_Counted):
             if place in self.wanted:
                 # A copy, since what follows may write into it.
                 self.kept[place] = result.detach().clone()
-            if place in self.followed and self.tracer is not None:
+            if place in self.followed:
                 self.tracer.adopt(result, self.followed[place])
-            elif number in self.held and self.tracer is not None:
+            elif number in self.held:
                 self.tracer.forget(result)
         return out
 
     def _own(self, number: int, step: RecordedStep, args: Sequence[Any]) -> Tensor | None:
         """The argument that is followed as this operation alone reads it."""
-        if number not in self.read_by or self.tracer is None:
+        if number not in self.read_by:
             return None
         value, place = self.read_by[number]
         for shown, argument in zip(step.args, args, strict=False):
@@ -123,12 +158,7 @@ class Replace(_Counted):
 def captured(
     run: Callable[[], Tensor],
     record: Record,
-    wanted: set[int],
-    width: int,
-    recipients: int,
-    followed: Mapping[int, tuple[Frame, frozenset[int]]],
-    offsets: Mapping[int, int],
-    held: set[int],
+    plan: CapturePlan,
     device: torch.device,
     where: Callable[[str], str],
 ) -> tuple[dict[int, Tensor], Tracer, Tensor]:
@@ -142,12 +172,9 @@ def captured(
     def now() -> str:
         return where(record.steps[counted[0].count - 1].module)
 
-    tracer = Tracer.of_width(width, recipients, device, now)
-    places = {n: (frame, offsets[n]) for n, (frame, readers) in followed.items() if not readers}
-    capture = Capture(record, wanted, tracer, places, held)
+    tracer = Tracer.of_width(plan.width, plan.recipients, device, now)
+    capture = Capture(record, plan, tracer)
     counted.append(capture)
-    for number, (frame, readers) in followed.items():
-        capture.read_by |= dict.fromkeys(readers, (number, (frame, offsets[number])))
     with unfused(), tracer, capture:
         output = run()
     return capture.kept, tracer, output

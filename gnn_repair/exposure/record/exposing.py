@@ -41,18 +41,17 @@ from gnn_repair.exposure.record.build import (
     joined_blocks,
     mixtures_of,
     of_sender_type,
-    wanted_values,
 )
 from gnn_repair.exposure.record.caches import KeptTable, emptied, kept_tables
-from gnn_repair.exposure.record.capture import DivergedError, captured, redone
+from gnn_repair.exposure.record.capture import CapturePlan, DivergedError, captured, redone
 from gnn_repair.exposure.record.filters import Filters, same_entries
 from gnn_repair.exposure.record.recorder import (
     KnownTensor,
     Record,
+    Recorder,
     Spaces,
     made_on,
     record_run,
-    refs,
     values_of,
 )
 from gnn_repair.exposure.record.refusals import (
@@ -74,7 +73,7 @@ from gnn_repair.exposure.record.words import (
 from gnn_repair.exposure.tails.logit_form import folded, is_affine
 from gnn_repair.exposure.tails.operations import Operation, Softmax, TailGraph
 from gnn_repair.exposure.tails.simplify import Extracted, affine_start, simplified
-from gnn_repair.exposure.value import Exposure
+from gnn_repair.exposure.value import Exposure, HeldPart
 
 WHOLE_MESSAGES: set[type[nn.Module]] = set()
 """Convolutions whose messages are terms as they are, α = 1 per message, whatever multiplies them:
@@ -105,10 +104,10 @@ class Exposed:
 
 def expose_subject(subject: ModelOnData, wanted: Wanted) -> Exposed:
     """Expose a model on data."""
-    return _Exposing(subject, wanted).exposed()
+    return Exposing(subject, wanted).exposed()
 
 
-def _parts(analysis: Analysis, sites: Sequence[FinalSite]) -> list[Parts | None]:
+def parts_of_sites(analysis: Analysis, sites: Sequence[FinalSite]) -> list[Parts | None]:
     products = [s.reduction.matrix is not None or s.members for s in sites]
     return [
         None if product else parts_of(analysis, s.reduction)
@@ -116,7 +115,7 @@ def _parts(analysis: Analysis, sites: Sequence[FinalSite]) -> list[Parts | None]
     ]
 
 
-class _Exposing:
+class Exposing:
     """One model on the way to its exposure."""
 
     def __init__(self, subject: ModelOnData, wanted: Wanted) -> None:
@@ -125,10 +124,12 @@ class _Exposing:
         self.graphs: int | None = None
         self.modules = dict(self.model.named_modules())
         self.caches: list[KeptTable] = []
+        self.outputs: tuple[int, ...] = ()
+        """Values that take the output's place: the embeddings of links' ends."""
 
     # Running -----------------------------------------------------------------------------------
 
-    def run(self) -> Tensor:
+    def run(self, recorder: Recorder | None = None) -> Tensor:
         """The logits [n, C]; the first time, what of the output they are is found out."""
         with emptied(self.caches):
             output = self.subject.call()
@@ -157,7 +158,7 @@ class _Exposing:
             found[id(parameter)] = KnownTensor(name, True)
         for name, value, space, ends in self._fields():
             if isinstance(value, Tensor):
-                leaf = self._leaf(name, value, True, space, ends)
+                leaf = replace(self._leaf(name, value, True, space, ends), field=True)
                 relation = self._relations.get(id(value))
                 found[id(value)] = leaf if relation is None else replace(leaf, relation=relation)
         return found
@@ -231,9 +232,8 @@ class _Exposing:
             self.subject = replace(self.subject, nodes=len(self.run()))
         first: Tensor | None = None
         for last in (False, False, True):
-            record, logits, head = record_run(
-                self.model, self.run, self.spaces, self._leaves(), self.device
-            )
+            recorder = Recorder(self.spaces, self._leaves(), self.device)
+            record, logits, head = record_run(self.model, self.run, recorder)
             assert self.read is not None
             check_numbers(logits, self.model, self.subject.fields)
             residual_limit(self.wanted.tolerance, logits.dtype)
@@ -266,13 +266,13 @@ class _Exposing:
         )
 
     def _from_record(self, record: Record, logits: Tensor, embedding: Tensor | None) -> Exposed:
-        kinds = tuple(WHOLE_MESSAGES)
-        whole = {name for name, module in self.modules.items() if isinstance(module, kinds)}
-        analysis = Analysis(record, self.graphs is not None, whole)
+        analysis = self.analysis_of(record)
         with made_on(self.device):
             sites, parts = self._analysed(analysis, len(logits))
         try:
-            found = self._captured(analysis, sites, parts, logits)
+            held = analysis.mixing_after(sites)
+            plan = CapturePlan.of(analysis, sites, parts, len(logits), held)
+            found = self._captured(analysis, plan, logits)
         except ExposureRefused:
             for told in no_sums(analysis, self.modules):
                 raise ExposureRefused(told) from None
@@ -292,13 +292,19 @@ class _Exposing:
                 embedding = found.kept[record.embedding]
             return self._built(analysis, sites, parts, found, found.kept[record.output], embedding)
 
+    def analysis_of(self, record: Record) -> Analysis:
+        """A record with what depends on what."""
+        kinds = tuple(WHOLE_MESSAGES)
+        whole = {name for name, module in self.modules.items() if isinstance(module, kinds)}
+        return Analysis(record, self.graphs is not None, whole)
+
     def _analysed(
         self, analysis: Analysis, size: int
     ) -> tuple[list[FinalSite], list[Parts | None]]:
         """The final sums, and what their messages are made of."""
         sites = self._final_sites(analysis, self._sites(analysis, size), size)
         analysis.refuse_branches(sites, self.where)
-        return sites, _parts(analysis, sites)
+        return sites, parts_of_sites(analysis, sites)
 
     @cached_property
     def device(self) -> torch.device:
@@ -308,7 +314,7 @@ class _Exposing:
         return next((t.device for t in tensors), torch.device("cpu"))
 
     def _sites(self, analysis: Analysis, size: int) -> list[FinalSite]:
-        final, reached = analysis.final(size)
+        final, reached = analysis.final(size, self.outputs)
         if not final:
             self._look_behind_caches(analysis)
             raise ExposureRefused(why_nothing(analysis, self.modules, self.subject, size))
@@ -330,7 +336,7 @@ class _Exposing:
         self, analysis: Analysis, sites: list[FinalSite], size: int
     ) -> list[FinalSite]:
         """The sites behind which no operation mixes nodes and gives each a number of its own."""
-        for place in analysis.mixing_after(sites):
+        for place in analysis.mixing_after(sites, self.outputs):
             step = analysis.record.steps[place]
             shape = analysis.value(step.result).shape
             if len(shape) < 2 or shape[0] < size:
@@ -344,38 +350,25 @@ class _Exposing:
                 )
         return sites
 
-    def _captured(
-        self,
-        analysis: Analysis,
-        sites: Sequence[FinalSite],
-        parts: Sequence[Parts | None],
-        logits: Tensor,
-    ) -> _Captured:
-        held = analysis.mixing_after(sites)
-        wanted: set[int] = {out for place in held for out in analysis.record.steps[place].outs}
-        followed, offsets, width = {}, dict[int, int](), 0
-        for site, part in zip(sites, parts, strict=True):
-            wanted |= wanted_values(analysis, site, part) | {site.value}
-            wanted |= set(refs(analysis.record.steps[site.step].given))
-            frame = frame_of_site(analysis.value(site.value).shape, site, len(logits))
-            followed[site.value], offsets[site.value] = (frame, site.readers), width
-            width += frame.width
-        kept, tracer, output = captured(
-            self.run, analysis.record, wanted, width, len(logits), followed, offsets,
-            set(held), logits.device, self.where,
-        )  # fmt: skip
+    def _captured(self, analysis: Analysis, plan: CapturePlan, logits: Tensor) -> Captured:
+        kept, tracer, output = captured(self.run, analysis.record, plan, logits.device, self.where)
+        self.check_same(output, logits)
+        value, _ = tracer.builder.flat(tracer.output(output))
+        operations = simplified(tracer.builder.operations, tracer.builder.widths, value)
+        operations, shifted = _without_shift(operations, plan.width, logits.shape[1])
+        extracted = affine_start(operations, plan.width, logits.device)
+        return Captured(kept, plan.offsets, extracted, shifted)
+
+    @staticmethod
+    def check_same(output: Tensor, logits: Tensor) -> None:
+        """Raise ``DivergedError`` where another run gives other logits."""
         gap = _gap(output, logits)
         if not gap <= 10 * EXACT[logits.dtype]:
             raise DivergedError(gap)
-        value, _ = tracer.builder.flat(tracer.output(output))
-        operations = simplified(tracer.builder.operations, tracer.builder.widths, value)
-        operations, shifted = _without_shift(operations, width, logits.shape[1])
-        extracted = affine_start(operations, width, logits.device)
-        return _Captured(kept, offsets, extracted, shifted)
 
     def _built(
         self, analysis: Analysis, sites: Sequence[FinalSite], parts: Sequence[Parts | None],
-        found: _Captured, logits: Tensor, embedding: Tensor | None,
+        found: Captured, logits: Tensor, embedding: Tensor | None,
     ) -> Exposed:  # fmt: skip
         with made_on(self.device):
             exposure, replay = self._assembled(analysis, sites, parts, found, logits, embedding)
@@ -390,55 +383,17 @@ class _Exposing:
 
     def _assembled(
         self, analysis: Analysis, sites: Sequence[FinalSite], parts: Sequence[Parts | None],
-        found: _Captured, logits: Tensor, embedding: Tensor | None,
+        found: Captured, logits: Tensor, embedding: Tensor | None,
     ) -> tuple[Exposure, Replay]:  # fmt: skip
-        modules = self.modules
-        read = _read_by_tail(found, analysis, sites)
-        pairs = [(s, p) for s, p in zip(sites, parts, strict=True) if s.value in read]
-        blocks = self._blocks(analysis, modules, pairs, found)
-        mixtures, counts = list[Mixture](), list[int]()
-        named = group_words(analysis, modules, blocks, self.subject.graph, self.graphs is not None)
-        for block, about in named:
-            columns = [found.offsets[p.site.value] + p.channels for p in block.pieces]
-            weight = found.extracted.weight[:, torch.cat(columns)]
-            step = analysis.record.steps[block.pieces[0].site.step]
-            given = values_of(step.given, found.kept)
-            context = context_of(
-                block, len(logits), given, self.graphs is not None, self.subject.graph
-            )
-            made = mixtures_of(block, about.group, weight, len(logits), context, self.spaces.total)
-            counts.append(len(made))
-            mixtures += made
-        if self.subject.graph is not None:
-            mixtures = with_shared_contexts(mixtures)
-        own = {site.step for site, _ in pairs}.union(*(site.hops for site, _ in pairs))
-        held = held_parts(analysis, modules, own, self.spaces.total)
-        names, starts = self.subject.names, None
-        if self.graphs is not None:
-            assert self.subject.nodes is not None
-            names = NodeNames("graph", (("node", self.subject.nodes),))
-            starts = graph_starts(
-                blocks, self.subject.nodes, self.graphs, field(self.subject.data, "batch")
-            )
-        words = Words(
-            type(self.model).__name__, fixed_words(found.shifted),
-            has_root(analysis, modules, [s for s, _ in pairs]), embedding, self.called,
-            fingerprint_of_model(self.model, self.wanted.hops, logits.shape[1] - self.anchored),
-            names, starts, held,
-        )  # fmt: skip
         extracted, tail = found.extracted, found.extracted.tail
-        channels = logits
-        if tail.operations:
-            channels = extracted.aggregate(_values(found, sites))
-        mixture, order = assemble(mixtures, channels, words)
-        replay = Replay.of(
-            self.model,
-            self.run,
-            analysis.record,
-            zip(blocks, _split(mixtures, counts), strict=True),
-            found.kept,
-            order,
-            logits,
+        channels = extracted.aggregate(values_of_sites(found, sites)) if tail.operations else logits
+        mixture, replay = self._mixture(
+            analysis,
+            sites,
+            parts,
+            found,
+            (channels, logits),
+            embedding,
             analysis.mixing_after(sites),
         )
         exposure: Exposure
@@ -461,9 +416,85 @@ class _Exposing:
             exposure = mixture
         return exposure, replay
 
+    def _mixture(
+        self, analysis: Analysis, sites: Sequence[FinalSite], parts: Sequence[Parts | None],
+        found: Captured, values: tuple[Tensor, Tensor], embedding: Tensor | None,
+        still: Sequence[int],
+    ) -> tuple[Exposure, Replay]:  # fmt: skip
+        """The mixture in the channels that what follows reads, and the model run with it.
+
+        Args:
+            analysis: the record.
+            sites: the final sums.
+            parts: what their messages are made of.
+            found: what the second run showed.
+            values: the channels [n, D] as they are, and the model's output.
+            embedding: what the last linear layer reads.
+            still: operations after the sums whose results are held.
+        """
+        channels, logits = values
+        recipients, modules = len(channels), self.modules
+        read = _read_by_tail(found, analysis, sites)
+        pairs = [(s, p) for s, p in zip(sites, parts, strict=True) if s.value in read]
+        blocks = self._blocks(analysis, modules, pairs, found)
+        mixtures, counts = list[Mixture](), list[int]()
+        named = group_words(analysis, modules, blocks, self.subject.graph, self.graphs is not None)
+        for block, about in named:
+            columns = [found.offsets[p.site.value] + p.channels for p in block.pieces]
+            weight = found.extracted.weight[:, torch.cat(columns)]
+            step = analysis.record.steps[block.pieces[0].site.step]
+            given = values_of(step.given, found.kept)
+            context = context_of(
+                block, recipients, given, self.graphs is not None, self.subject.graph
+            )
+            made = mixtures_of(block, about.group, weight, recipients, context, self.spaces.total)
+            counts.append(len(made))
+            mixtures += made
+        if self.subject.graph is not None:
+            mixtures = with_shared_contexts(mixtures)
+        own = {site.step for site, _ in pairs}.union(*(site.hops for site, _ in pairs))
+        held = self._held(analysis, own)
+        names, starts = self.subject.names, None
+        if self.graphs is not None:
+            assert self.subject.nodes is not None
+            names = NodeNames("graph", (("node", self.subject.nodes),))
+            starts = graph_starts(
+                blocks, self.subject.nodes, self.graphs, field(self.subject.data, "batch")
+            )
+        words = Words(
+            type(self.model).__name__, fixed_words(found.shifted),
+            has_root(analysis, modules, [s for s, _ in pairs]), embedding, self.called,
+            fingerprint_of_model(self.model, self.wanted.hops, logits.shape[1] - self.anchored),
+            names, starts, held,
+        )  # fmt: skip
+        mixture, order = assemble(mixtures, channels, words)
+        replay = Replay.of(
+            self.model,
+            self.run,
+            analysis.record,
+            zip(blocks, _split(mixtures, counts), strict=True),
+            found.kept,
+            order,
+            logits,
+            still,
+        )
+        return mixture, replay
+
+    def _held(self, analysis: Analysis, own: set[int]) -> tuple[HeldPart, ...]:
+        """What mixes nodes and is none of the final sums."""
+        within = set(analysis.within(own))
+        beside = {p for p in analysis.beside(own) if p not in within or self._is_pool(analysis, p)}
+        beside |= set(analysis.moved_in(own, self.spaces.total))
+        return held_parts(analysis, self.where, own, beside)
+
+    def _is_pool(self, analysis: Analysis, place: int) -> bool:
+        """Whether an operation is a pool: read out beside later ones, it counts by itself."""
+        reduction = analysis.record.steps[place].reduction
+        return reduction is not None and reduction.size == self.graphs
+
     def _blocks(
         self, analysis: Analysis, modules: Mapping[str, nn.Module],
-        pairs: Sequence[tuple[FinalSite, Parts | None]], found: _Captured,
+        pairs: Sequence[tuple[FinalSite, Parts | None]], found: Captured,
     ) -> list[Block]:  # fmt: skip
         """The blocks of all sites; sums of one convolution with the same coefficients are one."""
         blocks: list[Block] = []
@@ -531,7 +562,7 @@ class _Exposing:
 
 
 @dataclass(frozen=True, eq=False)
-class _Captured:
+class Captured:
     """What the second run showed."""
 
     kept: dict[int, Tensor]
@@ -567,7 +598,7 @@ def _without_shift(
     return (rest, True) if is_affine(TailGraph(width, tuple(rest))) else (operations, False)
 
 
-def _values(found: _Captured, sites: Sequence[FinalSite]) -> Tensor:
+def values_of_sites(found: Captured, sites: Sequence[FinalSite]) -> Tensor:
     """What the sites hold, side by side, [n, Σ widths]."""
     flat = []
     for site in sites:
@@ -582,7 +613,7 @@ def _values(found: _Captured, sites: Sequence[FinalSite]) -> Tensor:
     return torch.cat(flat, dim=1)
 
 
-def _read_by_tail(found: _Captured, analysis: Analysis, sites: Sequence[FinalSite]) -> set[int]:
+def _read_by_tail(found: Captured, analysis: Analysis, sites: Sequence[FinalSite]) -> set[int]:
     """The sites that what follows reads at all."""
     read = set()
     for site in sites:

@@ -19,8 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
 from torch_geometric.nn import MessagePassing
 
+from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.embedding import Head, last_linear
 from gnn_repair.exposure.module_names import followed
 from gnn_repair.exposure.record.reductions import Reduction, rows_after
@@ -31,6 +33,8 @@ SHAPED |= {f"new_{kind}" for kind in ("empty", "empty_strided", "zeros", "ones",
 """Operations that take a tensor's shape and none of its values."""
 
 
+LINKS = 1 << 40
+"""Behind numbers of a list of links [2, L]: this plus the place in it, beyond all nodes."""
 SILENT = "detach"
 """Not counted: PyTorch adds it to some factories' results, depending on who else holds them."""
 
@@ -149,6 +153,10 @@ class KnownTensor:
     """Whether both axes are nodes' (an adjacency matrix)."""
     relation: int | None = None
     """Of the edge list of one of several relations: which."""
+    field: bool = False
+    """Whether it is the user's data."""
+    links: bool = False
+    """Whether it lists the links that are predicted, [2, L]."""
 
 
 @dataclass(eq=False)
@@ -160,6 +168,8 @@ class Record:
     output: int = -1
     embedding: int | None = None
     """What the linear layer that ran last read."""
+    marked: tuple[int, ...] = ()
+    """Values that the run itself pointed out: the embeddings between encoder and decoder."""
 
 
 def is_in_place(func: Any) -> bool:
@@ -178,17 +188,18 @@ class Recorder(TorchDispatchMode):
     """While open, writes down every operation."""
 
     def __init__(
-        self, spaces: Spaces, leaves: Mapping[int, KnownTensor], running: list[str]
+        self, spaces: Spaces, leaves: Mapping[int, KnownTensor], device: torch.device
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.spaces, self.leaves, self.running = spaces, leaves, running
+        self.spaces, self.leaves = spaces, leaves
+        self.running: list[str] = []
         self.record = Record()
         self._numbers: dict[int, tuple[Any, int]] = {}
         self._storages: dict[int, dict[int, Any]] = {}
         self._others: dict[int, int] = {}
         self.inside: list[Any] = []
         """What the convolutions that run now were given."""
-        self.device: Any = nullcontext()
+        self.device = made_on(device)
         """Where index tensors are made."""
         self.sets: dict[int, Tensor] = {}
         """Nodes of several types one after another in one tensor, by how many they are."""
@@ -226,6 +237,9 @@ class Recorder(TorchDispatchMode):
                     value.rows = (self.rows(shape, 0, leaf.space),)
         elif leaf.ends is None and leaf.space is not None and not floating:
             value.space = leaf.space
+        if leaf.links:
+            places = torch.arange(LINKS, LINKS + tensor.numel(), device=tensor.device)
+            value.rows = (NodeRows(places.view(shape)),)
         if leaf.relation is not None and tensor.layout == torch.strided:
             value.rows = (
                 NodeRows(
@@ -270,7 +284,16 @@ class Recorder(TorchDispatchMode):
     def relations_of(self, index: Tensor) -> Tensor | None:
         """The relation of every entry of an edge list; −1: none."""
         rows = self.value(index).rows
-        return rows[0].ids if rows and not index.is_floating_point() else None
+        if not rows or index.is_floating_point() or bool((rows[0].ids >= LINKS).any()):
+            return None
+        return rows[0].ids
+
+    def mark(self, tensors: Any) -> None:
+        """Point values out."""
+        with _disable_current_modes():
+            self.record.marked = tuple(
+                self.number(t) for t in tree_leaves(tensors) if isinstance(t, Tensor)
+            )
 
     # Operations --------------------------------------------------------------------------------
 
@@ -288,6 +311,8 @@ class Recorder(TorchDispatchMode):
             self._numbers[id(out)] = (weakref.ref(out), self.number(args[0]))
             return out
         shown_args, shown_kwargs = self._shown(tuple(args)), self._shown(given)
+        if in_place:
+            self._refuse_writing(args[0], func)
         out = func(*args, **given)
         step = RecordedStep(
             name, shown_args, shown_kwargs, self.running[-1] if self.running else "", func=func
@@ -321,6 +346,18 @@ class Recorder(TorchDispatchMode):
             made.append(self._remember(result, value))
         step.outs = tuple(made)
         return out
+
+    def _refuse_writing(self, target: Tensor, func: Any) -> None:
+        """Raise before the user's data is overwritten: every run would see other data."""
+        same = self._storages.get(target.untyped_storage()._cdata, {}) if is_dense(target) else {}
+        known = [self.leaves.get(number) for number, tensor in same.items() if tensor() is not None]
+        for leaf in known:
+            if leaf is not None and leaf.field:
+                name = str(func._schema.name).partition("::")[2]
+                raise ExposureRefused(
+                    f"the model writes into data.{leaf.name} (by `{name}`), so each run would see "
+                    "other data; write the result to a new tensor, as in x = x + 1"
+                )
 
     def _note_set(self, shape: tuple[int, ...], behind: tuple[NodeRows, ...]) -> None:
         """Notice nodes of several types one after another in one tensor."""
@@ -378,6 +415,11 @@ def _is_kept(result: Tensor, whole: bool, live: bool) -> bool:
     return result.numel() == 1 or (not live and (whole or result.numel() == len(result)))
 
 
+def is_dense(tensor: Tensor) -> bool:
+    """Whether its numbers lie in one memory."""
+    return tensor.layout == torch.strided
+
+
 def tensors_in(out: Any) -> list[Tensor]:
     """The tensors that an operation returned."""
     if isinstance(out, Tensor):
@@ -414,16 +456,9 @@ def _without_onednn() -> Iterator[None]:
 
 
 def record_run(
-    model: nn.Module,
-    run: Callable[[], Tensor],
-    spaces: Spaces,
-    leaves: Mapping[int, KnownTensor],
-    device: torch.device,
+    model: nn.Module, run: Callable[[Recorder], Tensor], recorder: Recorder
 ) -> tuple[Record, Tensor, Head]:
     """Run a model once and write down what it does."""
-    running: list[str] = []
-    recorder = Recorder(spaces, leaves, running)
-    recorder.device = made_on(device)
 
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
         given = args[0] if args else kwargs.get("x", kwargs.get("x_dict"))
@@ -437,8 +472,8 @@ def record_run(
     handles = [conv.register_forward_pre_hook(enter, with_kwargs=True) for conv in convolutions]
     handles += [conv.register_forward_hook(leave) for conv in convolutions]
     try:
-        with last_linear(model) as head, followed(model, running), unfused(), recorder:
-            output = run()
+        with last_linear(model) as head, followed(model, recorder.running), unfused(), recorder:
+            output = run(recorder)
     finally:
         for handle in handles:
             handle.remove()

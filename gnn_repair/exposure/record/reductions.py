@@ -556,6 +556,15 @@ def _first_axis(c: OpContext) -> list[Behind]:
     return c.each(tuple(NodeRows(along_axis(f, 0, c.out.shape)) for f in found if f is not None))
 
 
+def _bilinear(c: OpContext) -> list[Behind]:
+    """x W y of every row: nodes along the first axis of both."""
+    behind = [rows for one in (c.args[0], c.args[2]) for rows in c.rows(one)]
+    c.step.mixes = any(r.varies(axis) for r in behind for axis in range(1, r.ids.dim()))
+    found = [rows.along(0) for rows in behind]
+    shown = [NodeRows(along_axis(f, 0, c.out.shape)) for f in found if f is not None]
+    return c.each(union([shown]))
+
+
 def _last_axes(c: OpContext) -> list[Behind]:
     """Layer normalisation over the last axes."""
     source, count = c.args[0], len(c.args[1])
@@ -762,6 +771,7 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     **dict.fromkeys(
         ("convolution", "max_pool2d_with_indices", "avg_pool2d", "avg_pool1d", "max_pool1d",
          "_adaptive_avg_pool2d", "adaptive_max_pool2d", "upsample_nearest1d"), _first_axis),
+    "_trilinear": _bilinear,
     "native_layer_norm": _last_axes,
     "native_group_norm": _group_norm,
     **dict.fromkeys(("mm", "bmm", "_sparse_mm", "matmul"), _mm),

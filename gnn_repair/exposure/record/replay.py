@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,8 @@ from gnn_repair.exposure.record.recorder import (
     unfused,
 )
 
+Substitutes = Mapping[int, Callable[..., Any]]
+"""By operation of the record: what is done in its place."""
 LARGEST_MESSAGES = 1 << 26
 """Numbers in the messages of a sum beyond which its result is replaced: 256 MB in float32."""
 
@@ -94,19 +96,20 @@ class Replay:
         )  # fmt: skip
 
     @torch.no_grad()
-    def __call__(self, coefficients: Tensor) -> Tensor:
-        """The logits under λ [T], float64."""
+    def __call__(self, coefficients: Tensor, also: Substitutes | None = None) -> Tensor:
+        """The logits under λ [T], float64; ``also``: what else is done otherwise."""
         if versions_of(self.model) != self.versions:
             raise InputError(
                 f"{type(self.model).__name__} has changed since it was exposed; expose it again"
             )
         with resting(self.model):
             forget_propagations(self.model)
-            return self.run(coefficients)
+            return self.run(coefficients, also)
 
-    def run(self, coefficients: Tensor) -> Tensor:
+    def run(self, coefficients: Tensor, also: Substitutes | None = None) -> Tensor:
         """The same while the model is at rest already."""
-        return replaced(self.forward, self.record, self._instead(coefficients)).double()
+        instead = self._instead(coefficients) | dict(also or {})
+        return replaced(self.forward, self.record, instead).double()
 
     def _instead(self, coefficients: Tensor) -> dict[int, Callable[..., Any]]:
         """By operation: what is done in its place."""
@@ -116,7 +119,7 @@ class Replay:
         if self.order is not None:
             given, placed = placed, torch.empty_like(placed)
             placed[self.order] = given
-        instead = {place: _giving(kept) for place, kept in self.held.items()}
+        instead = {place: giving(kept) for place, kept in self.held.items()}
         for site in {part.piece.site for part in self.parts}:
             mine = [part for part in self.parts if part.piece.site is site]
             self._substitute(instead, site, mine, placed)
@@ -214,7 +217,7 @@ class Replay:
         instead[step] = run
 
 
-def _giving(kept: Sequence[Tensor]) -> Callable[..., Any]:
+def giving(kept: Sequence[Tensor]) -> Callable[..., Any]:
     """An operation whose results are overwritten by what they are held at."""
 
     def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -206,15 +206,21 @@ def fixed_words(shifted: bool) -> str:
 
 
 def held_parts(
-    analysis: Analysis, modules: Mapping[str, nn.Module], own: Collection[int], nodes: int
+    analysis: Analysis, where: Callable[[str], str], own: Collection[int], beside: Collection[int]
 ) -> tuple[HeldPart, ...]:
-    """Everything that mixes nodes on a way to the logits and is not one of the final sums."""
+    """Everything that mixes nodes on a way to the logits and is not one of the final sums.
+
+    Args:
+        analysis: the record.
+        where: a module's title, by its name.
+        own: the final sums.
+        beside: what lets other nodes' numbers in on ways to the logits that pass none of them.
+    """
     found: dict[tuple[str, bool], list[str]] = {}
-    beside, within = set(analysis.beside(own)), set(analysis.within(own))
-    beside |= set(analysis.moved_in(own, nodes))
-    for place in sorted((beside | within) - set(own)):
+    within = set(analysis.within(own))
+    for place in sorted({*beside, *within} - set(own)):
         step = analysis.record.steps[place]
-        names = found.setdefault((titled(modules, step.module).text, place not in within), [])
+        names = found.setdefault((where(step.module), place in beside), [])
         if step.name not in names:
             names.append(step.name)
     return tuple(HeldPart(title, tuple(names), near) for (title, near), names in found.items())

@@ -17,6 +17,7 @@ from gnn_repair.exposure.tails.operations import (
     Affine,
     Concatenate,
     Constant,
+    Multiply,
     Operation,
     Scale,
     Select,
@@ -88,6 +89,8 @@ class _Tail:
         joined: Operation | None
         if isinstance(operation, Add | Concatenate):
             joined = self._branches_of_one(operation) if self._any_matrix(operation) else None
+        elif isinstance(operation, Multiply):
+            joined = self._by_constant(operation)
         elif len(operation.inputs) != 1 or operation.inputs[0] == 0:
             joined = None
         elif isinstance(producer := self.operations[operation.inputs[0] - 1], Concatenate):
@@ -97,6 +100,14 @@ class _Tail:
         if joined is not None:
             self.operations[number - 1] = joined
         return joined is not None
+
+    def _by_constant(self, product: Multiply) -> Scale | None:
+        """A product with a constant as a scale."""
+        for number, other in (product.inputs, product.inputs[::-1]):
+            producer = self.operations[number - 1] if number else None
+            if isinstance(producer, Constant):
+                return Scale((other,), producer.value, torch.zeros_like(producer.value))
+        return None
 
     def _joined(self, operation: Operation, producer: Operation) -> Operation | None:
         if isinstance(operation, Affine) and isinstance(producer, Select):

@@ -318,6 +318,18 @@ class Tracer(TorchDispatchMode):
         frame, first = place
         self._remember(tensor, frame.traced(0, self.builder.device, first))
 
+    def flat_of(self, tensor: Tensor) -> int | None:
+        """The tail's value that holds a tensor of the run; None where no message reaches it."""
+        state = self._state(tensor)
+        if isinstance(state, Lost):
+            raise ExposureRefused(f"after the last sum over messages {state.reason}")
+        try:
+            return None if state is None else self.builder.flat(state)[0]
+        except Unfollowed as reason:
+            raise ExposureRefused(
+                f"after the last sum over messages {self._where()} {reason}"
+            ) from reason
+
     def output(self, logits: Tensor) -> Traced:
         """How the model's output was made."""
         state = self._state(logits)
@@ -389,6 +401,10 @@ class Tracer(TorchDispatchMode):
     def forget(self, tensor: Tensor) -> None:
         """From here on a tensor is a constant: what is held as it is."""
         self._known.pop(id(tensor), None)
+
+    def is_lost(self, tensor: Tensor) -> bool:
+        """Whether messages reach a tensor in a way that cannot be followed."""
+        return isinstance(self._state(tensor), Lost)
 
     # What is known of tensors -------------------------------------------------------------------
 

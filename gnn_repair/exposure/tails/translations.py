@@ -743,9 +743,23 @@ def vector_norm(
     return _placed(builder.shown(made, frame), out)
 
 
+def multiplied(
+    builder: Builder, out: Tensor, source: Traced, dims: Any = None, *_: Any, **__: Any
+) -> Result:
+    """The product of everything along an axis: one after another."""
+    value, frame, size = parts_of(builder, source, [dims] if isinstance(dims, int) else dims)
+    starts = torch.arange(frame.width, device=builder.device) * size
+    made = builder.select(value, starts)
+    for place in range(1, size):
+        factors = made, builder.select(value, starts + place)
+        made = builder.emit(Multiply(factors), frame.width)
+    return _placed(builder.shown(made, frame), out)
+
+
 REDUCTIONS: dict[str, Translation] = {
     "sum": summed,
     "mean": mean,
+    "prod": multiplied,
     "cumsum": cumulated,
     "logsumexp": log_sum_exp,
     "amax": extreme(1.0),
@@ -874,10 +888,32 @@ def added(product: Translation) -> Translation:
     return translate
 
 
+def bilinear(
+    builder: Builder, out: Tensor, left: Operand, weight: Operand, right: Operand, *_: Any
+) -> Result:
+    """x W y of every node, where messages reach one of the two: nn.Bilinear."""
+    traced, other = (left, right) if isinstance(left, Traced) else (right, left)
+    constant = isinstance(other, Tensor) and isinstance(weight, Tensor)
+    if not isinstance(traced, Traced) or not constant or traced.nodes.dim() != 2:
+        raise Unfollowed
+    assert isinstance(other, Tensor) and isinstance(weight, Tensor)
+    value, frame = builder.flat(traced)
+    if frame.axis != 0:
+        raise Unfollowed
+    wide, sides = len(weight), "oij,nj->noi" if traced is left else "oij,ni->noj"
+    slopes = torch.einsum(sides, weight.double(), other.double()).flatten(1)
+    factor = slopes if frame.places is None else frame.places.spread(slopes)
+    each = torch.arange(frame.width, device=builder.device).repeat(wide)
+    scaled = builder.scaled(builder.select(value, each), factor, 0.0)
+    total = torch.kron(_identity(builder, wide), _identity(builder, 1).expand(1, frame.width))
+    return _affine(builder, scaled, total, frame.last(wide, tuple(out.shape)))
+
+
 PRODUCTS: dict[str, Translation] = {
     "mm": mm,
     "mv": mv,
     "bmm": bmm,
+    "_trilinear": bilinear,
     "addmm": added(mm),
     "addmv": added(mv),
     "baddbmm": added(bmm),

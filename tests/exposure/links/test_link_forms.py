@@ -69,7 +69,6 @@ def test_a_decoder_may_know_more_of_each_link():
     [
         (lambda z, links, edge_type: z[links[0], 0], "the decoder takes 'edge_type', too"),
         (lambda z, pick: (z @ z.t())[pick[0], pick[1]], "looks up no rows of its embeddings"),
-        (lambda z, links: z[links[0], 0] + z[links[1], 1], "looks up no rows of its embeddings"),
     ],
 )
 def test_what_a_decoder_lacks_is_named(decoder, words):
