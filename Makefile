@@ -11,7 +11,7 @@ CPU ?= $(if $(shell command -v nvidia-smi),,1)
 CPU_BUILD := install --quiet --no-deps --retries 0 --timeout 5 --index-url https://download.pytorch.org/whl/cpu
 USUAL := echo "No PyTorch build for CPUs can be had here; pip takes its usual one."
 
-.PHONY: demo test lint types tests docs notebooks wheel golden test-minimum test-latest audit mutation campaign bench beyond chance clean
+.PHONY: demo test lint types tests docs notebooks wheel golden test-minimum test-latest test-extensions audit mutation campaign bench beyond chance clean
 .NOTPARALLEL:
 
 demo: .venv/.installed
@@ -94,6 +94,21 @@ test-minimum: .venv-minimum/.installed
 
 test-latest: .venv-latest/.installed
 	OMP_NUM_THREADS=1 .venv-latest/bin/pytest -n 2 $(ARGS)
+
+# Models written with torch_scatter, torch_sparse and pyg-lib: what can be built or had is installed (some
+# minutes), and tests of what is missing skip and say so.
+test-extensions: .venv-extensions/.installed
+	OMP_NUM_THREADS=1 .venv-extensions/bin/pytest -rs tests/exposure/test_extensions.py tests/exposure/test_sampled.py $(ARGS)
+
+.venv-extensions/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-extensions
+	.venv-extensions/bin/pip $(CPU_BUILD) $$(grep -E '^torch==' constraints.txt) 2>/dev/null || $(USUAL)
+	.venv-extensions/bin/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	.venv-extensions/bin/pip install --quiet 'setuptools<81' wheel
+	for name in torch-scatter torch-sparse pyg-lib; do \
+	  .venv-extensions/bin/pip install --quiet --no-build-isolation $$name || echo "$$name cannot be had here."; \
+	done
+	@touch $@
 
 .venv-minimum/.installed: pyproject.toml constraints.txt .ci/minimum.py
 	$(PYTHON) -m venv .venv-minimum

@@ -164,7 +164,7 @@ class _LinkExposing(Exposing):
 
     def _held(self, analysis: Analysis, own: set[int]) -> tuple[HeldPart, ...]:
         assert self.decoding is not None
-        tables = [x.table for x in (*self.decoding.varied, *self.decoding.still)]
+        tables = self.decoding.other | {lookup.table for lookup in self.decoding.varied}
         embedded = own | {analysis.value(table).step for table in tables}
         beside = set(analysis.beside(embedded)) - self.decoding.linked
 

@@ -90,7 +90,9 @@ class Decoding:
     varied: tuple[Lookup, ...]
     """The lookups of the varied end, alone or with the other one."""
     still: tuple[Lookup, ...]
-    """The lookups of the other end alone."""
+    """The lookups of the other end alone, in tables that the sums reach."""
+    other: frozenset[int]
+    """All tables that the other end alone is looked up in: it stays as it is."""
     elsewhere: dict[int, frozenset[int]]
     """By operation: embeddings that it reads otherwise than by the ends of links."""
     linked: frozenset[int]
@@ -133,7 +135,8 @@ def decoding_of(
             if reads & linked:
                 linked |= made
                 of_links.add(place)
-    return Decoding(tuple(varied), tuple(still), elsewhere, frozenset(of_links))
+    other = frozenset(one.table for one in lookups.values() if end not in one.ends)
+    return Decoding(tuple(varied), tuple(still), other, elsewhere, frozenset(of_links))
 
 
 def _is_by_node(analysis: Analysis, step: RecordedStep) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.library import _scoped_library, fallthrough_kernel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
@@ -35,6 +36,16 @@ SHAPED |= {f"new_{kind}" for kind in ("empty", "empty_strided", "zeros", "ones",
 
 LINKS = 1 << 40
 """Behind numbers of a list of links [2, L]: this plus the place in it, beyond all nodes."""
+REDUCED = ("sum", "mean", "min", "max", "mul")
+EXTENSIONS = {
+    "torch_scatter": (
+        *(f"segment_{how}_{form}" for how in REDUCED for form in ("csr", "coo")),
+        *(f"scatter_{how}" for how in REDUCED), "gather_csr", "gather_coo",
+    ),
+    "torch_sparse": tuple(f"spmm_{how}" for how in REDUCED),
+    "pyg": ("segment_matmul", "grouped_matmul"),
+}  # fmt: skip
+"""Operations of extensions that read or write rows of nodes."""
 SILENT = "detach"
 """Not counted: PyTorch adds it to some factories' results, depending on who else holds them."""
 
@@ -224,7 +235,7 @@ class Recorder(TorchDispatchMode):
         square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in counts
         floating = tensor.is_floating_point() or tensor.is_complex()
         if leaf is None:
-            structural = tensor.layout != torch.strided or square
+            structural = tensor.layout != torch.strided or square or not shape
             space = self.spaces.only(shape[0]) if shape and floating and not structural else None
             leaf = KnownTensor("", floating and not structural, space, both=square)
         value = Value(shape, -1, leaf.live and floating, name=leaf.name, kept=tensor)
@@ -280,6 +291,12 @@ class Recorder(TorchDispatchMode):
         self._remember(
             listed, Value(tuple(listed.shape), value.step, False, known, value.space, kept=listed)
         )
+
+    def made_of(self, tensor: Tensor, value: Tensor | None) -> int:
+        """The number of a tensor that an operation makes inside, of numbers that it is given."""
+        before = None if value is None else self.value(value)
+        known = (-1, False) if before is None else (before.step, before.live)
+        return self._remember(tensor, Value(tuple(tensor.shape), *known, kept=tensor))
 
     def relations_of(self, index: Tensor) -> Tensor | None:
         """The relation of every entry of an edge list; −1: none."""
@@ -436,13 +453,22 @@ def made_on(device: torch.device) -> Any:
 
 @contextmanager
 def unfused() -> Iterator[None]:
-    """While open, attention and recurrent layers show their steps instead of fused kernels."""
+    """While open, attention and recurrent layers show their steps instead of fused kernels.
+
+    Operations of extensions, which hide behind their gradients, are seen as such.
+    """
     with ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         stack.enter_context(_without_onednn())
+        for namespace, names in EXTENSIONS.items():
+            known = [name for name in names if hasattr(getattr(torch.ops, namespace), name)]
+            library = stack.enter_context(_scoped_library(namespace, "IMPL")) if known else None
+            for name in known:
+                for key in ("AutogradCPU", "AutogradCUDA"):
+                    library.impl(name, fallthrough_kernel, key)
         yield
 
 

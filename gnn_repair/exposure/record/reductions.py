@@ -456,6 +456,92 @@ def _segment_reduce(c: OpContext) -> list[Behind]:
     return c.each((c.counted(c.out.shape, 0),))
 
 
+# Extensions: torch_scatter, torch_sparse, pyg-lib ------------------------------------------------
+
+
+def _segments(c: OpContext) -> tuple[int, Tensor]:
+    """The axis that pointers cut into segments, and the segment of every entry."""
+    pointers = c.args[1]
+    dim = pointers.dim() - 1
+    listed = pointers if dim == 0 else NodeRows(pointers).along(dim)
+    if listed is None or int(listed[0]) or int(listed[-1]) != c.args[0].shape[dim]:
+        raise ValueError("segments that leave entries out, or differ from row to row")
+    return dim, torch.repeat_interleave(listed.diff())
+
+
+def _by_pointers(mean: bool) -> Callable[[OpContext], list[Behind]]:
+    def after(c: OpContext) -> list[Behind]:
+        return _entry_sum(c, c.args[0], *_segments(c), None, mean)
+
+    return after
+
+
+def _by_index(mean: bool) -> Callable[[OpContext], list[Behind]]:
+    """torch_scatter's sums by an index that counts along its last axis, or along ``dim``."""
+
+    def after(c: OpContext) -> list[Behind]:
+        source, index = c.args[:2]
+        scattered = c.step.name.startswith("scatter")
+        dim = c.args[2] % source.dim() if scattered else index.dim() - 1
+        base = c.argument(3 if scattered else 2, "out")
+        return _entry_sum(c, source, dim, _listed(c, index, min(dim, index.dim() - 1)), base, mean)
+
+    return after
+
+
+def _extreme_by_index(c: OpContext) -> list[Behind]:
+    """A maximum and its like of every segment: no sum."""
+    c.step.mixes = True
+    scattered = c.step.name.startswith("scatter")
+    dim = c.args[2] if scattered else c.args[1].dim() - 1
+    return c.each((c.counted(c.out.shape, dim % c.out.dim()),))
+
+
+def _gather_segments(c: OpContext) -> list[Behind]:
+    index = c.args[1]
+    dim = index.dim() - 1
+    if c.step.name == "gather_csr":
+        listed = index if dim == 0 else NodeRows(index).along(dim)
+        index = None if listed is None else torch.repeat_interleave(listed.diff())
+    elif dim:
+        index = NodeRows(index).along(dim)
+    if index is None:
+        raise ValueError("segments that differ from row to row")
+    return _picked(c, c.args[0], dim, index)
+
+
+def _spmm(how: str) -> Callable[[OpContext], list[Behind]]:
+    """torch_sparse's product: pointers, columns and values of a matrix, and a table."""
+
+    def after(c: OpContext) -> list[Behind]:
+        pointers, columns, value, table = c.args[1], c.args[2], c.args[3], c.args[-1]
+        rows = table.dim() - 2
+        c.step.mixes = True
+        if how in ("sum", "mean") and (c.live(table) or c.live(value)) and rows == 0:
+            numbers = torch.ones(len(columns), dtype=table.dtype) if value is None else value
+            size = (len(pointers) - 1, len(table))
+            places = torch.stack([torch.repeat_interleave(pointers.diff()), columns])
+            matrix = torch.sparse_coo_tensor(places, numbers.detach(), size, is_coalesced=True)
+            inner = [r for r in c.rows(table) if r.varies(0)]
+            c.step.reduction = Reduction(
+                message=c.number(table), matrix=c.recorder.made_of(matrix, value),
+                sources=inner[0].ids if inner else None, size=size[0], mean=how == "mean",
+            )  # fmt: skip
+        return c.each((c.counted(c.out.shape, rows),))
+
+    return after
+
+
+def _rows_stay(c: OpContext) -> list[Behind]:
+    """Products of some rows each with matrices of their own."""
+    several = c.args[0] if isinstance(c.args[0], list | tuple) else [c.args[0]]
+    made = []
+    for source, out in zip(several, c.outs, strict=True):
+        found = [rows.along(0) for rows in c.rows(source)]
+        made.append(tuple(NodeRows(along_axis(f, 0, out.shape)) for f in found if f is not None))
+    return made
+
+
 def _axis_sum(mean: bool) -> Callable[[OpContext], list[Behind]]:
     """Σ over axes: a sum over nodes where different nodes stand along them."""
 
@@ -783,6 +869,16 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     "select_scatter": _into(torch.select_scatter),
     "slice_scatter": _into(torch.slice_scatter),
     "nonzero": _nothing,
+    "segment_sum_csr": _by_pointers(mean=False),
+    "segment_mean_csr": _by_pointers(mean=True),
+    **dict.fromkeys(("segment_sum_coo", "scatter_sum"), _by_index(mean=False)),
+    **dict.fromkeys(("segment_mean_coo", "scatter_mean"), _by_index(mean=True)),
+    **dict.fromkeys(
+        ("scatter_max", "scatter_min", "scatter_mul", "segment_max_csr", "segment_min_csr",
+         "segment_max_coo", "segment_min_coo"), _extreme_by_index),
+    **dict.fromkeys(("gather_csr", "gather_coo"), _gather_segments),
+    **{f"spmm_{how}": _spmm(how) for how in ("sum", "mean", "min", "max")},
+    **dict.fromkeys(("segment_matmul", "grouped_matmul"), _rows_stay),
 }  # fmt: skip
 """By operation: the nodes behind its results. What is not listed is pointwise where shapes say so,
 and otherwise taken to mix nodes."""

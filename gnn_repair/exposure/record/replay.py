@@ -135,7 +135,9 @@ class Replay:
         reduction = site.reduction
         if site.readers:
             return None  # one term a recipient, so that nothing can change
-        if site.powers is not None or reduction.turned or reduction.batched or site.members:
+        inside = reduction.matrix is not None and not self._is_argument(site, reduction.matrix)
+        whole = site.powers is not None or reduction.turned or reduction.batched or site.members
+        if inside or whole:
             return self._by_value(instead, site, mine, placed)
         if reduction.matrix is not None:
             instead[site.step] = self._argument(
@@ -149,6 +151,9 @@ class Replay:
             site, reduction.message, lambda old: _messages(old, reduction, mine, placed)
         )
         return None
+
+    def _is_argument(self, site: FinalSite, number: int) -> bool:
+        return Ref(number) in self.record.steps[site.step].args
 
     def first_broken(self, coefficients: Tensor) -> RecordedStep | None:
         """The first operation that makes NaN or infinite numbers of finite ones, if one does."""
