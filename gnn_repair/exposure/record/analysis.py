@@ -390,6 +390,17 @@ class Analysis:
                 return number
             number = step.args[0].number
 
+    def sum_behind(self, number: int) -> int | None:
+        """The sum that numbers are, but for a small constant against zero."""
+        number = self.root(number)
+        step = self.maker(number)
+        while step is not None and step.name in ("add", "clamp", "clamp_min"):
+            if any(isinstance(argument, Ref) for argument in step.args[1:]):
+                return None
+            number = self.root(step.args[0].number)
+            step = self.maker(number)
+        return None if step is None or step.reduction is None else self.value(number).step
+
     def seen_through(self, number: int, shape: Sequence[int]) -> tuple[int, Tensor]:
         """The value behind moves and repetitions, and which of its numbers stands where."""
         pushes: list[Push] = [lambda t: t.expand(tuple(shape))]
@@ -702,14 +713,8 @@ def _factor_of_recipients(
 
 def _is_denominator(analysis: Analysis, number: int, reduction: Reduction) -> bool:
     """Whether numbers are the sum of the messages' own weights: Σ e h / Σ e."""
-    number = analysis.root(number)
-    step = analysis.maker(number)
-    while step is not None and step.name in ("add", "clamp", "clamp_min"):  # against zero
-        if any(isinstance(argument, Ref) for argument in step.args[1:]):
-            return False
-        number = analysis.root(step.args[0].number)
-        step = analysis.maker(number)
-    total = None if step is None else step.reduction
+    place = analysis.sum_behind(number)
+    total = None if place is None else analysis.record.steps[place].reduction
     if total is None or total.recipients is None or reduction.recipients is None:
         return False
     same = total.recipients.shape == reduction.recipients.shape

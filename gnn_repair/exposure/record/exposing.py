@@ -453,6 +453,8 @@ class Exposing:
         if self.subject.graph is not None:
             mixtures = with_shared_contexts(mixtures)
         own = {site.step for site, _ in pairs}.union(*(site.hops for site, _ in pairs))
+        behind = [analysis.sum_behind(a.value) for site, _ in pairs for a in site.after]
+        own |= {place for place in behind if place is not None}  # denominators are in α
         held = self._held(analysis, own)
         names, starts = self.subject.names, None
         if self.graphs is not None:

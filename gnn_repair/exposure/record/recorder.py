@@ -464,11 +464,11 @@ def unfused() -> Iterator[None]:
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         stack.enter_context(_without_onednn())
         for namespace, names in EXTENSIONS.items():
-            known = [name for name in names if hasattr(getattr(torch.ops, namespace), name)]
-            library = stack.enter_context(_scoped_library(namespace, "IMPL")) if known else None
-            for name in known:
-                for key in ("AutogradCPU", "AutogradCUDA"):
-                    library.impl(name, fallthrough_kernel, key)
+            for name in names:
+                if hasattr(getattr(torch.ops, namespace), name):
+                    library = stack.enter_context(_scoped_library(namespace, "IMPL"))
+                    for key in ("AutogradCPU", "AutogradCUDA"):
+                        library.impl(name, fallthrough_kernel, key)
         yield
 
 
