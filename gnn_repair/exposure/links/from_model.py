@@ -164,9 +164,8 @@ class _LinkExposing(Exposing):
 
     def _held(self, analysis: Analysis, own: set[int]) -> tuple[HeldPart, ...]:
         assert self.decoding is not None
-        tables = self.decoding.other | {lookup.table for lookup in self.decoding.varied}
-        embedded = own | {analysis.value(table).step for table in tables}
-        beside = set(analysis.beside(embedded)) - self.decoding.linked
+        looked_up = self.decoding.other | {lookup.step for lookup in self.decoding.varied}
+        beside = set(analysis.beside(own | looked_up)) - self.decoding.linked
 
         def where(module: str) -> str:
             return self.where(module) if module or not self.call.encode else "the decoder"

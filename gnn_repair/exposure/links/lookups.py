@@ -92,7 +92,7 @@ class Decoding:
     still: tuple[Lookup, ...]
     """The lookups of the other end alone, in tables that the sums reach."""
     other: frozenset[int]
-    """All tables that the other end alone is looked up in: it stays as it is."""
+    """All lookups of the other end alone: it stays as it is."""
     elsewhere: dict[int, frozenset[int]]
     """By operation: embeddings that it reads otherwise than by the ends of links."""
     linked: frozenset[int]
@@ -135,7 +135,7 @@ def decoding_of(
             if reads & linked:
                 linked |= made
                 of_links.add(place)
-    other = frozenset(one.table for one in lookups.values() if end not in one.ends)
+    other = frozenset(place for place, one in lookups.items() if end not in one.ends)
     return Decoding(tuple(varied), tuple(still), other, elsewhere, frozenset(of_links))
 
 
