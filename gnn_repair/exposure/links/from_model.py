@@ -165,7 +165,8 @@ class _LinkExposing(Exposing):
     def _held(self, analysis: Analysis, own: set[int]) -> tuple[HeldPart, ...]:
         assert self.decoding is not None
         looked_up = self.decoding.other | {lookup.step for lookup in self.decoding.varied}
-        beside = set(analysis.beside(own | looked_up)) - self.decoding.linked
+        cut = own | looked_up | self.decoding.second_ways
+        beside = set(analysis.beside(cut)) - self.decoding.linked
 
         def where(module: str) -> str:
             return self.where(module) if module or not self.call.encode else "the decoder"
