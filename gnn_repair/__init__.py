@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from gnn_repair.startup import collection_paused
@@ -23,7 +24,6 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.backbones import BACKBONES as BACKBONES
     from gnn_repair.backbones import Backbone as Backbone
     from gnn_repair.backbones import Frozen as Frozen
-    from gnn_repair.backbones import load_frozen as load_frozen
     from gnn_repair.backbones import train_backbone as train_backbone
     from gnn_repair.budget import Budget as Budget
     from gnn_repair.catalog import DATASETS as DATASETS
@@ -52,12 +52,12 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.repair import CorrectAndSmooth as CorrectAndSmooth
     from gnn_repair.repair import CrossFitted as CrossFitted
     from gnn_repair.repair import EvidenceLadder as EvidenceLadder
+    from gnn_repair.repair import FittedRepair as FittedRepair
     from gnn_repair.repair import NodeTranslation as NodeTranslation
     from gnn_repair.repair import RefitHead as RefitHead
     from gnn_repair.repair import Reweighting as Reweighting
     from gnn_repair.repair import SetTranslation as SetTranslation
     from gnn_repair.repair import TemperatureScaling as TemperatureScaling
-    from gnn_repair.repair import load_repair as load_repair
     from gnn_repair.repair.model import RepairedModel as RepairedModel
     from gnn_repair.repair.model import repaired as repaired
     from gnn_repair.reporting import plots as plots
@@ -73,7 +73,6 @@ _HOMES = {
     "BACKBONES": "backbones",
     "Backbone": "backbones",
     "Frozen": "backbones",
-    "load_frozen": "backbones",
     "train_backbone": "backbones",
     "Budget": "budget",
     "Diagnosis": "diagnosis",
@@ -97,13 +96,13 @@ _HOMES = {
     "CorrectAndSmooth": "repair",
     "CrossFitted": "repair",
     "EvidenceLadder": "repair",
+    "FittedRepair": "repair",
     "NodeTranslation": "repair",
     "RefitHead": "repair",
     "Reweighting": "repair",
     "SetTranslation": "repair",
     "TemperatureScaling": "repair",
     "RepairedModel": "repair.model",
-    "load_repair": "repair",
     "repaired": "repair.model",
     "run_study": "study",
     "read_results": "results.frame",
@@ -115,6 +114,8 @@ _HOMES = {
 }
 """Where each public name lives."""
 _MOVED = {
+    "load_frozen": ("backbones", "Frozen.load", "gr.Frozen.load"),
+    "load_repair": ("repair", "FittedRepair.load", "gr.FittedRepair.load"),
     "TailedExposure": ("exposure", "Exposure", "gr.Exposure with a head"),
     "plot_node": ("reporting.plots", "node", "gr.plots.node"),
     "plot_reach": ("reporting.plots", "reach", "gr.plots.reach"),
@@ -132,7 +133,7 @@ if not TYPE_CHECKING:  # which would otherwise take every name for a public one
         if name in _MOVED:
             home, attribute, successor = _MOVED[name]
             warnings.warn(f"gr.{name} is {successor} now", DeprecationWarning, stacklevel=2)
-            return getattr(importlib.import_module(f"gnn_repair.{home}"), attribute)
+            return attrgetter(attribute)(importlib.import_module(f"gnn_repair.{home}"))
         if name not in _HOMES:
             text = f"module 'gnn_repair' has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=sys.modules[__name__])  # Python suggests one

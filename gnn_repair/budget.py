@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 
 from gnn_repair.errors import InputError
@@ -60,6 +60,19 @@ class Budget:
         check_switch("Budget", "decoupled", self.decoupled)
         check_real("Budget", "clip", self.clip, 0, above=True)
         check_switch("Budget", "epoch_zero", self.epoch_zero)
+
+
+def adjusted(owner: str, budget: object, epochs: int | None, lr: float | None) -> Budget:
+    """A budget with another number of epochs or learning rate, where they are given."""
+    if not isinstance(budget, Budget):
+        raise InputError(f"{owner}: budget is {budget!r}; give a Budget")
+    if epochs is not None:
+        check_whole(owner, "epochs", epochs, 1)
+        budget = replace(budget, epochs=epochs)
+    if lr is not None:
+        check_real(owner, "lr", lr, 0, above=True)
+        budget = replace(budget, learning_rate=lr)
+    return budget
 
 
 SHORT = Budget(epochs=200, patience=None, learning_rate=1e-2, weight_decay=5e-4)

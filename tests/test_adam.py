@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gnn_repair.adam import FlatParameters, MemberAdam, plain_adam
 from gnn_repair.budget import Budget
+from gnn_repair.training import FlatParameters, MemberAdam, plain_adam
 
 GPU = pytest.param(
     "cuda",

@@ -32,7 +32,7 @@ LAYERS = [
     {"notebook", "highs", "results", "catalog", "checks"},
     {"kernel_cache"},
     {"kernels"},
-    {"datasets", "adam"},
+    {"datasets"},
     {"training"},
     {"backbones"},
     {"exposure"},
@@ -121,6 +121,8 @@ def test_the_public_surface_is_the_reviewed_one():
 
 
 def test_names_that_moved_warn_and_work():
+    with pytest.warns(DeprecationWarning, match=r"gr\.FittedRepair\.load"):
+        assert gnn_repair.load_repair is gnn_repair.FittedRepair.load
     with pytest.warns(DeprecationWarning, match=r"gr\.plots\.node"):
         assert gnn_repair.plot_node is gnn_repair.plots.node
 

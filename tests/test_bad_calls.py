@@ -171,8 +171,8 @@ def build(scratch: Any) -> dict[str, Good]:
         on_progress=lambda p: None,
     )
     good(
-        "load_frozen",
-        gr.load_frozen,
+        "Frozen.load",
+        gr.Frozen.load,
         {
             "path": paths,
             "data": junk(),
@@ -186,7 +186,7 @@ def build(scratch: Any) -> dict[str, Good]:
         budget=BUDGET,
         seed=0,
     )
-    good("load_repair", gr.load_repair, {"path": paths}, path="x")
+    good("FittedRepair.load", gr.FittedRepair.load, {"path": paths}, path="x")
     good("Exposure.load", gr.Exposure.load, {"path": paths}, path="x")
     good("OracleSolution.load", OracleSolution.load, {"path": paths}, path="x")
     good(
@@ -666,7 +666,7 @@ def calls(tmp_path_factory):
 
 
 NAMES = [
-    "load_dataset", "train_backbone", "load_frozen", "load_repair", "Exposure.load",
+    "load_dataset", "train_backbone", "Frozen.load", "FittedRepair.load", "Exposure.load",
     "OracleSolution.load", "expose", "expose frozen", "expose_links", "solve_oracle", "reach",
     "solve_labels", "value_range",
     "nearest_reweighting", "stable_evidence", "solution.check", "solution.for_node",

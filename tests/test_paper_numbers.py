@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from gnn_repair import budget
-from gnn_repair.adam import BETAS, EPSILON
 from gnn_repair.backbones import BACKBONES, Shape, train_backbone
 from gnn_repair.backbones.architectures import SLOPE
 from gnn_repair.catalog import DATASETS
@@ -28,8 +27,9 @@ from gnn_repair.repair import (
     SetTranslation,
     paper_batch_size,
 )
-from gnn_repair.repair.head import FLAT
+from gnn_repair.repair.adapters import FLAT
 from gnn_repair.study import PAPER
+from gnn_repair.training import BETAS, EPSILON
 
 # Datasets: the table.
 PAPER_DATASETS = {

@@ -23,7 +23,7 @@ def margin(exposure: Exposure) -> float:
     return float(solution[0].margin)
 
 def repaired(path: str) -> int:
-    fitted = gr.load_repair(path)
+    fitted = gr.FittedRepair.load(path)
     return fitted.num_parameters + gr.SetTranslation(hidden=16).hidden
 
 def after_a_tail(exposure: gr.Exposure | gr.Exposure, y: Any, masks: tuple[Any, Any]) -> Any:
@@ -40,7 +40,7 @@ import gnn_repair as gr
 def mistakes(exposure: gr.Exposure) -> None:
     gr.solve_oracle(exposure, "all", method="magic")
     gr.solve_oracle(exposure, "all", thread=1)
-    gr.load_repair(3)
+    gr.FittedRepair.load(3)
     gr.SetTranslation(hidden="wide")
     gr.nonsense
     gr.solve_oracle(exposure, "all").margins
@@ -111,7 +111,14 @@ def test_right_use_passes_and_shows_the_signature(checked):
 
 def test_wrong_use_is_found(checked):
     found = [line for line in checked if line.startswith("wrong.py")]
-    words = ["solve_oracle", "solve_oracle", "load_repair", "SetTranslation", "nonsense", "margins"]
+    words = [
+        "solve_oracle",
+        "solve_oracle",
+        "FittedRepair",
+        "SetTranslation",
+        "nonsense",
+        "margins",
+    ]
     words.append('"fit" of "Repair"')
     for number, word in enumerate(words, start=5):
         assert any(line.startswith(f"wrong.py:{number}: error") and word in line for line in found)

@@ -216,6 +216,31 @@ class Frozen:
             tensors[name] = getattr(self, name)
         save_tensors(path, KIND, {**self._identity(), "splits": self.splits}, tensors)
 
+    @staticmethod
+    def load(path: str | Path, data: Data, like: Backbone, budget: Budget, seed: int) -> Frozen:
+        """Read what :meth:`save` wrote; a file of another dataset or protocol is refused."""
+        _check_given(data, like, budget, seed)
+        header, tensors = load_tensors(path, KIND)
+        with contents_of(path):
+            check_fields(header, HEADER, "header")
+            splits = check_splits(header.pop("splits"), as_splits(data.train_mask).shape[1])
+            parameters = parameters_of(tensors)
+            for name, (dims, dtypes) in RESULTS.items():
+                check_tensor(name, tensors[name], dims, dtypes)
+        results = {name: tensors[name] for name in RESULTS}
+        frozen = Frozen(like, data, splits, seed, budget, parameters, **results)
+        header["shape"] = {**BEFORE_CHOICES, **header["shape"]}
+        for name, value in frozen._identity().items():
+            if header[name] != value:
+                found = reprlib.repr(header[name])
+                raise FileFormatError(
+                    f"{path} was made with another {name}: {found} instead of {value}"
+                )
+        with contents_of(path):
+            check_statistics(results, len(splits), budget.epochs)
+            _check_parameters(frozen)
+        return frozen
+
     def _identity(self) -> dict[str, Any]:
         """What a file must agree with to be this model."""
         return {
@@ -231,31 +256,6 @@ def _listed(numbers: Iterable[int]) -> str:
     return ", ".join(str(number) for number in numbers)
 
 
-def load_frozen(path: str | Path, data: Data, like: Backbone, budget: Budget, seed: int) -> Frozen:
-    """Read what :meth:`Frozen.save` wrote; a file of another dataset or protocol is refused."""
-    _check_given(data, like, budget, seed)
-    header, tensors = load_tensors(path, KIND)
-    with contents_of(path):
-        check_fields(header, HEADER, "header")
-        splits = check_splits(header.pop("splits"), as_splits(data.train_mask).shape[1])
-        parameters = parameters_of(tensors)
-        for name, (dims, dtypes) in RESULTS.items():
-            check_tensor(name, tensors[name], dims, dtypes)
-    results = {name: tensors[name] for name in RESULTS}
-    frozen = Frozen(like, data, splits, seed, budget, parameters, **results)
-    header["shape"] = {**BEFORE_CHOICES, **header["shape"]}
-    for name, value in frozen._identity().items():
-        if header[name] != value:
-            found = reprlib.repr(header[name])
-            raise FileFormatError(
-                f"{path} was made with another {name}: {found} instead of {value}"
-            )
-    with contents_of(path):
-        check_statistics(results, len(splits), budget.epochs)
-        _check_parameters(frozen)
-    return frozen
-
-
 def _check_given(data: Any, like: Any, budget: Any, seed: Any) -> None:
     """What a file is compared with is a graph with splits, a backbone and its training."""
     if not isinstance(data, Data):
@@ -266,8 +266,8 @@ def _check_given(data: Any, like: Any, budget: Any, seed: Any) -> None:
     if not isinstance(like, Backbone):
         raise InputError(f"like is {like!r:.60}; give an instance such as BACKBONES['gcn']()")
     if not isinstance(budget, Budget):
-        raise InputError(f"load_frozen: budget is {budget!r:.60}; give a Budget")
-    check_whole("load_frozen", "seed", seed, 0)
+        raise InputError(f"Frozen.load: budget is {budget!r:.60}; give a Budget")
+    check_whole("Frozen.load", "seed", seed, 0)
 
 
 def _check_parameters(frozen: Frozen) -> None:

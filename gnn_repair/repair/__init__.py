@@ -1,15 +1,21 @@
 """Repairs on top of a frozen model: two from the paper, its controls, baselines, the ladder."""
 
+from typing import Any
+
 from gnn_repair.budget import paper_batch_size
+from gnn_repair.methods import METHODS
+from gnn_repair.repair.adapters import NodeTranslation, RefitHead, Reweighting, SetTranslation
 from gnn_repair.repair.base import FittedRepair, Repair
 from gnn_repair.repair.baselines import CorrectAndSmooth, TemperatureScaling
 from gnn_repair.repair.cross_fitting import CrossFitted
-from gnn_repair.repair.head import RefitHead
 from gnn_repair.repair.ladder.ladder import EvidenceLadder
-from gnn_repair.repair.loading import REPAIRS, load_repair
-from gnn_repair.repair.realizability import displacement_distance, realizable
-from gnn_repair.repair.reweighting import Reweighting
-from gnn_repair.repair.translation import NodeTranslation, SetTranslation
+
+REPAIRS: dict[str, type[Repair[Any]]] = {
+    key.replace("_", "-"): method.repair_class
+    for key, method in METHODS.items()
+    if method.by_default
+}
+"""The classes of the methods that run by default, by name; each is declared once, in METHODS."""
 
 __all__ = [
     "REPAIRS",
@@ -23,8 +29,5 @@ __all__ = [
     "Reweighting",
     "SetTranslation",
     "TemperatureScaling",
-    "displacement_distance",
-    "load_repair",
     "paper_batch_size",
-    "realizable",
 ]

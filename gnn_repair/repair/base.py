@@ -1,4 +1,4 @@
-"""What a repair is, what it is fitted to, and what it has learned."""
+"""What a repair is, what it has learned, and reading that back from a file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from dataclasses import InitVar, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
@@ -19,116 +18,35 @@ from torch_geometric.data import Data
 
 from gnn_repair.backbones import Frozen
 from gnn_repair.backbones.base import stack_parameters
-from gnn_repair.budget import check_real, check_whole
+from gnn_repair.backbones.frozen import STATISTICS, below, check_names, check_statistics
+from gnn_repair.budget import adjusted, check_real, check_whole
 from gnn_repair.devices import choose_device, full_precision, out_of_memory_hint, seeded
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.f1 import f1_of
-from gnn_repair.files import dataclass_hints, save_tensors
+from gnn_repair.files import (
+    REAL,
+    check_fields,
+    contents_of,
+    dataclass_hints,
+    load_tensors,
+    save_tensors,
+)
 from gnn_repair.immutable import FrozenDict
 from gnn_repair.notebook import shown
 from gnn_repair.repair.fitting import Listener, RepairTrainee
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.repair.layers import Noise, Parameters
-from gnn_repair.repair.targets import (
-    Targets,
-    around,
-    check_exposure_given,
-    check_graph_data,
-    find_targets,
-    with_dense_features,
-)
+from gnn_repair.repair.targets import Targets, Task, around, check_exposure_given, prepare
 from gnn_repair.training import Budget, Fitted, ProgressCallback, fit
 
 KIND = "gnn-repair repair"
-STATISTICS = ("best_epoch", "epochs_run", "diverged")
-"""Fields [S] that say how training went."""
 TRY = (
     "try the evidence ladder (EvidenceLadder), which reads labels and features as well, or more "
     "validation nodes, so that small gains can show"
 )
 F = TypeVar("F", bound="FittedRepair[Any]")
 R = TypeVar("R", bound="Repair[Any]")
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """What a repair is fitted to: a frozen model and labels that are known to be sound."""
-
-    exposure: Exposure
-    """On the device where the repair is fitted."""
-    train_targets: Targets
-    val_targets: Targets
-    data: Data | None = None
-    """The graph, for repairs that read it; else neighbours are the exposure's own sources."""
-    batch_size: int | None = None
-    """Targets an update sees; None: all."""
-    on_progress: ProgressCallback | None = None
-    frozen: Frozen | None = None
-    """The model itself, for what trains it anew."""
-
-    @cached_property
-    def inputs(self) -> RepairInputs:
-        """What repairs see of the exposure."""
-        return repair_inputs(self.exposure)
-
-    @cached_property
-    def y(self) -> Tensor:
-        """[N]; the labels of training and validation nodes alone, 0 elsewhere."""
-        place = self.exposure.recipients.device
-        y = torch.zeros(self.exposure.num_nodes, dtype=torch.long, device=place)
-        for targets in (self.train_targets, self.val_targets):
-            y[self.exposure.recipients[targets.positions]] = targets.labels
-        return y
-
-    @property
-    def labels(self) -> Tensor:
-        """[n], of the recipients."""
-        return self.y[self.exposure.recipients]
-
-    @cached_property
-    def train(self) -> Tensor:
-        """[S, n] bool, by recipient."""
-        return self._chosen(self.train_targets)
-
-    @cached_property
-    def val(self) -> Tensor:
-        """[S, n] bool."""
-        return self._chosen(self.val_targets)
-
-    def _chosen(self, targets: Targets) -> Tensor:
-        shape = targets.sizes.numel(), self.exposure.num_recipients
-        chosen = torch.zeros(shape, dtype=torch.int, device=targets.sizes.device)
-        return chosen.scatter_add(1, targets.positions, targets.real.int()) > 0
-
-    def by_node(self, values: Tensor) -> Tensor:
-        """Values of the recipients [S, n, …] as values of the nodes [S, N, …], zero elsewhere."""
-        out = values.new_zeros(values.shape[0], self.exposure.num_nodes, *values.shape[2:])
-        out[:, self.exposure.recipients] = values
-        return out.float() if values.is_floating_point() else out
-
-
-def prepare(
-    exposure: Exposure,
-    y: Tensor,
-    train_mask: Tensor,
-    val_mask: Tensor,
-    data: Data | None = None,
-    device: str | torch.device = "auto",
-    *,
-    takes_labels: bool = False,
-    **more: Any,
-) -> Task:
-    """Check what a repair is to be fitted to, and bring it to the device."""
-    check_exposure_given(exposure)
-    place, here = choose_device(device), exposure.recipients.device
-    same = here.type == place.type and (place.index is None or here.index == place.index)
-    placed = exposure if same else exposure.to(place)
-    targets = find_targets(placed, y, train_mask, val_mask, takes_labels)
-    if data is not None:
-        data = with_dense_features(data)
-        check_graph_data(placed, data)
-    return Task(placed, *targets, data, **more)
 
 
 @dataclass(frozen=True)
@@ -141,6 +59,8 @@ class Repair(ABC, Generic[F]):
     """What its fit returns."""
     takes_labels: ClassVar[bool] = False
     """Whether it also learns several labels a node, by their binary cross-entropy."""
+    former_settings: ClassVar[tuple[str, ...]] = ()
+    """Settings that files of version 0.2 hold and that nothing depends on any more."""
     reads_graph: ClassVar[bool] = False
     """Whether it looks at the graph that ``fit`` is given."""
 
@@ -158,8 +78,8 @@ class Repair(ABC, Generic[F]):
         self,
         exposure: Exposure,
         y: Tensor,
-        train_mask: Tensor,
-        val_mask: Tensor,
+        train: Any = None,
+        val: Any = None,
         *,
         data: Data | None = None,
         batch_size: int | None = None,
@@ -167,15 +87,17 @@ class Repair(ABC, Generic[F]):
         on_progress: ProgressCallback | None = None,
         progress: bool = False,
         frozen: Frozen | None = None,
+        train_mask: Any = None,
+        val_mask: Any = None,
     ) -> F:
         """Learn from training labels, select on validation labels.
 
         Args:
             exposure: the frozen model.
-            y: [N] labels; only those of nodes in a mask are read. Where the exposure's outputs
-                are labels, [N, K] zeros and ones (NaN or −1: unknown).
-            train_mask: bool [N], or [N, S] with a column per member.
-            val_mask: likewise, disjoint from it.
+            y: [N] labels; only those of nodes in ``train`` or ``val`` are read. Where the
+                exposure's outputs are labels, [N, K] zeros and ones (NaN or −1: unknown).
+            train: training nodes: a mask [N], or [N, S] with a column per member, or node numbers.
+            val: validation nodes, likewise, disjoint from them.
             data: the graph with ``edge_index`` and ``x``, for repairs that read it, such as the
                 evidence ladder; the others do not look at it.
             batch_size: targets an update sees, each with its complete set; all unless given.
@@ -185,7 +107,10 @@ class Repair(ABC, Generic[F]):
             progress: whether to show how far it is, in a terminal or a notebook; the logger
                 ``gnn_repair.repair`` is told either way.
             frozen: the trained backbone, for a repair that trains it anew.
+            train_mask: the former name of ``train``.
+            val_mask: the former name of ``val``.
         """
+        train, val = _renamed("train", train, train_mask), _renamed("val", val, val_mask)
         check_exposure_given(exposure)
         if batch_size is not None:
             check_whole("fit", "batch_size", batch_size, 1)
@@ -197,8 +122,8 @@ class Repair(ABC, Generic[F]):
             task = prepare(
                 exposure,
                 y,
-                train_mask,
-                val_mask,
+                train,
+                val,
                 graph,
                 place,
                 takes_labels=self.takes_labels,
@@ -248,10 +173,6 @@ class Repair(ABC, Generic[F]):
         """What one member's parameters must look like."""
         return {}
 
-    def claims(self, fitted: F) -> int:
-        """How many channels its widest layer claims; what is read must hold as many numbers."""
-        return 0
-
     def check_constants(self, fitted: F) -> None:
         """Raise :class:`InputError` where constants read from a file could not have been fitted."""
         if fitted.constants:
@@ -263,15 +184,19 @@ class TrainedRepair(Repair[F]):
     """A repair whose parameters the training loop finds, for all members at once."""
 
     budget: Budget
+    """How it is trained; ``epochs=`` and ``lr=`` change these two of it."""
     dropout: float = 0.2
     seed: int = 0
+    epochs: InitVar[int | None] = field(default=None, kw_only=True)
+    lr: InitVar[float | None] = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, epochs: int | None, lr: float | None) -> None:
         owner = type(self).__name__
-        if not isinstance(self.budget, Budget):
-            raise InputError(f"{owner}: budget is {self.budget!r}; give a Budget")
+        object.__setattr__(self, "budget", adjusted(owner, self.budget, epochs, lr))
         check_real(owner, "dropout", self.dropout, 0, 1)
         check_whole(owner, "seed", self.seed, 0)
+        if (hidden := getattr(self, "hidden", None)) is not None:
+            check_whole(owner, "hidden", hidden, 1)
 
     @property
     def starts_frozen(self) -> bool:
@@ -328,7 +253,7 @@ class TrainedRepair(Repair[F]):
         inputs = task.inputs if needed is task.exposure else repair_inputs(needed)
         constants = self.constants(inputs, train)
         trainee = RepairTrainee(
-            self.initial(inputs),
+            self.initial(inputs, self.seed + task.copy),
             lambda p: self.tables(p, inputs),
             lambda p, *rest: self.corrected({**p, **constants}, inputs, *rest),
             train,
@@ -374,9 +299,10 @@ class TrainedRepair(Repair[F]):
                 stacklevel=4,  # whoever called fit
             )
 
-    def initial(self, inputs: RepairInputs) -> dict[str, Tensor]:
-        """The untrained parameters, the same for every member, [S, …]."""
-        with seeded(self.seed):
+    def initial(self, inputs: RepairInputs, seed: int | None = None) -> dict[str, Tensor]:
+        """The untrained parameters, the same for every member, [S, …]; from the repair's own seed
+        unless one is given."""
+        with seeded(self.seed if seed is None else seed):
             network = self.network(self.input_width(inputs), inputs.num_classes)
         stacked = stack_parameters(network.to(inputs.dtype), inputs.num_members)
         return {name: value.to(inputs.device) for name, value in stacked.items()}
@@ -385,12 +311,12 @@ class TrainedRepair(Repair[F]):
         """Trained numbers of one member."""
         return sum(math.prod(shape) for shape in self._network_shapes(width, classes).values())
 
-    def claims(self, fitted: F) -> int:
-        """The widest of what is read, hidden and told."""
-        return max(getattr(self, "hidden", None) or 1, fitted.num_classes, fitted.input_width)
-
     def shapes(self, fitted: F) -> dict[str, tuple[int, ...]]:
         """What one member's parameters must look like."""
+        sizes = getattr(self, "hidden", None) or 1, fitted.num_classes, fitted.input_width
+        # Before anything so large is described: a file need not be honest.
+        if max(sizes) > (held := sum(value.numel() for value in fitted.tensors().values())):
+            raise InputError(f"it claims {max(sizes)} channels but holds {held} numbers")
         return self._network_shapes(fitted.input_width, fitted.num_classes)
 
     def _network_shapes(self, width: int, classes: int) -> dict[str, tuple[int, ...]]:
@@ -430,6 +356,8 @@ class FittedRepair(ABC, Generic[R]):
     """What the C outputs are: ``classes`` or ``labels``."""
     f1: tuple[tuple[float, float], ...] = ()
     """[S]: micro- and macro-F1 on the validation nodes; empty for classes."""
+    node_type: str = ""
+    """The node type that is classified, in graphs of several."""
 
     def __post_init__(self) -> None:
         for name in ("parameters", "constants"):
@@ -464,8 +392,14 @@ class FittedRepair(ABC, Generic[R]):
         return f"no epoch validated better than the frozen prediction for {_members(kept)}; {TRY}"
 
     @abstractmethod
+    def member_logits(self, exposure: Exposure) -> Tensor:
+        """Repaired logits of every member at the exposure's recipients, [S, n, C] float64."""
+
     def logits(self, exposure: Exposure) -> Tensor:
-        """Repaired logits at the exposure's recipients, [S, n, C] float64."""
+        """Repaired logits at the exposure's recipients: [n, C] float64 where the exposure is of one
+        model, [S, n, C] where it holds S members."""
+        logits = self.member_logits(exposure)
+        return logits[0] if len(logits) == 1 else logits
 
     @staticmethod
     @contextmanager
@@ -478,10 +412,12 @@ class FittedRepair(ABC, Generic[R]):
             yield
 
     def predict(self, exposure: Exposure) -> Tensor:
-        """The repaired class of every recipient, [S, n]; of labels whether each is there,
-        bool [S, n, K]."""
+        """The repaired class of every recipient, [n]; of labels whether each is there, bool [n, K].
+
+        As for :meth:`logits`, an exposure of several members has an axis [S] in front.
+        """
         logits = self.logits(exposure)
-        return logits > 0 if self.outputs == "labels" else logits.argmax(2)
+        return logits > 0 if self.outputs == "labels" else logits.argmax(-1)
 
     # Other views of the same value ------------------------------------------------------------
 
@@ -509,8 +445,15 @@ class FittedRepair(ABC, Generic[R]):
     # Files ------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write the repair as one safetensors file; :func:`load_repair` reads it back."""
+        """Write the repair as one safetensors file; :meth:`load` reads it back."""
         save_tensors(path, KIND, self.header(), self.tensors())
+
+    @staticmethod
+    def load(path: str | Path) -> FittedRepair[Any]:
+        """Read what :meth:`save` wrote; nothing is unpickled."""
+        header, tensors = load_tensors(path, KIND)
+        with contents_of(path):
+            return fitted_of(header, tensors)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything in it that is a tensor, by the names of its file."""
@@ -528,6 +471,7 @@ class FittedRepair(ABC, Generic[R]):
             "fingerprint": None if self.fingerprint is None else list(self.fingerprint),
             "outputs": self.outputs,
             "f1": [[None if f != f else f for f in pair] for pair in self.f1],
+            "node_type": self.node_type,
         }
 
     # Does it fit? -----------------------------------------------------------------------------
@@ -617,11 +561,13 @@ def _members(numbers: list[int]) -> str:
 
 def about(exposure: Exposure) -> dict[str, Any]:
     """What a fitted repair notes of the exposure it was fitted on."""
+    by_type = exposure.names.typed and exposure.graph_starts is None
     return {
         "width": exposure.state.shape[2],
         "num_classes": exposure.num_classes,
         "fingerprint": exposure.fingerprint,
         "outputs": exposure.outputs,
+        "node_type": exposure.names.recipient if by_type else "",
     }
 
 
@@ -629,3 +575,135 @@ def untrained(exposure: Exposure) -> dict[str, Tensor]:
     """The statistics of a repair that no training loop has seen."""
     zeros = torch.zeros(exposure.num_members, dtype=torch.long, device=exposure.recipients.device)
     return {"best_epoch": zeros, "epochs_run": zeros.clone(), "diverged": zeros.bool()}
+
+
+def _renamed(name: str, value: Any, former: Any) -> Any:
+    """An argument of :meth:`Repair.fit`, also under the name that it had in version 0.2."""
+    if former is None:
+        return value
+    warnings.warn(f"fit({name}_mask=…) is fit({name}=…) now", DeprecationWarning, stacklevel=3)
+    return former
+
+
+# Reading a fitted repair back --------------------------------------------------------------------
+
+HEADER = {
+    "repair": str, "settings": dict, "width": int, "num_classes": int,
+    "fingerprint": list | None, "outputs": str, "f1": list, "node_type": str,
+}  # fmt: skip
+RETIRED = (
+    "Rung", "PaperFit", "Labels", "LabelsFeatures", "LabelsReweighting",
+    "LabelsFeaturesReweighting", "Summary", "SummaryLabels", "SummaryFeatures", "SummaryKin",
+    "SummaryAll",
+)  # fmt: skip
+"""Classes of version 0.2 that its files may name."""
+LARGEST = 2**62
+"""No setting is larger; torch counts and seeds with 63 bits."""
+_LIMITS = {"dropout": 1}
+INNER = {"name": str, "settings": dict}
+"""The repair that another one fits in folds, in its settings."""
+
+
+def fitted_of(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> FittedRepair[Any]:
+    """The repair that its ``header()`` and ``tensors()`` describe, once they fit together."""
+    header = {"fingerprint": [], "outputs": "classes", "f1": [], "node_type": "", **header}
+    check_fields(header, HEADER, "header")
+    repair = repair_of(header["repair"], header["settings"])
+    _check_sizes(header)
+    check_names(tensors, STATISTICS, "parameters/", "constants/")
+    fitted: FittedRepair[Any] = repair.fitted(
+        width=header["width"],
+        num_classes=header["num_classes"],
+        parameters=below(tensors, "parameters/"),
+        constants=below(tensors, "constants/"),
+        fingerprint=_fingerprint(header["fingerprint"]),
+        outputs=header["outputs"],
+        f1=_scores(header["f1"]),
+        node_type=header["node_type"],
+        **{field: tensors[field] for field in STATISTICS},
+    )
+    _check_fitted(fitted, tensors)
+    return fitted
+
+
+def _fingerprint(held: list[Any] | None) -> tuple[str, ...] | None:
+    """The members' models; files of earlier versions name none."""
+    if held is not None and not all(isinstance(digest, str) for digest in held):
+        raise InputError("its fingerprint is not a list of texts")
+    return None if held is None else tuple(held)
+
+
+def _scores(held: list[Any]) -> tuple[tuple[float, float], ...]:
+    """Micro- and macro-F1 of every member."""
+    found = []
+    for pair in held:
+        whole = isinstance(pair, list) and len(pair) == 2
+        if not whole or not all(f is None or (type(f) is float and 0 <= f <= 1) for f in pair):
+            raise InputError("its f1 is not a list of pairs of shares")
+        found.append(tuple(float("nan") if f is None else f for f in pair))
+    return tuple(found)  # type: ignore[arg-type]
+
+
+def repair_of(name: str, settings: dict[str, Any]) -> Repair[Any]:
+    """The method with its settings, once each of them is of its type and range."""
+    kind = next((kind for kind in _kinds(Repair) if kind.__name__ == name), None)
+    if name in RETIRED or (name == "EvidenceLadder" and "combine" in settings):
+        raise InputError(
+            "it holds rungs of version 0.2's evidence ladder, which this version no longer has; "
+            "fit EvidenceLadder again"
+        )
+    if kind is None:
+        raise InputError(f"it holds a repair named {name[:80]!r}, which this version lacks")
+    settings = {key: settings[key] for key in settings if key not in kind.former_settings}
+    check_fields(settings, kind.setting_hints(), "settings")
+    numbers = {**settings, **settings.get("budget", {})}
+    for key, value in numbers.items():
+        number = isinstance(value, int | float) and key != "seed"
+        if number and not 0 <= value <= _LIMITS.get(key, LARGEST):
+            raise InputError(f"its {key} is {value}, outside 0..{_LIMITS.get(key, LARGEST)}")
+    if abs(settings.get("seed", 0)) > LARGEST:
+        raise InputError(f"its seed is {settings['seed']}, outside ±{LARGEST}")
+    if isinstance(settings.get("repair"), dict):
+        inner = check_fields(settings["repair"], INNER, "repair")
+        if inner["name"] == name:
+            raise InputError("its repair is cross-fitted twice")
+        settings = {**settings, "repair": repair_of(inner["name"], inner["settings"])}
+    return kind.from_settings(settings)
+
+
+def _kinds(kind: type[Repair[Any]]) -> Iterator[type[Repair[Any]]]:
+    """Every class of repair that a file may name."""
+    for own in kind.__subclasses__():
+        yield own
+        yield from _kinds(own)
+
+
+def _check_sizes(header: dict[str, Any]) -> None:
+    if header["outputs"] not in ("classes", "labels"):
+        raise InputError(f"its outputs are {header['outputs'][:40]!r}, not classes or labels")
+    least = 2 if header["outputs"] == "classes" else 1
+    if not (1 <= header["width"] <= LARGEST and least <= header["num_classes"] <= LARGEST):
+        raise InputError(f"it is {header['width']} wide with {header['num_classes']} classes")
+
+
+def _check_fitted(fitted: FittedRepair[Any], tensors: Mapping[str, Tensor]) -> None:
+    """Members, statistics, constants and the parameters' shapes agree."""
+    repair, members = fitted.repair, fitted.num_members
+    if fitted.fingerprint and len(fitted.fingerprint) != members:
+        raise InputError(
+            f"it has {len(fitted.fingerprint)} fingerprints for {members} members; save it again"
+        )
+    if fitted.f1 and (len(fitted.f1) != members or fitted.outputs != "labels"):
+        raise InputError(f"it has {len(fitted.f1)} pairs of F1 for {members} members")
+    check_statistics(tensors, members, repair.most_epochs)
+    for name, value in {**fitted.parameters, **fitted.constants}.items():
+        shared = name in fitted.constants and value.shape[:1] == (1,)
+        if not members or (value.shape[:1] != (members,) and not shared):
+            raise InputError(f"{name[:80]} has shape {list(value.shape)}, not {members} members")
+    repair.check_constants(fitted)
+    expected = repair.shapes(fitted)
+    found = {name: tuple(value.shape[1:]) for name, value in fitted.parameters.items()}
+    if found != expected:
+        raise InputError(f"its parameters have shapes {found} instead of {expected}")
+    if len({value.dtype for value in fitted.parameters.values()} - {*REAL}) > 0:
+        raise InputError("its parameters are not all real numbers")

@@ -18,8 +18,8 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels import Pattern
 from gnn_repair.methods import METHODS
-from gnn_repair.repair.base import FittedRepair, Repair, Task, about, untrained
-from gnn_repair.repair.targets import Targets, require_nodes
+from gnn_repair.repair.base import FittedRepair, Repair, about, untrained
+from gnn_repair.repair.targets import Targets, Task, require_nodes
 
 ALPHAS = (0.5, 0.8, 0.95)
 """Propagation strengths that validation accuracy chooses from."""
@@ -50,7 +50,7 @@ class FittedTemperature(FittedRepair["TemperatureScaling"]):
 
     one_by_one = True
 
-    def logits(self, exposure: Exposure) -> Tensor:
+    def member_logits(self, exposure: Exposure) -> Tensor:
         """z⁰ / τ at the recipients, [S, n, C] float64."""
         scale = self._matching(exposure)["temperature"].double().view(-1, 1, 1)
         return exposure.frozen_logits[:, exposure.recipients] / scale
@@ -105,7 +105,7 @@ class FittedSmoothing(FittedRepair["CorrectAndSmooth"]):
     """Frozen probabilities, corrected and smoothed over the graph with the training labels."""
 
     @torch.no_grad()
-    def logits(self, exposure: Exposure) -> Tensor:
+    def member_logits(self, exposure: Exposure) -> Tensor:
         """Logarithms of the smoothed scores at the recipients, [S, n, C] float64.
 
         The training labels and the graph are part of this prediction, so it holds for the graph

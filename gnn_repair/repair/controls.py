@@ -13,24 +13,29 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from gnn_repair.backbones import Frozen, train_backbone
-from gnn_repair.budget import Budget, check_whole
+from gnn_repair.backbones.base import stack_parameters
+from gnn_repair.budget import Budget, adjusted, check_whole
+from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import METHODS
-from gnn_repair.repair.base import FittedRepair, Repair, Task, TrainedRepair, about, untrained
+from gnn_repair.repair.base import FittedRepair, Repair, about, untrained
 from gnn_repair.repair.baselines import TINY, normalised_adjacency, sources_to_recipients
-from gnn_repair.repair.cross_fitting import FeatureInputs, summary
+from gnn_repair.repair.evidence import DROPPED, FeatureEvidence
+from gnn_repair.repair.fitting import RepairTrainee
 from gnn_repair.repair.folds import (
     FOLDS,
-    Folding,
     averaged,
     check_graph,
     check_table,
+    fold_roles,
     kept_rows,
+    middle_copy,
     signature,
 )
-from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.repair.layers import Noise, Parameters, affine
+from gnn_repair.repair.targets import Task, as_targets
+from gnn_repair.training import fit
 
 ALPHAS = (0.5, 0.8, 0.9, 0.95, 0.99)
 """Strengths that validation accuracy chooses from."""
@@ -45,11 +50,16 @@ class KeptPrediction(FittedRepair["KeptRepair"]):
     """A prediction for one graph, kept as it was made."""
 
     @torch.no_grad()
-    def logits(self, exposure: Exposure) -> Tensor:
+    def member_logits(self, exposure: Exposure) -> Tensor:
         """Log-probabilities at the recipients, [S, n, C] float64; on its own graph only."""
         self._matching(exposure)
         check_graph(self.constants["signature"], exposure, self.repair.title)
         return kept_rows(self.constants["log_probs"], exposure, self.repair.title)
+
+    @property
+    def num_parameters(self) -> int:
+        """Trained numbers of one member, all copies together, where they were counted."""
+        return int(self.constants["count"][0]) if "count" in self.constants else 0
 
     @property
     def single(self) -> Tensor | None:
@@ -75,8 +85,12 @@ class KeptRepair(Repair[KeptPrediction]):
         """Raise where a prediction read from a file is not one."""
         (nodes,) = check_table(fitted, "signature", torch.float32, None)
         check_table(fitted, "log_probs", torch.float32, nodes, fitted.num_classes)
-        if unknown := sorted(fitted.constants.keys() - {"signature", "log_probs", "single"}):
+        if unknown := sorted(
+            fitted.constants.keys() - {"signature", "log_probs", "single", "count"}
+        ):
             raise InputError(f"a kept prediction has no constant {unknown[0][:80]!r}")
+        if "count" in fitted.constants:
+            check_table(fitted, "count", torch.int64)
         if fitted.single is not None:
             check_table(fitted, "single", torch.int64, None, nodes)
             if not bool(((fitted.single >= 0) & (fitted.single < fitted.num_classes)).all()):
@@ -142,48 +156,88 @@ class LabelPropagation(KeptRepair):
 
 
 @dataclass(frozen=True)
-class FeaturePerceptron(TrainedRepair[Any]):
-    """One hidden layer on the raw features alone: no graph, no frozen model."""
+class FeaturePerceptron(KeptRepair):
+    """One hidden layer on the raw features alone, in folds: no graph, no frozen model."""
 
     title: ClassVar[str] = METHODS["feature_perceptron"].title
-    budget: Budget = PERCEPTRON
-    dropout: float = 0.0
+    reads_graph: ClassVar[bool] = True
     hidden: int = 128
-    needs_evidence: ClassVar[bool] = True
-    shared_settings: ClassVar[tuple[str, ...]] = ("hidden",)
+    folds: int = FOLDS
+    seed: int = 0
+    budget: Budget = PERCEPTRON
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("FeaturePerceptron", "hidden", self.hidden, 1)
+        for name, least in (("hidden", 1), ("folds", 2), ("seed", 0)):
+            check_whole("FeaturePerceptron", name, getattr(self, name), least)
+        adjusted("FeaturePerceptron", self.budget, None, None)
 
-    def network(self, width: int, classes: int) -> nn.Module:
-        """Features to classes."""
-        layers = {
-            "features": nn.Linear(width, self.hidden),
-            "head": nn.Linear(self.hidden, classes),
+    @classmethod
+    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
+        """With the protocol's width and seed."""
+        return cls(hidden=settings.hidden, seed=settings.seed)
+
+    @property
+    def most_epochs(self) -> int:
+        """As the budget says."""
+        return self.budget.epochs
+
+    def learn(self, task: Task) -> KeptPrediction:
+        """Train a copy per fold, all of them as one stack, each kept at its best epoch there."""
+        x = getattr(task.data, "x", None)
+        if x is None:
+            raise InputError(f"{self.title} reads raw features; pass data=… with x")
+        exposure, roles = task.exposure, fold_roles(task, self.folds, self.seed)
+        features = FeatureEvidence(x.to(exposure.recipients.device, exposure.state.dtype))
+        nodes, copies = exposure.recipients, len(roles.weights)
+        place = torch.arange(copies, device=nodes.device).unsqueeze(1)
+
+        def predict(p: Parameters, tables: Any, targets: Tensor, noise: Noise | None) -> Tensor:
+            """W relu(x_v V + b) + c of targets [S·K, L]; features are dropped while training."""
+            table = p["features.weight"].transpose(0, 1).flatten(1)
+            product = features.times(table, None if noise is None else noise.seed + 1)
+            # Rows of the product stand by node and then by copy.
+            rows = product.view(-1, self.hidden)[nodes[targets] * copies + place]
+            return affine(p, "head", (rows + p["features.bias"].unsqueeze(1)).relu())
+
+        train = as_targets(roles.weights > 0, task.labels)._replace(shares=roles.weights)
+        trainee = RepairTrainee(
+            self._initial(features, exposure),
+            lambda p: None,
+            predict,
+            train,
+            as_targets(roles.judged, task.labels),
+            dropout=DROPPED,
+            batch_size=task.batch_size,
+            seed=self.seed,
+        )
+        outcome = fit(trainee, self.budget, task.on_progress)
+        everyone = torch.arange(len(nodes), device=nodes.device).expand(copies, -1)
+        with torch.no_grad():
+            each = predict(outcome.parameters, None, everyone, None)
+        size = sum(value[0].numel() for value in outcome.parameters.values()) * self.folds
+        return self.keep(
+            task,
+            averaged(each, self.folds),
+            count=torch.full_like(outcome.best_epoch[:: self.folds], size),
+            **middle_copy(outcome, self.folds),
+        )
+
+    def _initial(self, features: FeatureEvidence, exposure: Exposure) -> dict[str, Tensor]:
+        """Untrained parameters [S·K, …]: copy k starts from seed + k, whatever the member."""
+        starts = []
+        for k in range(self.folds):
+            with seeded(self.seed + k):
+                layers = {
+                    "features": nn.Linear(features.width, self.hidden),
+                    "head": nn.Linear(self.hidden, exposure.num_classes),
+                }
+            starts.append(stack_parameters(nn.ModuleDict(layers).to(exposure.state.dtype), 1))
+        return {
+            name: torch.cat([start[name] for start in starts])
+            .repeat(exposure.num_members, *[1] * (value.dim() - 1))
+            .to(exposure.recipients.device)
+            for name, value in starts[0].items()
         }
-        return nn.ModuleDict(layers)
-
-    def input_width(self, inputs: RepairInputs) -> int:
-        """F."""
-        return _with_features(inputs).features.width
-
-    def corrected(
-        self, p: Parameters, inputs: RepairInputs, tables: Any, targets: Tensor, noise: Noise | None
-    ) -> Tensor:
-        """W relu(x_v V + b) + c; features are dropped while training."""
-        hidden = _with_features(inputs).features_times(targets, p["features.weight"])
-        return affine(p, "head", (hidden + p["features.bias"].unsqueeze(1)).relu())
-
-    def fitted(self, **values: Any) -> Any:
-        """It is fitted in folds only."""
-        raise InputError(f"{self.title} is fitted as CrossFitted(FeaturePerceptron())")
-
-
-def _with_features(inputs: RepairInputs) -> FeatureInputs:
-    if not isinstance(inputs, FeatureInputs):
-        raise InputError("a perceptron on features is fitted as CrossFitted(FeaturePerceptron())")
-    return inputs
 
 
 @dataclass(frozen=True)
@@ -198,7 +252,8 @@ class RetrainedBackbone(KeptRepair):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _ = Folding(self.folds, seed=self.seed)
+        check_whole("RetrainedBackbone", "folds", self.folds, 2)
+        check_whole("RetrainedBackbone", "seed", self.seed, 0)
 
     @classmethod
     def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
@@ -221,7 +276,7 @@ class RetrainedBackbone(KeptRepair):
                 f"frozen has {frozen.data.num_nodes} nodes but the exposure has "
                 f"{task.exposure.num_nodes}; pass the model that was exposed"
             )
-        roles = Folding(self.folds, seed=self.seed).roles(task)
+        roles = fold_roles(task, self.folds, self.seed)
         masks = [task.by_node(who).t().cpu() for who in (roles.weights > 0, roles.judged)]
         again = _relabelled(frozen.data, task.y, task.exposure.num_classes, masks)
         trained = train_backbone(
@@ -238,7 +293,7 @@ class RetrainedBackbone(KeptRepair):
             task,
             averaged(each, roles.copies),
             single=said,
-            **summary(trained, roles.copies),
+            **middle_copy(trained, roles.copies),
         )
 
 

@@ -9,14 +9,11 @@ from functools import cached_property
 import scipy.sparse
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
 from gnn_repair.backbones.graph import Features, Operator
-from gnn_repair.exposure import Exposure
 from gnn_repair.kernels import Pattern, mix, row_hash
-from gnn_repair.repair.base import Task
 from gnn_repair.repair.baselines import sources_to_recipients
-from gnn_repair.repair.targets import require_nodes
+from gnn_repair.repair.targets import Task, require_nodes
 
 HIDDEN = 0.3
 """Share of the known labels that is hidden in each training step: a repair that always saw all of
@@ -217,32 +214,20 @@ class KnownEvidence:
     features: FeatureEvidence | None
 
 
-def gather_evidence(
-    exposure: Exposure, y: Tensor, known: Tensor, data: Data | None = None
-) -> KnownEvidence:
-    """What there is beside the exposure.
+def evidence_of(task: Task) -> KnownEvidence:
+    """What there is beside the exposure: labels of training and validation nodes alone.
 
-    Args:
-        exposure: whose sources stand for the graph where no data is given.
-        y: [N]; read where a label is known.
-        known: [S, N] bool, the training and validation nodes.
-        data: the graph's ``edge_index`` and ``x``.
+    Where no graph is given, the exposure's own sources stand for it.
     """
-    classes, dtype = exposure.num_classes, exposure.state.dtype
-    place = exposure.recipients.device
-    shown = torch.where(known, y, classes)
+    exposure, data = task.exposure, task.data
+    require_nodes(exposure, "the evidence ladder")
+    classes, dtype, place = exposure.num_classes, exposure.state.dtype, exposure.recipients.device
+    known = torch.where(task.by_node(task.train | task.val), task.y, classes)
     if data is None:
         entries = sources_to_recipients(exposure)
-        return KnownEvidence(LabelEvidence(entries, shown, classes, dtype), None)
+        return KnownEvidence(LabelEvidence(entries, known, classes, dtype), None)
     x = getattr(data, "x", None)
     features = None if x is None else FeatureEvidence(x.to(place, dtype))
     raw = None if features is None else features.x
-    labels = LabelEvidence(data.edge_index.to(place), shown, classes, dtype, raw)
+    labels = LabelEvidence(data.edge_index.to(place), known, classes, dtype, raw)
     return KnownEvidence(labels, features)
-
-
-def evidence_of(task: Task) -> KnownEvidence:
-    """What there is beside the exposure: labels of training and validation nodes alone."""
-    require_nodes(task.exposure, "the evidence ladder")
-    known = task.by_node(task.train | task.val)
-    return gather_evidence(task.exposure, task.y, known, task.data)

@@ -62,6 +62,8 @@ class RepairTrainee(Trainee):
         self.steps_per_epoch = -(-longest // self.batch)
         self.train = _padded(train, self.steps_per_epoch * self.batch)
         self.weights = _batch_weights(self.train, self.batch)
+        if train.shares is not None:
+            self.weights = self._shares(self.train.positions) * self.train.real
         # One tensor, so that a step picks positions and labels at once.
         self.ordered = torch.stack(self.train[:2])
         self.positions, self.labels = self.ordered
@@ -126,7 +128,16 @@ class RepairTrainee(Trainee):
         self.places.add_(self.batch)
         self.step.add_(1)
         positions, labels = self.ordered.index_select(2, self.places)
-        return positions, labels, self.weights.index_select(1, self.places)
+        weights = self.weights.index_select(1, self.places)
+        if self.train.shares is not None:  # they travel with their nodes
+            weights = self._shares(positions) * (weights > 0)
+        return positions, labels, weights
+
+    def _shares(self, positions: Tensor) -> Tensor:
+        """Of the loss; a batch's sum stands for the epoch's, however many steps a member has."""
+        assert self.train.shares is not None
+        own_steps = -(-self.train.sizes // self.batch)
+        return self.train.shares.gather(1, positions) * own_steps.unsqueeze(1)
 
     def scores(self, trunk: Any) -> Tensor:
         logits = self.predict(self.parameters, trunk, self.val.positions, None)

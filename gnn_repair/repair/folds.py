@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnn_repair.budget import check_whole
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels import row_hash
 from gnn_repair.kernels.dropout import LOW
-from gnn_repair.repair.base import FittedRepair, Task
+from gnn_repair.repair.base import FittedRepair
+from gnn_repair.repair.targets import Task
 
 FOLDS = 5
 """Four fifths of the validation nodes to learn from, a fifth to choose the epoch by."""
@@ -58,7 +58,7 @@ def deal_folds(val: Tensor, labels: Tensor, folds: int, seed: int, even: bool = 
         raise InputError(f"folds is {folds}; there must be at least 2 to learn and to judge")
     if fewest < folds:
         raise SplitError(
-            f"val_mask of a member has {fewest} nodes, too few for {folds} folds; "
+            f"val of a member has {fewest} nodes, too few for {folds} folds; "
             "give more validation nodes or fewer folds"
         )
     numbers = torch.arange(val.shape[1], device=val.device)
@@ -71,16 +71,13 @@ def deal_folds(val: Tensor, labels: Tensor, folds: int, seed: int, even: bool = 
     return torch.where(val, place % folds, -1)
 
 
-def cross_roles(
-    train: Tensor, folds: Tensor, count: int, fold_share: float, leave: int = 1, times: int = 1
-) -> Roles:
+def cross_roles(train: Tensor, folds: Tensor, count: int, leave: int = 1, times: int = 1) -> Roles:
     """Copy k learns from the training nodes and all folds but k, and is judged on fold k.
 
     Args:
         train: [S, n] bool.
         folds: [S, n], from :func:`deal_folds`.
         count: K.
-        fold_share: how much of the loss falls on validation nodes.
         leave: how many folds a copy does not learn from, k and those after it; where it learns
             from all of them, it is judged on none.
         times: how many copies do the same, numbers k, k + K, …
@@ -90,7 +87,7 @@ def cross_roles(
     judged = ((dealt == own) & (leave > 0)).flatten(0, 1)
     others = ((dealt >= 0) & ((dealt - own) % count >= leave)).flatten(0, 1)
     trained = train.repeat_interleave(count * times, 0)
-    weights = fold_share * _mean(others) + (1 - fold_share) * _mean(trained)
+    weights = FOLD_SHARE * _mean(others) + (1 - FOLD_SHARE) * _mean(trained)
     return Roles(weights, judged, count * times)
 
 
@@ -98,44 +95,10 @@ def _mean(chosen: Tensor) -> Tensor:
     return chosen.float() / chosen.sum(1, keepdim=True).clamp(min=1)
 
 
-@dataclass(frozen=True)
-class Folding:
-    """How validation nodes are dealt out."""
-
-    folds: int = FOLDS
-    repeats: int = 1
-    """Times the nodes are dealt anew; each time adds ``folds`` copies."""
-    fold_share: float = FOLD_SHARE
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("folds", 2), ("repeats", 1), ("seed", 0)):
-            check_whole("Folding", name, getattr(self, name), least)
-        share = self.fold_share
-        number = isinstance(share, int | float) and not isinstance(share, bool)
-        if not number or not 0 <= share <= 1:
-            raise InputError(f"fold_share is {share!r}; it must lie between 0 and 1")
-
-    def deal(self, task: Task) -> Tensor:
-        """The fold of every validation recipient in every repeat, [repeats, S, n]; −1 elsewhere."""
-        return torch.stack(
-            [
-                deal_folds(task.val, task.labels, self.folds, self.seed + again)
-                for again in range(self.repeats)
-            ]
-        )
-
-    def roles(self, task: Task) -> Roles:
-        """Of ``repeats`` × ``folds`` copies of every member."""
-        dealt = [
-            cross_roles(task.train, folds, self.folds, self.fold_share) for folds in self.deal(task)
-        ]
-        members = task.train.shape[0]
-        weights, judged = (
-            torch.cat([getattr(roles, name).unflatten(0, (members, -1)) for roles in dealt], 1)
-            for name in ("weights", "judged")
-        )
-        return Roles(weights.flatten(0, 1), judged.flatten(0, 1), self.folds * self.repeats)
+def fold_roles(task: Task, folds: int, seed: int) -> Roles:
+    """Of a copy per fold of every member, with each class dealt evenly."""
+    dealt = deal_folds(task.val, task.labels, folds, seed)
+    return cross_roles(task.train, dealt, folds)
 
 
 def averaged(logits: Tensor, copies: int) -> Tensor:
@@ -145,12 +108,22 @@ def averaged(logits: Tensor, copies: int) -> Tensor:
 
 
 def held_out(logits: Tensor, roles: Roles) -> Tensor:
-    """Mean log-probabilities of the copies that were judged on a node (one a repeat), [S, n, C]."""
+    """Log-probabilities of the copy that was judged on a node, [S, n, C]; zero elsewhere."""
     told = logits.double().log_softmax(2).unflatten(0, (-1, roles.copies))
-    judged = roles.judged.unflatten(0, (-1, roles.copies)).double()
-    count = judged.sum(1).unsqueeze(2)
-    mean = (told * judged.unsqueeze(3)).sum(1) / count.clamp(min=1)
-    return torch.where(count > 0, mean.log_softmax(2), 0.0)
+    judged = roles.judged.unflatten(0, (-1, roles.copies)).unsqueeze(3)
+    return torch.where(judged, told, 0.0).sum(1)
+
+
+def middle_copy(stack: Any, copies: int) -> dict[str, Tensor]:
+    """A stack's statistics by member: the middle copy's epochs, whether any diverged."""
+    best, run, gone = (
+        value.view(-1, copies) for value in (stack.best_epoch, stack.epochs_run, stack.diverged)
+    )
+    return {
+        "best_epoch": best.median(1).values,
+        "epochs_run": run.median(1).values,
+        "diverged": gone.any(1),
+    }
 
 
 # Tables by node that are kept with a fitted repair, and the graph that they belong to -------------

@@ -21,38 +21,36 @@ from gnn_repair.repair.targets import check_exposure_given
 
 
 def label_f1(
-    exposure: Exposure, y: Any, mask: Any = None, fitted: FittedRepair[Any] | None = None
+    exposure: Exposure, y: Any, nodes: Any = None, fitted: FittedRepair[Any] | None = None
 ) -> tuple[F1, ...]:
-    """F1 of every member at the nodes of a mask [N] (all where None).
+    """F1 of every member at some nodes (all where None).
 
     Args:
         exposure: outputs are labels.
         y: [N, K] zeros and ones, NaN or −1 where unknown.
-        mask: the nodes counted: a mask [N] or node numbers.
+        nodes: those that count: a mask [N] or node numbers.
         fitted: a repair; the frozen model where None.
     """
     check_exposure_given(exposure)
     require_outputs(exposure, "labels")
     truths = truths_for(exposure, y)[exposure.recipients]
     frozen = exposure.frozen_logits[:, exposure.recipients]
-    logits = frozen if fitted is None else fitted.logits(exposure)
-    chosen = torch.ones(exposure.num_nodes, dtype=torch.bool, device=truths.device)
-    if mask is not None:
-        chosen = torch.zeros_like(chosen)
-        chosen[nodes_for(exposure, mask)] = True
-    counted = chosen[exposure.recipients]
+    logits = frozen if fitted is None else fitted.member_logits(exposure)
+    counted = torch.ones_like(exposure.recipients, dtype=torch.bool)
+    if nodes is not None:
+        counted = torch.isin(exposure.recipients, nodes_for(exposure, nodes))
     return tuple(f1_of(member[counted] > 0, truths[counted]) for member in logits)
 
 
 def label_table(
-    exposure: Exposure, y: Tensor, mask: Any, repairs: Sequence[FittedRepair[Any]]
+    exposure: Exposure, y: Tensor, nodes: Any, repairs: Sequence[FittedRepair[Any]]
 ) -> pd.DataFrame:
     """One row a method: mean micro- and macro-F1 over members, gains, trained parameters."""
     if not all(isinstance(fitted, FittedRepair) for fitted in repairs):
         raise InputError("repairs must be a list of what fit returned")
-    rows = [_row("Frozen", label_f1(exposure, y, mask), 0)]
+    rows = [_row("Frozen", label_f1(exposure, y, nodes), 0)]
     for fitted in repairs:
-        found = label_f1(exposure, y, mask, fitted)
+        found = label_f1(exposure, y, nodes, fitted)
         rows.append(_row(fitted.repair.title, found, fitted.num_parameters))
     for row in rows:
         row["gain"] = row["micro_f1"] - rows[0]["micro_f1"]

@@ -20,13 +20,13 @@ from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.fingerprint import dense_parts, fingerprint_of_model
 from gnn_repair.exposure.hetero.graph import copied, is_typed, typed_arguments_as_data
-from gnn_repair.exposure.model_output import TWO_CLASSES
+from gnn_repair.exposure.model_call import Forward
+from gnn_repair.exposure.model_output import TWO_CLASSES, read_output
 from gnn_repair.exposure.names import recipients_called
 from gnn_repair.exposure.plan import ExposurePlan
 from gnn_repair.exposure.tails.logit_form import TAKEN_OFF
 from gnn_repair.files import contents_of, load_tensors, save_tensors
-from gnn_repair.repair.base import STATISTICS, FittedRepair
-from gnn_repair.repair.loading import fitted_of
+from gnn_repair.repair.base import STATISTICS, FittedRepair, fitted_of
 
 KIND = "gnn-repair repaired model"
 HOPS = ("paths", "last")
@@ -37,30 +37,41 @@ hundred roundings of float32."""
 
 
 def repaired(
-    model: nn.Module, fitted: FittedRepair[Any], *, node_type: str | None = None
+    model: nn.Module,
+    fitted: FittedRepair[Any],
+    *,
+    forward: Forward | None = None,
+    node_type: str | None = None,
 ) -> RepairedModel:
     """The model with its repair, as a module that is called as the model is.
 
     Args:
         model: the trained model that the repair was fitted on, left as it is.
         fitted: its repair, of one member.
-        node_type: in graphs of several node types the one that is classified; not needed where
-            the model returns logits of one type alone.
+        forward: what ``expose`` was given under this name, if anything; the module is then called
+            with the graph, and gives the logits that ``forward(model, data)`` stands for.
+        node_type: in graphs of several node types the one that is classified; the one that the
+            repair was fitted on unless given.
     """
-    return RepairedModel(model, fitted, node_type)
+    return RepairedModel(model, fitted, node_type, forward)
 
 
 class RepairedModel(nn.Module):
     """A frozen model and its repair: ``forward`` takes what the model takes.
 
-    It gives repaired logits in the model's precision, on the model's device, for any graph. The
+    It gives what the model gives (logits, or a dict or tuple that holds them) with repaired logits
+    in the model's precision, on the model's device, for any graph. The
     first call finds out how the model is exposed; later ones run it once. The model stays frozen:
     it always runs in evaluation mode, and its weights get no gradient. What it is given does, where
     it asks for one: features, edge weights.
     """
 
     def __init__(
-        self, model: nn.Module, fitted: FittedRepair[Any], node_type: str | None = None
+        self,
+        model: nn.Module,
+        fitted: FittedRepair[Any],
+        node_type: str | None = None,
+        forward: Forward | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(model, nn.Module):
@@ -73,10 +84,9 @@ class RepairedModel(nn.Module):
             )
         self.model = model
         self._fitted = fitted
-        self._hops, self._node_type = _hops(model, fitted), node_type
+        self._hops, self._node_type = _hops(model, fitted), node_type or fitted.node_type or None
         self._plan: ExposurePlan | None = None
-        self._column = False
-        """Whether the model gives one number a node as a column, [N, 1]."""
+        self._call = forward
         for name, tensor in fitted.tensors().items():
             self.register_buffer(_buffer(name), tensor.clone())
 
@@ -116,29 +126,29 @@ class RepairedModel(nn.Module):
                 state[prefix + _buffer(name)] = state.pop(old)
         super()._load_from_state_dict(state, prefix, *rest)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Repaired logits for what the model's own forward takes, in the form that it gives.
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model's own forward gives for this, with repaired logits.
 
         [N, C], or one number a node; log-probabilities, or probabilities of labels, where it gives
-        those.
+        those. Where it gives a dict or a tuple, the logits in it are replaced.
         """
         wanted = torch.is_grad_enabled() and wants_gradient(args, kwargs)
-        exposure = self._exposed(args, kwargs, wanted)
-        logits = in_own_form(self.fitted.logits(exposure)[0], exposure)
-        if logits.dim() == 1 and self._column:
+        exposure, output = self._exposed(args, kwargs, wanted)
+        logits = in_own_form(self.fitted.member_logits(exposure)[0], exposure)
+        if logits.dim() == 1 and isinstance(output, Tensor) and output.dim() == 2:
             logits = logits.unsqueeze(1)
-        return logits.to(exposure.state.dtype)
+        return in_place(output, logits.to(exposure.state.dtype), exposure)
 
     def changes(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
         """Nodes whose class the repair changes: node, before, after (of labels: which label).
 
         Where graphs are classified the first column is ``graph``.
         """
-        exposure = self._exposed(args, kwargs)
+        exposure, _ = self._exposed(args, kwargs)
         if self._fitted.outputs == "labels":
             return self._label_changes(exposure)
         before = exposure.frozen_logits[0, exposure.recipients].argmax(1)
-        after = self.fitted.logits(exposure)[0].argmax(1)
+        after = self.fitted.member_logits(exposure)[0].argmax(1)
         changed = (before != after).nonzero().view(-1)
         who = recipients_called(exposure.names)
         columns = {who: exposure.recipients, "before": before, "after": after}
@@ -146,7 +156,7 @@ class RepairedModel(nn.Module):
 
     def _label_changes(self, exposure: Any) -> pd.DataFrame:
         before = exposure.frozen_logits[0, exposure.recipients] > 0
-        after = self.fitted.logits(exposure)[0] > 0
+        after = self.fitted.member_logits(exposure)[0] > 0
         place, label = (before != after).nonzero(as_tuple=True)
         columns = {
             recipients_called(exposure.names): exposure.recipients[place],
@@ -158,20 +168,22 @@ class RepairedModel(nn.Module):
 
     def _exposed(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool = False
-    ) -> Any:
+    ) -> tuple[Exposure, Any]:
+        """The model's exposure on what it is called with, and what it gave."""
         if self._plan is None or self._plan.model is not self.model:
             outputs: Any = self._fitted.outputs
             classes = self._fitted.num_classes
             self._plan = ExposurePlan(self.model, self._hops, self._node_type, outputs, classes)
-        data = as_data(self.model, args, kwargs)
+        data = args[0] if self._call and args else as_data(self.model, args, kwargs)
+        given: list[Any] = []
 
         def run(model: nn.Module, _: Any) -> Any:
             # Copies, since models of several node types write into the dicts that they get.
             own = {name: copied(value) for name, value in kwargs.items()}
             try:
-                output = model(*map(copied, args), **own)
-                self._column = isinstance(output, Tensor) and output.dim() == 2
-                return output
+                call = self._call or type(model).__call__
+                given.append(call(model, *map(copied, args), **own))
+                return given[-1]
             except (GnnRepairError, torch.OutOfMemoryError, MemoryError):
                 raise
             except Exception as error:
@@ -181,17 +193,13 @@ class RepairedModel(nn.Module):
                     "itself takes"
                 ) from error
 
-        if not gradients:
-            return self._plan(data, run)
-        self._check_gradients()
-        return self._plan(data, run, gradients=True)
-
-    def _check_gradients(self) -> None:
-        if not self._fitted.one_by_one:
+        if gradients and not self._fitted.one_by_one:
             raise InputError(
                 f"no gradient can be followed through {self._fitted.repair.title}, which is no "
                 "differentiable function of the model's numbers; call it under torch.no_grad()"
             )
+        # The first run is the model's own; later ones may have other messages put in.
+        return self._plan(data, run, gradients=gradients), given[0]
 
     # Copies and files --------------------------------------------------------------------------
 
@@ -216,7 +224,13 @@ class RepairedModel(nn.Module):
         save_tensors(path, KIND, fitted.header(), tensors)
 
     @classmethod
-    def load(cls, path: str | Path, model: nn.Module, node_type: str | None = None) -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        model: nn.Module,
+        node_type: str | None = None,
+        forward: Forward | None = None,
+    ) -> Self:
         """Read what :meth:`save` wrote into a model of the same class; nothing is unpickled."""
         header, tensors = load_tensors(path, KIND)
         with contents_of(path):
@@ -226,7 +240,7 @@ class RepairedModel(nn.Module):
         weights = _with_sparse(path, _part(tensors, "model/"), model)
         _check_weights(path, weights, model)
         model.load_state_dict(weights)
-        return cls(model, fitted, node_type)
+        return cls(model, fitted, node_type, forward)
 
     def extra_repr(self) -> str:
         """Which repair it is."""
@@ -361,6 +375,29 @@ def in_own_form(logits: Tensor, exposure: Exposure) -> Tensor:
     if exposure.outputs == "classes" and logits.dim() == 2 and _normalised(frozen):
         return logits.log_softmax(1)
     return logits
+
+
+def in_place(output: Any, logits: Tensor, exposure: Exposure) -> Any:
+    """What the model gave, with these logits in place of its own."""
+    if isinstance(output, Tensor):
+        return logits
+    kind, columns = exposure.names.recipient, exposure.num_classes
+    if isinstance(output, Mapping) and kind in output:
+        return {**output, kind: logits}
+    several = list(output) if isinstance(output, tuple | list) else []
+    # Of several dicts by node type the one with a column per class, else the first.
+    by_type = [i for i, one in enumerate(several) if isinstance(one, Mapping) and kind in one]
+    by_type.sort(key=lambda i: several[i][kind].shape[1:] != (columns,))
+    if by_type:
+        place, logits = by_type[0], {**several[by_type[0]], kind: logits}
+    else:
+        place = read_output(output, exposure.num_nodes, columns, exposure.outputs).place
+    if several:
+        several[place] = logits
+        return type(output)(*several) if hasattr(output, "_fields") else type(output)(several)
+    if isinstance(output, Mapping):
+        return {**output, place: logits}
+    return replace(output, **{place: logits})
 
 
 def _normalised(logits: Tensor) -> bool:

@@ -1,19 +1,25 @@
-"""From labels, masks and graphs to each member's targets; what cannot be used is named."""
+"""From labels, masks and graphs to what a repair is fitted to; what cannot be used is named."""
 
 from __future__ import annotations
 
 import warnings
 from copy import copy
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
-from gnn_repair.checks import as_splits
+from gnn_repair.backbones import Frozen
+from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.focus import focused
 from gnn_repair.exposure.truths import truths_for
+from gnn_repair.repair.inputs import RepairInputs, repair_inputs
+from gnn_repair.training import ProgressCallback
 
 LARGE = 1 << 20
 """Terms from which it pays to leave out those of other recipients; below, setting up is seconds at
@@ -34,12 +40,96 @@ class Targets(NamedTuple):
     truths: Tensor | None = None
     """[n, K]: where outputs are labels, those of every recipient: 0, 1, or NaN where unknown; the
     ``labels`` above are then positions once more."""
+    shares: Tensor | None = None
+    """[S, n]: each recipient's share of a member's loss; equal ones where None."""
 
     @property
     def real(self) -> Tensor:
         """[S, L] bool."""
         place = torch.arange(self.positions.shape[1], device=self.positions.device)
         return place < self.sizes.unsqueeze(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a repair is fitted to: a frozen model and labels that are known to be sound."""
+
+    exposure: Exposure
+    """On the device where the repair is fitted."""
+    train_targets: Targets
+    val_targets: Targets
+    data: Data | None = None
+    """The graph, for repairs that read it; else neighbours are the exposure's own sources."""
+    batch_size: int | None = None
+    """Targets an update sees; None: all."""
+    on_progress: ProgressCallback | None = None
+    frozen: Frozen | None = None
+    """The model itself, for what trains it anew."""
+    copy: int = 0
+    """Which of several copies learns: each starts elsewhere."""
+
+    @cached_property
+    def inputs(self) -> RepairInputs:
+        """What repairs see of the exposure."""
+        return repair_inputs(self.exposure)
+
+    @cached_property
+    def y(self) -> Tensor:
+        """[N]; the labels of training and validation nodes alone, 0 elsewhere."""
+        place = self.exposure.recipients.device
+        y = torch.zeros(self.exposure.num_nodes, dtype=torch.long, device=place)
+        for targets in (self.train_targets, self.val_targets):
+            y[self.exposure.recipients[targets.positions]] = targets.labels
+        return y
+
+    @property
+    def labels(self) -> Tensor:
+        """[n], of the recipients."""
+        return self.y[self.exposure.recipients]
+
+    @cached_property
+    def train(self) -> Tensor:
+        """[S, n] bool, by recipient."""
+        return self._chosen(self.train_targets)
+
+    @cached_property
+    def val(self) -> Tensor:
+        """[S, n] bool."""
+        return self._chosen(self.val_targets)
+
+    def _chosen(self, targets: Targets) -> Tensor:
+        shape = targets.sizes.numel(), self.exposure.num_recipients
+        chosen = torch.zeros(shape, dtype=torch.int, device=targets.sizes.device)
+        return chosen.scatter_add(1, targets.positions, targets.real.int()) > 0
+
+    def by_node(self, values: Tensor) -> Tensor:
+        """Values of the recipients [S, n, …] as values of the nodes [S, N, …], zero elsewhere."""
+        out = values.new_zeros(values.shape[0], self.exposure.num_nodes, *values.shape[2:])
+        out[:, self.exposure.recipients] = values
+        return out.float() if values.is_floating_point() else out
+
+
+def prepare(
+    exposure: Exposure,
+    y: Tensor,
+    train: Any,
+    val: Any,
+    data: Data | None = None,
+    device: str | torch.device = "auto",
+    *,
+    takes_labels: bool = False,
+    **more: Any,
+) -> Task:
+    """Check what a repair is to be fitted to, and bring it to the device."""
+    check_exposure_given(exposure)
+    place, here = choose_device(device), exposure.recipients.device
+    same = here.type == place.type and (place.index is None or here.index == place.index)
+    placed = exposure if same else exposure.to(place)
+    targets = find_targets(placed, y, train, val, takes_labels)
+    if data is not None:
+        data = with_dense_features(data)
+        check_graph_data(placed, data)
+    return Task(placed, *targets, data, **more)
 
 
 def check_exposure_given(exposure: Any) -> None:
@@ -51,26 +141,24 @@ def check_exposure_given(exposure: Any) -> None:
 
 
 def find_targets(
-    exposure: Exposure, y: Tensor, train_mask: Tensor, val_mask: Tensor, labels: bool = False
+    exposure: Exposure, y: Tensor, train: Any, val: Any, labels: bool = False
 ) -> tuple[Targets, Targets]:
-    """Training and validation targets of every member; raises on masks that cannot be used.
+    """Training and validation targets of every member; raises on nodes that cannot be used.
 
     Args:
         exposure: the frozen model.
         y: [N] classes; of labels [N, K] zeros and ones.
-        train_mask: bool [N] or [N, S].
-        val_mask: likewise.
+        train: bool [N] or [N, S], or node numbers.
+        val: likewise.
         labels: whether several labels a node can be learned from.
     """
     _check_outputs(exposure, labels)
-    train = _mask(exposure, train_mask, "train_mask")
-    val = _mask(exposure, val_mask, "val_mask")
+    train, val = _mask(exposure, train, "train"), _mask(exposure, val, "val")
     both = (train & val).nonzero()
     if both.numel():
         node, member = both[0].tolist()
         raise SplitError(
-            f"node {node} is in train_mask and in val_mask (member {member}); "
-            "make the masks disjoint"
+            f"node {node} is in train and in val (member {member}); make the two disjoint"
         )
     if exposure.outputs == "labels":
         return _label_targets(exposure, y, train, val)
@@ -100,7 +188,7 @@ def _label_targets(
 ) -> tuple[Targets, Targets]:
     """Targets whose labels are a row of zeros and ones each."""
     truths = truths_for(exposure, y)
-    for mask, name in ((train, "train_mask"), (val, "val_mask")):
+    for mask, name in ((train, "train"), (val, "val")):
         known = (~truths.isnan()).any(1, keepdim=True) & mask
         empty = (~known.any(0)).nonzero()
         if empty.numel():
@@ -119,46 +207,54 @@ def _label_targets(
     return first, second
 
 
-def _mask(exposure: Exposure, mask: Any, name: str) -> Tensor:
-    """The mask as bool [N, S]."""
-    chosen = _boolean(mask, exposure.num_nodes, name).to(exposure.recipients.device)
-    if chosen.shape[1] not in (1, exposure.num_members):
+def _mask(exposure: Exposure, chosen: Any, name: str) -> Tensor:
+    """Nodes as a mask, bool [N, S]."""
+    mask = _boolean(chosen, exposure.num_nodes, name).to(exposure.recipients.device)
+    if mask.shape[1] not in (1, exposure.num_members):
         raise SplitError(
-            f"{name} has {chosen.shape[1]} splits but the exposure has {exposure.num_members} "
+            f"{name} has {mask.shape[1]} splits but the exposure has {exposure.num_members} "
             f"members; pass the members' own columns, such as {name}[:, splits]"
         )
-    chosen = chosen.expand(-1, exposure.num_members)
-    empty = (~chosen.any(0)).nonzero()
+    mask = mask.expand(-1, exposure.num_members)
+    empty = (~mask.any(0)).nonzero()
     if empty.numel():
         raise SplitError(f"{name} of member {int(empty[0])} is empty; it needs at least one node")
-    known = torch.zeros(exposure.num_nodes, dtype=torch.bool, device=chosen.device)
+    known = torch.zeros(exposure.num_nodes, dtype=torch.bool, device=mask.device)
     known[exposure.recipients] = True
-    outside = (chosen & ~known.unsqueeze(1)).nonzero()
+    outside = (mask & ~known.unsqueeze(1)).nonzero()
     if outside.numel():
         raise SplitError(
             f"node {int(outside[0, 0])} of {name} is not among the exposure's recipients; "
-            "leave it out of the mask or expose it"
+            f"leave it out of {name} or expose it"
         )
-    return chosen
+    return mask
 
 
-def _boolean(mask: Any, nodes: int, name: str) -> Tensor:
-    """The mask as bool [N, columns], or a sentence that says what was given instead."""
-    wanted = f"give a boolean mask of the {nodes} nodes"
-    if not isinstance(mask, Tensor):
-        given = "None" if mask is None else type(mask).__name__
-        raise SplitError(f"{name} is {given}; {wanted}, [N] or [N, members]")
-    if mask.dim() not in (1, 2):
-        raise SplitError(f"{name} has shape {list(mask.shape)}; {wanted}, [N] or [N, members]")
-    if mask.dtype != torch.bool:
-        whole = not (mask.is_floating_point() or mask.is_complex()) and mask.numel() > 0
-        numbers = whole and int(mask.max()) > 1
-        advice = f"all zeros with mask[{name}] = True" if numbers else f"such as {name} > 0"
-        held = "holds node numbers" if numbers else f"is {mask.dtype} of {mask.shape[0]} nodes"
-        raise SplitError(f"{name} {held}; {wanted}, {advice}")
-    if mask.shape[0] != nodes:
-        raise SplitError(f"{name} is {mask.dtype} of {mask.shape[0]} nodes; {wanted}")
-    return as_splits(mask)
+def _boolean(chosen: Any, nodes: int, name: str) -> Tensor:
+    """Nodes as a mask, bool [N, columns], or a sentence that says what was given instead."""
+    wanted = f"give a boolean mask of the {nodes} nodes, [N] or [N, members], or node numbers"
+    if isinstance(chosen, list | tuple | range) and all(type(node) is int for node in chosen):
+        chosen = torch.tensor([*chosen], dtype=torch.long)
+    if not isinstance(chosen, Tensor) or chosen.dim() not in (1, 2):
+        shape = f"has shape {list(chosen.shape)}" if isinstance(chosen, Tensor) else None
+        raise SplitError(f"{name} {shape or 'is ' + type(chosen).__name__}; {wanted}")
+    if chosen.dtype == torch.bool and chosen.shape[0] == nodes:
+        return chosen if chosen.dim() == 2 else chosen.unsqueeze(1)
+    whole = not (chosen.is_floating_point() or chosen.is_complex() or chosen.dtype == torch.bool)
+    if not whole or chosen.dim() == 2 or _is_a_mask(chosen, nodes):
+        advice = "" if chosen.dtype == torch.bool else f", such as {name} > 0"
+        raise SplitError(f"{name} is {chosen.dtype} of {chosen.shape[0]} nodes; {wanted}{advice}")
+    outside = chosen[(chosen < 0) | (chosen >= nodes)]
+    if outside.numel():
+        raise SplitError(f"{name} holds node {int(outside[0])}; nodes are 0 to {nodes - 1}")
+    mask = torch.zeros(nodes, 1, dtype=torch.bool, device=chosen.device)
+    mask[chosen.long()] = True
+    return mask
+
+
+def _is_a_mask(chosen: Tensor, nodes: int) -> bool:
+    """Whether whole numbers are zeros and ones for all nodes, not numbers of nodes."""
+    return chosen.numel() == nodes > 2 and bool(((chosen == 0) | (chosen == 1)).all())
 
 
 def _labels(exposure: Exposure, y: Any, used: Tensor) -> Tensor:
@@ -176,7 +272,7 @@ def _labels(exposure: Exposure, y: Any, used: Tensor) -> Tensor:
     if bool(wrong.any()):
         node = int(wrong.nonzero()[0])
         raise InputError(
-            f"node {node} has label {int(y[node])} but is in a mask; labels of training and "
+            f"node {node} has label {int(y[node])} but is in train or val; labels of training and "
             f"validation nodes must lie in 0..{exposure.num_classes - 1}"
         )
     return y
@@ -260,7 +356,7 @@ def around(exposure: Exposure, train: Targets, val: Targets) -> tuple[Exposure, 
     """
     if exposure.head is not None or exposure.num_terms < LARGE:
         return exposure, train, val
-    if train.truths is not None:  # labels by recipient, several of each
+    if train.truths is not None or train.shares is not None:  # tables by recipient
         return exposure, train, val
     asked = torch.zeros(exposure.num_recipients, dtype=torch.bool, device=train.positions.device)
     for targets in (train, val):

@@ -127,7 +127,7 @@ def _answers(
         return Correction(key, "coefficients", logits, coefficients[member].numpy())
     # A method may look at all recipients at once, so it sees the whole exposure.
     everywhere = torch.empty(part.num_nodes, part.num_classes, dtype=torch.float64)
-    answers = repair.logits(exposure).detach().cpu().double()
+    answers = repair.member_logits(exposure).detach().cpu().double()
     everywhere[exposure.recipients] = answers[member if answers.shape[0] > 1 else 0]
     kind: Kind = "shift" if hasattr(repair, "shift") else "logits"
     return Correction(key, kind, everywhere[part.recipients].numpy())

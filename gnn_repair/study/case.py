@@ -27,7 +27,6 @@ from gnn_repair.backbones import (
     OwnNetwork,
     Shape,
     find_backbone,
-    load_frozen,
     load_network,
     train_backbone,
     train_own,
@@ -37,7 +36,8 @@ from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.methods import METHODS
-from gnn_repair.repair.loading import build_repair, load_repair
+from gnn_repair.repair import FittedRepair
+from gnn_repair.repair.cross_fitting import build_repair
 from gnn_repair.results.protocol import BackboneProtocol, Protocol
 from gnn_repair.results.records import PARTS, Numbers, RunRecord
 from gnn_repair.results.runs import FROZEN, ORACLE, Case, stage_keys
@@ -159,11 +159,11 @@ def work_case(
         if name != ORACLE:
             with clock(name):
                 repairs[name] = (
-                    load_repair(files[name])
+                    FittedRepair.load(files[name])
                     if name in files
                     else _fit(name, settings, case, frozen, exposure, masks, tell)
                 )
-                predicted[name] = repairs[name].logits(exposure).argmax(2)
+                predicted[name] = repairs[name].member_logits(exposure).argmax(2)
     clock.seconds["total"] = time.perf_counter() - start
     seconds = clock.shares(len(case.splits))
     return Worked(
@@ -218,7 +218,7 @@ def _frozen(
     backbone = build_backbone(chosen, sizes)
     on_progress, budget = _teller(tell, "training"), sizes.budget(backbone.budget)
     if file is not None:
-        return load_frozen(file, data, backbone, budget, sizes.seed)
+        return Frozen.load(file, data, backbone, budget, sizes.seed)
     return train_backbone(
         backbone, data, case.splits, budget=budget, on_progress=on_progress, **options
     )

@@ -23,10 +23,10 @@ from gnn_repair.oracle.tails.sentence import CAN, STAGES
 from gnn_repair.oracle.tails.solve import solve_tails
 from gnn_repair.oracle.witness import STATUS
 from gnn_repair.repair import FittedRepair
+from gnn_repair.repair.adapters import FittedTranslation
 from gnn_repair.repair.controls import KeptPrediction
 from gnn_repair.repair.ladder import FittedLadder
 from gnn_repair.repair.ladder.rungs import calibration_error, mixed, temperature
-from gnn_repair.repair.translation import FittedTranslation
 from gnn_repair.results.protocol import OracleProtocol
 from gnn_repair.results.records import Numbers
 from gnn_repair.thresholds import REACHABLE
@@ -292,7 +292,7 @@ def _of_ladder(
         told = fitted.constants["out_of_fold"][member, 0][judged]
         # τ of the frozen prediction on validation nodes: what temperature scaling would take.
         scaled = each[FROZEN] / float(temperature(told, validation[judged]))
-        together = fitted.logits(exposure)[member][chosen].log_softmax(1)
+        together = fitted.member_logits(exposure)[member][chosen].log_softmax(1)
         numbers["calibration error"] = calibration_error(together, labels)
         numbers["calibration error frozen"] = calibration_error(each[FROZEN], labels)
         error = calibration_error(scaled.log_softmax(1), labels)

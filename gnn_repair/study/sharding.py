@@ -178,7 +178,7 @@ def repaired_logits_sharded(
     threads: int = 1,
     size: int = RANGE,
 ) -> Tensor:
-    """``fitted.logits(exposure)``, worked out range by range: [S, n, C] float64 on the CPU.
+    """``fitted.member_logits(exposure)``, worked out range by range: [S, n, C] float64 on the CPU.
 
     The same bits come out for any number of shards, on one machine or on many, and those of
     ``fitted.logits`` up to rounding.
@@ -212,7 +212,9 @@ def _work(shared: tuple[FittedRepair[Any], int, int], task: Ranges, tell: Tell) 
     fitted, threads, size = shared
     parts = torch.arange(task.exposure.num_recipients).split(size)
     with _threads(threads):
-        return torch.cat([fitted.logits(focused(task.exposure, p).exposure) for p in parts], dim=1)
+        return torch.cat(
+            [fitted.member_logits(focused(task.exposure, p).exposure) for p in parts], dim=1
+        )
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gnn_repair.backbones import BACKBONES, Shape, load_frozen, train_backbone
+from gnn_repair.backbones import BACKBONES, Frozen, Shape, train_backbone
 from gnn_repair.errors import DeviceError, FileFormatError, InputError, SplitError
 from gnn_repair.training import SHORT
 
@@ -58,7 +58,7 @@ def test_nothing_in_it_can_be_replaced(graph):
 def test_saving_and_loading(graph, tmp_path):
     frozen = frozen_of("gatv2", graph, splits=[1, 2])
     frozen.save(tmp_path / "model.safetensors")
-    again = load_frozen(tmp_path / "model.safetensors", graph, frozen.backbone, BUDGET, 0)
+    again = Frozen.load(tmp_path / "model.safetensors", graph, frozen.backbone, BUDGET, 0)
     assert again.splits == (1, 2)
     assert torch.equal(again.logits, frozen.logits)
     torch.testing.assert_close(again.embedding, frozen.embedding)
@@ -97,7 +97,7 @@ def test_a_file_that_does_not_match_is_refused(change, named, graph, tmp_path):
     else:
         path.unlink()
     with pytest.raises(FileFormatError, match=named):
-        load_frozen(path, graph, backbone, budget, seed)
+        Frozen.load(path, graph, backbone, budget, seed)
 
 
 def test_bad_input_is_named(graph):

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gnn_repair.backbones import BACKBONES, Backbone, Frozen, Shape, load_frozen, train_backbone
+from gnn_repair.backbones import BACKBONES, Backbone, Frozen, Shape, train_backbone
 from gnn_repair.budget import LADDER, SHORT
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.oracle import LabelSolution, OracleSolution, solve_labels, solve_oracle
-from gnn_repair.repair import REPAIRS, CrossFitted, EvidenceLadder, SetTranslation, load_repair
-from gnn_repair.repair.base import FittedRepair, Repair, TrainedRepair
+from gnn_repair.repair import REPAIRS, CrossFitted, EvidenceLadder, FittedRepair, SetTranslation
+from gnn_repair.repair.base import Repair, TrainedRepair
 from gnn_repair.repair.controls import FeaturePerceptron, LabelPropagation, RetrainedBackbone
 from gnn_repair.repair.ladder import FittedLadder
 
@@ -62,12 +62,12 @@ def make_subjects(folder: Path) -> list[Subject]:
         return tuple(contents)
 
     def read_frozen(path: Path) -> Frozen:
-        return load_frozen(path, data, backbone, budget, 0)
+        return Frozen.load(path, data, backbone, budget, 0)
 
     return [
         Subject("exposure", saved(exposure), Exposure.load, judge_exposure, _use_exposure),
         Subject("frozen", saved(frozen), read_frozen, judge_frozen, expose),
-        Subject("repair", saved(*fitted), load_repair, judge_repair, _use_repair(exposure)),
+        Subject("repair", saved(*fitted), FittedRepair.load, judge_repair, _use_repair(exposure)),
         Subject(
             "solution", saved(solution), OracleSolution.load, judge_solution,
             lambda value: (str(value), [str(value[i]) for i in range(len(value))],
@@ -116,7 +116,7 @@ def _in_folds(exposure: Exposure, data: Data, frozen: Frozen) -> list[FittedRepa
     reading: list[Repair[Any]] = [
         EvidenceLadder(rungs=("messages", "similar", "smoothed"), hidden=4, folds=2, budget=small),
         CrossFitted(SetTranslation(small, hidden=4), folds=2),
-        CrossFitted(FeaturePerceptron(small, hidden=4), folds=2),
+        FeaturePerceptron(hidden=4, folds=2, budget=small),
         LabelPropagation(layers=2),
     ]
     fitted: list[FittedRepair[Any]] = [

@@ -68,9 +68,9 @@ def test_a_repair_learns_the_same_from_the_part(monkeypatch) -> None:  # type: i
         monkeypatch.undo()
         assert seen == [80]
         torch.testing.assert_close(
-            after.logits(exposure), before.logits(exposure), rtol=1e-4, atol=1e-5
+            after.member_logits(exposure), before.member_logits(exposure), rtol=1e-4, atol=1e-5
         )
-        assert not torch.equal(before.logits(exposure), exposure.frozen_logits)
+        assert not torch.equal(before.member_logits(exposure), exposure.frozen_logits)
 
 
 def test_shifts_of_many_recipients_are_worked_out_in_parts(monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -80,7 +80,7 @@ def test_shifts_of_many_recipients_are_worked_out_in_parts(monkeypatch) -> None:
     for repair in (gr.SetTranslation(budget), gr.NodeTranslation(budget)):
         fitted = repair.fit(exposure, y, mask, ~mask)
         whole = fitted.shift(exposure)
-        monkeypatch.setattr("gnn_repair.repair.translation.CHUNK", 7)
+        monkeypatch.setattr("gnn_repair.repair.adapters.RECIPIENTS", 7)
         torch.testing.assert_close(fitted.shift(exposure), whole)
         monkeypatch.undo()
         assert float(whole.abs().max()) > 0.01

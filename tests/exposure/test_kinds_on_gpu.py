@@ -99,7 +99,9 @@ def test_graphs(hidden):
     mask = torch.arange(60) % 2 == 0
     fitted = gr.Reweighting(budget=SHORT, dropout=0.0).fit(there, batch.y, mask, ~mask)
     again = gr.Reweighting(budget=SHORT, dropout=0.0).fit(here, batch.y, mask, ~mask)
-    torch.testing.assert_close(fitted.logits(there).cpu(), again.logits(here), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        fitted.member_logits(there).cpu(), again.member_logits(here), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_several_kinds_of_node():
@@ -117,7 +119,7 @@ def test_several_kinds_of_node():
     moved = copy.copy(data).to("cuda")
     with torch.no_grad():
         said = served(moved.x_dict, moved.edge_index_dict)
-    torch.testing.assert_close(said, fitted.logits(there)[0], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(said, fitted.member_logits(there)[0], rtol=1e-6, atol=1e-6)
 
 
 def test_labels_and_values():

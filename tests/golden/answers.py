@@ -190,7 +190,7 @@ def _repair(name: str, kind: str) -> Any:
 
 def of_fitted(fitted: Any, exposure: Any) -> dict[str, Any]:
     """What a repair says, of some nodes in full and of all in sum."""
-    logits = fitted.logits(exposure)
+    logits = fitted.member_logits(exposure)
     weights = torch.cos(torch.arange(logits.shape[1] * logits.shape[2]).double())
     return {
         "precision": "float32",

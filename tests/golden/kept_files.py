@@ -35,7 +35,7 @@ def trained() -> tuple[Any, Any, Any, Any]:
     like = galleries.toy_exposures.BACKBONES["sage"](galleries.toy_exposures.Shape(4, 2))
     budget = replace(like.budget, epochs=3)
     if (FOLDER / "frozen").exists():  # not trained anew: repairs know the very weights
-        return data, like, budget, gr.load_frozen(FOLDER / "frozen", data, like, budget, 0)
+        return data, like, budget, gr.Frozen.load(FOLDER / "frozen", data, like, budget, 0)
     return data, like, budget, gr.train_backbone(like, data, (0, 1), device="cpu", budget=budget)
 
 
@@ -155,7 +155,7 @@ KEPT: dict[str, Kept] = {
     "frozen": (saved(lambda: trained()[3]), lambda path: of_frozen(trained()[3])),
     **{
         f"repair-{name}": (
-            saved(partial(fitted, name)), lambda path: of_fitted(gr.load_repair(path), exposure()),
+            saved(partial(fitted, name)), lambda p: of_fitted(gr.FittedRepair.load(p), exposure()),
         )
         for name in (*REPAIRS, "folds", "ladder")
     },

@@ -67,7 +67,7 @@ def test_correct_and_smooth_propagates_over_the_graph():
         out = corrected
         for _ in range(5):
             out = (smooth * operator @ out + (1 - smooth) * corrected).clamp(0, 1)
-        torch.testing.assert_close(fitted.logits(exposure)[s].exp(), out.clamp(min=1e-12))
+        torch.testing.assert_close(fitted.member_logits(exposure)[s].exp(), out.clamp(min=1e-12))
 
 
 def test_entries_are_those_of_the_graph():
@@ -94,7 +94,7 @@ def test_smoothing_belongs_to_its_graph():
     object.__setattr__(fitted, "constants", {**fitted.constants})
     fitted.constants["labels"] = fitted.constants["labels"][:, :-1]
     with pytest.raises(InputError, match="graph of 29 nodes"):
-        fitted.logits(other)
+        fitted.member_logits(other)
 
 
 @pytest.mark.parametrize("right,expected", [(True, 0.05), (False, 20.0)])

@@ -12,7 +12,7 @@ from toy_exposures import CLASSES, Net, net, toy_exposure, toy_frozen, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.repair import NodeTranslation, load_repair
+from gnn_repair.repair import FittedRepair, NodeTranslation
 
 DATA = toy_graph()
 BUDGET = replace(NodeTranslation().budget, epochs=2, epoch_zero=False)
@@ -31,7 +31,7 @@ def fitted(exposure: Exposure):
 def test_another_model_of_equal_width_is_refused():
     repair = fitted(exposed(net(0)))
     with pytest.raises(InputError, match=r"other weights .* or \.unbound\(\)"):
-        repair.logits(exposed(net(1)))
+        repair.member_logits(exposed(net(1)))
     with pytest.raises(InputError, match="other weights"):
         repair.shift(exposed(net(1)))
     with pytest.raises(InputError, match="other weights"):
@@ -40,16 +40,16 @@ def test_another_model_of_equal_width_is_refused():
 
 def test_whoever_knows_may():
     repair, other = fitted(exposed(net(0))), exposed(net(1))
-    assert bool(repair.unbound().logits(other).isfinite().all())
+    assert bool(repair.unbound().member_logits(other).isfinite().all())
     own = exposed(net(0))
-    assert torch.equal(repair.unbound().logits(own), repair.logits(own))
+    assert torch.equal(repair.unbound().member_logits(own), repair.member_logits(own))
 
 
 def test_the_same_model_on_another_graph_is_accepted():
     model = net(0)
     other = Data(x=DATA.x.flip(0)[:20], edge_index=torch.arange(20).repeat(2, 1), y=DATA.y[:20])
     assert exposed(model, other).fingerprint == exposed(model).fingerprint
-    assert fitted(exposed(model)).logits(exposed(model, other)).shape == (1, 20, CLASSES)
+    assert fitted(exposed(model)).member_logits(exposed(model, other)).shape == (1, 20, CLASSES)
 
 
 @pytest.mark.parametrize("change", ["first", "last", "buffer"])
@@ -74,12 +74,12 @@ def test_members_have_fingerprints_of_their_own():
     assert len(set(exposure.fingerprint)) == 2
     assert exposure.member(1).fingerprint == exposure.fingerprint[1:]
     repair = fitted(exposure)
-    assert repair.member(1).logits(exposure.member(1)).shape == (1, 30, CLASSES)
+    assert repair.member(1).member_logits(exposure.member(1)).shape == (1, 30, CLASSES)
     with pytest.raises(InputError, match="other weights"):
-        repair.member(1).logits(exposure.member(0))
+        repair.member(1).member_logits(exposure.member(0))
     swapped = replace(exposure, fingerprint=exposure.fingerprint[::-1])
     with pytest.raises(InputError, match="member 0"):
-        repair.logits(swapped)
+        repair.member_logits(swapped)
 
 
 def test_a_backbone_and_its_network_are_exposed_differently():
@@ -87,30 +87,32 @@ def test_a_backbone_and_its_network_are_exposed_differently():
     exposure = toy_exposure("gcn")
     network = expose(toy_frozen("gcn").network(0), DATA)
     with pytest.raises(InputError):
-        fitted(exposure).member(0).logits(network)
+        fitted(exposure).member(0).member_logits(network)
 
 
 def test_cuts_of_an_exposure_stay_the_same_model(tmp_path):
     exposure = toy_exposure("sage")
     repair = fitted(exposure)
     part = exposure.restrict(torch.tensor([5, 2]))
-    assert torch.equal(repair.logits(part), repair.logits(exposure)[:, [5, 2]])
+    assert torch.equal(repair.member_logits(part), repair.member_logits(exposure)[:, [5, 2]])
     exposure.save(tmp_path / "exposure")
     again = Exposure.load(tmp_path / "exposure")
     assert again.fingerprint == exposure.fingerprint
     repair.save(tmp_path / "repair")
-    assert torch.equal(load_repair(tmp_path / "repair").logits(again), repair.logits(exposure))
+    assert torch.equal(
+        FittedRepair.load(tmp_path / "repair").member_logits(again), repair.member_logits(exposure)
+    )
     repair.unbound().save(tmp_path / "repair")
-    assert load_repair(tmp_path / "repair").fingerprint is None
+    assert FittedRepair.load(tmp_path / "repair").fingerprint is None
 
 
 def test_an_exposure_made_by_hand_names_no_model():
     exposure = replace(toy_exposure("sage"), fingerprint=())
     repair = fitted(exposure)
-    repair.logits(exposure)
+    repair.member_logits(exposure)
     with pytest.raises(InputError, match="the repair does not say which model"):
-        repair.logits(toy_exposure("sage"))
+        repair.member_logits(toy_exposure("sage"))
     with pytest.raises(InputError, match="the exposure does not say which model"):
-        fitted(toy_exposure("sage")).logits(exposure)
+        fitted(toy_exposure("sage")).member_logits(exposure)
     with pytest.raises(InputError, match="fingerprint has 1 entries for 2 members"):
         replace(exposure, fingerprint=("a",))

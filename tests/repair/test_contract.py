@@ -17,7 +17,7 @@ from contract_exposures import (
     world,
 )
 
-from gnn_repair.repair import REPAIRS, FittedRepair, load_repair
+from gnn_repair.repair import REPAIRS, FittedRepair
 from gnn_repair.repair.base import TrainedRepair, about, untrained
 from gnn_repair.repair.inputs import repair_inputs
 
@@ -72,7 +72,7 @@ def test_epoch_zero_is_the_frozen_prediction(name, kind):
         **about(exposure), **untrained(exposure), parameters=repair.initial(repair_inputs(exposure))
     )
     frozen = exposure.frozen_logits[:, exposure.recipients]
-    torch.testing.assert_close(start.logits(exposure), frozen, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(start.member_logits(exposure), frozen, rtol=1e-12, atol=1e-12)
 
 
 @EVERY
@@ -80,7 +80,7 @@ def test_epoch_zero_is_the_frozen_prediction(name, kind):
 def test_something_is_learned_and_is_not_the_same_for_all(name, kind):
     """A repair that did nothing, or member 0's for everybody, would pass much of the rest."""
     exposure, repair = world(kind).exposure, fitted(name, kind)
-    change = repair.logits(exposure) - exposure.frozen_logits[:, exposure.recipients]
+    change = repair.member_logits(exposure) - exposure.frozen_logits[:, exposure.recipients]
     assert bool((change.abs().amax((1, 2)) > 1e-6).all())
     held = [*repair.parameters.values(), *repair.constants.values()]
     own = [value for value in held if value.shape[0] == exposure.num_members > 1 < value[0].numel()]
@@ -95,8 +95,12 @@ def test_a_member_alone_is_that_member_of_the_stack(name, kind):
     for s in range(exposure.num_members):
         one = exposure.member(s)
         alone = method(name, 0.2).fit(one, y, train[:, s], val[:, s], device="cpu", batch_size=3)
-        torch.testing.assert_close(together.logits(exposure)[s], alone.logits(one)[0], **CLOSE)
-        torch.testing.assert_close(together.member(s).logits(one), alone.logits(one), **CLOSE)
+        torch.testing.assert_close(
+            together.member_logits(exposure)[s], alone.member_logits(one)[0], **CLOSE
+        )
+        torch.testing.assert_close(
+            together.member(s).member_logits(one), alone.member_logits(one), **CLOSE
+        )
         for statistic in ("best_epoch", "epochs_run", "diverged"):
             assert getattr(together, statistic)[s] == getattr(alone, statistic)[0]
 
@@ -110,19 +114,22 @@ def test_members_in_another_order(name, kind):
     again = method(name, 0.2).fit(
         moved, y, train[:, order], val[:, order], device="cpu", batch_size=3
     )
-    expected = fitted(name, kind).logits(exposure)[order]
-    torch.testing.assert_close(again.logits(moved), expected, **CLOSE)
+    expected = fitted(name, kind).member_logits(exposure)[order]
+    torch.testing.assert_close(again.member_logits(moved), expected, **CLOSE)
 
 
 @EVERY
 @ON_ALL
 def test_predictions_follow_the_logits(name, kind):
     exposure, repair = world(kind).exposure, fitted(name, kind)
-    logits = repair.logits(exposure)
+    logits = repair.member_logits(exposure)
     shape = exposure.num_members, exposure.num_recipients, exposure.num_classes
     assert (tuple(logits.shape), logits.dtype) == (shape, torch.float64)
     assert bool(logits.isfinite().all())
-    assert torch.equal(repair.predict(exposure), logits.argmax(2))
+    # Of one model there is no axis of members.
+    shown = logits[0] if exposure.num_members == 1 else logits
+    assert torch.equal(repair.logits(exposure), shown)
+    assert torch.equal(repair.predict(exposure), shown.argmax(-1))
     if hasattr(repair, "shift"):
         moved = exposure.frozen_logits[:, exposure.recipients] + repair.shift(exposure)
         assert torch.equal(logits, moved)
@@ -135,16 +142,16 @@ def test_copies_predict_the_same_bits(name, kind, tmp_path):
     repair.save(tmp_path / "repair.safetensors")
     torch.save(repair, tmp_path / "repair.pt")
     copies = (
-        load_repair(tmp_path / "repair.safetensors"),
+        FittedRepair.load(tmp_path / "repair.safetensors"),
         pickle.loads(pickle.dumps(repair)),
         copy.deepcopy(repair),
         torch.load(tmp_path / "repair.pt", weights_only=False),
     )
-    expected = repair.logits(exposure)
+    expected = repair.member_logits(exposure)
     for again in copies:
         assert type(again) is type(repair)
         assert (again.repair, again.fingerprint) == (repair.repair, repair.fingerprint)
-        assert torch.equal(again.logits(exposure), expected)
+        assert torch.equal(again.member_logits(exposure), expected)
         assert repr(again) == repr(repair)
 
 
@@ -154,8 +161,8 @@ def test_a_restricted_exposure_gives_the_restricted_rows(name, kind):
     exposure, repair = world(kind).exposure, fitted(name, kind)
     positions = torch.tensor([9, 3, 17, 4, 0])
     part = exposure.restrict(exposure.recipients[positions])
-    expected = repair.logits(exposure)[:, positions]
-    torch.testing.assert_close(repair.logits(part), expected, **CLOSE)
+    expected = repair.member_logits(exposure)[:, positions]
+    torch.testing.assert_close(repair.member_logits(part), expected, **CLOSE)
 
 
 @ON_ALL
@@ -170,7 +177,7 @@ def test_coefficients_keep_signs_support_and_masses(name, kind):
     assert torch.equal(found > 0, alpha > 0)
     mass = exposure.mass.expand(exposure.num_members, -1, -1)
     torch.testing.assert_close(exposure.masses(found), mass, rtol=1e-12, atol=1e-13)
-    torch.testing.assert_close(repair.logits(exposure), exposure.logits(found))
+    torch.testing.assert_close(repair.member_logits(exposure), exposure.logits(found))
 
 
 @EVERY
@@ -179,12 +186,14 @@ def test_the_order_of_terms_and_tables_does_not_matter(name, kind):
     exposure, y, train, val = world(kind)
     moved, order = shuffled_terms(exposure)
     repair = method(name).fit(exposure, y, train, val, device="cpu")
-    torch.testing.assert_close(repair.logits(moved), repair.logits(exposure), **CLOSE)
+    torch.testing.assert_close(repair.member_logits(moved), repair.member_logits(exposure), **CLOSE)
     if hasattr(repair, "coefficients"):
         found, expected = repair.coefficients(moved), repair.coefficients(exposure)[:, order]
         torch.testing.assert_close(found, expected, **CLOSE)
     again = method(name).fit(moved, y, train, val, device="cpu")
-    torch.testing.assert_close(again.logits(moved), repair.logits(exposure), **REFITTED)
+    torch.testing.assert_close(
+        again.member_logits(moved), repair.member_logits(exposure), **REFITTED
+    )
 
 
 @EVERY
@@ -192,9 +201,9 @@ def test_the_order_of_terms_and_tables_does_not_matter(name, kind):
 def test_the_numbers_of_nodes_do_not_matter(name, kind):
     exposure, y, train, val = world(kind)
     moved, old = renumbered_nodes(exposure)
-    expected = method(name).fit(exposure, y, train, val, device="cpu").logits(exposure)
+    expected = method(name).fit(exposure, y, train, val, device="cpu").member_logits(exposure)
     again = method(name).fit(moved, y[old], train[old], val[old], device="cpu")
-    torch.testing.assert_close(again.logits(moved), expected, **REFITTED)
+    torch.testing.assert_close(again.member_logits(moved), expected, **REFITTED)
 
 
 @EVERY
@@ -204,7 +213,7 @@ def test_no_label_outside_the_masks_is_read(name, kind):
     garbage = torch.where(torch.arange(y.numel()) % 2 == 0, 1_000_003, -1)
     planted = torch.where((train | val).any(1), y, garbage)
     again = method(name, 0.2).fit(exposure, planted, train, val, device="cpu", batch_size=3)
-    assert torch.equal(again.logits(exposure), fitted(name, kind).logits(exposure))
+    assert torch.equal(again.member_logits(exposure), fitted(name, kind).member_logits(exposure))
 
 
 @EVERY
@@ -216,6 +225,6 @@ def test_a_member_reads_only_its_own_masks(name, kind):
     planted = torch.where(other & ~mine, (y + 1) % exposure.num_classes, y)
     assert not torch.equal(planted, y)
     again = method(name, 0.2).fit(exposure, planted, train, val, device="cpu", batch_size=3)
-    expected = fitted(name, kind).logits(exposure)
-    assert torch.equal(again.logits(exposure)[0], expected[0])
-    assert not torch.equal(again.logits(exposure)[1], expected[1])
+    expected = fitted(name, kind).member_logits(exposure)
+    assert torch.equal(again.member_logits(exposure)[0], expected[0])
+    assert not torch.equal(again.member_logits(exposure)[1], expected[1])

@@ -97,7 +97,7 @@ def test_strengths_are_the_first_best_of_pyg(backbone):
     """h2gcn has several messages per source, in groups that overlap."""
     exposure = toy_exposure(backbone)
     fitted = CorrectAndSmooth(layers=4).fit(exposure, *MASKS, device="cpu")
-    entries, logits = sources_to_recipients(exposure), fitted.logits(exposure)
+    entries, logits = sources_to_recipients(exposure), fitted.member_logits(exposure)
     for s in range(2):
         labels = torch.where(DATA.train_mask[:, s], DATA.y, -1)
         assert torch.equal(fitted.constants["labels"][s], labels)
@@ -125,14 +125,14 @@ def test_messages_of_one_source_count_once():
 def test_tables_are_cut_to_size_without_a_trace(monkeypatch):
     exposure = toy_exposure("gcn")
     whole = CorrectAndSmooth(layers=3).fit(exposure, *MASKS, device="cpu")
-    expected = whole.logits(exposure)
+    expected = whole.member_logits(exposure)
     job = NODES * exposure.num_classes * 8
     for limit in (1, 5 * job, 7 * job):
         monkeypatch.setitem(TABLE_BYTES, "cpu", limit)
         assert jobs_at_once(exposure.frozen_logits) == max(1, limit // job)
         again = CorrectAndSmooth(layers=3).fit(exposure, *MASKS, device="cpu")
         assert torch.equal(again.constants["strengths"], whole.constants["strengths"])
-        torch.testing.assert_close(again.logits(exposure), expected, **EXACT)
+        torch.testing.assert_close(again.member_logits(exposure), expected, **EXACT)
 
 
 def test_some_recipients_only():
@@ -143,7 +143,7 @@ def test_some_recipients_only():
     for mask in masks:
         mask[:6] = False
     fitted = CorrectAndSmooth(layers=4).fit(exposure, DATA.y, *masks, device="cpu")
-    entries, logits = sources_to_recipients(exposure), fitted.logits(exposure)
+    entries, logits = sources_to_recipients(exposure), fitted.member_logits(exposure)
     for s in range(2):
         labels = torch.where(masks[0][:, s], DATA.y, -1)
         strengths = fitted.constants["strengths"][s].tolist()
@@ -156,7 +156,7 @@ def test_nothing_is_warned_about():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fitted = CorrectAndSmooth(layers=2).fit(toy_exposure("gcn"), *MASKS, device="cpu")
-        fitted.logits(toy_exposure("gcn"))
+        fitted.member_logits(toy_exposure("gcn"))
 
 
 @gpu
@@ -186,5 +186,7 @@ def test_a_gpu_chooses_the_same_strengths(backbone):
     here = CorrectAndSmooth(layers=4).fit(exposure, *MASKS, device="cpu")
     there = CorrectAndSmooth(layers=4).fit(exposure, *MASKS, device="cuda")
     assert torch.equal(there.constants["strengths"].cpu(), here.constants["strengths"])
-    found = there.logits(exposure.to("cuda")).cpu()
-    torch.testing.assert_close(found.exp(), here.logits(exposure).exp(), rtol=1e-6, atol=1e-6)
+    found = there.member_logits(exposure.to("cuda")).cpu()
+    torch.testing.assert_close(
+        found.exp(), here.member_logits(exposure).exp(), rtol=1e-6, atol=1e-6
+    )

@@ -17,9 +17,14 @@ from gnn_repair.repair import (
     TemperatureScaling,
 )
 from gnn_repair.repair import baselines as smoothing
+from gnn_repair.repair.base import (
+    LARGEST,
+    _check_sizes,
+    _fingerprint,
+    repair_of,
+)
 from gnn_repair.repair.fitting import EPOCH_STRIDE, SEED_STRIDE
 from gnn_repair.repair.layers import Noise
-from gnn_repair.repair.loading import LARGEST, _check_sizes, _fingerprint, repair_of
 from gnn_repair.repair.targets import find_targets
 
 DATA = toy_graph()
@@ -189,26 +194,24 @@ def test_targets_that_cannot_be_used_are_named():
     both = val.clone()
     node = int(train[:, 1].nonzero()[0])
     both[node, 1] = True
-    assert refused(exposure, DATA.y, train, both).startswith(f"node {node} is in train_mask and")
+    assert refused(exposure, DATA.y, train, both).startswith(f"node {node} is in train and")
     assert "(member 1)" in refused(exposure, DATA.y, train, both)
     empty = val.clone()
     empty[:, 1] = False
-    assert refused(exposure, DATA.y, train, empty).startswith("val_mask of member 1 is empty")
+    assert refused(exposure, DATA.y, train, empty).startswith("val of member 1 is empty")
     part = exposure.restrict((torch.arange(30) != node).nonzero().view(-1))
-    assert refused(part, DATA.y, train, val).startswith(f"node {node} of train_mask is not among")
+    assert refused(part, DATA.y, train, val).startswith(f"node {node} of train is not among")
     for label in (-1, 3):
         y = DATA.y.clone()
         y[node] = label
         assert refused(exposure, y, train, val).startswith(f"node {node} has label {label} but")
     wide = train[:, :1].expand(-1, 3)
-    assert refused(exposure, DATA.y, wide, val).startswith("train_mask has 3 splits but")
-    numbers = torch.tensor([0, 2])
-    assert refused(exposure, DATA.y, numbers, val).startswith("train_mask holds node numbers")
-    assert refused(exposure, DATA.y, train.long(), val).startswith(
-        "train_mask is torch.int64 of 30"
-    )
-    assert "such as train_mask > 0" in refused(exposure, DATA.y, train.float(), val)
-    assert refused(exposure, DATA.y, train[1:], val).startswith("train_mask is torch.bool of 29")
+    assert refused(exposure, DATA.y, wide, val).startswith("train has 3 splits but")
+    numbers = torch.tensor([0, 30])
+    assert refused(exposure, DATA.y, numbers, val).startswith("train holds node 30")
+    assert refused(exposure, DATA.y, train.long(), val).startswith("train is torch.int64 of 30")
+    assert "such as train > 0" in refused(exposure, DATA.y, train.float(), val)
+    assert refused(exposure, DATA.y, train[1:], val).startswith("train is torch.bool of 29")
 
 
 def brief(**changes):
@@ -227,8 +230,8 @@ def test_unchanged_members():
 def test_repairs_of_other_models_are_told_apart():
     exposure = toy_exposure("gcn")
     held = brief(fingerprint=exposure.fingerprint)
-    own = held.logits(exposure)
-    torch.testing.assert_close(held.unbound().logits(exposure), own)
+    own = held.member_logits(exposure)
+    torch.testing.assert_close(held.unbound().member_logits(exposure), own)
     first, second = exposure.fingerprint
     for prints, words in [
         ((first, "other"), r"other weights \(member 1: other, not"),
@@ -236,11 +239,11 @@ def test_repairs_of_other_models_are_told_apart():
         ((), "the repair does not say which model"),
     ]:
         with pytest.raises(InputError, match=words):
-            replace(held, fingerprint=prints).logits(exposure)
+            replace(held, fingerprint=prints).member_logits(exposure)
     with pytest.raises(InputError, match="the exposure does not say which model"):
-        held.logits(replace(exposure, fingerprint=()))
+        held.member_logits(replace(exposure, fingerprint=()))
     alone = held.member(1)
-    torch.testing.assert_close(alone.logits(exposure.member(1))[0], own[1])
+    torch.testing.assert_close(alone.member_logits(exposure.member(1))[0], own[1])
     assert alone.fingerprint == (second,)
     for index in (-1, 2):
         with pytest.raises(InputError, match=f"member {index} does not exist; there are 0..1"):
@@ -290,7 +293,9 @@ def test_constants_that_members_share_stay_whole():
     alone = held.member(1)
     assert alone.constants["labels"].shape == (1, 30)
     assert torch.equal(alone.constants["entries"], held.constants["entries"])
-    torch.testing.assert_close(alone.logits(exposure.member(1))[0], held.logits(exposure)[1])
+    torch.testing.assert_close(
+        alone.member_logits(exposure.member(1))[0], held.member_logits(exposure)[1]
+    )
 
 
 def test_random_streams_are_apart():

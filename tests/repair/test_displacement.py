@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from displacement_judge import displacement_distance
 from toy_exposures import toy_exposure
 
 from gnn_repair.backbones import BACKBONES
@@ -14,7 +15,6 @@ from gnn_repair.errors import InputError
 from gnn_repair.oracle import displacement
 from gnn_repair.oracle.displacement import solve_displacements
 from gnn_repair.oracle.status import FAILED
-from gnn_repair.repair.realizability import displacement_distance
 
 EVERY = pytest.mark.parametrize("backbone", list(BACKBONES))
 

@@ -37,7 +37,7 @@ def test_a_captured_fit_is_that_of_the_cpu(repair, backbone):
     placed = exposure.to("cuda")
     assert torch.equal(here.best_epoch, there.best_epoch.cpu())
     torch.testing.assert_close(
-        there.logits(placed).cpu(), here.logits(exposure), rtol=1e-3, atol=1e-3
+        there.member_logits(placed).cpu(), here.member_logits(exposure), rtol=1e-3, atol=1e-3
     )
 
 
@@ -50,7 +50,7 @@ def test_minibatches_with_dropout_are_captured(repair):
         fitted = method.fit(
             exposure, DATA.y, DATA.train_mask, DATA.val_mask, device="cuda", batch_size=4
         )
-    logits = fitted.logits(exposure.to("cuda")).cpu()
+    logits = fitted.member_logits(exposure.to("cuda")).cpu()
     frozen = exposure.frozen_logits
     for s in range(2):
         val = DATA.val_mask[:, s]
@@ -104,7 +104,7 @@ def test_members_of_different_size_learn_what_they_would_alone_and_on_the_cpu(re
         assert together.epochs_run[s] == alone.epochs_run[0]
     # Adam turns the rounding of a gradient that ought to be zero (the scorer's last bias, nearly
     # free under the normalisation) into whole steps, so devices are compared by what they predict.
-    there, expected = together.logits(exposure), here.logits(exposure)
+    there, expected = together.member_logits(exposure), here.member_logits(exposure)
     torch.testing.assert_close(there, expected, rtol=2e-3, atol=2e-3)
 
 
@@ -133,7 +133,7 @@ def test_rows_that_are_read_teach_what_the_whole_table_teaches(repair, backbone,
             fitted = method.fit(
                 exposure, DATA.y, DATA.train_mask, DATA.val_mask, device="cuda", batch_size=2
             )
-        return fitted.logits(exposure.to("cuda")), len(calls)
+        return fitted.member_logits(exposure.to("cuda")), len(calls)
 
     few, used = train()
     monkeypatch.setattr(message_table.Description, "picks_cheaply", False)
@@ -150,4 +150,6 @@ def test_double_precision_is_trained_without_a_word():
         warnings.simplefilter("error")
         arguments = (exposure, DATA.y, DATA.train_mask, DATA.val_mask)
         here, there = (method.fit(*arguments, device=place) for place in ("cpu", "cuda"))
-    torch.testing.assert_close(there.logits(exposure.to("cuda")).cpu(), here.logits(exposure))
+    torch.testing.assert_close(
+        there.member_logits(exposure.to("cuda")).cpu(), here.member_logits(exposure)
+    )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from displacement_judge import displacement_distance, realizable
 from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.backbones import BACKBONES
@@ -15,8 +16,6 @@ from gnn_repair.repair import (
     RefitHead,
     Reweighting,
     SetTranslation,
-    displacement_distance,
-    realizable,
 )
 from gnn_repair.repair.base import about
 from gnn_repair.repair.base import untrained as statistics
@@ -64,7 +63,7 @@ def test_untrained_reweighting_is_the_frozen_rule(backbone):
     fitted = untrained(Reweighting(), exposure)
     alpha = exposure.coefficients.double().expand(2, -1)
     torch.testing.assert_close(fitted.coefficients(exposure), alpha, rtol=1e-14, atol=0)
-    torch.testing.assert_close(fitted.logits(exposure), exposure.frozen_logits)
+    torch.testing.assert_close(fitted.member_logits(exposure), exposure.frozen_logits)
 
 
 @EVERY
@@ -72,7 +71,7 @@ def test_untrained_reweighting_is_the_frozen_rule(backbone):
 def test_untrained_translation_is_an_exact_no_op(backbone, repair):
     exposure = toy_exposure(backbone)
     fitted = untrained(repair, exposure)
-    assert torch.equal(fitted.logits(exposure), exposure.frozen_logits)
+    assert torch.equal(fitted.member_logits(exposure), exposure.frozen_logits)
     assert fitted.best_epoch.tolist() == [0, 0]
 
 
@@ -87,7 +86,7 @@ def test_reweighting_keeps_masses_support_and_signs(backbone, dtype):
     assert torch.equal(found > 0, alpha > 0)
     mass = exposure.mass.expand(2, -1, -1)
     torch.testing.assert_close(exposure.masses(found), mass, rtol=1e-6, atol=0)
-    torch.testing.assert_close(fitted.logits(exposure), exposure.logits(found))
+    torch.testing.assert_close(fitted.member_logits(exposure), exposure.logits(found))
 
 
 @EVERY
@@ -105,7 +104,7 @@ def test_validation_accuracy_never_falls_below_frozen(backbone, repair):
     exposure = toy_exposure(backbone)
     fitted = fit(repair, exposure, 12)
     before = accuracy(exposure.frozen_logits, DATA.val_mask)
-    assert bool((accuracy(fitted.logits(exposure), DATA.val_mask) >= before).all())
+    assert bool((accuracy(fitted.member_logits(exposure), DATA.val_mask) >= before).all())
 
 
 @EVERY
@@ -172,7 +171,7 @@ def test_a_node_with_nothing_adjustable_stays_frozen_under_reweighting():
         fixed_logits=fixed,
     )
     fitted = train(Reweighting(), exposure)
-    assert torch.equal(fitted.logits(exposure)[:, 9], exposure.frozen_logits[:, 9])
+    assert torch.equal(fitted.member_logits(exposure)[:, 9], exposure.frozen_logits[:, 9])
     q = train(SetTranslation(), exposure).shift(exposure)
     assert bool(q.isfinite().all())
 
@@ -190,7 +189,7 @@ def test_the_head_is_refitted_on_standardised_embeddings(backbone):
         expected = (
             standard @ fitted.parameters["head.weight"][s] + fitted.parameters["head.bias"][s]
         )
-        torch.testing.assert_close(fitted.logits(exposure)[s], expected)
+        torch.testing.assert_close(fitted.member_logits(exposure)[s], expected)
 
 
 def test_the_embedding_leads_to_the_frozen_logits():

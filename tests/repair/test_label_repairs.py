@@ -64,7 +64,7 @@ def test_reweighting_recovers_what_was_planted_and_stays_within_reach(data, expo
     assert before < 0.35
     assert after > before + 0.3
     reach = gr.solve_labels(exposure, data.y)
-    right = fitted.predict(exposure)[0].numpy() == data.y.numpy()
+    right = fitted.predict(exposure).numpy() == data.y.numpy()
     assert not (right & ~reach.reachable.reshape(240, 4)).any()
 
 
@@ -105,17 +105,17 @@ def test_every_repair_learns_keeps_and_serves(kind, data, exposure, tmp_path):
     assert fitted.outputs == "labels"
     assert "labels" in repr(fitted)
     assert "validation micro-F1" in repr(fitted)
-    val = fitted.predict(exposure)[0][data.val_mask]
+    val = fitted.predict(exposure)[data.val_mask]
     score = f1_of(val, data.y[data.val_mask].double())
     assert fitted.f1[0] == pytest.approx((score.micro, score.macro), abs=1e-6)
     assert fitted.to_frame()["micro_f1"].tolist() == [fitted.f1[0][0]]
     fitted.save(tmp_path / "repair")
-    again = gr.load_repair(tmp_path / "repair")
+    again = gr.FittedRepair.load(tmp_path / "repair")
     assert again.f1 == fitted.f1
-    assert torch.equal(again.logits(exposure), fitted.logits(exposure))
+    assert torch.equal(again.member_logits(exposure), fitted.member_logits(exposure))
     module = gr.repaired(Ear(4), fitted)
     served = module(data.x, data.edge_index)
-    assert torch.allclose(served.double(), fitted.logits(exposure)[0], atol=1e-5)
+    assert torch.allclose(served.double(), fitted.member_logits(exposure)[0], atol=1e-5)
     changes = module.changes(data.x, data.edge_index)
     moved = (served > 0) != (exposure.frozen_logits[0] > 0)
     assert len(changes) == int(moved.sum())
@@ -167,7 +167,7 @@ def test_a_model_of_probabilities_is_served_with_probabilities(data, exposure):
 def test_unknown_labels_are_not_learned_from(data, exposure):
     y = data.y.double()
     y[data.train_mask] = float("nan")
-    with pytest.raises(InputError, match="no node of train_mask of member 0 has a known label"):
+    with pytest.raises(InputError, match="no node of train of member 0 has a known label"):
         gr.SetTranslation(budget=FEW).fit(exposure, y, data.train_mask, data.val_mask, device="cpu")
     y = data.y.double()
     y[:, 2] = float("nan")
@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_refused_by_name(data, exposure):
         gr.Reweighting().fit(exposure, data.y[:, 0], *masks)
     fitted = gr.SetTranslation(budget=FEW).fit(exposure, data.y, *masks, device="cpu")
     with pytest.raises(InputError, match="fitted with outputs that are labels"):
-        fitted.logits(replace(exposure, outputs="classes"))
+        fitted.member_logits(replace(exposure, outputs="classes"))
 
 
 def test_the_table_by_hand(data, exposure):
@@ -197,7 +197,10 @@ def test_the_table_by_hand(data, exposure):
     )
     found = label_table(exposure, data.y, data.test_mask, [fitted])
     truths = data.y[data.test_mask]
-    logits = {"Frozen": exposure.frozen_logits[0], "Node translation": fitted.logits(exposure)[0]}
+    logits = {
+        "Frozen": exposure.frozen_logits[0],
+        "Node translation": fitted.member_logits(exposure)[0],
+    }
     micro = []
     for name, values in logits.items():
         said = values[data.test_mask] > 0

@@ -41,7 +41,7 @@ def test_members_of_different_size_learn_what_they_would_alone(repair, backbone,
         alone = method.fit(one, DATA.y, TRAIN[:, s], VAL[:, s], device="cpu", batch_size=batch)
         for name, value in alone.parameters.items():
             torch.testing.assert_close(together.parameters[name][s], value[0], rtol=1e-8, atol=1e-9)
-        torch.testing.assert_close(together.logits(exposure)[s], alone.logits(one)[0])
+        torch.testing.assert_close(together.member_logits(exposure)[s], alone.member_logits(one)[0])
         assert together.best_epoch[s] == alone.best_epoch[0]
         assert together.epochs_run[s] == alone.epochs_run[0]
 

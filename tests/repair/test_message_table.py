@@ -118,7 +118,7 @@ def test_training_is_the_same_to_rounding(backbone, repair, monkeypatch):
         fitted = repair(budget=budget, hidden=8).fit(
             exposure, data.y, data.train_mask, data.val_mask, device="cpu", batch_size=2
         )
-        return fitted.logits(exposure)
+        return fitted.member_logits(exposure)
 
     few = train()
     assert calls

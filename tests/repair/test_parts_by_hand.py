@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from displacement_judge import displacement_distance, realizable
 from torch import nn
 from torch_geometric.data import Data
 from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import expose
-from gnn_repair.repair import NodeTranslation, SetTranslation, realizable
+from gnn_repair.repair import NodeTranslation, SetTranslation
+from gnn_repair.repair.base import _check_fitted as check_fitted
+from gnn_repair.repair.base import _scores
 from gnn_repair.repair.inputs import Description
-from gnn_repair.repair.loading import _check_fitted as check_fitted
-from gnn_repair.repair.loading import _scores
 from gnn_repair.repair.model import repaired
-from gnn_repair.repair.realizability import displacement_distance
 from gnn_repair.repair.targets import _boolean
 
 BRIEF = replace(NodeTranslation().budget, epochs=2, epoch_zero=False)
@@ -54,9 +54,12 @@ def test_a_node_that_nobody_writes_to_stays_finite():
     y, known = torch.arange(8) % 3, torch.ones(8, dtype=torch.bool)
     train = torch.arange(8) < 5
     fitted = SetTranslation(budget=BRIEF, dropout=0.0).fit(exposure, y, train, known & ~train)
-    assert bool(torch.isfinite(fitted.logits(exposure)).all())
+    assert bool(torch.isfinite(fitted.member_logits(exposure)).all())
     loud = {**fitted.parameters, "encoder.2.bias": fitted.parameters["encoder.2.bias"] + 7.0}
-    moved = replace(fitted, parameters=loud).logits(exposure)[0] - fitted.logits(exposure)[0]
+    moved = (
+        replace(fitted, parameters=loud).member_logits(exposure)[0]
+        - fitted.member_logits(exposure)[0]
+    )
     with_terms = torch.isin(torch.arange(8), data.edge_index[1])
     assert bool((moved[~with_terms] == 0).all()) and bool((moved[with_terms].abs() > 0).any())
 
@@ -153,21 +156,13 @@ def test_scores_in_files_are_pairs_of_shares():
             _scores(wrong)
 
 
-def test_what_a_file_claims_is_its_widest_layer():
-    graph = toy_graph()
-    for hidden, width in ((4, 8), (64, 64)):
-        fitted = NodeTranslation(budget=BRIEF, hidden=hidden).fit(
-            toy_exposure("gcn"), graph.y, graph.train_mask, graph.val_mask
-        )
-        assert fitted.repair.claims(fitted) == width
-
-
-def test_a_mask_of_one_number_is_told_from_a_mask_of_another_type():
+def test_numbers_are_told_from_a_mask_of_another_type():
+    assert _boolean(torch.tensor([7]), 30, "train").nonzero().tolist() == [[7, 0]]
+    assert _boolean(torch.zeros(0, dtype=torch.long), 30, "train").sum() == 0
     for mask, words in (
-        (torch.tensor([7]), "holds node numbers"),
-        (torch.zeros(0, dtype=torch.long), "is torch.int64 of 0 nodes"),
         (torch.ones(30, dtype=torch.long), "is torch.int64 of 30 nodes"),
         (torch.full((30,), 2.0), "is torch.float32 of 30 nodes"),
+        (torch.tensor([-1]), "holds node -1"),
     ):
         with pytest.raises(SplitError, match=words):
-            _boolean(mask, 30, "train_mask")
+            _boolean(mask, 30, "train")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,24 +12,24 @@ import torch
 from toy_exposures import toy_exposure, toy_frozen, toy_graph
 
 from gnn_repair.errors import InputError, SplitError
-from gnn_repair.repair import REPAIRS, RefitHead, SetTranslation
+from gnn_repair.repair import REPAIRS, EvidenceLadder, RefitHead, SetTranslation
 from gnn_repair.training import Budget
 
 DATA = toy_graph()
 TRAIN, VAL, Y = DATA.train_mask, DATA.val_mask, DATA.y
 BAD = {
-    "none": ({"val": None}, "val_mask is None; give a boolean mask of the 30 nodes"),
-    "list": ({"train": [1, 2]}, "train_mask is list; give a boolean mask"),
-    "array": ({"train": TRAIN.numpy()}, "train_mask is ndarray; give a boolean mask"),
-    "floats": ({"train": TRAIN.float()}, "train_mask is torch.float32 .* such as train_mask > 0"),
-    "zeros and ones": ({"val": VAL.long()}, "val_mask is torch.int64 .* such as val_mask > 0"),
-    "numbers": ({"train": TRAIN[:, 0].nonzero().view(-1)}, "train_mask holds node numbers"),
+    "none": ({"val": None}, "val is NoneType; give a boolean mask of the 30 nodes"),
+    "list": ({"train": [1.5, 2]}, "train is list; give a boolean mask"),
+    "array": ({"train": TRAIN.numpy()}, "train is ndarray; give a boolean mask"),
+    "floats": ({"train": TRAIN.float()}, "train is torch.float32 .* such as train > 0"),
+    "zeros and ones": ({"val": VAL.long()}, "val is torch.int64 .* such as val > 0"),
+    "numbers": ({"train": torch.tensor([3, 30])}, "train holds node 30; nodes are 0 to 29"),
     "short": ({"train": TRAIN[:10]}, "of 10 nodes; give a boolean mask of the 30 nodes"),
-    "cube": ({"train": TRAIN.unsqueeze(2)}, r"train_mask has shape \[30, 2, 1\]"),
-    "wide": ({"val": VAL[:, [0, 1, 0]]}, "val_mask has 3 splits but the exposure has 2"),
-    "overlap": ({"val": VAL | TRAIN}, "in train_mask and in val_mask"),
-    "empty": ({"train": TRAIN & torch.tensor([True, False])}, "train_mask of member 1 is empty"),
-    "beyond": ({"y": Y + 1}, r"node \d+ has label 3 but is in a mask"),
+    "cube": ({"train": TRAIN.unsqueeze(2)}, r"train has shape \[30, 2, 1\]"),
+    "wide": ({"val": VAL[:, [0, 1, 0]]}, "val has 3 splits but the exposure has 2"),
+    "overlap": ({"val": VAL | TRAIN}, "is in train and in val"),
+    "empty": ({"train": TRAIN & torch.tensor([True, False])}, "train of member 1 is empty"),
+    "beyond": ({"y": Y + 1}, r"node \d+ has label 3 but is in train or val"),
     "unlabelled": ({"y": torch.where(TRAIN[:, 1], -1, Y)}, r"node \d+ has label -1 but is in"),
     "float labels": ({"y": Y.float()}, "y is torch.float32; give whole numbers"),
     "bool labels": ({"y": Y > 0}, "y is torch.bool; give whole numbers"),
@@ -68,12 +69,39 @@ def brief(**settings):
 
 def test_labels_of_any_whole_type_will_do():
     exposure = toy_exposure("gcn")
-    expected = brief().fit(exposure, Y, TRAIN, VAL, device="cpu").logits(exposure)
+    expected = brief().fit(exposure, Y, TRAIN, VAL, device="cpu").member_logits(exposure)
     for dtype in (torch.int32, torch.uint8, torch.int16):
         found = brief().fit(exposure, Y.to(dtype), TRAIN, VAL, device="cpu")
-        assert torch.equal(found.logits(exposure), expected)
+        assert torch.equal(found.member_logits(exposure), expected)
     found = brief().fit(exposure, Y, TRAIN, VAL, device="cpu", batch_size=np.int64(100))
-    assert torch.equal(found.logits(exposure), expected)
+    assert torch.equal(found.member_logits(exposure), expected)
+
+
+def test_nodes_are_masks_or_numbers():
+    exposure = toy_exposure("gcn").member(0)
+    usual = brief().fit(exposure, Y, TRAIN[:, 0], VAL[:, 0], device="cpu").logits(exposure)
+    assert usual.shape == (30, 3)
+    train, val = (mask[:, 0].nonzero().view(-1) for mask in (TRAIN, VAL))
+    for given in ((train, val), (train.tolist(), val.tolist()), (TRAIN[:, :1], val)):
+        found = brief().fit(exposure, Y, *given, device="cpu")
+        assert torch.equal(found.logits(exposure), usual)
+        assert torch.equal(found.predict(exposure), usual.argmax(1))
+    with pytest.warns(DeprecationWarning, match=r"fit\(train=…\) now") as caught:
+        found = brief().fit(exposure, Y, train_mask=TRAIN[:, 0], val=VAL[:, 0], device="cpu")
+    assert caught[0].filename == __file__
+    assert torch.equal(found.logits(exposure), usual)
+
+
+def test_epochs_and_rates_are_settings():
+    usual = SetTranslation().budget
+    for repair in (SetTranslation, RefitHead, EvidenceLadder):
+        found = repair(epochs=7, lr=0.5).budget
+        assert found == replace(repair().budget, epochs=7, learning_rate=0.5)
+        for wrong in ({"epochs": 0}, {"epochs": 2.5}, {"lr": 0}, {"lr": float("nan")}):
+            with pytest.raises(InputError, match=f"{repair.__name__}: {next(iter(wrong))} is"):
+                repair(**wrong)
+    # Another setting leaves them as they are.
+    assert replace(SetTranslation(epochs=7), seed=3).budget == replace(usual, epochs=7)
 
 
 @pytest.mark.parametrize("name", REPAIRS)
@@ -83,7 +111,7 @@ def test_a_fitted_repair_asks_for_an_exposure(name):
         repair = type(repair)(budget=Budget(1, None, 0.01, 0.0))
     fitted = repair.fit(toy_exposure("gcn"), Y, TRAIN, VAL, device="cpu")
     with pytest.raises(InputError, match="exposure is Frozen; give what expose"):
-        fitted.logits(toy_frozen("gcn"))
+        fitted.member_logits(toy_frozen("gcn"))
 
 
 def test_warnings_point_at_the_caller():

@@ -33,7 +33,7 @@ def test_it_is_the_repair_of_the_models_exposure_on_new_graphs(case):
     repaired = gr.repaired(model, fitted)
     assert not fitted.unchanged.any()
     for other in (data, graph(1, 25), graph(2, 60)):
-        expected = fitted.logits(gr.expose(model, other))[0]
+        expected = fitted.member_logits(gr.expose(model, other))[0]
         found = repaired(other.x, other.edge_index)
         assert found.dtype == torch.float32
         assert torch.allclose(found.double(), expected, atol=2e-5)
@@ -54,7 +54,7 @@ def test_other_repairs_work_too(case, repair):
     model, data, _ = case
     fitted = fitted_on(model, data, repair(budget=Budget(20, None, 0.05, 0.0)))
     other = graph(1, 25)
-    expected = fitted.logits(gr.expose(model, other))[0]
+    expected = fitted.member_logits(gr.expose(model, other))[0]
     found = gr.repaired(model, fitted)(other.x, other.edge_index)
     assert torch.allclose(found.double(), expected, atol=2e-5)
 

@@ -133,10 +133,12 @@ def test_autocast_does_not_reach_inside(served):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(repaired(data.x, data.edge_index), expected)
         exposure = gr.expose(model, data)
-        assert torch.equal(fitted.logits(exposure), fitted.logits(gr.expose(model, data)))
+        assert torch.equal(
+            fitted.member_logits(exposure), fitted.member_logits(gr.expose(model, data))
+        )
         again = repaired_on(model, data)[1]
     assert torch.equal(again.best_epoch, fitted.best_epoch)
-    torch.testing.assert_close(fitted.logits(exposure)[0].float(), expected)
+    torch.testing.assert_close(fitted.member_logits(exposure)[0].float(), expected)
 
 
 def test_a_file_of_another_model_leaves_the_model_as_it_was(served, tmp_path):
@@ -260,7 +262,7 @@ def test_one_logit_a_node_stays_one(form):
     repaired, fitted = repaired_on(model, data)
     told, found = model(data.x, data.edge_index), repaired(data.x, data.edge_index)
     assert found.shape == told.shape
-    both = fitted.logits(gr.expose(model, data))[0]
+    both = fitted.member_logits(gr.expose(model, data))[0]
     torch.testing.assert_close(found.view(-1).double(), both[:, 1] - both[:, 0], atol=1e-5, rtol=0)
     changed = repaired.changes(data.x, data.edge_index)["node"].tolist()
     assert changed == ((found > 0) != (told > 0)).view(-1).nonzero().view(-1).tolist() != []
@@ -271,7 +273,7 @@ def test_log_probabilities_stay_log_probabilities():
     model, data = Network(form=lambda z: z.log_softmax(1)).eval(), graph(0, 40)
     repaired, fitted = repaired_on(model, data)
     found = repaired(data.x, data.edge_index)
-    expected = fitted.logits(gr.expose(model, data))[0].log_softmax(1)
+    expected = fitted.member_logits(gr.expose(model, data))[0].log_softmax(1)
     torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=0)
 
 
@@ -313,6 +315,51 @@ def test_gradients_of_features_by_node_type_are_followed():
     assert torch.autograd.gradcheck(run, author)
 
 
+class ByType(nn.Module):
+    """Logits of both node types, as a dict."""
+
+    def __init__(self):
+        super().__init__()
+        kinds = [*typed_graph().edge_types, ("paper", "by", "author")]
+        self.conv = HeteroConv({kind: SAGEConv((WIDTH, WIDTH), 3) for kind in kinds})
+
+    def forward(self, x_dict, edge_index_dict):
+        return self.conv(x_dict, edge_index_dict)
+
+
+def test_a_dict_by_node_type_stays_one():
+    torch.manual_seed(0)
+    data = typed_graph()
+    data["paper", "by", "author"].edge_index = data["author", "writes", "paper"].edge_index.flip(0)
+    model, half = ByType().double().eval(), torch.arange(20) % 2 == 0
+    exposure = gr.expose(model, data, node_type="paper")
+    fitted = gr.NodeTranslation(budget=SHORT, hidden=8).fit(exposure, data["paper"].y, half, ~half)
+    found = gr.repaired(model, fitted)(data.x_dict, data.edge_index_dict)
+    assert fitted.node_type == "paper" and set(found) == {"paper", "author"}
+    torch.testing.assert_close(found["paper"], fitted.logits(exposure))
+    expected = model(data.x_dict, data.edge_index_dict)["author"]
+    torch.testing.assert_close(found["author"], expected)
+
+
+def test_a_tuple_stays_one_and_forward_is_called_with_the_graph(served):
+    _, _, _, data = served
+    torch.manual_seed(0)
+    model = Network(form=lambda z: (z, z.sum())).eval()
+    repaired, fitted = repaired_on(model, data)
+    logits, total = repaired(data.x, data.edge_index)
+    torch.testing.assert_close(logits.double(), fitted.logits(gr.expose(model, data)))
+    assert torch.equal(total, model(data.x, data.edge_index)[1])
+
+    def forward(model, data):
+        return model(data.x, data.edge_index)[0]
+
+    half = torch.arange(data.num_nodes) % 2 == 0
+    exposure = gr.expose(model, data, forward=forward)
+    fitted = gr.NodeTranslation(budget=SHORT, hidden=8).fit(exposure, data.y, half, ~half)
+    found = gr.repaired(model, fitted, forward=forward)(data)
+    torch.testing.assert_close(found.double(), fitted.logits(exposure))
+
+
 @pytest.mark.parametrize("bound", [True, False])
 def test_a_loaded_state_brings_its_binding(served, bound):
     _, fitted, model, data = served
@@ -335,7 +382,7 @@ def test_whole_graphs_are_taken_with_what_in_them_asks_for_gradients():
     repaired, fitted = repaired_on(model, data)
     found = repaired(data)
     assert not found.requires_grad
-    expected = fitted.logits(gr.expose(model, data))[0]
+    expected = fitted.member_logits(gr.expose(model, data))[0]
     torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-5)
     data.x.requires_grad_()
     (gradient,) = torch.autograd.grad(repaired(data).sum(), data.x)

@@ -109,7 +109,7 @@ def test_a_peculiar_first_graph_does_not_decide_about_others(name, first):
     fitted = reweighted(model, data)
     repaired = gr.repaired(model, fitted)
     for shown in (FIRST[first], data, graph(4, 25), data):
-        expected = fitted.logits(gr.expose(model, shown))[0]
+        expected = fitted.member_logits(gr.expose(model, shown))[0]
         found = repaired(shown.x, shown.edge_index)
         torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-5)
 
@@ -154,7 +154,7 @@ def test_weights_written_behind_autograds_back_are_noticed(how):
         model.head.weight.data = 2 * model.head.weight.data
     with pytest.raises(InputError, match="other weights"):
         bound(data.x, data.edge_index)
-    expected = fitted.unbound().logits(gr.expose(model, data))[0]
+    expected = fitted.unbound().member_logits(gr.expose(model, data))[0]
     found = unbound(data.x, data.edge_index)
     torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-5)
 
@@ -207,7 +207,7 @@ def test_other_graphs_are_not_certified_again(monkeypatch):
     model, data = Isomorphism().eval(), graph(0, 40)
     fitted = reweighted(model, data)
     repaired, other = gr.repaired(model, fitted), graph(4, 25)
-    expected = fitted.logits(gr.expose(model, other))[0]
+    expected = fitted.member_logits(gr.expose(model, other))[0]
     repaired(data.x, data.edge_index)
     monkeypatch.setattr("gnn_repair.exposure.record.exposing.certify", None)
     found = repaired(other.x, other.edge_index)
@@ -254,7 +254,10 @@ def test_relations_that_are_empty_at_first_do_not_decide_about_others():
     found = plan(data, run)
     assert [g.name for g in found.groups] == [g.name for g in gr.expose(model, data).groups]
     torch.testing.assert_close(
-        fitted.logits(found), fitted.logits(gr.expose(model, data)), atol=2e-5, rtol=1e-5
+        fitted.member_logits(found),
+        fitted.member_logits(gr.expose(model, data)),
+        atol=2e-5,
+        rtol=1e-5,
     )
 
 

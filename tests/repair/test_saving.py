@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import FileFormatError, InputError
-from gnn_repair.repair import REPAIRS, SetTranslation, load_repair
+from gnn_repair.repair import REPAIRS, FittedRepair, SetTranslation
 from gnn_repair.repair.base import TrainedRepair
 
 DATA = toy_graph()
@@ -28,8 +28,8 @@ def fitted(name: str, backbone: str = "sage"):
 def test_what_is_loaded_predicts_the_same(name, tmp_path):
     exposure, repair = toy_exposure("sage"), fitted(name)
     repair.save(tmp_path / "repair.safetensors")
-    again = load_repair(tmp_path / "repair.safetensors")
-    assert torch.equal(again.logits(exposure), repair.logits(exposure))
+    again = FittedRepair.load(tmp_path / "repair.safetensors")
+    assert torch.equal(again.member_logits(exposure), repair.member_logits(exposure))
     assert type(again) is type(repair)
     assert again.repair == repair.repair
     assert torch.equal(again.best_epoch, repair.best_epoch)
@@ -40,21 +40,21 @@ def test_what_is_loaded_predicts_the_same(name, tmp_path):
 def test_an_exposure_of_another_model_is_refused(name):
     repair, exposure = fitted(name), toy_exposure("sage")
     with pytest.raises(InputError, match="state width 8 but the exposure has 9"):
-        repair.logits(toy_exposure("sgc"))
+        repair.member_logits(toy_exposure("sgc"))
     with pytest.raises(InputError, match="members 2 but the exposure has 1"):
-        repair.logits(exposure.member(0))
+        repair.member_logits(exposure.member(0))
 
 
 def test_damaged_and_foreign_files_are_refused(tmp_path):
     path = tmp_path / "repair.safetensors"
     toy_exposure("sage").save(path)
     with pytest.raises(FileFormatError, match="not gnn-repair repair"):
-        load_repair(path)
+        FittedRepair.load(path)
     path.write_bytes(b"nothing")
     with pytest.raises(FileFormatError, match="damaged"):
-        load_repair(path)
+        FittedRepair.load(path)
     with pytest.raises(FileFormatError, match="does not exist"):
-        load_repair(tmp_path / "absent")
+        FittedRepair.load(tmp_path / "absent")
 
 
 def test_inconsistent_parameters_are_refused(tmp_path):
@@ -69,13 +69,13 @@ def test_inconsistent_parameters_are_refused(tmp_path):
     key = "parameters/head.0.weight"
     save_file({**tensors, key: tensors[key][:, 1:].contiguous()}, path, metadata)
     with pytest.raises(FileFormatError, match="inconsistent"):
-        load_repair(path)
+        FittedRepair.load(path)
     save_file({**tensors, key: tensors[key][:1].contiguous()}, path, metadata)
     with pytest.raises(FileFormatError, match="members"):
-        load_repair(path)
+        FittedRepair.load(path)
     save_file({name: v for name, v in tensors.items() if name != "diverged"}, path, metadata)
     with pytest.raises(FileFormatError, match="incomplete"):
-        load_repair(path)
+        FittedRepair.load(path)
 
 
 def test_a_fitted_repair_cannot_be_changed():
@@ -90,6 +90,6 @@ def test_a_repair_of_float64_serves_a_float32_exposure():
     repair = fitted("set-translation").unbound()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        logits = repair.logits(toy_exposure("sage", torch.float32))
+        logits = repair.member_logits(toy_exposure("sage", torch.float32))
     assert logits.dtype == torch.float64
     assert isinstance(repair.repair, SetTranslation)

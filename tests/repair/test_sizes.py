@@ -12,7 +12,7 @@ from gnn_repair.repair import (
     SetTranslation,
     paper_batch_size,
 )
-from gnn_repair.repair.translation import matched_width, set_translation_size
+from gnn_repair.repair.adapters import matched_width, set_translation_size
 
 DATASETS = {
     "actor": (932, 5),

@@ -13,11 +13,11 @@ from torch_geometric.data import Data
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.repair import (
     EvidenceLadder,
+    FittedRepair,
     NodeTranslation,
     RefitHead,
     Reweighting,
     SetTranslation,
-    load_repair,
 )
 from gnn_repair.repair.inputs import repair_inputs
 from gnn_repair.training import Budget
@@ -78,12 +78,14 @@ def test_every_repair_learns_and_is_read_back(method, tmp_path) -> None:
     _, _, exposure = world()
     y = labels(exposure)
     fitted = short(method).fit(exposure, y, *masks(), device="cpu")
-    logits = fitted.logits(exposure)
+    logits = fitted.member_logits(exposure)
     assert logits.shape == (1, NODES, 3) and not torch.allclose(logits, exposure.frozen_logits)
     some = exposure.restrict(torch.tensor([5, 1, 90]))
-    torch.testing.assert_close(fitted.logits(some), logits[:, [5, 1, 90]], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        fitted.member_logits(some), logits[:, [5, 1, 90]], rtol=1e-9, atol=1e-9
+    )
     fitted.save(tmp_path / "repair")
-    again = load_repair(tmp_path / "repair").logits(exposure)
+    again = FittedRepair.load(tmp_path / "repair").member_logits(exposure)
     torch.testing.assert_close(again, logits)
 
 
@@ -94,7 +96,9 @@ def test_untrained_repairs_change_nothing(method) -> None:
         exposure, exposure.frozen_logits[0].argmax(1), *masks(), device="cpu"
     )
     assert int(fitted.best_epoch[0]) == 0  # the frozen prediction is perfect here
-    torch.testing.assert_close(fitted.logits(exposure), exposure.frozen_logits, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        fitted.member_logits(exposure), exposure.frozen_logits, rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -104,9 +108,11 @@ def test_the_ladder_is_climbed_before_a_tail(given, tmp_path) -> None:
     ladder = short(EvidenceLadder(hidden=8, folds=2))
     fitted = ladder.fit(exposure, y, *masks(), data=data if given else None, device="cpu")
     assert len(fitted.candidates) == (10 if given else 5)
-    logits = fitted.logits(exposure)
+    logits = fitted.member_logits(exposure)
     fitted.save(tmp_path / "ladder")
-    torch.testing.assert_close(load_repair(tmp_path / "ladder").logits(exposure), logits)
+    torch.testing.assert_close(
+        FittedRepair.load(tmp_path / "ladder").member_logits(exposure), logits
+    )
 
 
 def test_reweighting_is_what_the_model_does_with_these_coefficients() -> None:
@@ -120,9 +126,11 @@ def test_reweighting_is_what_the_model_does_with_these_coefficients() -> None:
     inputs, method = repair_inputs(exposure), fitted.repair
     p = {name: value.double() for name, value in fitted.parameters.items()}
     trained = method.corrected(p, inputs, method.tables(p, inputs), inputs.everyone, None)
-    torch.testing.assert_close(trained, fitted.logits(exposure), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(trained, fitted.member_logits(exposure), rtol=1e-9, atol=1e-9)
     # And by hand: attention replaced by λ in the convolution itself.
-    torch.testing.assert_close(fitted.logits(exposure)[0], by_hand(model, data, exposure, lam))
+    torch.testing.assert_close(
+        fitted.member_logits(exposure)[0], by_hand(model, data, exposure, lam)
+    )
 
 
 def by_hand(model: nn.Module, data: Data, exposure: Exposure, lam: Tensor) -> Tensor:
@@ -168,5 +176,5 @@ def test_reweighting_finds_a_planted_preference() -> None:
     frozen = (exposure.frozen_logits[0].argmax(1) == y)[test].double().mean()
     budget = Budget(epochs=120, patience=None, learning_rate=0.02, weight_decay=0.0)
     fitted = Reweighting(budget=budget, hidden=16).fit(exposure, y, train, val, device="cpu")
-    right = (fitted.predict(exposure)[0] == y)[test].double().mean()
+    right = (fitted.predict(exposure) == y)[test].double().mean()
     assert float(frozen) < 0.85 and float(right) > float(frozen) + 0.08

@@ -50,8 +50,8 @@ def test_every_convolution_can_be_repaired(name):
     for method in (Reweighting(hidden=8), SetTranslation(hidden=8), NodeTranslation(hidden=8)):
         repair = replace(method, budget=replace(method.budget, **budget))
         fitted = repair.fit(exposure, y, *masks, device="cpu")
-        assert bool(fitted.logits(exposure).isfinite().all())
-        assert not torch.equal(fitted.logits(exposure), exposure.frozen_logits)
+        assert bool(fitted.member_logits(exposure).isfinite().all())
+        assert not torch.equal(fitted.member_logits(exposure), exposure.frozen_logits)
         if isinstance(repair, Reweighting):
             found = exposure.masses(fitted.coefficients(exposure))
             torch.testing.assert_close(found, exposure.mass, rtol=1e-12, atol=0)

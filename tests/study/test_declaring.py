@@ -19,7 +19,7 @@ from gnn_repair.published import TITLES
 from gnn_repair.repair import REPAIRS, CrossFitted, FittedRepair, Repair
 from gnn_repair.repair.base import about, untrained
 from gnn_repair.repair.controls import FeaturePerceptron
-from gnn_repair.repair.loading import build_repair
+from gnn_repair.repair.cross_fitting import build_repair
 from gnn_repair.reporting.figures import _look
 from gnn_repair.reporting.writing import report
 from gnn_repair.results.runs import chosen_methods
@@ -33,7 +33,7 @@ PROTOCOL = override(PAPER, TINY)
 class FittedMajority(FittedRepair):
     """Everybody gets the commonest training class."""
 
-    def logits(self, exposure: Any) -> torch.Tensor:
+    def member_logits(self, exposure: Any) -> torch.Tensor:
         classes = self._matching(exposure)["counts"].double()
         return classes.unsqueeze(1).expand(-1, exposure.num_recipients, -1)
 
@@ -156,7 +156,7 @@ def test_every_method_is_built_as_the_protocol_says(data):
     assert (ladder.dropout, ladder.seed) == (0.4, 3)
     assert built["cross_fitted"] == CrossFitted(built["set_translation"], seed=3)
     assert built["cross_fitted_smoothing"] == CrossFitted(built["correct_and_smooth"], seed=3)
-    assert built["feature_perceptron"] == CrossFitted(FeaturePerceptron(hidden=8, seed=3), seed=3)
+    assert built["feature_perceptron"] == FeaturePerceptron(hidden=8, seed=3)
     assert built["label_propagation"].layers == 2
     assert built["retrained_backbone"].seed == 3
     # The paper fits the linear head on all targets at once; the others follow the batches.

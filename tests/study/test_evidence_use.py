@@ -13,7 +13,7 @@ from gnn_repair.backbones.architectures import GCN
 from gnn_repair.backbones.base import Shape
 from gnn_repair.exposure import expose
 from gnn_repair.repair import Reweighting, SetTranslation
-from gnn_repair.repair.translation import FittedTranslation
+from gnn_repair.repair.adapters import FittedTranslation
 from gnn_repair.study import PAPER, override
 from gnn_repair.study.measures import errors_fixed, shifts_inside
 

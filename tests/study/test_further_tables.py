@@ -11,7 +11,7 @@ from gnn_repair.backbones import BACKBONES, Shape, train_backbone
 from gnn_repair.budget import Budget
 from gnn_repair.exposure import expose
 from gnn_repair.published import BACKBONE_WORDS
-from gnn_repair.repair.translation import NodeTranslation, SetTranslation
+from gnn_repair.repair.adapters import NodeTranslation, SetTranslation
 from gnn_repair.results.averages import (
     Figure,
     best_of,
@@ -152,7 +152,7 @@ def test_parameter_formulas_count_real_models(state, classes):
     def size(repair):
         return sum(p.numel() for p in repair.network(state, classes).parameters())
 
-    from gnn_repair.repair.reweighting import Reweighting
+    from gnn_repair.repair.adapters import Reweighting
 
     expected = counts(state, classes)
     assert expected.set_translation == size(SetTranslation())

@@ -33,7 +33,7 @@ def test_the_same_bits_for_any_number_of_shards(exposure, graph, kind):
     repair = getattr(gr, kind)(BUDGET)
     masks = graph.train_mask[:, :2], graph.val_mask[:, :2]
     fitted = pickle.loads(pickle.dumps(repair.fit(exposure, graph.y, *masks)))
-    whole = fitted.logits(exposure)
+    whole = fitted.member_logits(exposure)
     one = repaired_logits_sharded(fitted, exposure, shards=1, size=7)
     assert one.dtype == torch.float64
     torch.testing.assert_close(one, whole, rtol=1e-5, atol=1e-5)
@@ -47,7 +47,7 @@ def test_ranges_follow_the_recipients_not_the_nodes(exposure, graph):
     fitted = gr.SetTranslation(BUDGET).fit(exposure, graph.y, *masks)
     part = exposure.restrict(torch.tensor([30, 2, 11, 45, 3]))
     found = repaired_logits_sharded(fitted, part, shards=2, size=2)
-    whole = fitted.logits(exposure)[:, part.recipients]
+    whole = fitted.member_logits(exposure)[:, part.recipients]
     torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)  # learned in float32
 
 

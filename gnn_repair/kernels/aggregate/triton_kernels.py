@@ -216,7 +216,7 @@ def adam(
         g += decay * value
     m = tl.load(first + at, mask=inside, other=0.0)
     v = tl.load(second + at, mask=inside, other=0.0)
-    # BETAS and EPSILON of gnn_repair/adam.py.
+    # BETAS and EPSILON of gnn_repair/training.py.
     m += 0.1 * (g - m)
     v += 0.001 * (g * g - v)
     # Bias corrections in double precision: 1 − 0.999 would lose half its digits. Natural

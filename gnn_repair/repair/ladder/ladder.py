@@ -8,17 +8,17 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, field
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from gnn_repair.budget import LADDER, Budget, check_real, check_whole
+from gnn_repair.budget import LADDER, Budget, adjusted, check_real, check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import FROZEN, METHODS, RUNGS, rung_title
-from gnn_repair.repair.base import FittedRepair, Repair, Task, about
+from gnn_repair.repair.base import FittedRepair, Repair, about
 from gnn_repair.repair.baselines import (
     TINY,
     Propagation,
@@ -27,7 +27,6 @@ from gnn_repair.repair.baselines import (
 )
 from gnn_repair.repair.evidence import evidence_of
 from gnn_repair.repair.folds import (
-    FOLD_SHARE,
     FOLDS,
     Roles,
     check_table,
@@ -38,7 +37,7 @@ from gnn_repair.repair.folds import (
     signature,
 )
 from gnn_repair.repair.inputs import summary_width
-from gnn_repair.repair.ladder.network import Climbed, Sources, climb, from_messages
+from gnn_repair.repair.ladder.network import Climbed, HeadTraining, Sources, climb, from_messages
 from gnn_repair.repair.ladder.rungs import (
     MORE_LABELS,
     Findings,
@@ -50,7 +49,7 @@ from gnn_repair.repair.ladder.rungs import (
     weigh,
     weights_without,
 )
-from gnn_repair.training import ProgressCallback
+from gnn_repair.repair.targets import Task
 
 TWINS = 2
 """Copies per fold: what is said of a node out of fold is their mean, as deployed it is the mean of
@@ -135,7 +134,7 @@ class FittedLadder(FittedRepair["EvidenceLadder"]):
         return find(self.candidates, told, labels, folds, classes=self.num_classes, stays=stays)
 
     @torch.no_grad()
-    def logits(self, exposure: Exposure) -> Tensor:
+    def member_logits(self, exposure: Exposure) -> Tensor:
         """Weighted mean log-probabilities at the ladder's temperature, [S, n, C] float64.
 
         On another graph than the one it was fitted on, labels are not known: the rungs that need
@@ -249,8 +248,10 @@ class EvidenceLadder(Repair[FittedLadder]):
     dropout: float = 0.2
     seed: int = 0
     budget: Budget = LADDER
+    epochs: InitVar[int | None] = field(default=None, kw_only=True)
+    lr: InitVar[float | None] = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, epochs: int | None, lr: float | None) -> None:
         if isinstance(self.rungs, str) or not isinstance(self.rungs, Iterable):
             raise InputError(f"rungs is {self.rungs!r:.80}; give names of {', '.join(RUNGS)}")
         object.__setattr__(self, "rungs", tuple(self.rungs))
@@ -263,8 +264,8 @@ class EvidenceLadder(Repair[FittedLadder]):
         # In the table's order: what combines others stands behind them.
         ordered = tuple(name for name in RUNGS if name in self.rungs)
         object.__setattr__(self, "rungs", ordered)
-        if not isinstance(self.budget, Budget):
-            raise InputError(f"EvidenceLadder: budget is {self.budget!r}; give a Budget")
+        budget = adjusted("EvidenceLadder", self.budget, epochs, lr)
+        object.__setattr__(self, "budget", budget)
         check_whole("EvidenceLadder", "hidden", self.hidden, 1)
         check_real("EvidenceLadder", "dropout", self.dropout, 0, 1)
         check_whole("EvidenceLadder", "folds", self.folds, 2)
@@ -286,6 +287,10 @@ class EvidenceLadder(Repair[FittedLadder]):
         """As the budget says."""
         return self.budget.epochs
 
+    @property
+    def _training(self) -> HeadTraining:
+        return HeadTraining(self.folds, self.hidden, self.dropout, self.seed, self.budget)
+
     def learn(self, task: Task) -> FittedLadder:
         """Fit every rung in folds, then weigh them by what they said out of fold.
 
@@ -301,8 +306,10 @@ class EvidenceLadder(Repair[FittedLadder]):
         if not names:
             raise InputError("these rungs read raw features; pass data=… with x to fit")
         folds = deal_folds(task.val, task.labels, self.folds, self.seed, even=False)
-        roles = cross_roles(task.train, folds, self.folds, FOLD_SHARE, times=TWINS)
-        climbed = self._climb(names, task, sources, roles, task.on_progress)
+        roles = cross_roles(task.train, folds, self.folds, times=TWINS)
+        climbed = climb(
+            names, sources, roles, task.labels, self._training, on_progress=task.on_progress
+        )
         frozen = task.exposure.frozen_logits[:, task.exposure.recipients].log_softmax(2)
         by_fold = climbed.log_probs.unflatten(2, (TWINS, self.folds)).mean(2).log_softmax(4)
         told = torch.cat([frozen.unsqueeze(1), _held_out(by_fold, folds)], 1)
@@ -337,32 +344,6 @@ class EvidenceLadder(Repair[FittedLadder]):
             **_epochs(climbed, constants["weights"]),
         )
 
-    def _climb(
-        self,
-        names: list[str],
-        task: Task,
-        sources: Sources,
-        roles: Roles,
-        on_progress: ProgressCallback | None = None,
-        epochs: Tensor | None = None,
-    ) -> Climbed:
-        budget = self.budget
-        if epochs is not None:
-            budget = replace(budget, epochs=max(1, int(epochs.max())), patience=None)
-        return climb(
-            names,
-            sources,
-            roles,
-            task.labels,
-            folds=self.folds,
-            hidden=self.hidden,
-            dropout=self.dropout,
-            seed=self.seed,
-            budget=budget,
-            epochs=epochs,
-            on_progress=on_progress,
-        )
-
     def _refit(
         self,
         task: Task,
@@ -383,19 +364,13 @@ class EvidenceLadder(Repair[FittedLadder]):
             for s, own in enumerate(folds)
         ]
         rungs = sorted(set(best))
-        fewer, full = (
-            cross_roles(task.train, folds, self.folds, FOLD_SHARE, leave) for leave in (2, 0)
-        )
+        fewer, full = (cross_roles(task.train, folds, self.folds, leave) for leave in (2, 0))
         roles = _side_by_side(fewer, full)
         epochs = climbed.best_epoch[rungs][:, :, : self.folds]
         usual = epochs.median(2, keepdim=True).values.expand_as(epochs)
-        again = self._climb(
-            [climbed.rungs[r] for r in rungs],
-            task,
-            sources,
-            roles,
-            epochs=torch.cat([epochs, usual], 2),
-        )
+        names = [climbed.rungs[r] for r in rungs]
+        kept = torch.cat([epochs, usual], 2)
+        again = climb(names, sources, roles, task.labels, self._training, epochs=kept)
         # One copy per fold beside one that starts alike: averages of several would do better.
         first, held = (
             _held_out(every[:, :, : self.folds], folds)
@@ -436,11 +411,6 @@ class EvidenceLadder(Repair[FittedLadder]):
         if unknown := sorted(fitted.constants.keys() - {*shapes, "weights", "signature"}):
             raise InputError(f"a ladder has no constant {unknown[0][:80]!r}")
         _check_values(fitted, fitted.weights)
-
-    def claims(self, fitted: FittedLadder) -> int:
-        """Of the rungs that hold on any graph; the others' networks are not kept."""
-        wide = max(self.hidden, fitted.num_classes, fitted.width)
-        return wide if self.shapes(fitted) else 0
 
     def shapes(self, fitted: FittedLadder) -> dict[str, tuple[int, ...]]:
         """Of the rungs that hold on any graph, once a copy."""

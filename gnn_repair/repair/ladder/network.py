@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,12 +23,12 @@ from gnn_repair.kernels.dropout import LOW, kept
 from gnn_repair.kernels.products import product
 from gnn_repair.kernels.sets import BOUND
 from gnn_repair.methods import BLOCKS, RUNGS
-from gnn_repair.repair.base import Task
 from gnn_repair.repair.evidence import FeatureEvidence, KnownEvidence
 from gnn_repair.repair.fitting import EPOCH_STRIDE, SEED_STRIDE
 from gnn_repair.repair.folds import Roles
 from gnn_repair.repair.inputs import repair_inputs, standardised, statistics
 from gnn_repair.repair.layers import Parameters, centred
+from gnn_repair.repair.targets import Task
 from gnn_repair.training import Fitted, ProgressCallback, Trainee, fit
 
 AT_ONCE = 1 << 28
@@ -298,17 +298,27 @@ class Climbed:
     """Trained numbers of one member."""
 
 
+class HeadTraining(NamedTuple):
+    """How heads are trained."""
+
+    folds: int
+    """How many there are; copies that are judged on the same stand that far apart."""
+    hidden: int
+    """Channels of a head."""
+    dropout: float
+    """Share of them that is dropped."""
+    seed: int
+    """Of starts and dropout."""
+    budget: Budget
+
+
 def climb(
     rungs: Sequence[str],
     sources: Sources,
     roles: Roles,
     labels: Tensor,
+    training: HeadTraining,
     *,
-    folds: int,
-    hidden: int,
-    dropout: float,
-    seed: int,
-    budget: Budget,
     epochs: Tensor | None = None,
     on_progress: ProgressCallback | None = None,
 ) -> Climbed:
@@ -319,14 +329,13 @@ def climb(
         sources: what there is to read.
         roles: who learns from and is judged by what, [S·K, n].
         labels: [n]; read where a copy learns or is judged.
-        folds: how many there are; copies that are judged on the same stand that far apart.
-        hidden: channels of a head.
-        dropout: share of them that is dropped.
-        seed: of starts and dropout.
-        budget: epochs and rates.
+        training: sizes and rates.
         epochs: [R, S, K] that are kept, where they are known.
         on_progress: called every few epochs.
     """
+    budget, hidden = training.budget, training.hidden
+    if epochs is not None:
+        budget = replace(budget, epochs=max(1, int(epochs.max())), patience=None)
     each, length = roles.weights.shape
     size = max(1, AT_ONCE // (each * length * hidden))
     parts = []
@@ -336,15 +345,17 @@ def climb(
         wanted = None if epochs is None else epochs[first : first + size].reshape(-1)
         trainee = LadderTrainee(
             heads, roles, labels,
-            folds=folds, dropout=dropout, seed=seed, first=budget.epochs // LEAST, epochs=wanted,
+            folds=training.folds, dropout=training.dropout, seed=training.seed,
+            first=budget.epochs // LEAST, epochs=wanted,
         )  # fmt: skip
         parts.append(_climbed(heads, fit(trainee, budget, on_progress)))
+    joined = {
+        name: torch.cat([getattr(part, name) for part in parts])
+        for name in ("log_probs", "best_epoch", "epochs_run", "diverged")
+    }
     return Climbed(
         rungs=tuple(rungs),
-        log_probs=torch.cat([part.log_probs for part in parts]),
-        best_epoch=torch.cat([part.best_epoch for part in parts]),
-        epochs_run=torch.cat([part.epochs_run for part in parts]),
-        diverged=torch.cat([part.diverged for part in parts]),
+        **joined,
         parameters={name: own for part in parts for name, own in part.parameters.items()},
         count=sum(part.count for part in parts),
     )

@@ -11,19 +11,12 @@ from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.repair import evidence as graph_evidence
-from gnn_repair.repair.base import prepare
-from gnn_repair.repair.controls import (
-    FeaturePerceptron,
-    LabelPropagation,
-)
-from gnn_repair.repair.cross_fitting import FeatureInputs, RoleTrainee
-from gnn_repair.repair.evidence import gather_evidence
-from gnn_repair.repair.folds import (
-    Roles,
-    check_table,
-    deal_folds,
-)
+from gnn_repair.repair.controls import LabelPropagation
+from gnn_repair.repair.evidence import evidence_of
+from gnn_repair.repair.fitting import RepairTrainee
+from gnn_repair.repair.folds import check_table, deal_folds
 from gnn_repair.repair.inputs import repair_inputs, standardised, statistics
+from gnn_repair.repair.targets import as_targets, prepare
 
 NODES, CLASSES = 5, 3
 
@@ -68,27 +61,13 @@ def test_a_table_s_refusal_says_what_was_asked_for():
         check_table(kept(), "single", torch.int64, None, 7)
 
 
-def test_the_perceptron_by_hand():
-    graph, exposure = toy_graph(), toy_exposure("gcn")
-    known = (graph.train_mask[:, :2] | graph.val_mask[:, :2]).t()
-    evidence = gather_evidence(exposure, graph.y, known, graph)
-    inputs = FeatureInputs(repair_inputs(exposure), 1, evidence.features)
-    repair = FeaturePerceptron(hidden=4, seed=3)
-    p = repair.initial(inputs)
-    targets = torch.tensor([[3, 8, 9], [0, 1, 29]])
-    found = repair.corrected(p, inputs, None, targets, None)
-    for s in range(2):
-        hidden = graph.x[targets[s]] @ p["features.weight"][s] + p["features.bias"][s]
-        expected = hidden.relu() @ p["head.weight"][s] + p["head.bias"][s]
-        torch.testing.assert_close(found[s], expected)
-
-
 def test_evidence_of_a_graph_with_and_without_features():
     graph, exposure = toy_graph(), toy_exposure("gcn")
-    known = (graph.train_mask[:, :2] | graph.val_mask[:, :2]).t()
-    bare = gather_evidence(exposure, graph.y, known, Data(edge_index=graph.edge_index))
+    masks = graph.train_mask[:, :2], graph.val_mask[:, :2]
+    given = exposure, graph.y, *masks
+    bare = evidence_of(prepare(*given, Data(edge_index=graph.edge_index), "cpu"))
     assert bare.features is None and bare.labels.similar_width == CLASSES + 1
-    whole = gather_evidence(exposure, graph.y, known, graph)
+    whole = evidence_of(prepare(*given, graph, "cpu"))
     assert whole.features.width == graph.x.shape[1]
     assert whole.labels.similar_width == 2 * (CLASSES + 1)
 
@@ -187,13 +166,12 @@ class Copies:
         labels = torch.randint(3, (12,), generator=generator)
         weights = torch.zeros(2, 12, dtype=torch.float64)
         weights[0, :7], weights[1, 2:5] = 1 / 7, 1 / 3
-        self.seen, self.labels, self.weights = [], labels, weights
-        roles = Roles(weights, torch.arange(12).expand(2, -1) > 8, 1)
+        self.labels, self.weights = labels, weights
         self.table = torch.randn(2, 12, 3, generator=generator, dtype=torch.float64)
-        p = {"table": self.table.clone()}
-        self.trainee = RoleTrainee(
-            p, lambda p: None, self.predict, self.predict, roles, labels,
-            begin_step=lambda stream: self.seen.append(int(stream)),
+        train = as_targets(weights > 0, labels)._replace(shares=weights)
+        val = as_targets(torch.arange(12).expand(2, -1) > 8, labels)
+        self.trainee = RepairTrainee(
+            {"table": self.table.clone()}, lambda p: None, self.predict, train, val,
             dropout=0.0, batch_size=batch, seed=3,
         )  # fmt: skip
 
@@ -214,4 +192,4 @@ def test_an_epoch_s_losses_are_the_weighted_sum_however_it_is_cut(batch, steps):
     likely = copies.table.log_softmax(2)[:, torch.arange(12), copies.labels]
     expected = -(likely * copies.weights).sum(1) * counts
     torch.testing.assert_close(total, expected)
-    assert trainee.steps_per_epoch == steps == len(copies.seen) == len(set(copies.seen))
+    assert trainee.steps_per_epoch == steps

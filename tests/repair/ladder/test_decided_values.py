@@ -12,7 +12,7 @@ from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
 from gnn_repair.repair import CrossFitted, NodeTranslation, RefitHead
 from gnn_repair.repair import controls as spreading
-from gnn_repair.repair.loading import fitted_of
+from gnn_repair.repair.base import fitted_of
 
 
 def test_the_strength_is_the_one_that_is_right_about_validation_nodes(monkeypatch):

@@ -16,8 +16,8 @@ from gnn_repair.budget import LADDER as BUDGET
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure import expose
 from gnn_repair.methods import NOTHING, RUNGS, rung_title
-from gnn_repair.repair import EvidenceLadder, load_repair
-from gnn_repair.repair.loading import repair_of
+from gnn_repair.repair import EvidenceLadder, FittedRepair
+from gnn_repair.repair.base import repair_of
 
 BRIEF = replace(LADDER, budget=replace(LADDER.budget, epochs=5))
 
@@ -26,7 +26,7 @@ def test_where_the_graph_hurts_features_alone_are_chosen_and_said():
     fitted, data = climbed("features"), planted("features")[1]
     exposure = planted_exposure("features")
     assert test_accuracy(exposure.frozen_logits, data) < 0.6
-    assert test_accuracy(fitted.logits(exposure), data) > 0.9
+    assert test_accuracy(fitted.member_logits(exposure), data) > 0.9
     assert "features" in RUNGS[fitted.chosen[0]].blocks
     finding = fitted.findings().of("features")
     assert finding.clear and finding.gain > 25 and finding.above == "frozen"
@@ -40,7 +40,7 @@ def test_labels_of_neighbours_are_found_and_the_graph_is_not_blamed():
     exposure = planted_exposure("labels")
     said = fitted.rung_log_probs(exposure)
     assert test_accuracy(said["labels"], data) > test_accuracy(said["features"], data) + 0.3
-    assert test_accuracy(fitted.logits(exposure), data) > 0.9
+    assert test_accuracy(fitted.member_logits(exposure), data) > 0.9
     assert not any("the graph hurts" in line for line in fitted.findings().advice())
 
 
@@ -55,7 +55,7 @@ def test_frozen_stays_where_there_is_nothing_to_gain():
     assert fitted.chosen == ("frozen",) and fitted.unchanged.all()
     assert fitted.weights.tolist() == [[1.0] + [0.0] * len(RUNGS)]
     scaled = exposure.frozen_logits.log_softmax(2) / fitted.temperature.view(-1, 1, 1)
-    torch.testing.assert_close(fitted.logits(exposure), scaled.log_softmax(2))
+    torch.testing.assert_close(fitted.member_logits(exposure), scaled.log_softmax(2))
     assert fitted.findings().advice() == (NOTHING,)
     assert "Frozen stays for 1 of 1" in str(fitted)
 
@@ -148,7 +148,7 @@ def test_no_label_of_a_test_node_is_read(told_by):
     for planted_label in (data.y.flip(0), torch.tensor(CLASSES - 1), torch.tensor(-1)):
         y = torch.where(data.test_mask[:, 0], planted_label, data.y)
         other = fit(BRIEF, told_by, y=y)
-        assert torch.equal(other.logits(exposure), usual.logits(exposure))
+        assert torch.equal(other.member_logits(exposure), usual.member_logits(exposure))
         assert torch.equal(other.weights, usual.weights) and str(other) == str(usual)
 
 
@@ -193,8 +193,8 @@ def test_a_rung_is_what_it_would_be_alone():
 def test_what_is_loaded_says_and_predicts_the_same(tmp_path):
     fitted, exposure = climbed("features"), planted_exposure("features")
     fitted.save(tmp_path / "ladder.safetensors")
-    again = load_repair(tmp_path / "ladder.safetensors")
-    assert torch.equal(again.logits(exposure), fitted.logits(exposure))
+    again = FittedRepair.load(tmp_path / "ladder.safetensors")
+    assert torch.equal(again.member_logits(exposure), fitted.member_logits(exposure))
     assert (again.repair, str(again)) == (fitted.repair, str(fitted))
     assert again.findings() == fitted.findings()
     assert again.fingerprint == fitted.fingerprint == exposure.fingerprint != ()
@@ -202,7 +202,7 @@ def test_what_is_loaded_says_and_predicts_the_same(tmp_path):
     wrong = {**fitted.constants, "weights": fitted.weights + 1}
     replace(fitted, constants=wrong).save(tmp_path / "wrong.safetensors")
     with pytest.raises(FileFormatError, match="shares that sum to 1"):
-        load_repair(tmp_path / "wrong.safetensors")
+        FittedRepair.load(tmp_path / "wrong.safetensors")
 
 
 def test_ladders_of_version_0_2_are_to_be_fitted_again():
@@ -216,7 +216,7 @@ def test_other_recipients_of_the_same_graph():
     fitted, exposure = climbed("labels"), planted_exposure("labels")
     nodes = torch.tensor([7, 3, 200])
     torch.testing.assert_close(
-        fitted.logits(exposure.restrict(nodes)), fitted.logits(exposure)[:, nodes]
+        fitted.member_logits(exposure.restrict(nodes)), fitted.member_logits(exposure)[:, nodes]
     )
 
 
@@ -224,7 +224,7 @@ def test_another_graph_falls_back_to_what_needs_no_labels():
     fitted, exposure = climbed("labels"), planted_exposure("labels")
     elsewhere = planted_exposure("nothing")
     with pytest.raises(InputError, match="fitted on a model with other weights"):
-        fitted.logits(elsewhere)
+        fitted.member_logits(elsewhere)
     alone = fitted._inductive("messages", exposure)
     here = fitted.rung_log_probs(exposure)["messages"]
     if "messages" not in fitted.chosen:
@@ -237,7 +237,7 @@ def test_another_graph_falls_back_to_what_needs_no_labels():
         weights[0, 2] = 1 - weights.sum()
         loose = replace(fitted, constants={**fitted.constants, "weights": weights}).unbound()
         with pytest.warns(UserWarning, match="only frozen, messages can speak here"):
-            found = loose.logits(elsewhere)
+            found = loose.member_logits(elsewhere)
         mixture = ((1 - share) * frozen + share * there).log_softmax(2)
         expected = (mixture / fitted.temperature.view(-1, 1, 1)).log_softmax(2)
         torch.testing.assert_close(found, expected)
@@ -250,9 +250,11 @@ def test_nobody_is_answered_for_who_was_no_recipient():
     known = (data.train_mask | data.val_mask)[:, 0].nonzero().view(-1)
     part = exposure.restrict(known)
     kept = BRIEF.fit(part, data.y, data.train_mask, data.val_mask, device="cpu", data=data)
-    torch.testing.assert_close(kept.logits(exposure.restrict(known[:5])), kept.logits(part)[:, :5])
+    torch.testing.assert_close(
+        kept.member_logits(exposure.restrict(known[:5])), kept.member_logits(part)[:, :5]
+    )
     with pytest.raises(InputError, match="some of these recipients were not exposed"):
-        kept.logits(exposure)
+        kept.member_logits(exposure)
 
 
 def test_without_features_what_reads_them_is_left_out_with_a_word():
@@ -274,7 +276,7 @@ def test_sparse_features_are_read_as_dense_ones():
     sparse.x = data.x.to_sparse()
     masks = data.train_mask, data.val_mask
     found = BRIEF.fit(exposure, data.y, *masks, device="cpu", data=sparse)
-    assert torch.equal(found.logits(exposure), dense.logits(exposure))
+    assert torch.equal(found.member_logits(exposure), dense.member_logits(exposure))
     assert sparse.x.layout == torch.sparse_coo  # and left as it was
 
 

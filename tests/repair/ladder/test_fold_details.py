@@ -11,17 +11,16 @@ from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.repair import CorrectAndSmooth, CrossFitted, NodeTranslation, TemperatureScaling
-from gnn_repair.repair.base import Task, prepare
-from gnn_repair.repair.cross_fitting import summary
 from gnn_repair.repair.folds import (
-    Folding,
     Roles,
     averaged,
     check_table,
     held_out,
+    middle_copy,
     same_graph,
     signature,
 )
+from gnn_repair.repair.targets import Task
 
 DATA = toy_graph()
 S, K, NODES, CLASSES = 2, 3, 5, 4
@@ -50,13 +49,13 @@ def test_averages_over_copies():
 
 def test_a_node_is_told_of_by_those_that_did_not_learn_from_it():
     judged = torch.zeros(S * K, NODES, dtype=torch.bool)
-    judged[0, 0] = judged[1, 1] = judged[2, 1] = judged[4, 3] = True
+    judged[0, 0] = judged[1, 1] = judged[4, 3] = True
     logits = told()
     found = held_out(logits, Roles(torch.zeros(S * K, NODES), judged, K))
     each = logits.double().log_softmax(2)
     expected = torch.zeros(S, NODES, CLASSES, dtype=torch.float64)
     expected[0, 0] = each[0, 0]
-    expected[0, 1] = ((each[1, 1] + each[2, 1]) / 2).log_softmax(0)
+    expected[0, 1] = each[1, 1]
     expected[1, 3] = each[4, 3]
     torch.testing.assert_close(found, expected)
 
@@ -67,7 +66,7 @@ def test_statistics_are_the_middle_copys():
         epochs_run=torch.tensor([6, 2, 10, 3, 8, 7]),
         diverged=torch.tensor([False, False, True, False, False, False]),
     )
-    found = summary(stack, K)
+    found = middle_copy(stack, K)
     assert {name: value.tolist() for name, value in found.items()} == {
         "best_epoch": [5, 0], "epochs_run": [6, 7], "diverged": [True, False],
     }  # fmt: skip
@@ -84,41 +83,11 @@ def test_values_by_node():
     assert whole.dtype == torch.int64 and whole[1, 2] == 4
 
 
-@pytest.mark.parametrize(
-    ("name", "fine", "wrong"),
-    [
-        ("folds", (2, 7), (1, 0, 2.5, True)),
-        ("repeats", (1, 3), (0, -1, 1.5)),
-        ("seed", (0, 5), (-1, 0.5)),
-        ("fold_share", (0, 1, 0.5), (-0.01, 1.01, True, "1", float("nan"))),
-    ],
-)
-def test_foldings(name, fine, wrong):
-    for value in fine:
-        assert getattr(Folding(**{name: value}), name) == value
+@pytest.mark.parametrize(("name", "wrong"), [("folds", (1, 0, 2.5, True)), ("seed", (-1, 0.5))])
+def test_settings_of_folds(name, wrong):
     for value in wrong:
         with pytest.raises(InputError, match=name):
-            Folding(**{name: value})
-
-
-def test_repeats_deal_anew_and_every_copy_has_its_place():
-    masks = DATA.train_mask[:, :2], DATA.val_mask[:, :2]
-    task = prepare(toy_exposure("gcn"), DATA.y, *masks, None, "cpu")
-    folding = Folding(folds=3, repeats=2, fold_share=0.75, seed=4)
-    dealt, roles = folding.deal(task), folding.roles(task)
-    assert roles.copies == 6 and dealt.shape == (2, 2, 30)
-    again = Folding(folds=3, seed=5).deal(task)[0]
-    assert torch.equal(dealt[1], again) and not torch.equal(dealt[0], dealt[1])
-    for s in range(2):
-        for copy in range(6):
-            folds, k = dealt[copy // 3, s], copy % 3
-            place = s * 6 + copy
-            assert torch.equal(roles.judged[place], folds == k)
-            weights = roles.weights[place]
-            others = (folds >= 0) & (folds != k)
-            torch.testing.assert_close(float(weights[others].sum()), 0.75)
-            torch.testing.assert_close(float(weights[task.train[s]].sum()), 0.25)
-            assert weights[others].unique().numel() == 1
+            CrossFitted(TemperatureScaling(), **{name: value})
 
 
 def altered(held, name, value):
@@ -218,7 +187,6 @@ def test_signatures_tell_graphs_apart():
 
 
 def test_what_a_cross_fit_is_given():
-    assert (Folding().folds, Folding().repeats, Folding().fold_share) == (5, 1, 0.8)
     masks = DATA.train_mask[:, :2], DATA.val_mask[:, :2]
     method = CrossFitted(TemperatureScaling(), folds=3)
     assert method.fit(toy_exposure("gcn"), DATA.y, *masks, device="cpu", batch_size=1).copies == 3

@@ -46,7 +46,7 @@ def test_folds_are_not_the_order_of_the_nodes():
 
 def test_a_copy_learns_from_all_but_its_fold_in_the_asked_for_shares():
     folds = deal_folds(VAL, LABELS, 4, 0)
-    roles = cross_roles(TRAIN, folds, 4, 0.8)
+    roles = cross_roles(TRAIN, folds, 4)
     for s in range(2):
         for k in range(4):
             weights, judged = roles.weights[4 * s + k], roles.judged[4 * s + k]
@@ -61,7 +61,7 @@ def test_a_copy_learns_from_all_but_its_fold_in_the_asked_for_shares():
 def test_a_copy_may_leave_two_folds_or_none():
     folds = deal_folds(VAL, LABELS, 4, 0)
     for leave in (0, 2):
-        roles = cross_roles(TRAIN, folds, 4, 0.8, leave)
+        roles = cross_roles(TRAIN, folds, 4, leave)
         for k in range(4):
             left = {(k + step) % 4 for step in range(leave)}
             expected = torch.tensor([int(f) >= 0 and int(f) not in left for f in folds[1]])

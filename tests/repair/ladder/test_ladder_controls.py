@@ -11,15 +11,14 @@ from torch_geometric.nn import LabelPropagation as Reference
 
 from gnn_repair.backbones import train_backbone
 from gnn_repair.errors import InputError
-from gnn_repair.repair import CorrectAndSmooth, CrossFitted, load_repair
-from gnn_repair.repair.base import prepare
+from gnn_repair.repair import CorrectAndSmooth, CrossFitted, FittedRepair
 from gnn_repair.repair.controls import (
     ALPHAS,
     FeaturePerceptron,
     LabelPropagation,
     RetrainedBackbone,
 )
-from gnn_repair.repair.folds import Folding
+from gnn_repair.repair.folds import deal_folds
 
 
 def fit(repair, told_by: str, y: torch.Tensor | None = None, **options):
@@ -48,21 +47,21 @@ def test_label_propagation_is_pyg_s_at_its_best_strength():
     # PyG starts from y and mixes the same way; ours are shares of it.
     shares = expected / expected.sum(1, keepdim=True)
     torch.testing.assert_close(
-        found.logits(exposure)[0].exp().float(), shares, rtol=1e-3, atol=1e-5
+        found.member_logits(exposure)[0].exp().float(), shares, rtol=1e-3, atol=1e-5
     )
-    assert test_accuracy(found.logits(exposure), data) > 0.95
+    assert test_accuracy(found.member_logits(exposure), data) > 0.95
 
 
 def test_the_perceptron_reads_features_and_no_graph():
     data, exposure = planted("features")[1], planted_exposure("features")
-    method = FeaturePerceptron(hidden=16)
-    method = CrossFitted(replace(method, budget=replace(method.budget, epochs=40)), folds=3)
+    method = FeaturePerceptron(hidden=16, folds=3)
+    method = replace(method, budget=replace(method.budget, epochs=40))
     found = fit(method, "features", data=data)
-    assert test_accuracy(found.logits(exposure), data) > 0.9
+    assert test_accuracy(found.member_logits(exposure), data) > 0.9
     alone = data.clone()
     alone.edge_index = data.edge_index[:, :1]
     again = fit(method, "features", data=alone)
-    assert torch.equal(again.logits(exposure), found.logits(exposure))
+    assert torch.equal(again.member_logits(exposure), found.member_logits(exposure))
 
 
 def test_the_backbone_is_trained_anew_on_the_same_folds():
@@ -71,8 +70,7 @@ def test_the_backbone_is_trained_anew_on_the_same_folds():
     calm = type(frozen.backbone)(replace(frozen.backbone.shape, dropout=0.0))
     found = fit(RetrainedBackbone(folds=3), "labels", frozen=replace(frozen, backbone=calm))
     masks = frozen.data.train_mask, frozen.data.val_mask
-    task = prepare(exposure, frozen.data.y, *masks, None, "cpu")
-    folds = Folding(folds=3).deal(task)[0][0]
+    folds = deal_folds(masks[1].t(), frozen.data.y, 3, 0)[0]
     told = []
     for k in range(3):
         data = frozen.data.clone()
@@ -81,7 +79,7 @@ def test_the_backbone_is_trained_anew_on_the_same_folds():
         one = train_backbone(calm, data, device="cpu", budget=frozen.budget)
         told.append(one.logits[0].double().log_softmax(1))
     expected = torch.stack(told).mean(0).log_softmax(1)
-    torch.testing.assert_close(found.logits(exposure)[0], expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found.member_logits(exposure)[0], expected, rtol=1e-3, atol=1e-3)
     assert torch.equal(found.single[0], torch.stack(told).argmax(2))
 
 
@@ -90,7 +88,7 @@ def test_the_backbone_is_trained_anew_on_the_same_folds():
     [
         (LabelPropagation(), ("data",)),
         (RetrainedBackbone(folds=3), ("frozen",)),
-        (CrossFitted(FeaturePerceptron(hidden=4), folds=3), ("data",)),
+        (FeaturePerceptron(hidden=4, folds=3), ("data",)),
         (CrossFitted(CorrectAndSmooth(layers=3), folds=3), ()),
     ],
     ids=["propagation", "retrained", "perceptron", "smoothing"],
@@ -102,14 +100,19 @@ def test_no_control_reads_a_test_label(repair, needs, tmp_path):
     exposure = planted_exposure("labels")
     usual = fit(repair, "labels", **options)
     other = fit(repair, "labels", misled("labels"), **options)
-    assert torch.equal(usual.logits(exposure), other.logits(exposure))
+    assert torch.equal(usual.member_logits(exposure), other.member_logits(exposure))
     usual.save(tmp_path / "control.safetensors")
-    again = load_repair(tmp_path / "control.safetensors")
-    assert torch.equal(again.logits(exposure), usual.logits(exposure))
+    again = FittedRepair.load(tmp_path / "control.safetensors")
+    assert torch.equal(again.member_logits(exposure), usual.member_logits(exposure))
     with pytest.raises(InputError, match="fitted on a model with other weights"):
-        again.logits(planted_exposure("nothing"))
+        again.member_logits(planted_exposure("nothing"))
     with pytest.raises(InputError, match=r"this is another one|fitted on another graph"):
-        usual.unbound().logits(planted_exposure("nothing"))
+        usual.unbound().member_logits(planted_exposure("nothing"))
+
+
+def test_the_perceptron_asks_for_features():
+    with pytest.raises(InputError, match=r"pass data=… with x"):
+        fit(FeaturePerceptron(hidden=4), "labels")
 
 
 def test_a_backbone_to_train_anew_is_asked_for():

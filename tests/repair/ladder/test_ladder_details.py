@@ -9,13 +9,12 @@ from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.repair import EvidenceLadder
-from gnn_repair.repair.base import prepare
 from gnn_repair.repair.evidence import LabelEvidence, evidence_of
 from gnn_repair.repair.folds import deal_folds
 from gnn_repair.repair.ladder import ladder as module
 from gnn_repair.repair.ladder.network import Climbed
 from gnn_repair.repair.ladder.rungs import mixed, weigh
-from gnn_repair.repair.targets import check_graph_data
+from gnn_repair.repair.targets import check_graph_data, prepare
 
 
 def test_the_graph_that_is_given_must_be_the_exposed_one():

@@ -10,19 +10,22 @@ from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.budget import LADDER
 from gnn_repair.methods import RUNGS
-from gnn_repair.repair.base import prepare
 from gnn_repair.repair.evidence import DROPPED, FeatureEvidence, evidence_of
-from gnn_repair.repair.folds import Folding
-from gnn_repair.repair.ladder.network import Heads, LadderTrainee, Sources, climb
+from gnn_repair.repair.folds import deal_folds, fold_roles
+from gnn_repair.repair.ladder.network import Heads, HeadTraining, LadderTrainee, Sources, climb
+from gnn_repair.repair.targets import prepare
 
 DATA = toy_graph()
 COPIES, HIDDEN = 3, 6
 NAMES = [name for name, rung in RUNGS.items() if rung.blocks]
-FOLDING = Folding(folds=COPIES)
 
 
 def task_of(backbone: str = "sage", y: torch.Tensor = DATA.y):
     return prepare(toy_exposure(backbone), y, DATA.train_mask, DATA.val_mask, DATA, "cpu")
+
+
+def dealt_for(task) -> torch.Tensor:
+    return deal_folds(task.val, task.labels, COPIES, 0)
 
 
 def sources_of(task) -> Sources:
@@ -76,7 +79,9 @@ def test_heads_that_keep_the_model_start_as_the_model():
 
 def trainee_of(task) -> LadderTrainee:
     heads = Heads(NAMES, sources_of(task), COPIES, HIDDEN)
-    return LadderTrainee(heads, FOLDING.roles(task), task.labels, folds=COPIES, dropout=0.2, seed=0)
+    return LadderTrainee(
+        heads, fold_roles(task, COPIES, 0), task.labels, folds=COPIES, dropout=0.2, seed=0
+    )
 
 
 def losses(y: torch.Tensor) -> torch.Tensor:
@@ -93,7 +98,7 @@ def losses(y: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("fold", range(COPIES))
 def test_a_copy_is_not_shown_its_own_fold_while_it_learns(fold):
     """Labels of one fold of member 0 are changed: its own copy learns as before, others do not."""
-    dealt = FOLDING.deal(task_of())[0]
+    dealt = dealt_for(task_of())
     changed = torch.where(dealt[0] == fold, (DATA.y + 1) % 3, DATA.y)
     # Folds are dealt by class; other labels must not move them here.
     usual, other = losses(DATA.y), losses_in_folds(changed, dealt)
@@ -103,14 +108,14 @@ def test_a_copy_is_not_shown_its_own_fold_while_it_learns(fold):
 
 def losses_in_folds(y: torch.Tensor, dealt: torch.Tensor) -> torch.Tensor:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Folding, "deal", lambda self, task: dealt.unsqueeze(0))
+        patch.setattr("gnn_repair.repair.folds.deal_folds", lambda *given: dealt)
         return losses(y)
 
 
 def test_the_loss_is_shared_as_roles_say():
     task = task_of()
     trainee = trainee_of(task)
-    heads, roles = trainee.heads, FOLDING.roles(task)
+    heads, roles = trainee.heads, fold_roles(task, COPIES, 0)
     trainee.parameters = {n: torch.zeros_like(v) for n, v in random_parameters(heads).items()}
     trainee.begin_epoch()
     found = trainee.losses(None).unflatten(0, (len(NAMES), 6))
@@ -134,7 +139,7 @@ def test_no_label_that_judges_a_copy_chooses_its_epoch():
     trainee.begin_epoch()
     scores = trainee.scores(None).view(len(NAMES), 2, COPIES)
     told = trainee.heads.log_probs(trainee.parameters).argmax(4)
-    folds = FOLDING.deal(task)[0]
+    folds = dealt_for(task)
     right = torch.stack(
         [((told[:, :, k] == DATA.y) & (folds == k)).sum(2) for k in range(COPIES)], 2
     )
@@ -145,12 +150,12 @@ def test_no_label_that_judges_a_copy_chooses_its_epoch():
 
 def test_given_epochs_are_kept():
     task = task_of()
-    sources, roles = sources_of(task), FOLDING.roles(task)
+    sources, roles = sources_of(task), fold_roles(task, COPIES, 0)
     wanted = torch.tensor([[[0, 3, 1], [2, 3, 0]]])
     budget = replace(LADDER, epochs=3, patience=None)
     found = climb(
         ["features"], sources, roles, task.labels,
-        folds=COPIES, hidden=HIDDEN, dropout=0.0, seed=0, budget=budget, epochs=wanted,
+        HeadTraining(COPIES, HIDDEN, 0.0, 0, budget), epochs=wanted,
     )  # fmt: skip
     assert torch.equal(found.best_epoch, wanted)
     heads = Heads(["features"], sources, COPIES, HIDDEN)
@@ -163,8 +168,8 @@ def test_the_first_eighth_of_the_epochs_is_no_candidate():
     task = task_of()
     budget = replace(LADDER, epochs=24, patience=None)
     found = climb(
-        NAMES, sources_of(task), FOLDING.roles(task), task.labels,
-        folds=COPIES, hidden=HIDDEN, dropout=0.0, seed=0, budget=budget,
+        NAMES, sources_of(task), fold_roles(task, COPIES, 0), task.labels,
+        HeadTraining(COPIES, HIDDEN, 0.0, 0, budget),
     )  # fmt: skip
     assert int(found.best_epoch.min()) == 3
 

@@ -1,4 +1,7 @@
-"""Which translations a reweighting could have made: proposition 2, decided by linear programs."""
+"""Which translations a reweighting could have made, by one plain linear program per node.
+
+An independent judge of :mod:`gnn_repair.oracle.displacement`: it shares no code with it.
+"""
 
 from __future__ import annotations
 
