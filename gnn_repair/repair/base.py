@@ -671,7 +671,7 @@ def repair_of(name: str, settings: dict[str, Any]) -> Repair[Any]:
     return kind.from_settings(settings)
 
 
-def _kinds(kind: type[Repair[Any]]) -> Iterator[type[Repair[Any]]]:
+def _kinds(kind: Any) -> Iterator[type[Repair[Any]]]:
     """Every class of repair that a file may name."""
     for own in kind.__subclasses__():
         yield own

@@ -16,12 +16,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from gnn_repair.backbones.frozen import STATISTICS
 from gnn_repair.budget import check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import Method
 from gnn_repair.repair.adapters import SetTranslation
-from gnn_repair.repair.base import STATISTICS, FittedRepair, Repair, about
+from gnn_repair.repair.base import FittedRepair, Repair, about
 from gnn_repair.repair.folds import (
     FOLDS,
     Roles,

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data.data import BaseData
 
+from gnn_repair.backbones.frozen import STATISTICS
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.fingerprint import dense_parts, fingerprint_of_model
@@ -26,7 +27,7 @@ from gnn_repair.exposure.names import recipients_called
 from gnn_repair.exposure.plan import ExposurePlan
 from gnn_repair.exposure.tails.logit_form import TAKEN_OFF
 from gnn_repair.files import contents_of, load_tensors, save_tensors
-from gnn_repair.repair.base import STATISTICS, FittedRepair, fitted_of
+from gnn_repair.repair.base import FittedRepair, fitted_of
 
 KIND = "gnn-repair repaired model"
 HOPS = ("paths", "last")
@@ -181,7 +182,7 @@ class RepairedModel(nn.Module):
             # Copies, since models of several node types write into the dicts that they get.
             own = {name: copied(value) for name, value in kwargs.items()}
             try:
-                call = self._call or type(model).__call__
+                call: Any = self._call or type(model).__call__
                 given.append(call(model, *map(copied, args), **own))
                 return given[-1]
             except (GnnRepairError, torch.OutOfMemoryError, MemoryError):
@@ -388,12 +389,12 @@ def in_place(output: Any, logits: Tensor, exposure: Exposure) -> Any:
     # Of several dicts by node type the one with a column per class, else the first.
     by_type = [i for i, one in enumerate(several) if isinstance(one, Mapping) and kind in one]
     by_type.sort(key=lambda i: several[i][kind].shape[1:] != (columns,))
-    if by_type:
-        place, logits = by_type[0], {**several[by_type[0]], kind: logits}
-    else:
-        place = read_output(output, exposure.num_nodes, columns, exposure.outputs).place
+    place: Any = by_type[0] if by_type else None
+    if place is None:
+        outputs: Any = exposure.outputs
+        place = read_output(output, exposure.num_nodes, columns, outputs).place
     if several:
-        several[place] = logits
+        several[place] = {**several[place], kind: logits} if by_type else logits
         return type(output)(*several) if hasattr(output, "_fields") else type(output)(several)
     if isinstance(output, Mapping):
         return {**output, place: logits}

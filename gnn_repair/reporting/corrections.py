@@ -26,7 +26,7 @@ class FittedLike(Protocol):
     translates ``shift(exposure)``."""
 
     def logits(self, exposure: Any) -> Tensor:
-        """[S, n, C] at the recipients."""
+        """[n, C] or [S, n, C] at the recipients."""
 
 
 RepairLike = FittedLike | Tensor
@@ -127,8 +127,10 @@ def _answers(
         return Correction(key, "coefficients", logits, coefficients[member].numpy())
     # A method may look at all recipients at once, so it sees the whole exposure.
     everywhere = torch.empty(part.num_nodes, part.num_classes, dtype=torch.float64)
-    answers = repair.member_logits(exposure).detach().cpu().double()
-    everywhere[exposure.recipients] = answers[member if answers.shape[0] > 1 else 0]
+    answers = repair.logits(exposure).detach().cpu().double()
+    if answers.dim() == 3:  # of several members, or of a method that keeps the axis of one
+        answers = answers[member if len(answers) > 1 else 0]
+    everywhere[exposure.recipients] = answers
     kind: Kind = "shift" if hasattr(repair, "shift") else "logits"
     return Correction(key, kind, everywhere[part.recipients].numpy())
 

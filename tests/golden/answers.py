@@ -192,12 +192,14 @@ def of_fitted(fitted: Any, exposure: Any) -> dict[str, Any]:
     """What a repair says, of some nodes in full and of all in sum."""
     logits = fitted.member_logits(exposure)
     weights = torch.cos(torch.arange(logits.shape[1] * logits.shape[2]).double())
+    predicted = fitted.predict(exposure)
+    predicted = predicted.unsqueeze(0) if len(logits) == 1 else predicted
     return {
         "precision": "float32",
         "logits": numbers(logits[:, :EXPANDED], 7),
         "all": numbers((logits.flatten(1) * weights).sum(1), 7),
         "best_epoch": fitted.best_epoch.tolist(),
-        "predicted": ["".join(map(str, row)) for row in fitted.predict(exposure).tolist()],
+        "predicted": ["".join(map(str, row)) for row in predicted.tolist()],
     }
 
 

@@ -84,7 +84,7 @@ class Tilted:
         lengths = exposure.segments.diff()
         return tilted * torch.repeat_interleave(ratio.flatten(1), lengths, dim=1)
 
-    def member_logits(self, exposure: Exposure) -> Tensor:
+    def logits(self, exposure: Exposure) -> Tensor:
         return exposure.logits(self.coefficients(exposure))
 
 
@@ -100,5 +100,5 @@ class Moved:
         shift = shift - shift.mean(1, keepdim=True)
         return shift[exposure.recipients].expand(exposure.num_members, -1, -1)
 
-    def member_logits(self, exposure: Exposure) -> Tensor:
+    def logits(self, exposure: Exposure) -> Tensor:
         return exposure.frozen_logits[:, exposure.recipients] + self.shift(exposure)

@@ -92,7 +92,7 @@ def test_repairs_of_every_kind():
     assert [c.title for c in evidence.corrections] == ["Reweight", "Set translation", "mine"]
     nodes = torch.from_numpy(evidence.nodes)
     for correction, full in ((tilted, Tilted()), (moved, Moved())):
-        expected = full.member_logits(exposure)[0, nodes].numpy()
+        expected = full.logits(exposure)[0, nodes].numpy()
         np.testing.assert_allclose(correction.logits, expected, atol=1e-10)
     np.testing.assert_allclose(mine.logits, own[nodes].double().numpy())
     alpha, lam = evidence.coefficients, tilted.coefficients

@@ -69,7 +69,7 @@ def test_a_run_is_a_case_of_one_split():
     evidence = gather(exposure, y, repairs={"reweighting": Tilted()})
     case = case_of_run(evidence, "cora", "gcn")
     right = exposure.frozen_logits[0].argmax(1) == y
-    tilted = Tilted().member_logits(exposure)[0].argmax(1) == y
+    tilted = Tilted().logits(exposure)[0].argmax(1) == y
     frozen, reweighted = case["methods"]
     assert frozen["values"] == [pytest.approx(100 * float(right.double().mean()))]
     assert reweighted["values"] == [pytest.approx(100 * float(tilted.double().mean()))]
