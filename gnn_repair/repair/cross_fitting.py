@@ -93,7 +93,8 @@ class CrossFitted(Repair[FittedCrossFit]):
     former_settings: ClassVar[tuple[str, ...]] = ("repeats", "fold_share")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.repair, Repair) or self.repair.reads_graph:
+        unfit = not isinstance(self.repair, Repair) or isinstance(self.repair, CrossFitted)
+        if unfit or self.repair.reads_graph:
             raise InputError(
                 f"CrossFitted takes a repair such as SetTranslation(), not {self.repair!r:.60}"
             )

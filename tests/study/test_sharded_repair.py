@@ -72,6 +72,6 @@ def test_a_failed_shard_is_said(exposure, graph, monkeypatch):
     def broken(self, exposure):
         raise ValueError("no more memory")
 
-    monkeypatch.setattr(type(fitted), "logits", broken)
+    monkeypatch.setattr(type(fitted), "member_logits", broken)
     with pytest.raises(GnnRepairError, match="no more memory"):
         repaired_logits_sharded(fitted, exposure, shards=2, engine=LocalEngine())

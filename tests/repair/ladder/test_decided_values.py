@@ -50,7 +50,7 @@ def test_copies_that_diverge_are_told():
     budget = Budget(4, None, 1e308, 0.0)
     folded = CrossFitted(NodeTranslation(budget=budget, hidden=3), folds=2)
     masks = data.train_mask[:, :2], data.val_mask[:, :2]
-    with pytest.warns(UserWarning, match="copies diverged"):
+    with pytest.warns(UserWarning, match="Node translation of member 0 diverged"):
         folded.fit(exposure, data.y, *masks, device="cpu")
 
 

@@ -91,11 +91,11 @@ def plant(monkeypatch):
     def fitted(fewer: float):
         graph, calls = toy_graph(), []
 
-        def climb(rungs, sources, roles, labels, **settings):
-            calls.append((list(rungs), roles, settings["epochs"]))
+        def climb(rungs, sources, roles, labels, training, epochs=None, on_progress=None):
+            calls.append((list(rungs), roles, epochs))
             members, copies = len(sources.frozen), roles.copies
             known = told(labels, 0.98).expand(len(rungs), members, copies, -1, -1)
-            first = settings["epochs"] is None
+            first = epochs is None
             each = [0.4 if first else fewer] if rungs[0] == "labels" else [0.3, 0.4]
             unsure = torch.stack([told(labels, share) for share in each])[:, None, None]
             judged = roles.judged.view(1, members, copies, -1, 1)
