@@ -23,9 +23,9 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, Group, expose
 from gnn_repair.exposure.terms import mixture_of
 from gnn_repair.kernels import Pattern
-from gnn_repair.oracle import solve_labels, solve_oracle
-from gnn_repair.oracle.reference_solvers import Gurobi, Highs
-from gnn_repair.oracle.tables import Floats, Instance, Problems, Tables, instance, problems
+from gnn_repair.oracle import solve
+from gnn_repair.oracle.problems import Floats, Instance, Problems, Tables, instance, problems
+from gnn_repair.oracle.reference import Gurobi, Highs
 
 GUROBI_FREE = 2000
 """Variables that gurobipy's free licence allows."""
@@ -140,11 +140,11 @@ def bench_exposure(
     """
     asked = problems(exposure, target, nodes)
     tables = Tables.of(exposure)
-    solve_oracle(exposure, target, nodes, threads=1)  # compiles, or loads what was compiled
+    solve(exposure, target, nodes, threads=1)  # compiles, or loads what was compiled
     seconds = list[tuple[float, float]]()
 
     def time_ours() -> None:
-        ours = _best(lambda: solve_oracle(exposure, target, nodes, threads=1), repeats)
+        ours = _best(lambda: solve(exposure, target, nodes, threads=1), repeats)
         seconds.append((ours / len(asked), _read_time(tables, asked, repeats)))
 
     sample = np.random.default_rng(0).permutation(len(asked))[:200]
@@ -183,7 +183,7 @@ def _ours_small(
         return None
     nodes = torch.from_numpy(tables.nodes[np.unique(asked.position[small])])
     first = exposure.member(0)
-    seconds = _best(lambda: solve_oracle(first, target, nodes, threads=1), repeats)
+    seconds = _best(lambda: solve(first, target, nodes, threads=1), repeats)
     return 1e6 * seconds / len(nodes)
 
 
@@ -296,9 +296,9 @@ def bench_labels(
     """Solve every pair of a random exposure of about PPI's shape."""
     exposure = _random(nodes, labels, neighbours, heads)
     y = torch.rand(nodes, labels, generator=torch.Generator().manual_seed(1)) > 0.5
-    solve_labels(exposure, y, torch.arange(2), threads=1)  # compiled before the clock starts
+    solve(exposure, y, torch.arange(2), threads=1)  # compiled before the clock starts
     begin = time.process_time()
-    solution = solve_labels(exposure, y, threads=1)
+    solution = solve(exposure, y, threads=1)
     seconds = time.process_time() - begin
     part = solution[: 100 * labels]
     begin = time.process_time()
@@ -329,9 +329,9 @@ def _beside(exposure: Exposure, y: torch.Tensor, margin: Floats) -> tuple[float,
         fixed_logits=against_zero(exposure.fixed_logits),
         frozen_logits=against_zero(exposure.frozen_logits),
     )
-    solve_oracle(two, y[:, 0].long(), torch.arange(2), threads=1)
+    solve(two, y[:, 0].long(), torch.arange(2), threads=1)
     begin = time.process_time()
-    solution = solve_oracle(two, y[:, 0].long(), threads=1)
+    solution = solve(two, y[:, 0].long(), threads=1)
     seconds = time.process_time() - begin
     return len(solution) / seconds, float(np.abs(solution.margin - margin).max())
 

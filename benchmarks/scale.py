@@ -23,7 +23,7 @@ from gnn_repair.budget import Budget
 from gnn_repair.datasets import motif_graphs
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.oracle import solve_oracle
+from gnn_repair.oracle import solve
 from gnn_repair.repair import SetTranslation
 
 TARGETS = 20
@@ -135,7 +135,7 @@ def measure(
     y = exposure.frozen_logits[0].argmax(1)
     y[::3] = torch.randint(classes, y[::3].shape)  # a third of the model's answers are wrong
     watch = Stopwatch()
-    solution = solve_oracle(exposure, y)
+    solution = solve(exposure, y)
     oracle, reach = watch.read()[0], float(solution.reachable.mean())
     del solution
     targets = max(2, nodes // TARGETS)
@@ -247,7 +247,7 @@ def bench_graphs(
     data = motif_graphs(graphs, nodes)
     y = torch.cat([graph.y for graph in data])
     few = data[:8]  # what is compiled or loaded once is not what is measured
-    solve_oracle(expose(_model(layers, hidden, False), few), y[:8])
+    solve(expose(_model(layers, hidden, False), few), y[:8])
     return [_measured(_model(layers, hidden, nonlinear), data, y) for nonlinear in (False, True)]
 
 
@@ -258,7 +258,7 @@ def _measured(model: GraphNet, data: list[Data], y: Tensor) -> dict[str, Any]:
     cpu = time.process_time()
     exposure = expose(model, data)
     clock.append(time.perf_counter())
-    solution = solve_oracle(exposure, y)
+    solution = solve(exposure, y)
     clock.append(time.perf_counter())
     forward, exposing, solving = (after - before for before, after in pairwise(clock))
     return {

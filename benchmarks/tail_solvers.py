@@ -36,9 +36,9 @@ from gnn_repair.exposure.tails.operations import (
 )
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import by_columns, new_highs, pass_lp
-from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.problems import Floats, Integers
+from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.tails.polytope import Base, base_of
-from gnn_repair.oracle.tails.solution import TailSolution
 
 TANGENTS = 40
 """Mixtures at which σ gets a tangent, besides the vertices; HiGHS needs seconds with many more."""
@@ -213,7 +213,7 @@ class MilpComparison:
 
 
 def compare_with_milp(
-    exposure: Exposure, solution: TailSolution, chosen: Integers, seconds: float = 60.0
+    exposure: Exposure, solution: Solution, chosen: Integers, seconds: float = 60.0
 ) -> MilpComparison | None:
     """Give HiGHS the chosen questions of a solution; None where the tail is not for it."""
     assert exposure.head is not None

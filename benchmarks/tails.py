@@ -40,7 +40,7 @@ from gnn_repair.exposure.tails.operations import (
     TailGraph,
 )
 from gnn_repair.files import parse_json
-from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.problems import Floats, Integers
 from gnn_repair.oracle.tails.polytope import base_of
 from gnn_repair.oracle.tails.search import replay_margins
 from gnn_repair.oracle.tails.solve import (

@@ -37,15 +37,14 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.exposure import expose as expose
     from gnn_repair.exposure import expose_links as expose_links
     from gnn_repair.oracle import OracleExplainer as OracleExplainer
-    from gnn_repair.oracle import OracleSolution as OracleSolution
+    from gnn_repair.oracle import Solution as Solution
     from gnn_repair.oracle import class_reach as class_reach
     from gnn_repair.oracle import compare as compare
     from gnn_repair.oracle import confusion_by_reach as confusion_by_reach
     from gnn_repair.oracle import nearest_reweighting as nearest_reweighting
     from gnn_repair.oracle import reach as reach
     from gnn_repair.oracle import save_baseline as save_baseline
-    from gnn_repair.oracle import solve_labels as solve_labels
-    from gnn_repair.oracle import solve_oracle as solve_oracle
+    from gnn_repair.oracle import solve as solve
     from gnn_repair.oracle import source_ranking as source_ranking
     from gnn_repair.oracle import stable_evidence as stable_evidence
     from gnn_repair.oracle import value_range as value_range
@@ -81,15 +80,14 @@ _HOMES = {
     "expose": "exposure",
     "expose_links": "exposure",
     "OracleExplainer": "oracle",
-    "OracleSolution": "oracle",
+    "Solution": "oracle",
     "class_reach": "oracle",
     "compare": "oracle",
     "confusion_by_reach": "oracle",
     "nearest_reweighting": "oracle",
     "reach": "oracle",
     "save_baseline": "oracle",
-    "solve_labels": "oracle",
-    "solve_oracle": "oracle",
+    "solve": "oracle",
     "source_ranking": "oracle",
     "stable_evidence": "oracle",
     "value_range": "oracle",
@@ -116,6 +114,9 @@ _HOMES = {
 _MOVED = {
     "load_frozen": ("backbones", "Frozen.load", "gr.Frozen.load"),
     "load_repair": ("repair", "FittedRepair.load", "gr.FittedRepair.load"),
+    "OracleSolution": ("oracle", "Solution", "gr.Solution"),
+    "solve_labels": ("oracle", "solve", "gr.solve"),
+    "solve_oracle": ("oracle.solver", "solve_oracle", "gr.solve"),
     "TailedExposure": ("exposure", "Exposure", "gr.Exposure with a head"),
     "plot_node": ("reporting.plots", "node", "gr.plots.node"),
     "plot_reach": ("reporting.plots", "reach", "gr.plots.reach"),

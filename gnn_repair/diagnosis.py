@@ -28,8 +28,8 @@ from gnn_repair.exposure.names import recipients_called
 from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.exposure.pooling.batches import batches_of
 from gnn_repair.notebook import shown
-from gnn_repair.oracle.metrics import UNDEFINED, Changes, Reach, least_changes, reach
-from gnn_repair.oracle.nearest import gain_words, percent
+from gnn_repair.oracle.reach import UNDEFINED, Changes, Reach, least_changes, reach
+from gnn_repair.oracle.witness import gain_words, percent
 from gnn_repair.reporting import plots, report
 from gnn_repair.reporting.evidence import counted, noun_of, plural
 from gnn_repair.thresholds import ACTIVE

@@ -75,12 +75,12 @@ def _write(file: BinaryIO, metadata: Mapping[str, str], tensors: Mapping[str, Te
 
 
 def load_tensors(
-    path: str | Path, kind: str, *, formerly: str = "", sealed: bool = False
+    path: str | Path, kind: str, *, formerly: Collection[str] = (), sealed: bool = False
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read back what :func:`save_tensors` wrote: header and tensors (on the CPU).
 
-    Files of earlier versions carry no checksum; with ``sealed`` they are refused. ``formerly`` is
-    another kind that is read, too.
+    Files of earlier versions carry no checksum; with ``sealed`` they are refused. ``formerly`` are
+    other kinds that are read, too.
     """
     path = as_path(path)
     try:
@@ -89,7 +89,7 @@ def load_tensors(
         with safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})
             found = metadata.get("kind", "something else")
-            if found not in (kind, formerly):
+            if found != kind and found not in formerly:
                 raise FileFormatError(f"{path} holds {found[:80]}, not {kind}")
             tensors = {name: _copied(name, file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
         header = _opened(metadata, tensors, sealed)

@@ -125,6 +125,10 @@ def test_names_that_moved_warn_and_work():
         assert gnn_repair.load_repair is gnn_repair.FittedRepair.load
     with pytest.warns(DeprecationWarning, match=r"gr\.plots\.node"):
         assert gnn_repair.plot_node is gnn_repair.plots.node
+    with pytest.warns(DeprecationWarning, match=r"gr\.Solution"):
+        assert gnn_repair.OracleSolution is gnn_repair.Solution
+    with pytest.warns(DeprecationWarning, match=r"gr\.solve now"):
+        assert gnn_repair.solve_labels is gnn_repair.solve
 
 
 def test_importing_the_package_loads_nothing_heavy():

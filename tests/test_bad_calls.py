@@ -25,7 +25,7 @@ from gnn_repair.budget import Budget
 from gnn_repair.checks import check_data
 from gnn_repair.datasets import stratified_splits
 from gnn_repair.errors import GnnRepairError
-from gnn_repair.oracle.solution import OracleSolution
+from gnn_repair.oracle.solution import Solution
 from gnn_repair.reporting import gather, report_results, write_figures
 from gnn_repair.results.store import merge, pack
 
@@ -114,7 +114,7 @@ def build(scratch: Any) -> dict[str, Good]:
     frozen = gr.train_backbone("sgc", data, [0, 1], device="cpu", budget=BUDGET)
     exposure = gr.expose(frozen)
     test, train, val = data.test_mask[:, :2], data.train_mask[:, :2], data.val_mask[:, :2]
-    solution = gr.solve_oracle(exposure, data.y, test)
+    solution = gr.solve(exposure, data.y, test)
     evidence = gather(exposure, data.y, test)
     text, folder = scratch / "text", scratch / "folder"
     text.write_text("nothing of ours")
@@ -188,7 +188,7 @@ def build(scratch: Any) -> dict[str, Good]:
     )
     good("FittedRepair.load", gr.FittedRepair.load, {"path": paths}, path="x")
     good("Exposure.load", gr.Exposure.load, {"path": paths}, path="x")
-    good("OracleSolution.load", OracleSolution.load, {"path": paths}, path="x")
+    good("Solution.load", Solution.load, {"path": paths}, path="x")
     good(
         "expose",
         gr.expose,
@@ -210,8 +210,8 @@ def build(scratch: Any) -> dict[str, Good]:
     several = replace(exposure, outputs="labels")
     truths = torch.nn.functional.one_hot(data.y, CLASSES).bool()
     good(
-        "solve_labels",
-        gr.solve_labels,
+        "solve",
+        gr.solve,
         {
             "exposure": junk(frozen=frozen, classes=exposure),
             "y": {**labels(), "two": torch.full((NODES, CLASSES), 2)},
@@ -274,8 +274,8 @@ def build(scratch: Any) -> dict[str, Good]:
     )
     good("expose frozen", gr.expose, {"model": junk()}, model=frozen)
     good(
-        "solve_oracle",
-        gr.solve_oracle,
+        "solve",
+        gr.solve,
         {
             "exposure": junk(frozen=frozen),
             "target": labels(),
@@ -667,8 +667,8 @@ def calls(tmp_path_factory):
 
 NAMES = [
     "load_dataset", "train_backbone", "Frozen.load", "FittedRepair.load", "Exposure.load",
-    "OracleSolution.load", "expose", "expose frozen", "expose_links", "solve_oracle", "reach",
-    "solve_labels", "value_range",
+    "Solution.load", "expose", "expose frozen", "expose_links", "solve", "reach",
+    "solve", "value_range",
     "nearest_reweighting", "stable_evidence", "solution.check", "solution.for_node",
     "solve_oracle_sharded", "Reweighting", "Reweighting.fit", "SetTranslation",
     "SetTranslation.fit", "NodeTranslation", "NodeTranslation.fit", "RefitHead", "RefitHead.fit",

@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 from benchmarks.__main__ import app, main
 from benchmarks.oracle import parse_cases, parse_shapes, synthetic
 from gnn_repair.errors import InputError
-from gnn_repair.oracle import solve_oracle
+from gnn_repair.oracle import solve
 
 
 def test_synthetic_exposures_have_the_asked_shape():
     exposure = synthetic(7, 4, 3, 5)
     assert (exposure.num_recipients, exposure.num_classes, exposure.num_groups) == (5, 4, 3)
     assert exposure.segments[::3].diff().tolist() == [7] * 5
-    assert solve_oracle(exposure, "all").check(exposure).ok
+    assert solve(exposure, "all").check(exposure).ok
 
 
 def test_the_command_prints_every_peer():

@@ -10,7 +10,7 @@ import torch
 
 from gnn_repair import files
 from gnn_repair.errors import FileFormatError
-from gnn_repair.oracle import saving
+from gnn_repair.oracle import solution
 from gnn_repair.repair import FittedRepair
 from tests.campaigns.file_mutations import Parts, _Memory, campaign
 from tests.campaigns.file_subjects import make_subjects
@@ -47,7 +47,7 @@ def test_a_checksum_that_is_not_compared_is_noticed(monkeypatch):
 
 def test_missing_checks_of_values_are_noticed(monkeypatch):
     for name in ("_check_shapes", "_check_numbers", "_check_answers"):
-        monkeypatch.setattr(saving, name, lambda arrays: None)
+        monkeypatch.setattr(solution, name, lambda *arrays: None)
     found = campaign(1, LONG, most=60)
     assert found.faults
     assert all(fault.startswith("solution") for fault in found.faults)

@@ -18,7 +18,7 @@ import gnn_repair as gr
 from gnn_repair import Exposure
 
 def margin(exposure: Exposure) -> float:
-    solution = gr.solve_oracle(exposure, "all", method="highs", threads=1)
+    solution = gr.solve(exposure, "all", method="highs", threads=1)
     solution.save("solution.safetensors")
     return float(solution[0].margin)
 
@@ -29,21 +29,21 @@ def repaired(path: str) -> int:
 def after_a_tail(exposure: gr.Exposure | gr.Exposure, y: Any, masks: tuple[Any, Any]) -> Any:
     fitted = gr.Reweighting().fit(exposure, y, *masks)
     ladder = gr.EvidenceLadder().fit(exposure, y, *masks)
-    print(gr.reach(exposure, y), gr.solve_oracle(exposure, y)[0])
+    print(gr.reach(exposure, y), gr.solve(exposure, y)[0])
     return fitted.predict(exposure), ladder.logits(exposure)
 
-reveal_type(gr.solve_oracle)
+reveal_type(gr.solve)
 """
 WRONG = """
 import gnn_repair as gr
 
 def mistakes(exposure: gr.Exposure) -> None:
-    gr.solve_oracle(exposure, "all", method="magic")
-    gr.solve_oracle(exposure, "all", thread=1)
+    gr.solve(exposure, "all", method="magic")
+    gr.solve(exposure, "all", thread=1)
     gr.FittedRepair.load(3)
     gr.SetTranslation(hidden="wide")
     gr.nonsense
-    gr.solve_oracle(exposure, "all").margins
+    gr.solve(exposure, "all").margins
     gr.Reweighting().fit("cora", 1, 2, 3)
 """
 SETTINGS = """
@@ -112,8 +112,8 @@ def test_right_use_passes_and_shows_the_signature(checked):
 def test_wrong_use_is_found(checked):
     found = [line for line in checked if line.startswith("wrong.py")]
     words = [
-        "solve_oracle",
-        "solve_oracle",
+        "solve",
+        "solve",
         "FittedRepair",
         "SetTranslation",
         "nonsense",

@@ -157,10 +157,10 @@ def _one_lp() -> Observation:
     """An LP whose answer is known: two messages that each help against one rival."""
     import torch
 
-    from gnn_repair.oracle import solve_oracle
+    from gnn_repair.oracle import solve
 
     exposure = _known_exposure()
-    solution = solve_oracle(exposure, torch.tensor([0]))
+    solution = solve(exposure, torch.tensor([0]))
     answer, known = float(solution.margin[0]), 0.5
     wrong = (
         None if abs(answer - known) <= ROUNDING else "the oracle is wrong here; report this line"
@@ -172,10 +172,10 @@ def _one_certificate() -> Observation:
     """The check must accept that answer's certificate and refuse one that was changed."""
     import torch
 
-    from gnn_repair.oracle import solve_oracle
+    from gnn_repair.oracle import solve
 
     exposure = _known_exposure()
-    solution = solve_oracle(exposure, torch.tensor([0]))
+    solution = solve(exposure, torch.tensor([0]))
     changed = replace(solution, rival_weights=solution.rival_weights[:, [0, 2, 1]] * [1, 0.9, 1.1])
     accepted, refused = bool(solution.check(exposure)), not changed.check(exposure)
     found = f"right one {'accepted' if accepted else 'refused'}, "

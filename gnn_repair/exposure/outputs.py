@@ -75,7 +75,7 @@ def require_outputs(exposure: Any, *wanted: str) -> None:
     if found in wanted:
         return
     advice = {
-        "labels": "use solve_labels, reach(exposure, y [N, K]) or value_range",
+        "labels": "use solve, reach(exposure, y [N, K]) or value_range",
         "values": "use value_range",
         "classes": "expose the model with outputs='labels' or outputs='values'",
     }

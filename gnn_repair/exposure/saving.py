@@ -80,7 +80,7 @@ def write_exposure(exposure: Exposure, path: str | Path) -> None:
 
 def read_pieces(path: str | Path) -> dict[str, Any]:
     """What :func:`write_exposure` wrote, by the exposure's field names; lists of texts as lists."""
-    header, tensors = load_tensors(path, KIND, formerly=WITH_HEAD)
+    header, tensors = load_tensors(path, KIND, formerly=(WITH_HEAD,))
     with contents_of(path):
         if "aggregate" in header:
             header, tensors = _as_written_now(header, tensors)

@@ -1,27 +1,32 @@
-"""The exact-mass oracle: can reweighting the final messages make a class win?"""
+"""The exact-mass oracle: can reweighting the final messages bring an output to its wanted side?"""
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from gnn_repair.oracle.certificate import Verification
-from gnn_repair.oracle.labels.ranges import ValueRange, value_range
-from gnn_repair.oracle.labels.reach import LabelReach
-from gnn_repair.oracle.labels.solution import LabelSolution
-from gnn_repair.oracle.labels.solve import solve_labels
-from gnn_repair.oracle.metrics import (
+from gnn_repair.oracle.questions import (
+    nearest_reweighting,
+    relax,
+    relaxed_margins,
+    stable_evidence,
+)
+from gnn_repair.oracle.questions.nearest import Nearest
+from gnn_repair.oracle.questions.ranges import ValueRange, value_range
+from gnn_repair.oracle.questions.relaxed import RelaxedMargins
+from gnn_repair.oracle.questions.stable import StableEvidence
+from gnn_repair.oracle.rates import Rate
+from gnn_repair.oracle.reach import (
     Changes,
     ClassReach,
-    Rate,
+    LabelReach,
     Reach,
     class_reach,
     reach,
     summarise,
 )
-from gnn_repair.oracle.nearest import Nearest, nearest_reweighting
-from gnn_repair.oracle.relaxed import RelaxedMargins, relax, relaxed_margins
-from gnn_repair.oracle.solution import OracleSolution
-from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.oracle.stable import StableEvidence, stable_evidence
+from gnn_repair.oracle.solution import Solution
+from gnn_repair.oracle.solver import solve
 from gnn_repair.oracle.witness import Witness
 
 if TYPE_CHECKING:
@@ -33,13 +38,12 @@ __all__ = [
     "Changes",
     "ClassReach",
     "LabelReach",
-    "LabelSolution",
     "Nearest",
     "OracleExplainer",
-    "OracleSolution",
     "Rate",
     "Reach",
     "RelaxedMargins",
+    "Solution",
     "StableEvidence",
     "ValueRange",
     "Verification",
@@ -52,8 +56,7 @@ __all__ = [
     "relax",
     "relaxed_margins",
     "save_baseline",
-    "solve_labels",
-    "solve_oracle",
+    "solve",
     "source_ranking",
     "stable_evidence",
     "summarise",
@@ -69,9 +72,22 @@ _LATER = {
     "source_ranking": "frames",
 }
 """PyG's explainers and pandas load slowly, and few callers want them."""
+_MOVED = {
+    "LabelSolution": ("solution", "Solution"),
+    "OracleSolution": ("solution", "Solution"),
+    "solve_labels": ("solver", "solve"),
+    "solve_oracle": ("solver", "solve_oracle"),
+}
+"""Names of version 0.2: where each lives now, and what it is called there."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return getattr(importlib.import_module(f"gnn_repair.oracle.{_LATER[name]}"), name)
+    if name in _MOVED:
+        home, attribute = _MOVED[name]
+        successor = attribute.removesuffix("_oracle")
+        text = f"gnn_repair.oracle.{name} is gnn_repair.oracle.{successor} now"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return getattr(importlib.import_module(f"gnn_repair.oracle.{home}"), attribute)
     raise AttributeError(f"module 'gnn_repair.oracle' has no attribute {name!r}")

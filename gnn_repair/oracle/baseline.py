@@ -7,24 +7,21 @@ could win, by how much, and the witness that showed it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from gnn_repair.atomic import as_path, replacing
 from gnn_repair.errors import FileFormatError, InputError
+from gnn_repair.exposure.value import Exposure
 from gnn_repair.files import parse_json
-from gnn_repair.oracle.old_proofs import broken_proofs
-from gnn_repair.oracle.tables import check_solution, require_exposure
-
-if TYPE_CHECKING:
-    from gnn_repair.exposure import Exposure
-    from gnn_repair.oracle.solution import OracleSolution
-    from gnn_repair.oracle.tails.solution import TailSolution
+from gnn_repair.oracle.problems import Instance, Tables, instance, require_no_head
+from gnn_repair.oracle.solution import Solution, require_class_answers
+from gnn_repair.thresholds import REACHABLE
 
 KIND = "gnn-repair baseline"
 VERSION = 1
@@ -98,9 +95,7 @@ class BaselineComparison:
     __repr__ = __str__
 
 
-def save_baseline(
-    solution: OracleSolution | TailSolution, path: str | Path, chance: float | None = None
-) -> None:
+def save_baseline(solution: Solution, path: str | Path, chance: float | None = None) -> None:
     """Write a solution's verdicts, margins and proofs as a baseline, and its ``chance``."""
     columns = _answers(solution)
     body = {name: columns[name].tolist() for name in columns}
@@ -111,7 +106,7 @@ def save_baseline(
 
 
 def load_baseline(path: str | Path) -> pd.DataFrame:
-    """What :func:`save_baseline` wrote, one row an answer."""
+    """What :func:`save_baseline` wrote, one row per answer."""
     file = as_path(path)
     try:
         if file.stat().st_size > LARGEST:
@@ -182,8 +177,8 @@ _COLUMNS: dict[str, Callable[[Any], bool]] = {
 
 
 def compare(
-    solution: OracleSolution | TailSolution,
-    baseline: str | Path | pd.DataFrame | OracleSolution | TailSolution,
+    solution: Solution,
+    baseline: str | Path | pd.DataFrame | Solution,
     exposure: Exposure | None = None,
     *,
     chance: float | None = None,
@@ -193,12 +188,12 @@ def compare(
     Args:
         solution: the answers of today.
         baseline: a file that :func:`save_baseline` wrote, its frame, or another solution.
-        exposure: where given, the baseline's own proofs are tried on it, too; without a tail only.
+        exposure: where given, the baseline's own proofs are tried on it, too; without a head only.
         chance: of today's nodes, such as ``reach(…).true_class_chance.value``.
     """
     after = _answers(solution)
     if exposure is not None:
-        require_exposure(exposure, "a baseline holds no proofs of such models, so leave it out")
+        require_no_head(exposure, "a baseline holds no proofs of such models, so leave it out")
     if isinstance(baseline, str | Path):
         before = load_baseline(baseline)
     else:
@@ -216,13 +211,10 @@ def compare(
     return BaselineComparison(changed, len(both), missing, new, earlier, later, *chances, broken)
 
 
-def _answers(solution: OracleSolution | TailSolution) -> pd.DataFrame:
-    check_solution(solution)
-    if hasattr(solution, "wanted"):
-        kind = type(solution).__name__
-        raise InputError(f"baselines hold answers about classes, and this is a {kind}")
+def _answers(solution: Solution) -> pd.DataFrame:
+    require_class_answers(solution)
     count = range(len(solution))
-    weights = getattr(solution, "rival_weights", None)
+    weights = solution.rival_weights
     rivals = (
         []
         if weights is None
@@ -244,12 +236,85 @@ def _answers(solution: OracleSolution | TailSolution) -> pd.DataFrame:
         node = int(frame["node"][twice].iloc[0])
         raise InputError(
             f"node {node} is answered for several times, as in several samples; a baseline holds "
-            "one answer a node, so keep one of them with restrict"
+            "one answer per node, so keep one of them with restrict"
         )
     return frame
 
 
-def _witness(solution: OracleSolution | TailSolution, i: int) -> list[list[float]]:
+def _witness(solution: Solution, i: int) -> list[list[float]]:
     part = slice(solution.indptr[i], solution.indptr[i + 1])
     columns = (solution.groups, solution.named(solution.sources), solution.coefficients)
     return [list(triple) for triple in zip(*(c[part].tolist() for c in columns), strict=True)]
+
+
+# Proofs of an earlier model's answers, tried on today's -------------------------------------------
+
+
+def broken_proofs(before: pd.DataFrame, exposure: Exposure) -> pd.DataFrame:
+    """Answers whose witness no longer wins, or whose rival mixture no longer excludes."""
+    tables = Tables.of(exposure)
+    nodes, sources = exposure.recipients.cpu().numpy(), tables.sources
+    if exposure.n_id is not None:  # a baseline calls nodes as the graph does
+        n_id = exposure.n_id.cpu().numpy()
+        nodes, sources = n_id[nodes], np.where(sources < 0, sources, n_id[sources])
+    tables = replace(tables, sources=sources)
+    place = {int(node): i for i, node in enumerate(nodes.tolist())}
+    holds = [_holds(row, tables, place) for row in before.to_dict("records")]
+    return before[~np.array(holds, bool)][[*KEY, "verdict"]].reset_index(drop=True)
+
+
+def _holds(row: Mapping[Any, Any], tables: Tables, place: dict[int, int]) -> bool:
+    if row["verdict"] == "undecided":
+        return True
+    recipient, classes = place.get(row["node"]), tables.num_classes
+    members = len(tables.contributions)
+    if recipient is None or row["class"] >= classes or row["member"] >= members:
+        return False
+    problem = instance(tables, row["member"], recipient, row["class"])
+    if row["verdict"] == "can":
+        return _wins(problem, row["witness"], _senders(problem, tables, recipient))
+    return _excludes(problem, row["rivals"], classes)
+
+
+def _senders(problem: Instance, tables: Tables, recipient: int) -> dict[tuple[int, int], int]:
+    """Where in the LP the term of each (group, source) is; the first of several."""
+    groups = tables.num_groups
+    ends = tables.segments[recipient * groups : (recipient + 1) * groups + 1]
+    group = np.searchsorted(ends, problem.terms, side="right") - 1
+    source = tables.sources[tables.rows[problem.terms]]
+    pairs = list(zip(group.tolist(), source.tolist(), strict=True))
+    return {pair: i for i, pair in reversed(list(enumerate(pairs)))}
+
+
+def _wins(problem: Instance, witness: list[list[Any]], senders: dict[tuple[int, int], int]) -> bool:
+    """Whether the old λ, brought to today's masses, still makes the class win."""
+    share = np.zeros(len(problem.terms))
+    for group, source, weight in witness:
+        if (group, source) not in senders or weight < 0:
+            return False
+        share[senders[group, source]] += weight
+    total = np.bincount(problem.group, share, len(problem.mass))
+    if ((total == 0) & (problem.mass > 0)).any():
+        return False
+    share *= (problem.mass / np.where(total == 0, 1, total))[problem.group]
+    return bool((problem.fixed + share @ problem.gaps).min() > REACHABLE)
+
+
+def _excludes(problem: Instance, rivals: list[list[Any]], classes: int) -> bool:
+    """Whether the old rival mixture still proves that no reweighting wins."""
+    weights = np.zeros(classes)
+    for rival, weight in rivals:
+        if rival >= classes or weight < 0:
+            return False
+        weights[rival] = weight
+    weights = weights[problem.rivals]
+    if not weights.sum() > 0:
+        return False
+    weights /= weights.sum()
+    values = problem.gaps @ weights
+    best = sum(
+        mass * values[problem.group == group].max(initial=-np.inf)
+        for group, mass in enumerate(problem.mass)
+        if mass > 0
+    )
+    return bool(problem.fixed @ weights + best <= REACHABLE)

@@ -8,23 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle.status import FAILED, UNCERTIFIED
-from gnn_repair.oracle.tables import Floats, Integers, Tables
+from gnn_repair.oracle.problems import (
+    FAILED,
+    UNCERTIFIED,
+    Floats,
+    Integers,
+    Tables,
+    against_zero,
+    require_exposure,
+)
+from gnn_repair.oracle.tails.verification import TailVerification
+from gnn_repair.oracle.tails.verification import verify as verify_head
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
-    from gnn_repair.oracle.solution import OracleSolution
+    from gnn_repair.oracle.solution import OutputPart, Solution
 
 TOLERANCE = 1e-9
 """Accepted error, relative to the LP's own answer: far above rounding (1e-16 a sum), far below
 what anybody would call a different margin."""
+GENERAL = ("highs", "gurobi")
 GENERAL_TOLERANCE = 1e-6
 """The same for solutions of general solvers, whose own tolerances are coarser."""
 UNDERFLOW = 1e-316
@@ -70,13 +81,15 @@ class Verification:
     """LPs with more than C + B − 2 active terms, or more than C − 1 in a group."""
     tolerance: float
     """What the violations are compared with."""
+    unproven: int = 0
+    """Outputs behind a head whose own certificates do not all hold."""
 
     @property
     def ok(self) -> bool:
         """Whether every LP is proven optimal."""
         errors = (self.mass, self.negative, self.mixture, self.margin, self.bound, self.gap)
         counts = (self.failed, self.uncertified, self.undecided, self.misplaced, self.oversized)
-        return all(error <= self.tolerance for error in errors) and not any(counts)
+        return all(e <= self.tolerance for e in errors) and not any((*counts, self.unproven))
 
     def __bool__(self) -> bool:
         return self.ok
@@ -90,6 +103,8 @@ class Verification:
             "uncertified": self.uncertified,
             "failed": self.failed,
         }
+        if self.unproven:
+            counted["outputs whose proofs fail"] = self.unproven
         return (
             f"{self.lps:,} certificates, {verdict}: mass {self.mass:.1e}, sign {self.negative:.1e}"
             f", mixture {self.mixture:.1e}, margin {self.margin:.1e}, bound {self.bound:.1e}, "
@@ -97,10 +112,22 @@ class Verification:
         )
 
 
-def verify(solution: OracleSolution, exposure: Exposure) -> Verification:
-    """Check mass, signs, mixture, margin, bound, gap, places and support of every LP."""
-    tables = Tables.of(exposure)
-    _check_match(solution, tables)
+def verify(solution: Solution, exposure: Any) -> Verification | TailVerification:
+    """Check every λ and every bound, whatever the exposure's head and outputs are."""
+    offset = 0
+    if solution.links is not None and hasattr(exposure, "mixture"):
+        offset, exposure = exposure.offset, exposure.mixture
+    require_exposure(exposure)
+    if exposure.head is None:
+        return _verify_all(solution, Tables.of(exposure), offset)
+    if solution.proofs is None:
+        return _verify_parts(solution, exposure)
+    return verify_head(solution, exposure)
+
+
+def _verify_all(solution: Solution, tables: Tables, offset: int) -> Verification:
+    """Check mass, signs, mixture, margin, bound, gap, places and support of every question."""
+    _check_match(solution, tables, offset)
     solved = np.flatnonzero(solution.status != FAILED)
     worst, counts = np.zeros(6), np.zeros(3, np.int64)
     for portion in _portions(tables.counts(solution.recipient[solved])):
@@ -121,11 +148,11 @@ def verify(solution: OracleSolution, exposure: Exposure) -> Verification:
         undecided=undecided,
         misplaced=misplaced,
         oversized=oversized,
-        tolerance=TOLERANCE if solution.method == "simplex" else GENERAL_TOLERANCE,
+        tolerance=GENERAL_TOLERANCE if solution.method in GENERAL else TOLERANCE,
     )
 
 
-def _check_match(solution: OracleSolution, tables: Tables) -> None:
+def _check_match(solution: Solution, tables: Tables, offset: int) -> None:
     members, _, classes = tables.contributions.shape
     limits = {
         "recipient": len(tables.nodes),
@@ -139,8 +166,10 @@ def _check_match(solution: OracleSolution, tables: Tables) -> None:
         for name, size in limits.items()
         if len(getattr(solution, name))
     )
-    same = inside and solution.rival_weights.shape[1] == classes
-    if not same or (tables.nodes[solution.recipient] != solution.node).any():
+    weights = solution.rival_weights
+    same = inside and (solution.wanted is not None) == (weights is None)
+    same = same and (weights is None or weights.shape[1] == classes)
+    if not same or (tables.nodes[solution.recipient] != solution.node + offset).any():
         raise InputError("the solution does not belong to this exposure; check it with its own")
 
 
@@ -157,7 +186,10 @@ def _portions(counts: Integers) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class _Claims:
-    """Some LPs of a solution beside what their exposure says about them."""
+    """Some questions of a solution beside what their exposure says about them.
+
+    A label or a value is the question about two classes, (0, z_k − θ): it has one rival.
+    """
 
     member: Integers
     """[L]."""
@@ -165,12 +197,14 @@ class _Claims:
     """[L]."""
     target: Integers
     """[L]."""
+    sign: Floats | None
+    """[L]: ±1 by the wanted side, of labels and values."""
     weights: Floats
-    """[L, C]: w."""
+    """[L, C], or [L, 1] ones: w."""
     mass: Floats
     """[L, G]."""
     fixed: Floats
-    """[L, C]: Δβ."""
+    """[L, C], or [L, 1]: Δβ."""
     owner: Integers
     """[k]: whose support entry it is."""
     term: Integers
@@ -182,22 +216,39 @@ class _Claims:
     share: Floats
     """[k]: λ."""
 
+    @property
+    def classes(self) -> int:
+        """C; 2 for labels and values."""
+        return 2 if self.sign is not None else self.weights.shape[1]
 
-def _claims(solution: OracleSolution, tables: Tables, chosen: Integers) -> _Claims:
+    def leads(self, values: Floats, owner: Integers) -> Floats:
+        """By how much rows of outputs [k, C] are ahead of each rival, for questions [k]."""
+        own = values[np.arange(len(values)), self.target[owner], None]
+        return own - values if self.sign is None else self.sign[owner, None] * own
+
+
+def _claims(solution: Solution, tables: Tables, chosen: Integers) -> _Claims:
     member, position = solution.member[chosen], solution.recipient[chosen]
-    target = solution.target[chosen]
+    target, rows = solution.target[chosen], np.arange(len(chosen))
     beta = tables.fixed_logits[member, tables.nodes[position]]
+    if solution.rival_weights is not None:
+        sign, weights = None, solution.rival_weights[chosen]
+        fixed = beta[rows, target, None] - beta
+    else:
+        sign, weights = np.where(solution.wanted, 1.0, -1.0)[chosen], np.ones((len(chosen), 1))
+        fixed = sign[:, None] * (beta[rows, target, None] - solution.threshold)
     counts = np.diff(solution.indptr)[chosen]
-    owner = np.repeat(np.arange(len(chosen)), counts)
+    owner = np.repeat(rows, counts)
     shift = solution.indptr[chosen] - np.concatenate([[0], np.cumsum(counts)[:-1]])
     entry = np.repeat(shift, counts) + np.arange(len(owner))
     return _Claims(
         member,
         position,
         target,
-        solution.rival_weights[chosen],
+        sign,
+        weights,
         tables.mass[member if len(tables.mass) > 1 else 0 * member, position],
-        beta[np.arange(len(chosen)), target, None] - beta,
+        fixed,
         owner,
         solution.terms[entry],
         solution.groups[entry],
@@ -207,7 +258,7 @@ def _claims(solution: OracleSolution, tables: Tables, chosen: Integers) -> _Clai
 
 
 def _verify(
-    solution: OracleSolution, tables: Tables, chosen: Integers
+    solution: Solution, tables: Tables, chosen: Integers
 ) -> tuple[Floats, NDArray[np.int64]]:
     """The six worst errors of the chosen LPs, and how many are undecided, misplaced, oversized."""
     claims = _claims(solution, tables, chosen)
@@ -217,7 +268,7 @@ def _verify(
         reached, reached_size = _reached(tables, claims)
         limit, limit_size, tied_size = _limits(tables, claims)
         # What the bound is the sum of excuses rounding; only the margin's numbers say what matters.
-        rounding = ROUNDING if solution.method == "simplex" else GENERAL_TOLERANCE
+        rounding = GENERAL_TOLERANCE if solution.method in GENERAL else ROUNDING
         gap = np.abs(limit - reached) - rounding * limit_size
         errors = np.array(
             [
@@ -247,7 +298,7 @@ def _admissible(claims: _Claims) -> tuple[float, float, float]:
     totals = np.bincount(slot, claims.share, lps * groups).reshape(lps, groups)
     mass = np.where(claims.mass > 0, claims.mass, 1.0)
     lowest = float((claims.share / mass.ravel()[slot]).min(initial=0.0))
-    own = claims.weights[np.arange(lps), claims.target]
+    own = claims.weights[np.arange(lps), claims.target] if claims.sign is None else np.zeros(1)
     return (
         float((np.abs(totals - claims.mass) / mass).max(initial=0.0)),
         max(0.0, -lowest, -float(claims.weights.min(initial=0.0))),
@@ -259,12 +310,12 @@ def _reached(tables: Tables, claims: _Claims) -> tuple[Floats, Floats]:
     """[L]: the worst rival's margin under λ, and the size of the numbers it is the sum of (the
     largest, where rounding cannot tell which rival is the worst)."""
     table = tables.contributions[claims.member[claims.owner], tables.rows[claims.term]]
-    own = table[np.arange(len(table)), claims.target[claims.owner], None]
-    parts = claims.share[:, None] * (own - table)
+    parts = claims.share[:, None] * claims.leads(table, claims.owner)
     margins, sizes = claims.fixed.copy(), np.abs(claims.fixed)
     np.add.at(margins, claims.owner, parts)
     np.add.at(sizes, claims.owner, np.abs(parts))
-    margins[np.arange(len(margins)), claims.target] = np.inf
+    if claims.sign is None:
+        margins[np.arange(len(margins)), claims.target] = np.inf
     worst = margins.min(1)
     tied = margins - ROUNDING * sizes <= worst[:, None]
     return worst, np.where(tied, sizes, 0.0).max(1)
@@ -280,7 +331,7 @@ def _limits(tables: Tables, claims: _Claims) -> tuple[Floats, Floats, Floats]:
     owner = np.repeat(np.arange(len(segment)), counts.reshape(-1, groups).sum(1))
     term = np.repeat(low - starts, counts) + np.arange(len(owner))
     table = tables.contributions[claims.member[owner], tables.rows[term]]
-    parts = table[np.arange(len(term)), claims.target[owner], None] - table
+    parts = claims.leads(table, owner)
     # Zero weights are left out by name: 0 · ∞ would be no number.
     parts = np.where(claims.weights[owner] != 0, parts * claims.weights[owner], 0.0)
     scores, sizes = parts.sum(1), np.abs(parts).sum(1)
@@ -315,7 +366,42 @@ def _oversized(tables: Tables, claims: _Claims) -> NDArray[np.bool_]:
     lps, groups = claims.mass.shape
     slot = claims.owner * groups + claims.group
     active = np.bincount(slot, claims.share > ACTIVE, lps * groups).reshape(lps, groups)
-    present, classes = (claims.mass > 0).sum(1), tables.num_classes
+    present, classes = (claims.mass > 0).sum(1), claims.classes
     large = (active.sum(1) > classes + present - 2) | (active > classes - 1).any(1)
     flags: NDArray[np.bool_] = large & (present > 0)
     return flags
+
+
+# Labels and values behind a head ------------------------------------------------------------------
+
+
+def _verify_parts(solution: Solution, exposure: Exposure) -> Verification:
+    """Check that the answers are those of the parts, and every part by its own proofs."""
+    told: dict[tuple[int, int, bool], list[tuple[float, float]]] = {}
+    unproven = 0
+    for part in solution.parts:
+        whole = against_zero(exposure, part.output, part.threshold)
+        unproven += not verify_head(part.solution, whole).ok
+        shift = _shift(part, solution.threshold)
+        for i in range(len(part.solution)):
+            place, wanted = int(part.solution.recipient[i]), bool(part.solution.target[i])
+            moved = float(shift[int(part.solution.node[i])]) * (1 if wanted else -1)
+            pair = part.solution.margin[i] + moved, part.solution.bound[i] + moved
+            told.setdefault((place, part.output, wanted), []).append(pair)
+    strange = 0
+    assert solution.wanted is not None
+    keys = zip(solution.recipient, solution.target, solution.wanted, strict=True)
+    for i, (place, target, wanted) in enumerate(keys):
+        pairs = told.get((int(place), int(target), bool(wanted)), [])
+        attained = any(np.isclose(m, solution.margin[i], rtol=1e-12) for m, _ in pairs)
+        proved = any(b == solution.bound[i] or np.isclose(b, solution.bound[i]) for _, b in pairs)
+        strange += not (attained and proved)
+    none = (0.0,) * 6
+    return Verification(len(solution), 0, 0, *none, 0, strange, 0, TOLERANCE, unproven)
+
+
+def _shift(part: OutputPart, threshold: float) -> torch.Tensor:
+    """What a part's margins lack of those against ``threshold``, by node."""
+    nodes = int(part.solution.node.max(initial=0)) + 1
+    limit = torch.as_tensor(part.threshold, dtype=torch.float64) - threshold
+    return limit.expand(nodes) if limit.dim() == 0 else limit

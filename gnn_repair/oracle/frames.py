@@ -1,10 +1,8 @@
-"""Solutions and reach as pandas frames, and what they say of the whole graph."""
+"""What the witnesses of a whole graph say together: who is listened to, who steals from whom."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -14,93 +12,14 @@ from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.arguments import classes_for
-from gnn_repair.exposure.names import recipients_called
 from gnn_repair.exposure.outputs import require_outputs
-from gnn_repair.oracle.flat_arrays import in_use
-from gnn_repair.oracle.tables import check_solution
-from gnn_repair.thresholds import ACTIVE
-
-if TYPE_CHECKING:
-    from gnn_repair.oracle.metrics import Changes, Reach
-    from gnn_repair.oracle.solution import OracleSolution
-    from gnn_repair.oracle.tails.solution import TailSolution
-
-LIMITS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
-"""Shares of a node's mass, for the distribution of what must move."""
-
-
-def solution_frame(
-    solution: OracleSolution | TailSolution, status: Mapping[int, str]
-) -> pd.DataFrame:
-    """One row an LP; ``terms`` holds (source, λ) of the active terms, the largest λ first.
-
-    Where there are several kinds of node a source is named, such as ``author 3``; where graphs
-    are classified the recipient is called ``graph``.
-    """
-    return pd.DataFrame(
-        {
-            "member": solution.member,
-            recipients_called(solution.names): solution.named(solution.node),
-            "class": solution.target,
-            "verdict": solution.verdict,
-            "margin": solution.margin,
-            "bound": solution.bound,
-            "status": [status[code] for code in solution.status.tolist()],
-            "support": solution.support,
-            "terms": [_active(solution, i) for i in range(len(solution))],
-        }
-    )
-
-
-def _active(solution: OracleSolution | TailSolution, index: int) -> tuple[tuple[Any, float], ...]:
-    part = slice(solution.indptr[index], solution.indptr[index + 1])
-    sources = solution.named(solution.sources[part]).tolist()
-    if solution.names.typed:
-        sources = [solution.names.sender(source) for source in sources]
-    pairs = zip(sources, solution.coefficients[part].tolist(), strict=True)
-    return tuple(sorted((p for p in pairs if p[1] > ACTIVE), key=lambda pair: -pair[1]))
-
-
-def reach_frame(reach: Reach) -> pd.DataFrame:
-    """One row per member: reach as shares with their counts, chance and excess (of 1), support."""
-    rows: list[dict[str, Any]] = []
-    for index, member in enumerate(reach.members):
-        row: dict[str, Any] = {"member": index}
-        for name, rate in (("true_class", member.true_class), ("error", member.error)):
-            low, high = rate.interval
-            row |= {f"{name}_reach": rate.value, f"{name}_possible": rate.possible}
-            row |= {f"{name}_low": low, f"{name}_high": high}
-            row |= {f"{name}_hits": rate.hits, f"{name}_total": rate.total}
-        for name, mean in (("chance", member.chance), ("excess", member.excess)):
-            low, high = mean.interval
-            row |= {name: mean.low, f"{name}_possible": mean.high}
-            row |= {f"{name}_low": low, f"{name}_high": high}
-        rows.append(row | {"support": member.support, "undecided": member.undecided})
-    return pd.DataFrame(rows)
-
-
-def changes_frame(changes: Changes) -> pd.DataFrame:
-    """One row per limit: which share of errors the true class wins when at most that share of the
-    mass moves, and which share of the classes neither true nor predicted does."""
-    own, others = changes.shares()
-    return pd.DataFrame(
-        {
-            "mass_moved": LIMITS,
-            "true_class": [
-                float((own <= limit).mean()) if len(own) else np.nan for limit in LIMITS
-            ],
-            "chance": [
-                float((others <= limit).mean()) if len(others) else np.nan for limit in LIMITS
-            ],
-        }
-    )
-
-
-# The whole graph ----------------------------------------------------------------------------------
+from gnn_repair.oracle.problems import require_exposure
+from gnn_repair.oracle.questions.stable import without_each_source
+from gnn_repair.oracle.solution import Solution, require_class_answers
 
 
 def source_ranking(
-    solution: OracleSolution | TailSolution,
+    solution: Solution,
     exposure: Exposure,
     *,
     indispensable: bool = False,
@@ -123,11 +42,11 @@ def source_ranking(
     _check_same(solution, exposure)
     if indispensable and exposure.head is not None:
         raise InputError(
-            "a model with a tail is not asked again source by source here; "
+            "a model with a head is not asked again source by source here; "
             "gr.stable_evidence(exposure, y) says which terms it needs"
         )
     owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
-    used = in_use(solution, exposure.mass.cpu()) & solution.reachable[owner]
+    used = solution.in_use(exposure.mass.cpu()) & solution.reachable[owner]
     alpha = exposure.coefficients.cpu().numpy()
     member = np.minimum(solution.member[owner], len(alpha) - 1)
     gained = np.maximum(solution.coefficients - alpha[member, solution.terms], 0)
@@ -160,10 +79,8 @@ def source_ranking(
     return _written(ranked, csv)
 
 
-def _needed(solution: Any, exposure: Any) -> pd.DataFrame:
+def _needed(solution: Solution, exposure: Exposure) -> pd.DataFrame:
     """For every source how many classes cannot win without it, and of how many nobody knows."""
-    from gnn_repair.oracle.indispensable import without_each_source
-
     found = without_each_source(solution, exposure)
     told = {"needed": found["verdict"] == "cannot", "unsure": found["verdict"] == "undecided"}
     counted = pd.DataFrame({"source": found["source"], **told}).groupby("source").sum()
@@ -179,7 +96,7 @@ def _written(frame: pd.DataFrame, csv: str | Path | None) -> pd.DataFrame:
 
 
 def confusion_by_reach(
-    solution: OracleSolution | TailSolution,
+    solution: Solution,
     exposure: Exposure,
     y: Tensor,
     *,
@@ -187,7 +104,7 @@ def confusion_by_reach(
 ) -> pd.DataFrame:
     """Which classes steal from which, and how often the evidence for the true one was there.
 
-    One row a pair of true and predicted class among the nodes asked about with their true class:
+    One row per pair of true and predicted class among the nodes asked about with their true class:
     ``nodes``, of which ``can`` win, ``cannot``, or stay ``undecided``. ``csv`` names a file to
     write the frame to as well.
     """
@@ -214,16 +131,9 @@ def confusion_by_reach(
     return _written(ranked.reset_index(drop=True), csv)
 
 
-def _check_same(solution: OracleSolution | TailSolution, exposure: Exposure) -> None:
-    check_solution(solution)
-    if hasattr(solution, "wanted"):
-        raise InputError(
-            f"solution is a {type(solution).__name__}, whose answers are not about classes; give "
-            "what solve_oracle returns, or see its own to_frame()"
-        )
-    if not isinstance(exposure, Exposure):
-        kind = type(exposure).__name__
-        raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")
+def _check_same(solution: Solution, exposure: Exposure) -> None:
+    require_class_answers(solution)
+    require_exposure(exposure)
     terms, nodes = solution.terms.max(initial=-1), solution.node.max(initial=-1)
     if terms >= exposure.num_terms or nodes >= exposure.num_nodes:
         raise InputError("the solution is of another exposure; pass the one that was solved")

@@ -1,7 +1,8 @@
-"""What the oracle returns: margins with a witness and a certificate for every LP."""
+"""What the oracle returns: a verdict, a witness and a proof for every question."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -9,31 +10,55 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.names import ONE_KIND, NodeNames
+from gnn_repair.exposure.names import ONE_KIND, NodeNames, recipients_called
+from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 from gnn_repair.notebook import ROWS, shown
-from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM, active_terms, numbered, support_entries
-from gnn_repair.oracle.saving import ARRAYS, read_arrays, write_arrays
-from gnn_repair.oracle.status import FAILED, UNCERTIFIED
-from gnn_repair.oracle.tables import Floats, Integers, as_whole, require_exposure
-from gnn_repair.oracle.witness import STATUS, Witness
+from gnn_repair.oracle.certificate import verify
+from gnn_repair.oracle.problems import (
+    CAN,
+    CANNOT,
+    EXACT,
+    FAILED,
+    FIRST_STAGE,
+    FIXED,
+    OPTIMAL,
+    STATUS,
+    UNDECIDED,
+    Floats,
+    Integers,
+    as_whole,
+    require_exposure,
+)
+from gnn_repair.oracle.tails.proof import PREFIX, Proofs
+from gnn_repair.oracle.witness import Witness
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from gnn_repair.exposure.value import Exposure
-    from gnn_repair.oracle.certificate import Verification
+
+PER_QUESTION = ("member", "recipient", "node", "target", "margin", "bound", "status")
+"""Arrays that every solution has, with an entry per question."""
+SOME = ("rival_weights", "wanted", "links")
+"""Arrays with a row per question that only some solutions have."""
+PER_TERM = ("terms", "coefficients", "sources", "groups")
+"""Arrays with an entry for every term of a support, one support after another."""
+NOUNS = {"classes": "class", "labels": "label", "values": "value", "links": "link"}
 
 
 @dataclass(frozen=True, eq=False)
-class OracleSolution:
-    """γ_v(c) for L linear programs, in flat NumPy arrays ordered by member, node and class.
+class Solution:
+    """Answers to L questions, in flat NumPy arrays ordered by member, node and output.
 
-    Every LP carries two proofs: λ, whose worst margin *is* ``margin``, and w, whose ``bound`` no
-    admissible λ can exceed. They meet: ``gap`` is rounding. It is a sequence of its LPs:
-    ``solution[i]`` is a :class:`Witness`, a slice is a solution of fewer LPs.
+    A question is whether some admissible reweighting λ brings an output to its wanted side: a class
+    above all rivals, a label or a value above (or below) its threshold. λ attains ``margin``, and
+    no λ exceeds ``bound``, which a proof shows without a solver. Without a nonlinear head the two
+    meet, and ``gap`` is rounding. It is a sequence: ``solution[i]`` is a :class:`Witness`, a slice
+    is a solution of fewer questions.
     """
 
     member: Integers
@@ -41,71 +66,104 @@ class OracleSolution:
     recipient: Integers
     """[L]: position in ``exposure.recipients``."""
     node: Integers
-    """[L]: the graph node v."""
+    """[L]: the graph node v (of a link: its number)."""
     target: Integers
-    """[L]: the class c."""
+    """[L]: the class, label or value asked about."""
     margin: Floats
-    """[L]: γ_v(c), recomputed from λ; NaN where the solve failed."""
+    """[L]: min_r z_c − z_r at λ, of labels ±(z_k − θ); after a head the best found, of the model
+    itself where ``replayed``. NaN where there is no answer."""
     bound: Floats
-    """[L]: w·Δβ + Σ_g m_g max_a Σ_r w_r (ℓ_{a,c} − ℓ_{a,r}), an upper bound on γ."""
-    rival_weights: Floats
-    """[L, C]: w ≥ 0, sums to one, zero at the target."""
+    """[L]: what no reweighting exceeds; infinite where no bound is known."""
+    status: NDArray[np.int8]
+    """[L]: key of ``STATUS``: how it was solved, or how far a question behind a head went."""
     indptr: Integers
-    """[L + 1]: LP i owns entries indptr[i] : indptr[i+1] of the four arrays below."""
+    """[L + 1]: question i owns entries indptr[i] : indptr[i+1] of the four arrays below."""
     terms: Integers
-    """[nnz]: term of the exposure, ascending within an LP."""
+    """[nnz]: term of the exposure, ascending within a question."""
     coefficients: Floats
     """[nnz]: λ > 0."""
     sources: Integers
     """[nnz]: the node that sent the term's message; −1: nobody, the term adds nothing."""
     groups: Integers
     """[nnz]: the term's group."""
-    status: NDArray[np.int8]
-    """[L]: key of ``STATUS``."""
+    rival_weights: Any = None
+    """[L, C], of classes without a head: w ≥ 0, sums to one, zero at the target. It proves the
+    bound w·Δβ + Σ_g m_g max_a Σ_r w_r (ℓ_{a,c} − ℓ_{a,r})."""
+    proofs: Any = None
+    """Of classes behind a head: the ``Proofs`` of the bounds."""
+    parts: tuple[OutputPart, ...] = field(default=(), repr=False)
+    """Of labels and values behind a head: the answers about each output as a question about two
+    classes, whose proofs prove the bounds here."""
+    wanted: Any = None
+    """[L] bool, of labels and values: whether the output is wanted above the threshold."""
+    outputs: str = "classes"
+    """What is asked about: ``classes``, ``labels``, ``values`` or ``links``."""
+    threshold: float = 0.0
+    """θ, of labels and values: an output above it is there."""
+    replayed: bool = False
+    """After a head: whether margins were read off the model itself, not off its head in float64."""
     skipped: int = 0
-    """Selected nodes without a label (−1); 0 for a part of a solution."""
+    """Selected questions without a known truth (−1); 0 for a part of a solution."""
     method: str = "simplex"
-    """Who solved it: simplex, highs or gurobi."""
+    """Who solved it: simplex, highs, gurobi, or a closed form."""
     reasons: dict[int, str] = field(default_factory=dict)
-    """Why LP i is a fallback, failed or not certified."""
+    """Why question i is a fallback, failed, not certified or undecided."""
     scope: str = ""
     """What of the model was reweighted where that is not all (``Exposure.scope``)."""
+    links: Integers | None = None
+    """[L, 2]: the end nodes, where recipients are links."""
     n_id: Integers | None = None
     """[N]: of a sampled subgraph, the graph's number of each node; ``node`` and ``sources`` are the
     exposure's own numbers, witnesses and frames say the graph's."""
     names: NodeNames = ONE_KIND
     """What nodes and groups are called."""
 
+    # Verdicts ---------------------------------------------------------------------------------
+
     def __len__(self) -> int:
         return len(self.margin)
 
     @property
     def gap(self) -> Floats:
-        """[L]: bound − margin: zero up to rounding."""
+        """[L]: bound − margin."""
         return self.bound - self.margin
 
     @property
+    def verdict(self) -> NDArray[np.str_]:
+        """[L]: ``can`` (λ shows it, by more than 1e-7), ``cannot`` (the proof shows it) or
+        ``undecided``."""
+        return self.verdict_at(REACHABLE)
+
+    def verdict_at(self, threshold: float) -> NDArray[np.str_]:
+        """[L]: the same for another threshold of the margin."""
+        return verdicts(self.margin, self.bound, self.status, threshold)
+
+    @property
     def reachable(self) -> NDArray[np.bool_]:
-        """[L]: whether λ makes the class win: γ > 1e-7."""
-        return self.margin > REACHABLE
+        """[L]: whether some λ is known to bring the output to its wanted side."""
+        return np.asarray(self.verdict == CAN)
+
+    @property
+    def excluded(self) -> NDArray[np.bool_]:
+        """[L]: whether it is proved that no λ does."""
+        return np.asarray(self.verdict == CANNOT)
 
     @property
     def decided(self) -> NDArray[np.bool_]:
-        """[L]: whether it is proven that the class can win, or that it cannot."""
-        return self.decided_at(REACHABLE)
-
-    def decided_at(self, threshold: float) -> NDArray[np.bool_]:
-        """[L]: the same for another threshold of γ."""
-        proven = (self.margin > threshold) | (self.bound <= threshold)
-        claimed = (self.status != FAILED) & (self.status != UNCERTIFIED)
-        flags: NDArray[np.bool_] = claimed | (proven & (self.status != FAILED))
-        return flags
+        """[L]: whether it is one of the two."""
+        return np.asarray(self.verdict != UNDECIDED)
 
     @property
-    def verdict(self) -> NDArray[np.str_]:
-        """[L]: ``can`` or ``cannot``; ``undecided`` where the numbers prove neither."""
-        known = np.where(self.reachable, "can", "cannot")
-        return np.where(self.decided, known, "undecided")
+    def value(self) -> Floats:
+        """[L], of labels and values: the output under λ."""
+        return self.threshold + np.where(self.wanted, self.margin, -self.margin)
+
+    @property
+    def num_classes(self) -> int:
+        """C, of classes."""
+        if self.proofs is not None:
+            return self.proofs.weights.shape[1]
+        return 0 if self.rival_weights is None else self.rival_weights.shape[1]
 
     @property
     def support(self) -> Integers:
@@ -114,23 +172,32 @@ class OracleSolution:
 
     def active_above(self, threshold: float) -> Integers:
         """[L]: the same for another threshold of λ."""
-        return active_terms(self.coefficients, self.indptr, threshold)
+        active = np.concatenate([[0], np.cumsum(self.coefficients > threshold)])
+        return active[self.indptr[1:]] - active[self.indptr[:-1]]
+
+    def in_use(self, mass: Any) -> NDArray[np.bool_]:
+        """[nnz]: whether λ is active beside its group's mass, ``mass`` being the exposure's."""
+        owner = np.repeat(np.arange(len(self)), np.diff(self.indptr))
+        member = np.minimum(self.member, len(mass) - 1)[owner]
+        own = np.asarray(mass)[member, self.recipient[owner], self.groups]
+        return np.asarray(self.coefficients > ACTIVE * own)
+
+    # Other forms ------------------------------------------------------------------------------
 
     def dense(self, exposure: Exposure, fill: str = "frozen") -> torch.Tensor:
         """λ as coefficients [S, T], α (or zero) at recipients that were not solved.
 
-        With several targets for a node the last one counts.
+        With several questions about a node the last one counts.
         """
         require_exposure(exposure)
         if fill not in ("frozen", "zero"):
             raise InputError(f'fill must be "frozen" or "zero", not {fill!r}')
-        members = exposure.num_members
-        alpha = exposure.coefficients.double().expand(members, -1)
+        alpha = exposure.coefficients.double().expand(exposure.num_members, -1)
         full = alpha.clone() if fill == "frozen" else torch.zeros_like(alpha)
         ends = exposure.segments[:: exposure.num_groups].tolist()
         solved = self.status != FAILED
         pairs = np.stack([self.member[solved], self.recipient[solved]], axis=1)
-        # Of a node's LPs the last: unique finds the first, so the order is turned.
+        # Of a node's questions the last: unique finds the first, so the order is turned.
         chosen, turned = np.unique(pairs[::-1], axis=0, return_index=True)
         last = np.zeros(len(self), bool)
         last[np.flatnonzero(solved)[len(pairs) - 1 - turned]] = True
@@ -143,13 +210,13 @@ class OracleSolution:
         return full
 
     def by_class(self, num_members: int, num_recipients: int) -> Floats:
-        """γ as [S, n, C], NaN where not solved: all-class reach is ``by_class(...) > 1e-7``."""
-        full = np.full((num_members, num_recipients, self.rival_weights.shape[1]), np.nan)
+        """The margins as [S, n, C], NaN where not solved: reach is ``by_class(...) > 1e-7``."""
+        full = np.full((num_members, num_recipients, self.num_classes), np.nan)
         full[self.member, self.recipient, self.target] = self.margin
         return full
 
     def for_node(self, node: int, member: int | None = None) -> tuple[Witness, ...]:
-        """The answers about one node, one per solved class and member; print them."""
+        """The answers about one node, one per solved output and member; print them."""
         chosen = self.named(self.node) == as_whole(node, "node")
         where = ""
         if member is not None:
@@ -161,109 +228,396 @@ class OracleSolution:
 
     def named(self, nodes: Any) -> Any:
         """The graph's numbers of the exposure's nodes; −1, nobody, stays."""
-        return numbered(nodes, self.n_id)
+        return nodes if self.n_id is None else np.where(nodes < 0, nodes, self.n_id[nodes])
 
     @overload
     def __getitem__(self, index: int) -> Witness: ...
     @overload
-    def __getitem__(self, index: slice) -> OracleSolution: ...
-    def __getitem__(self, index: int | slice) -> Witness | OracleSolution:
+    def __getitem__(self, index: slice) -> Solution: ...
+    def __getitem__(self, index: int | slice) -> Witness | Solution:
         if isinstance(index, slice):
-            return self._part(index)
+            try:
+                chosen = np.arange(len(self))[index]
+            except (TypeError, ValueError) as error:
+                raise InputError(f"a solution cannot be cut by {index}: {error}") from error
+            return self.taken(chosen)
         place, count = as_whole(index, "an index of a solution"), len(self)
         if not -count <= place < count:
-            raise IndexError(f"LP {place} does not exist; there are {count}")
+            raise IndexError(f"question {place} does not exist; there are {count}")
         return self._witness(place % count)
 
-    def _witness(self, place: int) -> Witness:
-        part = slice(self.indptr[place], self.indptr[place + 1])
+    def subject(self, i: int) -> str:
+        """What question i is about, in words."""
+        if self.links is not None:
+            return f"link {self.links[i, 0]} → {self.links[i, 1]}"
+        node = self.names.node(self.named(self.node[i]))
+        return f"{node}, {NOUNS[self.outputs]} {self.target[i]}"
+
+    def _witness(self, i: int) -> Witness:
+        part = slice(self.indptr[i], self.indptr[i + 1])
+        cases = 0 if self.proofs is None else int(np.diff(self.proofs.indptr[i : i + 2])[0])
         return Witness(
-            member=int(self.member[place]),
-            node=int(self.named(self.node[place])),
-            target=int(self.target[place]),
-            margin=float(self.margin[place]),
-            bound=float(self.bound[place]),
-            rival_weights=self.rival_weights[place],
+            member=int(self.member[i]),
+            subject=self.subject(i),
+            node=int(self.named(self.node[i])) if self.links is None else int(self.node[i]),
+            target=int(self.target[i]),
+            verdict=str(verdicts(self.margin[i], self.bound[i], self.status[i])),
+            margin=float(self.margin[i]),
+            bound=float(self.bound[i]),
+            status=STATUS[int(self.status[i])],
             terms=self.terms[part],
             coefficients=self.coefficients[part],
             sources=self.named(self.sources[part]),
             groups=self.groups[part],
-            status=STATUS[int(self.status[place])],
-            reason=self.reasons.get(place, ""),
+            rival_weights=None if self.rival_weights is None else self.rival_weights[i],
+            cases=cases,
+            replayed=self.replayed,
+            wanted=None if self.wanted is None else bool(self.wanted[i]),
+            threshold=self.threshold,
+            reason=self.reasons.get(i, ""),
             scope=self.scope,
             names=self.names,
         )
 
-    def _part(self, index: slice) -> OracleSolution:
-        """The solution of the LPs of a slice, in its order."""
-        try:
-            chosen = np.arange(len(self))[index]
-        except (TypeError, ValueError) as error:
-            raise InputError(f"a solution cannot be cut by {index}: {error}") from error
-        skipped = self.skipped if len(chosen) == len(self) else 0
-        return replace(self.taken(chosen), skipped=skipped)
-
-    def taken(self, chosen: Integers) -> OracleSolution:
-        """The LPs with the given numbers, in that order."""
-        indptr, entries = support_entries(self.indptr, chosen)
-        arrays = {name: getattr(self, name)[chosen] for name in PER_LP}
+    def taken(self, chosen: Integers) -> Solution:
+        """The questions with the given numbers, in that order."""
+        counts = np.diff(self.indptr)[chosen]
+        indptr = np.append(0, np.cumsum(counts))
+        entries = np.repeat(self.indptr[chosen] - indptr[:-1], counts) + np.arange(indptr[-1])
+        arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in PER_QUESTION}
+        for name in SOME:
+            if getattr(self, name) is not None:
+                arrays[name] = getattr(self, name)[chosen]
         arrays |= {name: getattr(self, name)[entries] for name in PER_TERM}
         reasons = {k: self.reasons[i] for k, i in enumerate(chosen.tolist()) if i in self.reasons}
-        return replace(self, **arrays, indptr=indptr, reasons=reasons)
+        return replace(
+            self,
+            **arrays,
+            indptr=indptr,
+            proofs=None if self.proofs is None else self.proofs.take(chosen),
+            reasons=reasons,
+            skipped=self.skipped if len(chosen) == len(self) else 0,
+        )
 
-    def check(self, exposure: Exposure) -> Verification:
-        """Verify every LP from the exposure alone, without any solver."""
-        from gnn_repair.oracle.certificate import verify
+    @staticmethod
+    def concatenate(parts: Sequence[Solution]) -> Solution:
+        """One solution after another; what proves bounds behind a head is left out."""
+        held = [name for name in SOME if getattr(parts[0], name) is not None]
+        arrays: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in (*PER_QUESTION, *held, *PER_TERM)
+        }
+        counts = np.concatenate([np.diff(part.indptr) for part in parts])
+        reasons, offset = dict[int, str](), 0
+        for part in parts:
+            reasons |= {offset + i: reason for i, reason in part.reasons.items()}
+            offset += len(part)
+        indptr = np.append(0, np.cumsum(counts))
+        return replace(parts[0], **arrays, indptr=indptr, reasons=reasons, proofs=None, skipped=0)
 
-        require_exposure(exposure)
+    def check(self, exposure: Any) -> Any:
+        """Verify every λ and every bound from the exposure alone, without any solver.
+
+        Returns:
+            A :class:`Verification`, of classes behind a head a ``TailVerification``: true where
+            everything holds; printed, what was found.
+        """
         return verify(self, exposure)
+
+    # Files and frames -------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
         """Write the solution as one safetensors file."""
-        header: dict[str, Any] = {
-            "skipped": int(self.skipped),
-            "method": self.method,
-            "reasons": {str(i): reason for i, reason in self.reasons.items()},
-            "scope": self.scope,
-        }
-        if self.names.typed:
-            header["names"] = self.names.header()
-        arrays = {name: getattr(self, name) for name in ARRAYS}
-        if self.n_id is not None:
-            arrays["n_id"] = self.n_id
-        write_arrays(path, arrays, header, STATUS)
+        header, tensors = written(self)
+        save_tensors(path, KIND, header, tensors)
 
     @classmethod
-    def load(cls, path: str | Path) -> OracleSolution:
+    def load(cls, path: str | Path) -> Solution:
         """Read what :meth:`save` wrote; everything that can be checked without the exposure is."""
-        return cls(**read_arrays(path, STATUS))
+        header, tensors = load_tensors(path, KIND, formerly=EARLIER)
+        with contents_of(path):
+            return read(*((header, tensors) if "outputs" in header else earlier(header, tensors)))
 
     def to_frame(self) -> pd.DataFrame:
-        """One row an LP: node, class, verdict, margin, bound, status, support and terms."""
-        from gnn_repair.oracle.frames import solution_frame
+        """One row per question: node, output, verdict, margin, bound, status, support and terms.
 
-        return solution_frame(self, STATUS)
+        ``terms`` holds (source, λ) of the active terms, the largest λ first. With several
+        kinds of node a source is named, such as ``author 3``.
+        """
+        import pandas as pd
+
+        columns = {
+            **self.subjects(),
+            "verdict": self.verdict,
+            "margin": self.margin,
+            "bound": self.bound,
+        }
+        if self.wanted is not None:
+            columns |= {"wanted": self.wanted, "value": self.value}
+        columns["status"] = [STATUS[code] for code in self.status.tolist()]
+        columns["support"] = self.support
+        columns["terms"] = [self.active_terms(i) for i in range(len(self))]
+        return pd.DataFrame(columns)
+
+    def subjects(self) -> dict[str, Any]:
+        """What the questions are about, as columns of a frame."""
+        if self.links is not None:
+            ends = {"source": self.links[:, 0], "target": self.links[:, 1]}
+            return {"member": self.member, "link": self.node, **ends}
+        output = "output" if self.outputs == "values" else NOUNS[self.outputs]
+        nodes = self.named(self.node)
+        return {"member": self.member, recipients_called(self.names): nodes, output: self.target}
+
+    def active_terms(self, index: int) -> tuple[tuple[Any, float], ...]:
+        """(source, λ) of a question's active terms, the largest λ first."""
+        part = slice(self.indptr[index], self.indptr[index + 1])
+        sources = self.named(self.sources[part]).tolist()
+        if self.names.typed:
+            sources = [self.names.sender(source) for source in sources]
+        pairs = zip(sources, self.coefficients[part].tolist(), strict=True)
+        return tuple(sorted((p for p in pairs if p[1] > ACTIVE), key=lambda pair: -pair[1]))
 
     def _repr_html_(self) -> str:
         return shown(self, self[:ROWS].to_frame(), len(self))
 
     def __str__(self) -> str:
-        counts = ", ".join(
-            f"{int((self.status == code).sum()):,} {name}"
-            for code, name in STATUS.items()
-            if (self.status == code).any()
-        )
+        verdict, support = self.verdict, self.support
+        counts = [int((verdict == word).sum()) for word in (CAN, CANNOT, UNDECIDED)]
+        share = f" ({100 * counts[0] / (counts[0] + counts[1]):.1f} %)" if sum(counts[:2]) else ""
         skipped = f"; {self.skipped:,} without a label skipped" if self.skipped else ""
-        reachable = int(self.reachable.sum())
-        decided = int(self.decided.sum())
-        mean = float(self.support[self.reachable].mean()) if reachable else float("nan")
-        terms = "" if np.isnan(mean) else f", {mean:.2f} active terms on average"
-        share = f" ({100 * reachable / decided:.1f} %)" if decided else ""
-        return (
-            f"OracleSolution of {len(self):,} LPs by {self.method}: {counts or 'none'}{skipped}\n"
-            f"  reachable {reachable:,}{share}{terms}"
-            f", largest gap {np.nanmax(self.gap, initial=0.0):.1e}"
-            + (f"; {self.scope}" if self.scope else "")
-        )
+        lines = [
+            f"Solution of {len(self):,} questions about {self.outputs}: {counts[0]:,} can{share}, "
+            f"{counts[1]:,} cannot, {counts[2]:,} undecided{skipped}"
+        ]
+        if self.proofs is not None or self.parts:
+            proofs = [part.solution.proofs for part in self.parts] or [self.proofs]
+            where = "the model" if self.replayed else "its head"
+            cases = sum(proof.count for proof in proofs)
+            lines.append(f"  every λ was run through {where}; {cases:,} cases prove the bounds")
+        else:
+            solved = ", ".join(
+                f"{int((self.status == code).sum()):,} {word}"
+                for code, word in STATUS.items()
+                if (self.status == code).any()
+            )
+            mean = float(support[verdict == CAN].mean()) if counts[0] else 0.0
+            active = f"{mean:.2f} active terms on average, " if counts[0] else ""
+            gap = f"largest gap {np.nanmax(self.gap, initial=0.0):.1e}"
+            lines.append(f"  by {self.method}: {solved or 'none'}; {active}{gap}")
+        return "\n".join(lines) + (f"; about the {self.scope}" if self.scope else "")
 
     __repr__ = __str__
+
+
+def verdicts(
+    margin: Any, bound: Any, status: Any, threshold: float = REACHABLE
+) -> NDArray[np.str_]:
+    """Of answers, whatever they are about."""
+    wins = margin > threshold
+    # An optimum that is certified is γ itself, so what does not win cannot.
+    lost = np.where(np.isin(status, EXACT), ~wins, bound <= threshold)
+    known = (wins != lost) & (status != FAILED)
+    return np.where(known, np.where(wins, CAN, CANNOT), UNDECIDED)
+
+
+@dataclass(frozen=True, eq=False)
+class OutputPart:
+    """The answers about one output behind a head, as a question about the classes (0, z_k − θ)."""
+
+    output: int
+    threshold: float | Tensor
+    """θ, or one for every node, [N]."""
+    solution: Solution
+
+
+def require_class_answers(solution: Any) -> None:
+    """Raise InputError unless it holds answers about classes."""
+    if not isinstance(solution, Solution):
+        raise InputError(f"solution is a {type(solution).__name__}; give what solve returns")
+    if solution.outputs != "classes":
+        raise InputError(f"solution is about {solution.outputs}, and this is about classes")
+
+
+# Files --------------------------------------------------------------------------------------------
+
+KIND = "gnn-repair solution"
+HEADER = {
+    "outputs": str, "threshold": float, "replayed": bool, "skipped": int, "method": str,
+    "reasons": dict, "scope": str, "names": dict | None,
+}  # fmt: skip
+METHODS = ("simplex", "highs", "gurobi", "closed form")
+EARLIER = tuple(f"gnn-repair {kind} solution" for kind in ("oracle", "tail", "label"))
+"""Kinds of file that version 0.2 wrote."""
+ARRAYS: dict[str, Any] = {
+    **dict.fromkeys(("member", "recipient", "node", "target", "indptr"), np.int64),
+    **dict.fromkeys(("terms", "sources", "groups", "links", "n_id"), np.int64),
+    **dict.fromkeys(("margin", "bound", "coefficients", "rival_weights"), np.float64),
+    "status": np.int8,
+    "wanted": np.bool_,
+}
+"""Every array but those of proofs, and its type."""
+OPTIONAL = (*SOME, "n_id")
+LARGEST = 1e300
+"""No threshold is larger: sums with it stay finite."""
+WHOLE = 1e-6
+"""How far Σ w may be from one: the coarsest tolerance among the solvers."""
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def written(solution: Solution) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The words and arrays of a file; what could not be read back is refused at once."""
+    if solution.parts:
+        raise InputError(
+            "answers about labels behind a head hold a proof per output; save each of "
+            "solution.parts with part.solution.save(path)"
+        )
+    header = {name: getattr(solution, name) for name in HEADER}
+    header |= {"threshold": float(solution.threshold), "skipped": int(solution.skipped)}
+    header["reasons"] = {str(i): reason for i, reason in solution.reasons.items()}
+    header["names"] = solution.names.header() if solution.names.typed else None
+    arrays = {n: getattr(solution, n) for n in ARRAYS if getattr(solution, n) is not None}
+    if solution.proofs is not None:
+        arrays |= solution.proofs.arrays()
+    tensors = {n: torch.from_numpy(np.ascontiguousarray(array)) for n, array in arrays.items()}
+    read(header, tensors)
+    return header, tensors
+
+
+def earlier(
+    header: dict[str, Any], tensors: dict[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What version 0.2 wrote, in today's words."""
+    noun = header.get("noun", "class")
+    called = {noun: outputs for outputs, noun in NOUNS.items()}
+    _require(noun in called, f"its outputs are called {str(noun)[:40]!r}")
+    said = {"threshold": 0.0, "replayed": False, "method": "simplex", "reasons": {}, "scope": ""}
+    header = {**said, "names": None, **header, "outputs": called[noun]}
+    header.pop("noun", None)
+    tensors = dict(tensors)
+    if noun != "class" and "indptr" in tensors:  # closed forms, or nothing to reweight
+        header["method"] = "closed form"
+        some = tensors["indptr"].diff() > 0
+        tensors["status"] = torch.where(some, OPTIMAL, FIXED).to(torch.int8)
+    if "verdict" in tensors and "status" in tensors:  # behind a head; margin and bound say it
+        del tensors["verdict"]
+        tensors["status"] = tensors["status"] + FIRST_STAGE
+    return header, tensors
+
+
+def read(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> Solution:
+    """The solution of a file's words and arrays, once all of it holds."""
+    arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
+    proofs = {name: arrays.pop(name) for name in list(arrays) if name.startswith(PREFIX)}
+    _check_types(arrays)
+    words = _words(header, len(arrays["margin"]))
+    _check_shapes(arrays, words["outputs"], bool(proofs))
+    _check_numbers(arrays)
+    _check_answers(arrays)
+    if not proofs:
+        return Solution(**arrays, **words)
+    try:
+        kept = Proofs.from_arrays(proofs)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"a piece of its proofs is missing or another: {error}") from error
+    _require(kept.fits(len(arrays["margin"])), "its proofs do not fit its answers")
+    return Solution(**arrays, **words, proofs=kept)
+
+
+def _require(condition: bool | np.bool_, message: str) -> None:
+    if not condition:
+        raise InputError(message)
+
+
+def _check_types(arrays: Arrays) -> None:
+    names = sorted((ARRAYS.keys() - set(OPTIONAL)) - arrays.keys() | arrays.keys() - ARRAYS.keys())
+    _require(not names, f"{', '.join(names)[:80]} is missing or no array of a solution")
+    for name, array in arrays.items():
+        found, kind = array.dtype, ARRAYS[name]
+        _require(found == kind, f"{name} holds {found} instead of {kind.__name__}")
+        dims = 2 if name in ("rival_weights", "links") else 1
+        _require(array.ndim == dims, f"{name} has {array.ndim} axes instead of {dims}")
+
+
+def _check_shapes(arrays: Arrays, outputs: str, proved: bool) -> None:
+    """L answers, C ≥ 2 classes, and supports that lie one after another."""
+    count, terms, indptr = len(arrays["margin"]), len(arrays["terms"]), arrays["indptr"]
+    for name in (*PER_QUESTION, *(name for name in SOME if name in arrays)):
+        _require(len(arrays[name]) == count, f"{name} has {len(arrays[name])} answers, not {count}")
+    for name in PER_TERM:
+        _require(len(arrays[name]) == terms, f"{name} has {len(arrays[name])} entries, not {terms}")
+    whole = len(indptr) == count + 1 and indptr[0] == 0 and indptr[-1] == terms
+    rising = whole and (np.diff(indptr) >= 0).all()
+    _require(rising, "indptr must rise from 0 to the number of entries")
+    mixed = "rival_weights" in arrays
+    if outputs == "classes":
+        _require(mixed != proved, "answers about classes need rival_weights or proofs")
+        _require("wanted" not in arrays, "wanted is of labels, and these are classes")
+        classes = arrays["rival_weights"].shape[1] if mixed else 2
+        _require(classes >= 2, f"a solution needs at least two classes, not {classes}")
+    else:
+        _require("wanted" in arrays, "wanted is missing or no array of a solution")
+        _require(not (mixed or proved), "answers about labels have no rivals")
+    linked = "links" in arrays
+    _require(linked == (outputs == "links"), "links is missing, or these are no links")
+    if linked:
+        shape = arrays["links"].shape
+        _require(shape == (count, 2), f"links has shape {list(shape)}")
+        _require((arrays["links"] >= 0).all(), "links holds negative numbers")
+
+
+def _check_numbers(arrays: Arrays) -> None:
+    """Places are nonnegative (a source may be nobody, −1), terms ascend within a question."""
+    for name in ("member", "recipient", "node", "target", "terms", "groups"):
+        _require((arrays[name] >= 0).all(), f"{name} holds negative numbers")
+    _require((arrays["sources"] >= -1).all(), "sources holds numbers below -1")
+    if "n_id" in arrays:
+        most = max(arrays["node"].max(initial=-1), arrays["sources"].max(initial=-1))
+        _require(most < len(arrays["n_id"]), f"n_id does not name node {most}")
+        _require((arrays["n_id"] >= 0).all(), "n_id holds negative numbers")
+    terms, starts = arrays["terms"], arrays["indptr"][1:-1]
+    rises = np.diff(terms) > 0
+    inner = starts[(starts > 0) & (starts < len(terms))]
+    rises[inner - 1] = True  # another question begins
+    _require(rises.all(), "terms must ascend within a question")
+
+
+def _check_answers(arrays: Arrays) -> None:
+    """λ > 0; where an optimum is claimed, its numbers are finite and w is a mixture of rivals."""
+    share, status = arrays["coefficients"], arrays["status"]
+    _require((np.isfinite(share) & (share > 0)).all(), "coefficients must be positive and finite")
+    _require(np.isin(status, [*STATUS]).all(), "status holds numbers that mean nothing")
+    failed, claimed = status == FAILED, np.isin(status, EXACT)
+    margin, bound = arrays["margin"], arrays["bound"]
+    _require(np.isnan(margin[failed]).all(), "a question without an answer has a margin")
+    _require(np.isfinite(margin[~failed]).all(), "margin holds NaN or infinite values")
+    _require(np.isfinite(bound[claimed]).all(), "bound holds NaN or infinite values")
+    _require(not np.isnan(bound[~failed]).any(), "bound holds NaN")
+    if "rival_weights" in arrays:
+        weights = arrays["rival_weights"]
+        _require(np.isfinite(weights).all() and (weights >= 0).all(), "rival_weights must be ≥ 0")
+        classes = weights.shape[1]
+        _require((arrays["target"] < classes).all(), f"target must lie in 0..{classes - 1}")
+        own = weights[np.arange(len(weights)), arrays["target"]]
+        _require((own == 0).all(), "rival_weights must be zero at the target")
+        mixed = np.abs(weights[claimed].sum(1) - 1) <= WHOLE
+        _require(mixed.all(), "rival_weights must sum to one")
+
+
+def _words(header: dict[str, Any], count: int) -> dict[str, Any]:
+    check_fields(header, HEADER, "header")
+    _require(header["skipped"] >= 0, f"skipped is {header['skipped']}")
+    _require(header["method"] in METHODS, f"method {header['method'][:80]!r} is unknown")
+    _require(header["outputs"] in NOUNS, f"its outputs are called {header['outputs'][:40]!r}")
+    # JSON's whole numbers have no end, and are read as real ones.
+    _require(abs(header["threshold"]) <= LARGEST, f"threshold is beyond {LARGEST}")
+    reasons: dict[int, str] = {}
+    for key, text in header["reasons"].items():
+        plain = key.isascii() and key.isdigit() and str(int(key[:18])) == key
+        index = int(key[:18]) if plain else -1
+        _require(
+            0 <= index < count and type(text) is str, f"reason {key[:80]!r} belongs to no question"
+        )
+        reasons[index] = text
+    names = NodeNames.of_header(header["names"])
+    return {**header, "threshold": float(header["threshold"]), "reasons": reasons, "names": names}

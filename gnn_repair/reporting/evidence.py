@@ -21,13 +21,12 @@ from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.names import NodeNames
 from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.exposure.tails.heads import followed_by
-from gnn_repair.oracle.counting import ReachCounts, count_reach
-from gnn_repair.oracle.metrics import Changes, Reach, least_changes, reach
-from gnn_repair.oracle.solution import OracleSolution
-from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED
+from gnn_repair.oracle.rates import ReachCounts, count_reach
+from gnn_repair.oracle.reach import Changes, Reach, least_changes, reach
+from gnn_repair.oracle.solution import Solution
+from gnn_repair.oracle.solver import solve
 from gnn_repair.oracle.tails.search import model_logits
-from gnn_repair.oracle.tails.sentence import CAN, CANNOT, UNDECIDED
-from gnn_repair.oracle.tails.solution import TailSolution
 from gnn_repair.repair.inputs import alone_logits as source_logits
 from gnn_repair.reporting.corrections import Correction, RepairLike, check_repairs, correction_of
 from gnn_repair.thresholds import ACTIVE, REACHABLE
@@ -35,7 +34,6 @@ from gnn_repair.thresholds import ACTIVE, REACHABLE
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-Solution = OracleSolution | TailSolution
 VERDICTS = (CAN, CANNOT, UNDECIDED)
 UNSOLVED = len(VERDICTS)
 """The code of a node that nobody asked about."""
@@ -307,7 +305,7 @@ def gather(
         raise InputError("no labelled node was chosen for the report; check the mask and y")
     solved = 0 if solution is None else member
     if solution is None:
-        solution = solve_oracle(exposure.member(member), y, labelled)
+        solution = solve(exposure.member(member), y, labelled)
     else:
         _check_solution(solution, exposure)
     margin, weights = _answers(solution, solved, labelled, y)
@@ -385,8 +383,8 @@ def _answers(solution: Solution, member: int, nodes: Tensor, y: Tensor) -> tuple
     place = _places(solution, member, len(y), y)[nodes.numpy()]
     found = (place >= 0) & solution.decided[np.where(place >= 0, place, 0)]
     margin = np.where(found, solution.margin[np.where(found, place, 0)], np.nan)
-    if isinstance(solution, TailSolution):  # its proofs weigh rivals case by case
-        return margin, np.zeros((len(nodes), solution.proofs.weights.shape[1]))
+    if solution.rival_weights is None:  # its proofs weigh rivals case by case
+        return margin, np.zeros((len(nodes), solution.num_classes))
     weights = np.where(found[:, None], solution.rival_weights[np.where(found, place, 0)], 0.0)
     return margin, weights
 
@@ -426,7 +424,6 @@ def _behind(
     if head is None:
         fixed = part.fixed_logits[member, part.recipients].numpy()
         return fixed, part.contributions[member].numpy(), None
-    assert isinstance(solution, TailSolution)
     place = _places(solution, solved, part.num_nodes, y)[part.recipients.numpy()]
     asked, where = place >= 0, np.maximum(place, 0)
     codes = np.array([VERDICTS.index(str(word)) for word in solution.verdict], np.int64)
@@ -689,16 +686,15 @@ def _check_graph(edge_index: Any, nodes: int) -> None:
 
 def _check_solution(solution: Any, exposure: Exposure) -> None:
     """A solution is of this exposure: its witnesses and bounds hold there, without any solver."""
-    kind = TailSolution if exposure.head is not None else OracleSolution
-    if not isinstance(solution, kind):
-        raise InputError(f"solution is {solution!r:.60}; give what gnn_repair.solve_oracle returns")
+    if not isinstance(solution, Solution):
+        raise InputError(f"solution is {solution!r:.60}; give what gnn_repair.solve returns")
     remedy = "solve the oracle on this exposure, or leave the solution out"
     try:
         found: Any = solution.check(exposure)
     except (InputError, LookupError, RuntimeError) as error:
         raise InputError(f"the solution is not of this exposure ({error}); {remedy}") from error
     # An LP without an answer is no contradiction; a witness or a bound that fails here is one.
-    if isinstance(solution, TailSolution):
+    if solution.proofs is not None:
         holds = bool(found.ok)
     else:
         holds = max(found.mass, found.margin, found.bound) <= found.tolerance

@@ -15,13 +15,10 @@ from torch import Tensor
 
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import BLOCKS, FROZEN, RUNGS
-from gnn_repair.oracle.counting import ReachCounts, count_reach
-from gnn_repair.oracle.displacement import solve_displacements
-from gnn_repair.oracle.metrics import Reach, reach
-from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.oracle.tails.sentence import CAN, STAGES
-from gnn_repair.oracle.tails.solve import solve_tails
-from gnn_repair.oracle.witness import STATUS
+from gnn_repair.oracle.problems import CAN, STATUS, UNDECIDED
+from gnn_repair.oracle.rates import ReachCounts, count_reach
+from gnn_repair.oracle.reach import Reach, reach
+from gnn_repair.oracle.solver import solve
 from gnn_repair.repair import FittedRepair
 from gnn_repair.repair.adapters import FittedTranslation
 from gnn_repair.repair.controls import KeptPrediction
@@ -29,6 +26,7 @@ from gnn_repair.repair.ladder import FittedLadder
 from gnn_repair.repair.ladder.rungs import calibration_error, mixed, temperature
 from gnn_repair.results.protocol import OracleProtocol
 from gnn_repair.results.records import Numbers
+from gnn_repair.study.displacement import solve_displacements
 from gnn_repair.thresholds import REACHABLE
 
 Flags = NDArray[np.bool_]
@@ -94,11 +92,11 @@ def _summarise(
 ) -> tuple[list[dict[str, Any]], Tensor]:
     """Without a nonlinear head."""
     val_mask, test_mask = parts.values()
-    solution = solve_oracle(exposure, y, (val_mask | test_mask).to(exposure.recipients.device))
+    solution = solve(exposure, y, (val_mask | test_mask).to(exposure.recipients.device))
     wrong = (exposure.frozen_logits.argmax(2).cpu() != y.cpu()).numpy()
     error = wrong[solution.member, solution.node]
     reachable = solution.margin > settings.reachable_above
-    decided = solution.decided_at(settings.reachable_above)
+    decided = solution.verdict_at(settings.reachable_above) != UNDECIDED
     active = solution.active_above(settings.active_above)
     summaries: list[dict[str, Any]] = []
     for member in range(exposure.num_members):
@@ -108,7 +106,7 @@ def _summarise(
             chosen = own & mask[:, member].cpu().numpy()[solution.node]
             counts = count_reach(reachable[chosen], error[chosen], active[chosen], decided[chosen])
             summary[part] = _figures(counts)
-        summary["status"] = _by_status(solution.status[own], STATUS)
+        summary["status"] = _by_status(solution.status[own])
         summary["largest_gap"] = float(np.nanmax(solution.gap[own], initial=0.0))
         summaries.append(summary)
     found = torch.zeros(wrong.shape, dtype=torch.bool)
@@ -116,8 +114,8 @@ def _summarise(
     return summaries, found
 
 
-def _by_status(codes: NDArray[Any], names: Any) -> dict[str, int]:
-    return {name: int((codes == code).sum()) for code, name in names.items() if code in codes}
+def _by_status(codes: NDArray[Any]) -> dict[str, int]:
+    return {name: int((codes == code).sum()) for code, name in STATUS.items() if code in codes}
 
 
 def _figures(counts: ReachCounts) -> Numbers:
@@ -139,17 +137,16 @@ def _summarise_tails(
     ``true_class_reach_possible`` what is not excluded; the same for errors.
     """
     chosen = (parts["val"] | parts["test"])[:, 0].to(exposure.recipients.device)
-    solution = solve_tails(exposure, y, chosen)
+    solution = solve(exposure, y, chosen)
     wrong = (exposure.frozen_logits[0].argmax(1).cpu() != y.cpu()).numpy()[solution.node]
     proved = (solution.verdict == CAN) & (solution.margin > settings.reachable_above)
     possible = proved | ~(solution.bound <= settings.reachable_above)
-    total = np.concatenate([[0], np.cumsum(solution.coefficients > settings.active_above)])
-    active = total[solution.indptr[1:]] - total[solution.indptr[:-1]]
+    active = solution.active_above(settings.active_above)
     summary: dict[str, Any] = {}
     for part, mask in parts.items():
         own = mask[:, 0].cpu().numpy()[solution.node]
         summary[part] = _tail_figures(proved[own], possible[own], wrong[own], active[own])
-    summary["status"] = _by_status(solution.status, STAGES)
+    summary["status"] = _by_status(solution.status)
     found = torch.zeros(1, exposure.num_nodes, dtype=torch.bool)
     found[0, solution.node] = torch.from_numpy(proved & wrong)
     return [summary], found

@@ -15,10 +15,9 @@ from torch import Tensor
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.focus import focused
-from gnn_repair.oracle.flat_arrays import PER_LP, PER_TERM
-from gnn_repair.oracle.solution import OracleSolution
-from gnn_repair.oracle.solve import Target, solve_oracle
-from gnn_repair.oracle.tables import problems
+from gnn_repair.oracle.problems import problems
+from gnn_repair.oracle.solution import Solution
+from gnn_repair.oracle.solver import Target, solve
 from gnn_repair.repair.base import FittedRepair
 from gnn_repair.study.engine import Engine, Failure, LocalEngine, Tell, Work
 
@@ -51,8 +50,8 @@ def solve_oracle_sharded(
     shards: int,
     engine: Engine | None = None,
     threads: int | None = None,
-) -> OracleSolution:
-    """:func:`solve_oracle`, one task a range of recipients; the answer is the same.
+) -> Solution:
+    """:func:`solve`, one task a range of recipients; the answer is the same.
 
     Args:
         exposure: the frozen model's final aggregation.
@@ -68,7 +67,7 @@ def solve_oracle_sharded(
     mask[exposure.recipients.cpu()[asked.position], asked.member] = True
     tasks = make_shards(exposure, mask, shards)
     if not tasks:
-        return solve_oracle(exposure, target, nodes, threads=threads)
+        return solve(exposure, target, nodes, threads=threads)
     place = target.cpu() if isinstance(target, Tensor) else target
     names = None if exposure.n_id is None else exposure.n_id.cpu().numpy()
     whole = _joined(_mapped(engine, "oracle", _solve_shard, tasks, (place, threads)))
@@ -121,11 +120,11 @@ def _slim(exposure: Exposure) -> Exposure:
     return slim if slim.recipients.device.type == "cpu" else slim.to("cpu")
 
 
-def _solve_shard(shared: tuple[Target, int | None], shard: Shard, tell: Tell) -> OracleSolution:
+def _solve_shard(shared: tuple[Target, int | None], shard: Shard, tell: Tell) -> Solution:
     """One task: solve and express the answer in the whole exposure's positions and terms."""
     target, threads = shared
     own = target[shard.places] if isinstance(target, Tensor) else target
-    solution = solve_oracle(shard.exposure, own, shard.nodes, threads=threads)
+    solution = solve(shard.exposure, own, shard.nodes, threads=threads)
     places = shard.places.numpy()
     return replace(
         solution,
@@ -137,23 +136,9 @@ def _solve_shard(shared: tuple[Target, int | None], shard: Shard, tell: Tell) ->
     )
 
 
-def _joined(parts: Sequence[OracleSolution]) -> OracleSolution:
+def _joined(parts: Sequence[Solution]) -> Solution:
     """Solutions of disjoint LPs of one exposure as one, ordered by member, node and class."""
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts]) for name in PER_LP + PER_TERM
-    }
-    reasons, offset = dict[int, str](), 0
-    for part in parts:
-        reasons |= {offset + index: reason for index, reason in part.reasons.items()}
-        offset += len(part)
-    counts = np.concatenate([np.diff(part.indptr) for part in parts])
-    whole = OracleSolution(
-        **arrays,
-        indptr=np.append(0, np.cumsum(counts)),
-        method=parts[0].method,
-        reasons=reasons,
-        scope=parts[0].scope,
-    )
+    whole = Solution.concatenate(parts)
     return whole.taken(np.lexsort((whole.target, whole.recipient, whole.member)))
 
 

@@ -19,7 +19,7 @@ from torch_geometric.data import Data
 from gnn_repair.backbones import BACKBONES, Backbone, Frozen, Shape, train_backbone
 from gnn_repair.budget import LADDER, SHORT
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.oracle import LabelSolution, OracleSolution, solve_labels, solve_oracle
+from gnn_repair.oracle import Solution, solve
 from gnn_repair.repair import REPAIRS, CrossFitted, EvidenceLadder, FittedRepair, SetTranslation
 from gnn_repair.repair.base import Repair, TrainedRepair
 from gnn_repair.repair.controls import FeaturePerceptron, LabelPropagation, RetrainedBackbone
@@ -48,9 +48,9 @@ def make_subjects(folder: Path) -> list[Subject]:
     backbone = BACKBONES["sage"](Shape(hidden=4, heads=2))
     frozen = train_backbone(backbone, data, device="cpu", budget=budget)
     exposure = expose(frozen)
-    solution = solve_oracle(exposure, "all", torch.arange(4))
+    solution = solve(exposure, "all", torch.arange(4))
     several = replace(exposure, outputs="labels")
-    answers = solve_labels(several, "flip", torch.arange(4))
+    answers = solve(several, "flip", torch.arange(4))
     fitted = [_fit(name, exposure, data) for name in REPAIRS]
     fitted += _in_folds(exposure, data, frozen)
 
@@ -69,12 +69,12 @@ def make_subjects(folder: Path) -> list[Subject]:
         Subject("frozen", saved(frozen), read_frozen, judge_frozen, expose),
         Subject("repair", saved(*fitted), FittedRepair.load, judge_repair, _use_repair(exposure)),
         Subject(
-            "solution", saved(solution), OracleSolution.load, judge_solution,
+            "solution", saved(solution), Solution.load, judge_solution,
             lambda value: (str(value), [str(value[i]) for i in range(len(value))],
                            value.check(exposure)),
         ),
         Subject(
-            "label solution", saved(answers), LabelSolution.load, judge_label_solution,
+            "label solution", saved(answers), Solution.load, judge_label_solution,
             lambda value: (str(value), [str(value[i]) for i in range(len(value))],
                            value.check(several)),
         ),
@@ -227,7 +227,7 @@ def _judge_ladder(value: FittedLadder) -> str:
     )
 
 
-def judge_solution(value: OracleSolution) -> str:
+def judge_solution(value: Solution) -> str:
     """Every LP's support lies in the arrays and its rival weights are a mixture."""
     ends = value.indptr.tolist()
     for i in range(len(value)):
@@ -247,7 +247,7 @@ def judge_solution(value: OracleSolution) -> str:
     return "" if (value.coefficients > 0).all() and min(value.node, default=0) >= 0 else "bad signs"
 
 
-def judge_label_solution(value: LabelSolution) -> str:
+def judge_label_solution(value: Solution) -> str:
     """Every question's support lies in the arrays, and its numbers are some."""
     ends = value.indptr.tolist()
     for i in range(len(value)):

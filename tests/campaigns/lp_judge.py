@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnn_repair.oracle.solution import OracleSolution
+from gnn_repair.oracle.solution import Solution
 from tests.campaigns.lp_families import Numbers
 
 Wide = NDArray[np.longdouble]
@@ -46,16 +46,14 @@ class Enclosure:
     """Whether λ or w are not what they must be."""
 
 
-def judge(numbers: Numbers, solution: OracleSolution) -> Iterator[tuple[int, str]]:
+def judge(numbers: Numbers, solution: Solution) -> Iterator[tuple[int, str]]:
     """(LP, what is wrong with it) for every fault."""
     with np.errstate(all="ignore"):
         found = intervals(numbers, solution)
         yield from _faults(numbers, solution, found)
 
 
-def _faults(
-    numbers: Numbers, solution: OracleSolution, found: Enclosure
-) -> Iterator[tuple[int, str]]:
+def _faults(numbers: Numbers, solution: Solution, found: Enclosure) -> Iterator[tuple[int, str]]:
     answered = solution.status != 3
     optimal = answered & (solution.status != 4)
     near = MEET * found.low_size + BLUR * found.best_size + TINY
@@ -81,7 +79,7 @@ def _faults(
         yield from ((int(i), text) for i in np.flatnonzero(flags))
 
 
-def intervals(numbers: Numbers, solution: OracleSolution) -> Enclosure:
+def intervals(numbers: Numbers, solution: Solution) -> Enclosure:
     """What λ and w of every LP prove, in extended precision."""
     table, fixed = numbers.table.astype(np.longdouble), numbers.fixed.astype(np.longdouble)
     groups = numbers.lengths.shape[1]
@@ -116,7 +114,7 @@ def _masses(numbers: Numbers) -> Wide:
     return total.reshape(numbers.lengths.shape)
 
 
-def _scaled(solution: OracleSolution, slot: NDArray[np.int64], masses: Wide) -> tuple[Wide, Wide]:
+def _scaled(solution: Solution, slot: NDArray[np.int64], masses: Wide) -> tuple[Wide, Wide]:
     """λ brought to its masses exactly, and what its sums were."""
     share = solution.coefficients.astype(np.longdouble)
     totals = np.zeros(len(masses), np.longdouble)
@@ -125,7 +123,7 @@ def _scaled(solution: OracleSolution, slot: NDArray[np.int64], masses: Wide) -> 
 
 
 def _bounds(
-    numbers: Numbers, solution: OracleSolution, table: Wide, behind: Wide, masses: Wide
+    numbers: Numbers, solution: Solution, table: Wide, behind: Wide, masses: Wide
 ) -> tuple[Wide, Wide, Wide]:
     """w·d + Σ_g m_g max_a w·D_a, and two sizes of what it is the sum of."""
     weights = solution.rival_weights.astype(np.longdouble)
@@ -159,7 +157,7 @@ def _bounds(
 
 def _astray(
     numbers: Numbers,
-    solution: OracleSolution,
+    solution: Solution,
     owner: NDArray[np.int64],
     totals: Wide,
     masses: Wide,
@@ -182,7 +180,7 @@ def _astray(
     return wrong
 
 
-def judge_exactly(numbers: Numbers, solution: OracleSolution, i: int) -> str:
+def judge_exactly(numbers: Numbers, solution: Solution, i: int) -> str:
     """What is wrong with LP i in rational arithmetic; empty if nothing is."""
     low, high, low_size, high_size = exact_interval(numbers, solution, i)
     if low > high:
@@ -200,7 +198,7 @@ def judge_exactly(numbers: Numbers, solution: OracleSolution, i: int) -> str:
 
 
 def exact_interval(
-    numbers: Numbers, solution: OracleSolution, i: int
+    numbers: Numbers, solution: Solution, i: int
 ) -> tuple[Fraction, Fraction, Fraction, Fraction]:
     """What λ and w of LP i prove, exactly, and the sizes of what these are sums of."""
     node, c, groups = int(solution.recipient[i]), int(solution.target[i]), numbers.lengths.shape[1]

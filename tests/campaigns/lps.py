@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.oracle.witness import STATUS
+from gnn_repair.oracle.problems import STATUS
+from gnn_repair.oracle.solver import solve
 from tests.campaigns import CampaignResult
 from tests.campaigns.lp_families import FAMILIES, draw
 from tests.campaigns.lp_judge import judge, judge_exactly
@@ -71,9 +71,9 @@ def try_family(name: str, seed: int, lps: int) -> tuple[int, list[str], Counter[
     """Draw, solve and judge: how many LPs, the faults in words, and how many of each status."""
     exposure, numbers = draw(name, seed, lps)
     try:
-        solution = solve_oracle(exposure, "all")
+        solution = solve(exposure, "all")
     except Exception as error:  # whatever it is, it is a fault of the oracle
-        return 1, [f"solve_oracle({lps} LPs) raised {type(error).__name__}: {error}"], Counter()
+        return 1, [f"solve({lps} LPs) raised {type(error).__name__}: {error}"], Counter()
     found = [f"LP {i} ({solution[i]}): {text}" for i, text in judge(numbers, solution)]
     for i in _sample(seed, solution.status):
         text = judge_exactly(numbers, solution, i)

@@ -27,8 +27,8 @@ from gnn_repair.exposure.tails.operations import TailGraph
 from gnn_repair.exposure.tails.simplify import simplified
 from gnn_repair.exposure.tails.tracer import Tracer
 from gnn_repair.exposure.value import Exposure, Group
-from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.oracle.tails.solution import TailSolution
+from gnn_repair.oracle.solution import Solution
+from gnn_repair.oracle.solver import solve
 from tests.campaigns import CampaignResult
 
 NODES, CLASSES = 24, 3
@@ -297,7 +297,7 @@ def noise(model: Model, node: int, shares: Array, rng: np.random.Generator) -> f
     return float(100 * np.nan_to_num(spread, nan=np.inf).max() + 1e-13 * size.max())
 
 
-def judge(model: Model, solution: TailSolution, seed: int) -> Iterator[str]:
+def judge(model: Model, solution: Solution, seed: int) -> Iterator[str]:
     """Everything that is wrong with the answers about all nodes and classes."""
     rng = np.random.default_rng(seed)
     for node in range(len(model.messages)):
@@ -317,7 +317,7 @@ def judge(model: Model, solution: TailSolution, seed: int) -> Iterator[str]:
                 yield f"{solution[int(i)]}: λ {shares[c].tolist()} wins by {best[c]:.17g}"
 
 
-def _replayed(model: Model, solution: TailSolution, i: int, rng: np.random.Generator) -> str:
+def _replayed(model: Model, solution: Solution, i: int, rng: np.random.Generator) -> str:
     """What is wrong with the λ of a *can*."""
     node, part = int(solution.node[i]), slice(solution.indptr[i], solution.indptr[i + 1])
     sizes = [len(one) for one in model.messages[node]]
@@ -369,8 +369,8 @@ def try_kind(kind: str, seed: int, effort: str) -> tuple[Counter[str], list[str]
     except InputError:  # its own logits are not finite, which is refused as it should be
         return Counter(), []
     try:
-        solution = solve_oracle(exposure, "all", effort=effort)
-        assert isinstance(solution, TailSolution)
+        solution = solve(exposure, "all", effort=effort)
+        assert isinstance(solution, Solution)
         check = solution.check(exposure)
     except Exception as error:  # whatever it is, it is a fault of the oracle
         return Counter(error=1), [f"raised {type(error).__name__}: {error}"]

@@ -11,7 +11,7 @@ from importlib import metadata
 import pytest
 
 from gnn_repair.cli import doctor, main
-from gnn_repair.oracle import OracleSolution
+from gnn_repair.oracle import Solution
 
 
 def found(monkeypatch, capsys, *arguments):
@@ -56,14 +56,14 @@ def test_a_missing_package_is_wrong_only_where_it_is_needed(monkeypatch):
 def test_a_wrong_oracle_and_a_blind_check_are_found(monkeypatch, capsys):
     import gnn_repair.oracle as oracle
 
-    solve = oracle.solve_oracle
+    solve = oracle.solve
 
     def off(exposure, targets):
         answer = solve(exposure, targets)
         return dataclasses.replace(answer, margin=answer.margin + 1e-6)
 
-    monkeypatch.setattr(oracle, "solve_oracle", off)
-    monkeypatch.setattr(OracleSolution, "check", lambda self, exposure: True)
+    monkeypatch.setattr(oracle, "solve", off)
+    monkeypatch.setattr(Solution, "check", lambda self, exposure: True)
     code, out = found(monkeypatch, capsys, "--format", "json")
     wrong = {row["subject"] for row in json.loads(out) if row["wrong"]}
     assert code == 1 and wrong == {"one LP", "one certificate"}

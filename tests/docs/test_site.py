@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gnn_repair
-from gnn_repair.oracle import solve_oracle
+from gnn_repair.oracle import solve
 from tests.campaigns.lp_families import Numbers, exposure_of
 from tools.docs import pictures
 
@@ -45,7 +45,7 @@ def test_the_drawing_of_the_concepts_shows_what_the_oracle_answers(drawn):
     messages = getattr(pictures, drawn)
     table = np.column_stack([np.zeros(3), -messages])  # the class, then what each rival gets of it
     exposure = exposure_of(Numbers(np.array([[3]]), pictures.FROZEN, table, np.zeros((1, 3))))
-    solution = solve_oracle(exposure, torch.tensor([0]))
+    solution = solve(exposure, torch.tensor([0]))
     coefficients, weights, point = pictures.best(messages)
     assert bool(solution.reachable[0]) == (drawn == "CAN")
     np.testing.assert_allclose(solution.margin[0], point, rtol=1e-12)

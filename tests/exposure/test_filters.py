@@ -26,7 +26,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.certification import random_admissible
-from gnn_repair.oracle import reach, solve_oracle
+from gnn_repair.oracle import reach, solve
 
 
 def hop() -> Tensor:
@@ -201,12 +201,12 @@ def test_last_hop_only_is_said() -> None:
     assert "; last hop only" in exposure.groups[0].rule
     assert [group.name for group in exposure.groups] == ["prop last hop"]
     target = torch.zeros(NODES, dtype=torch.long)
-    solution = solve_oracle(exposure, target)
+    solution = solve(exposure, target)
     assert str(solution[0]).startswith("node 0, class 0 (last hop only) can")
     assert str(solution).endswith("; last hop only")
     assert str(reach(exposure, target)).endswith("about            the last hop only")
     whole = expose(model, plain())
-    assert whole.scope == "" and "last hop" not in str(solve_oracle(whole, target)[0])
+    assert whole.scope == "" and "last hop" not in str(solve(whole, target)[0])
 
 
 def test_a_nonlinear_step_inside_is_no_filter() -> None:

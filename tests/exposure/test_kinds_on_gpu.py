@@ -90,7 +90,7 @@ def test_graphs(hidden):
     torch.manual_seed(0)
     batch = doubled(Batch.from_data_list(motif_graphs()[:60]))
     here, there = on_both(Pooled(hidden), batch)
-    answers = [gr.solve_oracle(e, batch.y) for e in (here, there)]
+    answers = [gr.solve(e, batch.y) for e in (here, there)]
     verdicts, margins = ([getattr(a.to_frame(), n) for a in answers] for n in ("verdict", "margin"))
     assert list(verdicts[0]) == list(verdicts[1])
     if not hidden:  # after a tail a margin is that of the witness that was found first
@@ -111,7 +111,7 @@ def test_several_kinds_of_node():
     model(data.x_dict, data.edge_index_dict)
     here, there = on_both(model, data, node_type="paper")
     y = data["paper"].y
-    margins = [gr.solve_oracle(e, y).margin for e in (here, there)]
+    margins = [gr.solve(e, y).margin for e in (here, there)]
     assert abs(margins[0] - margins[1]).max() < 1e-9
     train, val = data["paper"].train_mask[:, 0], data["paper"].val_mask[:, 0]
     fitted = gr.SetTranslation(budget=SHORT).fit(there, y, train, val)
@@ -126,7 +126,7 @@ def test_labels_and_values():
     torch.manual_seed(0)
     data = doubled(planted_labels())
     here, there = on_both(Labelled(), data)
-    answers = [gr.solve_labels(e, data.y) for e in (here, there)]
+    answers = [gr.solve(e, data.y) for e in (here, there)]
     assert abs(answers[0].margin - answers[1].margin).max() < 1e-9
     fitted = gr.SetTranslation(budget=SHORT).fit(there, data.y, data.train_mask, data.val_mask)
     assert fitted.predict(there).shape == (1, *data.y.shape)

@@ -157,6 +157,6 @@ def test_what_y_says_that_the_outputs_are(columns, y, kind):
 def test_labels_of_which_some_are_minus_one_are_asked_about():
     y = with_unknown(5)
     exposure = gr.expose(Network(5), graph(y))
-    solution = gr.solve_labels(exposure, y)
+    solution = gr.solve(exposure, y)
     assert solution.skipped == int((y == -1).sum()) == 14
     assert len(solution) == NODES * 5 - 14 and solution.check(exposure).ok

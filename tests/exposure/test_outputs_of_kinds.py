@@ -61,7 +61,7 @@ def test_labels_of_graphs_are_reached_repaired_and_served(tmp_path):
     many, model = graphs(3), Pooled(3).double()
     exposure = gr.expose(model, many)
     y = torch.cat([graph.y for graph in many])
-    solution = gr.solve_labels(exposure, y)
+    solution = gr.solve(exposure, y)
     assert solution.check(exposure).ok
     assert str(solution[0]).startswith("graph 0, label 0 ")
     part = torch.arange(20) % 2 == 0
@@ -96,7 +96,7 @@ def test_labels_of_one_of_several_node_types():
     model = Typed().double()
     exposure = gr.expose(model, data)
     assert exposure.outputs == "labels"
-    solution = gr.solve_labels(exposure, torch.ones(30, 3))
+    solution = gr.solve(exposure, torch.ones(30, 3))
     assert solution.check(exposure).ok
     conv = next(iter(model.conv.convs.values()))
     with torch.no_grad():

@@ -14,7 +14,7 @@ from torch_geometric.nn import GCNConv, SAGEConv
 import gnn_repair as gr
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
-from gnn_repair.oracle.solution import OracleSolution
+from gnn_repair.oracle.solution import Solution
 from gnn_repair.study import solve_oracle_sharded
 
 
@@ -80,8 +80,8 @@ def test_all_neighbours_give_the_whole_graphs_answers_in_its_numbers(graph, mode
     joined = gr.Exposure.concatenate(parts)
     assert torch.equal(joined.n_id[joined.recipients], seeds)
     torch.testing.assert_close(joined.logits()[0], whole.logits()[0, seeds], rtol=1e-5, atol=1e-5)
-    here = gr.solve_oracle(joined, joined.local(graph.y))
-    there = gr.solve_oracle(whole, graph.y, seeds)
+    here = gr.solve(joined, joined.local(graph.y))
+    there = gr.solve(whole, graph.y, seeds)
     order = np.argsort(here.named(here.node))
     other = np.argsort(there.node)
     np.testing.assert_allclose(here.margin[order], there.margin[other], atol=1e-5)
@@ -104,7 +104,7 @@ def test_frames_and_rankings_say_the_graphs_numbers(graph, model) -> None:
     for node, rows in entries.groupby("node"):
         senders = graph.edge_index[0, graph.edge_index[1] == node]
         assert sorted(rows["source"]) == sorted(senders.tolist())
-    solution = gr.solve_oracle(exposure, batch.y)
+    solution = gr.solve(exposure, batch.y)
     frame = solution.to_frame()
     assert list(frame["node"]) == [70, 3, 55]
     used = {source for terms in frame["terms"] for source, _ in terms}
@@ -133,7 +133,7 @@ def test_files_keep_the_numbers(graph, model, tmp_path) -> None:
         exposure.save(tmp_path / "e.safetensors")
         again = type(exposure).load(tmp_path / "e.safetensors")
         assert torch.equal(again.n_id, batch.n_id)
-        solution = gr.solve_oracle(exposure, batch.y)
+        solution = gr.solve(exposure, batch.y)
         solution.save(tmp_path / "s.safetensors")
         read = type(solution).load(tmp_path / "s.safetensors")
         assert [w.node for w in read] == [70, 3, 55]
@@ -161,9 +161,9 @@ def test_shards_and_members_keep_the_numbers(graph, model) -> None:
     batch = batch_of(graph, torch.tensor([70, 3, 55, 8]))
     exposure = gr.expose(model, batch)
     sharded = solve_oracle_sharded(exposure, batch.y, shards=2)
-    assert isinstance(sharded, OracleSolution)
+    assert isinstance(sharded, Solution)
     assert [w.node for w in sharded] == [70, 3, 55, 8]
-    assert str(sharded[1]) == str(gr.solve_oracle(exposure, batch.y)[1])
+    assert str(sharded[1]) == str(gr.solve(exposure, batch.y)[1])
 
 
 def test_joining_adds_up(graph, model) -> None:
@@ -229,7 +229,7 @@ def test_every_answer_says_that_it_is_about_a_sample(graph, model) -> None:
     batch = Data(x=graph.x[known], edge_index=place[near], n_id=known, batch_size=3)
     sampled, whole = gr.expose(model, batch), gr.expose(model, graph)
     y = sampled.local(graph.y)
-    answers, truth = gr.solve_oracle(sampled, y), gr.solve_oracle(whole, graph.y, seeds)
+    answers, truth = gr.solve(sampled, y), gr.solve(whole, graph.y, seeds)
     assert max(abs(answers.bound - truth.bound[np.argsort(np.argsort(seeds))])) > 1e-3
     assert all("(sampled subgraph)" in str(witness) for witness in answers)
     assert "sampled subgraph" in str(gr.reach(sampled, y)) and "sampled" in str(answers)
@@ -262,7 +262,7 @@ def test_labels_and_values_name_the_graphs_nodes(graph, tail, tmp_path) -> None:
     torch.manual_seed(1)
     batch, model = batch_of(graph, torch.tensor([31, 7, 55])), Sage(tail).eval()
     exposure = gr.expose(model, batch, outputs="labels")
-    solution = gr.solve_labels(exposure, torch.ones(batch.num_nodes, 4))
+    solution = gr.solve(exposure, torch.ones(batch.num_nodes, 4))
     assert sorted(set(solution.to_frame()["node"])) == [7, 31, 55]
     assert len(solution.for_node(55)) == 4 and str(solution.for_node(7)[0]).startswith("node 7, ")
     neighbours = {int(v): set(graph.edge_index[0, graph.edge_index[1] == v].tolist())

@@ -56,7 +56,7 @@ def lps() -> Entries:
 
 def _lps(name: str, method: Any) -> Any:
     exposure, _ = draw(name, SEED, LPS)
-    solution = gr.solve_oracle(exposure, "all", method=method)
+    solution = gr.solve(exposure, "all", method=method)
     record = of_solution(solution)
     return record | {"checked": bool(solution.check(exposure).ok)}
 
@@ -77,7 +77,7 @@ def tails() -> Entries:
 def _tail(kind: str, groups: int, effort: str) -> Any:
     # Without its model, which computes in float32: that differs from processor to processor.
     exposure = replace(tail_cases.tailed(kind, 4, groups), replay=None)
-    solution = gr.solve_oracle(exposure, "all", torch.arange(0, 24, 3), effort=effort)
+    solution = gr.solve(exposure, "all", torch.arange(0, 24, 3), effort=effort)
     return of_solution(solution) | {"checked": bool(solution.check(exposure).ok)}
 
 
@@ -86,7 +86,7 @@ def _tail_outputs(kind: str, outputs: str) -> Any:
     exposure = replace(exposure, outputs=outputs, replay=None)
     nodes = torch.arange(2, 8, 2)
     if outputs == "labels":
-        return of_solution(gr.solve_labels(exposure, "flip", nodes, **FIRST))
+        return of_solution(gr.solve(exposure, "flip", nodes, **FIRST))
     return of_range(gr.value_range(exposure, nodes, **FIRST))
 
 
@@ -102,7 +102,7 @@ def labels() -> Entries:
 def _labels(kind: str, seed: int) -> Any:
     exposure = label_cases.random_exposure(seed, groups=1 + seed % 3, kind=kind)
     truth = torch.randint(-1, 2, (7, 3), generator=torch.Generator().manual_seed(seed))
-    solution = gr.solve_labels(exposure, truth, threshold=0.3 * (seed % 2))
+    solution = gr.solve(exposure, truth, threshold=0.3 * (seed % 2))
     found = of_solution(solution) | {"checked": bool(solution.check(exposure).ok)}
     found["skipped"] = solution.skipped
     if kind == "labels":
@@ -120,7 +120,7 @@ def diagnosis() -> Entries:
 
 def _diagnosis(backbone: str) -> Any:
     data, exposure = toy_exposures.toy_graph(), toy_exposures.toy_exposure(backbone)
-    solution = gr.solve_oracle(exposure, data.y, data.test_mask)
+    solution = gr.solve(exposure, data.y, data.test_mask)
     reach = gr.reach(exposure, data.y, data.test_mask)
     nearest = gr.nearest_reweighting(exposure, data.y, data.test_mask)
     stable = gr.stable_evidence(exposure, data.y, data.test_mask)
@@ -148,7 +148,7 @@ def _tail_diagnosis(kind: str) -> Any:
     data = tail_graph.small_graph()
     exposure = gr.expose(tail_graph.model_of(kind), data)
     nodes = torch.arange(0, 30, 6)
-    solution = gr.solve_oracle(exposure, data.y, nodes, **FIRST)
+    solution = gr.solve(exposure, data.y, nodes, **FIRST)
     nearest = gr.nearest_reweighting(exposure, data.y, nodes)
     return {
         "solution": of_solution(solution),

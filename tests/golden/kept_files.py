@@ -21,7 +21,7 @@ from torch_geometric.data import Batch
 from torch_geometric.nn import GCNConv
 
 import gnn_repair as gr
-from gnn_repair.oracle import LabelSolution, ValueRange
+from gnn_repair.oracle import Solution, ValueRange
 from gnn_repair.repair import REPAIRS
 
 FOLDER = Path(__file__).parent / "files"
@@ -122,11 +122,11 @@ def of_checked(against: Callable[[], Any], solution: Any) -> dict[str, Any]:
 
 
 def solved() -> Any:
-    return gr.solve_oracle(exposure(), "all", NODES)
+    return gr.solve(exposure(), "all", NODES)
 
 
 def head_solved() -> Any:
-    return gr.solve_oracle(tailed(), "all", NODES[:3], effort="fast")
+    return gr.solve(tailed(), "all", NODES[:3], effort="fast")
 
 
 def saved(make: Callable[[], Any]) -> Callable[[Path], None]:
@@ -134,7 +134,7 @@ def saved(make: Callable[[], Any]) -> Callable[[Path], None]:
 
 
 def flipped() -> Any:
-    return gr.solve_labels(several("labels"), "flip", NODES)
+    return gr.solve(several("labels"), "flip", NODES)
 
 
 def ranged() -> Any:
@@ -160,14 +160,14 @@ KEPT: dict[str, Kept] = {
         for name in (*REPAIRS, "folds", "ladder")
     },
     "solution": (
-        saved(solved), lambda path: of_checked(exposure, gr.OracleSolution.load(path)),
+        saved(solved), lambda path: of_checked(exposure, gr.Solution.load(path)),
     ),
     "head-solution": (
         saved(head_solved), lambda path: of_checked(tailed, type(head_solved()).load(path)),
     ),
     "label-solution": (
         saved(flipped),
-        lambda path: of_checked(partial(several, "labels"), LabelSolution.load(path)),
+        lambda path: of_checked(partial(several, "labels"), Solution.load(path)),
     ),
     "value-range": (saved(ranged), lambda path: of_range(ValueRange.load(path))),
     "baseline": (

@@ -163,9 +163,9 @@ def answers_to(exposed: Any) -> dict[str, Any]:
     if exposed.outputs == "values":
         return of_range(gr.value_range(exposed, **some))
     if exposed.outputs == "classes":
-        solution: Any = gr.solve_oracle(exposed, "all", **some)
+        solution: Any = gr.solve(exposed, "all", **some)
     else:
-        solution = gr.solve_labels(exposed, "flip", **some)
+        solution = gr.solve(exposed, "flip", **some)
     record = of_solution(solution)
     if not some:  # proofs of tails are checked in the part "heads"; here that would take long
         record["checked"] = bool(solution.check(exposed).ok)

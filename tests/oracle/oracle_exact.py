@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import combinations
 
-from gnn_repair.oracle.tables import Instance
+from gnn_repair.oracle.problems import Instance
 
 
 def exact_margin(problem: Instance) -> Fraction:

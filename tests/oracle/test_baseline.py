@@ -15,7 +15,7 @@ import torch
 from gnn_repair.cli import main
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.tails.operations import Affine, TailGraph
-from gnn_repair.oracle import solve_labels, solve_oracle
+from gnn_repair.oracle import solve
 from gnn_repair.oracle.baseline import BaselineComparison, compare, load_baseline, save_baseline
 from tests.campaigns.lp_families import Numbers, exposure_of
 
@@ -36,13 +36,13 @@ AFTER = [[-3, 0, 0], [0, 3, 0], [2, 0, 0], [0, 4, 0], [0, 0, 1]]
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "baseline.json"
-    save_baseline(solve_oracle(exposed(BEFORE), TRUE), path)
+    save_baseline(solve(exposed(BEFORE), TRUE), path)
     return path
 
 
 def test_nothing_changes_for_the_same_model(saved):
     exposure = exposed(BEFORE)
-    found = compare(solve_oracle(exposure, TRUE), saved, exposure)
+    found = compare(solve(exposure, TRUE), saved, exposure)
     assert found.ok() and found.changes.empty and found.broken.empty
     assert (found.compared, found.missing, found.new) == (3, 0, 0)
     assert found.reach_before == found.reach_after == pytest.approx(2 / 3)
@@ -50,7 +50,7 @@ def test_nothing_changes_for_the_same_model(saved):
 
 def test_lost_and_gained_answers_are_named(saved):
     exposure = exposed(AFTER)
-    found = compare(solve_oracle(exposure, TRUE), saved, exposure)
+    found = compare(solve(exposure, TRUE), saved, exposure)
     assert found.lost["node"].tolist() == [0] and found.gained["node"].tolist() == [1]
     assert found.drop == 0 and found.ok()
     # Node 0's witness loses now, and node 1's rivals exclude nothing any more.
@@ -61,7 +61,7 @@ def test_lost_and_gained_answers_are_named(saved):
 def test_a_witness_is_brought_to_todays_masses(saved):
     """Twice the mass: λ of before adds up to half of it, and still wins once it is scaled."""
     exposure = exposed(BEFORE, alpha=(0.5, 1.5, 2.0, 1.0, 1.0))
-    assert compare(solve_oracle(exposure, TRUE), saved, exposure).broken.empty
+    assert compare(solve(exposure, TRUE), saved, exposure).broken.empty
 
 
 def test_half_a_witness_would_not_win(tmp_path):
@@ -72,23 +72,23 @@ def test_half_a_witness_would_not_win(tmp_path):
         return exposure_of(Numbers(lengths, np.array([alpha]), np.array([[1.0, 0.0]]), fixed))
 
     before = made(3.0)
-    save_baseline(solve_oracle(before, torch.tensor([0])), tmp_path / "b.json")
+    save_baseline(solve(before, torch.tensor([0])), tmp_path / "b.json")
     for alpha, broken in ((2.0, 0), (1.0, 1)):
         exposure = made(alpha)
-        found = compare(solve_oracle(exposure, torch.tensor([0])), tmp_path / "b.json", exposure)
+        found = compare(solve(exposure, torch.tensor([0])), tmp_path / "b.json", exposure)
         assert len(found.broken) == broken
 
 
 def test_what_was_not_asked_again_is_missing_and_not_ok(saved):
-    found = compare(solve_oracle(exposed(BEFORE), TRUE, [0, 2]), saved)
+    found = compare(solve(exposed(BEFORE), TRUE, [0, 2]), saved)
     assert found.missing == 1 and not found.ok(tolerance=1.0)
-    found = compare(solve_oracle(exposed(BEFORE), "all"), saved)
+    found = compare(solve(exposed(BEFORE), "all"), saved)
     assert found.new == 6 and found.ok()
 
 
 def test_a_drop_beyond_the_tolerance_is_not_ok(saved):
     worse = [[-3, 0, 0], *BEFORE[1:]]
-    found = compare(solve_oracle(exposed(worse), TRUE), saved)
+    found = compare(solve(exposed(worse), TRUE), saved)
     assert found.drop == pytest.approx(1 / 3)
     assert not found.ok(0.3) and found.ok(0.34)
 
@@ -106,19 +106,19 @@ def sampled(n_id):
 
 def test_answers_of_a_sample_are_kept_by_the_graphs_own_numbers(tmp_path):
     path = tmp_path / "b.json"
-    save_baseline(solve_oracle(sampled([40, 7, 22]), TRUE), path)
+    save_baseline(solve(sampled([40, 7, 22]), TRUE), path)
     kept = load_baseline(path)
     assert kept["node"].tolist() == [40, 7, 22]
     sources = {triple[1] for row in kept["witness"] for triple in row}
     assert sources <= {40, 7, 22}
     order = [2, 0, 1]  # the same nodes, sampled in another order
     shuffled = exposed(BEFORE)
-    found = compare(solve_oracle(sampled([40, 7, 22]), TRUE), path, sampled([40, 7, 22]))
+    found = compare(solve(sampled([40, 7, 22]), TRUE), path, sampled([40, 7, 22]))
     assert found.ok() and found.broken.empty and found.compared == 3
     other = replace(shuffled, n_id=torch.tensor([40, 7, 22])[order])
-    assert not compare(solve_oracle(other, TRUE), path, other).broken.empty
+    assert not compare(solve(other, TRUE), path, other).broken.empty
     with pytest.raises(InputError, match="node 7 is answered for several times"):
-        save_baseline(solve_oracle(sampled([7, 7, 22]), torch.tensor([0, 0, 1])), path)
+        save_baseline(solve(sampled([7, 7, 22]), torch.tensor([0, 0, 1])), path)
 
 
 def tried(exposure, verdict="can", witness=(), rivals=()):
@@ -126,7 +126,7 @@ def tried(exposure, verdict="can", witness=(), rivals=()):
     row = {"member": 0, "node": 0, "class": 0, "verdict": verdict, "margin": 1.0}
     proofs = {"witness": [list(map(list, witness))], "rivals": [list(map(list, rivals))]}
     before = pd.DataFrame({**{name: [value] for name, value in row.items()}, **proofs})
-    solution = solve_oracle(exposure, torch.zeros(exposure.num_nodes, dtype=torch.long))
+    solution = solve(exposure, torch.zeros(exposure.num_nodes, dtype=torch.long))
     return compare(solution, before, exposure).broken.empty
 
 
@@ -153,7 +153,7 @@ def test_a_mixture_of_rivals_excludes_where_neither_does_alone():
 
 
 def test_other_answers_and_frames_are_one_sentence():
-    solution = solve_oracle(exposed(BEFORE), TRUE)
+    solution = solve(exposed(BEFORE), TRUE)
     with pytest.raises(InputError, match="no column 'witness'"):
         compare(solution, solution.to_frame())
     with pytest.raises(InputError, match="exposure is"):
@@ -165,7 +165,7 @@ def test_other_answers_and_frames_are_one_sentence():
         compare(solution, solution, bent)
     labels = replace(exposed(BEFORE), outputs="labels")
     with pytest.raises(InputError, match="answers about classes"):
-        compare(solve_labels(labels, torch.ones(3, 3)), solution)
+        compare(solve(labels, torch.ones(3, 3)), solution)
 
 
 @pytest.mark.parametrize(

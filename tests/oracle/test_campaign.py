@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from gnn_repair.oracle import solve_oracle
+from gnn_repair.oracle import solve
 from tests.campaigns import lps
 from tests.campaigns.lp_families import FAMILIES, Numbers, draw, exposure_of
 from tests.campaigns.lp_judge import exact_interval, intervals, judge, judge_exactly
@@ -37,7 +37,7 @@ def test_the_same_seed_draws_the_same_lps():
 @pytest.fixture(scope="module")
 def solved():
     exposure, numbers = draw("three groups", 3, 40)
-    return numbers, solve_oracle(exposure, "all")
+    return numbers, solve(exposure, "all")
 
 
 def changed(solution, name, place, value):
@@ -102,7 +102,7 @@ def test_fractions_by_hand():
     """One recipient, messages (2, 0, 3) and (2, 3, 0), half and half: every margin is ½."""
     table = np.array([[2.0, 0, 3], [2, 3, 0]])
     numbers = Numbers(np.array([[2]]), np.array([0.25, 0.75]), table, np.zeros((1, 3)))
-    solution = solve_oracle(exposure_of(numbers), "all")
+    solution = solve(exposure_of(numbers), "all")
     low, high, low_size, high_size = exact_interval(numbers, solution, 0)
     assert low == high == Fraction(1, 2)
     assert low_size == Fraction(3, 2) and high_size == Fraction(3, 2)
@@ -111,13 +111,13 @@ def test_fractions_by_hand():
 def test_planted_optima_are_what_they_claim():
     for name, gamma in (("planted wins", 0.25), ("planted losses", -2.0), ("planted ties", 0.0)):
         exposure, numbers = draw(name, 1, 60)
-        found = solve_oracle(exposure, "all")
+        found = solve(exposure, "all")
         first = found.target == 0
         np.testing.assert_allclose(found.margin[first], gamma, atol=1e-10)
         wrong = replace(numbers, known=numbers.known + 1e-3)
         assert {text for _, text in judge(wrong, found)} == {"not the planted optimum"}
     exposure, numbers = draw("champions", 1, 60)
-    found = solve_oracle(exposure, "all")
+    found = solve(exposure, "all")
     first = found.target == 0
     np.testing.assert_array_equal(found.margin[first], numbers.known[found.recipient[first]])
 
@@ -126,6 +126,6 @@ def test_a_solver_that_raises_is_a_fault(monkeypatch):
     def broken(exposure, target):
         raise RuntimeError("out of pivots")
 
-    monkeypatch.setattr(lps, "solve_oracle", broken)
+    monkeypatch.setattr(lps, "solve", broken)
     tried, faults, _ = lps.try_family("gaussian", 0, 30)
     assert tried == 1 and "raised RuntimeError: out of pivots" in faults[0]

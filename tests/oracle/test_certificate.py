@@ -10,8 +10,8 @@ import torch
 from oracle_cases import exposure_of, families, members_exposure
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle import certificate, solve_oracle
-from gnn_repair.oracle.status import FAILED, UNCERTIFIED
+from gnn_repair.oracle import certificate, solve
+from gnn_repair.oracle.problems import FAILED, UNCERTIFIED
 
 ERRORS = ("mass", "negative", "mixture", "margin", "bound", "gap")
 COUNTS = ("undecided", "misplaced", "oversized", "uncertified", "failed")
@@ -56,7 +56,7 @@ def single(table, fixed=None, mass=2.0):
     table = np.array(table, float)
     fixed = np.zeros(table.shape[1]) if fixed is None else np.array(fixed, float)
     exposure = exposure_of([(fixed, [(np.full(len(table), mass / len(table)), table)])])
-    solution = solve_oracle(exposure, torch.tensor([0]))
+    solution = solve(exposure, torch.tensor([0]))
     assert solution.check(exposure).ok
     return exposure, solution
 
@@ -171,7 +171,7 @@ def test_an_undecided_lp_alone():
 
 def test_failed_lps_are_counted_and_not_verified():
     exposure = exposure_of(families(9)["one group"][:5])
-    solution = solve_oracle(exposure, torch.zeros(5, dtype=torch.long))
+    solution = solve(exposure, torch.zeros(5, dtype=torch.long))
     status = solution.status.copy()
     status[[1, 3]] = FAILED
     broken = replace(
@@ -186,14 +186,14 @@ def test_failed_lps_are_counted_and_not_verified():
 
 def members(shared=False):
     whole = members_exposure(shared)
-    return whole, solve_oracle(whole, "all")
+    return whole, solve(whole, "all")
 
 
 def twins():
     """Two nodes with the same two messages in each of two groups."""
     parts = [(np.ones(2), np.array([[3.0, 0, 1], [0, 0, 0]]))] * 2
     exposure = exposure_of([(np.zeros(3), parts)] * 2)
-    solution = solve_oracle(exposure, torch.zeros(2, dtype=torch.long))
+    solution = solve(exposure, torch.zeros(2, dtype=torch.long))
     assert solution.terms.tolist() == [0, 2, 4, 6] and solution.check(exposure).ok
     return exposure, solution
 
@@ -215,7 +215,7 @@ def test_a_term_that_stands_twice_is_misplaced():
     exposure, solution = single(PLAIN)
     only(with_support(solution, [0, 0], [1.0, 1.0]).check(exposure), "misplaced")
     both = exposure_of([(np.zeros(3), [(np.ones(2), np.array([[3.0, 0, 1]] * 2))])])
-    found = solve_oracle(both, torch.tensor([0]))
+    found = solve(both, torch.tensor([0]))
     assert with_support(found, [0, 1], [1.0, 1.0]).check(both).ok
     only(with_support(found, [1, 0], [1.0, 1.0]).check(both), "misplaced")
 
@@ -238,7 +238,7 @@ def test_a_group_is_too_large_before_the_whole_is():
     """The other group's mass is below what is active, so that three terms fit C + B − 2."""
     table = np.array([[3.0, 0, 1]] * 3)
     exposure = exposure_of([(np.zeros(3), [(np.ones(3), table), (np.array([5e-8]), table[:1])])])
-    solution = solve_oracle(exposure, torch.tensor([0]))
+    solution = solve(exposure, torch.tensor([0]))
     assert solution.check(exposure).ok
     wide = with_support(solution, [0, 1, 2, 3], [1.0, 1, 1, 5e-8], groups=[0, 0, 0, 1])
     only(wide.check(exposure), "oversized")
@@ -253,7 +253,7 @@ def test_every_member_is_judged_by_its_own_numbers(shared):
     assert verdict.ok and verdict.lps == 3 * 4 * 4
     for s in range(3):
         own = solution.member == s
-        alone = solve_oracle(exposure.member(s), "all")
+        alone = solve(exposure.member(s), "all")
         np.testing.assert_array_equal(solution.margin[own], alone.margin)
     # The same answers under another member's name do not hold, whichever clause it is.
     foreign = replace(solution, member=(solution.member + 1) % 3).check(exposure)
@@ -349,7 +349,7 @@ def test_a_huge_best_term_excuses_its_rounding_and_no_more(excess, fine):
 def test_absent_groups_have_no_part():
     exposure = exposure_of(families(9)["absent groups"])
     assert int((exposure.segments.diff() == 0).sum()) > 20
-    solution = solve_oracle(exposure, "all")
+    solution = solve(exposure, "all")
     assert solution.check(exposure).ok
     for place in (0, len(solution) // 2, len(solution) - 1):
         bound = solution.bound[place]
@@ -357,4 +357,4 @@ def test_absent_groups_have_no_part():
         assert worse.check(exposure).bound > 1e-3
     empty = (np.empty(0), np.empty((0, 3)))
     last = exposure_of([(np.zeros(3), [(np.ones(2), np.eye(3)[:2]), empty])])
-    assert solve_oracle(last, "all").check(last).ok
+    assert solve(last, "all").check(last).ok

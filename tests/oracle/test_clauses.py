@@ -11,10 +11,11 @@ import torch
 from oracle_cases import exposure_of, members_exposure
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle import certificate, metrics, solve_oracle
+from gnn_repair.oracle import certificate, solve
 from gnn_repair.oracle.certificate import UNDERFLOW, _Claims
-from gnn_repair.oracle.metrics import Rate
-from gnn_repair.oracle.tables import Tables, as_whole, check_number, problems
+from gnn_repair.oracle.problems import Tables, as_whole, check_number, problems
+from gnn_repair.oracle.rates import Rate
+from gnn_repair.oracle.reach import _by_class
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 CLASSES, GROUPS = 3, 2
@@ -50,6 +51,7 @@ def claims(held, supports, seed=1, **changes):
         "member": member,
         "position": position,
         "target": target,
+        "sign": None,
         "weights": full,
         "mass": held.mass[member, position],
         "fixed": beta[np.arange(len(target)), target, None] - beta,
@@ -206,9 +208,9 @@ def test_intervals_stay_between_nothing_and_everything(rate):
 
 def test_a_class_at_the_threshold_is_not_within_reach():
     margin = np.array([[REACHABLE, 2 * REACHABLE, -1.0], [0.0, 1.0, 1.0]])
-    solution = solve_oracle(exposure_of([(np.zeros(3), [(np.ones(1), np.eye(3)[:1])])] * 2), "all")
+    solution = solve(exposure_of([(np.zeros(3), [(np.ones(1), np.eye(3)[:1])])] * 2), "all")
     edge = replace(solution, margin=margin.ravel(), bound=margin.ravel())
-    found = metrics._by_class(edge, 3)
+    found = _by_class(edge, 3)
     assert found.reachable.tolist() == [[False, True, False], [False, True, True]]
     assert found.count.tolist() == [1, 2]
     assert str(found) == "classes within reach of 2 nodes: 1: 50.0 %, 2: 50.0 %"
@@ -260,7 +262,7 @@ def test_numbers_that_are_none():
 def test_margins_by_class():
     exposure = members_exposure()
     y = torch.tensor([2, -1, 3, 0])
-    solution = solve_oracle(exposure, y)
+    solution = solve(exposure, y)
     full = solution.by_class(3, 4)
     assert full.shape == (3, 4, 4) and solution.skipped == 3 and solution[1:3].skipped == 0
     for i in range(len(solution)):

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import pytest
 
-from gnn_repair.oracle.factor import refactor
+from gnn_repair.oracle.simplex import refactor
 from gnn_repair.oracle.workspace import (
     GAMMA,
     GROUP,

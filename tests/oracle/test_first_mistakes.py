@@ -35,9 +35,9 @@ def test_masks_of_several_splits(case):
 def test_labels_in_a_column(case):
     data, exposure = case
     with pytest.raises(InputError, match=r"pass target\.flatten\(\)"):
-        gr.solve_oracle(exposure, data.y[:, None])
+        gr.solve(exposure, data.y[:, None])
     with pytest.raises(InputError) as caught:
-        gr.solve_oracle(exposure, torch.zeros(12, 3, dtype=torch.long))
+        gr.solve(exposure, torch.zeros(12, 3, dtype=torch.long))
     assert "flatten" not in str(caught.value)
 
 
@@ -58,7 +58,7 @@ def test_lists_and_arrays_of_nodes_are_taken_everywhere(case, nodes):
     numbers = torch.as_tensor(nodes)
     wanted = numbers.nonzero().view(-1) if numbers.dtype == torch.bool else numbers
     assert chosen_nodes(exposure, nodes, 0).tolist() == wanted.tolist()
-    assert gr.solve_oracle(exposure, data.y, nodes).node.tolist() == wanted.tolist()
+    assert gr.solve(exposure, data.y, nodes).node.tolist() == wanted.tolist()
 
 
 @pytest.mark.parametrize("nodes", ["2", [[1], [2, 3]], [None]])
@@ -75,7 +75,7 @@ def test_no_reachable_class_has_no_support():
         model.convs[-1].bias.copy_(torch.tensor([5.0, 0.0]))  # class 0 always wins
     exposure = gr.expose(model, data)
     target = torch.ones(3, dtype=torch.long)
-    solution = gr.solve_oracle(exposure, target)
+    solution = gr.solve(exposure, target)
     assert not np.any(solution.reachable)
     for value in (gr.reach(exposure, target), solution):
         assert "nan" not in str(value)

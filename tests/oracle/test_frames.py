@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle import reach, solve_oracle
+from gnn_repair.oracle import reach, solve
 from gnn_repair.oracle.frames import confusion_by_reach, source_ranking
 from tests.campaigns.lp_families import Numbers, exposure_of
 
@@ -30,7 +30,7 @@ TRUE = torch.tensor([0, 0, 1])
 
 
 def test_a_solution_has_a_row_an_lp(exposure):
-    frame = solve_oracle(exposure, TRUE).to_frame()
+    frame = solve(exposure, TRUE).to_frame()
     assert frame["node"].tolist() == [0, 1, 2]
     assert frame["class"].tolist() == [0, 0, 1]
     assert frame["verdict"].tolist() == ["can", "cannot", "can"]
@@ -59,7 +59,7 @@ def test_reach_has_a_row_a_member(exposure):
 
 
 def test_sources_are_ranked_by_the_witnesses_that_use_them(exposure):
-    ranked = source_ranking(solve_oracle(exposure, TRUE), exposure)
+    ranked = source_ranking(solve(exposure, TRUE), exposure)
     # Node 0 listens to term 0 (of node 0), node 2 to term 3 (of node 0): 0.75 and 0.5 beyond α.
     assert ranked.to_dict("records") == [
         {
@@ -73,7 +73,7 @@ def test_sources_are_ranked_by_the_witnesses_that_use_them(exposure):
 
 
 def test_confusion_tells_lost_evidence_from_badly_weighed(exposure):
-    found = confusion_by_reach(solve_oracle(exposure, TRUE), exposure, TRUE)
+    found = confusion_by_reach(solve(exposure, TRUE), exposure, TRUE)
     rows = {(r["true"], r["predicted"]): r for r in found.to_dict("records")}
     assert rows[0, 1]["can"] == 1 and rows[0, 1]["cannot"] == 0
     assert rows[0, 2]["cannot"] == 1 and rows[0, 2]["can"] == 0
@@ -81,7 +81,7 @@ def test_confusion_tells_lost_evidence_from_badly_weighed(exposure):
 
 
 def test_foreign_solutions_and_questions_are_refused(exposure):
-    solution = solve_oracle(exposure, TRUE)
+    solution = solve(exposure, TRUE)
     with pytest.raises(InputError, match="another exposure"):
         source_ranking(solution, exposure.restrict([0]))
     with pytest.raises(InputError, match="true class"):
@@ -89,7 +89,7 @@ def test_foreign_solutions_and_questions_are_refused(exposure):
 
 
 def test_notebooks_get_words_and_a_table_and_no_markup(exposure):
-    solution = solve_oracle(exposure, "all")
+    solution = solve(exposure, "all")
     assert "<table" in solution._repr_html_() and "more rows" not in solution._repr_html_()
     assert "<table" in reach(exposure, TRUE)._repr_html_()
     named = exposure.__class__.__name__
@@ -120,7 +120,7 @@ def test_every_member_has_its_own_terms(two_members):
 
 
 def test_rankings_and_confusions_are_each_member_s_own(two_members):
-    solution = solve_oracle(two_members, torch.tensor([0]))
+    solution = solve(two_members, torch.tensor([0]))
     # λ is (½, ½) for both: 0.4 beyond α for the first member's second term, 0.3 for the other's
     # first. Both messages are node 0's here.
     ranked = source_ranking(solution, two_members)
@@ -134,7 +134,7 @@ def test_the_largest_weight_comes_first():
     table = np.array([[2.0, 0.0, 4.0], [2.0, 3.0, 0.0]])
     lengths = np.array([[2], [0]], np.int64)
     exposure = exposure_of(Numbers(lengths, np.array([0.5, 0.5]), table, np.zeros((2, 3))))
-    [terms] = solve_oracle(exposure, torch.tensor([0, 0]), [0]).to_frame()["terms"]
+    [terms] = solve(exposure, torch.tensor([0, 0]), [0]).to_frame()["terms"]
     # 2 − 3 (1 − λ) = 2 − 4 λ: λ = 3/7, so node 1 has more.
     assert terms == ((1, pytest.approx(4 / 7)), (0, pytest.approx(3 / 7)))
 
@@ -142,14 +142,14 @@ def test_the_largest_weight_comes_first():
 def test_a_source_heard_by_two_heads_is_still_alone():
     table, lengths = np.array([[3.0, 0.0], [2.0, 0.0]]), np.array([[1, 1]], np.int64)
     heads = exposure_of(Numbers(lengths, np.array([0.5, 0.5]), table, np.zeros((1, 2))))
-    (row,) = source_ranking(solve_oracle(heads, [0]), heads).to_dict("records")
+    (row,) = source_ranking(solve(heads, [0]), heads).to_dict("records")
     assert (row["source"], row["witnesses"], row["alone"]) == (0, 1, 1)
     assert (row["mass"], row["gained"]) == (pytest.approx(1.0), pytest.approx(0.0))
 
 
 def test_answers_about_labels_are_not_ranked(exposure):
-    from gnn_repair.oracle import solve_labels
+    from gnn_repair.oracle import solve
 
     labels = replace(exposure, outputs="labels")
-    with pytest.raises(InputError, match="LabelSolution, whose answers are not about classes"):
-        source_ranking(solve_labels(labels, torch.ones(3, 3)), labels)
+    with pytest.raises(InputError, match="about labels, and this is about classes"):
+        source_ranking(solve(labels, torch.ones(3, 3)), labels)

@@ -53,7 +53,7 @@ def test_the_witness_is_the_node_that_knows(mean: bool) -> None:
     y = torch.cat([graph.y for graph in graphs])
     exposure = gr.expose(Planted(mean), graphs)
     assert bool((exposure.frozen_logits[0].argmax(1) == 2).all())
-    solution = gr.solve_oracle(exposure, y)
+    solution = gr.solve(exposure, y)
     assert solution.reachable.tolist() == [True] * 8 + [False]
     assert str(solution.check(exposure)).startswith("9 certificates, all hold")
     for number, graph in enumerate(graphs[:8]):
@@ -86,7 +86,7 @@ def test_margins_are_those_of_a_general_solver() -> None:
         graph.x = torch.randn(graph.x.shape, generator=generator, dtype=torch.float64)
     model = Planted(mean=False)
     exposure = gr.expose(model, graphs)
-    margins = gr.solve_oracle(exposure, "all").by_class(1, len(graphs))[0]
+    margins = gr.solve(exposure, "all").by_class(1, len(graphs))[0]
     for number, graph in enumerate(graphs):
         with torch.no_grad():
             said = model.say(graph.x).numpy()
@@ -121,7 +121,7 @@ def test_learned_evidence_lies_on_the_motif() -> None:
         told = model(batch.x, batch.edge_index, batch.batch)
         nn.functional.cross_entropy(told, y).backward()
         optimizer.step()
-    solution = gr.solve_oracle(gr.expose(model, graphs), y)
+    solution = gr.solve(gr.expose(model, graphs), y)
     owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
     on_motif = batch.motif.numpy()[solution.sources] * solution.coefficients
     share = np.bincount(owner, on_motif, len(solution)) / np.bincount(owner, solution.coefficients)

@@ -10,9 +10,9 @@ import torch
 import gnn_repair as gr
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, Group
-from gnn_repair.oracle.indispensable import without_each_source
-from gnn_repair.oracle.reference_solvers import highs_solver
-from gnn_repair.oracle.tables import Tables, instance
+from gnn_repair.oracle.problems import Tables, instance
+from gnn_repair.oracle.questions.stable import without_each_source
+from gnn_repair.oracle.reference import highs_solver
 
 
 def exposure_of(lengths, sources, table, alpha, nodes) -> Exposure:
@@ -53,7 +53,7 @@ def planted(mass: float = 1.0) -> Exposure:
 @pytest.mark.parametrize("mass", [1.0, 1e-9])
 def test_planted_sources_are_found(mass: float) -> None:
     exposure = planted(mass)
-    solution = gr.solve_oracle(exposure, torch.zeros(4, dtype=torch.long))
+    solution = gr.solve(exposure, torch.zeros(4, dtype=torch.long))
     found = without_each_source(solution, exposure)
     told = {(r.node, r.source): (r.verdict, r.margin) for r in found.itertuples()}
     assert told[0, 1][0] == "cannot" and told[0, 1][1] == pytest.approx(-1.0)
@@ -68,7 +68,7 @@ def test_planted_sources_are_found(mass: float) -> None:
 
 @pytest.mark.parametrize("groups", [1, 3])
 def test_random_answers_are_those_of_another_solver(groups: int, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("gnn_repair.oracle.indispensable.QUESTIONS", 17)
+    monkeypatch.setattr("gnn_repair.oracle.questions.stable.QUESTIONS", 17)
     generator = torch.Generator().manual_seed(groups)
     lengths = torch.randint(0, 5, (30, groups), generator=generator)
     terms = int(lengths.sum())
@@ -79,7 +79,7 @@ def test_random_answers_are_those_of_another_solver(groups: int, monkeypatch) ->
         torch.rand(terms, generator=generator).double() + 0.1,
         30,
     )
-    solution = gr.solve_oracle(exposure, "all")
+    solution = gr.solve(exposure, "all")
     found = without_each_source(solution, exposure)
     assert {"can", "cannot"} <= set(found["verdict"]) and len(found) > 60
     tables, solver = Tables.of(exposure), highs_solver()
@@ -96,7 +96,7 @@ def test_random_answers_are_those_of_another_solver(groups: int, monkeypatch) ->
 
 def test_views_are_written_as_csv(tmp_path) -> None:  # type: ignore[no-untyped-def]
     exposure, y = planted(), torch.tensor([0, 0, 0, 1])
-    solution = gr.solve_oracle(exposure, y)
+    solution = gr.solve(exposure, y)
     ranked = gr.source_ranking(solution, exposure, indispensable=True, csv=tmp_path / "a" / "s.csv")
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "a" / "s.csv"), ranked)
     confusion = gr.confusion_by_reach(solution, exposure, y, csv=str(tmp_path / "c.csv"))
@@ -108,7 +108,7 @@ def test_views_are_written_as_csv(tmp_path) -> None:  # type: ignore[no-untyped-
 
 def test_nothing_within_reach_gives_an_empty_ranking() -> None:
     exposure = planted()
-    solution = gr.solve_oracle(exposure, torch.tensor([-1, -1, 1, -1]))
+    solution = gr.solve(exposure, torch.tensor([-1, -1, 1, -1]))
     assert not solution.reachable.any()
     assert without_each_source(solution, exposure).empty
     ranked = gr.source_ranking(solution, exposure, indispensable=True)

@@ -19,7 +19,7 @@ from torch_geometric.utils import add_remaining_self_loops
 from gnn_repair.backbones import BACKBONES, find_backbone, train_backbone
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
-from gnn_repair.oracle import reach, solve_oracle
+from gnn_repair.oracle import reach, solve
 from gnn_repair.oracle.explainer import OracleExplainer
 
 
@@ -28,11 +28,11 @@ def test_every_backbone_is_certified(graph, name):
     budget = replace(find_backbone(name).budget, epochs=5)
     frozen = train_backbone(name, graph, device="cpu", budget=budget)
     exposure = expose(frozen)
-    solution = solve_oracle(exposure, "all")
+    solution = solve(exposure, "all")
     verdict = solution.check(exposure)
     assert verdict.ok, verdict
     assert len(solution) == exposure.num_members * exposure.num_nodes * exposure.num_classes
-    theirs = solve_oracle(exposure.member(1), "all", method="highs")
+    theirs = solve(exposure.member(1), "all", method="highs")
     np.testing.assert_allclose(solution.margin[solution.member == 1], theirs.margin, atol=1e-6)
     # α is admissible, so no margin can be below the frozen one.
     assert (solution.margin >= _frozen_margins(exposure, solution) - 1e-9).all()

@@ -12,15 +12,14 @@ from oracle_cases import exposure_of, random_node
 from oracle_exact import exact_margin
 
 from gnn_repair.oracle import (
+    fallback,
+    lps,
     nearest_reweighting,
-    second_attempt,
-    solve_oracle,
+    solve,
     stable_evidence,
 )
-from gnn_repair.oracle import solve as solve_module
-from gnn_repair.oracle.dominance import undominated
-from gnn_repair.oracle.exact_simplex import solve_exactly
-from gnn_repair.oracle.tables import Tables, instance
+from gnn_repair.oracle.fallback import solve_exactly, undominated
+from gnn_repair.oracle.problems import Tables, instance
 
 FIRST = torch.tensor([0])
 
@@ -34,7 +33,7 @@ def one_node(table, fixed=None, alpha=None):
 @pytest.mark.parametrize("size", [1e6, 1e9, 1e12, 1e15, 1e100, 1e300])
 def test_a_message_that_nobody_uses_sets_no_scale(size):
     exposure = one_node([[2, 0, 3], [2, 3, 0], [-size, 0, 0]])
-    solution = solve_oracle(exposure, FIRST)
+    solution = solve(exposure, FIRST)
     assert solution.margin[0] == pytest.approx(0.5, abs=1e-14)
     assert solution.bound[0] == pytest.approx(0.5, abs=1e-14)
     np.testing.assert_allclose(solution[0].coefficients, [0.5, 0.5], atol=1e-12)
@@ -44,7 +43,7 @@ def test_a_message_that_nobody_uses_sets_no_scale(size):
 def test_the_check_refuses_the_answer_that_the_largest_message_would_excuse():
     """Margin −1 and bound 2: all on the first term, all against the first rival."""
     exposure = one_node([[2, 0, 3], [2, 3, 0], [-1e12, 0, 0]])
-    good = solve_oracle(exposure, FIRST)
+    good = solve(exposure, FIRST)
     wrong = replace(
         good,
         margin=np.array([-1.0]),
@@ -77,7 +76,7 @@ def mixed(seed, size, count=40, classes=3, terms=5):
 @pytest.mark.parametrize("size", [1e6, 1e9, 1e11, 1e12, 1e15])
 def test_reach_beside_huge_messages_is_that_of_exact_arithmetic(size):
     exposure = mixed(1, size)
-    solution, tables = solve_oracle(exposure, "all", threads=1), Tables.of(exposure)
+    solution, tables = solve(exposure, "all", threads=1), Tables.of(exposure)
     assert solution.decided.all() and set(solution.status.tolist()) <= {0, 1}
     for i in range(len(solution)):
         problem = instance(tables, 0, int(solution.recipient[i]), int(solution.target[i]))
@@ -90,7 +89,7 @@ def test_ties_of_huge_messages_are_told_from_wins():
     game = np.array([[0.0, 0, -1, 1], [0, 1, 0, -1], [0, -1, 1, 0]])
     for size in (3e11, 1e12, 7e15, 1e250):
         exposure = one_node(size * game)
-        solution = solve_oracle(exposure, FIRST)
+        solution = solve(exposure, FIRST)
         assert solution.margin[0] == 0 and not solution.reachable[0] and solution.decided[0]
         assert solution.check(exposure).ok
 
@@ -119,7 +118,7 @@ def test_rational_arithmetic_does_not_cycle_on_ties():
     table = rng.integers(-1, 2, (40, 8)).astype(float)
     problem = instance(Tables.of(one_node(table)), 0, 0, 0)
     exact = solve_exactly(problem, np.array([39]))
-    ours = solve_oracle(one_node(table), FIRST)
+    ours = solve(one_node(table), FIRST)
     assert exact is not None
     assert float(exact.margin) == pytest.approx(ours.margin[0], abs=1e-13)
 
@@ -143,9 +142,9 @@ def test_groups_are_dominated_by_their_own_terms_only():
 
 def test_what_nobody_certifies_is_not_called_optimal(monkeypatch):
     """No tolerance is small enough to be met: margin and bound stay, and say so."""
-    monkeypatch.setattr(second_attempt, "ACCEPT", -1.0)
+    monkeypatch.setattr(fallback, "ACCEPT", -1.0)
     exposure = mixed(3, 1e12, count=60)
-    solution = solve_oracle(exposure, "all", threads=1)
+    solution = solve(exposure, "all", threads=1)
     left = np.flatnonzero(solution.status == 4)
     assert len(left) and solution.check(exposure).uncertified == len(left)
     assert not solution.check(exposure).ok
@@ -193,11 +192,11 @@ def test_small_masses_do_not_read_what_another_lp_left_behind(mass):
     rng = np.random.default_rng(0)
     ordinary = [random_node(rng, [200], 5) for _ in range(12)]
     small = tiny_masses(1, mass)
-    alone = solve_oracle(small, "all", threads=1)
+    alone = solve(small, "all", threads=1)
     assert set(alone.status.tolist()) == {0} and alone.check(small).ok
-    solve_oracle(exposure_of(ordinary), "all", threads=1)
-    again = solve_oracle(small, "all", threads=1)
-    several = solve_oracle(small, "all", threads=3)
+    solve(exposure_of(ordinary), "all", threads=1)
+    again = solve(small, "all", threads=1)
+    several = solve(small, "all", threads=3)
     for name in ("margin", "bound", "rival_weights", "terms", "coefficients", "status"):
         np.testing.assert_array_equal(getattr(alone, name), getattr(again, name))
         np.testing.assert_array_equal(getattr(alone, name), getattr(several, name))
@@ -214,11 +213,11 @@ def test_any_order_of_lps_gives_the_same_bits(monkeypatch):
     # One whose differences overflow: it must not poison the LPs after it.
     nodes.insert(7, (np.zeros(4), [(np.full(2, 1e-30), np.array([[1.7e308, -1.7e308, 0, 0]] * 2))]))
     exposure = exposure_of(nodes)
-    monkeypatch.setattr(solve_module, "CHUNK", 5)
-    one = solve_oracle(exposure, "all", threads=1)
-    three = solve_oracle(exposure, "all", threads=3)
-    monkeypatch.setattr(solve_module, "CHUNK", 1)
-    each = solve_oracle(exposure, "all", threads=1)
+    monkeypatch.setattr(lps, "CHUNK", 5)
+    one = solve(exposure, "all", threads=1)
+    three = solve(exposure, "all", threads=3)
+    monkeypatch.setattr(lps, "CHUNK", 1)
+    each = solve(exposure, "all", threads=1)
     for name in ("margin", "bound", "rival_weights", "terms", "coefficients", "status"):
         np.testing.assert_array_equal(getattr(one, name), getattr(three, name))
         np.testing.assert_array_equal(getattr(one, name), getattr(each, name))

@@ -14,10 +14,9 @@ from test_certificate import members
 
 from gnn_repair import thresholds
 from gnn_repair.errors import InputError
-from gnn_repair.oracle import Rate, class_reach, metrics, reach, solve_oracle, summarise
-from gnn_repair.oracle.counting import ReachCounts, count_reach, mean_over_members
-from gnn_repair.oracle.status import FAILED, UNCERTIFIED
-from gnn_repair.oracle.tables import Problems, Tables, instance, problems
+from gnn_repair.oracle import ClassReach, Rate, Reach, class_reach, reach, solve, summarise
+from gnn_repair.oracle.problems import FAILED, UNCERTIFIED, Problems, Tables, instance, problems
+from gnn_repair.oracle.rates import ReachCounts, count_reach, mean_over_members, places_of
 from gnn_repair.reporting.evidence import gather
 from gnn_repair.reporting.writing import case_of_run
 from gnn_repair.results.protocol import OracleProtocol
@@ -76,7 +75,7 @@ MASK = torch.tensor([[1, 1], [1, 0], [1, 0], [0, 1]], dtype=torch.bool)
 def test_reach_is_the_mean_over_members():
     exposure = two_members()
     # Member 0 at nodes 0, 1, 2: margins 1, 1, −1; member 1 at nodes 0, 3: margins −2, 2.
-    solution = solve_oracle(exposure, Y, MASK)
+    solution = solve(exposure, Y, MASK)
     np.testing.assert_allclose(solution.margin, [1, 1, -1, -2, 2])
     found = reach(exposure, Y, MASK)
     assert [(m.true_class, m.error) for m in found.members] == [
@@ -114,18 +113,18 @@ def failing(solution, places, status=FAILED):
 
 def test_lps_without_an_answer_make_reach_an_interval():
     exposure = two_members()
-    whole = solve_oracle(exposure, "all", MASK)
+    whole = solve(exposure, "all", MASK)
     # Node 2 of member 0, an error out of reach: its class 0.
     found = summarise(exposure, failing(whole, [4]), Y)
     assert found.members[0].true_class == Rate(2, 3, 1) and found.members[0].error == Rate(1, 2, 1)
     assert found.members[0].undecided == 1 == found.undecided
     assert found.members[0].error.possible == 1.0 and "1 undecided" in str(found)
     with pytest.raises(InputError, match='target="all"'):
-        summarise(exposure, solve_oracle(exposure, Y, MASK), Y)
+        summarise(exposure, solve(exposure, Y, MASK), Y)
 
 
 def test_uncertified_answers_count_where_they_decide():
-    whole = solve_oracle(two_members(), Y, MASK)
+    whole = solve(two_members(), Y, MASK)
     open_ = failing(whole, np.arange(5), UNCERTIFIED)
     wide = replace(open_, bound=np.array([3.0, 1, 1e-7, 1.1e-7, 3]))
     assert wide.decided.tolist() == [True, True, True, False, True]
@@ -157,10 +156,10 @@ def test_study_and_report_count_alike():
 
 def test_a_report_counts_nodes_without_an_answer_nowhere(monkeypatch):
     exposure = two_members()
-    solution = failing(solve_oracle(exposure, Y, MASK), [2])
+    solution = failing(solve(exposure, Y, MASK), [2])
     evidence = gather(exposure, Y, MASK, member=0, solution=solution)
     assert (evidence.reach.nodes, evidence.reach.reachable, evidence.reach.undecided) == (2, 2, 1)
-    torn = failing(solve_oracle(exposure, Y, MASK), [2], UNCERTIFIED)
+    torn = failing(solve(exposure, Y, MASK), [2], UNCERTIFIED)
     torn = replace(torn, bound=np.full(5, 9.0))
     # Such bounds are no solution of this exposure, which a report would say first.
     monkeypatch.setattr("gnn_repair.reporting.evidence._check_solution", lambda *_: None)
@@ -246,7 +245,7 @@ def table_of(reachable, true, predicted, decided=None, member=None, node=None):
     known = np.ones_like(can) if decided is None else np.asarray(decided, bool)
     rows = np.arange(len(can))
     margin = np.where(can & known, 1.0, -1.0)
-    classes = metrics.ClassReach(
+    classes = ClassReach(
         np.zeros(len(can), np.int64) if member is None else member,
         rows if node is None else node,
         margin,
@@ -256,9 +255,7 @@ def table_of(reachable, true, predicted, decided=None, member=None, node=None):
     )
     members = int(classes.member.max()) + 1
     witnesses = SimpleNamespace(support=np.ones(len(can)))
-    return metrics.Reach(
-        classes, np.asarray(true), np.asarray(predicted), witnesses, 0, "", members
-    )
+    return Reach(classes, np.asarray(true), np.asarray(predicted), witnesses, 0, "", members)
 
 
 def test_the_bootstrap_is_paired_and_draws_whole_nodes():
@@ -298,7 +295,7 @@ def test_undecided_classes_leave_intervals():
 def test_ties_share_their_place_and_infinite_ones_do():
     values = np.array([[3.0, 1.0, 3.0, 3.0 + 1e-9], [-np.inf, 5.0, -np.inf, 0.0]])
     among = np.array([[True, False, True, True]] * 2)
-    low, high = metrics.places_of(values, values, np.array([0, 0]), among)
+    low, high = places_of(values, values, np.array([0, 0]), among)
     assert low.tolist() == high.tolist() == [2.0, 2.5]
 
 
@@ -306,7 +303,7 @@ def test_one_threshold_everywhere():
     protocol = OracleProtocol()
     assert protocol.reachable_above == thresholds.REACHABLE == 1e-7
     assert protocol.active_above == thresholds.ACTIVE == 1e-7
-    solution = solve_oracle(two_members(), Y, MASK)
+    solution = solve(two_members(), Y, MASK)
     edge = replace(solution, margin=np.array([1e-7, 1.0001e-7, -1, 0, np.nan]))
     assert edge.reachable.tolist() == [False, True, False, False, False]
     assert edge[0].reachable is False and edge[1].reachable is True

@@ -12,16 +12,17 @@ from oracle_cases import exposure_of, families, random_node
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.files import load_tensors, save_tensors
 from gnn_repair.oracle import (
-    OracleSolution,
+    Solution,
     class_reach,
     nearest_reweighting,
     reach,
     relax,
     relaxed_margins,
-    solve_oracle,
+    solve,
     stable_evidence,
 )
-from gnn_repair.oracle.saving import KIND
+from gnn_repair.oracle.problems import FAILED, OPTIMAL, UNCERTIFIED
+from gnn_repair.oracle.solution import KIND
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def exposure():
 
 @pytest.fixture(scope="module")
 def solution(exposure):
-    found = solve_oracle(exposure, "all")
+    found = solve(exposure, "all")
     return replace(found, reasons={3: "three", 30: "thirty"}, skipped=4)
 
 
@@ -110,8 +111,8 @@ def test_dense_is_admissible_and_the_last_target_counts(exposure, solution):
     lam = solution.dense(exposure)
     torch.testing.assert_close(exposure.masses(lam), exposure.mass)
     last = torch.full((6,), 5)
-    torch.testing.assert_close(lam, solve_oracle(exposure, last).dense(exposure))
-    few = solve_oracle(exposure, last, torch.tensor([2]))
+    torch.testing.assert_close(lam, solve(exposure, last).dense(exposure))
+    few = solve(exposure, last, torch.tensor([2]))
     zero, frozen = few.dense(exposure, "zero"), few.dense(exposure)
     ends = exposure.segments[::3]
     assert float(zero[:, : ends[2]].abs().sum() + zero[:, ends[3] :].abs().sum()) == 0
@@ -130,7 +131,14 @@ def pair():
     table = np.array([[3.0, 0, 1], [0.0, 5, 5]])
     worse = np.array([[0.0, 1, 3], [0, 1, 2]])
     nodes = [(np.zeros(3), [(np.ones(2), table)]), (np.zeros(3), [(np.ones(2), worse)])]
-    return solve_oracle(exposure_of(nodes), torch.zeros(2, dtype=torch.long))
+    return solve(exposure_of(nodes), torch.zeros(2, dtype=torch.long))
+
+
+def claimed(pair, place, margin, bound, status=OPTIMAL):
+    """What is said of one of two answers with other numbers."""
+    numbers = {"margin": np.full(2, margin), "bound": np.full(2, bound)}
+    reasons = {0: "why", 1: "why"}
+    return str(replace(pair, **numbers, status=np.full(2, status), reasons=reasons)[place])
 
 
 def test_sentences_say_what_is_proven(pair):
@@ -141,27 +149,26 @@ def test_sentences_say_what_is_proven(pair):
         "100.0 % class 2"
     )
     for margin in (5e-8, 0.0, -5e-8, 1e-7, -1e-7):
-        text = str(replace(good, margin=margin, bound=margin))
+        text = claimed(pair, 0, margin, margin)
         assert text.startswith("node 0, class 0 ties at best: using node 0 (λ 2) its margin is")
         assert "cannot" not in text and "loses" not in text and "can win" not in text
-    assert "can win by 1.1e-07" in str(replace(good, margin=1.1e-7, bound=1.1e-7))
-    assert "loses by at least 1.1e-07" in str(replace(bad, margin=-1.1e-7, bound=-1.1e-7))
+    assert "can win by 1.1e-07" in claimed(pair, 0, 1.1e-7, 1.1e-7)
+    assert "loses by at least 1.1e-07" in claimed(pair, 1, -1.1e-7, -1.1e-7)
 
 
 def test_sentences_of_answers_that_are_not_certified(pair):
-    doubtful = {"status": "not certified", "reason": "why"}
-    open_ = str(replace(pair[0], margin=-1.0, bound=2.0, **doubtful))
+    open_ = claimed(pair, 0, -1.0, 2.0, UNCERTIFIED)
     assert open_ == (
         "node 0, class 0 may or may not win: its best margin lies between -1 and 2, "
         "not certified (why)"
     )
-    wins = str(replace(pair[0], margin=1.0, bound=2.0, **doubtful))
+    wins = claimed(pair, 0, 1.0, 2.0, UNCERTIFIED)
     assert "can win by 1 using" in wins and "exceeds 2, not certified (why)" in wins
-    loses = str(replace(pair[1], margin=-9.0, bound=-4.0, **doubtful))
+    loses = claimed(pair, 1, -9.0, -4.0, UNCERTIFIED)
     assert "loses by at least 4" in loses and "not certified" in loses
-    below = str(replace(pair[1], margin=-9.0, bound=0.0, **doubtful))
+    below = claimed(pair, 1, -9.0, 0.0, UNCERTIFIED)
     assert "cannot win: its best margin lies between -9 and 0" in below
-    failed = str(replace(pair[0], status="failed", margin=np.nan, bound=np.nan, reason="why"))
+    failed = claimed(pair, 0, np.nan, np.nan, FAILED)
     assert failed == "node 0, class 0: no answer (why)"
 
 
@@ -169,7 +176,7 @@ def test_sentences_of_nodes_without_terms():
     empty = [(np.empty(0), np.empty((0, 3)))]
     nodes = [(np.array(beta), empty) for beta in ([1.0, 3, 2.5], [3.0, 3, 0], [4.0, 3, 0])]
     nodes.append(random_node(np.random.default_rng(0), [2], 3))
-    found = solve_oracle(exposure_of(nodes), torch.zeros(4, dtype=torch.long))
+    found = solve(exposure_of(nodes), torch.zeros(4, dtype=torch.long))
     assert [str(answer) for answer in found][:3] == [
         "node 0, class 0 loses as it stands, by 2 to class 1; no message can be reweighted",
         "node 1, class 0 ties with class 1 as it stands; no message can be reweighted",
@@ -201,12 +208,12 @@ def test_damaged_files_are_one_sentence(tmp_path, solution):
     ):
         write(changes)
         with pytest.raises(FileFormatError, match=text):
-            OracleSolution.load(path)
+            Solution.load(path)
     write({}, reasons=["x"])
     with pytest.raises(FileFormatError, match="not a set of named values"):
-        OracleSolution.load(path)
+        Solution.load(path)
     write({})
-    assert OracleSolution.load(path).reasons == {3: "three", 30: "thirty"}
+    assert Solution.load(path).reasons == {3: "three", 30: "thirty"}
 
 
 Y = torch.arange(6)
@@ -240,7 +247,7 @@ Y = torch.arange(6)
     ],
 )
 def test_bad_targets_and_nodes(exposure, target, nodes, message):
-    calls = [solve_oracle, relaxed_margins, nearest_reweighting, stable_evidence, reach]
+    calls = [solve, relaxed_margins, nearest_reweighting, stable_evidence, reach]
     for call in calls[:4] if isinstance(target, str) else calls:
         with pytest.raises(InputError, match=message):
             call(exposure, target, nodes)
@@ -250,24 +257,22 @@ def test_bad_targets_and_nodes(exposure, target, nodes, message):
 
 
 def test_lists_and_arrays_are_accepted(exposure):
-    plain = solve_oracle(exposure, Y, torch.tensor([1, 4]))
+    plain = solve(exposure, Y, torch.tensor([1, 4]))
     for target in (Y.tolist(), Y.numpy(), Y.int(), Y.to(torch.uint8)):
         for nodes in ([1, 4], np.array([1, 4]), (1, 4)):
-            np.testing.assert_array_equal(
-                solve_oracle(exposure, target, nodes).margin, plain.margin
-            )
+            np.testing.assert_array_equal(solve(exposure, target, nodes).margin, plain.margin)
 
 
 def test_other_arguments(exposure, solution):
     for wrong in (0, -1, True, 1.5, "2"):
         with pytest.raises(InputError, match="threads must be"):
-            solve_oracle(exposure, "all", threads=wrong)
+            solve(exposure, "all", threads=wrong)
     for wrong in ("magic", None, ["simplex"]):
         with pytest.raises(InputError, match='"simplex", "highs" or "gurobi"'):
-            solve_oracle(exposure, "all", method=wrong)
+            solve(exposure, "all", method=wrong)
     for wrong in (None, "x", 3):
         with pytest.raises(InputError, match="exposure is a"):
-            solve_oracle(wrong, "all")
+            solve(wrong, "all")
         with pytest.raises(InputError, match="exposure is a"):
             solution.check(wrong)
     for wrong in (0, -1.0, float("nan"), "1", None):

@@ -11,9 +11,8 @@ import torch
 from oracle_cases import exposure_of, families, random_node
 
 from gnn_repair.errors import FileFormatError, InputError
-from gnn_repair.oracle import OracleSolution, Rate, class_reach, exact_simplex, reach, solve_oracle
-from gnn_repair.oracle import solve as solve_module
-from gnn_repair.oracle.status import FAILED
+from gnn_repair.oracle import Rate, Solution, class_reach, fallback, lps, reach, solve
+from gnn_repair.oracle.problems import FAILED
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +22,7 @@ def exposure():
 
 @pytest.fixture(scope="module")
 def solution(exposure):
-    return solve_oracle(exposure, "all")
+    return solve(exposure, "all")
 
 
 @pytest.mark.parametrize("method", ["simplex", "highs"])
@@ -31,7 +30,7 @@ def test_every_term_says_whose_it_is(method):
     rng = np.random.default_rng(12)
     lengths = ([3, 0, 5], [0, 4, 2], [1, 1, 1], [0, 0, 6])
     exposure = exposure_of([random_node(rng, terms, 4) for terms in lengths])
-    found = solve_oracle(exposure, "all", method=method)
+    found = solve(exposure, "all", method=method)
     rows = exposure.rows.numpy()[found.terms]
     np.testing.assert_array_equal(found.sources, exposure.sources.numpy()[rows])
     owner = np.searchsorted(exposure.segments.numpy(), found.terms, side="right") - 1
@@ -74,7 +73,7 @@ def test_the_check_notices_damage(exposure, solution, name, change, field):
 def test_the_check_notices_a_support_that_is_too_large(exposure):
     """α itself is feasible but not basic."""
     y = torch.zeros(exposure.num_nodes, dtype=torch.long)
-    solution = solve_oracle(exposure, y)
+    solution = solve(exposure, y)
     first = solution.node == 0
     count = int(exposure.segments[3])
     alpha = exposure.coefficients[0, :count].numpy()
@@ -106,13 +105,13 @@ def test_a_foreign_solution_is_refused(solution):
 def test_saved_and_read_back(tmp_path, exposure, solution):
     path = tmp_path / "solution.safetensors"
     replace(solution, reasons={3: "because"}).save(path)
-    again = OracleSolution.load(path)
+    again = Solution.load(path)
     np.testing.assert_array_equal(again.margin, solution.margin)
     np.testing.assert_array_equal(again.terms, solution.terms)
     assert again.reasons == {3: "because"} and again.check(exposure).ok
     exposure.save(tmp_path / "exposure.safetensors")
-    with pytest.raises(FileFormatError, match="not gnn-repair oracle solution"):
-        OracleSolution.load(tmp_path / "exposure.safetensors")
+    with pytest.raises(FileFormatError, match="not gnn-repair solution"):
+        Solution.load(tmp_path / "exposure.safetensors")
 
 
 def test_witnesses_read_well():
@@ -122,7 +121,7 @@ def test_witnesses_read_well():
             (np.zeros(3), [(np.array([1.0, 1.0]), np.array([[0.0, 1, 3], [0, 1, 2]]))]),
         ]
     )
-    solution = solve_oracle(exposure, torch.zeros(2, dtype=torch.long))
+    solution = solve(exposure, torch.zeros(2, dtype=torch.long))
     good, bad = (solution.for_node(v)[0] for v in (0, 1))
     assert str(good) == (
         "node 0, class 0 can win by 4 using node 0 (λ 2); no reweighting exceeds 4"
@@ -152,18 +151,18 @@ def test_witnesses_read_well():
 )
 def test_bad_input(exposure, target, nodes, message):
     with pytest.raises(InputError, match=message):
-        solve_oracle(exposure, target, nodes)
+        solve(exposure, target, nodes)
 
 
 def test_other_bad_input(exposure):
     with pytest.raises(InputError, match='"simplex", "highs" or "gurobi", not \'magic\''):
-        solve_oracle(exposure, "all", method="magic")
+        solve(exposure, "all", method="magic")
     with pytest.raises(InputError, match="threads must be at least 1"):
-        solve_oracle(exposure, "all", threads=0)
+        solve(exposure, "all", threads=0)
     part = exposure.restrict(torch.tensor([4, 2]))
     with pytest.raises(InputError, match="node 3 is not among the exposure's recipients"):
-        solve_oracle(part, "all", torch.tensor([3]))
-    full, few = solve_oracle(exposure, "all", torch.tensor([2])), solve_oracle(part, "all")
+        solve(part, "all", torch.tensor([3]))
+    full, few = solve(exposure, "all", torch.tensor([2])), solve(part, "all")
     np.testing.assert_array_equal(few.margin[few.node == 2], full.margin)
 
 
@@ -174,7 +173,7 @@ def test_a_single_class_is_refused():
 
 def test_unlabelled_nodes_are_skipped_and_counted(exposure):
     y = torch.tensor([0, -1, 2, -1, 4, 5, 0, 1, 2, 3, 4, 5])
-    solution = solve_oracle(exposure, y)
+    solution = solve(exposure, y)
     assert solution.skipped == 2
     assert solution.node.tolist() == [0, 2, *range(4, 12)]
     assert "2 without a label skipped" in str(solution)
@@ -185,7 +184,7 @@ def test_a_node_without_terms_keeps_its_frozen_margin():
     empty = (np.array([1.0, 3.0, 2.5]), [(np.empty(0), np.empty((0, 3)))])
     exposure = exposure_of([empty, random_node(rng, [4], 3)])
     for method in ("simplex", "highs"):
-        solution = solve_oracle(exposure, "all", torch.tensor([0]), method=method)
+        solution = solve(exposure, "all", torch.tensor([0]), method=method)
         np.testing.assert_allclose(solution.margin, [-2.0, 0.5, -0.5])
         np.testing.assert_allclose(solution.bound, solution.margin)
         assert solution.support.tolist() == [0, 0, 0]
@@ -194,7 +193,7 @@ def test_a_node_without_terms_keeps_its_frozen_margin():
 
 def give_up_on(numbers):
     """Our solver with a few LPs marked as failed, and every LP of a second attempt."""
-    real = solve_module._solve_chunk
+    real = lps._solve_chunk
 
     def chunk(tables, asked, first, last, room):
         piece = real(tables, asked, first, last, room)
@@ -207,8 +206,8 @@ def give_up_on(numbers):
 
 
 def test_highspy_takes_over_what_we_give_up_on(monkeypatch, exposure, solution):
-    monkeypatch.setattr(solve_module, "_solve_chunk", give_up_on([0, 5, 40]))
-    again = solve_oracle(exposure, "all")
+    monkeypatch.setattr(lps, "_solve_chunk", give_up_on([0, 5, 40]))
+    again = solve(exposure, "all")
     np.testing.assert_allclose(again.margin, solution.margin, atol=1e-8)
     assert np.flatnonzero(again.status == 1).tolist() == [0, 5, 40] == list(again.reasons)
     assert set(again.reasons.values()) == {"highspy, with shortened columns"}
@@ -217,19 +216,19 @@ def test_highspy_takes_over_what_we_give_up_on(monkeypatch, exposure, solution):
 
 
 def test_without_highspy_rational_arithmetic_takes_over(monkeypatch, exposure, solution):
-    monkeypatch.setattr(solve_module, "_solve_chunk", give_up_on([5]))
+    monkeypatch.setattr(lps, "_solve_chunk", give_up_on([5]))
     monkeypatch.setitem(sys.modules, "highspy", None)
-    again = solve_oracle(exposure, "all")
+    again = solve(exposure, "all")
     assert again.reasons == {5: "rational arithmetic"} and again.status[5] == 1
     np.testing.assert_allclose(again.margin, solution.margin, atol=1e-13)
     assert again.check(exposure).ok
 
 
 def test_without_any_solver_a_failure_is_a_status(monkeypatch, exposure, solution):
-    monkeypatch.setattr(solve_module, "_solve_chunk", give_up_on([5]))
-    monkeypatch.setattr(exact_simplex, "LIMIT", 3)
+    monkeypatch.setattr(lps, "_solve_chunk", give_up_on([5]))
+    monkeypatch.setattr(fallback, "LIMIT", 3)
     monkeypatch.setitem(sys.modules, "highspy", None)
-    again = solve_oracle(exposure, "all")
+    again = solve(exposure, "all")
     assert list(again.reasons) == [5] and "rational arithmetic" in again.reasons[5]
     assert np.isnan(again.margin[5]) and not again.reachable[5] and not again.decided[5]
     assert "no answer (our simplex method did not converge" in str(again[5])
@@ -241,7 +240,7 @@ def test_without_any_solver_a_failure_is_a_status(monkeypatch, exposure, solutio
 
 def test_gurobi_agrees(exposure, solution):
     pytest.importorskip("gurobipy", reason="gurobipy is not installed")
-    theirs = solve_oracle(exposure, "all", torch.arange(4), method="gurobi")
+    theirs = solve(exposure, "all", torch.arange(4), method="gurobi")
     np.testing.assert_allclose(theirs.margin, solution.margin[: len(theirs)], atol=1e-6)
     assert theirs.check(exposure).ok, theirs.check(exposure)
 
@@ -249,7 +248,7 @@ def test_gurobi_agrees(exposure, solution):
 def test_gurobi_missing_is_one_sentence(monkeypatch, exposure):
     monkeypatch.setitem(sys.modules, "gurobipy", None)
     with pytest.raises(InputError, match=r"gnn-repair\[gurobi\]"):
-        solve_oracle(exposure, "all", method="gurobi")
+        solve(exposure, "all", method="gurobi")
 
 
 def test_wilson_intervals():

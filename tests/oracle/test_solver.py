@@ -12,8 +12,8 @@ from oracle_cases import exposure_of, families, random_node
 from oracle_exact import exact_margin
 
 from benchmarks.oracle import synthetic
-from gnn_repair.oracle import solve_oracle
-from gnn_repair.oracle.tables import Tables, instance
+from gnn_repair.oracle import solve
+from gnn_repair.oracle.problems import Tables, instance
 
 FAMILIES = tuple(families(0))
 
@@ -34,8 +34,8 @@ def scale_of(exposure, solution):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_agrees_with_highspy_and_proves_itself(family, seed):
     exposure = exposure_of(families(seed)[family])
-    ours = solve_oracle(exposure, "all", threads=1)
-    theirs = solve_oracle(exposure, "all", method="highs", threads=1)
+    ours = solve(exposure, "all", threads=1)
+    theirs = solve(exposure, "all", method="highs", threads=1)
     verdict = ours.check(exposure)
     assert verdict.ok, verdict
     assert set(ours.status.tolist()) <= {0, 2}, ours
@@ -60,7 +60,7 @@ def test_matches_exact_rational_arithmetic(seed):
         for alpha, _ in parts:
             alpha[:] = rng.integers(1, 9, len(alpha)) / 8
     exposure = exposure_of(nodes)
-    solution = solve_oracle(exposure, "all", threads=1)
+    solution = solve(exposure, "all", threads=1)
     tables = Tables.of(exposure)
     for i in range(len(solution)):
         problem = instance(tables, 0, int(solution.recipient[i]), int(solution.target[i]))
@@ -85,7 +85,7 @@ def test_known_answers():
             (fixed, [(np.array([0.5, 1.0, 0.5]), dominant)]),
         ]
     )
-    solution = solve_oracle(exposure, torch.zeros(3, dtype=torch.long))
+    solution = solve(exposure, torch.zeros(3, dtype=torch.long))
     np.testing.assert_allclose(solution.margin, [0, 1, 2 * (5 - 3)], atol=1e-14)
     np.testing.assert_allclose(solution[0].coefficients, 1 / 3)
     np.testing.assert_allclose(solution[0].rival_weights, [0, 1 / 3, 1 / 3, 1 / 3])
@@ -113,7 +113,7 @@ def test_a_planted_optimum_is_recovered():
     alpha /= alpha.sum()
     order = rng.permutation(len(gaps))
     exposure = exposure_of([(np.append(0.0, -fixed), [(alpha[order], table[order])])])
-    solution = solve_oracle(exposure, torch.zeros(1, dtype=torch.long))
+    solution = solve(exposure, torch.zeros(1, dtype=torch.long))
     assert solution.margin[0] == pytest.approx(0.25, abs=1e-12)
     assert sorted(order[solution.terms]) == list(range(rivals))
     np.testing.assert_allclose(solution.rival_weights[0, 1:], weights, atol=1e-9)
@@ -124,11 +124,11 @@ def test_a_planted_optimum_is_recovered():
 
 def test_invariances():
     nodes = families(5)["three groups"][:20]
-    base = solve_oracle(exposure_of(nodes), "all").margin
+    base = solve(exposure_of(nodes), "all").margin
     rng = np.random.default_rng(0)
 
     def margins(change):
-        return solve_oracle(exposure_of([change(node) for node in nodes]), "all").margin
+        return solve(exposure_of([change(node) for node in nodes]), "all").margin
 
     def shifted(node):
         beta, parts = node
@@ -165,7 +165,7 @@ def test_an_outlier_beyond_the_sample_changes_nothing():
         huge = table.copy()
         huge[333] = size * np.array([1.0, -1, 2, -2])
         exposure = exposure_of([(beta, [(alpha, huge)])])
-        ours = solve_oracle(exposure, "all")
+        ours = solve(exposure, "all")
         assert ours.check(exposure).ok and set(ours.status.tolist()) == {0}
 
 
@@ -176,7 +176,7 @@ def test_a_first_term_of_any_size_is_no_measure_of_the_others(count, size):
     beta, [(alpha, table)] = random_node(rng, [count], 4)
     table[0] = size * np.array([1.0, -1, 2, -2])
     exposure = exposure_of([(beta, [(alpha / alpha.sum(), table)])])
-    ours = solve_oracle(exposure, "all")
+    ours = solve(exposure, "all")
     assert ours.check(exposure).ok and set(ours.status.tolist()) <= {0, 1}
 
 
@@ -189,7 +189,7 @@ def test_a_bound_below_the_margin_is_no_proof(fixed, size):
         beta, [(alpha, table)] = random_node(rng, [6], 4)
         nodes.append((fixed * beta, [(alpha, size * table)]))
     exposure = exposure_of(nodes)
-    ours = solve_oracle(exposure, "all")
+    ours = solve(exposure, "all")
     assert ours.check(exposure).ok
     assert (np.abs(ours.gap) <= 1e-12 * np.abs(ours.margin) + 1e-320).all()
 
@@ -197,7 +197,7 @@ def test_a_bound_below_the_margin_is_no_proof(fixed, size):
 def test_any_point_of_the_polytope_stays_below_the_bound():
     exposure = exposure_of(families(2)["three groups"])
     target = torch.arange(exposure.num_nodes) % exposure.num_classes
-    solution = solve_oracle(exposure, target)
+    solution = solve(exposure, target)
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
         random = torch.rand(exposure.coefficients.shape, generator=generator).double() ** 8
@@ -213,9 +213,9 @@ def test_any_point_of_the_polytope_stays_below_the_bound():
 
 def test_threads_and_batches_do_not_change_a_bit(monkeypatch):
     exposure = exposure_of(families(4)["eighteen classes"] * 8)
-    one = solve_oracle(exposure, "all", threads=1)
-    two = solve_oracle(exposure, "all", threads=3)
-    alone = solve_oracle(exposure, "all", torch.tensor([7]), threads=1)
+    one = solve(exposure, "all", threads=1)
+    two = solve(exposure, "all", threads=3)
+    alone = solve(exposure, "all", torch.tensor([7]), threads=1)
     for name in ("margin", "bound", "rival_weights", "indptr", "terms", "coefficients"):
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
     at = one.node == 7
@@ -226,10 +226,10 @@ def test_threads_and_batches_do_not_change_a_bit(monkeypatch):
 def test_calls_at_the_same_time_and_of_other_sizes_do_not_disturb_each_other():
     """Threads' memory rests between calls; nobody may work in another's."""
     exposures = [synthetic(60, 9, 2, 1500), synthetic(200, 5, 1, 800)]
-    alone = [solve_oracle(exposure, "all", threads=1) for exposure in exposures]
+    alone = [solve(exposure, "all", threads=1) for exposure in exposures]
     asked = [0, 0, 1, 1] * 3
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda i: solve_oracle(exposures[i], "all", threads=2), asked))
+        together = list(pool.map(lambda i: solve(exposures[i], "all", threads=2), asked))
     for i, found in zip(asked, together, strict=True):
         np.testing.assert_array_equal(found.margin, alone[i].margin)
         np.testing.assert_array_equal(found.coefficients, alone[i].coefficients)
@@ -250,10 +250,10 @@ def test_members_solve_their_own_masks():
     y = torch.arange(12) % 7
     mask = torch.zeros(12, 2, dtype=torch.bool)
     mask[:5, 0], mask[3:9, 1] = True, True
-    solution = solve_oracle(both, y, mask)
+    solution = solve(both, y, mask)
     assert solution.member.tolist() == [0] * 5 + [1] * 6
     assert solution.node.tolist() == [*range(5), *range(3, 9)]
-    single = solve_oracle(both.member(1), y, torch.arange(3, 9))
+    single = solve(both.member(1), y, torch.arange(3, 9))
     np.testing.assert_array_equal(solution.margin[5:], single.margin)
     assert solution.check(both).ok
 
@@ -281,7 +281,7 @@ def test_generated_instances_prove_themselves(seed):
     if not any(len(alpha) for _, parts in nodes for alpha, _ in parts):
         nodes[0] = random_node(rng, [1] * groups, classes, draw)
     exposure = exposure_of(nodes)
-    solution = solve_oracle(exposure, "all", threads=1)
+    solution = solve(exposure, "all", threads=1)
     verdict = solution.check(exposure)
     assert verdict.ok, verdict
 
@@ -289,8 +289,8 @@ def test_generated_instances_prove_themselves(seed):
 def test_terms_that_do_not_fit_the_copies():
     """More terms than a thread keeps copies of: the rest is copied anew in every pass."""
     exposure, target = synthetic(9000, 9, 2, 2), torch.tensor([0, 8])
-    ours = solve_oracle(exposure, target, threads=1)
-    theirs = solve_oracle(exposure, target, method="highs", threads=1)
+    ours = solve(exposure, target, threads=1)
+    theirs = solve(exposure, target, method="highs", threads=1)
     assert set(ours.status.tolist()) == {0}
     torch.testing.assert_close(
         torch.from_numpy(ours.margin), torch.from_numpy(theirs.margin), rtol=0, atol=1e-8

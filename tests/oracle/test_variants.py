@@ -17,11 +17,11 @@ from gnn_repair.oracle import (
     nearest_reweighting,
     relax,
     relaxed_margins,
-    solve_oracle,
+    solve,
     stable_evidence,
 )
-from gnn_repair.oracle.nearest import moved_bound
-from gnn_repair.oracle.tables import Tables, instance
+from gnn_repair.oracle.problems import Tables, instance
+from gnn_repair.oracle.questions.nearest import moved_bound
 from gnn_repair.repair.baselines import sources_to_recipients
 from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.reporting.evidence import gather
@@ -51,7 +51,7 @@ def test_the_nearest_reweighting_is_nearest(family):
         lam = frozen.copy()
         lam[answer.terms - problem.terms[:1]] += answer.change
         if answer.status == "unreachable":
-            assert solve_oracle(exposure, y, torch.tensor([answer.node])).margin[0] < 0.1
+            assert solve(exposure, y, torch.tensor([answer.node])).margin[0] < 0.1
             continue
         margin = (problem.fixed + lam @ problem.gaps).min()
         assert margin >= 0.1 - 1e-9 and lam.min(initial=0) >= -1e-9
@@ -81,7 +81,7 @@ def test_what_the_oracle_calls_reachable_has_a_nearest_reweighting(best, tail):
     if tail:
         same = TailGraph(2, (Affine((0,), torch.eye(2).double(), torch.zeros(2).double()),))
         exposure = exposure.with_head(same, exposure.frozen_logits)
-    (verdict,) = solve_oracle(exposure, torch.tensor([0])).verdict
+    (verdict,) = solve(exposure, torch.tensor([0])).verdict
     (found,) = nearest_reweighting(exposure, torch.tensor([0]))
     assert (verdict, found.status) == (
         ("can", "moved") if best > 1e-7 else ("cannot", "unreachable")
@@ -180,7 +180,7 @@ def test_a_range_that_highspy_does_not_find_is_undecided(monkeypatch):
         highs.setOptionValue("simplex_iteration_limit", 0)
         return highs
 
-    monkeypatch.setattr("gnn_repair.oracle.stable.new_highs", tired)
+    monkeypatch.setattr("gnn_repair.oracle.questions.stable.new_highs", tired)
     exposure, y = setting("one group", 3, seed=2)
     for found in stable_evidence(exposure, y, [0, 1, 2], epsilon=0.05, threads=1):
         unknown = np.isnan(found.low)
@@ -251,7 +251,7 @@ def test_the_null_term_is_nobodys_message():
     others = other.message_rows[other.rows[~null].long()].long()
     assert float(other.messages[:, others].min()) == 1
     few = relax(setting("absent groups", 12)[0], 0.5)
-    found = solve_oracle(few, "all")
+    found = solve(few, "all")
     for answer in found:
         named = "no message (λ" in str(answer)
         assert named == (answer.reachable and bool((answer.sources < 0).any()))

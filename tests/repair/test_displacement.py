@@ -12,9 +12,9 @@ from toy_exposures import toy_exposure
 
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.errors import InputError
-from gnn_repair.oracle import displacement
-from gnn_repair.oracle.displacement import solve_displacements
-from gnn_repair.oracle.status import FAILED
+from gnn_repair.oracle.problems import FAILED
+from gnn_repair.study import displacement
+from gnn_repair.study.displacement import solve_displacements
 
 EVERY = pytest.mark.parametrize("backbone", list(BACKBONES))
 

@@ -48,7 +48,7 @@ def exposure(data):
 
 
 def test_the_planted_evidence_is_what_is_within_reach(data, exposure):
-    solution = gr.solve_labels(exposure, torch.ones(240, 4))
+    solution = gr.solve(exposure, torch.ones(240, 4))
     assert (solution.reachable.reshape(240, 4) == data.evidence.numpy()).all()
     lost = data.y & ~data.evidence
     assert lost.any()
@@ -63,7 +63,7 @@ def test_reweighting_recovers_what_was_planted_and_stays_within_reach(data, expo
     after = label_f1(exposure, data.y, data.test_mask, fitted)[0].micro
     assert before < 0.35
     assert after > before + 0.3
-    reach = gr.solve_labels(exposure, data.y)
+    reach = gr.solve(exposure, data.y)
     right = fitted.predict(exposure).numpy() == data.y.numpy()
     assert not (right & ~reach.reachable.reshape(240, 4)).any()
 

@@ -14,7 +14,7 @@ from report_worlds import Moved, Tilted, make_exposure
 
 import gnn_repair as gr
 from gnn_repair.errors import InputError
-from gnn_repair.oracle.nearest import gain_words
+from gnn_repair.oracle.witness import gain_words
 from gnn_repair.reporting import StudyContext, gather, report
 from gnn_repair.reporting.evidence import with_classes
 
@@ -37,7 +37,7 @@ def world(tmp_path_factory):
 def test_every_class_is_asked_and_the_smallest_change_is_admissible_and_wins(world):
     exposure, y, evidence, _ = world
     found, wrong = evidence.classes, ~evidence.right
-    solved = gr.solve_oracle(exposure, "all")
+    solved = gr.solve(exposure, "all")
     reachable = (solved.margin > 1e-7).reshape(-1, 4)[evidence.nodes]
     np.testing.assert_array_equal(found.reachable, reachable)
     for i in np.flatnonzero(wrong):

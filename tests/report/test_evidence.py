@@ -11,7 +11,7 @@ from report_worlds import Moved, Tilted, make_exposure
 from scipy.optimize import linprog
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.oracle.solver import solve
 from gnn_repair.reporting import gather
 
 
@@ -65,7 +65,7 @@ def test_a_given_solution_of_many_nodes_and_members_is_read_at_the_right_places(
     exposure, y = make_exposure(members=2, groups=2)
     mask = torch.zeros(40, 2, dtype=torch.bool)
     mask[5:20, 0] = mask[11:33, 1] = True
-    solution = solve_oracle(exposure, "all", torch.ones(40, dtype=torch.bool))
+    solution = solve(exposure, "all", torch.ones(40, dtype=torch.bool))
     given = gather(exposure, y, mask, member=1, solution=solution)
     own = gather(exposure, y, mask, member=1)
     assert sorted(given.nodes) == list(range(11, 33))
@@ -76,7 +76,7 @@ def test_a_given_solution_of_many_nodes_and_members_is_read_at_the_right_places(
 
 def test_nodes_outside_a_given_solution_have_no_margin():
     exposure, y = make_exposure()
-    solution = solve_oracle(exposure, y, torch.arange(10))
+    solution = solve(exposure, y, torch.arange(10))
     evidence = gather(exposure, y, torch.arange(5, 15), solution=solution)
     unsolved = np.isnan(evidence.margin)
     assert sorted(evidence.nodes[unsolved]) == list(range(10, 15))

@@ -75,5 +75,5 @@ def test_numbers_beyond_the_page_are_refused(tmp_path):
 def test_labels_are_no_classes(tmp_path):
     exposure, _ = make_exposure()
     several = replace(exposure, outputs="labels")
-    with pytest.raises(InputError, match=r"outputs are labels.*use solve_labels"):
+    with pytest.raises(InputError, match=r"outputs are labels.*use solve"):
         report(several, torch.ones(40, 4, dtype=torch.bool), tmp_path / "r.html")

@@ -15,7 +15,7 @@ from torch_geometric.nn import GATConv, GCNConv
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
-from gnn_repair.oracle import reach, solve_oracle
+from gnn_repair.oracle import reach, solve
 from gnn_repair.reporting import gather, plots, report, write_figures
 from gnn_repair.reporting.figures import hull, plane_of
 
@@ -54,7 +54,7 @@ def world(request, graph, tmp_path_factory):
     activation = nn.Softplus() if request.param == "softplus" else nn.ReLU()
     exposure = expose(Tailed(activation, request.param == "heads"), graph)
     assert exposure.head is not None
-    solution = solve_oracle(exposure, graph.y)
+    solution = solve(exposure, graph.y)
     path = tmp_path_factory.mktemp("tail") / "report.html"
     repairs = {"mine": torch.randn(NODES, CLASSES)}
     report(exposure, graph.y, path, solution=solution, repairs=repairs, edge_index=graph.edge_index)
@@ -109,7 +109,7 @@ def test_single_plots_of_a_tail(world, graph):
 
 def test_a_solution_of_another_model_is_refused(world, graph):
     _, exposure, _, _ = world
-    other = solve_oracle(expose(Tailed(nn.Tanh()), graph), graph.y)
+    other = solve(expose(Tailed(nn.Tanh()), graph), graph.y)
     with pytest.raises(InputError, match="not of this exposure"):
         gather(exposure, graph.y, solution=other)
     with pytest.raises(InputError, match="give what gnn_repair"):

@@ -19,7 +19,7 @@ from gnn_repair.backbones import train_backbone
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
-from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.oracle.solver import solve
 from gnn_repair.repair import SetTranslation
 from gnn_repair.study import (
     PAPER,
@@ -102,7 +102,7 @@ def test_a_real_case_is_the_same_on_a_worker(cluster, tmp_path):
 def test_the_oracle_shards_over_the_cluster(cluster):
     data = tiny_graph()
     exposure = expose(train_backbone("sgc", data, [0, 1], device="cpu"))
-    whole = solve_oracle(exposure, data.y, data.test_mask[:, :2])
+    whole = solve(exposure, data.y, data.test_mask[:, :2])
     sharded = solve_oracle_sharded(
         exposure, data.y, data.test_mask[:, :2], shards=3, engine=RayEngine()
     )

@@ -13,7 +13,7 @@ from gnn_repair.backbones.architectures import GCN
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.methods import METHODS
-from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.oracle.solver import solve
 from gnn_repair.repair import EvidenceLadder, Reweighting
 from gnn_repair.results.runs import chosen_methods
 from gnn_repair.study import PAPER, Case, Store, override, run_study
@@ -102,7 +102,7 @@ def test_chance_is_counted_class_by_class(records, frozen, data):
             [
                 torch.from_numpy(solution.reachable[solution.member == member])
                 for label in range(3)
-                for solution in [solve_oracle(exposure, torch.full((60,), label), errors)]
+                for solution in [solve(exposure, torch.full((60,), label), errors)]
             ],
             dim=1,
         ).double()
@@ -175,7 +175,7 @@ def test_the_oracle_counts_what_it_should(records, frozen, data):
     exposure = expose(frozen)
     for member, record in enumerate(records):
         mask = data.test_mask[:, record.split]
-        solution = solve_oracle(exposure.member(member), data.y, mask)
+        solution = solve(exposure.member(member), data.y, mask)
         wrong = (frozen.logits[member].argmax(1) != data.y).numpy()[solution.node]
         found = record.oracle["test"]
         assert found["nodes"] == int(mask.sum()) == len(solution)
@@ -197,7 +197,7 @@ def test_reachable_errors_fixed_are_those_of_the_pieces(records, frozen, data):
     for member, record in enumerate(records):
         mask = data.test_mask[:, columns[member]]
         one = exposure.member(member)
-        solution = solve_oracle(one, data.y, mask)
+        solution = solve(one, data.y, mask)
         errors = frozen.logits[member].argmax(1) != data.y
         fixed = sum(
             bool(errors[node] and predicted[member, node] == data.y[node])

@@ -11,13 +11,13 @@ from gnn_repair.backbones import train_backbone
 from gnn_repair.budget import Budget
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure import expose
-from gnn_repair.oracle.solution import OracleSolution
-from gnn_repair.oracle.solve import solve_oracle
+from gnn_repair.oracle.solution import Solution
+from gnn_repair.oracle.solver import solve
 from gnn_repair.study import LocalEngine, solve_oracle_sharded
 from gnn_repair.study.engine import Failure
 from gnn_repair.study.sharding import make_shards
 
-ARRAYS = [name for name, kind in OracleSolution.__annotations__.items() if kind != "int"]
+ARRAYS = [name for name, kind in Solution.__annotations__.items() if kind != "int"]
 ARRAYS = [name for name in ARRAYS if name not in ("skipped", "method", "reasons")]
 
 
@@ -32,7 +32,7 @@ def exposure(graph):
     return expose(train_backbone("h2gcn", graph, [0, 1], device="cpu", budget=budget))
 
 
-def same(found: OracleSolution, expected: OracleSolution) -> None:
+def same(found: Solution, expected: Solution) -> None:
     for name in ARRAYS:
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
     assert found.skipped == expected.skipped
@@ -42,12 +42,12 @@ def same(found: OracleSolution, expected: OracleSolution) -> None:
 def test_masks_by_member(exposure, graph, shards):
     nodes = graph.test_mask[:, :2]
     found = solve_oracle_sharded(exposure, graph.y, nodes, shards=shards)
-    same(found, solve_oracle(exposure, graph.y, nodes))
+    same(found, solve(exposure, graph.y, nodes))
     assert found.check(exposure).ok
 
 
 def test_all_nodes_and_all_classes(exposure):
-    same(solve_oracle_sharded(exposure, "all", shards=3), solve_oracle(exposure, "all"))
+    same(solve_oracle_sharded(exposure, "all", shards=3), solve(exposure, "all"))
 
 
 def test_unlabelled_nodes_are_skipped_and_counted(exposure, graph):
@@ -55,12 +55,12 @@ def test_unlabelled_nodes_are_skipped_and_counted(exposure, graph):
     y[:30] = -1
     for nodes in (None, graph.test_mask[:, 0], graph.val_mask[:, :2]):
         found = solve_oracle_sharded(exposure, y, nodes, shards=4)
-        same(found, solve_oracle(exposure, y, nodes))
+        same(found, solve(exposure, y, nodes))
 
 
 def test_a_restricted_exposure(exposure, graph):
     part = exposure.restrict(torch.tensor([50, 3, 17, 20, 4]))
-    same(solve_oracle_sharded(part, graph.y, shards=2), solve_oracle(part, graph.y))
+    same(solve_oracle_sharded(part, graph.y, shards=2), solve(part, graph.y))
 
 
 def test_shards_are_alike_in_terms_and_hold_no_states(exposure):

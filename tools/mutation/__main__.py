@@ -56,9 +56,9 @@ HOME = [
 BASELINE = ["tests/oracle/test_baseline.py"]
 TESTS = {
     "gnn_repair/oracle/certificate.py": ORACLE,
-    "gnn_repair/oracle/counting.py": ORACLE,
-    "gnn_repair/oracle/metrics.py": ORACLE,
-    "gnn_repair/oracle/tables.py": ORACLE,
+    "gnn_repair/oracle/rates.py": ORACLE,
+    "gnn_repair/oracle/reach.py": ORACLE,
+    "gnn_repair/oracle/problems.py": ORACLE,
     "gnn_repair/oracle/solution.py": ORACLE,
     "gnn_repair/exposure/mixtures.py": EXPOSURE,
     "gnn_repair/exposure/value.py": EXPOSURE,
@@ -67,7 +67,6 @@ TESTS = {
     "gnn_repair/exposure/sampled.py": ["tests/exposure/test_sampled.py"],
     "gnn_repair/oracle/frames.py": ORACLE,
     "gnn_repair/oracle/baseline.py": BASELINE,
-    "gnn_repair/oracle/old_proofs.py": BASELINE,
     "gnn_repair/exposure/hetero": ["tests/exposure/hetero"],
     "gnn_repair/exposure/names.py": ["tests/exposure/hetero"],
     "gnn_repair/exposure/pooling": POOLING,
@@ -81,7 +80,8 @@ TESTS = {
     "gnn_repair/exposure/truths.py": OUTPUTS,
     "gnn_repair/exposure/tails/logit_form.py": OUTPUTS,
     "gnn_repair/exposure/links": OUTPUTS,
-    "gnn_repair/oracle/labels": OUTPUTS,
+    "gnn_repair/oracle/solver.py": OUTPUTS,
+    "gnn_repair/oracle/questions/ranges.py": OUTPUTS,
 }
 """A module or folder, and the tests that should notice when it is wrong."""
 SLOW = ["tests/repair/test_repair_bench.py", "tests/repair/test_gpu.py"]

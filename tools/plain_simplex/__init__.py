@@ -28,7 +28,7 @@ def loops(package: str) -> dict[str, object]:
 
 def install(level: int = 3) -> None:
     """From now on this process solves with plain loops, compiled at LLVM's level 2 or 3."""
-    import gnn_repair.oracle.solve as solve
+    import gnn_repair.oracle.lps as lps
 
     vectorised, plain = loops("gnn_repair.oracle.vectors"), loops("tools.plain_simplex")
     for name, module in list(sys.modules.items()):
@@ -37,4 +37,4 @@ def install(level: int = 3) -> None:
                 if loop in plain and value is vectorised.get(loop):
                     setattr(module, loop, plain[loop])
     if level == 3:
-        vars(solve)["moderately_optimised"] = nullcontext
+        vars(lps)["moderately_optimised"] = nullcontext

@@ -38,14 +38,14 @@ def work(link: Connection, plain: bool, asked: Sequence[Any]) -> None:
             from tools.plain_simplex import install
 
             install()
-        from gnn_repair.oracle.solve import solve_oracle
+        from gnn_repair.oracle.solver import solve
 
         for name, *case in subjects(*asked):
-            solve_oracle(*case, threads=1)
+            solve(*case, threads=1)
             link.send(name)
             while link.recv():
                 begin = time.process_time()
-                solution = solve_oracle(*case, threads=1)
+                solution = solve(*case, threads=1)
                 link.send((time.process_time() - begin, solution.margin))
         link.send(None)
 

@@ -27,7 +27,7 @@ from gnn_repair.exposure.tails.operations import (
     Slopes,
     TailGraph,
 )
-from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.problems import Floats, Integers
 from gnn_repair.oracle.tails.kernels import maxima
 from gnn_repair.oracle.tails.polytope import Base
 

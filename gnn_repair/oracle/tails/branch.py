@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.tails.operations import Activation, Curved, Operation, Root
-from gnn_repair.oracle.answers import Piece
-from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.lps import Piece
+from gnn_repair.oracle.problems import Floats, Integers
 from gnn_repair.oracle.tails.bound import Region, Relaxed, region_of
 from gnn_repair.oracle.tails.kernels import widest
 from gnn_repair.oracle.tails.polytope import (

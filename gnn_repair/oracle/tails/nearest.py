@@ -24,21 +24,12 @@ from torch import Tensor
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.highs import new_highs
-from gnn_repair.oracle.nearest import (
-    ALREADY,
-    MOVED,
-    UNREACHABLE,
-    Gains,
-    closest,
-    gain_words,
-    gains_of,
-    percent,
-)
-from gnn_repair.oracle.tables import Floats, Instance, Integers
+from gnn_repair.oracle.problems import CANNOT, Floats, Instance, Integers
+from gnn_repair.oracle.questions.nearest import ALREADY, MOVED, UNREACHABLE, closest
+from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.tails.search import on_cpu, replay_margins
-from gnn_repair.oracle.tails.sentence import CANNOT
-from gnn_repair.oracle.tails.solution import TailSolution
 from gnn_repair.oracle.tails.solve import solve_tails
+from gnn_repair.oracle.witness import Gains, gain_words, gains_of, percent
 
 
 def ball(exposure: Exposure, distance: Tensor) -> Exposure:
@@ -160,7 +151,7 @@ class Approach:
     """[K]: the nearest λ so far that wins in the tail."""
 
     @classmethod
-    def of(cls, exposure: Exposure, solution: TailSolution, index: int, margin: float) -> Approach:
+    def of(cls, exposure: Exposure, solution: Solution, index: int, margin: float) -> Approach:
         """Begin at the λ of LP ``index``."""
         part = exposure.restrict(torch.tensor([int(solution.node[index])]))
         alpha = part.coefficients[0].double().numpy()
@@ -428,7 +419,7 @@ class _Found:
     moved: float
 
 
-def _frozen_margins(exposure: Exposure, solution: TailSolution) -> Floats:
+def _frozen_margins(exposure: Exposure, solution: Solution) -> Floats:
     logits = exposure.frozen_logits[0].numpy()[solution.node]
     own = np.take_along_axis(logits, solution.target[:, None], 1)[:, 0]
     rest = logits.copy()
@@ -438,7 +429,7 @@ def _frozen_margins(exposure: Exposure, solution: TailSolution) -> Floats:
 
 def _confirmed(
     exposure: Exposure,
-    solution: TailSolution,
+    solution: Solution,
     approaches: dict[int, Approach],
     margin: float,
 ) -> dict[int, _Found]:
@@ -458,7 +449,7 @@ def _confirmed(
 
 
 def _lower_values(
-    exposure: Exposure, solution: TailSolution, approaches: dict[int, Approach], margin: float
+    exposure: Exposure, solution: Solution, approaches: dict[int, Approach], margin: float
 ) -> dict[int, float]:
     """Distances within which nothing wins, found by halving; all questions together.
 
@@ -487,7 +478,7 @@ def _lower_values(
 
 def within(
     exposure: Exposure,
-    solution: TailSolution,
+    solution: Solution,
     chosen: Integers,
     distance: Floats,
     effort: str = "normal",
@@ -523,7 +514,7 @@ def _once_a_node(recipient: Integers) -> list[Integers]:
 
 def _answer(
     exposure: Exposure,
-    solution: TailSolution,
+    solution: Solution,
     i: int,
     frozen: float,
     margin: float,
@@ -560,7 +551,7 @@ def _answer(
 
 
 def _status(
-    solution: TailSolution, i: int, frozen: float, margin: float, found: _Found | None
+    solution: Solution, i: int, frozen: float, margin: float, found: _Found | None
 ) -> tuple[str, str]:
     if frozen >= margin:
         return ALREADY, ""

@@ -29,7 +29,7 @@ from gnn_repair.exposure.tails.operations import (
     lower,
 )
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.problems import Floats, Integers
 from gnn_repair.oracle.tails.kernels import extremes, halve, mixtures
 from gnn_repair.oracle.tails.proof import Halving
 

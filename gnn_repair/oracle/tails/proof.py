@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnn_repair.exposure.tails.operations import Curved, Root, TailGraph
-from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.problems import Floats, Integers
 
 PREFIX = "proof_"
 Split = tuple[int, int, int, float]

@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.tails.operations import Root, Slopes
-from gnn_repair.oracle.answers import Piece, join
-from gnn_repair.oracle.solve import solve_tables
-from gnn_repair.oracle.status import FAILED
-from gnn_repair.oracle.tables import Floats, Integers, Problems, Tables
+from gnn_repair.oracle.lps import Piece, join, solve_tables
+from gnn_repair.oracle.problems import FAILED, Floats, Integers, Problems, Tables
 from gnn_repair.oracle.tails.bound import HUGE, LinearBound, Region, Relaxed
 from gnn_repair.oracle.tails.kernels import scores
 

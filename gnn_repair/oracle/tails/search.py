@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.problems import Floats, Integers
 from gnn_repair.oracle.tails.bound import Region
 from gnn_repair.oracle.tails.kernels import mixtures, scores
 from gnn_repair.oracle.tails.relax import Game, dense_shares, play

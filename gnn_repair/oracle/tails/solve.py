@@ -15,7 +15,8 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.operations import Curved
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.tables import Floats, Integers, problems
+from gnn_repair.oracle.problems import FIRST_STAGE, Floats, Integers, about, problems
+from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.tails.bound import Region, bare_region, region_of
 from gnn_repair.oracle.tails.branch import (
     BATCH,
@@ -31,8 +32,6 @@ from gnn_repair.oracle.tails.polytope import Base, base_of, free_terms
 from gnn_repair.oracle.tails.proof import Proofs
 from gnn_repair.oracle.tails.relax import dense_shares, first_relaxation, mixed_at
 from gnn_repair.oracle.tails.search import Search, on_cpu, replay_margins
-from gnn_repair.oracle.tails.sentence import CAN, CANNOT, UNDECIDED
-from gnn_repair.oracle.tails.solution import TailSolution
 from gnn_repair.oracle.tails.verification import PRECISION
 from gnn_repair.thresholds import REACHABLE
 
@@ -273,7 +272,7 @@ def solve_tails(
     *,
     method: str = "simplex",
     effort: Effort = "normal",
-) -> TailSolution:
+) -> Solution:
     """Whether reweighting can make a class win, for a model whose mixture is followed by a tail.
 
     Args:
@@ -298,30 +297,27 @@ def solve_tails(
         questions.bound,
         proved_bounds(proofs, exposure, asked.position, asked.target, asked_bound),
     )
-    verdict, reasons = _verdicts(exposure, questions, bound, margin, shares, budget)
+    reasons = _reasons(exposure, questions, bound, margin, shares, budget)
     indptr, terms, coefficients = _supports(base, asked.position, shares)
     owner = np.repeat(asked.position, np.diff(indptr))
-    return TailSolution(
+    return Solution(
         member=asked.member,
         recipient=asked.position,
         node=base.nodes[asked.position],
         target=asked.target,
         margin=margin,
         bound=bound,
-        verdict=verdict,
         indptr=indptr,
         terms=terms,
         coefficients=coefficients,
         sources=base.sources[base.rows[terms]].astype(np.int64),
         groups=(terms[:, None] >= base.ends[owner, 1:-1]).sum(1),
-        status=questions.stage,
+        status=questions.stage + np.int8(FIRST_STAGE),
         proofs=proofs,
         replayed=exposure.replay is not None,
         skipped=asked.skipped,
         reasons=reasons,
-        scope=exposure.scope,
-        n_id=None if exposure.n_id is None else exposure.n_id.cpu().numpy(),
-        names=exposure.term_names,
+        **about(exposure),
     )
 
 
@@ -366,17 +362,16 @@ class _Confirmed:
                 self.margin[i], self.shares[i] = found[k], shares[k]
 
 
-def _verdicts(
+def _reasons(
     exposure: Exposure,
     questions: Questions,
     bound: Floats,
     margin: Floats,
     shares: list[Floats],
     budget: EffortLimit,
-) -> tuple[NDArray[np.str_], dict[int, str]]:
-    """can, cannot or undecided, and why for the last."""
+) -> dict[int, str]:
+    """Why questions are undecided."""
     wins, excluded = margin > REACHABLE, bound <= REACHABLE
-    verdict = np.where(wins & ~excluded, CAN, np.where(excluded & ~wins, CANNOT, UNDECIDED))
     reasons = {
         int(i): _reason(questions, int(i), budget) for i in np.flatnonzero(~(wins | excluded))
     }
@@ -393,7 +388,7 @@ def _verdicts(
             f"the model run in its own precision wins by {margin[i]:.2g}, which its tail excludes: "
             + why
         )
-    return verdict, reasons
+    return reasons
 
 
 def _reason(questions: Questions, i: int, budget: EffortLimit) -> str:

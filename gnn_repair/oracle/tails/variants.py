@@ -20,13 +20,11 @@ from torch import Tensor
 
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.value import Exposure, Replay
-from gnn_repair.oracle.flat_arrays import in_use
-from gnn_repair.oracle.metrics import Rate
-from gnn_repair.oracle.relaxed import merged_groups, old_terms, relax_mixture
-from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED, Floats, Integers
+from gnn_repair.oracle.questions.relaxed import merged_groups, old_terms, relax_mixture
+from gnn_repair.oracle.rates import Rate
+from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.tails.search import on_cpu
-from gnn_repair.oracle.tails.sentence import CAN, CANNOT, UNDECIDED
-from gnn_repair.oracle.tails.solution import TailSolution
 from gnn_repair.oracle.tails.solve import solve_tails
 
 SHOWN = 6
@@ -91,7 +89,7 @@ def needed_terms(
     ends = exposure.segments[:: exposure.num_groups].numpy()
     begin, end = ends[solution.recipient], ends[solution.recipient + 1]
     without = [np.full(last - first, CAN, WORD) for first, last in zip(begin, end, strict=True)]
-    used = in_use(solution, exposure.mass)
+    used = solution.in_use(exposure.mass)
     asked: dict[int, list[tuple[int, int]]] = {}
     for i, node in enumerate(solution.node.tolist()):
         single, shared = _used(exposure, solution, used, i)
@@ -118,13 +116,13 @@ def needed_terms(
     )
 
 
-def _same(without: NDArray[np.str_], solution: TailSolution, i: int) -> NDArray[np.str_]:
+def _same(without: NDArray[np.str_], solution: Solution, i: int) -> NDArray[np.str_]:
     """What cannot win with all terms cannot with fewer; of the undecided nothing is known."""
     return np.full(len(without), str(solution.verdict[i]), WORD)
 
 
 def _used(
-    exposure: Exposure, solution: TailSolution, used: NDArray[np.bool_], i: int
+    exposure: Exposure, solution: Solution, used: NDArray[np.bool_], i: int
 ) -> tuple[Integers, Integers]:
     """Terms alone in their group, and others that the λ which wins uses."""
     groups, position = exposure.num_groups, int(solution.recipient[i])
@@ -137,7 +135,7 @@ def _used(
 
 
 def _solve_without(
-    exposure: Exposure, solution: TailSolution, chosen: Integers, dropped: Integers
+    exposure: Exposure, solution: Solution, chosen: Integers, dropped: Integers
 ) -> list[str]:
     """The verdicts of the chosen questions (of different nodes) without one term each."""
     groups, nodes = exposure.num_groups, torch.from_numpy(solution.node[chosen])

@@ -12,11 +12,11 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.tails.operations import lower
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.tables import Floats, Integers
+from gnn_repair.oracle.problems import Floats, Integers
 from gnn_repair.oracle.tails.check import proved_bounds
 
 if TYPE_CHECKING:
-    from gnn_repair.oracle.tails.solution import TailSolution
+    from gnn_repair.oracle.solution import Solution
 
 WINS = 1e-7
 """What a margin must exceed to be a win, and a bound must not."""
@@ -74,7 +74,7 @@ class TailVerification:
     __repr__ = __str__
 
 
-def verify(solution: TailSolution, exposure: Exposure) -> TailVerification:
+def verify(solution: Solution, exposure: Exposure) -> TailVerification:
     """Check every λ and every bound of a solution against its exposure."""
     exposure = exposure.to("cpu")
     inside = len(solution) == 0 or (
@@ -111,7 +111,7 @@ def _worst(*errors: float) -> float:
 # Every λ ------------------------------------------------------------------------------------------
 
 
-def _admissible(solution: TailSolution, exposure: Exposure) -> tuple[float, float]:
+def _admissible(solution: Solution, exposure: Exposure) -> tuple[float, float]:
     """Violations of masses and of signs of λ."""
     groups, segments = exposure.num_groups, exposure.segments.numpy()
     owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
@@ -125,7 +125,7 @@ def _admissible(solution: TailSolution, exposure: Exposure) -> tuple[float, floa
     return float(off.max(initial=0.0)), max(negative, float(not inside.all()))
 
 
-def _wins(solution: TailSolution, exposure: Exposure) -> tuple[float, int]:
+def _wins(solution: Solution, exposure: Exposure) -> tuple[float, int]:
     """How far margins are from the head's at λ, and how many *can* do not win when run again."""
     off, unconfirmed, left = 0.0, 0, np.arange(len(solution))
     while len(left):  # one run for the first question of every node, and so on
@@ -143,7 +143,7 @@ def _wins(solution: TailSolution, exposure: Exposure) -> tuple[float, int]:
     return off, unconfirmed
 
 
-def _coefficients(solution: TailSolution, exposure: Exposure, chosen: Integers) -> Tensor:
+def _coefficients(solution: Solution, exposure: Exposure, chosen: Integers) -> Tensor:
     full = exposure.aggregate.coefficients.double().clone()
     ends = exposure.segments[:: exposure.num_groups].tolist()
     for i in chosen:
@@ -154,7 +154,7 @@ def _coefficients(solution: TailSolution, exposure: Exposure, chosen: Integers) 
     return full
 
 
-def _margins(solution: TailSolution, logits: Tensor, chosen: Integers) -> Floats:
+def _margins(solution: Solution, logits: Tensor, chosen: Integers) -> Floats:
     rows = logits[torch.from_numpy(solution.recipient[chosen])].numpy().copy()
     place = np.arange(len(rows)), solution.target[chosen]
     own = rows[place]
@@ -165,7 +165,7 @@ def _margins(solution: TailSolution, logits: Tensor, chosen: Integers) -> Floats
 # Every bound --------------------------------------------------------------------------------------
 
 
-def _wrong_signs(solution: TailSolution) -> float:
+def _wrong_signs(solution: Solution) -> float:
     """−min(w, β, 0), |Σ w − 1| and w at the target, of all cases of stated bounds."""
     proofs, stated = solution.proofs, np.isfinite(solution.bound)
     question = np.repeat(np.arange(len(solution)), np.diff(proofs.indptr))

@@ -1,7 +1,7 @@
 """The simplex method's loops, written eight numbers at a time.
 
 This is the part of the solver that a plain numba loop would do more slowly, and nothing else: the
-method itself (``simplex.py``, ``columns.py``, ``factor.py``, ``solve_kernel.py``) calls these loops
+method itself (``simplex.py``, ``solve_kernel.py``) calls these loops
 by name. ``tools/plain_simplex`` holds every one of them as a plain loop; with those in their place
 the answers are the same, and it measures the difference:
 

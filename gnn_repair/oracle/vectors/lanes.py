@@ -7,14 +7,18 @@ Arrays they walk over end in room for seven numbers more.
 """
 
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.extending import intrinsic, lower_builtin, register_model, type_callable
 
+from gnn_repair.kernel_cache import cached_njit
 from gnn_repair.startup import load_numba
 
 WIDTH = 8
@@ -23,6 +27,34 @@ VECTOR = ir.VectorType(ir.DoubleType(), WIDTH)
 _MASK = ir.VectorType(ir.IntType(1), WIDTH)
 UNALIGNED = 8
 """Bytes that an address is a multiple of: no more than one number's."""
+# Kernels own no memory, so reference counting is switched off. Passing many arrays costs more than
+# solving a small LP, so what runs once per LP or pivot is inlined; what runs rarely is not.
+_ENTRY = {
+    "nogil": True,
+    "_nrt": False,
+    "no_cfunc_wrapper": True,
+    "error_model": "numpy",
+}
+_OPTIONS = {**_ENTRY, "no_cpython_wrapper": True}
+entry_kernel = cached_njit(**_ENTRY)
+cold_kernel = numba.njit(**_OPTIONS)
+kernel = numba.njit(**_OPTIONS, forceinline=True)
+# What is called from one place only is compiled there and nowhere else.
+kernel_once = numba.njit(**_OPTIONS, inline="always")
+
+
+@contextmanager
+def moderately_optimised() -> Iterator[None]:
+    """Kernels compiled inside are optimised at LLVM's second level.
+
+    It takes a fifth less time than the third, and code that says *eight at a time* runs as fast.
+    """
+    level = numba.config.OPT
+    numba.config.OPT = type(level)(min(level, 2))
+    try:
+        yield
+    finally:
+        numba.config.OPT = level
 
 
 def aligned(*shape: int) -> Any:

@@ -9,13 +9,13 @@ import math
 
 from numpy import uint64
 
-from gnn_repair.oracle.compiling import kernel
 from gnn_repair.oracle.vectors.lanes import (
     WIDTH,
     broadcast,
     first_of,
     get,
     get_row,
+    kernel,
     larger,
     largest_lane,
     magnitude,

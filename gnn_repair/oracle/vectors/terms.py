@@ -9,7 +9,6 @@ per term.
 
 from numpy import uint64
 
-from gnn_repair.oracle.compiling import kernel
 from gnn_repair.oracle.vectors.blocks import (
     added,
     eight_from,
@@ -26,6 +25,7 @@ from gnn_repair.oracle.vectors.lanes import (
     get,
     get_part,
     get_row,
+    kernel,
     multiply_add,
     put,
     put_row,

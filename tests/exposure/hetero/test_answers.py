@@ -16,7 +16,7 @@ from torch_geometric.data import Data, HeteroData
 from typed_models import CLASSES, Attributed, Heads, build, graph
 
 import gnn_repair as gr
-from gnn_repair import Exposure, expose, solve_oracle
+from gnn_repair import Exposure, expose, solve
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.oracle.frames import source_ranking
@@ -106,7 +106,7 @@ def by_scipy(frame: Any, fixed: np.ndarray, target: int) -> float:
 def test_the_oracle_agrees_with_another_solver(affine: tuple[Any, HeteroData, Exposure]) -> None:
     _, data, exposure = affine
     y = data["paper"].y
-    solution = solve_oracle(exposure, y)
+    solution = solve(exposure, y)
     assert solution.check(exposure).ok
     for witness in solution[:10]:
         frame = exposure.to_frame([witness.node])
@@ -118,7 +118,7 @@ def test_witnesses_name_type_relation_and_number(
     affine: tuple[nn.Module, HeteroData, Exposure], tmp_path: Path
 ) -> None:
     _, data, exposure = affine
-    solution = solve_oracle(exposure, data["paper"].y)
+    solution = solve(exposure, data["paper"].y)
     solution.save(tmp_path / "solution")
     again = type(solution).load(tmp_path / "solution")
     assert again.names == solution.names == exposure.term_names
@@ -151,7 +151,7 @@ def test_other_answers_name_them_too(
             texts += map(str, answers)
     told = " ".join(texts)
     assert "author " in told and "venue " in told and "node " not in told
-    solution = solve_oracle(tailed[2], tailed[1]["paper"].y, torch.arange(8))
+    solution = solve(tailed[2], tailed[1]["paper"].y, torch.arange(8))
     assert solution.check(tailed[2]).ok
     told = " ".join(map(str, solution))
     assert "author writes paper)" in told and "node " not in told
@@ -176,10 +176,10 @@ def test_explainers_and_ladders_say_what_they_need(
     affine: tuple[Any, HeteroData, Exposure],
 ) -> None:
     model, data, exposure = affine
-    from gnn_repair.oracle.explainer_masks import exposed_layers
+    from gnn_repair.oracle.explainer import exposed_layers
     from gnn_repair.repair.targets import check_graph_data
 
-    with pytest.raises(InputError, match="this graph has several relations; use solve_oracle"):
+    with pytest.raises(InputError, match="this graph has several relations; use solve"):
         exposed_layers(model, exposure)
     with pytest.raises(InputError, match="pass a Data of the 'paper' nodes alone"):
         check_graph_data(exposure, data)

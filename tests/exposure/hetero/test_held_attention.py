@@ -16,7 +16,7 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 from typed_models import Paths, build
 
-from gnn_repair import Exposure, expose, reach, solve_oracle
+from gnn_repair import Exposure, expose, reach, solve
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_every_answer_says_so(model_and_data: tuple[Paths, HeteroData], exposure
     scope = "model with `han_conv` (HANConv) held"
     assert exposure.scope == scope and "held as it is: `han_conv` (HANConv) (mean)" in str(exposure)
     y = data["paper"].y
-    assert f"({scope})" in str(solve_oracle(exposure, y, torch.arange(2))[0])
+    assert f"({scope})" in str(solve(exposure, y, torch.arange(2))[0])
     assert f"about            the {scope}" in str(reach(exposure, y))
 
 

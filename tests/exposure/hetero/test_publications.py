@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import HeteroConv, SAGEConv
 
-from gnn_repair import Exposure, Reweighting, SetTranslation, expose, reach, solve_oracle
+from gnn_repair import Exposure, Reweighting, SetTranslation, expose, reach, solve
 from gnn_repair.datasets import generate_publications
 
 WRITES = "author writes paper"
@@ -97,7 +97,7 @@ def test_witnesses_turn_to_the_relation_with_the_evidence(
     """Of the margin that a witness gains, nearly all comes through the authors it weighs anew."""
     paper, author = data["paper"], data["author"]
     wrong = exposure.frozen_logits[0].argmax(1) != paper.y
-    solution = solve_oracle(exposure, paper.y, paper.test_mask[:, 0] & wrong & (paper.experts == 1))
+    solution = solve(exposure, paper.y, paper.test_mask[:, 0] & wrong & (paper.experts == 1))
     gained, experts = {group.name: 0.0 for group in exposure.groups}, []
     frame = exposure.to_frame()
     new = solution.dense(exposure)[0].numpy()

@@ -61,7 +61,7 @@ def test_a_decoder_may_know_more_of_each_link():
     torch.testing.assert_close(exposure.frozen_logits, told, rtol=1e-12, atol=1e-12)
     bent = gr.expose_links(model, data, decoder=lambda z, links: decoder(z, links).tanh())
     assert not bent.exact and bent.residual <= 1e-12
-    assert gr.solve_labels(bent, "flip", torch.arange(5)).check(bent).ok
+    assert gr.solve(bent, "flip", torch.arange(5)).check(bent).ok
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_witnesses_of_links_between_types_do_what_they_say(model, vary):
     network = model().double()
     exposure = gr.expose_links(network, data, vary=vary)
     assert exposure.residual <= 1e-12 and exposure.mixture.num_groups == 2
-    solution = gr.solve_labels(exposure, "flip")
+    solution = gr.solve(exposure, "flip")
     assert solution.check(exposure).ok
     kind, into = (RATES, BACK)[1 - end], ("user", "movie")[end]
     sender = kind[0]
@@ -130,7 +130,7 @@ def test_a_tail_between_types_and_the_words_of_its_frame():
     data = ratings()
     exposure = gr.expose_links(Ratings(bent=True).double(), data)
     assert not exposure.exact and exposure.residual <= 1e-12
-    assert gr.solve_labels(exposure, "flip", torch.arange(3)).check(exposure).ok
+    assert gr.solve(exposure, "flip", torch.arange(3)).check(exposure).ok
     frame = exposure.to_frame([0])
     assert set(frame["source_type"]) == {"movie"} and {
         name.partition(" (")[0] for name in frame["group"]

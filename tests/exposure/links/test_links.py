@@ -70,7 +70,7 @@ def test_witnesses_do_in_the_model_itself_what_they_say(vary):
     model = Weighted().double()
     data.edge_weight = torch.rand(180).double() + 0.1
     exposure = gr.expose_links(model, data, decoder=dot, vary=vary)
-    solution = gr.solve_labels(exposure, "flip")
+    solution = gr.solve(exposure, "flip")
     assert solution.check(exposure).ok
     end = 0 if vary == "source" else 1
     frozen = model(data.x, data.edge_index, data.edge_weight).detach()
@@ -124,7 +124,7 @@ def test_planted_friends_are_found():
     data = planted_links()
     exposure = gr.expose_links(Mean(), data)
     there = torch.ones(exposure.num_links)
-    solution = gr.solve_labels(exposure, there)
+    solution = gr.solve(exposure, there)
     assert (solution.reachable == data.friend.numpy()).all()
     found = gr.reach(exposure, data.edge_label)
     wrong = (exposure.frozen_logits > 0) != data.edge_label
@@ -144,7 +144,7 @@ def test_bent_decoders_are_answered_in_three_values():
     model, decoder = built(BENT["perceptron of both ends"], torch.float64)
     data = graph()
     exposure = gr.expose_links(model, data, decoder=decoder)
-    solution = gr.solve_labels(exposure, "flip", torch.arange(8))
+    solution = gr.solve(exposure, "flip", torch.arange(8))
     assert solution.check(exposure).ok
     assert solution.links[:, 0].tolist() == data.edge_label_index[0, :8].tolist()
     assert set(solution.verdict.tolist()) <= {"can", "cannot", "undecided"}
@@ -174,7 +174,7 @@ def test_words_frames_and_numbers():
     frame = exposure.to_frame([3])
     assert set(frame["from"]) == {int(data.edge_label_index[0, 3])}
     assert frame["coefficient"].sum() == pytest.approx(float(exposure.mixture.mass[0, 3].sum()))
-    solution = gr.solve_labels(exposure, "flip", [3, 5])
+    solution = gr.solve(exposure, "flip", [3, 5])
     first, last = data.edge_label_index[:, 3].tolist()
     assert str(solution[0]).startswith(f"link {first} → {last} ")
     assert solution.to_frame()["link"].tolist() == [3, 5]
@@ -183,7 +183,7 @@ def test_words_frames_and_numbers():
 
 def test_a_saved_solution_of_links_keeps_their_ends(tmp_path):
     exposure = gr.expose_links(EncodeDecode().double(), graph())
-    solution = gr.solve_labels(exposure, "flip")
+    solution = gr.solve(exposure, "flip")
     solution.save(tmp_path / "links")
     again = type(solution).load(tmp_path / "links")
     assert (again.links == solution.links).all()
@@ -237,7 +237,7 @@ def test_skips_of_an_encoder_go_with_the_end_they_belong_to(vary):
     with torch.no_grad():
         expected = dot(model(data.x, data.edge_index), data.edge_label_index)
     assert torch.allclose(exposure.frozen_logits, expected, atol=1e-12)
-    solution = gr.solve_labels(exposure, "flip", torch.arange(3))
+    solution = gr.solve(exposure, "flip", torch.arange(3))
     assert solution.check(exposure).ok
 
 
@@ -281,11 +281,11 @@ def test_some_links_by_mask_and_by_number():
     exposure = gr.expose_links(EncodeDecode().double(), graph())
     mask = torch.zeros(exposure.num_links, dtype=torch.bool)
     mask[[2, 6]] = True
-    whole = gr.solve_labels(exposure, "flip")
+    whole = gr.solve(exposure, "flip")
     for chosen in (mask, [2, 6]):
-        part = gr.solve_labels(exposure, "flip", chosen)
+        part = gr.solve(exposure, "flip", chosen)
         assert part.node.tolist() == [2, 6]
         assert part.margin.tolist() == whole.margin[[2, 6]].tolist()
     assert exposure.to_frame(mask)["link"].unique().tolist() == [2, 6]
     with pytest.raises(InputError, match="links are numbered"):
-        gr.solve_labels(exposure, "flip", [exposure.num_links])
+        gr.solve(exposure, "flip", [exposure.num_links])

@@ -131,5 +131,5 @@ def test_a_second_way_is_in_the_mixture_or_held_by_name(name, vary):
         named = [part for part in exposure.mixture.held if part.beside]
         assert gap <= 1e-12 or named
         assert not named or "the decoder" in exposure.mixture.scope
-        solution = gr.solve_labels(exposure, "flip", [0])
+        solution = gr.solve(exposure, "flip", [0])
         assert not named or "held" in str(solution[0])

@@ -191,7 +191,7 @@ def test_answers_and_changes_name_graphs() -> None:
     batch = batch_of()
     exposure = gr.expose(built("sum beside mean"), batch)
     classes = torch.zeros(exposure.num_nodes, dtype=torch.long)
-    frame = gr.solve_oracle(exposure, classes, [2, 0]).to_frame()
+    frame = gr.solve(exposure, classes, [2, 0]).to_frame()
     assert sorted(frame["graph"]) == [0, 2] and "node" not in frame
 
 

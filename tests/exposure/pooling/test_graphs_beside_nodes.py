@@ -104,7 +104,7 @@ def test_a_probability_is_compared_with_one_half(pooled: bool, bent: bool) -> No
     torch.testing.assert_close(exposure.frozen_logits[0], told, rtol=1e-9, atol=1e-9)
     assert exposure.called.endswith("the sigmoid at its end is taken off")
     # Class 0 is within reach where the logit can be negative, which (0, σ) would deny always.
-    solution = gr.solve_oracle(exposure, torch.zeros(rows, dtype=torch.long))
+    solution = gr.solve(exposure, torch.zeros(rows, dtype=torch.long))
     assert solution.check(exposure).ok
     assert (solution.margin[(logit < 0).numpy()] > 0).all() and bool((logit < 0).any())
     if exposure.head is not None:

@@ -12,7 +12,7 @@ from torch_geometric.nn import GATConv
 
 import gnn_repair as gr
 from gnn_repair.errors import InputError
-from gnn_repair.oracle.labels.joint import jointly
+from gnn_repair.oracle.questions.joint import jointly
 
 NODES, LABELS = 18, 3
 
@@ -65,12 +65,12 @@ def test_the_joint_margin_is_that_of_another_solver(unknown: bool, limit: float)
     if unknown:
         y[torch.arange(NODES), torch.arange(NODES) % LABELS] = torch.nan
     together = jointly(exposure, y, threshold=limit)
-    solution = gr.solve_oracle(together, torch.zeros(NODES, dtype=torch.long))
+    solution = gr.solve(together, torch.zeros(NODES, dtype=torch.long))
     assert solution.check(together).ok
     told = [best_by_linprog(exposure, y, int(node), limit) for node in solution.node]
     assert solution.margin == pytest.approx(told, abs=1e-9)
     assert (solution.margin > 0).any() and (solution.margin < 0).any()
-    alone = gr.solve_labels(exposure, y, threshold=limit)
+    alone = gr.solve(exposure, y, threshold=limit)
     for i, node in enumerate(solution.node):  # no label does better with all than by itself
         assert solution.margin[i] <= alone.margin[alone.node == node].min() + 1e-9
 
@@ -80,7 +80,7 @@ def test_some_nodes_and_nodes_without_labels():
     y[4] = torch.nan
     chosen = torch.tensor([4, 2, 9])
     together = jointly(exposure, y, chosen)
-    solution = gr.solve_oracle(together, torch.zeros(NODES, dtype=torch.long))
+    solution = gr.solve(together, torch.zeros(NODES, dtype=torch.long))
     assert sorted(solution.node.tolist()) == [2, 4, 9]
     found = dict(zip(solution.node.tolist(), solution.margin.tolist(), strict=True))
     assert found[4] == pytest.approx(1.0)
@@ -95,9 +95,9 @@ def test_after_a_tail_all_labels_are_asked_in_three_values():
     exposure, y = exposed(bent=True)
     together = jointly(exposure, y)
     zeros = torch.zeros(NODES, dtype=torch.long)
-    solution = gr.solve_oracle(together, zeros, torch.arange(8))
+    solution = gr.solve(together, zeros, torch.arange(8))
     assert solution.check(together).ok
-    alone = gr.solve_labels(exposure, y, torch.arange(8))
+    alone = gr.solve(exposure, y, torch.arange(8))
     for i, node in enumerate(solution.node):
         assert solution.margin[i] <= alone.bound[alone.node == node].min() + 1e-9
     again = together.replay(together.coefficients[0])
@@ -114,7 +114,7 @@ def test_after_a_tail_an_unknown_label_decides_nothing():
     few[:, 1] = torch.nan
     zeros, chosen = torch.zeros(NODES, dtype=torch.long), torch.arange(6)
     together = jointly(exposure, few, threshold=0.1)
-    solution = gr.solve_oracle(together, zeros, chosen)
+    solution = gr.solve(together, zeros, chosen)
     assert solution.check(together).ok and (solution.margin <= 1).all()
     rest = ((2 * y - 1) * (exposure.frozen_logits[0] - 0.1))[:, [0, 2]].amin(1)
     wins = -together.frozen_logits[0, :, 1:].amax(1)

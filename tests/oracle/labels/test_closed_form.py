@@ -12,7 +12,7 @@ import torch
 
 import gnn_repair as gr
 from gnn_repair.errors import FileFormatError, InputError
-from gnn_repair.oracle import LabelSolution, ValueRange
+from gnn_repair.oracle import Solution, ValueRange
 
 sys.path.insert(0, str(Path(__file__).parent))
 from label_cases import corners, random_exposure
@@ -28,7 +28,7 @@ def truths(seed, nodes=7, outputs=3):
 def test_the_margin_is_the_best_corner(seed, groups):
     exposure = random_exposure(seed, groups=groups)
     y = truths(seed)
-    solution = gr.solve_labels(exposure, y, threshold=0.25)
+    solution = gr.solve(exposure, y, threshold=0.25)
     assert len(solution) == 2 * 7 * 3
     for i in range(len(solution)):
         node, output = solution.node[i], solution.target[i]
@@ -55,7 +55,7 @@ def test_inner_points_never_exceed_the_bound():
 
 def test_the_witness_attains_the_margin_and_keeps_every_mass():
     exposure = random_exposure(4)
-    solution = gr.solve_labels(exposure, truths(4))
+    solution = gr.solve(exposure, truths(4))
     groups = exposure.num_groups
     for i in range(len(solution)):
         one = solution[i]
@@ -72,7 +72,7 @@ def test_the_witness_attains_the_margin_and_keeps_every_mass():
 def test_unknown_truths_are_skipped_and_counted():
     exposure, y = random_exposure(5, members=1), truths(5)
     y[2, 1], y[3, 0] = float("nan"), -1
-    solution = gr.solve_labels(exposure, y)
+    solution = gr.solve(exposure, y)
     assert len(solution) == 21 - 2
     assert solution.skipped == 2
     pairs = set(zip(solution.node.tolist(), solution.target.tolist(), strict=True))
@@ -82,8 +82,8 @@ def test_unknown_truths_are_skipped_and_counted():
 
 def test_some_labels_and_nodes_give_the_same_answers():
     exposure, y = random_exposure(6), truths(6)
-    whole = gr.solve_labels(exposure, y)
-    part = gr.solve_labels(exposure, y, torch.tensor([5, 1]), labels=[2, 0], threads=2)
+    whole = gr.solve(exposure, y)
+    part = gr.solve(exposure, y, torch.tensor([5, 1]), labels=[2, 0], threads=2)
     assert part.node.tolist()[:4] == [5, 5, 1, 1]
     assert part.target.tolist()[:4] == [0, 2, 0, 2]
     for i in range(len(part)):
@@ -94,7 +94,7 @@ def test_some_labels_and_nodes_give_the_same_answers():
 
 def test_flip_asks_for_the_other_side():
     exposure = random_exposure(7)
-    solution = gr.solve_labels(exposure, "flip")
+    solution = gr.solve(exposure, "flip")
     says = exposure.frozen_logits.numpy()[solution.member, solution.node, solution.target] > 0
     assert (solution.wanted == ~says).all()
 
@@ -103,7 +103,7 @@ def test_a_member_mask_asks_each_member_about_its_own_nodes():
     exposure = random_exposure(8)
     mask = torch.zeros(7, 2, dtype=torch.bool)
     mask[1, 0] = mask[4, 1] = True
-    solution = gr.solve_labels(exposure, truths(8), mask)
+    solution = gr.solve(exposure, truths(8), mask)
     assert sorted(set(zip(solution.member.tolist(), solution.node.tolist(), strict=True))) == [
         (0, 1),
         (1, 4),
@@ -131,7 +131,7 @@ def changed(solution, name, value):
 )
 def test_a_changed_number_is_noticed(name, value, field):
     exposure = random_exposure(9)
-    solution = gr.solve_labels(exposure, truths(9))
+    solution = gr.solve(exposure, truths(9))
     assert solution.check(exposure)
     found = changed(solution, name, value).check(exposure)
     assert not found
@@ -141,7 +141,7 @@ def test_a_changed_number_is_noticed(name, value, field):
 def test_a_second_best_message_is_noticed():
     """λ on another term of the same group, its margin stated honestly: the bound gives it away."""
     exposure = random_exposure(0, groups=1, members=1)
-    solution = gr.solve_labels(exposure, torch.ones(7, 3), torch.tensor([0]))
+    solution = gr.solve(exposure, torch.ones(7, 3), torch.tensor([0]))
     first, last = exposure.segments[:2].tolist()
     other = next(t for t in range(first, last) if t != solution.terms[0])
     terms, sources = solution.terms.copy(), solution.sources.copy()
@@ -159,7 +159,7 @@ def test_a_second_best_message_is_noticed():
 
 
 def test_another_exposure_is_refused():
-    solution = gr.solve_labels(random_exposure(10), truths(10))
+    solution = gr.solve(random_exposure(10), truths(10))
     with pytest.raises(InputError, match="does not belong to this exposure"):
         solution.check(random_exposure(10, nodes=3))
     with pytest.raises(InputError, match="give what expose"):
@@ -214,7 +214,7 @@ def test_macro_is_the_mean_of_labels_and_micro_pools_them():
 
 def test_sentences_say_which_side_and_who():
     exposure = random_exposure(12, members=1)
-    solution = gr.solve_labels(exposure, torch.ones(7, 3))
+    solution = gr.solve(exposure, torch.ones(7, 3))
     can = int(np.flatnonzero(solution.reachable)[0])
     text = str(solution[can])
     assert f"node {solution.node[can]}, label {solution.target[can]} can be above 0" in text
@@ -232,9 +232,9 @@ def test_sentences_say_which_side_and_who():
 
 def test_files_keep_everything_and_refuse_what_does_not_fit(tmp_path):
     exposure = random_exposure(13)
-    solution = gr.solve_labels(exposure, truths(13), threshold=0.5)
+    solution = gr.solve(exposure, truths(13), threshold=0.5)
     solution.save(tmp_path / "one")
-    again = LabelSolution.load(tmp_path / "one")
+    again = Solution.load(tmp_path / "one")
     assert again.check(exposure).ok
     assert again.threshold == 0.5
     assert str(again[0]) == str(solution[0])
@@ -245,22 +245,22 @@ def test_files_keep_everything_and_refuse_what_does_not_fit(tmp_path):
     assert (read.frozen == ranges.frozen).all()
     assert all(read.check(exposure))
     with pytest.raises(FileFormatError):
-        LabelSolution.load(tmp_path / "two")
+        Solution.load(tmp_path / "two")
     with pytest.raises(InputError, match="coefficients must be positive"):
         replace(solution, coefficients=-solution.coefficients).save(tmp_path / "bad")
 
 
 def test_other_questions_are_refused_by_name():
     exposure = random_exposure(14)
-    with pytest.raises(InputError, match="outputs are labels, and this is about classes"):
-        gr.solve_oracle(exposure, torch.zeros(7, dtype=torch.long))
+    with pytest.raises(InputError, match=r"y has shape \[7\] instead of \[7, 3\]"):
+        gr.solve(exposure, torch.zeros(7, dtype=torch.long))
     with pytest.raises(InputError, match="outputs are labels, and this is about classes"):
         gr.nearest_reweighting(exposure, torch.zeros(7, dtype=torch.long))
     plain = replace(exposure, outputs="classes")
     with pytest.raises(InputError, match="expose the model with outputs='labels'"):
-        gr.solve_labels(plain, truths(14))
+        gr.solve(plain, truths(14))
     with pytest.raises(InputError, match="y holds 3 for label 0 of node 0"):
-        gr.solve_labels(exposure, torch.full((7, 3), 3))
+        gr.solve(exposure, torch.full((7, 3), 3))
 
 
 # Values -------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def bent():
 
 def test_verdicts_agree_with_what_sampling_finds(bent):
     values = sampled(bent)
-    solution = gr.solve_labels(bent, torch.ones(NODES, 2), torch.arange(12))
+    solution = gr.solve(bent, torch.ones(NODES, 2), torch.arange(12))
     assert solution.check(bent).ok
     assert solution.target.tolist()[:4] == [0, 1, 0, 1]
     seen = values[:, solution.node, solution.target].max(0)
@@ -67,12 +67,12 @@ def test_verdicts_agree_with_what_sampling_finds(bent):
 
 
 def test_a_claim_beyond_the_proof_is_noticed(bent):
-    solution = gr.solve_labels(bent, torch.ones(NODES, 2), torch.arange(3))
+    solution = gr.solve(bent, torch.ones(NODES, 2), torch.arange(3))
     lower = replace(solution, bound=solution.bound - 0.5)
     assert not lower.check(bent)
     higher = replace(solution, margin=solution.margin + 0.5)
     assert not higher.check(bent)
-    with pytest.raises(InputError, match="hold a proof an output"):
+    with pytest.raises(InputError, match="hold a proof per output"):
         solution.save("nowhere")
 
 
@@ -93,7 +93,7 @@ def test_answers_stand_in_the_order_of_the_questions(bent, nodes):
     """Node by node as asked, each with all of its outputs, as in closed form."""
     plain = exposed(nn.Linear(4, 2), "labels")
     for exposure in (bent, plain):
-        ranges, labels = gr.value_range(exposure, nodes), gr.solve_labels(exposure, "flip", nodes)
+        ranges, labels = gr.value_range(exposure, nodes), gr.solve(exposure, "flip", nodes)
         for found in (ranges.lower, ranges.upper, labels):
             assert found.node.tolist() == np.repeat(nodes, 2).tolist()
             assert found.target.tolist() == [0, 1] * len(nodes)
@@ -107,7 +107,7 @@ def test_answers_stand_in_the_order_of_the_questions(bent, nodes):
 def test_reach_counts_undecided_nowhere(bent):
     y = torch.ones(NODES, 2)
     found = gr.reach(bent, y, torch.arange(8))
-    solution = gr.solve_labels(bent, y, torch.arange(8))
+    solution = gr.solve(bent, y, torch.arange(8))
     assert found.micro.total == int(solution.decided.sum())
     assert found.undecided == int((~solution.decided).sum())
 
@@ -118,8 +118,8 @@ def test_a_sigmoid_at_the_end_is_taken_off_and_the_rest_is_exact():
     assert squashed.head is None
     assert "sigmoid at its end is taken off" in squashed.called
     assert torch.allclose(plain.frozen_logits, squashed.frozen_logits, atol=1e-12)
-    ours = gr.solve_labels(squashed, "flip")
-    theirs = gr.solve_labels(plain, "flip")
+    ours = gr.solve(squashed, "flip")
+    theirs = gr.solve(plain, "flip")
     assert ours.margin == pytest.approx(theirs.margin, abs=1e-12)
     assert ours.check(squashed).ok
 
@@ -137,9 +137,9 @@ def test_as_a_value_the_sigmoid_stays():
 def test_bent_labels_behind_a_sigmoid_are_replayed_in_logits():
     after = nn.Sequential(nn.ReLU(), nn.Linear(4, 2), nn.Sigmoid())
     exposure = exposed(after, "labels")
-    solution = gr.solve_labels(exposure, torch.ones(NODES, 2), torch.arange(4))
+    solution = gr.solve(exposure, torch.ones(NODES, 2), torch.arange(4))
     plain = exposed(after[:2], "labels")
-    other = gr.solve_labels(plain, torch.ones(NODES, 2), torch.arange(4))
+    other = gr.solve(plain, torch.ones(NODES, 2), torch.arange(4))
     assert solution.verdict.tolist() == other.verdict.tolist()
     assert solution.check(exposure).ok
 
@@ -158,7 +158,7 @@ def test_outputs_of_normalised_rows_that_never_read_the_length():
     unit = exposed(nn.Sequential(Unit(), head), "labels", seed=3)
     plain = exposed(head, "labels", seed=3)
     chosen = torch.arange(10)
-    found, told = (gr.solve_labels(e, torch.ones(NODES, 1), chosen) for e in (unit, plain))
+    found, told = (gr.solve(e, torch.ones(NODES, 1), chosen) for e in (unit, plain))
     assert found.check(unit).ok
     assert not ((found.bound < 0) & (told.margin > 0)).any()
     assert not ((found.margin > 0) & (told.margin < 0)).any()

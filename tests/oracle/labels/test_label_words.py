@@ -13,9 +13,10 @@ import torch
 import gnn_repair as gr
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.files import load_tensors, save_tensors
-from gnn_repair.oracle import LabelSolution, ValueRange
-from gnn_repair.oracle.labels.saving import KIND, RANGE
-from gnn_repair.oracle.labels.witness import LabelWitness
+from gnn_repair.oracle import Solution, ValueRange
+from gnn_repair.oracle.questions.ranges import KIND as RANGE
+from gnn_repair.oracle.solution import KIND
+from gnn_repair.oracle.witness import Witness
 
 sys.path.insert(0, str(Path(__file__).parent))
 from label_cases import random_exposure
@@ -24,12 +25,13 @@ from label_cases import random_exposure
 def witness(shares, groups=None, **other):
     count = len(shares)
     values = {
-        "member": 0, "subject": "node 1, label 2", "wanted": True, "margin": 0.5, "bound": 0.5,
+        "member": 0, "subject": "node 1, label 2", "node": 1, "target": 2,
+        "wanted": True, "margin": 0.5, "bound": 0.5,
         "threshold": 0.25, "terms": np.arange(count), "coefficients": np.array(shares),
-        "sources": np.arange(10, 10 + count), "verdict": "can",
+        "sources": np.arange(10, 10 + count), "verdict": "can", "status": "optimal",
         "groups": np.zeros(count, int) if groups is None else np.array(groups),
     }  # fmt: skip
-    return LabelWitness(**{**values, **other})
+    return Witness(**{**values, **other})
 
 
 def test_senders_come_by_weight_and_the_last_are_counted():
@@ -54,8 +56,8 @@ def test_sides_limits_and_doubts_in_words():
     no = witness([1.0], wanted=False, margin=-2.0, bound=-1.0, verdict="cannot", scope="last hop")
     assert "(last hop) cannot be below 0.25: under every reweighting it is at least 1.25" in str(no)
     assert not no.reachable
-    doubt = witness([1.0], verdict="undecided", reason="who knows")
-    assert str(doubt).endswith("is undecided: who knows")
+    doubt = witness([1.0], verdict="undecided", margin=-1.0, bound=0.5)
+    assert str(doubt).endswith("is undecided: its margin is at least -1 and at most 0.5")
     assert "0.75 as it stands; no message" in str(witness([]))
 
 
@@ -75,14 +77,14 @@ def test_frames_hold_the_largest_weight_first_and_both_ends():
 
 def test_a_file_that_was_changed_is_refused(tmp_path):
     exposure = random_exposure(3, members=1)
-    solution = gr.solve_labels(exposure, "flip")
+    solution = gr.solve(exposure, "flip")
     solution.save(tmp_path / "good")
     header, tensors = load_tensors(tmp_path / "good", KIND)
     few = {name: value for name, value in tensors.items() if name != "bound"}
     changes = {
         "missing": (header, few),
         "negative": ({**header, "skipped": -1}, tensors),
-        "noun": ({**header, "noun": "thing"}, tensors),
+        "outputs": ({**header, "outputs": "things"}, tensors),
         "short": (header, {**tensors, "margin": tensors["margin"][1:]}),
         "nan": (header, {**tensors, "margin": tensors["margin"] * float("nan")}),
         "falling": (header, {**tensors, "indptr": tensors["indptr"].flip(0)}),
@@ -95,7 +97,7 @@ def test_a_file_that_was_changed_is_refused(tmp_path):
     for name, (words, pieces) in changes.items():
         save_tensors(tmp_path / name, KIND, words, dict(pieces))
         with pytest.raises(FileFormatError):
-            LabelSolution.load(tmp_path / name)
+            Solution.load(tmp_path / name)
 
 
 def test_a_range_whose_ends_differ_is_refused(tmp_path):

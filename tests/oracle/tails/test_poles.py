@@ -13,8 +13,8 @@ from torch.nn import functional
 from torch_geometric.data import Data
 
 from gnn_repair.exposure import expose
-from gnn_repair.oracle import solve_oracle
-from gnn_repair.oracle.tails import solve
+from gnn_repair.oracle import solve
+from gnn_repair.oracle.tails import solve as solve_module
 from gnn_repair.oracle.tails.solve import NAMED, EffortLimit
 from tests.campaigns import tails
 from tests.campaigns.tails import KINDS, Model, exposure_of, judge
@@ -26,7 +26,7 @@ def asked(function, messages, fixed=None, effort="normal"):
     fixed = np.zeros((len(messages), width)) if fixed is None else fixed
     model = Model(function, fixed, [[1.0]] * len(messages), [[part] for part in messages])
     exposure = exposure_of(model)
-    solution = solve_oracle(exposure, "all", effort=effort)
+    solution = solve(exposure, "all", effort=effort)
     assert list(judge(model, solution, 1)) == []
     assert solution.check(exposure).ok, solution.check(exposure)
     return exposure, solution
@@ -76,14 +76,14 @@ def test_a_bound_that_does_not_hold_when_recomputed_is_not_stated(monkeypatch):
     function = KINDS["softmax of a layer"](numbers(1), 4)
     messages = [np.random.default_rng(k).standard_normal((3, 4)) for k in range(12)]
     exposure, honest = asked(function, messages)
-    original = solve.split_all, solve.relax_all
+    original = solve_module.split_all, solve_module.relax_all
 
     def eager(questions, *rest):
         original[1](questions, *rest)
         questions.raw -= 10.0
 
-    monkeypatch.setattr(solve, "relax_all", eager)
-    found = solve_oracle(exposure, "all")
+    monkeypatch.setattr(solve_module, "relax_all", eager)
+    found = solve(exposure, "all")
     assert honest.reachable.any() and (found.verdict[honest.reachable] == "can").all()
     assert found.check(exposure).ok
     doubted = np.flatnonzero(~found.decided)
@@ -124,7 +124,7 @@ def test_groups_of_equal_messages_do_not_count_as_choices():
     alone = Model(
         function, np.array([0.7 * part[0] for part in equal]), [[1.0]] * 10, [[a] for a in free]
     )
-    found, wanted = (solve_oracle(exposure_of(one), "all") for one in (model, alone))
+    found, wanted = (solve(exposure_of(one), "all") for one in (model, alone))
     assert (wanted.status == 4).any() and wanted.decided.all()
     assert found.verdict.tolist() == wanted.verdict.tolist()
 
@@ -135,7 +135,7 @@ def test_a_time_limit_is_said(monkeypatch):
     messages = [3 * rng.standard_normal((4, 3)) for _ in range(10)]
     exposure, patient = asked(function, messages)
     monkeypatch.setitem(NAMED, "normal", EffortLimit(1000, 0.0))
-    hasty = solve_oracle(exposure, "all")
+    hasty = solve(exposure, "all")
     late = np.flatnonzero(~hasty.decided & patient.decided)
     assert len(late) and all("time limit of 0 s" in str(hasty[int(i)]) for i in late)
 
@@ -147,7 +147,7 @@ def test_rounding_is_said_of_rounding_only(gap, word):
     exposure, solution = asked(lambda x: x.relu()[:, [0, 0, 1]], messages)
     assert solution.excluded[::3].all() and solution.excluded[1::3].all()
     lift = torch.tensor([gap, 0.0, 0.0], dtype=torch.float64)
-    found = solve_oracle(replace(exposure, replay=lambda c: exposure.replay(c) + lift), "all")
+    found = solve(replace(exposure, replay=lambda c: exposure.replay(c) + lift), "all")
     wins = np.flatnonzero(found.margin > 1e-7)
     wins = wins[found.target[wins] == 0]
     assert len(wins) and all(word in found.reasons[int(i)] for i in wins)
@@ -165,7 +165,7 @@ def test_the_judge_notices_what_is_wrong():
     rng = np.random.default_rng(3)
     function = KINDS["relu"](numbers(2), 4)
     model = Model(function, np.zeros((8, 4)), [[1.0]] * 8, [[rng.standard_normal((3, 4))]] * 8)
-    solution = solve_oracle(exposure_of(model), "all")
+    solution = solve(exposure_of(model), "all")
     assert solution.reachable.any() and list(judge(model, solution, 1)) == []
     tight = replace(solution, bound=solution.margin - 1e-6 * np.abs(solution.margin) - 1e-9)
     spoiled = replace(solution, coefficients=1.001 * solution.coefficients)
@@ -199,5 +199,5 @@ def test_a_quotient_of_two_sums_is_decided() -> None:
     exposure = expose(SparseAttention().double(), data)
     assert exposure.head is not None
     for label in range(4):
-        solution = solve_oracle(exposure, torch.full((16,), label))
+        solution = solve(exposure, torch.full((16,), label))
         assert solution.decided.all()

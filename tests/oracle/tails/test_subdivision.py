@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tail_cases import tailed
 
-from gnn_repair.oracle import solve_oracle
+from gnn_repair.oracle import solve
 from gnn_repair.oracle.tails.bound import region_of
 from gnn_repair.oracle.tails.branch import corner_points
 from gnn_repair.oracle.tails.polytope import base_of, original_shares, subdivided
@@ -22,7 +22,7 @@ def exposure():
 @pytest.fixture(scope="module")
 def halved(exposure):
     """A question that halvings decided."""
-    solution = solve_oracle(exposure, "all")
+    solution = solve(exposure, "all")
     terms = np.diff(exposure.aggregate.segments.numpy())[solution.recipient]
     for i in np.flatnonzero((solution.verdict == "cannot") & (terms > 2)).tolist():
         one = solution[i : i + 1]

@@ -17,8 +17,8 @@ from benchmarks.tails import TAILS, Journal, parse_widths, tail_exposure, time_s
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.tails.operations import Curved
-from gnn_repair.oracle import solve_oracle
-from gnn_repair.oracle.reference_solvers import new_highs
+from gnn_repair.oracle import solve
+from gnn_repair.oracle.reference import new_highs
 from gnn_repair.oracle.tails.polytope import base_of
 
 CAMPAIGN = int(os.environ.get("GNN_REPAIR_TAIL_NODES", "0"))
@@ -57,7 +57,7 @@ def test_a_trained_models_exposure_is_the_model(tail):
     shifted = exposure.aggregate.coefficients.double() * 1.3
     own = exposure.replay(shifted[0]).double()
     torch.testing.assert_close(exposure.logits(shifted)[0], own, atol=1e-5, rtol=1e-5)
-    solution = solve_oracle(exposure, data.y)
+    solution = solve(exposure, data.y)
     assert solution.check(exposure).ok
 
 
@@ -79,7 +79,7 @@ def test_stages_leave_less_and_less_open():
 def test_a_milp_of_another_build_contradicts_no_verdict(tail):
     data = small_graph()
     exposure = tail_exposure(trained(data, tail, 6, epochs=10), data)
-    solution = solve_oracle(exposure, "all")
+    solution = solve(exposure, "all")
     chosen = np.arange(0, len(solution), 7)
     found = compare_with_milp(exposure, solution, chosen)
     assert found.contradictions == () and found.compared > len(chosen) // 2
@@ -92,7 +92,7 @@ def test_a_milp_of_another_build_contradicts_no_verdict(tail):
 def test_curved_tails_are_not_given_to_a_milp():
     data = small_graph()
     exposure = tail_exposure(trained(data, "gelu", 6, epochs=2), data)
-    assert compare_with_milp(exposure, solve_oracle(exposure, data.y), np.arange(3)) is None
+    assert compare_with_milp(exposure, solve(exposure, data.y), np.arange(3)) is None
 
 
 def test_rows_are_kept_and_read_again(tmp_path):
@@ -114,7 +114,7 @@ def test_errors_of_real_models_against_a_milp(name, tail):
     data = load_dataset(name)
     exposure = tail_exposure(trained(data, tail, 64, 150), data)
     wrong = (exposure.frozen_logits[0].argmax(1) != data.y) & data.test_mask[:, 0]
-    solution = solve_oracle(exposure, data.y, wrong)
+    solution = solve(exposure, data.y, wrong)
     base = base_of(exposure, solution.recipient)
     number, highs, compared = unit_number(base), milp(), 0
     highs.setOptionValue("time_limit", 60.0)

@@ -10,7 +10,7 @@ from torch_geometric.explain import Explainer, ModelConfig
 from torch_geometric.nn import SAGEConv
 
 from gnn_repair.exposure import expose
-from gnn_repair.oracle import OracleExplainer, reach, solve_oracle
+from gnn_repair.oracle import OracleExplainer, reach, solve
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -18,7 +18,7 @@ def test_a_model_with_a_tail_is_judged_and_the_verdicts_hold(name):
     data = small_graph()
     exposure = expose(model_of(name), data)
     assert exposure.head is not None
-    solution = solve_oracle(exposure, "all")
+    solution = solve(exposure, "all")
     assert solution.replayed and solution.reachable.any()
     verification = solution.check(exposure)
     assert verification.ok, verification
@@ -27,7 +27,7 @@ def test_a_model_with_a_tail_is_judged_and_the_verdicts_hold(name):
     else:
         assert solution.excluded.any() and solution.decided.mean() > 0.85
     part = exposure.restrict(torch.tensor([4, 9]))
-    assert solve_oracle(part, "all").check(part).ok
+    assert solve(part, "all").check(part).ok
     assert solution.excluded.sum() == 0 or "%" in str(reach(exposure, data.y))
 
 
@@ -48,9 +48,9 @@ def test_a_length_that_no_margin_reads_changes_no_verdict(bias_free_head):
             return self.head(nn.functional.normalize(out) if self.length else out)
 
     data = small_graph()
-    plain = solve_oracle(expose(Last(False), data), "all")
+    plain = solve(expose(Last(False), data), "all")
     exposure = expose(Last(True), data)
-    solution = solve_oracle(exposure, "all")
+    solution = solve(exposure, "all")
     assert exposure.head is not None and solution.check(exposure).ok
     clear = abs(plain.margin) > 1e-4
     assert (solution.reachable == plain.reachable)[clear & solution.decided].all()
@@ -60,7 +60,7 @@ def test_a_length_that_no_margin_reads_changes_no_verdict(bias_free_head):
 def test_an_explanation_makes_the_model_say_so():
     data, model = small_graph(), model_of("relu")
     exposure = expose(model, data)
-    solution = solve_oracle(exposure, "all")
+    solution = solve(exposure, "all")
     wrong = solution.reachable & (
         model(data.x, data.edge_index).argmax(1).numpy()[solution.node] != solution.target
     )

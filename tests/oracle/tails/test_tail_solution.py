@@ -14,11 +14,11 @@ from gnn_repair.oracle import (
     Rate,
     class_reach,
     reach,
-    solve_oracle,
+    solve,
 )
+from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.tails.check import covers
 from gnn_repair.oracle.tails.proof import ProofCase
-from gnn_repair.oracle.tails.solution import TailSolution
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def exposure():
 
 @pytest.fixture(scope="module")
 def solution(exposure):
-    found = solve_oracle(exposure, "all")
+    found = solve(exposure, "all")
     assert found.decided.all() and (np.diff(found.proofs.indptr) > 2).any()
     return found
 
@@ -186,7 +186,7 @@ def test_it_is_a_sequence(solution, exposure):
 
 def test_dense_coefficients_reproduce_the_margins(exposure):
     y = torch.arange(NODES) % CLASSES
-    found = solve_oracle(exposure, y)
+    found = solve(exposure, y)
     logits = exposure.replay(found.dense(exposure)[0]).double().numpy()
     own = logits[np.arange(NODES), y.numpy()].copy()
     logits[np.arange(NODES), y.numpy()] = -np.inf
@@ -198,34 +198,34 @@ def test_dense_coefficients_reproduce_the_margins(exposure):
 def test_files(solution, exposure, tmp_path):
     path = tmp_path / "tail.safetensors"
     solution.save(path)
-    again = TailSolution.load(path)
+    again = Solution.load(path)
     assert again.check(exposure).ok and str(again) == str(solution)
     np.testing.assert_array_equal(again.verdict, solution.verdict)
     np.testing.assert_array_equal(again.proofs.slopes, solution.proofs.slopes)
     broken = with_proofs(solution, unit=solution.proofs.unit[:-1])
     broken.save(path)
     with pytest.raises(FileFormatError, match="do not fit"):
-        TailSolution.load(path)
+        Solution.load(path)
 
 
 @pytest.mark.parametrize("kind", ["relu", "gelu", "layer_norm"])
 def test_another_tail_s_answers_are_not_confirmed_of_one_without_bounds(kind):
     y = torch.arange(NODES) % CLASSES
-    answers = solve_oracle(tailed(kind, 3), y)
+    answers = solve(tailed(kind, 3), y)
     found = answers.check(tailed("opaque", 3))
     assert not found and found.unproved == (answers.verdict == "cannot").sum() > 0
 
 
 def test_reach_is_an_interval_that_collapses(exposure):
     y = torch.arange(NODES) % CLASSES
-    found, answers = reach(exposure, y), solve_oracle(exposure, y)
+    found, answers = reach(exposure, y), solve(exposure, y)
     wrong = exposure.frozen_logits[0].argmax(1).numpy() != y.numpy()
     (own,) = found.members
     assert own.error == Rate(int((answers.reachable & wrong).sum()), int(wrong.sum()))
     assert found.chance.low == found.chance.high and "undecided" not in str(found)
     unknown = tailed("opaque", 15, 2)
     loose = reach(unknown, y)
-    proved = int(solve_oracle(unknown, y).reachable.sum())
+    proved = int(solve(unknown, y).reachable.sum())
     assert loose.members[0].true_class == Rate(proved, NODES, NODES - proved)
     assert "undecided" in str(loose) and loose.undecided == NODES - proved
 
@@ -249,10 +249,10 @@ def test_classes_within_reach(exposure, solution):
 )
 def test_bad_questions_are_refused(exposure, target, nodes, message):
     with pytest.raises(InputError, match=message):
-        solve_oracle(exposure, target, nodes)
+        solve(exposure, target, nodes)
 
 
 def test_nodes_without_a_label_are_counted(exposure):
     y = torch.arange(NODES) % CLASSES
     y[:5] = -1
-    assert solve_oracle(exposure, y).skipped == 5
+    assert solve(exposure, y).skipped == 5

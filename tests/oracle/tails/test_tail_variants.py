@@ -18,7 +18,7 @@ from gnn_repair.oracle import (
     reach,
     relax,
     relaxed_margins,
-    solve_oracle,
+    solve,
     stable_evidence,
     summarise,
 )
@@ -98,7 +98,7 @@ def test_a_ball_holds_every_reweighting_within_its_distance():
     exposure, rng = tailed("relu", 4, groups=2), np.random.default_rng(0)
     d = torch.from_numpy(rng.uniform(0.02, 0.5, NODES))
     around = ball(exposure, d)
-    answers = solve_oracle(around, "all", effort="fast")
+    answers = solve(around, "all", effort="fast")
     bound = answers.bound.reshape(NODES, CLASSES)
     ends, mixed = exposure.segments.numpy(), exposure.aggregate
     for v in range(2, NODES):
@@ -205,7 +205,7 @@ def test_relaxed_reach_grows_with_the_slack_and_is_replayed():
     proved = [rate.hits for rate in found.reach]
     possible = [rate.hits + rate.undecided for rate in found.reach]
     assert proved == sorted(proved) and possible == sorted(possible) and proved[0] < proved[-1]
-    np.testing.assert_array_equal(found.verdict[0], solve_oracle(exposure, y).verdict)
+    np.testing.assert_array_equal(found.verdict[0], solve(exposure, y).verdict)
     loose = relax(exposure, 0.25)
     lam = loose.coefficients[0].double()
     torch.testing.assert_close(loose.replay(lam), exposure.replay(exposure.coefficients[0]))
@@ -217,10 +217,10 @@ def test_answers_about_the_last_hop_say_so():
     (group,) = exposure.groups
     named = replace(group, rule=f"{group.rule}, {LAST_HOP}")
     exposure = replace(exposure, groups=(named,))
-    solution = solve_oracle(exposure, labels(1))
+    solution = solve(exposure, labels(1))
     assert LAST_HOP in str(solution) and LAST_HOP in str(solution[3])
     assert f"about            the {LAST_HOP}" in str(reach(exposure, labels(1)))
-    with pytest.raises(InputError, match="TailSolution is no solution of"):
+    with pytest.raises(InputError, match="Solution is no solution of"):
         summarise(as_affine(tailed("affine", 3)), solution, labels(1))
 
 

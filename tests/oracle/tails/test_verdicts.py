@@ -22,12 +22,12 @@ from tail_references import exact, triangle
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle import solve_oracle
+from gnn_repair.oracle import solve
+from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.tails import relax
 from gnn_repair.oracle.tails.bound import region_of
 from gnn_repair.oracle.tails.branch import Leaf, Tree, bounded
 from gnn_repair.oracle.tails.polytope import base_of
-from gnn_repair.oracle.tails.solution import TailSolution
 
 ASKED = 14
 """Nodes that every kind of tail is asked about, each for all classes."""
@@ -36,11 +36,11 @@ CAMPAIGN = int(os.environ.get("GNN_REPAIR_TAIL_NODES", "0"))
 
 
 @cache
-def solved(kind: str) -> tuple[Exposure, TailSolution]:
+def solved(kind: str) -> tuple[Exposure, Solution]:
     exposure = tailed(kind, 2, groups=1 + len(kind) % 3)
     hard = kind in ("mlp", "layer_norm_gelu", "group_norm")  # cases take long to check
     effort = "fast" if hard else "normal"
-    return exposure, solve_oracle(exposure, "all", torch.arange(ASKED), effort=effort)
+    return exposure, solve(exposure, "all", torch.arange(ASKED), effort=effort)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,7 +81,7 @@ def test_verdicts_are_those_of_a_milp_solved_to_the_end(kind):
     count, seen = max(CAMPAIGN, 8), 0
     for seed in range(1000):
         exposure = tailed(kind, 30 + seed, 1 + seed % 2)
-        solution = solve_oracle(exposure, "all", effort="normal" if kind != "mlp" else 0.05)
+        solution = solve(exposure, "all", effort="normal" if kind != "mlp" else 0.05)
         # Those that were hard come first: they are what a mistake would show at.
         order = np.argsort(-solution.status, kind="stable")[: count - seen]
         for i in order if CAMPAIGN else order[:4]:
@@ -118,7 +118,7 @@ def test_a_tail_without_units_is_the_affine_oracle():
         frozen_logits=exposure.frozen_logits,
     )  # fmt: skip
     assert affine.head is None
-    wanted, found = solve_oracle(affine, "all"), solve_oracle(exposure, "all")
+    wanted, found = solve(affine, "all"), solve(exposure, "all")
     np.testing.assert_allclose(found.margin, wanted.margin, atol=1e-10)
     np.testing.assert_allclose(found.bound, wanted.bound, atol=1e-10)
     np.testing.assert_array_equal(found.verdict, wanted.verdict)
@@ -144,7 +144,7 @@ def test_intervals_of_deeper_units_hold_for_random_aggregates():
 
 def test_a_node_without_messages_is_judged_as_it_stands():
     exposure = tailed("layer_norm", 4)
-    solution = solve_oracle(exposure, "all", torch.tensor([0]))
+    solution = solve(exposure, "all", torch.tensor([0]))
     logits = exposure.frozen_logits[0, 0]
     wanted = [
         float(logits[c] - torch.cat([logits[:c], logits[c + 1 :]]).max()) for c in range(CLASSES)
@@ -156,7 +156,7 @@ def test_a_node_without_messages_is_judged_as_it_stands():
 
 def test_a_solver_that_gives_up_costs_tightness_only(monkeypatch):
     exposure = tailed("relu", 5)
-    wanted = solve_oracle(exposure, "all")
+    wanted = solve(exposure, "all")
     original = relax.solve_tables
 
     def failing(*args):
@@ -165,7 +165,7 @@ def test_a_solver_that_gives_up_costs_tightness_only(monkeypatch):
         return piece
 
     monkeypatch.setattr(relax, "solve_tables", failing)
-    found = solve_oracle(exposure, "all", effort="full")
+    found = solve(exposure, "all", effort="full")
     assert found.check(exposure).ok
     both = found.decided & wanted.decided
     np.testing.assert_array_equal(found.verdict[both], wanted.verdict[both])
@@ -175,7 +175,7 @@ def test_what_the_model_does_not_confirm_is_not_claimed():
     exposure = tailed("relu", 7)
     frozen = exposure.frozen_logits[0]
     stubborn = replace(exposure, replay=lambda coefficients: frozen)
-    solution = solve_oracle(stubborn, "all")
+    solution = solve(stubborn, "all")
     predicted = frozen.argmax(1).numpy()
     np.testing.assert_array_equal(solution.reachable, predicted[solution.node] == solution.target)
     doubted = ~solution.decided
@@ -186,9 +186,9 @@ def test_what_the_model_does_not_confirm_is_not_claimed():
         exposure,
         replay=lambda coefficients: 100 * torch.eye(CLASSES)[torch.arange(NODES) % CLASSES],
     )
-    contradicted = solve_oracle(eager, "all")
+    contradicted = solve(eager, "all")
     wins = contradicted.target == contradicted.node % CLASSES
-    honest = solve_oracle(exposure, "all")
+    honest = solve(exposure, "all")
     excluded = wins & honest.excluded & (honest.status == 1)
     assert excluded.any() and (contradicted.verdict[excluded] == "undecided").all()
     assert "which its tail excludes" in contradicted.reasons[int(np.flatnonzero(excluded)[0])]
@@ -196,7 +196,7 @@ def test_what_the_model_does_not_confirm_is_not_claimed():
 
 def test_an_unknown_operation_is_named_and_wins_are_still_found():
     exposure = tailed("opaque", 3)
-    solution = solve_oracle(exposure, "all")
+    solution = solve(exposure, "all")
     assert set(solution.verdict) == {"can", "undecided"}
     first = int(np.flatnonzero(~solution.decided)[0])
     assert "no bound is known for the operation softplus" in str(solution[first])
@@ -205,13 +205,13 @@ def test_an_unknown_operation_is_named_and_wins_are_still_found():
 
 def test_effort_is_a_word_or_seconds():
     exposure = tailed("relu", 15, 2)
-    fast, full = (solve_oracle(exposure, "all", effort=word) for word in ("fast", "full"))
+    fast, full = (solve(exposure, "all", effort=word) for word in ("fast", "full"))
     assert fast.decided.sum() < full.decided.sum() == len(full)
     assert "effort" in fast.reasons[int(np.flatnonzero(~fast.decided)[0])]
     agree = fast.decided
     np.testing.assert_array_equal(fast.verdict[agree], full.verdict[agree])
-    assert solve_oracle(exposure, "all", effort=5.0).decided.all()
+    assert solve(exposure, "all", effort=5.0).decided.all()
     with pytest.raises(InputError, match="effort must be"):
-        solve_oracle(exposure, "all", effort="much")
+        solve(exposure, "all", effort="much")
     with pytest.raises(InputError, match='by method "simplex"'):
-        solve_oracle(exposure, "all", method="highs")
+        solve(exposure, "all", method="highs")

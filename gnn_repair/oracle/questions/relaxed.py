@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure, Group
-from gnn_repair.oracle.counting import count_reach, mean_over_members
-from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.oracle.tables import Floats, Integers, check_number, given_exposure
+from gnn_repair.oracle.problems import Floats, Integers, check_number
+from gnn_repair.oracle.rates import count_reach, mean_over_members
+from gnn_repair.oracle.solver import solve
 from gnn_repair.thresholds import REACHABLE
 
 SLACKS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -76,33 +76,17 @@ class RelaxedMargins:
     __repr__ = __str__
 
 
-def relaxed_margins(
+def margins_by_slack(
     exposure: Exposure,
     target: Tensor | Literal["all"],
-    nodes: Tensor | None = None,
-    *,
-    slack: Sequence[float] = SLACKS,
-    between_groups: bool = False,
-    threads: int | None = None,
-) -> Any:
-    """γ_v(c) when each group's mass may lie in m_g(1−ρ) … m_g(1+ρ), for each ρ in ``slack``.
-
-    Args:
-        exposure: as for :func:`solve_oracle`, like ``target``, ``nodes`` and ``threads``.
-        target: a class per node, or ``"all"``.
-        nodes: which nodes.
-        slack: values of ρ between 0 (the exact oracle) and 1 (mass may vanish or double).
-        between_groups: constrain only the total mass of a node, so that groups may trade.
-        threads: worker threads.
-    """
-    slack = _slacks(slack)
-    given_exposure(exposure)
-    if exposure.head is not None:
-        from gnn_repair.oracle.tails.variants import relaxed_on_tail
-
-        return relaxed_on_tail(exposure, target, nodes, slack, between_groups)
+    nodes: Tensor | None,
+    slack: tuple[float, ...],
+    between_groups: bool,
+    threads: int | None,
+) -> RelaxedMargins:
+    """γ for each slack, of a model without a head."""
     solutions = [
-        solve_oracle(relax_mixture(exposure, rho, between_groups), target, nodes, threads=threads)
+        solve(relax_mixture(exposure, rho, between_groups), target, nodes, threads=threads)
         for rho in slack
     ]
     first = solutions[0]
@@ -117,7 +101,7 @@ def relaxed_margins(
     )
 
 
-def _slacks(slack: Sequence[float]) -> tuple[float, ...]:
+def slacks(slack: Sequence[float]) -> tuple[float, ...]:
     try:
         slacks = tuple(check_number(rho, "slack") for rho in slack)
     except TypeError as error:
@@ -127,21 +111,6 @@ def _slacks(slack: Sequence[float]) -> tuple[float, ...]:
     if not slacks:
         raise InputError("slack is an empty list; give numbers between 0 and 1")
     return slacks
-
-
-def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exposure:
-    """The exposure whose exact-mass problem is the relaxed problem of ``exposure``.
-
-    It has the same frozen logits. Its null terms point at the last table row: a zero contribution,
-    a zero message of its own, sent by nobody (source −1). Repairs and reports, which are about
-    messages that somebody sent, refuse it.
-    """
-    given_exposure(exposure)
-    if exposure.head is not None:
-        from gnn_repair.oracle.tails.variants import relax_tail
-
-        return relax_tail(exposure, slack, between_groups)
-    return relax_mixture(exposure, slack, between_groups)
 
 
 def relax_mixture(exposure: Exposure, slack: float, between_groups: bool = False) -> Exposure:

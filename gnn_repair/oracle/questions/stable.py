@@ -9,33 +9,37 @@ interchangeable, the others do not matter. Notable is more than a hundredth of t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.errors import InputError
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import new_highs, pass_lp, status_of
-from gnn_repair.oracle.reference_solvers import oracle_matrix
-from gnn_repair.oracle.second_attempt import SMALLEST
-from gnn_repair.oracle.solution import OracleSolution
-from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.oracle.status import FAILED
-from gnn_repair.oracle.tables import (
+from gnn_repair.oracle.fallback import SMALLEST
+from gnn_repair.oracle.lps import over_lps, solve_with_second_attempts
+from gnn_repair.oracle.problems import (
+    FAILED,
     Floats,
     Instance,
     Integers,
+    Problems,
     Tables,
-    check_number,
-    given_exposure,
     instance,
+    on_terms,
 )
-from gnn_repair.oracle.threads import over_lps
+from gnn_repair.oracle.reference import oracle_matrix
+from gnn_repair.oracle.solution import Solution, verdicts
+from gnn_repair.oracle.solver import solve
 from gnn_repair.thresholds import ACTIVE
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+QUESTIONS = 1 << 16
+"""Asked together: with some hundred terms each, the copies of their rows take 50 MB."""
 NOTABLE = 0.01
 """Share of a group's mass below which a term does not matter: nobody would name it as a reason."""
 
@@ -91,48 +95,23 @@ class StableEvidence:
     __repr__ = __str__
 
 
-def stable_evidence(
-    exposure: Exposure,
-    target: Tensor,
-    nodes: Tensor,
-    *,
-    epsilon: float = 1e-3,
-    threads: int | None = None,
-) -> Any:
-    """The smallest and largest λ_a of every term over reweightings within ``epsilon`` of γ.
-
-    Args:
-        exposure: as for :func:`solve_oracle`, like ``target``, ``nodes`` and ``threads``.
-        target: [N] a class per node.
-        nodes: which nodes; this solves up to two LPs per term, so choose a few.
-        epsilon: how far below γ, in logits; γ of a model with a tail is known up to its verdict
-            only, so there the question is whether the class still wins without the term.
-        threads: worker threads, each with its own highspy.
-
-    Returns:
-        One answer a node. With a tail, a verdict about every term.
-    """
-    epsilon = check_number(epsilon, "epsilon")
-    if not epsilon > 0:
-        raise InputError(f"epsilon must be positive, not {epsilon}")
-    given_exposure(exposure)
-    if exposure.head is not None:
-        from gnn_repair.oracle.tails.variants import needed_terms
-
-        return needed_terms(exposure, target, nodes)
-    solution = solve_oracle(exposure, target, nodes, threads=threads)
+def near_optimal(
+    exposure: Exposure, target: Tensor, nodes: Tensor, epsilon: float, threads: int | None
+) -> tuple[StableEvidence, ...]:
+    """One answer per node, of a model without a head."""
+    solution = solve(exposure, target, nodes, threads=threads)
     tables = Tables.of(exposure)
     sources = exposure.sources.cpu().numpy()
 
-    def solve(index: int, highs: Any) -> StableEvidence:
+    def answer(index: int, highs: Any) -> StableEvidence:
         return _evidence(highs, solution, tables, sources, index, epsilon)
 
-    return tuple(over_lps(len(solution), solve, new_highs, threads))
+    return tuple(over_lps(len(solution), answer, new_highs, threads))
 
 
 def _evidence(
     highs: Any,
-    solution: OracleSolution,
+    solution: Solution,
     tables: Tables,
     sources: NDArray[np.int32],
     index: int,
@@ -220,3 +199,70 @@ def _pass(highs: Any, problem: Instance, margin: float, epsilon: float, optimum:
         oracle_matrix(problem.columns / lengths[:, None], problem.group, shorter),
     )
     return shorter
+
+
+# Whose message a class cannot do without ----------------------------------------------------------
+
+
+def without_each_source(
+    solution: Solution, exposure: Exposure, threads: int | None = None
+) -> pd.DataFrame:
+    """What becomes of every class that can win when one sender of its witness falls silent.
+
+    One row an LP and source of its witness: member, node, class, source, ``margin`` without the
+    source's messages at that node (−inf where nobody else could carry a group's mass) and
+    ``verdict``. Sources that a witness does not use are never indispensable: it stays a witness.
+    """
+    import pandas as pd
+
+    tables = Tables.of(exposure)
+    lp, source = _pairs(solution, tables)
+    margins, verdicts = [np.empty(0)], [np.empty(0, str)]
+    for first in range(0, len(lp), QUESTIONS):
+        part = slice(first, first + QUESTIONS)
+        margin, verdict = _asked(tables, solution, lp[part], source[part], threads)
+        margins.append(margin)
+        verdicts.append(verdict)
+    return pd.DataFrame(
+        {
+            "member": solution.member[lp],
+            "node": solution.named(solution.node[lp]),
+            "class": solution.target[lp],
+            "source": solution.named(source),
+            "margin": np.concatenate(margins),
+            "verdict": np.concatenate(verdicts),
+        }
+    )
+
+
+def _pairs(solution: Solution, tables: Tables) -> tuple[Integers, Integers]:
+    """LP and source of every sender that a witness listens to, each once."""
+    owner = np.repeat(np.arange(len(solution)), np.diff(solution.indptr))
+    used = solution.in_use(tables.mass) & solution.reachable[owner] & (solution.sources >= 0)
+    pairs = np.unique(np.stack([owner[used], solution.sources[used]]), axis=1)
+    return pairs[0], pairs[1]
+
+
+def _asked(
+    tables: Tables, solution: Solution, lp: Integers, source: Integers, threads: int | None
+) -> tuple[Floats, NDArray[np.str_]]:
+    position = solution.recipient[lp]
+    counts = tables.counts(position)
+    owner = np.repeat(np.arange(len(lp)), counts)
+    first = tables.segments[:: tables.num_groups][position]
+    terms = np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
+    left = tables.sources[tables.rows[terms]] != source[owner]
+    reduced = on_terms(tables, position, owner[left], terms[left])
+    asked = Problems(solution.member[lp], np.arange(len(lp)), solution.target[lp])
+    piece = solve_with_second_attempts(reduced, asked, threads)
+    lost = _emptied(tables, reduced, position)
+    margin, bound = (np.where(lost, -np.inf, x) for x in (piece.margin, piece.bound))
+    return margin, verdicts(margin, bound, piece.status)
+
+
+def _emptied(tables: Tables, reduced: Tables, position: Integers) -> NDArray[np.bool_]:
+    """[q]: a group has lost all its terms, so that its mass has nowhere to go."""
+    shape = (-1, tables.num_groups)
+    before = np.diff(tables.segments).reshape(shape)[position] > 0
+    after = np.diff(reduced.segments).reshape(shape) > 0
+    return np.asarray((before & ~after).any(1))

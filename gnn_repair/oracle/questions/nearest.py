@@ -11,7 +11,7 @@ and b_r = margin − (z⁰_c − z⁰_r),
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -19,62 +19,16 @@ from torch import Tensor
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import TIGHT, new_highs, pass_lp, status_of
-from gnn_repair.oracle.second_attempt import SMALLEST
-from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.oracle.status import FAILED
-from gnn_repair.oracle.tables import (
-    Floats,
-    Instance,
-    Integers,
-    Tables,
-    check_number,
-    given_exposure,
-    instance,
-)
-from gnn_repair.oracle.threads import over_lps
-from gnn_repair.thresholds import REACHABLE
-
-if TYPE_CHECKING:
-    pass
+from gnn_repair.oracle.fallback import SMALLEST
+from gnn_repair.oracle.lps import over_lps
+from gnn_repair.oracle.problems import FAILED, Floats, Instance, Integers, Tables, instance
+from gnn_repair.oracle.solver import solve
+from gnn_repair.oracle.witness import Gains, gain_words, gains_of, percent
 
 ALREADY, MOVED, UNREACHABLE, UNSOLVED = "already wins", "moved", "unreachable", "failed"
 SETTLED = 1000 * TIGHT
 """What an answer may violate, relative to the numbers in question: highspy's tolerance holds for
 its scaled numbers, and scaling back costs a few digits."""
-NAMED = 3
-"""Senders named in a sentence; more would not be read."""
-
-Gains = tuple[tuple[int, float, float], ...]
-"""Senders that get more weight, the largest gain first: who, its share of the node's mass now, and
-then."""
-
-
-def gains_of(sources: Integers, alpha: Floats, change: Floats) -> Gains:
-    """Over all of a node's terms, [K] each; a source may send several."""
-    who, place = np.unique(sources, return_inverse=True)
-    now, more = (np.bincount(place, x) / max(alpha.sum(), SMALLEST) for x in (alpha, change))
-    order = [i for i in np.argsort(-more, kind="stable") if more[i] > TIGHT]
-    return tuple((int(who[i]), float(now[i]), float(now[i] + more[i])) for i in order)
-
-
-def gain_words(gains: Gains, names: NodeNames) -> str:
-    """Such as ``giving node 322 12 % of the weight (now 0.9 %)``."""
-    parts = []
-    for who, now, then in gains[:NAMED]:
-        # As many digits as tell the two apart.
-        digits = next((d for d in (2, 3, 4) if percent(now, d) != percent(then, d)), 5)
-        said = f"{percent(then, digits)} of the weight (now {percent(now, digits)})"
-        parts.append(f"{names.sender(who)} {said}")
-    more = len(gains) - NAMED
-    parts += [f"{more} more sender{'s' * (more > 1)} a little more"] if more > 0 else []
-    said = " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
-    return f"giving {said}" if said else "moving weight between the same senders' messages"
-
-
-def percent(share: float, digits: int = 2) -> str:
-    """Such as ``0.9 %``, ``12 %`` or, whatever the digits, ``100 %``."""
-    value = 100 * share
-    return f"{value:.0f} %" if value >= 99.5 else f"{value:.{digits}g} %"
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,49 +76,26 @@ class Nearest:
     __repr__ = __str__
 
 
-def nearest_reweighting(
-    exposure: Exposure,
-    target: Tensor,
-    nodes: Tensor | None = None,
-    *,
-    margin: float = REACHABLE,
-    threads: int | None = None,
-) -> Any:
-    """The admissible λ closest to α in moved mass that makes the target win by ``margin``.
-
-    Args:
-        exposure: as for :func:`solve_oracle`, like ``target``, ``nodes`` and ``threads``.
-        target: [N] a class per node.
-        nodes: which nodes.
-        margin: the worst-rival margin to reach; a win to :func:`solve_oracle` unless given.
-        threads: worker threads, each with its own highspy.
-
-    Returns:
-        One answer a node. With a tail, a λ that was run through the model and the mass that it
-        moves, with what is proved to move at least.
-    """
-    margin = check_number(margin, "margin")
-    given_exposure(exposure)
-    if exposure.head is not None:
-        from gnn_repair.oracle.tails.nearest import nearest_on_tail
-
-        return nearest_on_tail(exposure, target, nodes, margin)
-    solution = solve_oracle(exposure, target, nodes, threads=threads)
+def nearest(
+    exposure: Exposure, target: Tensor, nodes: Tensor | None, margin: float, threads: int | None
+) -> tuple[Nearest, ...]:
+    """One answer per node, of a model without a head."""
+    solution = solve(exposure, target, nodes, threads=threads)
     tables = Tables.of(exposure)
     alpha = exposure.coefficients.double().cpu().numpy()
     sources = exposure.sources.cpu().numpy()
 
-    def solve(index: int, highs: Any) -> Nearest:
+    def answer(index: int, highs: Any) -> Nearest:
         s, v = int(solution.member[index]), int(solution.recipient[index])
         problem = instance(tables, s, v, int(solution.target[index]))
         frozen = alpha[min(s, len(alpha) - 1), problem.terms]
         reachable = bool(solution.margin[index] >= margin)
         own = solution.terms[solution.indptr[index] : solution.indptr[index + 1]]
         failed = solution.status[index] == FAILED
-        answer = _nearest(highs, problem, frozen, margin, None if failed else reachable, own)
+        found = _nearest(highs, problem, frozen, margin, None if failed else reachable, own)
         change = np.zeros(len(frozen))
-        places = np.searchsorted(problem.terms, answer["terms"])
-        change[places] = answer["change"]
+        places = np.searchsorted(problem.terms, found["terms"])
+        change[places] = found["change"]
         senders = solution.named(sources[tables.rows[problem.terms]].astype(np.int64))
         return Nearest(
             member=s,
@@ -174,10 +105,10 @@ def nearest_reweighting(
             mass=float(problem.mass.sum()),
             gains=gains_of(senders, frozen, change),
             names=solution.names,
-            **answer,
+            **found,
         )
 
-    return tuple(over_lps(len(solution), solve, new_highs, threads))
+    return tuple(over_lps(len(solution), answer, new_highs, threads))
 
 
 def _nearest(

@@ -5,6 +5,10 @@ reach the same among nodes that the frozen model gets wrong. *Chance* is the sha
 are neither true nor predicted that win in the same sense, the mean over the same nodes: what error
 reach would be if messages said nothing about the true class. *Excess* is the difference.
 
+A label has two sides, so a wrong one has no third that could be reached by chance; *chance* is then
+how often reweighting could turn over a label that the model has right: where that is as frequent
+as error reach, reach says nothing about errors.
+
 What is not decided (models with a nonlinear head, solves that failed) makes every figure an
 interval, from what is proved to what is not excluded.
 """
@@ -14,182 +18,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.arguments import classes_for
+from gnn_repair.exposure.links.value import LinkExposure
+from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.exposure.value import Exposure
+from gnn_repair.f1 import F1, F1Counts
 from gnn_repair.notebook import shown
-from gnn_repair.oracle.counting import mean_over_members
-from gnn_repair.oracle.labels.solution import LabelSolution
-from gnn_repair.oracle.nearest import ALREADY, MOVED, nearest_reweighting
-from gnn_repair.oracle.solve import solve_oracle
-from gnn_repair.oracle.tables import Floats, Integers, given_exposure, problems
-from gnn_repair.thresholds import REACHABLE
+from gnn_repair.oracle.problems import Floats, Integers, problems, require_exposure
+from gnn_repair.oracle.questions import nearest_reweighting
+from gnn_repair.oracle.questions.nearest import ALREADY, MOVED
+from gnn_repair.oracle.rates import (
+    Flags,
+    Mean,
+    Rate,
+    interval_of,
+    mean_over_members,
+    mean_over_nodes,
+    places_of,
+    resampled_sums,
+)
+from gnn_repair.oracle.solution import Solution
+from gnn_repair.oracle.solver import solve
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gnn_repair.oracle.labels.reach import LabelReach
-    from gnn_repair.oracle.solution import OracleSolution
-    from gnn_repair.oracle.tails.solution import TailSolution
-
-Flags: TypeAlias = NDArray[np.bool_]
-Solution: TypeAlias = "OracleSolution | TailSolution"
-QUANTILE = 1.959963984540054
-"""Of the normal distribution, for 95 % intervals."""
-RESAMPLES = 1000
-"""Of a bootstrap."""
 UNDEFINED = "undefined with two classes: beside the true and the predicted one there is none"
-
-
-# Numbers ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Rate:
-    """How many of how many; ``undecided`` of them may or may not."""
-
-    hits: int
-    total: int
-    undecided: int = 0
-
-    @property
-    def value(self) -> float:
-        """hits / total, what is proved; NaN when there is nothing to count."""
-        return self.hits / self.total if self.total else float("nan")
-
-    @property
-    def possible(self) -> float:
-        """The share that is not excluded."""
-        return (self.hits + self.undecided) / self.total if self.total else float("nan")
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % Wilson score interval of the underlying probability; with undecided ones from
-        the lower end of what is proved to the upper end of what is not excluded."""
-        if not self.total:
-            return float("nan"), float("nan")
-        square = QUANTILE**2 / self.total
-
-        def end(share: float, sign: int) -> float:
-            centre = (share + square / 2) / (1 + square)
-            spread = share * (1 - share) / self.total + square / (4 * self.total)
-            return centre + sign * QUANTILE * spread**0.5 / (1 + square)
-
-        return max(0.0, end(self.value, -1)), min(1.0, end(self.possible, 1))
-
-    def __str__(self) -> str:
-        if not self.total:
-            return "– (none of them)"
-        low, high = (100 * end for end in self.interval)
-        if not self.undecided:
-            counts = f"({self.hits:,} of {self.total:,})"
-            return f"{100 * self.value:.1f} % [{low:.1f}, {high:.1f}] {counts}"
-        return (
-            f"between {100 * self.value:.1f} % and {100 * self.possible:.1f} % ({self.hits:,} "
-            f"proved, {self.undecided:,} undecided, of {self.total:,})"
-        )
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean over nodes; undecided answers leave it between ``low`` and ``high``."""
-
-    low: float
-    high: float
-    interval: tuple[float, float]
-    """95 %, by a bootstrap over nodes, of both ends together."""
-
-    @property
-    def value(self) -> float:
-        """The lower end, which is proved."""
-        return self.low
-
-    def words(self, scale: float = 1.0, digits: int = 1, sign: str = "", unit: str = "") -> str:
-        """Such as ``10.4 % [7.1, 14.0]``."""
-        if np.isnan(self.low):
-            return "–"
-        low, high, *ends = (
-            f"{scale * x:{sign}.{digits}f}" for x in (self.low, self.high, *self.interval)
-        )
-        held = f"{low}{unit}" if low == high else f"between {low}{unit} and {high}{unit}"
-        return f"{held} [{ends[0]}, {ends[1]}]"
-
-    def __str__(self) -> str:
-        return self.words(digits=3)
-
-
-def resampled_sums(node: Integers, columns: Floats, member: Integers | None = None) -> Floats:
-    """Sums of ``columns`` [M, F] over nodes drawn with replacement, [RESAMPLES, S, F].
-
-    All rows of a node (several members, several labels) are drawn together. Nodes with the same
-    numbers are drawn as one kind, so that a million nodes take no longer than a hundred.
-    """
-    member = np.zeros(len(node), np.int64) if member is None else member
-    _, place = np.unique(node, return_inverse=True)
-    width = int(member.max(initial=0)) + 1
-    totals = np.zeros((int(place.max(initial=-1)) + 1, width, columns.shape[1]))
-    np.add.at(totals, (place, member), columns)
-    kinds, counts = np.unique(totals.reshape(len(totals), -1), axis=0, return_counts=True)
-    random, nodes = np.random.default_rng(0), len(totals)
-    step = max(1, 4_000_000 // max(1, len(kinds)))
-    parts = [
-        random.multinomial(nodes, counts / nodes, min(step, RESAMPLES - first)) @ kinds
-        for first in range(0, RESAMPLES, step)
-    ]
-    return np.concatenate(parts).reshape(RESAMPLES, width, columns.shape[1])
-
-
-def interval_of(low: Floats, high: Floats) -> tuple[float, float]:
-    """The 95 % interval of resampled values: the lower end of one, the upper end of the other."""
-    if np.isnan(low).all():
-        return float("nan"), float("nan")
-    return float(np.nanpercentile(low, 2.5)), float(np.nanpercentile(high, 97.5))
-
-
-def _mean(low: Floats, high: Floats, node: Integers, member: Integers) -> Mean:
-    """Over rows of nodes and members: the mean over members of each member's mean."""
-    ones = np.ones(len(low))
-    if not len(low) or np.isnan(low).any():
-        return Mean(np.nan, np.nan, (np.nan, np.nan))
-    own = [member == s for s in np.unique(member)]
-    ends = [mean_over_members(x[rows].mean() for rows in own) for x in (low, high)]
-    sums = resampled_sums(node, np.stack([low, high, ones], 1), member)
-    with np.errstate(invalid="ignore"):
-        drawn = np.nanmean(sums[..., :2] / sums[..., 2:], axis=1)
-    return Mean(ends[0], ends[1], interval_of(drawn[:, 0], drawn[:, 1]))
-
-
-def places_of(best: Floats, worst: Floats, column: Integers, among: Flags) -> tuple[Floats, Floats]:
-    """The place of one column's value among others, 1 for the largest; ties share theirs.
-
-    Args:
-        best: [M, C] the most that each value may be.
-        worst: [M, C] the least.
-        column: [M] whose place.
-        among: [M, C] what it is compared with, and it itself.
-
-    Returns:
-        The best and the worst place, [M] each: equal where the values are known.
-    """
-    rows = np.arange(len(column))
-    rest = among.copy()
-    rest[rows, column] = False
-
-    def place(theirs: Floats, own: Floats) -> Floats:
-        with np.errstate(invalid="ignore"):  # two that are infinite are equal
-            ahead = np.where(theirs == own[:, None], 0.0, theirs - own[:, None])
-        counted = np.where(ahead > REACHABLE, 1.0, np.where(ahead >= -REACHABLE, 0.5, 0.0))
-        found: Floats = 1 + (counted * rest).sum(1)
-        return found
-
-    return place(worst, best[rows, column]), place(best, worst[rows, column])
+LIMITS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+"""Shares of a node's mass, for the distribution of what must move."""
 
 
 # Classes ------------------------------------------------------------------------------------------
@@ -239,10 +102,10 @@ def class_reach(
     threads: int | None = None,
 ) -> ClassReach:
     """The classes that reweighting could give each node: label-free, every class tried."""
-    return _by_class(solve_oracle(exposure, "all", nodes, threads=threads), exposure.num_classes)
+    return _by_class(solve(exposure, "all", nodes, threads=threads), exposure.num_classes)
 
 
-def _by_class(solution: OracleSolution | TailSolution, classes: int) -> ClassReach:
+def _by_class(solution: Solution, classes: int) -> ClassReach:
     if len(solution) % classes or (solution.target != np.arange(len(solution)) % classes).any():
         raise InputError('chance needs every class of a node; solve with target="all"')
     decided = solution.decided
@@ -410,9 +273,22 @@ class Reach:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per member: shares with intervals and counts, chance, excess, support."""
-        from gnn_repair.oracle.frames import reach_frame
+        import pandas as pd
 
-        return reach_frame(self)
+        rows: list[dict[str, Any]] = []
+        for index, member in enumerate(self.members):
+            row: dict[str, Any] = {"member": index}
+            for name, rate in (("true_class", member.true_class), ("error", member.error)):
+                low, high = rate.interval
+                row |= {f"{name}_reach": rate.value, f"{name}_possible": rate.possible}
+                row |= {f"{name}_low": low, f"{name}_high": high}
+                row |= {f"{name}_hits": rate.hits, f"{name}_total": rate.total}
+            for name, mean in (("chance", member.chance), ("excess", member.excess)):
+                low, high = mean.interval
+                row |= {name: mean.low, f"{name}_possible": mean.high}
+                row |= {f"{name}_low": low, f"{name}_high": high}
+            rows.append(row | {"support": member.support, "undecided": member.undecided})
+        return pd.DataFrame(rows)
 
     def _repr_html_(self) -> str:
         return shown(self, self.to_frame())
@@ -469,7 +345,7 @@ class Reach:
         return float(active.mean()) if len(active) else float("nan")
 
     def _over(self, rows: Flags, low: Floats, high: Floats) -> Mean:
-        return _mean(low, high, self.classes.node[rows], self.classes.member[rows])
+        return mean_over_nodes(low, high, self.classes.node[rows], self.classes.member[rows])
 
     def _shares(self, rows: Flags) -> tuple[Floats, Floats]:
         """The share of other classes that can win, and that may."""
@@ -520,31 +396,29 @@ def reach(
         y: [N] true classes, −1 where unknown; of labels [N, K] zeros and ones.
         mask: [N], or [N, S] with a column per member (such as ``data.test_mask``), node numbers;
             None: all.
-        threads: as for :func:`solve_oracle`.
+        threads: as for :func:`solve`.
     """
     if isinstance(y, str):
         raise InputError("y must hold the true classes; for every class use class_reach")
     if getattr(exposure, "outputs", "classes") != "classes":
-        from gnn_repair.oracle.labels.reach import label_reach
-
         return label_reach(exposure, y, mask, threads)
-    given_exposure(exposure)
+    require_exposure(exposure)
     asked = problems(exposure, y, mask)
     chosen = torch.zeros(exposure.num_nodes, exposure.num_members, dtype=torch.bool)
     recipients = exposure.recipients.cpu()
     chosen[recipients[asked.position], torch.from_numpy(asked.member)] = True
-    solution = solve_oracle(exposure, "all", chosen, threads=threads)
+    solution = solve(exposure, "all", chosen, threads=threads)
     return summarise(exposure, solution, y, skipped=asked.skipped)
 
 
 def summarise(exposure: Exposure, solution: Solution, y: Tensor, *, skipped: int = 0) -> Reach:
     """The figures of a solution of every class (``target="all"``) of nodes with a label."""
-    if isinstance(solution, LabelSolution):
-        raise InputError("a LabelSolution is summarised by reach(exposure, y [N, K])")
-    if (exposure.head is not None) != hasattr(solution, "proofs"):
+    if solution.outputs != "classes":
+        kind = f"answers about {solution.outputs}"
+        raise InputError(f"{kind} are summarised by reach(exposure, y [N, K])")
+    if (exposure.head is None) == (solution.rival_weights is None):
         raise InputError(
-            f"a {type(solution).__name__} is no solution of {exposure!r:.60}; solve the oracle on "
-            "the exposure that is summarised"
+            f"this is no solution of {exposure!r:.60}; solve the exposure that is summarised"
         )
     found = _by_class(solution, exposure.num_classes)
     true = classes_for(exposure, y).cpu().numpy()[found.node]
@@ -596,7 +470,7 @@ class Changes:
     @cached_property
     def rank(self) -> Mean:
         """The mean of the places; C / 2 is chance."""
-        return _mean(*self.places, self.node, self.member)
+        return mean_over_nodes(*self.places, self.node, self.member)
 
     def shares(self) -> tuple[Floats, Floats]:
         """What must move for the true class, one number per error, and for classes neither true
@@ -608,9 +482,20 @@ class Changes:
 
     def to_frame(self) -> pd.DataFrame:
         """How many can win by moving at most so much: true class and chance, in per cent."""
-        from gnn_repair.oracle.frames import changes_frame
+        import pandas as pd
 
-        return changes_frame(self)
+        own, others = self.shares()
+        return pd.DataFrame(
+            {
+                "mass_moved": LIMITS,
+                "true_class": [
+                    float((own <= limit).mean()) if len(own) else np.nan for limit in LIMITS
+                ],
+                "chance": [
+                    float((others <= limit).mean()) if len(others) else np.nan for limit in LIMITS
+                ],
+            }
+        )
 
     def _repr_html_(self) -> str:
         return shown(self, self.to_frame())
@@ -658,3 +543,195 @@ def least_changes(found: Reach, exposure: Exposure, *, others: bool = True) -> C
     at = np.arange(len(rows)), predicted
     share[at] = bound[at] = 0.0
     return Changes(member, node, true, predicted, share, bound, answers, others)
+
+
+# Labels -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OneLabelReach:
+    """One label's figures."""
+
+    label: int
+    reach: Rate
+    """Nodes where some reweighting puts the label on its true side."""
+    error: Rate
+    """The same among nodes where the frozen model has it wrong."""
+    chance: Rate
+    """Nodes where the frozen model has it right and some reweighting turns it over."""
+    frozen: F1Counts
+    """Of the model as it is."""
+    best: F1Counts
+    """If every error that is not proved out of reach were undone: no reweighting does better."""
+
+    @property
+    def undecided(self) -> int:
+        """Nodes of which neither is proved."""
+        return self.reach.undecided
+
+
+@dataclass(frozen=True)
+class LabelReach:
+    """Reach and error reach of every label; micro pools pairs, macro averages labels."""
+
+    labels: tuple[OneLabelReach, ...]
+    skipped: int
+    """Pairs without a known truth."""
+    excess: Mean
+    """Error reach less chance over all pairs, by a bootstrap over nodes; of 1, not in points."""
+    scope: str = ""
+
+    @property
+    def micro(self) -> Rate:
+        """Pairs of node and label whose true side is within reach."""
+        return _pooled([one.reach for one in self.labels])
+
+    @property
+    def micro_error(self) -> Rate:
+        """The same among pairs that the frozen model has wrong."""
+        return _pooled([one.error for one in self.labels])
+
+    @property
+    def chance(self) -> Rate:
+        """Pairs that the frozen model has right and some reweighting turns over."""
+        return _pooled([one.chance for one in self.labels])
+
+    @property
+    def macro(self) -> float:
+        """The mean of the labels' reach."""
+        return mean_over_members([one.reach.value for one in self.labels])
+
+    @property
+    def macro_error(self) -> float:
+        """The mean of the labels' error reach, where there are errors."""
+        return mean_over_members([one.error.value for one in self.labels])
+
+    @property
+    def frozen(self) -> F1:
+        """F1 of the model as it is."""
+        return F1(tuple(one.frozen for one in self.labels))
+
+    @property
+    def best(self) -> F1:
+        """F1 if every error that is not proved out of reach were undone."""
+        return F1(tuple(one.best for one in self.labels))
+
+    @property
+    def undecided(self) -> int:
+        """Pairs of which neither is proved."""
+        return sum(one.undecided for one in self.labels)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a label."""
+        import pandas as pd
+
+        rows = []
+        for one in self.labels:
+            low, high = one.reach.interval
+            rows.append(
+                {
+                    "label": one.label,
+                    "reach": one.reach.value,
+                    "reach_low": low,
+                    "reach_high": high,
+                    "hits": one.reach.hits,
+                    "total": one.reach.total,
+                    "error_reach": one.error.value,
+                    "error_hits": one.error.hits,
+                    "errors": one.error.total,
+                    "chance": one.chance.value,
+                    "chance_hits": one.chance.hits,
+                    "chance_total": one.chance.total,
+                    "undecided": one.undecided,
+                    "f1": one.frozen.f1,
+                    "f1_within_reach": one.best.f1,
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        return shown(self, self.to_frame())
+
+    def __str__(self) -> str:
+        lines = [
+            f"label reach {self.micro}; macro {100 * self.macro:.1f} % over "
+            f"{len(self.labels)} label{'s' * (len(self.labels) != 1)}",
+            f"error reach {self.micro_error}; macro {100 * self.macro_error:.1f} %",
+            f"chance      {self.chance} of the right ones could be turned over; excess "
+            f"{self.excess.words(100, sign='+', unit=' points')}",
+            f"F1          {self.frozen}; within reach: {self.best}",
+        ]
+        if self.scope:
+            lines.append(f"about       the {self.scope}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def _pooled(rates: list[Rate]) -> Rate:
+    return Rate(*(sum(getattr(r, name) for r in rates) for name in ("hits", "total", "undecided")))
+
+
+def label_reach(
+    exposure: Exposure | Any, y: Any, mask: Any = None, threads: int | None = None
+) -> LabelReach:
+    """How often an admissible reweighting puts a label on its true side."""
+    if isinstance(y, str):
+        raise InputError("y must hold the truths [N, K]; without them use solve")
+    if isinstance(exposure, Exposure):
+        require_outputs(exposure, "labels")
+    own = solve(exposure, y, mask, threads=threads)
+    turned = torch.as_tensor(y).double()
+    turned = torch.where((turned == 0) | (turned == 1), 1 - turned, turned)
+    other = solve(exposure, turned, mask, threads=threads)
+    return summarise_labels(exposure, own, other)
+
+
+def summarise_labels(exposure: Any, own: Solution, other: Solution) -> LabelReach:
+    """The figures of a solution whose wanted sides are the truths, and one of the other sides."""
+    mixture = exposure.mixture if isinstance(exposure, LinkExposure) else exposure
+    frozen = mixture.frozen_logits[:, mixture.recipients].cpu().numpy()
+    wrong = (frozen[own.member, own.recipient, own.target] > own.threshold) != own.wanted
+    labels = tuple(_one(int(k), own.target == k, own, other, wrong) for k in np.unique(own.target))
+    return LabelReach(labels, own.skipped, _excess(own, other, wrong), own.scope)
+
+
+def _one(label: int, rows: Flags, own: Solution, other: Solution, wrong: Flags) -> OneLabelReach:
+    assert own.wanted is not None
+    wanted, bad, excluded = own.wanted[rows], wrong[rows], own.excluded[rows]
+    return OneLabelReach(
+        label,
+        _rate(own, rows),
+        _rate(own, rows & wrong),
+        _rate(other, rows & ~wrong),
+        _counts(bad, wanted),
+        _counts(bad & excluded, wanted),
+    )
+
+
+def _rate(solution: Solution, rows: Flags) -> Rate:
+    can, open_ = solution.reachable & rows, ~solution.decided & rows
+    return Rate(int(can.sum()), int(rows.sum()), int(open_.sum()))
+
+
+def _excess(own: Solution, other: Solution, wrong: Flags) -> Mean:
+    """From what is proved of errors and not excluded of chance to the other way round."""
+    right = ~wrong
+    columns = [
+        wrong & own.reachable, wrong & ~own.excluded, wrong,
+        right & other.reachable, right & ~other.excluded, right,
+    ]  # fmt: skip
+    whole = np.stack(columns, 1).astype(float)
+    drawn = resampled_sums(own.node, whole)[:, 0]
+    with np.errstate(invalid="ignore"):
+        (low, many), (high, much) = (
+            [x[:, e] / x[:, 2] - x[:, c] / x[:, 5] for x in (whole.sum(0, keepdims=True), drawn)]
+            for e, c in ((0, 4), (1, 3))
+        )
+    return Mean(float(low[0]), float(high[0]), interval_of(many, much))
+
+
+def _counts(wrong: Flags, wanted: Flags) -> F1Counts:
+    return F1Counts(
+        int((wanted & ~wrong).sum()), int((~wanted & wrong).sum()), int((wanted & wrong).sum())
+    )

@@ -1,4 +1,4 @@
-"""An exposure's numbers and a list of LPs as plain arrays."""
+"""What is asked: an exposure's numbers and a list of questions as plain arrays."""
 
 from __future__ import annotations
 
@@ -13,10 +13,38 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.outputs import require_outputs
-from gnn_repair.exposure.value import Exposure
+from gnn_repair.exposure.tails.operations import Affine, TailGraph
+from gnn_repair.exposure.tails.simplify import simplified
+from gnn_repair.exposure.truths import truths_for
+from gnn_repair.exposure.value import Exposure, Replay
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+OPTIMAL, FALLBACK, FIXED, FAILED, UNCERTIFIED = range(5)
+FIRST_STAGE = 5
+STATUS = {
+    OPTIMAL: "optimal",
+    FALLBACK: "fallback",
+    FIXED: "no terms",
+    FAILED: "failed",
+    UNCERTIFIED: "not certified",
+    FIRST_STAGE: "no bound",
+    FIRST_STAGE + 1: "linear relaxation",
+    FIRST_STAGE + 2: "witness search",
+    FIRST_STAGE + 3: "best lines",
+    FIRST_STAGE + 4: "cases",
+}
+"""What became of a question. Without a head: optimal; optimal at a second attempt (``reasons`` says
+which); nothing to reweight, γ is the frozen margin; no answer (``reasons`` says why); γ lies
+between margin and bound, which do not meet. Behind a head, how far it went: no bound is known; one
+line per unit; a λ searched for; several rounds of lines; cases by the signs of units."""
+EXACT = (OPTIMAL, FALLBACK, FIXED)
+"""Where margin and bound are γ."""
+CAN, CANNOT, UNDECIDED = "can", "cannot", "undecided"
+FLIP = "flip"
+
+# An exposure's numbers ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -114,25 +142,18 @@ def as_whole(value: Any, name: str) -> int:
     raise InputError(f"{name} must be a whole number, not {value!r}")
 
 
-def given_exposure(exposure: Any) -> None:
+def require_exposure(exposure: Any) -> None:
     """Raise InputError unless it is an exposure."""
     if not isinstance(exposure, Exposure):
         kind = type(exposure).__name__
         raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")
 
 
-def require_exposure(exposure: Any, remedy: str = "give the one that was solved") -> None:
+def require_no_head(exposure: Any, remedy: str) -> None:
     """Raise InputError unless it is an exposure without a head; ``remedy`` is for one with."""
-    given_exposure(exposure)
+    require_exposure(exposure)
     if exposure.head is not None:
         raise InputError(f"exposure is that of a model with a nonlinear head; {remedy}")
-
-
-def check_solution(solution: Any) -> None:
-    """Raise InputError unless it holds answers, of LPs or about tails."""
-    if not all(hasattr(solution, name) for name in ("member", "node", "target", "verdict")):
-        kind = type(solution).__name__
-        raise InputError(f"solution is a {kind}; give what solve_oracle returns")
 
 
 def _whole_numbers(value: Any, name: str) -> Tensor:
@@ -153,29 +174,45 @@ def _array(tensor: Tensor) -> NDArray[Any]:
     return np.ascontiguousarray(tensor.detach().cpu().numpy())
 
 
+def about(exposure: Exposure) -> dict[str, Any]:
+    """What a solution says of its exposure, by the solution's field names."""
+    n_id = None if exposure.n_id is None else exposure.n_id.cpu().numpy()
+    return {"scope": exposure.scope, "names": exposure.term_names, "n_id": n_id}
+
+
+# Questions ----------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Problems:
-    """The LPs to solve: one per member, recipient and target class."""
+    """The questions: one per member, recipient and output."""
 
     member: Integers
     """[L]."""
     position: Integers
     """[L]: the recipient, as a position in ``exposure.recipients``."""
     target: Integers
-    """[L]: the class c."""
+    """[L]: the class c, or the output k."""
     skipped: int = 0
-    """Selected nodes left out because they have no label (target −1), over all members."""
+    """Selected questions left out because no truth is known, over all members."""
+    wanted: NDArray[np.bool_] | None = None
+    """[L], of labels and values: whether the output is wanted above the threshold."""
 
     def __len__(self) -> int:
         return len(self.member)
 
+    def taken(self, chosen: Any) -> Problems:
+        """Some of the questions."""
+        wanted = None if self.wanted is None else self.wanted[chosen]
+        return Problems(
+            self.member[chosen], self.position[chosen], self.target[chosen], wanted=wanted
+        )
+
 
 def problems(
-    exposure: Exposure,
-    target: Tensor | Literal["all"],
-    nodes: Tensor | None = None,
+    exposure: Exposure, target: Tensor | Literal["all"], nodes: Tensor | None = None
 ) -> Problems:
-    """The LPs that ``target`` and ``nodes`` ask for, ordered by member, node and class.
+    """The questions about classes that ``target`` and ``nodes`` ask, by member, node and class.
 
     Args:
         exposure: S members, N nodes, n recipients.
@@ -222,9 +259,66 @@ def _labels(exposure: Exposure, target: Tensor) -> Integers:
     return labels
 
 
+def label_problems(
+    exposure: Exposure, y: Any, nodes: Any, outputs: Any, threshold: float
+) -> Problems:
+    """The questions about labels or values that y asks, by member, node and output.
+
+    Args:
+        exposure: S members, N nodes, K outputs.
+        y: [N, K] the truth of every output, ``"flip"`` for the other side of what the model says,
+            or one truth value for all.
+        nodes: a mask [N] or [N, S], node numbers, or None for all.
+        outputs: numbers of the outputs asked about, or None for all.
+        threshold: what an output that is there exceeds.
+    """
+    require_outputs(exposure, "labels", "values")
+    member, position = selection(exposure, nodes)
+    columns = columns_for(exposure.num_classes, outputs)
+    node = _array(exposure.recipients)[position]
+    known = np.ones((len(node), len(columns)), bool)
+    if isinstance(y, bool):
+        wanted = np.full_like(known, y)
+    elif isinstance(y, str):
+        if y != FLIP:
+            raise InputError(f'y is {y!r}; give truths [N, K] or "flip"')
+        wanted = ~(_array(exposure.frozen_logits)[member, node][:, columns] > threshold)
+    else:
+        truths = truths_for(exposure, y).cpu().numpy()[node][:, columns]
+        wanted, known = truths == 1, ~np.isnan(truths)
+        if not known.any():
+            raise InputError(
+                f"no truth is known of the {len(node)} selected nodes; give them a label"
+            )
+    pair, column = np.nonzero(known)
+    return Problems(
+        member[pair],
+        position[pair],
+        columns[column],
+        int(known.size - len(pair)),
+        wanted[pair, column],
+    )
+
+
+def columns_for(count: int, outputs: Any) -> Integers:
+    """The numbers of some outputs of ``count``, ascending, each once."""
+    if outputs is None:
+        return np.arange(count)
+    if isinstance(outputs, torch.Tensor | np.ndarray):
+        outputs = outputs.tolist()
+    one = outputs if isinstance(outputs, list | tuple | range | set) else [outputs]
+    chosen = np.unique([as_whole(number, "an output's number") for number in one])
+    if not len(chosen) or chosen[0] < 0 or chosen[-1] >= count:
+        raise InputError(f"outputs are numbered 0..{count - 1}; {outputs!r:.60} is not among them")
+    return chosen.astype(np.int64)
+
+
 def _flat(target: Tensor) -> str:
-    """What to do about labels in a column, as some collections keep them."""
-    return "; pass target.flatten()" if target.dim() == 2 and target.shape[1] == 1 else ""
+    """What to do about labels in a column, as some collections keep them, or in several."""
+    if target.dim() != 2:
+        return ""
+    several = "; for several labels per node expose the model with outputs='labels'"
+    return "; pass target.flatten()" if target.shape[1] == 1 else several
 
 
 def selection(exposure: Exposure, nodes: Tensor | None) -> tuple[Integers, Integers]:
@@ -272,6 +366,51 @@ def _positions(exposure: Exposure, nodes: Tensor) -> tuple[Integers, Integers]:
         node = int(chosen[np.flatnonzero(position < 0)[0]])
         raise InputError(f"node {node} is not among the exposure's recipients; leave it out")
     return member, position
+
+
+# One output as two classes ------------------------------------------------------------------------
+
+
+def against_zero(exposure: Exposure, output: int, threshold: float | Tensor = 0.0) -> Exposure:
+    """The exposure of the two classes (0, z_k − θ), of a model with a head.
+
+    Output k above θ is class 1 winning, and below it class 0.
+    """
+    assert exposure.head is not None
+    frozen = exposure.frozen_logits
+    limit = torch.as_tensor(threshold, dtype=torch.float64, device=frozen.device)
+    column = frozen[0, :, output] - limit
+    replay = exposure.replay
+    return replace(
+        exposure,
+        outputs="classes",
+        head=_one_output(exposure.head, exposure.num_classes, output, limit),
+        frozen_logits=torch.stack([torch.zeros_like(column), column], 1).unsqueeze(0),
+        replay=None if replay is None else _against(replay, output, limit),
+    )
+
+
+def _one_output(head: TailGraph, width: int, output: int, limit: Tensor) -> TailGraph:
+    weight = limit.new_zeros(2, width)
+    weight[1, output] = 1.0
+    bias = torch.stack([torch.zeros_like(limit), -limit], -1)
+    operations = [*head.operations, Affine((len(head.operations),), weight, bias)]
+    nodes = torch.zeros(1, dtype=torch.long, device=limit.device)
+    values = TailGraph(head.width, tuple(operations)).values(limit.new_zeros(1, head.width), nodes)
+    widths = [value.shape[1] for value in values]
+    return TailGraph(head.width, tuple(simplified(operations, widths, len(operations))))
+
+
+def _against(replay: Replay, output: int, limit: Tensor) -> Replay:
+    def run(coefficients: Tensor) -> Tensor:
+        said = replay(coefficients)[:, output].double()
+        column = said - limit.to(said.device)
+        return torch.stack([torch.zeros_like(column), column], 1)
+
+    return run
+
+
+# One LP -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -20,30 +20,28 @@ from gnn_repair.exposure.tails.operations import Affine, Scale, TailGraph
 from gnn_repair.exposure.terms import cut_terms
 from gnn_repair.exposure.truths import truths_for
 from gnn_repair.exposure.value import Exposure, Replay
-from gnn_repair.oracle.tables import check_number
+from gnn_repair.oracle.problems import check_number, require_exposure
 
 
 def jointly(exposure: Exposure, y: Any, nodes: Any = None, *, threshold: float = 0.0) -> Exposure:
     """The exposure of K + 1 classes whose class 0 wins where all labels are right.
 
-    Ask it with ``solve_oracle(together, zeros)`` or ``reach(together, zeros)``, zeros being the
+    Ask it with ``solve(together, zeros)`` or ``reach(together, zeros)``, zeros being the
     target of every node. A label that is not known does not count; a node of which none is known
-    is right. After a nonlinear tail margins are at most 1 where a label is not known.
+    is right. Behind a nonlinear head margins are at most 1 where a label is not known.
 
     Args:
-        exposure: of a model with several labels a node.
+        exposure: of a model with several labels per node.
         y: [N, K] zeros and ones, NaN or −1 where unknown.
         nodes: a mask [N] or node numbers; all unless given. The contributions of each of these
             nodes' terms are held once more, [T, K + 1].
         threshold: θ; an output above it is there.
     """
-    if not isinstance(exposure, Exposure):
-        kind = type(exposure).__name__
-        raise InputError(f"exposure is a {kind}; give what expose(model, data) returns")
+    require_exposure(exposure)
     require_outputs(exposure, "labels")
     limit, truths = check_number(threshold, "threshold"), truths_for(exposure, y)
     if exposure.head is not None:
-        return _after_tail(exposure, truths, limit)
+        return _after_head(exposure, truths, limit)
     chosen = exposure.recipients if nodes is None else nodes_for(exposure, nodes)
     return _of_mixture(exposure, chosen.to(exposure.recipients.device), truths, limit)
 
@@ -87,15 +85,14 @@ def _signed(values: Tensor, truths: Tensor, limit: float, empty: float) -> Tenso
     return torch.cat([torch.zeros_like(moved[..., :1]), moved], dim=2)
 
 
-def _after_tail(exposure: Exposure, truths: Tensor, limit: float) -> Exposure:
+def _after_head(exposure: Exposure, truths: Tensor, limit: float) -> Exposure:
+    assert exposure.head is not None
     known = ~truths.isnan()
     sign = torch.where(known, 1 - 2 * truths, 0.0)
     # A rival that always loses by one, where a label is not known, changes no verdict.
     shift = torch.where(known, -limit * sign, -1.0)
-    count = exposure.num_classes
+    count, steps = exposure.num_classes, len(exposure.head.operations)
     weight = torch.cat([sign.new_zeros(1, count), torch.eye(count).to(sign)])
-    assert exposure.head is not None
-    steps = len(exposure.head.operations)
     operations = (
         *exposure.head.operations,
         Scale((steps,), sign, shift),

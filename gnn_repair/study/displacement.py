@@ -21,10 +21,16 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.answers import Piece
-from gnn_repair.oracle.solve import solve_with_second_attempts
-from gnn_repair.oracle.status import FAILED
-from gnn_repair.oracle.tables import Floats, Integers, Problems, Tables, require_exposure, selection
+from gnn_repair.oracle.lps import Piece, solve_with_second_attempts
+from gnn_repair.oracle.problems import (
+    FAILED,
+    Floats,
+    Integers,
+    Problems,
+    Tables,
+    require_no_head,
+    selection,
+)
 from gnn_repair.thresholds import REALIZABLE
 
 Truths = NDArray[np.bool_]
@@ -71,7 +77,7 @@ def solve_displacements(
         tolerance: distance accepted, relative to max(1, |q|, |m ℓ|).
         threads: worker threads; all cores unless given.
     """
-    require_exposure(exposure, "which shifts it can make is not known")
+    require_no_head(exposure, "which shifts it can make is not known")
     expected = (exposure.num_members, exposure.num_recipients, exposure.num_classes)
     if not isinstance(shift, Tensor) or tuple(shift.shape) != expected:
         shape = list(shift.shape) if isinstance(shift, Tensor) else type(shift).__name__
