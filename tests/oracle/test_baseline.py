@@ -230,8 +230,8 @@ def leaving():
     raise SystemExit(0)
 
 def clearing():
-    import sys
-    sys.path.remove("")
+    import os, sys
+    sys.path[:] = [folder for folder in sys.path if folder != os.getcwd()]
     return made()
 """
 
