@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.exposing import MODELS as PLAIN_MODELS
+from benchmarks.exposing import bench_exposing
 from benchmarks.oracle import bench_labels, bench_oracle, parse_cases, parse_shapes
 from benchmarks.repair import LITERAL, REPAIRS, bench_minibatch, bench_repair
 from benchmarks.scale import MODELS, bench_graphs, bench_scale
@@ -99,6 +101,21 @@ def scale(
         classes=classes,
     )
     emit(rows, format, title="A two-layer GCN on generated graphs")
+
+
+@app.command()
+def exposing(
+    nodes: Annotated[
+        str, typer.Option(help="Comma-separated: nodes of each generated graph.")
+    ] = "10000,100000",
+    models: NamesOption = "all",
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each, the least counts.")] = 3,
+    format: FormatOption = Format.table,
+) -> None:
+    """What expose costs beside one forward of the same plain PyG model: time, by phase, memory."""
+    chosen = names(models, PLAIN_MODELS, "model")
+    rows = bench_exposing(numbers(nodes), chosen, repeats)
+    emit(rows, format, title="expose in forwards of the same model")
 
 
 @app.command()

@@ -22,13 +22,11 @@ from gnn_repair.atomic import check_target, replacing
 from gnn_repair.backbones import Frozen
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.exposure.arguments import classes_for
-from gnn_repair.exposure.model_arguments import field
+from gnn_repair.exposure.arguments import classes_for, require_outputs
+from gnn_repair.exposure.data import batches_of, field
 from gnn_repair.exposure.names import recipients_called
-from gnn_repair.exposure.outputs import require_outputs
-from gnn_repair.exposure.pooling.batches import batches_of
 from gnn_repair.notebook import shown
-from gnn_repair.oracle.reach import UNDEFINED, Changes, Reach, least_changes, reach
+from gnn_repair.oracle.metrics import UNDEFINED, Changes, Reach, least_changes, reach
 from gnn_repair.oracle.witness import gain_words, percent
 from gnn_repair.reporting import plots, report
 from gnn_repair.reporting.evidence import counted, noun_of, plural

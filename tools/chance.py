@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 
 import gnn_repair as gr
+from gnn_repair.oracle.metrics import Reach
 from gnn_repair.oracle.rates import Mean
-from gnn_repair.oracle.reach import Reach
 
 HEAD = (
     "graph", "errors", "error reach (%)", "chance (%)", "excess (points)", "classes per error",

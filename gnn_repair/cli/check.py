@@ -67,7 +67,7 @@ def _answers(model: Any, data: Any, nodes: Any) -> tuple[Any, Any, float | None]
     """The exposure, what the oracle says of true classes, and how often others could win."""
     from gnn_repair.exposure import expose
     from gnn_repair.oracle import reach
-    from gnn_repair.oracle.reach import Reach
+    from gnn_repair.oracle.metrics import Reach
 
     exposure = expose(model, data)
     target = getattr(data, "y", None)

@@ -1,22 +1,86 @@
-"""What an exposure's own methods are given: checked before it reaches a kernel.
+"""What outputs are, and what users say about an exposure: labels, nodes, members, coefficients.
 
-The kernels read through the sizes they are told, so a tensor of another length would be read
-past its end.
+Of classes the largest logit wins, and only differences count. A label is there where its own logit
+is positive; a value is what it is. What the methods of an exposure are given is checked before it
+reaches a kernel, which reads through the sizes it is told.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from gnn_repair.checks import as_classes, as_member, as_nodes
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.outputs import require_outputs
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
+
+
+Outputs = Literal["classes", "labels", "values"]
+OUTPUTS = ("classes", "labels", "values")
+NOUNS = {"classes": "class", "labels": "label", "values": "value"}
+
+
+def check_outputs(outputs: Any) -> None:
+    """Raise InputError unless it names what outputs can be, or is None."""
+    if outputs is not None and outputs not in OUTPUTS:
+        raise InputError(f"outputs is {outputs!r}; choose 'classes', 'labels' or 'values'")
+
+
+def require_outputs(exposure: Any, *wanted: str) -> None:
+    """Raise InputError where the exposure's outputs are none of ``wanted``."""
+    found = exposure.outputs
+    if found in wanted:
+        return
+    advice = {
+        "labels": "use solve, reach(exposure, y [N, K]) or value_range",
+        "values": "use value_range",
+        "classes": "expose the model with outputs='labels' or outputs='values'",
+    }
+    raise InputError(
+        f"the exposure's outputs are {found}, and this is about {' or '.join(wanted)}; "
+        + advice[found]
+    )
+
+
+def truths_for(exposure: Exposure, y: Any) -> Tensor:
+    """y as [N, K] float64 of zeros and ones, NaN where unknown, on the exposure's device.
+
+    Args:
+        exposure: N nodes, K labels.
+        y: [N, K] (or [N] for one label): truth values, zeros and ones; −1 or NaN is unknown.
+    """
+    shape = (exposure.num_nodes, exposure.num_classes)
+    table = as_table(y, shape)
+    unknown = table.isnan() | (table == -1)
+    wrong = ~(unknown | (table == 0) | (table == 1))
+    if bool(wrong.any()):
+        node, label = wrong.nonzero()[0].tolist()
+        raise InputError(
+            f"y holds {float(table[node, label]):g} for label {label} of node {node}; give 1 where "
+            "the label is, 0 where it is not, and NaN (or −1) where that is not known"
+        )
+    return table.masked_fill(unknown, torch.nan).to(exposure.recipients.device)
+
+
+def as_table(y: Any, shape: tuple[int, int], name: str = "y") -> Tensor:
+    """Numbers a user gives for every node and output, [N, K] float64."""
+    try:
+        table = torch.as_tensor(y)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        kind = type(y).__name__
+        raise InputError(f"{name} is a {kind}; give a tensor {list(shape)}") from error
+    if table.dim() == 1 and shape[1] == 1:
+        table = table.unsqueeze(1)
+    if tuple(table.shape) != shape or table.is_complex():
+        raise InputError(
+            f"{name} has shape {list(table.shape)} instead of {list(shape)}: a row for every node, "
+            "a column for every output"
+        )
+    return table.detach().double()
 
 
 def coefficients_for(exposure: Exposure, coefficients: Any) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.backbones import Frozen, Operator
-from gnn_repair.exposure.fingerprint import digest_of_weights
+from gnn_repair.exposure.state import digest_of_weights
 from gnn_repair.exposure.terms import mixture_of
 from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.kernels import Pattern

@@ -5,28 +5,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gnn_repair.backbones import Frozen
 from gnn_repair.errors import GnnRepairError, InputError
-from gnn_repair.exposure.model_call import Forward, check_expected, one_graph
-from gnn_repair.exposure.model_on_data import on_data
-from gnn_repair.exposure.model_state import (
+from gnn_repair.exposure.arguments import Outputs, check_outputs
+from gnn_repair.exposure.calling import (
+    Forward,
+    ModelOnData,
+    as_batch,
+    batch_of_one,
+    check_expected,
+    of_subgraph,
+    on_data,
+    one_graph,
+)
+from gnn_repair.exposure.data import batches_of
+from gnn_repair.exposure.from_backbone import expose_frozen
+from gnn_repair.exposure.parts import joined
+from gnn_repair.exposure.record.exposing import Wanted, expose_subject
+from gnn_repair.exposure.state import (
+    dense_parts,
     lazy_parameters,
     refuse_compiled,
     refuse_untrained,
     resting,
 )
-from gnn_repair.exposure.outputs import Outputs, check_outputs
-from gnn_repair.exposure.pooling.batches import as_batch, batch_of_one, batches_of
-from gnn_repair.exposure.pooling.joining import joined
-from gnn_repair.exposure.record.exposing import Wanted, expose_subject
-from gnn_repair.exposure.sampled import of_subgraph
 from gnn_repair.exposure.tails.logit_form import TAKEN_OFF
 from gnn_repair.exposure.value import Exposure
+
+if TYPE_CHECKING:
+    from gnn_repair.exposure.value import Exposure
 
 
 @overload
@@ -90,8 +102,6 @@ def expose(
         raise InputError(f"hops is {hops!r}; choose 'paths' or 'last'")
     check_outputs(outputs)
     if isinstance(model, Frozen):
-        from gnn_repair.exposure.from_backbone import expose_frozen
-
         if outputs not in (None, "classes"):
             raise InputError(f"a frozen backbone's outputs are classes, not {outputs}")
         exposure = expose_frozen(model)
@@ -185,3 +195,75 @@ def _check_members(expected: Any, exposure: Exposure) -> None:
             "train one split or leave it out"
         )
     check_expected(expected, exposure.frozen_logits[0].float(), False, "a frozen backbone")
+
+
+# The same model on many graphs -------------------------------------------------------------------
+
+
+class ExposurePlan:
+    """How a model is exposed. On the first graph it is certified as by ``expose``.
+
+    On further graphs it is only read off what the model does there, until its weights change.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        hops: str = "paths",
+        node_type: str | None = None,
+        outputs: Outputs = "classes",
+        classes: int | None = None,
+    ) -> None:
+        """Plan how a model is exposed.
+
+        Args:
+            model: the model.
+            hops: as for ``expose``.
+            node_type: as for ``expose``.
+            outputs: what the model gives.
+            classes: how many outputs, where data has no labels to tell them from other tensors.
+        """
+        refuse_compiled(model)
+        self.model, self.node_type, self.classes = model, node_type, classes
+        self._wanted = Wanted(hops, outputs=outputs)
+        self._weights: list[Tensor] | None = None
+
+    def __call__(self, data: Any, forward: Forward, gradients: bool = False) -> Exposure:
+        """The exposure of the model on data, called by ``forward(model, data)``.
+
+        Args:
+            data: what the model is given.
+            forward: calls it.
+            gradients: whether the exposure's numbers carry gradients for what the model is given;
+                its own weights stay frozen.
+        """
+        certified = not self._is_known()
+        wanted = replace(self._wanted, certified=certified, gradients=gradients)
+        with resting(self.model), torch.no_grad():
+            exposure = expose_subject(self._subject(data, forward), wanted).exposure
+        if certified:
+            self._weights = [tensor.detach().clone() for tensor in self._held()]
+        return exposure
+
+    def _subject(self, data: Any, forward: Forward) -> ModelOnData:
+        subject = on_data(self.model, data, forward, self.node_type)
+        return replace(subject, classes=subject.classes or self.classes)
+
+    def _held(self) -> list[Tensor]:
+        """Everything that the model has learned."""
+        held = [*self.model.parameters(), *self.model.buffers()]
+        return [tensor for tensor in held if not nn.parameter.is_lazy(tensor)]
+
+    def _is_known(self) -> bool:
+        """Whether the model is the one that was certified.
+
+        By value: nothing counts what is written through ``weight.data``, and weights are small
+        beside a graph.
+        """
+        now, known = self._held(), self._weights
+        return known is not None and len(now) == len(known) and all(map(_same, now, known))
+
+
+def _same(left: Tensor, right: Tensor) -> bool:
+    kinds = [(one.device, one.dtype, one.layout, one.shape) for one in (left, right)]
+    return kinds[0] == kinds[1] and all(map(torch.equal, dense_parts(left), dense_parts(right)))

@@ -25,14 +25,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+import gnn_repair
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.arguments import classes_for, coefficients_for, member_for, nodes_for
 from gnn_repair.exposure.checks import check_exposure
+from gnn_repair.exposure.description import describe, one_line, term_frame
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
+from gnn_repair.exposure.parts import bound, concatenated, local_values
 from gnn_repair.exposure.saving import read_pieces, write_exposure
-from gnn_repair.exposure.slices import slices
 from gnn_repair.exposure.tails.operations import TailGraph
-from gnn_repair.exposure.terms import cut_terms, mixture_of
+from gnn_repair.exposure.terms import cut_terms, mixture_of, slices
 from gnn_repair.files import contents_of
 from gnn_repair.kernels import Pattern
 from gnn_repair.notebook import shown
@@ -378,17 +380,13 @@ class Exposure:
         Nothing is merged: a node that several parts hold stands there once for each, with the
         state that it had there, and ``n_id`` says who it is.
         """
-        from gnn_repair.exposure.sampled import concatenated
-
-        return concatenated(parts)
+        return concatenated(Exposure, parts)
 
     def local(self, values: Tensor) -> Tensor:
         """Values of the graph's nodes (labels, a mask) as values of this exposure's nodes.
 
         Of a mask what is true of recipients; without ``n_id`` the values themselves.
         """
-        from gnn_repair.exposure.sampled import local_values
-
         return local_values(self, values)
 
     def to(self, device: str | torch.device) -> Exposure:
@@ -405,9 +403,8 @@ class Exposure:
             data: the graph it was exposed on.
             settings: what else was given to ``expose``.
         """
-        from gnn_repair.exposure.tails.binding import bound
-
-        return bound(self, model, data, settings)
+        fresh = gnn_repair.expose(model, data, **{"outputs": self.outputs, **settings})
+        return bound(self, fresh, settings.get("tolerance"))
 
     def _tensors(self) -> dict[str, Tensor]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -415,8 +412,6 @@ class Exposure:
 
     def to_frame(self, nodes: Any = None, member: int = 0) -> pd.DataFrame:
         """One row a term of these nodes (all unless given): group, source, α, contribution."""
-        from gnn_repair.exposure.frames import term_frame
-
         return term_frame(self, nodes, member)
 
     def _repr_html_(self) -> str:
@@ -440,11 +435,7 @@ class Exposure:
             return cls(**pieces)
 
     def __str__(self) -> str:
-        from gnn_repair.exposure.description import describe
-
         return describe(self)
 
     def __repr__(self) -> str:
-        from gnn_repair.exposure.description import one_line
-
         return one_line(self)

@@ -5,6 +5,15 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from gnn_repair.oracle.certificate import Verification
+from gnn_repair.oracle.metrics import (
+    Changes,
+    ClassReach,
+    LabelReach,
+    Reach,
+    class_reach,
+    reach,
+    summarise,
+)
 from gnn_repair.oracle.questions import (
     nearest_reweighting,
     relax,
@@ -16,15 +25,6 @@ from gnn_repair.oracle.questions.ranges import ValueRange, value_range
 from gnn_repair.oracle.questions.relaxed import RelaxedMargins
 from gnn_repair.oracle.questions.stable import StableEvidence
 from gnn_repair.oracle.rates import Rate
-from gnn_repair.oracle.reach import (
-    Changes,
-    ClassReach,
-    LabelReach,
-    Reach,
-    class_reach,
-    reach,
-    summarise,
-)
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
 from gnn_repair.oracle.witness import Witness

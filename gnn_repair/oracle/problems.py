@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.outputs import require_outputs
+from gnn_repair.exposure.arguments import require_outputs, truths_for
 from gnn_repair.exposure.tails.operations import Affine, TailGraph
 from gnn_repair.exposure.tails.simplify import simplified
-from gnn_repair.exposure.truths import truths_for
 from gnn_repair.exposure.value import Exposure, Replay
 
 Floats = NDArray[np.float64]

@@ -18,12 +18,12 @@ from torch import Tensor
 from gnn_repair.checks import as_classes, as_member, as_nodes
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
+from gnn_repair.exposure.arguments import require_outputs
 from gnn_repair.exposure.names import NodeNames
-from gnn_repair.exposure.outputs import require_outputs
 from gnn_repair.exposure.tails.heads import followed_by
+from gnn_repair.oracle.metrics import Changes, Reach, least_changes, reach
 from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.rates import ReachCounts, count_reach
-from gnn_repair.oracle.reach import Changes, Reach, least_changes, reach
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
 from gnn_repair.oracle.tails.search import model_logits

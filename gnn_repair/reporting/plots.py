@@ -12,10 +12,9 @@ from torch import Tensor
 from gnn_repair.budget import check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.arguments import classes_for, member_for
-from gnn_repair.exposure.outputs import require_outputs
+from gnn_repair.exposure.arguments import classes_for, member_for, require_outputs
 from gnn_repair.methods import rung_title as title_of
-from gnn_repair.oracle.reach import Changes
+from gnn_repair.oracle.metrics import Changes
 from gnn_repair.reporting.evidence import check_names, gather
 from gnn_repair.reporting.figures import REACHED, RIVAL, draw_margins, draw_polytope
 

@@ -17,7 +17,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import title_of
 from gnn_repair.notebook import PagePath
-from gnn_repair.oracle.reach import Changes, Reach
+from gnn_repair.oracle.metrics import Changes, Reach
 from gnn_repair.published import published
 from gnn_repair.reporting.corrections import RepairLike, best_on
 from gnn_repair.reporting.evidence import (

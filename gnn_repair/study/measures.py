@@ -15,9 +15,9 @@ from torch import Tensor
 
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import BLOCKS, FROZEN, RUNGS
+from gnn_repair.oracle.metrics import Reach, reach
 from gnn_repair.oracle.problems import CAN, STATUS, UNDECIDED
 from gnn_repair.oracle.rates import ReachCounts, count_reach
-from gnn_repair.oracle.reach import Reach, reach
 from gnn_repair.oracle.solver import solve
 from gnn_repair.repair import FittedRepair
 from gnn_repair.repair.adapters import FittedTranslation

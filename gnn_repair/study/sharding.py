@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.focus import focused
+from gnn_repair.exposure.parts import focused
 from gnn_repair.oracle.problems import problems
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import Target, solve

@@ -11,7 +11,7 @@ from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.exposure.certification import random_admissible
+from gnn_repair.exposure.record.replay import random_admissible
 
 
 def test_draws_keep_every_mass_and_differ() -> None:

@@ -8,7 +8,7 @@ from convolutions import CASES, NODES, Net, graph
 from torch import Tensor
 
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.exposure.certification import random_admissible
+from gnn_repair.exposure.record.replay import random_admissible
 
 LIMIT = {torch.float32: 1e-5, torch.float64: 1e-12}
 

@@ -25,7 +25,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.exposure.certification import random_admissible
+from gnn_repair.exposure.record.replay import random_admissible
 from gnn_repair.oracle import reach, solve
 
 

@@ -11,7 +11,7 @@ import torch
 
 import gnn_repair as gr
 from gnn_repair.budget import Budget
-from gnn_repair.exposure.focus import focused
+from gnn_repair.exposure.parts import focused
 from gnn_repair.repair.inputs import repair_inputs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.exposure.certification import random_admissible
+from gnn_repair.exposure.record.replay import random_admissible
 
 
 def found_matrix(exposure: Exposure, coefficients: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from gnn_repair.backbones import BACKBONES, train_backbone
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.exposure.certification import random_admissible
+from gnn_repair.exposure.record.replay import random_admissible
 from gnn_repair.training import Budget
 
 Change = Callable[[Tensor], Tensor]

@@ -19,7 +19,8 @@ from torch_geometric.data import Data, HeteroData
 
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure import expose
-from gnn_repair.exposure.record import exposing, sizes
+from gnn_repair.exposure.record import exposing
+from gnn_repair.exposure.record import filters as sizes
 
 
 @pytest.fixture

@@ -275,7 +275,7 @@ def test_labels_and_values_name_the_graphs_nodes(graph, tail, tmp_path) -> None:
         solution.save(tmp_path / "labels")
         again = type(solution).load(tmp_path / "labels")
         assert again.to_frame().equals(solution.to_frame())
-        with pytest.raises(InputError, match="n_id does not number every node"):
+        with pytest.raises(InputError, match="n_id does not name node"):
             replace(solution, n_id=solution.n_id[:2]).save(tmp_path / "short")
 
 

@@ -13,9 +13,9 @@ from oracle_cases import exposure_of, members_exposure
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import certificate, solve
 from gnn_repair.oracle.certificate import UNDERFLOW, _Claims
+from gnn_repair.oracle.metrics import _by_class
 from gnn_repair.oracle.problems import Tables, as_whole, check_number, problems
 from gnn_repair.oracle.rates import Rate
-from gnn_repair.oracle.reach import _by_class
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 CLASSES, GROUPS = 3, 2

@@ -16,7 +16,7 @@ import gnn_repair as gr
 from gnn_repair.budget import Budget
 from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.assembly import assemble
+from gnn_repair.exposure.record.build import assemble
 
 WIDTH = 5
 SHORT = Budget(10, None, 0.05, 0.0)

@@ -12,7 +12,7 @@ from torch_geometric.utils import degree
 import gnn_repair as gr
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.plan import ExposurePlan
+from gnn_repair.exposure.from_model import ExposurePlan
 
 CLASSES, WIDTH = 3, 5
 

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
 from gnn_repair.errors import GnnRepairError, InputError
-from gnn_repair.exposure.argument_choice import choose_arguments
-from gnn_repair.exposure.hetero.arguments import typed_arguments
-from gnn_repair.exposure.hetero.graph import Relation, counts_of, in_words, is_typed, typed_field
-from gnn_repair.exposure.model_call import Forward, Invocation
+from gnn_repair.exposure.call_arguments import choose_arguments, typed_arguments
+from gnn_repair.exposure.calling import Forward, Invocation
+from gnn_repair.exposure.data import Relation, counts_of, in_words, is_typed, typed_field
 
 LINK = re.compile(r"edge_label_index|link|pair|(label|target|query|pred|pos)_?edge")
 """Names of a forward's parameter for the links to predict."""

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure.certification import random_mixed, relative_gap
-from gnn_repair.exposure.exactness import excused, residual_limit
+from gnn_repair.exposure.calling import Forward, ModelOnData, on_data, one_graph
+from gnn_repair.exposure.checks import excused, residual_limit
 from gnn_repair.exposure.links.assembly import by_link, link_mixture, links_after_nodes, rows_behind
 from gnn_repair.exposure.links.calls import (
     SAY,
@@ -35,13 +35,8 @@ from gnn_repair.exposure.links.lookups import (
     with_others,
 )
 from gnn_repair.exposure.links.value import ENDS, LinkExposure
-from gnn_repair.exposure.model_call import Forward, one_graph
-from gnn_repair.exposure.model_on_data import ModelOnData, on_data
-from gnn_repair.exposure.model_output import Reading
-from gnn_repair.exposure.model_state import refuse_compiled, resting
+from gnn_repair.exposure.output import Reading
 from gnn_repair.exposure.record.analysis import Analysis
-from gnn_repair.exposure.record.caches import emptied
-from gnn_repair.exposure.record.capture import Capture, CapturePlan
 from gnn_repair.exposure.record.exposing import (
     Captured,
     Exposing,
@@ -57,8 +52,17 @@ from gnn_repair.exposure.record.recorder import (
     tensors_in,
     unfused,
 )
-from gnn_repair.exposure.record.replay import Replay, Substitutes, giving
+from gnn_repair.exposure.record.replay import (
+    Capture,
+    CapturePlan,
+    Replay,
+    Substitutes,
+    giving,
+    random_mixed,
+    relative_gap,
+)
 from gnn_repair.exposure.record.words import held_parts
+from gnn_repair.exposure.state import emptied, refuse_compiled, resting
 from gnn_repair.exposure.tails.building import Frame, Places
 from gnn_repair.exposure.tails.logit_form import (
     TAKEN_OFF,
@@ -245,7 +249,7 @@ class _LinkExposing(Exposing):
         extracted = affine_start(before, plan.width, device)
         last, _ = links.builder.flat(links.output(output))
         after = simplified(links.builder.operations, links.builder.widths, last)
-        found = Captured(capture.kept, plan.offsets, extracted, False)
+        found = Captured(capture.kept, plan.offsets, extracted, False, {})
         return found, TailGraph(width, tuple(after)), capture.across
 
     def _nodes_at(self, analysis: Analysis, end: int) -> Tensor:
@@ -353,7 +357,7 @@ def _embeddings(analysis: Analysis, tables: Sequence[int]) -> tuple[int, ...]:
             continue
         seen.add(number)
         if number not in marked and step is not None and not step.mixes:
-            todo += step.reads()
+            todo += step.reads
     return tuple(sorted(seen & marked)) or tuple(analysis.record.marked)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnn_repair.exposure.record.analysis import GATHERS, Analysis, FinalSite, gathered
-from gnn_repair.exposure.record.recorder import LINKS, RecordedStep, Ref
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite, gathered
+from gnn_repair.exposure.record.recorder import GATHERS, LINKS, RecordedStep, Ref
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ def decoding_of(
     elsewhere: dict[int, frozenset[int]] = {}
     varied, still = list[Lookup](), list[Lookup]()
     for place, step in enumerate(analysis.record.steps):
-        reads, made = set(step.reads()), set(step.outs)
+        reads, made = set(step.reads), set(step.outs)
         tables = reads & by_node | ({read_by[place]} if place in read_by else set())
         if place in hops or not (tables or reads & linked):
             continue

@@ -12,25 +12,18 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure.record.recorder import Record, RecordedStep, Ref, Value, is_in_place
-from gnn_repair.exposure.record.reductions import Reduction
-from gnn_repair.exposure.record.rows import NodeRows, distinct, reshaped
+from gnn_repair.exposure.record.recorder import (
+    GATHERS,
+    MOVES,
+    SAME,
+    Record,
+    RecordedStep,
+    Ref,
+    Value,
+    is_in_place,
+)
+from gnn_repair.exposure.record.reductions import NodeRows, Reduction, distinct, reshaped
 
-MOVES = {
-    "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "expand",
-    "permute", "transpose", "t", "movedim",
-}  # fmt: skip
-SAME = {
-    "alias",
-    "detach",
-    "clone",
-    "contiguous",
-    "_to_copy",
-    "lift_fresh",
-    "dropout",
-    "native_dropout",
-}
-GATHERS = {"index_select", "index", "embedding"}
 NONNEGATIVE = {"_softmax", "sigmoid", "exp", "relu", "softplus", "abs", "square", "hardsigmoid"}
 """Operations that give no negative numbers."""
 
@@ -75,7 +68,7 @@ class Analysis:
         """By value: the operations that read it."""
         found: dict[int, list[int]] = {}
         for number, step in enumerate(self.record.steps):
-            for read in set(step.reads()):
+            for read in set(step.reads):
                 found.setdefault(read, []).append(number)
         return found
 
@@ -97,7 +90,7 @@ class Analysis:
         for step in self.record.steps:
             if (
                 is_in_place(step.func)
-                or not any(True for _ in step.reads())
+                or not step.reads
                 or "rand" in step.name
                 or "dropout" in step.name
             ):
@@ -122,7 +115,7 @@ class Analysis:
             step = self.value(number).step
             if step >= 0 and step not in steps:
                 steps.add(step)
-                todo += self.record.steps[step].reads()
+                todo += self.record.steps[step].reads
         return steps
 
     @cached_property
@@ -156,7 +149,7 @@ class Analysis:
                 if step.reduction is not None and step.reduction.base is not None:
                     todo.append(step.reduction.base)
             elif not step.mixes:
-                todo += step.reads()
+                todo += step.reads
         behind = [self.above(self.feeding(place)) for place in found]
         feeds = set().union(*behind) if behind else set()
         return sorted(place for place in found if place not in feeds), seen
@@ -248,7 +241,7 @@ class Analysis:
                 continue
             if step.mixes and self.value(number).live:
                 found.add(place)
-            todo += step.reads()
+            todo += step.reads
         return sorted(found)
 
     def moved_in(self, final: Collection[int], nodes: int) -> list[int]:
@@ -273,7 +266,7 @@ class Analysis:
             step = self.record.steps[place]
             if step.mixes:
                 continue
-            reads = list(step.reads())
+            reads = list(step.reads)
             if self.pooled and count(number) == len(self.value(number).rows) > 0:
                 found.add(place)  # a node's row beside the pooled ones
                 continue
@@ -314,7 +307,7 @@ class Analysis:
             if value.step < 0:
                 found.add(id(value.kept))
             else:
-                todo += self.record.steps[value.step].reads()
+                todo += self.record.steps[value.step].reads
         return found
 
     def is_gated(self, sites: Sequence[FinalSite]) -> bool:
@@ -325,7 +318,7 @@ class Analysis:
         moving |= {site.value for site in sites}
         factors = [
             self.value(read) for p in reached if self.record.steps[p].name in ("mul", "div")
-            for read in self.record.steps[p].reads() if read not in moving
+            for read in self.record.steps[p].reads if read not in moving
         ]  # fmt: skip
         return any(value.live and value.rows for value in factors)
 
@@ -349,7 +342,7 @@ class Analysis:
 
     def _only_finite(self, step: RecordedStep) -> bool:
         """Whether what is looked at only says that numbers are finite, which all of them are."""
-        todo = list(step.reads())
+        todo = list(step.reads)
         while todo:
             maker = self.maker(todo.pop())
             if maker is None:
@@ -366,7 +359,7 @@ class Analysis:
                 "bitwise_or",
             ):
                 return False
-            todo += maker.reads()
+            todo += maker.reads
         return True
 
     def is_weight(self, number: int) -> bool:
@@ -419,7 +412,7 @@ class Analysis:
         reached = {out for place in places for out in self.record.steps[place].outs}
         found = set[int]()
         for number, step in enumerate(self.record.steps):
-            if not reached.isdisjoint(step.reads()):
+            if not reached.isdisjoint(step.reads):
                 found.add(number)
                 reached.update(step.outs)
         return found

@@ -14,26 +14,18 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.aggr import Aggregation
 
 from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure.assembly import Mixture, Words, assemble, with_shared_contexts
-from gnn_repair.exposure.certification import certify, mixture_in, random_admissible
-from gnn_repair.exposure.exactness import EXACT, excused, residual_limit
-from gnn_repair.exposure.fingerprint import fingerprint_of_model
-from gnn_repair.exposure.model_arguments import field, field_names
-from gnn_repair.exposure.model_call import check_expected
-from gnn_repair.exposure.model_on_data import ModelOnData
-from gnn_repair.exposure.model_output import (
-    Reading,
-    check_numbers,
-    count_classes,
-    graphs_told,
-    read_output,
-)
-from gnn_repair.exposure.model_state import changing, forget_propagations, holds_propagations
+from gnn_repair.exposure.arguments import Outputs
+from gnn_repair.exposure.calling import ModelOnData, check_expected
+from gnn_repair.exposure.checks import EXACT, excused, residual_limit
+from gnn_repair.exposure.data import count_classes, field, field_names
 from gnn_repair.exposure.names import NodeNames
-from gnn_repair.exposure.outputs import Outputs
+from gnn_repair.exposure.output import Reading, check_numbers, graphs_told, read_output
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts, parts_of, site_of
 from gnn_repair.exposure.record.build import (
     Block,
+    Mixture,
+    Words,
+    assemble,
     blocks_of,
     context_of,
     frame_of_site,
@@ -41,9 +33,8 @@ from gnn_repair.exposure.record.build import (
     joined_blocks,
     mixtures_of,
     of_sender_type,
+    with_shared_contexts,
 )
-from gnn_repair.exposure.record.caches import KeptTable, emptied, kept_tables
-from gnn_repair.exposure.record.capture import CapturePlan, DivergedError, captured, redone
 from gnn_repair.exposure.record.filters import Filters, same_entries
 from gnn_repair.exposure.record.recorder import (
     KnownTensor,
@@ -54,21 +45,37 @@ from gnn_repair.exposure.record.recorder import (
     record_run,
     values_of,
 )
-from gnn_repair.exposure.record.refusals import (
+from gnn_repair.exposure.record.replay import (
+    CapturePlan,
+    DivergedError,
+    Replay,
+    captured,
+    certify,
+    mixture_in,
+    random_admissible,
+    redone,
+)
+from gnn_repair.exposure.record.words import (
     SUMS,
     broken_words,
-    no_sums,
-    operation_of,
-    why_nothing,
-)
-from gnn_repair.exposure.record.replay import Replay
-from gnn_repair.exposure.record.words import (
     fixed_words,
     group_words,
     has_root,
     held_parts,
     holder_of,
+    no_sums,
+    operation_of,
     titled,
+    why_nothing,
+)
+from gnn_repair.exposure.state import (
+    KeptTable,
+    changing,
+    emptied,
+    fingerprint_of_model,
+    forget_propagations,
+    holds_propagations,
+    kept_tables,
 )
 from gnn_repair.exposure.tails.logit_form import folded, is_affine
 from gnn_repair.exposure.tails.operations import Operation, Softmax, TailGraph
@@ -124,6 +131,8 @@ class Exposing:
         self.graphs: int | None = None
         self.modules = dict(self.model.named_modules())
         self.caches: list[KeptTable] = []
+        self.stored: dict[int, Tensor] = {}
+        """What the recorded run has kept."""
         self.outputs: tuple[int, ...] = ()
         """Values that take the output's place: the embeddings of links' ends."""
 
@@ -234,6 +243,7 @@ class Exposing:
         for last in (False, False, True):
             recorder = Recorder(self.spaces, self._leaves(), self.device)
             record, logits, head = record_run(self.model, self.run, recorder)
+            self.stored = recorder.store.values
             assert self.read is not None
             check_numbers(logits, self.model, self.subject.fields)
             residual_limit(self.wanted.tolerance, logits.dtype)
@@ -243,7 +253,8 @@ class Exposing:
             if not gap <= 10 * EXACT[logits.dtype]:
                 raise ExposureRefused(changing(self.model, self.run, first, gap))
             try:
-                return self._from_record(record, logits, head.embedding(logits, self.read.binary))
+                embedding = head.embedding(logits, self.read.binary)
+                return self._from_record(record, logits, embedding)
             except DivergedError as diverged:
                 if last:  # caches were filled by the first run
                     told = changing(self.model, self.run, logits, diverged.gap)
@@ -277,6 +288,7 @@ class Exposing:
             for told in no_sums(analysis, self.modules):
                 raise ExposureRefused(told) from None
             raise
+        self.stored.clear()
         if not self.wanted.gradients:
             return self._built(analysis, sites, parts, found, logits, embedding)
         filtered = any(site.powers is not None for site in sites)
@@ -341,7 +353,7 @@ class Exposing:
             shape = analysis.value(step.result).shape
             if len(shape) < 2 or shape[0] < size:
                 continue  # a statistic that all share: it is held
-            behind = analysis.above(step.reads())
+            behind = analysis.above(step.reads)
             sites = [s for s in sites if analysis.value(s.value).step not in behind]
             if not sites:
                 raise ExposureRefused(
@@ -351,13 +363,15 @@ class Exposing:
         return sites
 
     def _captured(self, analysis: Analysis, plan: CapturePlan, logits: Tensor) -> Captured:
-        kept, tracer, output = captured(self.run, analysis.record, plan, logits.device, self.where)
+        record, device = analysis.record, logits.device
+        capture, output = captured(self.run, record, plan, device, self.where, self.stored)
         self.check_same(output, logits)
-        value, _ = tracer.builder.flat(tracer.output(output))
-        operations = simplified(tracer.builder.operations, tracer.builder.widths, value)
+        builder = capture.tracer.builder
+        value, _ = builder.flat(capture.tracer.output(output))
+        operations = simplified(builder.operations, builder.widths, value)
         operations, shifted = _without_shift(operations, plan.width, logits.shape[1])
-        extracted = affine_start(operations, plan.width, logits.device)
-        return Captured(kept, plan.offsets, extracted, shifted)
+        extracted = affine_start(operations, plan.width, device)
+        return Captured(capture.kept, plan.offsets, extracted, shifted, capture.beside)
 
     @staticmethod
     def check_same(output: Tensor, logits: Tensor) -> None:
@@ -479,6 +493,7 @@ class Exposing:
             order,
             logits,
             still,
+            found.beside,
         )
         return mixture, replay
 
@@ -555,6 +570,7 @@ class Exposing:
             )
         limit = residual_limit(self.wanted.tolerance, logits.dtype)
         if not residual <= limit:
+            self.check_same(self.run(), logits)
             raise ExposureRefused(
                 f"run with reweighted messages in {names} the model differs from what was read off "
                 f"it by {residual:.1e} of what they move, more than {limit:.0e}; "
@@ -572,6 +588,8 @@ class Captured:
     extracted: Extracted
     shifted: bool
     """Whether a log_softmax at the end was left out: a shift common to a node's classes."""
+    beside: Mapping[int, Tensor]
+    """What enters behind the sums and does not depend on them, by value."""
 
 
 def _split(mixtures: Sequence[Mixture], counts: Sequence[int]) -> Iterator[Sequence[Mixture]]:

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,14 +22,105 @@ from torch.library import _scoped_library, fallthrough_kernel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
-from torch_geometric.nn import MessagePassing
+from torch_geometric.nn import Linear, MessagePassing
 
 from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure.embedding import Head, last_linear
-from gnn_repair.exposure.module_names import followed
-from gnn_repair.exposure.record.reductions import Reduction, rows_after
-from gnn_repair.exposure.record.rows import NodeRows, along_axis, rewritten
+from gnn_repair.exposure.checks import centre
+from gnn_repair.exposure.output import two_classes
+from gnn_repair.exposure.record.reductions import (
+    NodeRows,
+    Reduction,
+    along_axis,
+    rewritten,
+    rows_after,
+)
 
+
+def names_of(model: nn.Module) -> dict[nn.Module, list[str]]:
+    """Every module's names: one that several parts share has one in each."""
+    names: dict[nn.Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(module, []).append(name)
+    return names
+
+
+def place(names: Sequence[str], running: Sequence[str]) -> str:
+    """Of a shared module's names the one inside the module that runs it now."""
+    for outer in reversed(running):
+        for name in names:
+            if outer and name.startswith(f"{outer}."):
+                return name
+    return names[0]
+
+
+@contextmanager
+def followed(model: nn.Module, running: list[str]) -> Iterator[None]:
+    """While open, ``running`` holds the names of the modules that run, the innermost last."""
+    names = names_of(model)
+
+    def enter(module: nn.Module, args: Any) -> None:
+        running.append(place(names[module], running))
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        running.pop()
+
+    handles = [module.register_forward_pre_hook(enter) for module in names]
+    handles += [module.register_forward_hook(leave) for module in names]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@dataclass
+class Head:
+    """What the linear layer that ran last read and gave."""
+
+    read: Tensor | None = None
+    gave: Tensor | None = None
+
+    def embedding(self, logits: Tensor, binary: bool) -> Tensor | None:
+        """What it read, [N, k], if what it gave are the logits (up to a shift per node).
+
+        Asked once: what it gave is forgotten, for on a large graph it is large.
+        """
+        given, self.gave = self.gave, None
+        if given is None or self.read is None:
+            return None
+        gave = two_classes(given) if binary else given
+        if gave.shape != logits.shape:
+            return None
+        # The same numbers but for a few float32 operations (a log_softmax, a sum) between them.
+        same = torch.allclose(centre(gave), centre(logits), rtol=1e-4, atol=1e-5)
+        if binary and not same:  # of labels a sigmoid may follow, which is taken off
+            same = torch.allclose(gave[:, 1:].sigmoid(), logits[:, 1:], rtol=1e-4, atol=1e-5)
+        return self.read if same and self.read.dim() == 2 else None
+
+
+@contextmanager
+def last_linear(model: nn.Module) -> Iterator[Head]:
+    """While open, remember the linear layer that ran last."""
+    head = Head()
+
+    def remember(module: nn.Module, args: Any, output: Any) -> None:
+        if args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
+            head.read, head.gave = args[0], output
+
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear | Linear)]
+    handles = [layer.register_forward_hook(remember) for layer in layers]
+    try:
+        yield head
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+KEPT_ALWAYS = 1 << 22
+"""Numbers of a value that is kept whatever the graph: 16 MB in float32."""
+KEPT_PER_NODE = 256
+"""Numbers per node of a value that is kept on a large graph: a table of nodes, attention of all
+heads; not the messages."""
 SHAPED = {f"{kind}_like" for kind in ("empty", "zeros", "ones", "full", "rand", "randn")}
 SHAPED |= {f"new_{kind}" for kind in ("empty", "empty_strided", "zeros", "ones", "full")}
 """Operations that take a tensor's shape and none of its values."""
@@ -48,6 +140,13 @@ EXTENSIONS = {
 """Operations of extensions that read or write rows of nodes."""
 SILENT = "detach"
 """Not counted: PyTorch adds it to some factories' results, depending on who else holds them."""
+MOVES = {
+    "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "expand",
+    "permute", "transpose", "t", "movedim",
+}  # fmt: skip
+SAME = {"alias", "detach", "clone", "contiguous", "_to_copy", "lift_fresh", "dropout",
+        "native_dropout"}  # fmt: skip
+GATHERS = {"index_select", "index", "embedding"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +174,12 @@ class Value:
     """Index tensors, and what was there before."""
     before: int | None = None
     """The same tensor's value before it was written in place."""
-    floating: bool = True
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def floating(self) -> bool:
+        """Whether it holds real or complex numbers."""
+        return self.dtype.is_floating_point or self.dtype.is_complex
 
 
 @dataclass(eq=False)
@@ -101,9 +205,10 @@ class RecordedStep:
         """The number of what it makes, or writes; of several results the first."""
         return self.outs[-1] if is_in_place(self.func) else self.outs[0]
 
-    def reads(self) -> Iterator[int]:
+    @cached_property
+    def reads(self) -> tuple[int, ...]:
         """The numbers of the values it reads; of a tensor it may only take the shape."""
-        return refs(()) if self.name in SHAPED else refs((self.args, self.kwargs))
+        return () if self.name in SHAPED else tuple(refs((self.args, self.kwargs)))
 
 
 def refs(tree: Any) -> Iterator[int]:
@@ -182,6 +287,18 @@ class Record:
     marked: tuple[int, ...] = ()
     """Values that the run itself pointed out: the embeddings between encoder and decoder."""
 
+    @property
+    def repeats(self) -> bool:
+        """Whether another run must give the same: nothing is drawn, nothing there before written.
+
+        Numbers that come from outside are compared when the model is run again.
+        """
+        return not any(
+            torch.Tag.nondeterministic_seeded in step.func.tags
+            or (is_in_place(step.func) and self.values[step.args[0].number].step < 0)
+            for step in self.steps
+        )
+
 
 def is_in_place(func: Any) -> bool:
     """Whether an operation overwrites its first argument, such as ``relu_``."""
@@ -193,6 +310,73 @@ def plain_name(func: Any) -> str:
     """``scatter_add`` of ``aten::scatter_add_``."""
     name = str(func._schema.name.partition("::")[2])
     return name[:-1] if is_in_place(func) else name
+
+
+class ValueStore:
+    """Values that are kept while a run is recorded, so that no second run has to make them again.
+
+    Messages are not kept, and of earlier layers only what the last sums' messages are made of, so
+    that the peak of a plain run is not much exceeded. Where it would be, nothing is kept.
+    """
+
+    def __init__(self, record: Record, nodes: int) -> None:
+        self.record, self.values, self.full = record, dict[int, Tensor](), False
+        self.largest, self.copied = 0, 0
+        self.limit = max(KEPT_ALWAYS, KEPT_PER_NODE * nodes)
+
+    def keep(self, number: int, tensor: Tensor) -> None:
+        """Keep a value, if it is small enough."""
+        self.largest = max(self.largest, tensor.numel())
+        value = self.record.values[number]
+        small = tensor.layout == torch.strided and tensor.numel() <= self.limit
+        if small and value.step >= 0 and value.kept is None and not self.full:
+            self.values.setdefault(number, tensor)
+
+    def copy(self, number: int, tensor: Tensor) -> None:
+        """A kept value is about to be overwritten."""
+        value = self.record.values[number]
+        if number in self.values:
+            self.copied += tensor.numel()
+            self.values[number] = tensor.clone()
+            self.full = self.full or self.copied > 4 * max(KEPT_ALWAYS, self.largest)
+        elif value.kept is tensor and value.step >= 0:
+            value.kept = tensor.clone()
+
+    def release(self, step: RecordedStep) -> None:
+        """Forget what stands before a sum's messages, but for what these are made of."""
+        assert step.reduction is not None
+        read = [n for n in (step.reduction.message, step.reduction.matrix) if n is not None]
+        parts = self._parts(read) | set(refs(step.given))
+        todo, seen = list(read), set[int]()
+        while todo:
+            number = todo.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            if number not in parts:
+                self.values.pop(number, None)
+            place = self.record.values[number].step
+            todo += self.record.steps[place].reads if place >= 0 else ()
+        sizes = {t.untyped_storage()._cdata: t.numel() for t in self.values.values()}
+        self.full = self.full or sum(sizes.values()) > max(KEPT_ALWAYS, self.largest // 2)
+        if self.full:
+            self.values.clear()
+
+    def _parts(self, read: list[int]) -> set[int]:
+        """What messages are made of: numbers that multiply them, gathered tables, indices."""
+        todo, found = list(read), set[int]()
+        while todo:
+            number = todo.pop()
+            found.add(number)
+            place = self.record.values[number].step
+            step = self.record.steps[place] if place >= 0 else None
+            if step is None:
+                continue
+            if step.name in GATHERS:
+                found.update(step.reads)
+            elif step.name in MOVES | SAME or step.name in ("mul", "div", "neg"):
+                todo += step.reads
+        return found
 
 
 class Recorder(TorchDispatchMode):
@@ -214,6 +398,7 @@ class Recorder(TorchDispatchMode):
         """Where index tensors are made."""
         self.sets: dict[int, Tensor] = {}
         """Nodes of several types one after another in one tensor, by how many they are."""
+        self.store = ValueStore(self.record, spaces.total)
 
     # Values ------------------------------------------------------------------------------------
 
@@ -239,7 +424,7 @@ class Recorder(TorchDispatchMode):
             space = self.spaces.only(shape[0]) if shape and floating and not structural else None
             leaf = KnownTensor("", floating and not structural, space, both=square)
         value = Value(shape, -1, leaf.live and floating, name=leaf.name, kept=tensor)
-        value.floating = floating
+        value.dtype = tensor.dtype
         if tensor.layout == torch.strided and floating and shape:
             with self.device:
                 if leaf.both and square:
@@ -289,14 +474,19 @@ class Recorder(TorchDispatchMode):
         rows = [r.along(axis) for r in value.rows]
         known = tuple(NodeRows(r) for r in rows if r is not None)
         self._remember(
-            listed, Value(tuple(listed.shape), value.step, False, known, value.space, kept=listed)
-        )
+            listed,
+            Value(
+                tuple(listed.shape), value.step, False, known, value.space, kept=listed,
+                dtype=listed.dtype,
+            ),
+        )  # fmt: skip
 
     def made_of(self, tensor: Tensor, value: Tensor | None) -> int:
         """The number of a tensor that an operation makes inside, of numbers that it is given."""
         before = None if value is None else self.value(value)
         known = (-1, False) if before is None else (before.step, before.live)
-        return self._remember(tensor, Value(tuple(tensor.shape), *known, kept=tensor))
+        value_of = Value(tuple(tensor.shape), *known, kept=tensor, dtype=tensor.dtype)
+        return self._remember(tensor, value_of)
 
     def relations_of(self, index: Tensor) -> Tensor | None:
         """The relation of every entry of an edge list; −1: none."""
@@ -330,6 +520,7 @@ class Recorder(TorchDispatchMode):
         shown_args, shown_kwargs = self._shown(tuple(args)), self._shown(given)
         if in_place:
             self._refuse_writing(args[0], func)
+            self._copy_kept(args[0])
         out = func(*args, **given)
         step = RecordedStep(
             name, shown_args, shown_kwargs, self.running[-1] if self.running else "", func=func
@@ -338,12 +529,12 @@ class Recorder(TorchDispatchMode):
         number = len(self.record.steps)
         self.record.steps.append(step)
         results = [args[0]] if in_place else tensors_in(out)
-        read = [self.record.values[number] for number in step.reads()]
+        read = [self.record.values[number] for number in step.reads]
         # Which rows are picked may hang on features; what is picked then does not.
         live = any(v.live for v in [v for v in read if v.floating] or read)
         step.looks = live and not results
         rows: list[tuple[NodeRows, ...]] = [()] * len(results)
-        if live or any(self.record.values[read].rows for read in step.reads()):
+        if live or any(self.record.values[read].rows for read in step.reads):
             try:
                 with self.device:
                     rows = rows_after(self, step, args, given, results)
@@ -356,12 +547,15 @@ class Recorder(TorchDispatchMode):
             whole = not (result.is_floating_point() or result.is_complex())
             kept = result if _is_kept(result, whole, live) else None
             value = Value(tuple(result.shape), number, live, behind, kept=kept)
-            value.space, value.floating = self._space(step) if whole else None, not whole
+            value.space, value.dtype = self._space(step) if whole else None, result.dtype
             if in_place:
                 value.before = step.args[0].number
                 made += [*self._aliases(result, behind, number, live)]
             made.append(self._remember(result, value))
+            self.store.keep(made[-1], result)
         step.outs = tuple(made)
+        if step.reduction is not None:
+            self.store.release(step)
         return out
 
     def _refuse_writing(self, target: Tensor, func: Any) -> None:
@@ -375,6 +569,15 @@ class Recorder(TorchDispatchMode):
                     f"the model writes into data.{leaf.name} (by `{name}`), so each run would see "
                     "other data; write the result to a new tensor, as in x = x + 1"
                 )
+
+    def _copy_kept(self, target: Tensor) -> None:
+        """Keep copies of the values that an operation in place is about to overwrite."""
+        if target.layout == torch.strided:
+            for reference in list(self._storages.get(target.untyped_storage()._cdata, {}).values()):
+                alias = reference()
+                if alias is not None:
+                    self.store.copy(self.number(alias), alias)
+                del alias
 
     def _note_set(self, shape: tuple[int, ...], behind: tuple[NodeRows, ...]) -> None:
         """Notice nodes of several types one after another in one tensor."""
@@ -391,7 +594,7 @@ class Recorder(TorchDispatchMode):
 
     def _space(self, step: RecordedStep) -> int | None:
         """The node type that whole numbers count, through slices and concatenations."""
-        known = {self.record.values[read].space for read in step.reads()}
+        known = {self.record.values[read].space for read in step.reads}
         if step.name in ("select", "unbind") and len(step.args) > 1:
             leaf = self.leaves.get(id(self.record.values[step.args[0].number].kept))
             if leaf is not None and leaf.ends is not None and step.args[1] == 0:
@@ -413,11 +616,14 @@ class Recorder(TorchDispatchMode):
                 rows = rewritten(alias, old.rows, target, behind)
             number = self.number(alias)
             made = Value(tuple(alias.shape), step, live or old.live, rows, before=number)
+            made.dtype = alias.dtype
             yield self._remember(alias, made)
 
     def _shown(self, tree: Any) -> Any:
         if isinstance(tree, Tensor):
-            return Ref(self.number(tree))
+            number = self.number(tree)
+            self.store.keep(number, tree)
+            return Ref(number)
         if isinstance(tree, list | tuple):
             return tuple(self._shown(item) for item in tree)
         if isinstance(tree, dict):

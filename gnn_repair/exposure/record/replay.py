@@ -1,34 +1,360 @@
-"""Running the user's own model with its final messages reweighted."""
+"""Running the user's own model again: to keep values, and to certify with reweighted messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnn_repair.errors import GnnRepairError, InputError
-from gnn_repair.exposure.assembly import Mixture
-from gnn_repair.exposure.model_state import forget_propagations, resting
-from gnn_repair.exposure.record.analysis import FinalSite
-from gnn_repair.exposure.record.build import Block, SiteChannels
-from gnn_repair.exposure.record.capture import Replace, replaced
+from gnn_repair.exposure.checks import EXACT, centre
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts
+from gnn_repair.exposure.record.build import (
+    Block,
+    Mixture,
+    SiteChannels,
+    frame_of_site,
+    wanted_values,
+)
 from gnn_repair.exposure.record.recorder import (
+    KEPT_ALWAYS,
+    SILENT,
     Record,
     RecordedStep,
     Ref,
     is_in_place,
+    plain_name,
+    refs,
     tensors_in,
     unfused,
+    values_of,
 )
+from gnn_repair.exposure.state import dense_parts, forget_propagations, resting
+from gnn_repair.exposure.tails.building import Frame
+from gnn_repair.exposure.tails.tracer import Tracer
+from gnn_repair.exposure.value import Exposure
+
+
+class DivergedError(GnnRepairError):
+    """A run does other operations than the recorded one, or gives other logits."""
+
+    def __init__(self, gap: float = float("inf")) -> None:
+        super().__init__("the model does something else in another run")
+        self.gap = gap
+
+
+class _Counted(TorchDispatchMode):
+    """Counts operations as the recorder did; what they are given from outside must be the same."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.record, self.count = record, 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if plain_name(func) == SILENT:
+            return func(*args, **(kwargs or {}))
+        number, self.count = self.count, self.count + 1
+        if number >= len(self.record.steps) or self.record.steps[number].name != plain_name(func):
+            raise DivergedError
+        step = self.record.steps[number]
+        if not self._is_same(step.args, args) or not self._is_same(step.kwargs, kwargs or {}):
+            raise DivergedError
+        return self.handle(number, func, args, dict(kwargs or {}))
+
+    def _is_same(self, shown: Any, given: Any) -> bool:
+        """Whether arguments are the recorded ones, as far as no operation made them."""
+        if isinstance(shown, Ref):
+            value = self.record.values[shown.number]
+            return value.step >= 0 or value.kept is given or _is_equal(value.kept, given)
+        if isinstance(shown, tuple):
+            return len(shown) == len(given) and all(map(self._is_same, shown, given))
+        if isinstance(shown, dict):
+            return all(self._is_same(item, given.get(name)) for name, item in shown.items())
+        return not isinstance(shown, int | float | str) or shown == given or shown != shown
+
+    def handle(self, number: int, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class CapturePlan:
+    """What a second run keeps and follows."""
+
+    recipients: int
+    wanted: set[int]
+    """Values to keep."""
+    followed: dict[int, tuple[Frame, frozenset[int]]]
+    """By value of a site: how it shows recipients, and who alone reads it as such."""
+    offsets: dict[int, int]
+    """By value of a site: its first channel of the aggregate."""
+    width: int
+    """Channels of the aggregate."""
+    held: frozenset[int]
+    """Operations whose results are constants."""
+
+    @classmethod
+    def of(
+        cls, analysis: Analysis, sites: Sequence[FinalSite], parts: Sequence[Parts | None],
+        recipients: int, held: Collection[int],
+    ) -> CapturePlan:  # fmt: skip
+        """The plan for some sums, and operations that are held."""
+        wanted: set[int] = {out for place in held for out in analysis.record.steps[place].outs}
+        followed, offsets, width = {}, dict[int, int](), 0
+        for site, part in zip(sites, parts, strict=True):
+            wanted |= wanted_values(analysis, site, part) | {site.value}
+            wanted |= set(refs(analysis.record.steps[site.step].given))
+            frame = frame_of_site(analysis.value(site.value).shape, site, recipients)
+            followed[site.value], offsets[site.value] = (frame, site.readers), width
+            width += frame.width
+        return cls(recipients, wanted, followed, offsets, width, frozenset(held))
+
+
+class Capture(_Counted):
+    """Keeps values by number; values of ``followed`` become the aggregate that is traced."""
+
+    def __init__(self, record: Record, plan: CapturePlan, tracer: Tracer) -> None:
+        super().__init__(record)
+        self.wanted, self.tracer, self.held = plan.wanted, tracer, plan.held
+        self.followed: dict[int, Any] = {}
+        self.beside: dict[int, Tensor] = {}
+        """What enters behind the sums and does not depend on them, by value."""
+        self.read_by: dict[int, tuple[int, Any]] = {}
+        """By operation: the value that is part of the aggregate as this operation reads it."""
+        for number, (frame, readers) in plan.followed.items():
+            place = (frame, plan.offsets[number])
+            self.followed |= {} if readers else {number: place}
+            self.read_by |= dict.fromkeys(readers, (number, place))
+        known = {number: record.values[number].kept for number in plan.wanted}
+        self.kept = {number: kept for number, kept in known.items() if kept is not None}
+
+    def handle(self, number: int, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        step = self.record.steps[number]
+        own = self._own(number, step, args)
+        out = func(*args, **kwargs)
+        if own is not None:
+            self.tracer.forget(own)
+        results = [args[0]] if is_in_place(func) else tensors_in(out)
+        # Of an operation in place the target comes last, after what shares its memory.
+        numbers = step.outs[len(step.outs) - len(results) :]
+        for place, result in zip(numbers, results, strict=True):
+            if place in self.wanted:
+                # A copy, since what follows may write into it.
+                self.kept[place] = result.detach().clone()
+            if place in self.followed:
+                self.tracer.adopt(result, self.followed[place])
+            elif number in self.held:
+                self.tracer.forget(result)
+        return out
+
+    def _own(self, number: int, step: RecordedStep, args: Sequence[Any]) -> Tensor | None:
+        """The argument that is followed as this operation alone reads it."""
+        if number not in self.read_by:
+            return None
+        value, place = self.read_by[number]
+        for shown, argument in zip(step.args, args, strict=False):
+            if isinstance(shown, Ref) and shown.number == value:
+                self.tracer.adopt(argument, place)
+                return argument
+        return None
+
+
+class Replace(_Counted):
+    """Gives some operations other arguments, or other results; some are not done at all."""
+
+    def __init__(
+        self, record: Record, instead: Mapping[int, Substitute], idle: Collection[int] = ()
+    ) -> None:
+        super().__init__(record)
+        self.instead, self.idle = instead, idle
+
+    def handle(self, number: int, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if number in self.instead:
+            return self.instead[number].run(func, args, kwargs)
+        if number in self.idle:
+            return unfilled(self.record, number, func, args)
+        return func(*args, **kwargs)
+
+
+@dataclass(frozen=True, eq=False)
+class Substitute:
+    """What is done in place of an operation."""
+
+    run: Callable[..., Any]
+    unread: frozenset[int] = frozenset()
+    """The values whose numbers it does not read."""
+
+
+def unfilled(record: Record, number: int, func: Any, args: Sequence[Any]) -> Tensor:
+    """An operation's result without its numbers; the memory is not even touched."""
+    if is_in_place(func):
+        target: Tensor = args[0]
+        return target
+    value = record.values[record.steps[number].outs[0]]
+    return torch.empty(value.shape, dtype=value.dtype, device=tensors_in(list(args))[0].device)
+
+
+def shows_another(func: Any) -> bool:
+    """Whether an operation's result shares the memory of an argument, as a view does."""
+    return not func._schema.is_mutable and any(
+        r.alias_info is not None for r in func._schema.returns
+    )
+
+
+def idle_steps(record: Record, instead: Mapping[int, Substitute]) -> set[int]:
+    """The operations whose numbers reach neither the output nor anything that Python sees."""
+    needed, idle = {record.output}, set[int]()
+    for number in range(len(record.steps) - 1, -1, -1):
+        step = record.steps[number]
+        made = [record.values[out] for out in step.outs]
+        numbers = bool(made) and all(value.live and value.floating for value in made)
+        if numbers and not step.looks and needed.isdisjoint(step.outs):
+            alone = len(made) == 1 and not step.func._schema.is_mutable
+            alone = alone and not shows_another(step.func)
+            if (alone or is_in_place(step.func)) and step.reads:
+                idle.add(number)
+            continue
+        unread = instead[number].unread if number in instead else ()
+        needed.update(read for read in step.reads if read not in unread)
+    return idle
+
+
+def captured(
+    run: Callable[[], Tensor],
+    record: Record,
+    plan: CapturePlan,
+    device: torch.device,
+    where: Callable[[str], str],
+    stored: Mapping[int, Tensor],
+) -> tuple[Capture, Tensor]:
+    """Follow the sums to the output, by what the recorded run has stored or in another run.
+
+    Returns:
+        The wanted values with the trace of what follows the sums, and the output.
+    """
+    counted: list[_Counted] = []
+
+    def now() -> str:
+        return where(record.steps[counted[0].count - 1].module)
+
+    tracer = Tracer.of_width(plan.width, plan.recipients, device, now)
+    capture = Capture(record, plan, tracer)
+    counted.append(capture)
+    rest = remaining_steps(capture, stored) if record.repeats else None
+    if rest is not None:
+        with tracer:
+            return capture, continued(capture, rest, stored)
+    with unfused(), tracer, capture:
+        return capture, run()
+
+
+def remaining_steps(capture: Capture, stored: Mapping[int, Tensor]) -> list[int] | None:
+    """The operations from the followed values to the output; None: not all they read is stored."""
+    record = capture.record
+    moving = set(capture.followed)
+    for number, step in enumerate(record.steps):
+        if number in capture.read_by or not moving.isdisjoint(step.reads):
+            moving.update(step.outs)
+
+    def is_there(number: int) -> bool:
+        known = number in stored or record.values[number].kept is not None
+        return number in capture.followed or (number not in moving and known)
+
+    largest = max([KEPT_ALWAYS, *(tensor.numel() for tensor in stored.values())])
+    todo, rest = [record.output, *capture.wanted - set(stored) - set(capture.kept)], set[int]()
+    while todo:
+        number = todo.pop()
+        place = record.values[number].step
+        if is_there(number) or place in rest:
+            continue
+        step = record.steps[place]
+        several = is_in_place(step.func) and len(step.outs) > 1
+        if place < 0 or several or prod(record.values[number].shape) > largest:
+            return None
+        rest.add(place)
+        todo += refs((step.args, step.kwargs))
+    return sorted(rest) if set(capture.followed) <= set(stored) else None
+
+
+def continued(capture: Capture, rest: Sequence[int], stored: Mapping[int, Tensor]) -> Tensor:
+    """Do some operations of a record again; the output."""
+    record = capture.record
+    values = {n: v.kept for n, v in enumerate(record.values) if v.kept is not None}
+    values |= stored
+    for number, place in capture.followed.items():
+        values[number] = stored[number].clone()
+        capture.tracer.adopt(values[number], place)
+    made = set(capture.followed)
+    capture.kept |= {n: stored[n] for n in capture.wanted if n in stored}
+    for number in rest:
+        step, capture.count = record.steps[number], number + 1
+        args, kwargs = values_of(step.args, values), values_of(step.kwargs, values)
+        constant = [_shown_by(record, n) for n in step.reads if n not in made and n in stored]
+        capture.beside |= {n: stored[n] for n in constant if n in stored and record.values[n].live}
+        if is_in_place(step.func) and step.args[0].number not in made:
+            args[0] = args[0].clone()
+        out = capture.handle(number, step.func, args, kwargs)
+        results = [args[0]] if is_in_place(step.func) else tensors_in(out)
+        values |= dict(zip(step.outs, results, strict=True))
+        made.update(step.outs)
+    return values[record.output]
+
+
+def _shown_by(record: Record, number: int) -> int:
+    """The value that a view shows; otherwise the value itself."""
+    step = record.steps[record.values[number].step]
+    while shows_another(step.func) and record.values[number].step >= 0:
+        number = step.args[0].number
+        step = record.steps[record.values[number].step]
+    return number
+
+
+def replaced(
+    run: Callable[[], Tensor], record: Record, instead: Mapping[int, Substitute]
+) -> Tensor:
+    """The output when some operations do something else, and what nobody then reads is left out."""
+    if record.repeats:
+        try:
+            with unfused(), Replace(record, instead, idle_steps(record, instead)):
+                return run()
+        except Exception:  # it minds numbers that no tensor needs: once more, with all of them
+            pass
+    with unfused(), Replace(record, instead):
+        return run()
+
+
+def redone(record: Record) -> dict[int, Tensor]:
+    """All values of the run, by doing its operations again where autograd sees them."""
+    values = {n: v.kept for n, v in enumerate(record.values) if v.step < 0 and v.kept is not None}
+
+    for step in record.steps:
+        args = values_of(step.args, values)
+        out = step.func(*args, **values_of(step.kwargs, values))
+        results = [args[0]] if is_in_place(step.func) else tensors_in(out)
+        first = len(step.outs) - len(results)
+        for number in step.outs[:first]:  # other tensors that show what was written
+            before = record.values[number].before
+            assert before is not None
+            values[number] = values[before]
+        values |= dict(zip(step.outs[first:], results, strict=True))
+    return values
+
 
 Substitutes = Mapping[int, Callable[..., Any]]
 """By operation of the record: what is done in its place."""
-LARGEST_MESSAGES = 1 << 26
-"""Numbers in the messages of a sum beyond which its result is replaced: 256 MB in float32."""
+LARGEST_MESSAGES = 1 << 22
+"""Numbers in the messages of a sum beyond which its result is replaced: 16 MB in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +405,7 @@ class Replay:
         model: nn.Module, forward: Callable[[], Tensor], record: Record,
         made: Iterable[tuple[Block, Sequence[Mixture]]],
         kept: dict[int, Tensor], order: Tensor | None, logits: Tensor, held: Sequence[int],
+        beside: Mapping[int, Tensor],
     ) -> Replay:  # fmt: skip
         """The replay of what was built."""
         parts, start = list[ReplayPart](), 0
@@ -90,6 +417,10 @@ class Replay:
             parts += [ReplayPart(piece, block, tuple(mine)) for piece in block.pieces]
         values = {part.piece.site.value: kept[part.piece.site.value] for part in parts}
         still = {place: tuple(kept[out] for out in record.steps[place].outs) for place in held}
+        for number, value in beside.items():
+            place = record.values[number].step
+            if len(record.steps[place].outs) == 1:
+                still.setdefault(place, (value,))
         return Replay(
             model, forward, record, tuple(parts), values, still, order, start, logits.dtype,
             versions_of(model),
@@ -108,10 +439,11 @@ class Replay:
 
     def run(self, coefficients: Tensor, also: Substitutes | None = None) -> Tensor:
         """The same while the model is at rest already."""
-        instead = self._instead(coefficients) | dict(also or {})
+        instead = self._instead(coefficients)
+        instead |= {place: Substitute(change) for place, change in (also or {}).items()}
         return replaced(self.forward, self.record, instead).double()
 
-    def _instead(self, coefficients: Tensor) -> dict[int, Callable[..., Any]]:
+    def _instead(self, coefficients: Tensor) -> dict[int, Substitute]:
         """By operation: what is done in its place."""
         if not isinstance(coefficients, Tensor) or coefficients.numel() != self.count:
             raise InputError(f"replay needs one coefficient for each of {self.count} terms, [T]")
@@ -119,7 +451,7 @@ class Replay:
         if self.order is not None:
             given, placed = placed, torch.empty_like(placed)
             placed[self.order] = given
-        instead = {place: giving(kept) for place, kept in self.held.items()}
+        instead = {place: self._giving(place, kept) for place, kept in self.held.items()}
         for site in {part.piece.site for part in self.parts}:
             mine = [part for part in self.parts if part.piece.site is site]
             self._substitute(instead, site, mine, placed)
@@ -127,7 +459,7 @@ class Replay:
 
     def _substitute(
         self,
-        instead: dict[int, Callable[..., Any]],
+        instead: dict[int, Substitute],
         site: FinalSite,
         mine: Sequence[ReplayPart],
         placed: Tensor,
@@ -136,24 +468,35 @@ class Replay:
         if site.readers:
             return None  # one term a recipient, so that nothing can change
         inside = reduction.matrix is not None and not self._is_argument(site, reduction.matrix)
-        whole = site.powers is not None or reduction.turned or reduction.batched or site.members
-        if inside or whole:
+        terms = sum(g.rows.numel() * p.piece.channels.numel() for p in mine for g, _ in p.groups)
+        by_value = site.powers is not None or reduction.turned or reduction.batched or site.members
+        if inside or by_value or terms > LARGEST_MESSAGES:
             return self._by_value(instead, site, mine, placed)
         if reduction.matrix is not None:
-            instead[site.step] = self._argument(
-                site, reduction.matrix, lambda old: _matrix(old, mine, placed)
-            )
+            change = self._argument(site, reduction.matrix, lambda old: _matrix(old, mine, placed))
+            instead[site.step] = Substitute(change)
             return None
         shape = self.record.values[reduction.message].shape
-        if torch.Size(shape).numel() > LARGEST_MESSAGES:
-            return self._by_value(instead, site, mine, placed)
-        instead[site.step] = self._argument(
-            site, reduction.message, lambda old: _messages(old, reduction, mine, placed)
+        whole = terms == torch.Size(shape).numel()
+        change = self._argument(
+            site, reduction.message, lambda old: _messages(old, reduction, mine, placed, whole)
         )
+        instead[site.step] = Substitute(change, frozenset({reduction.message} if whole else ()))
         return None
 
     def _is_argument(self, site: FinalSite, number: int) -> bool:
         return Ref(number) in self.record.steps[site.step].args
+
+    def _giving(self, place: int, kept: Sequence[Tensor]) -> Substitute:
+        """An operation whose results are what they are held at."""
+        step = self.record.steps[place]
+        if not len(kept) == len(step.outs) == 1:
+            return Substitute(giving(kept))
+
+        def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
+            return unfilled(self.record, place, func, args).copy_(kept[0])
+
+        return Substitute(run, frozenset(step.reads))
 
     def first_broken(self, coefficients: Tensor) -> RecordedStep | None:
         """The first operation that makes NaN or infinite numbers of finite ones, if one does."""
@@ -187,7 +530,7 @@ class Replay:
 
     def _by_value(
         self,
-        instead: dict[int, Callable[..., Any]],
+        instead: dict[int, Substitute],
         site: FinalSite,
         mine: Sequence[ReplayPart],
         placed: Tensor,
@@ -196,7 +539,7 @@ class Replay:
         step = self.record.values[site.value].step
 
         def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            out = func(*args, **kwargs)
+            target = unfilled(self.record, step, func, args)
             moved = value.movedim(site.axis, 0) if site.axis is not None else value.unsqueeze(0)
             flat = moved.reshape(len(moved), -1).clone()
             rows = (
@@ -216,10 +559,9 @@ class Replay:
                     flat[rows.unsqueeze(1), part.piece.channels] += made
             made = flat.reshape(moved.shape)
             made = made.movedim(0, site.axis) if site.axis is not None else made.squeeze(0)
-            target = out if isinstance(out, Tensor) else args[0]
             return target.copy_(made.reshape(target.shape))
 
-        instead[step] = run
+        instead[step] = Substitute(run, frozenset(self.record.steps[step].reads))
 
 
 def giving(kept: Sequence[Tensor]) -> Callable[..., Any]:
@@ -240,12 +582,24 @@ def _is_finite(tensor: Tensor) -> bool:
     return not dense.is_floating_point() or bool(torch.isfinite(dense).all())
 
 
-def _messages(old: Tensor, reduction: Any, mine: Sequence[ReplayPart], placed: Tensor) -> Tensor:
-    """Messages of the old ones' layout, ± λ h in place of ± α h."""
+def _is_equal(left: Any, right: Any) -> bool:
+    """Whether two tensors from outside are the same, but for how threads round."""
+    same = isinstance(left, Tensor) and isinstance(right, Tensor) and left.layout == right.layout
+    if not same or left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    pairs = zip(dense_parts(left), dense_parts(right), strict=True)
+    return all(torch.allclose(one, other, rtol=1e-3, equal_nan=True) for one, other in pairs)
+
+
+def _messages(
+    old: Tensor, reduction: Any, mine: Sequence[ReplayPart], placed: Tensor, whole: bool
+) -> Tensor:
+    """Messages of the old ones' layout, ± λ h in place of ± α h; of the old ones where not all."""
     rest = [a for a in range(old.dim()) if a not in reduction.axes]
     moved = old.permute(*reduction.axes, *rest)
     entries = moved.shape[: len(reduction.axes)].numel()
-    flat = moved.reshape(entries, moved.shape[len(reduction.axes) :].numel()).clone()
+    flat = moved.reshape(entries, moved.shape[len(reduction.axes) :].numel())
+    flat = torch.empty_like(flat) if whole else flat.clone()
     for part in mine:
         for mixture, terms in part.groups:
             states = part.scale(mixture, placed, terms).unsqueeze(1) * part.states(mixture)
@@ -286,3 +640,86 @@ def versions_of(model: nn.Module) -> tuple[int, ...]:
     """Numbers that change whenever a parameter or buffer is written."""
     tensors = [*model.parameters(), *model.buffers()]
     return tuple(number for t in tensors for number in (id(t), t._version))
+
+
+# Comparing ---------------------------------------------------------------------------------------
+
+
+FEW = 1 << 13
+"""Groups of recipients up to which two draws are made: one holds some of them at a corner and the
+others inside."""
+ROUNDINGS = 16
+"""Roundings of the largest logit that a certificate allows beside what moved."""
+
+
+def mixture_in(exposure: Exposure) -> Exposure:
+    """The mixture itself, without a tail."""
+    return exposure.aggregate
+
+
+def random_admissible(exposure: Exposure, seed: int) -> Tensor:
+    """Random λ ≥ 0 [T] with every group's mass: m_g times shares drawn anew."""
+    shape = (1, exposure.num_terms)
+    draws = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    # Powers spread the shares, so that single terms come to dominate some of the groups.
+    # The smallest share is a thousandth of the largest: no term is left untried.
+    draws = draws.pow_(3).add_(1e-3).to(exposure.coefficients.device)
+    ratio = exposure.mass / exposure.masses(draws).clamp(min=torch.finfo(torch.float64).tiny)
+    return draws.view(-1).mul_(torch.repeat_interleave(ratio.view(-1), exposure.segments.diff()))
+
+
+def random_vertex(exposure: Exposure, seed: int) -> Tensor:
+    """λ [T] that gives a group's whole mass to one of its terms, drawn for every group."""
+    lengths = exposure.segments.diff()
+    generator = torch.Generator().manual_seed(seed)
+    shares = torch.rand(lengths.numel(), generator=generator, dtype=torch.float64)
+    offset = (shares.to(lengths.device) * lengths).long().clamp(max=lengths - 1)
+    present = lengths > 0
+    out = exposure.coefficients.new_zeros(exposure.num_terms, dtype=torch.float64)
+    out[(exposure.segments[:-1] + offset)[present]] = exposure.mass.view(-1)[present]
+    return out
+
+
+def random_mixed(exposure: Exposure, seed: int) -> Tensor:
+    """λ [T] that is inside the polytope in some groups and at a corner in the others."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = exposure.segments.diff()
+    inside = torch.rand(lengths.numel(), generator=generator).to(lengths.device) < 0.5
+    corner = random_vertex(exposure, seed)
+    return torch.where(
+        torch.repeat_interleave(inside, lengths), random_admissible(exposure, seed), corner
+    )
+
+
+def certify(
+    exposure: Exposure,
+    replay: Callable[[Tensor], Tensor],
+    logits: Tensor,
+    shifted: bool,
+) -> float:
+    """Largest difference of model and exposure over random λ and vertices, beside what moved."""
+    mixture = mixture_in(exposure)
+    draws = [
+        random_mixed(mixture, seed) for seed in range(2 if mixture.segments.numel() <= FEW else 1)
+    ]
+    worst, frozen = 0.0, logits.double()
+    frozen = centre(frozen) if shifted else frozen
+    for draw in draws:
+        # The model sees λ in its own precision, and so must the prediction.
+        coefficients = draw.to(mixture.coefficients.dtype)
+        seen = replay(coefficients).double()
+        expected = exposure.logits(coefficients.unsqueeze(0))[0]
+        if shifted:
+            seen, expected = centre(seen), centre(expected)
+        ratio = relative_gap(seen, expected, frozen, logits.dtype)
+        worst = ratio if not ratio <= worst else worst  # NaN wins
+    return worst
+
+
+def relative_gap(seen: Tensor, expected: Tensor, frozen: Tensor, dtype: torch.dtype) -> float:
+    """The largest difference of model and exposure, beside what moved since the frozen state."""
+    kappa = ROUNDINGS * torch.finfo(dtype).eps / EXACT[dtype]
+    moved = float((expected - frozen).abs().amax())
+    size = max(moved, kappa * float(torch.maximum(expected.abs().amax(), frozen.abs().amax())))
+    gap = float((seen - expected).abs().amax())
+    return 0.0 if gap == 0 else gap / max(size, torch.finfo(torch.float64).tiny)

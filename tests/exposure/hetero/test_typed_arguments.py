@@ -13,8 +13,8 @@ from typed_models import SIZES, build, graph
 
 from gnn_repair import expose
 from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure.hetero.arguments import typed_arguments
-from gnn_repair.exposure.hetero.graph import counts_of, edges_of, typed_tensors
+from gnn_repair.exposure.call_arguments import typed_arguments
+from gnn_repair.exposure.data import counts_of, edges_of, typed_tensors
 
 
 def model_of(signature: str) -> nn.Module:

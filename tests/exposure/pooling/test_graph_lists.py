@@ -19,7 +19,7 @@ from torch_geometric.nn import GCNConv
 
 import gnn_repair as gr
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.pooling import batches
+from gnn_repair.exposure import data as batches
 
 STYLES = ("sum beside mean", "jumping knowledge, MLP", "attributes of the graph", "max beside mean")
 
@@ -50,7 +50,7 @@ def built(name: str) -> nn.Module:
 def test_batches_of_graphs_make_one_exposure(
     name: str, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "LARGEST", 12)  # three graphs, so that there are several batches
+    monkeypatch.setattr(batches, "LARGEST_BATCH", 12)  # three graphs in each
     model, whole = built(name), batch_of()
     once, found = gr.expose(model, whole), gr.expose(model, forms()[form])
     assert found.residual is not None and found.residual <= 1e-12
@@ -140,7 +140,7 @@ def test_a_graph_alone_is_a_batch_of_one() -> None:
 
 
 def test_what_is_expected_is_of_all_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "LARGEST", 12)
+    monkeypatch.setattr(batches, "LARGEST_BATCH", 12)
     model, whole = built("mean"), batch_of()
     with torch.no_grad():
         told = model(whole.x, whole.edge_index, whole.batch).argmax(1)
@@ -164,7 +164,7 @@ class Nodes(nn.Module):
 def test_node_classifiers_on_several_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     exposure = gr.expose(Nodes().double(), doubled())
     assert exposure.graph_starts is None and exposure.num_nodes == sum(SIZES)
-    monkeypatch.setattr(batches, "LARGEST", 12)
+    monkeypatch.setattr(batches, "LARGEST_BATCH", 12)
     with pytest.raises(InputError, match="Nodes classifies nodes, and data is"):
         gr.expose(Nodes().double(), doubled())
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.exposure.certification import random_admissible
+from gnn_repair.exposure.record.replay import random_admissible
 
 
 def _convolutions() -> ModuleType:

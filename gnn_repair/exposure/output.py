@@ -1,28 +1,29 @@
-"""Reading one row of logits per node out of whatever a model returns."""
+"""Reading one row of logits per node out of whatever a model returns, and comparing logits.
+
+For labels and values a column of zeros is put before the outputs while the model is exposed, the
+*anchor*: against it a shift common to all outputs shows, which for classes is none.
+"""
 
 from __future__ import annotations
 
-import inspect
-import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure.fingerprint import dense_parts
-from gnn_repair.exposure.model_arguments import field, field_names
-from gnn_repair.exposure.outputs import (
-    Outputs,
-    infer_outputs,
-    two_classes_in_logits,
-    without_anchor,
-)
+from gnn_repair.exposure.arguments import Outputs
+from gnn_repair.exposure.data import field, field_names, infer_outputs
+from gnn_repair.exposure.state import dense_parts
+from gnn_repair.exposure.tails import logit_form as form
+from gnn_repair.exposure.tails.operations import Affine, Select, TailGraph
+from gnn_repair.exposure.tails.simplify import simplified
 
 if TYPE_CHECKING:
-    from gnn_repair.exposure.value import Exposure
+    from gnn_repair.exposure.value import Exposure, Replay
+
 
 LOGITS = ("logits", "logit", "y_pred", "scores")
 """Names of an output that say what it is."""
@@ -39,7 +40,7 @@ class Reading:
     """The key of the output in a tuple or dict; None: the output itself."""
     binary: bool = False
     """Whether a zero stands before the outputs: one logit z a node as the two classes (0, z), or
-    labels and values beside their anchor (:mod:`gnn_repair.exposure.outputs`)."""
+    labels and values beside their anchor (:mod:`gnn_repair.exposure.arguments`)."""
     outputs: Outputs = "classes"
     single: bool = False
     """Whether the numbers of the only row come without an axis for rows."""
@@ -64,51 +65,6 @@ def two_classes(logit: Tensor) -> Tensor:
     """(0, z) from z [N] or [N, K]: softmax of (0, z) gives the sigmoid of a single z."""
     columns = logit.reshape(len(logit), -1)
     return torch.cat([torch.zeros_like(columns[:, :1]), columns], dim=1)
-
-
-def count_nodes(data: Any) -> int | None:
-    """How many nodes data has; None where it does not say."""
-    known = {"num_nodes", "x"} & set(field_names(data)) or field(data, "node_types")
-    if not known:
-        return None
-    with warnings.catch_warnings():  # PyG warns where it has to infer the number
-        warnings.simplefilter("ignore")
-        number = field(data, "num_nodes")
-    features = field(data, "x")
-    if number is None and isinstance(features, Tensor):
-        number = features.shape[0]
-    return None if number is None else int(number)
-
-
-def count_classes(data: Any, nodes: int | None) -> int | None:
-    """How many classes the labels of data have; None where it does not say."""
-    return count_classes_of(field(data, "y"), nodes)
-
-
-def count_classes_of(y: Any, nodes: int | None) -> int | None:
-    """How many classes or labels there are, if nodes have one number each, or a column a label."""
-    if isinstance(y, Tensor) and y.dim() == 2 and len(y) == nodes and y.shape[1] > 1:
-        return y.shape[1]
-    if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.shape != (nodes,) or not nodes:
-        return None
-    return int(y.max()) + 1
-
-
-def refuse_node_types(data: Any, model: nn.Module, called: bool) -> None:
-    """A model of several node types needs a graph that has them.
-
-    Args:
-        data: the graph.
-        model: the model.
-        called: whether the user says how it is called.
-    """
-    taken = [] if called else list(inspect.signature(model.forward).parameters)
-    typed = [name for name in taken if name.endswith("_dict") and field(data, name) is None]
-    if typed:
-        raise InputError(
-            f"{type(model).__name__}'s forward takes {' and '.join(typed)}, one tensor for each of "
-            f"several node types, and data is a {type(data).__name__}; pass a HeteroData"
-        )
 
 
 def graphs_told(data: Any, output: Any, nodes: int | None) -> int | None:
@@ -299,3 +255,78 @@ def _dtypes(held: set[torch.dtype]) -> str:
 def _broken(tensor: Tensor) -> bool:
     values = dense_parts(tensor)[-1]
     return values.is_floating_point() and not bool(torch.isfinite(values).all())
+
+
+def without_anchor(exposure: Exposure, outputs: Outputs) -> Exposure:
+    """The exposure of the outputs themselves, the first column left out."""
+    if exposure.head is not None:
+        return _tail_without_anchor(exposure, outputs)
+    cut = {
+        name: getattr(exposure, name)[..., 1:].contiguous()
+        for name in ("contributions", "fixed_logits", "frozen_logits")
+    }
+    return replace(exposure, outputs=outputs, **cut)
+
+
+def _tail_without_anchor(exposure: Exposure, outputs: Outputs) -> Exposure:
+    assert exposure.head is not None
+    columns = torch.arange(1, exposure.num_classes, device=exposure.frozen_logits.device)
+    cut = replace(
+        exposure,
+        outputs=outputs,
+        head=extended(exposure.head, columns),
+        frozen_logits=exposure.frozen_logits[..., 1:].contiguous(),
+        replay=_columns_of(exposure.replay, columns),
+    )
+    return form.in_logits(cut) if outputs == "labels" else cut
+
+
+def two_classes_in_logits(exposure: Exposure) -> Exposure:
+    """The two classes (0, z) where the model gives one probability σ(z) a row.
+
+    Of (0, σ(z)) the second class would always win; its user predicts it where σ(z) exceeds ½. One
+    column of a softmax of two is the sigmoid of their difference.
+    """
+    if exposure.head is None:
+        return exposure
+    second = torch.ones(1, dtype=torch.long, device=exposure.frozen_logits.device)
+    logit = form.logit_tail(extended(exposure.head, second))
+    if logit is None:
+        return exposure
+    aggregate = replace(exposure.aggregate, called=exposure.called + form.TAKEN_OFF)
+    weight = exposure.frozen_logits.new_tensor([[0.0], [1.0]])
+    beside_zero = Affine((len(logit.operations),), weight, torch.zeros_like(weight[:, 0]))
+    tail = TailGraph(logit.width, (*logit.operations, beside_zero))
+    if form.is_affine(tail):
+        return form.folded(aggregate, tail, exposure.residual)
+    nodes = torch.arange(exposure.num_nodes, device=exposure.frozen_logits.device)
+    logits = tail(aggregate.frozen_logits[0], nodes).unsqueeze(0)
+    replay = exposure.replay
+    run = None if replay is None else _beside_zero(form.logit_of(replay))
+    return aggregate.with_head(tail, logits, exposure.residual, run)
+
+
+def _beside_zero(replay: Replay) -> Replay:
+    def run(coefficients: Tensor) -> Tensor:
+        logit = replay(coefficients)[:, 1]
+        return torch.stack([torch.zeros_like(logit), logit], dim=1)
+
+    return run
+
+
+def extended(tail: TailGraph, columns: Tensor) -> TailGraph:
+    """The tail whose outputs are some columns of what it gives, in as few steps as possible."""
+    last = Select((len(tail.operations),), columns)
+    operations = [*tail.operations, last]
+    one = torch.zeros(1, tail.width, dtype=torch.float64, device=columns.device)
+    shown = TailGraph(tail.width, tuple(operations))
+    nodes = torch.zeros(1, dtype=torch.long, device=columns.device)
+    widths = [value.shape[1] for value in shown.values(one, nodes)]
+    return TailGraph(tail.width, tuple(simplified(operations, widths, len(operations))))
+
+
+def _columns_of(replay: Replay | None, columns: Tensor) -> Replay | None:
+    if replay is None:
+        return None
+    whole = replay
+    return lambda coefficients: whole(coefficients)[:, columns]

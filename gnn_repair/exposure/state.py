@@ -1,15 +1,19 @@
-"""The state a model is exposed in: at rest, undisturbed, and given back as it was."""
+"""The state a model is exposed in: at rest, given back as it was, told from other models."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Lock, RLock
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.utils._pytree import tree_leaves
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.models.rev_gnn import InvertibleModule
 
@@ -175,3 +179,92 @@ def changing(model: nn.Module, run: Callable[[], Tensor], logits: Tensor, gap: f
         told += " (to_hetero and other tracing write training=True into F.dropout for good: use "
         told += "nn.Dropout in the model that is traced)"
     return told
+
+
+@dataclass(frozen=True, eq=False)
+class KeptTable:
+    """An attribute of a module."""
+
+    name: str
+    holder: dict[str, Any]
+    key: str
+
+    @property
+    def empty(self) -> Any:
+        """What stands there before a first run."""
+        value = self.holder[self.key]
+        return type(value)() if isinstance(value, dict | list | set) else None
+
+
+def kept_tables(model: nn.Module, used: set[int]) -> list[KeptTable]:
+    """The attributes that hold tensors which a run has read, weights and buffers excepted."""
+    learned = {id(t) for t in (*model.parameters(), *model.buffers())}
+    return [
+        KeptTable(f"{name}.{key}".lstrip("."), vars(module), key)
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+        if not key.startswith(("_parameters", "_buffers", "_modules"))
+        and any(
+            isinstance(leaf, Tensor) and id(leaf) in used - learned for leaf in tree_leaves(value)
+        )
+    ]
+
+
+@contextmanager
+def emptied(tables: Sequence[KeptTable]) -> Iterator[None]:
+    """While open, the attributes are as before a first run."""
+    kept = [table.holder[table.key] for table in tables]
+    for table in tables:
+        table.holder[table.key] = table.empty
+    try:
+        yield
+    finally:
+        for table, value in zip(tables, kept, strict=True):
+            table.holder[table.key] = value
+
+
+DIGITS = 16
+"""Of the digest: 64 bits, far beyond what could coincide by accident."""
+
+
+def digest_of_weights(kind: str, classes: int, weights: Iterable[tuple[str, Tensor]]) -> str:
+    """A digest of how a model is exposed, its classes and its weights by name.
+
+    Floating-point weights count by value, so a model and its copy in higher precision or on
+    another device are the same.
+    """
+    digest = hashlib.sha256(f"{kind}, {classes} classes".encode())
+    for name, value in sorted(weights, key=lambda pair: pair[0]):
+        if value.layout != torch.strided:
+            digest.update(f"{name} {value.layout} {tuple(value.shape)}".encode())
+        for part in dense_parts(value.detach()):
+            plain = torch.view_as_real(part) if part.is_complex() else part
+            plain = plain.cpu().double() if plain.is_floating_point() else plain.cpu()
+            digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}".encode())
+            digest.update(plain.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:DIGITS]
+
+
+def dense_parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The dense tensors that hold a tensor's numbers; of a sparse one its places and values."""
+    if tensor.layout == torch.strided:
+        return (tensor,)
+    if tensor.layout == torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return tensor.indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+
+
+def fingerprint_of_model(model: nn.Module, hops: str, classes: int) -> tuple[str, ...]:
+    """The fingerprint of a user's model: its class, the way of exposure, parameters and buffers.
+
+    What a forward function reads from elsewhere cannot be known here.
+    """
+    held = [
+        (name, value)
+        for name, value in model.state_dict().items()
+        if isinstance(value, Tensor) and not nn.parameter.is_lazy(value)
+    ]
+    return (digest_of_weights(f"{type(model).__name__} by {hops}", classes, held),)

@@ -1,0 +1,307 @@
+"""Parts of an exposure: some recipients alone; several subgraphs or batches of graphs as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gnn_repair.errors import ExposureRefused, InputError
+from gnn_repair.exposure.checks import EXACT
+from gnn_repair.exposure.tails.operations import Operation, TailGraph
+from gnn_repair.exposure.terms import cut_terms
+
+if TYPE_CHECKING:
+    from gnn_repair.exposure.value import Exposure
+
+
+class Focus(NamedTuple):
+    """A part of an exposure, and where its nodes and terms stand in the whole."""
+
+    exposure: Exposure
+    """Nodes and table rows numbered anew; recipients in the order that they were asked for."""
+    nodes: Tensor
+    """[k] int64: the whole exposure's node behind each of its own."""
+    terms: Tensor
+    """[t] int64: likewise for its terms."""
+
+
+def focused(exposure: Exposure, positions: Tensor) -> Focus:
+    """The part about the recipients at ``positions`` [n] int64, each once."""
+    segments, terms = cut_terms(exposure.segments, exposure.num_groups, positions)
+    rows, row_of = _kept(exposure.rows[terms], exposure.contributions.shape[1])
+    messages, message_of = _kept(exposure.message_rows[rows], exposure.messages.shape[1])
+    senders, chosen = exposure.sources[rows], exposure.recipients[positions]
+    nodes = torch.arange(exposure.num_nodes, device=chosen.device)
+    node_of, sources = nodes.int(), senders
+    if sends_to_itself(exposure):
+        nodes, node_of = _kept(torch.cat([senders[senders >= 0].long(), chosen]), len(nodes))
+        sources = torch.where(senders < 0, senders, node_of[senders.long().clamp(min=0)])
+    by_node = ("fixed_logits", "frozen_logits", "state")
+    part = replace(
+        exposure,
+        recipients=node_of[chosen].long(),
+        segments=segments,
+        rows=row_of[exposure.rows[terms]],
+        coefficients=exposure.coefficients[:, terms],
+        contributions=exposure.contributions[:, rows],
+        messages=exposure.messages[:, messages],
+        message_rows=message_of[exposure.message_rows[rows]],
+        sources=sources,
+        embedding=None if exposure.embedding is None else exposure.embedding[:, nodes],
+        n_id=None if exposure.n_id is None else exposure.n_id[nodes],
+        **{name: getattr(exposure, name)[:, nodes] for name in by_node},
+    )
+    return Focus(part, nodes, terms)
+
+
+def sends_to_itself(exposure: Exposure) -> bool:
+    """Whether sources are numbers of the exposure's own nodes.
+
+    Where graphs are classified, or senders are of other kinds, nodes are not numbered anew.
+    """
+    return exposure.graph_starts is None and not exposure.names.typed
+
+
+def _kept(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The numbers below ``size`` that occur in ``index``, ascending; and the new number of each."""
+    used = torch.zeros(size, dtype=torch.bool, device=index.device)
+    used[index.long()] = True
+    return used.nonzero().view(-1), (used.cumsum(0, dtype=torch.int32) - 1)
+
+
+def _one_after_another(parts: Sequence[Exposure]) -> Exposure:
+    """The nodes, terms and tables of all parts, numbered one part after the other."""
+    first, senders = parts[0], sum(part.num_sources for part in parts)
+    starts = [part.graph_starts for part in parts if part.graph_starts is not None]
+    names = replace(first.names, senders=(("node", senders),)) if starts else first.names
+    tables: dict[str, Any] = {name: _side_by_side(parts, name) for name in BESIDE}
+    return replace(
+        first,
+        recipients=_shifted(parts, "recipients", lambda part: part.num_nodes),
+        segments=_chained([part.segments for part in parts]),
+        rows=_shifted(parts, "rows", lambda part: part.contributions.shape[1]),
+        message_rows=_shifted(parts, "message_rows", lambda part: part.messages.shape[1]),
+        sources=_shifted(parts, "sources", lambda part: part.num_sources),
+        graph_starts=_chained(starts) if starts else None,
+        n_id=None if first.n_id is None else torch.cat([part.n_id for part in parts]),  # type: ignore[misc]
+        names=names,
+        residual=_largest(parts),
+        **tables,
+    )
+
+
+def _side_by_side(parts: Sequence[Exposure], name: str) -> Tensor | None:
+    """Values one after the other along their second axis, for all members where any has its own."""
+    values = [getattr(part, name) for part in parts]
+    if any(value is None for value in values):
+        return None
+    members = max(value.shape[0] for value in values)
+    return torch.cat([value.expand(members, *value.shape[1:]) for value in values], dim=1)
+
+
+def _largest(parts: Sequence[Exposure]) -> float | None:
+    known = [part.residual for part in parts if part.residual is not None]
+    return max(known) if known else None
+
+
+def _chained(ends: Sequence[Tensor]) -> Tensor:
+    """Where things start, one part after the other."""
+    starts = accumulate((int(end[-1]) for end in ends), initial=0)
+    moved = [end[1:] + start for end, start in zip(ends, starts, strict=False)]
+    return torch.cat([ends[0][:1], *moved])
+
+
+def _shifted(parts: Sequence[Exposure], name: str, size: Callable[[Exposure], int]) -> Tensor:
+    """Numbers of rows after those of the parts before; −1, nobody, stays."""
+    starts = accumulate((size(part) for part in parts), initial=0)
+    pairs = [(getattr(part, name), start) for part, start in zip(parts, starts, strict=False)]
+    return torch.cat([torch.where(rows < 0, rows, rows + start) for rows, start in pairs])
+
+
+# Sampled subgraphs -------------------------------------------------------------------------------
+
+
+BESIDE = ("coefficients", "contributions", "fixed_logits", "frozen_logits", "state", "messages",
+          "embedding")  # fmt: skip
+"""Tables with an axis for members, and then one for nodes, rows or terms."""
+SAME = ("groups", "root", "fixed", "origin", "fingerprint", "outputs")
+"""What parts of one exposure have in common."""
+
+
+def local_values(exposure: Exposure, values: Any) -> Tensor:
+    """Values of the graph's nodes as values of the exposure's; a mask keeps recipients alone."""
+    if not isinstance(values, Tensor) or values.dim() == 0:
+        raise InputError(f"values is {values!r:.60}; give a tensor with a row for each node")
+    if exposure.n_id is None:
+        return values
+    largest = int(exposure.n_id.max()) if exposure.num_nodes else -1
+    if largest >= values.shape[0]:
+        raise InputError(
+            f"values has {values.shape[0]} rows but node {largest} is in the exposure; give a row "
+            "for each node of the graph that was sampled from"
+        )
+    own = values[exposure.n_id.to(values.device)]
+    if own.dtype != torch.bool:
+        return own
+    kept = torch.zeros_like(own)
+    places = exposure.recipients.to(own.device)
+    kept[places] = own[places]
+    return kept
+
+
+def concatenated(kind: type[Exposure], parts: Sequence[Any]) -> Exposure:
+    """Exposures of one model on several subgraphs as one; see :meth:`Exposure.concatenate`."""
+    parts = list(parts) if isinstance(parts, Iterable) else [parts]
+    odd = [p for p in parts if not isinstance(p, kind) or p.head is not None]
+    if not parts or odd:
+        odd = odd or ["nothing"]
+        raise InputError(
+            f"{odd[0]!r:.60} cannot be joined; give exposures without a nonlinear head, at least "
+            "one (answers about models with a head can be joined as frames)"
+        )
+    _check_alike(parts)
+    return _one_after_another(parts)
+
+
+def _check_alike(parts: Sequence[Exposure]) -> None:
+    first = parts[0]
+    if not all(sends_to_itself(part) for part in parts):
+        raise InputError("exposures of graphs, or of several kinds of node, cannot be joined yet")
+    for number, part in enumerate(parts[1:], 1):
+        for name in SAME:
+            if getattr(part, name) != getattr(first, name):
+                raise InputError(
+                    f"part {number} has another {name} than part 0; join exposures of one model"
+                )
+        sizes = (part.num_members, part.num_classes, part.state.shape[2], part.n_id is None)
+        if sizes != (
+            first.num_members,
+            first.num_classes,
+            first.state.shape[2],
+            first.n_id is None,
+        ):
+            raise InputError(
+                f"part {number} differs from part 0 in members, classes, width or in having "
+                "node numbers (n_id); join exposures of one model on parts of one graph"
+            )
+
+
+# Batches of graphs -------------------------------------------------------------------------------
+
+
+ONE_BATCH = "pass these graphs as one batch, with torch_geometric.data.Batch.from_data_list"
+
+
+def joined(parts: Sequence[Exposure]) -> Exposure:
+    """One exposure over the graphs of all parts, numbered one part after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(part.head is None for part in parts):
+        return _joined_mixtures(list(parts))
+    if not all(part.head is not None for part in parts):
+        raise ExposureRefused(f"the model ends differently from batch to batch; {ONE_BATCH}")
+    return _joined_tailed(list(parts))
+
+
+def _joined_mixtures(parts: list[Exposure]) -> Exposure:
+    first = parts[0]
+    if any(part.groups != first.groups for part in parts):
+        raise ExposureRefused(
+            f"the pools of one batch make other groups than those of another; {ONE_BATCH}"
+        )
+    return _one_after_another(parts)
+
+
+def _joined_tailed(parts: list[Exposure]) -> Exposure:
+    counts = [part.num_nodes for part in parts]
+    lengths = [part.num_terms for part in parts]
+    replays = [part.replay for part in parts]
+
+    def replay(coefficients: Tensor) -> Tensor:
+        pieces = zip(replays, coefficients.reshape(-1).split(lengths), strict=True)
+        return torch.cat([run(piece) for run, piece in pieces if run is not None])
+
+    return _joined_mixtures([part.aggregate for part in parts]).with_head(
+        _joined_tail([part.head for part in parts if part.head is not None], counts),
+        torch.cat([part.frozen_logits for part in parts], dim=1),
+        _largest(parts),
+        None if None in replays else replay,
+    )
+
+
+def _joined_tail(tails: list[TailGraph], counts: list[int]) -> TailGraph:
+    shapes = {tuple((type(op), op.inputs) for op in tail.operations) for tail in tails}
+    if len(shapes) > 1:
+        raise ExposureRefused(f"the model's tail differs from batch to batch; {ONE_BATCH}")
+    steps = zip(*[tail.operations for tail in tails], strict=True)
+    operations = tuple(_joined_operation(list(step), counts) for step in steps)
+    return TailGraph(tails[0].width, operations)
+
+
+def _joined_operation(step: list[Operation], counts: list[int]) -> Operation:
+    changed: dict[str, Any] = {}
+    for field in fields(step[0]):
+        values = [getattr(operation, field.name) for operation in step]
+        if all(isinstance(value, Tensor) for value in values):
+            changed[field.name] = _joined_constant(values, counts)
+        elif not _alike(values):
+            raise ExposureRefused(f"the model's tail differs from batch to batch; {ONE_BATCH}")
+    return replace(step[0], **changed)
+
+
+def _alike(values: list[Any]) -> bool:
+    """Whether settings are the same; tensors inside them are compared by their numbers."""
+    first = values[0]
+    if isinstance(first, tuple | list):
+        same = all(len(value) == len(first) for value in values)
+        return same and all(_alike(list(items)) for items in zip(*values, strict=True))
+    if isinstance(first, Tensor):
+        return all(isinstance(v, Tensor) and torch.equal(v, first) for v in values)
+    return all(value == first for value in values)
+
+
+def _joined_constant(values: list[Tensor], counts: list[int]) -> Tensor:
+    """The same for every graph, or a row a graph."""
+    first = values[0]
+    if all(value.shape == first.shape and torch.equal(value, first) for value in values):
+        return first
+    width = first.shape[-1]
+    wide = [v.expand(n, width) for v, n in zip(values, counts, strict=True) if v.dim() <= 2]
+    if len(wide) < len(values):
+        raise ExposureRefused(f"the model's tail differs from batch to batch; {ONE_BATCH}")
+    return torch.cat(wide)
+
+
+def bound(exposure: Exposure, fresh: Exposure, tolerance: float | None) -> Exposure:
+    """An exposure read from a file with the replay of one that has the same mixture and logits."""
+    if fresh.head is None:
+        raise InputError("the model has no nonlinear head; bind the model that was exposed")
+    device = exposure.recipients.device
+    known = fresh.num_nodes == exposure.num_nodes
+    here = fresh.restrict(exposure.recipients.to(fresh.recipients.device)) if known else None
+    if here is None or not (
+        torch.equal(here.segments.to(device), exposure.segments)
+        and torch.equal(here.rows.to(device), exposure.rows)
+    ):
+        raise InputError(
+            "the model sends other messages than the exposure holds; bind the model and the data "
+            "that were exposed"
+        )
+    _check_logits(exposure, fresh, tolerance)
+    return replace(exposure, replay=here.replay)
+
+
+def _check_logits(exposure: Exposure, fresh: Exposure, tolerance: float | None) -> None:
+    frozen = fresh.frozen_logits.to(exposure.frozen_logits.device)
+    limit = tolerance or EXACT[fresh.coefficients.dtype]
+    gap = (frozen - exposure.frozen_logits).abs() / frozen.abs().amax(2, keepdim=True).clamp(min=1)
+    if frozen.shape != exposure.frozen_logits.shape or not float(gap.max()) <= limit:
+        raise InputError(
+            "the model's logits are not those of the exposure; bind the model that was exposed, "
+            "with the parameters it had"
+        )
