@@ -477,7 +477,8 @@ def _interpolation(region: Region, operation: Root, slack: Tensor) -> tuple[Floa
     x[torch.from_numpy(~first)] -= zero[torch.from_numpy(~first)]
     main = torch.from_numpy(first)
     square = x.unflatten(1, (-1, operation.size)).square().sum(2)
-    length = (square + operation.offset * main.unsqueeze(1)).sqrt()
+    # A number times booleans would be float32, in which the offset is rounded down.
+    length = (square + operation.offset * main.double().unsqueeze(1)).sqrt()
     length = torch.where(main.unsqueeze(1), length.clamp(min=operation.floor), length)
     length = length + slack[torch.from_numpy(owner)]
     lifts = length.numpy() / weight[:, None]

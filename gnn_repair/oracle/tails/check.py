@@ -30,7 +30,7 @@ from gnn_repair.exposure.tails.operations import (
 )
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.problems import Floats, Integers
-from gnn_repair.oracle.tails.proof import Halving, ProofCase, ProofForm, Proofs, inner_of
+from gnn_repair.oracle.tails.proof import Halving, ProofCase, ProofForm, Proofs
 
 Array = NDArray[Any]
 Line = tuple[Slopes, Slopes, Tensor, Tensor]
@@ -53,16 +53,11 @@ def proved_bounds(
     form = ProofForm(lowered.graph)
     if len(proofs.weights) and not form.is_of(proofs):
         raise InputError(
-            "these proofs were written by version 0.2 without the lines they used; solve the "
-            "questions again"
+            "proofs of version 0.2 lack the lines that this head needs; solve the questions again"
         )
-    aggregate = exposure.aggregate
-    masses = aggregate.mass[0].tolist()
-    nodes, parts, todo = (
-        dict[int, Part](),
-        dict[Any, Part](),
-        dict[Any, list[tuple[int, ProofCase]]](),
-    )
+    masses = (aggregate := exposure.aggregate).mass[0].tolist()
+    nodes, parts = dict[int, Part](), dict[Any, Part]()
+    todo = dict[Any, list[tuple[int, ProofCase]]]()
     for i in np.flatnonzero(asked).tolist():
         cases, position = proofs.cases(i), int(recipient[i])
         if not cases or not covers(cases) or not all(map(form.allows, cases)):
@@ -84,7 +79,7 @@ def proved_bounds(
         chosen = keys[first : first + step]
         entries = [(b, i, case) for b, key in enumerate(chosen) for i, case in todo[key]]
         with np.errstate(all="ignore"):  # what overflows proves nothing, and is found to
-            work = Recomputation(lowered.graph, [parts[key] for key in chosen])
+            work = Recomputation(lowered.graph, form, [parts[key] for key in chosen])
             at, numbers = (np.array([entry[k] for entry in entries]) for k in (0, 1))
             raw = work.bounds(at, [case for *_, case in entries], target[numbers])
             bound = _of_the_model(raw, lowered, work.ranges, at, exposure.frozen_logits.shape[2])
@@ -183,9 +178,8 @@ class Recomputation:
     the sums behind each value come to.
     """
 
-    def __init__(self, graph: TailGraph, parts: Sequence[Part]) -> None:
-        self.operations, self.widths = graph.operations, graph.widths()
-        self.curved = [k for k, op in enumerate(self.operations) if isinstance(op, Curved)]
+    def __init__(self, graph: TailGraph, form: ProofForm, parts: Sequence[Part]) -> None:
+        self.operations, self.widths, self.form = graph.operations, form.widths, form
         self.parts, self.nodes = parts, torch.tensor([part.number for part in parts])
         self.fixed = torch.from_numpy(np.stack([part.fixed for part in parts]))
         groups = [(b, m, own) for b, part in enumerate(parts) for m, own in part.groups]
@@ -209,21 +203,13 @@ class Recomputation:
         self.lines: dict[int, Line] = {}
         """By operation: the lines with which intervals are found."""
         self.ranges, self.tight = [self._between_corners(0)], {0}
-        inner, first = inner_of(graph), 0
-        slopes = torch.from_numpy(np.stack([part.inner for part in parts]))
+        inner = form.inner_slopes(torch.from_numpy(np.stack([part.inner for part in parts])))
         for k, operation in enumerate(self.operations):
             if isinstance(operation, Linear):
                 self._linear(k, operation)
-                continue
-            assert isinstance(operation, Curved)
-            if k in inner:
-                widths = [self.widths[i] for i in operation.inputs]
-                sides = widths if isinstance(operation, Root) else 2 * widths
-                own = slopes[:, first : first + sum(sides)].split(sides, dim=1)
-                first += sum(sides)
-                self._curved(k, operation, (own[: len(widths)], own[-len(widths) :]))
             else:
-                self._curved(k, operation, None)
+                assert isinstance(operation, Curved)
+                self._curved(k, operation, inner.get(k))
 
     def _over_groups(self, function: Any, values: Array) -> Tensor:
         """[B, k]: the smallest or largest over every group, added up over the groups of a part."""
@@ -254,9 +240,8 @@ class Recomputation:
         for i in set(operation.inputs) - self.tight:
             eye = torch.eye(self.widths[i], dtype=torch.float64)
             top = self._largest(*self._walk(i, torch.cat([eye, -eye])[None], self.lines))
-            low, high = -top[:, self.widths[i] :], top[:, : self.widths[i]]
-            known = self.ranges[i]  # what is no number says nothing
-            self.ranges[i] = Interval(torch.fmax(known.low, low), torch.fmin(known.high, high))
+            (high, low), known = top.chunk(2, dim=1), self.ranges[i]
+            self.ranges[i] = Interval(torch.fmax(known.low, -low), torch.fmin(known.high, high))
             self.tight.add(i)
         box = [self.ranges[i] for i in operation.inputs]
         box[0] = self._assumed(k, box[0])
@@ -269,7 +254,7 @@ class Recomputation:
         self.sizes.append(whole.largest)
         if isinstance(operation, Root):
             self.tops[k] = whole.high
-            if operation.inputs[0] in self.straight:
+            if operation.inputs[0] in self.straight and len(self.owner):
                 self._raise_heights(k, operation)
         if inner is not None:
             self.lines[k] = self._line(k, inner)
@@ -284,7 +269,7 @@ class Recomputation:
         low, high = box.low.clone(), box.high.clone()
         for b, part in enumerate(self.parts):
             for place, unit, sign in part.signs:
-                for end in (low, high) if self.curved[place] == k else ():
+                for end in (low, high) if self.form.curved[place] == k else ():
                     end[b, unit] = end[b, unit].clamp(**{"min" if sign > 0 else "max": 0.0})
         return Interval(low, high)
 
@@ -292,18 +277,14 @@ class Recomputation:
         """σ is convex: below its values at the vertices of one group, and a sum's length is at most
         the sum of lengths, the other groups about their centres."""
         at, moved = (part.numpy() for part in self.straight[root.inputs[0]])
-        if not len(self.owner):
-            return
         counts, starts = np.diff(self.ends), self.ends[:-1]
-        least, most = (f.reduceat(moved, starts, axis=0) for f in (np.minimum, np.maximum))
         centre = np.add.reduceat(moved, starts, axis=0) / counts[:, None]
         total = np.zeros_like(at)
         np.add.at(total, self.owner, centre)
-        group, still = np.repeat(np.arange(len(counts)), counts), np.asarray(least == most).all(1)
-        order = np.lexsort((still, self.owner))  # of each part the first that can move
-        main = np.isin(
-            np.arange(len(counts)), order[np.flatnonzero(np.diff(self.owner, prepend=-1))]
-        )
+        group, main = np.repeat(np.arange(len(counts)), counts), np.zeros(len(counts), bool)
+        same = np.minimum.reduceat(moved, starts) == np.maximum.reduceat(moved, starts)
+        order = np.lexsort((np.asarray(same).all(1), self.owner))  # what can move comes first
+        main[order[np.flatnonzero(np.diff(self.owner, prepend=-1))]] = True
         around = (at + total)[self.owner] - centre
         x = torch.from_numpy(moved + np.where(main[:, None], around, -centre)[group])
         plain, nodes = Root((), root.size, 0.0, 0.0), torch.zeros(len(x), dtype=torch.int64)
@@ -399,25 +380,19 @@ class Recomputation:
         """[Q]: what the certificates of cases prove about targets' margins in the parts ``at``."""
         weights = np.clip(np.stack([case.weights for case in cases]), 0.0, None)
         weights[np.arange(len(at)), target] = 0.0
-        total = weights.sum(1)
-        rows = -weights
-        rows[np.arange(len(at)), target] = total
-        slopes, first, lines = torch.from_numpy(np.stack([case.slopes for case in cases])), 0, {}
-        for k in self.curved:
-            widths = [self.widths[i] for i in self.operations[k].inputs]
-            own = slopes[:, first : first + sum(widths)].split(widths, dim=1)
-            lines[k], first = self._line(k, (own, own), at), first + sum(widths)
+        rows, total = -weights, torch.from_numpy(weights.sum(1))
+        rows[np.arange(len(at)), target] = total.numpy()
+        slopes = self.form.slopes(torch.from_numpy(np.stack([case.slopes for case in cases])))
+        lines = {k: self._line(k, (own, own), at) for k, own in slopes.items()}
         pushes: dict[int, Tensor] = {}
         for q, case in enumerate(cases):
             for place, unit, sign, beta in case.splits:
-                k = self.curved[place]
+                k = self.form.curved[place]
                 zero = torch.zeros(len(at), 1, self.boxes[k][0].low.shape[1], dtype=torch.float64)
                 pushes.setdefault(k, zero)[q, 0, unit] += sign * max(beta, 0.0)
-        walked = self._walk(
-            len(self.operations), torch.from_numpy(rows).unsqueeze(1), lines, at, pushes
-        )
-        found = self._largest(*walked, at)[:, 0].numpy() / total
-        return np.where(self.lost.numpy()[at] | np.isnan(found), np.inf, found)
+        outputs, given = len(self.operations), torch.from_numpy(rows).unsqueeze(1)
+        found = self._largest(*self._walk(outputs, given, lines, at, pushes), at)[:, 0] / total
+        return torch.where(self.lost[at] | found.isnan(), torch.inf, found).numpy()
 
 
 def _dot(rows: Tensor, constants: Tensor) -> Tensor:

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from gnn_repair.exposure.tails.operations import Curved, Root, TailGraph
+from gnn_repair.exposure.tails.operations import Curved, Root, Slopes, TailGraph
 from gnn_repair.oracle.problems import Floats, Integers
 
 PREFIX = "proof_"
@@ -55,31 +56,48 @@ def inner_of(graph: TailGraph) -> list[int]:
 
 
 class ProofForm:
-    """What the proofs of a lowered head must hold."""
+    """What the proofs of a lowered head hold, and in which order."""
 
     def __init__(self, graph: TailGraph) -> None:
         operations, self.widths = graph.operations, graph.widths()
-        reads = {
-            k: [self.widths[i] for i in op.inputs]
-            for k, op in enumerate(operations)
-            if isinstance(op, Curved)
+        self.curved = [k for k, op in enumerate(operations) if isinstance(op, Curved)]
+        self.reads = {k: [self.widths[i] for i in operations[k].inputs] for k in self.curved}
+        """By number of a curved operation: the widths of its inputs."""
+        self.inner = {
+            k: self.reads[k] * (1 if isinstance(operations[k], Root) else 2)
+            for k in inner_of(graph)
         }
-        self.units = [widths[0] for widths in reads.values()]
-        self.slopes = sum(sum(widths) for widths in reads.values())
-        sides = [(k, 1 if isinstance(operations[k], Root) else 2) for k in inner_of(graph)]
-        self.inner = sum(count * sum(reads[k]) for k, count in sides)
+        """By number of an inner operation: the widths of its inner slopes."""
+
+    def slopes(self, flat: Tensor) -> dict[int, Slopes]:
+        """Slopes [Q, U] by number of the curved operation."""
+        return _parted(flat, self.reads)
+
+    def inner_slopes(self, flat: Tensor) -> dict[int, tuple[Slopes, Slopes]]:
+        """Inner slopes [B, V] above and below, by number of the operation."""
+        counts = {k: len(self.reads[k]) for k in self.inner}
+        parts = _parted(flat, self.inner)
+        return {k: (own[: counts[k]], own[-counts[k] :]) for k, own in parts.items()}
 
     def is_of(self, proofs: Proofs) -> bool:
         """Whether proofs hold as many slopes as they must."""
-        return proofs.slopes.shape[1] == self.slopes and proofs.inner.shape[1] == self.inner
+        slopes, inner = (sum(map(sum, form.values())) for form in (self.reads, self.inner))
+        return proofs.slopes.shape[1] == slopes and proofs.inner.shape[1] == inner
 
     def allows(self, case: ProofCase) -> bool:
         """Whether the signs that a case assumes are those of units, one each."""
+        units = [self.reads[k][0] for k in self.curved]
         inside = all(
-            place < len(self.units) and 0 <= unit < self.units[place] and sign in (-1, 1)
+            place < len(units) and 0 <= unit < units[place] and sign in (-1, 1)
             for place, unit, sign, _ in case.splits
         )
         return inside and len({split[:2] for split in case.splits}) == len(case.splits)
+
+
+def _parted(flat: Tensor, widths: dict[int, list[int]]) -> dict[int, Slopes]:
+    """Columns side by side as parts of these widths."""
+    parts = iter(flat.split([width for own in widths.values() for width in own], dim=1))
+    return {k: tuple(next(parts) for _ in own) for k, own in widths.items()}
 
 
 @dataclass(frozen=True, eq=False)

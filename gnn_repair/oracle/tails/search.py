@@ -209,18 +209,18 @@ def model_logits(exposure: Exposure, coefficients: Tensor) -> Tensor:
         return exposure.logits(coefficients.unsqueeze(0))[0].cpu()
     with torch.no_grad():
         logits = exposure.replay(coefficients).detach().double().cpu()
-    expected = (exposure.aggregate.num_nodes, exposure.frozen_logits.shape[2])
+    expected = (exposure.num_nodes, exposure.frozen_logits.shape[2])
     if logits.shape != expected:
         raise InputError(
             f"replay returned logits of shape {list(logits.shape)} instead of {list(expected)}; "
             "expose the model again"
         )
-    return logits[exposure.aggregate.recipients.cpu()]
+    return logits[exposure.recipients.cpu()]
 
 
 def on_cpu(exposure: Exposure) -> Exposure:
     """The exposure where its bounds are computed; its replay runs wherever the model is."""
-    if exposure.aggregate.recipients.device.type == "cpu":
+    if exposure.recipients.device.type == "cpu":
         return exposure
     return exposure.to("cpu")
 

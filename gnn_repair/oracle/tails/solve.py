@@ -325,7 +325,7 @@ def _decide(
     exposure: Exposure, questions: Questions, budget: EffortLimit
 ) -> tuple[Floats, list[Floats]]:
     """Run the stages; the model's margin at the best confirmed λ of each question, and that λ."""
-    frozen = frozen_of(exposure.aggregate.coefficients)
+    frozen = frozen_of(exposure.coefficients)
     relax_all(questions, frozen, budget)
     search_all(questions, np.flatnonzero(questions.open()), frozen, ASCENT)
     confirmed = _Confirmed(exposure, questions)
@@ -376,6 +376,8 @@ def _reasons(
         int(i): _reason(questions, int(i), budget) for i in np.flatnonzero(~(wins | excluded))
     }
     both = np.flatnonzero(wins & excluded)
+    if not len(both):
+        return reasons
     own = replace(exposure, replay=None)
     lambdas = [shares[i] for i in both]
     inside = replay_margins(own, questions.position[both], questions.target[both], lambdas)

@@ -78,9 +78,9 @@ def verify(solution: Solution, exposure: Exposure) -> TailVerification:
     """Check every λ and every bound of a solution against its exposure."""
     exposure = exposure.to("cpu")
     inside = len(solution) == 0 or (
-        int(solution.recipient.max()) < exposure.aggregate.num_recipients
+        int(solution.recipient.max()) < exposure.num_recipients
         and solution.proofs.weights.shape[1] == exposure.frozen_logits.shape[2]
-        and int(solution.terms.max(initial=-1)) < exposure.aggregate.num_terms
+        and int(solution.terms.max(initial=-1)) < exposure.num_terms
     )
     if not inside:
         raise InputError("the solution does not belong to this exposure; check it with its own")
@@ -119,7 +119,7 @@ def _admissible(solution: Solution, exposure: Exposure) -> tuple[float, float]:
     inside = (segments[segment] <= solution.terms) & (solution.terms < segments[segment + 1])
     totals = np.zeros((len(solution), groups))
     np.add.at(totals, (owner, solution.groups), solution.coefficients)
-    mass = exposure.aggregate.mass[0].numpy()[solution.recipient]
+    mass = exposure.mass[0].numpy()[solution.recipient]
     off = np.abs(totals - mass) / np.where(mass > 0, mass, 1.0)
     negative = _worst(float((-solution.coefficients).max(initial=0.0)))
     return float(off.max(initial=0.0)), max(negative, float(not inside.all()))
@@ -137,14 +137,14 @@ def _wins(solution: Solution, exposure: Exposure) -> tuple[float, int]:
         if exposure.replay is not None:
             with torch.no_grad():
                 own = exposure.replay(coefficients[0]).double().cpu()
-            found = _margins(solution, own[exposure.aggregate.recipients], chosen)
+            found = _margins(solution, own[exposure.recipients], chosen)
         unconfirmed += int(((solution.verdict[chosen] == "can") & ~(found > WINS)).sum())
         left = np.delete(left, first)
     return off, unconfirmed
 
 
 def _coefficients(solution: Solution, exposure: Exposure, chosen: Integers) -> Tensor:
-    full = exposure.aggregate.coefficients.double().clone()
+    full = exposure.coefficients.double().clone()
     ends = exposure.segments[:: exposure.num_groups].tolist()
     for i in chosen:
         v, part = int(solution.recipient[i]), slice(solution.indptr[i], solution.indptr[i + 1])
@@ -185,7 +185,7 @@ def _rewritten(exposure: Exposure, recipient: Integers) -> float:
     head, lowered, off = exposure.head, lower(exposure.head), 0.0
     if lowered.reason or not len(recipient):
         return 0.0
-    nodes = exposure.aggregate.recipients[torch.from_numpy(np.unique(recipient)[:64])]
+    nodes = exposure.recipients[torch.from_numpy(np.unique(recipient)[:64])]
     frozen = exposure.aggregate.frozen_logits[0, nodes]
     noise = torch.linspace(-1, 1, frozen.numel(), dtype=torch.float64).view_as(frozen)
     for x in (frozen, frozen + noise.roll(1, 1) * frozen.abs().amax(), -frozen):

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from tail_cases import KINDS, NODES, draw, tail_of
 
 from gnn_repair.exposure.tails.functions import FUNCTIONS, Interval
-from gnn_repair.exposure.tails.operations import Activation, Multiply, Root, lower
+from gnn_repair.exposure.tails.operations import (
+    Activation,
+    Add,
+    Affine,
+    Concatenate,
+    Constant,
+    Multiply,
+    Root,
+    Scale,
+    Select,
+    TailGraph,
+    lower,
+)
 
 NAMES = [name for name in FUNCTIONS if name != "leaky_relu"]  # that one becomes a ReLU
 STEEP = [name for name in NAMES if FUNCTIONS[name].steep]
@@ -118,3 +132,52 @@ def test_a_rewritten_tail_is_the_tail(kind):
 
 def test_what_cannot_be_bounded_is_named():
     assert lower(tail_of("opaque")).reason == "no bound is known for the operation softplus"
+
+
+LINEAR = {
+    "affine": (Affine((0,), draw(1)(5, 6), draw(2)(NODES, 5)), 1),
+    "scale": (Scale((0,), draw(3)(NODES, 6), draw(4)(6)), 1),
+    "select": (Select((0,), torch.tensor([5, 0, 0])), 1),
+    "constant": (Constant((), draw(5)(NODES, 6)), 0),
+    "add": (Add((0, 1), (2.0, -0.5)), 2),
+    "concatenate": (Concatenate((0, 1)), 2),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_a_linear_operation_agrees_with_itself(name):
+    """Its interval holds its values, and its coefficients carried back give the same sums."""
+    operation, count = LINEAR[name]
+    nodes, normal = torch.arange(NODES), draw(8)
+    boxes = [Interval(x, x + normal(NODES, 6).abs()) for x in (normal(NODES, 6),) * count]
+    points = [box.low + 0.4 * (box.high - box.low) for box in boxes]
+    value, found = operation.evaluate(points, nodes), operation.interval(boxes, nodes)
+    assert bool((found.low <= value).all()) and bool((found.high >= value).all())
+    assert value.shape[1] == operation.width([6] * count) and operation.fits([6] * count)
+    sizes = operation.size([point.abs() for point in points], nodes)
+    assert bool((sizes >= value.abs() * (1 - 1e-12)).all())
+    outer = normal(NODES, 2, value.shape[1])
+    total, offset = (outer @ value.unsqueeze(2))[..., 0], operation.offset(nodes)
+    parts = operation.pull(outer, nodes, [6] * count)
+    pulled = sum(((c @ x.unsqueeze(2))[..., 0] for c, x in zip(parts, points, strict=True)), 0.0)
+    pulled = pulled + (0.0 if offset is None else (outer @ offset.unsqueeze(2))[..., 0])
+    torch.testing.assert_close(pulled, total, rtol=1e-12, atol=1e-12)
+
+
+def test_one_division_by_a_positive_number_is_multiplied_out():
+    one, zero = torch.ones(1, 3, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    steps = [
+        Activation((0,), "relu", zero[0]),
+        Affine((1,), one, zero + 0.1),
+        Activation((2,), "reciprocal", zero[0]),
+        Select((3,), torch.zeros(3, dtype=torch.int64)),
+        Multiply((0, 4)),
+    ]
+    head = TailGraph(3, tuple(steps))
+    x, nodes = draw(3)(7, 3), torch.zeros(7, dtype=torch.int64)
+    lowered = lower(head)
+    values = lowered.graph.values(x, nodes)
+    assert lowered.scale is not None
+    torch.testing.assert_close(values[-1] / values[lowered.scale], head(x, nodes))
+    doubtful = replace(steps[1], bias=zero - 0.1)  # may be negative: it stays a quotient
+    assert lower(TailGraph(3, (steps[0], doubtful, *steps[2:]))).scale is None

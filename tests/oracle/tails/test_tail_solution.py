@@ -256,3 +256,33 @@ def test_nodes_without_a_label_are_counted(exposure):
     y = torch.arange(NODES) % CLASSES
     y[:5] = -1
     assert solve(exposure, y).skipped == 5
+
+
+def test_inner_slopes_of_any_size_prove_nothing_wrong():
+    exposure = tailed("mlp", 4, 2)
+    found = solve(exposure, "all", torch.arange(0, 24, 5), effort="fast")
+    inner = np.random.default_rng(2).normal(size=found.proofs.inner.shape)
+    worse = with_proofs(found, inner=inner).check(exposure)
+    assert found.proofs.inner.size and found.check(exposure).ok
+    assert worse.excess > 0 and not worse.unconfirmed
+
+
+def test_proofs_without_inner_slopes_are_to_be_solved_again():
+    exposure = tailed("mlp", 4, 1)
+    found = solve(exposure, "all", torch.arange(0, 24, 8), effort="fast")
+    old = with_proofs(found, inner=np.empty((1, 0)), part=np.zeros_like(found.proofs.part))
+    with pytest.raises(InputError, match="solve the questions again"):
+        old.check(exposure)
+
+
+def test_a_sign_that_is_assumed_twice_covers_nothing(solution, exposure):
+    first = int(np.flatnonzero(np.diff(solution.proofs.indptr) > 2)[0])
+    one = solution[first : first + 1]
+    proofs = one.proofs
+    again = np.repeat(np.arange(len(proofs.unit)), 2)
+    both = np.tile(np.array([-1, 1], np.int8), len(proofs.unit))
+    doubled = replace(
+        proofs, splits=2 * proofs.splits, operation=proofs.operation[again],
+        unit=proofs.unit[again], sign=both, multiplier=proofs.multiplier[again],
+    )  # fmt: skip
+    assert not replace(one, proofs=doubled).check(exposure).ok
