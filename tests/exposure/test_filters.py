@@ -203,7 +203,7 @@ def test_last_hop_only_is_said() -> None:
     target = torch.zeros(NODES, dtype=torch.long)
     solution = solve(exposure, target)
     assert str(solution[0]).startswith("node 0, class 0 (last hop only) can")
-    assert str(solution).endswith("; last hop only")
+    assert str(solution).endswith("last hop only")
     assert str(reach(exposure, target)).endswith("about            the last hop only")
     whole = expose(model, plain())
     assert whole.scope == "" and "last hop" not in str(solve(whole, target)[0])
