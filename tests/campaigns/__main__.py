@@ -11,9 +11,15 @@ import typer
 from gnn_repair.cli.options import names
 from gnn_repair.cli.output import Format, FormatOption, emit
 from gnn_repair.errors import GnnRepairError, InputError
-from tests.campaigns import CampaignResult, file_mutations, lps, store_kills, tails
+from tests.campaigns import CampaignResult, file_mutations, kinds, lps, store_kills, tails
 
-CAMPAIGNS = {"lps": lps, "tails": tails, "files": file_mutations, "store": store_kills}
+CAMPAIGNS = {
+    "lps": lps,
+    "tails": tails,
+    "kinds": kinds,
+    "files": file_mutations,
+    "store": store_kills,
+}
 """Modules with a ``campaign``, by the name one types."""
 SHOWN = 10
 """Faults printed of a campaign; a fault that comes once comes often."""
@@ -32,7 +38,7 @@ def campaigns(
     ] = "all",
     format: FormatOption = Format.table,
 ) -> None:
-    """Search for faults: linear programs, nonlinear tails, altered files, writers killed any time.
+    """Search for faults: linear programs, nonlinear tails, models, altered files, killed writers.
 
     Exit code 1 if one is found; the seed that is printed finds it again.
     """

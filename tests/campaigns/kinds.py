@@ -1,0 +1,656 @@
+"""Models of nodes, graphs, types and links in many spellings, judged by really reweighting them.
+
+Every model takes factors ``s`` of its last messages, 1 unless given, at the place where a spelling
+adds them up. The judge draws other weights for the terms that an exposure lists, hands the model
+λ / α as factors of the messages that the terms *name*, and compares logits. So a wrong coefficient,
+a wrong name, or a way past the mixture that is not held by name is a fault. The judge shares no
+code with the package.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.nn import GCNConv, global_add_pool, global_max_pool, global_mean_pool
+from torch_geometric.utils import scatter, softmax, to_dense_batch
+
+import gnn_repair as gr
+from gnn_repair.errors import ExposureRefused
+from tests.campaigns import CampaignResult
+
+NODES, WIDTH = 14, 4
+CLOSE = 1e-9
+"""Of the largest logit, in float64."""
+
+
+def with_heads(spelling: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Marks a spelling with factors for two heads."""
+    spelling.heads = 2  # type: ignore[attr-defined]
+    return spelling
+
+
+class Parts(nn.Module):
+    """Layers for all spellings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.conv = nn.Linear(5, WIDTH), GCNConv(WIDTH, WIDTH)
+        self.value, self.score, self.heads = (nn.Linear(WIDTH, k) for k in (WIDTH, 1, 2))
+        self.query, self.key = nn.Linear(WIDTH, 3), nn.Linear(WIDTH, 3)
+        self.head, self.rel, self.wide = (nn.Linear(k, 3) for k in (WIDTH, WIDTH, 2 * WIDTH))
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 5), nn.ReLU(), nn.Linear(5, 3))
+        self.pair, self.two = nn.Bilinear(WIDTH, WIDTH, 1), nn.Linear(2 * WIDTH, 1)
+
+
+# Nodes: how messages of edges (u → v) are added up ------------------------------------------------
+
+
+def total(message: Tensor, v: Tensor, count: int = NODES) -> Tensor:
+    return message.new_zeros(count, *message.shape[1:]).index_add(0, v, message)
+
+
+def matrix(u: Tensor, v: Tensor, numbers: Tensor) -> Tensor:
+    return torch.sparse_coo_tensor(torch.stack([v, u]), numbers.view(-1), (NODES, NODES))
+
+
+def dense(u: Tensor, v: Tensor, numbers: Tensor) -> Tensor:
+    return numbers.new_zeros(NODES, NODES).index_put((v, u), numbers.view(-1))
+
+
+def ones(u: Tensor, s: Any) -> Tensor:
+    return torch.ones(len(u), 1).double() * s
+
+
+def degree(v: Tensor) -> Tensor:
+    return torch.bincount(v, minlength=NODES).double().clamp(min=1).unsqueeze(1)
+
+
+def edge_softmax(e: Tensor, v: Tensor) -> Tensor:
+    e = (e - e.max()).exp()
+    return e / total(e, v)[v]
+
+
+def by_table(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    """A padded table of neighbours."""
+    places = [(v == i).nonzero().view(-1) for i in range(NODES)]
+    most = max(map(len, places))
+    picked = torch.stack([F.pad(p, (0, most - len(p)), value=0) for p in places])
+    there = torch.stack([torch.arange(most) < len(p) for p in places]).double()
+    return (h[u[picked]] * (there * ones(u, s)[picked, 0]).unsqueeze(-1)).sum(1)
+
+
+def by_loop(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    weight = ones(u, s)
+    return torch.stack([(h[u[v == i]] * weight[v == i]).sum(0) for i in range(NODES)])
+
+
+def sparse_gat(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    e = F.leaky_relu(m.score(h)[u] + m.score(m.value(h))[v], 0.2).exp()
+    return total(e * h[u] * s, v) / total(e, v)
+
+
+@with_heads
+def two_heads(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    weight = edge_softmax(m.heads(h)[u] + m.heads(h)[v], v)
+    return total(h.view(-1, 2, 2)[u] * (weight * s).unsqueeze(-1), v).flatten(1)
+
+
+def by_scores(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    """Dense attention along the graph's edges."""
+    scores = (m.query(h) @ m.key(h).t()).masked_fill(dense(u, v, ones(u, 1.0)) == 0, -1e30)
+    return (scores.softmax(1) * dense(u, v, ones(u, s))) @ h
+
+
+def by_bmm(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    return torch.bmm(dense(u, v, ones(u, s)).unsqueeze(0), h.unsqueeze(0)).squeeze(0)
+
+
+def by_segments(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    lengths = torch.bincount(v, minlength=NODES)  # edges come by recipient
+    return torch.segment_reduce(h[u] * s, "sum", lengths=lengths, initial=0)
+
+
+def by_bag(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    offsets = torch.cat([v.new_zeros(1), torch.bincount(v, minlength=NODES).cumsum(0)[:-1]])
+    weight = ones(u, s).view(-1)
+    return F.embedding_bag(u, h, offsets, mode="sum", per_sample_weights=weight)
+
+
+def by_norms(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    d = degree(v).rsqrt()
+    return d * (matrix(u, v, ones(u, s)) @ (d * h))
+
+
+def beside_all(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    return total(h[u] * s, v) + m.value(h).mean(0)
+
+
+def beside_largest(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    return total(h[u] * s, v) + scatter(m.value(h)[u], v, 0, NODES, reduce="max")
+
+
+def beside_attention(m: Any, h: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    return total(h[u] * s, v) + (m.query(h) @ m.key(h).t()).softmax(1) @ m.value(h)
+
+
+NODE_MODELS: dict[str, Callable[..., Tensor]] = {
+    "index_add": lambda m, h, u, v, s: total(h[u] * s, v),
+    "index_add of index_select": lambda m, h, u, v, s: total(h.index_select(0, u) * s, v),
+    "scatter_add": lambda m, h, u, v, s: torch.zeros_like(h).scatter_add_(
+        0, v[:, None].expand(-1, WIDTH), h[u] * s),
+    "scatter_reduce": lambda m, h, u, v, s: torch.zeros_like(h).scatter_reduce(
+        0, v[:, None].expand(-1, WIDTH), h[u] * s, "sum"),
+    "index_put": lambda m, h, u, v, s: torch.zeros_like(h).index_put((v,), h[u] * s, True),
+    "scatter of PyG": lambda m, h, u, v, s: scatter(h[u] * s, v, 0, NODES, reduce="mean"),
+    "mean by hand": lambda m, h, u, v, s: total(h[u] * s, v) / degree(v),
+    "symmetric norm on edges": lambda m, h, u, v, s: total(
+        (degree(v)[u] * degree(v)[v]).rsqrt() * h[u] * s, v),
+    "sparse product": lambda m, h, u, v, s: torch.sparse.mm(matrix(u, v, ones(u, s)), h),
+    "csr product": lambda m, h, u, v, s: matrix(u, v, ones(u, s)).to_sparse_csr() @ h,
+    "dense product": lambda m, h, u, v, s: dense(u, v, ones(u, s)) @ h,
+    "einsum": lambda m, h, u, v, s: torch.einsum("ij,jk->ik", dense(u, v, ones(u, s)), h),
+    "from the other side": lambda m, h, u, v, s: (h.t() @ dense(v, u, ones(u, s))).t(),
+    "addmm": lambda m, h, u, v, s: torch.addmm(m.value(h), dense(u, v, ones(u, s)), h),
+    "D A D as products": by_norms,
+    "bmm": by_bmm,
+    "table of neighbours": by_table,
+    "loop over nodes": by_loop,
+    "segments": by_segments,
+    "bag": by_bag,
+    "attention": lambda m, h, u, v, s: total(
+        h[u] * edge_softmax(m.score(h)[u] + m.score(h)[v], v) * s, v),
+    "softmax of PyG": lambda m, h, u, v, s: total(
+        m.value(h)[u] * softmax(m.score(h)[u], v, num_nodes=NODES) * s, v),
+    "sparse GAT": sparse_gat,
+    "heads": two_heads,
+    "masked scores": by_scores,
+    "gates": lambda m, h, u, v, s: total(torch.sigmoid(m.score(h[u] - h[v])) * h[u] * s, v),
+    "gates by channel": lambda m, h, u, v, s: total(m.value(h[v]).sigmoid() * h[u] * s, v),
+    "messages of both ends": lambda m, h, u, v, s: total(
+        torch.relu(m.value(h)[u] + h[v]) * s, v),
+    "residual": lambda m, h, u, v, s: h + total(m.value(h)[u] * s, v),
+    "jumping": lambda m, h, u, v, s: torch.maximum(h, total(m.value(h)[u] * s, v)),
+    "difference to oneself": lambda m, h, u, v, s: total((h[u] - h[v]) * s, v),
+    "mean of all beside": beside_all,
+    "maximum beside": beside_largest,
+    "attention to all beside": beside_attention,
+}  # fmt: skip
+
+
+class NodeModel(Parts):
+    def __init__(self, spelling: Callable[..., Tensor], bent: bool) -> None:
+        super().__init__()
+        self.spelling, self.bent = spelling, bent
+
+    def forward(self, x: Tensor, edge_index: Tensor, s: Any = 1.0) -> Tensor:
+        h = self.conv(self.enter(x), edge_index).relu()
+        out = self.spelling(self, h, edge_index[0], edge_index[1], s)
+        return self.mlp(out) if self.bent else self.head(out)
+
+
+# Types: how papers hear authors -------------------------------------------------------------------
+
+PAPERS, AUTHORS = 9, 7
+WRITES = ("author", "writes", "paper")
+
+
+def typed_table(a: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    numbers = (torch.ones(len(u), 1).double() * s).view(-1)
+    return torch.sparse_coo_tensor(torch.stack([v, u]), numbers, (PAPERS, AUTHORS))
+
+
+def stacked(m: Any, a: Tensor, p: Tensor, u: Tensor, v: Tensor, s: Any) -> Tensor:
+    """All nodes in one table, papers first."""
+    both = torch.cat([p, a])
+    return total(both[u + PAPERS] * s, v, PAPERS + AUTHORS)[:PAPERS]
+
+
+TYPED_MODELS: dict[str, Callable[..., Tensor]] = {
+    "sum": lambda m, a, p, u, v, s: total(a[u] * s, v, PAPERS),
+    "mean": lambda m, a, p, u, v, s: scatter(a[u] * s, v, 0, PAPERS, reduce="mean"),
+    "sparse product": lambda m, a, p, u, v, s: typed_table(a, u, v, s) @ a,
+    "dense product": lambda m, a, p, u, v, s: typed_table(a, u, v, s).to_dense() @ a,
+    "attention": lambda m, a, p, u, v, s: total(
+        m.value(a)[u] * softmax(m.score(a)[u] + m.score(p)[v], v, num_nodes=PAPERS) * s, v, PAPERS),
+    "attention by products": lambda m, a, p, u, v, s: total(a[u] * softmax(
+        (m.query(p)[v] * m.key(a)[u]).sum(1, keepdim=True), v, num_nodes=PAPERS) * s, v, PAPERS),
+    "gates": lambda m, a, p, u, v, s: total((m.score(p)[v]).sigmoid() * a[u] * s, v, PAPERS),
+    "beside oneself": lambda m, a, p, u, v, s: p + total(m.value(a)[u] * s, v, PAPERS),
+    "one table": stacked,
+    "mean of all authors beside": lambda m, a, p, u, v, s: total(a[u] * s, v, PAPERS) + a.mean(0),
+}  # fmt: skip
+
+
+class TypedModel(Parts):
+    def __init__(self, spelling: Callable[..., Tensor], bent: bool) -> None:
+        super().__init__()
+        self.spelling, self.bent = spelling, bent
+
+    def forward(self, x_dict: Any, edge_index_dict: Any, s: Any = 1.0) -> Tensor:
+        u, v = edge_index_dict[WRITES]
+        papers, authors = (self.enter(x_dict[kind]).relu() for kind in ("paper", "author"))
+        authors = authors + total(papers[v], u, AUTHORS) / 3
+        out = self.spelling(self, authors, papers, u, v, s)
+        return self.mlp(out) if self.bent else self.head(out)
+
+
+# Graphs: how rows of nodes are pooled -------------------------------------------------------------
+
+
+def counts(b: Tensor) -> Tensor:
+    return torch.bincount(b).double().unsqueeze(1)
+
+
+def marks(b: Tensor) -> Tensor:
+    return F.one_hot(b).double()
+
+
+def starts(b: Tensor) -> Tensor:
+    return torch.cat([b.new_zeros(1), torch.bincount(b).cumsum(0)[:-1]])
+
+
+def sorted_rows(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    order = torch.argsort(m.score(h).view(-1))
+    order = order[torch.argsort(b[order], stable=True)]
+    return global_mean_pool((h * s)[order], b[order])
+
+
+def sorted_batch(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    rows, there = to_dense_batch(h * s, b)
+    plain, _ = to_dense_batch(h, b)
+    order = m.score(plain).squeeze(-1).masked_fill(~there, -1e9).argsort(1, descending=True)
+    rows = rows.gather(1, order.unsqueeze(-1).expand_as(rows))
+    there = there.gather(1, order).unsqueeze(-1)
+    return (rows * there).sum(1) / there.sum(1)
+
+
+def first_three(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    plain, there = to_dense_batch(h, b)
+    rows, _ = to_dense_batch(h * s, b)
+    order = m.score(plain).masked_fill(~there.unsqueeze(-1), -1e9).argsort(1, descending=True)
+    return torch.take_along_dim(rows, order[:, :3], 1).sum(1)
+
+
+def kept_rows(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    score = torch.tanh(m.score(h))
+    kept = (score.view(-1) > score.median()).nonzero().view(-1)
+    kept = torch.cat([kept, starts(b)]).unique()
+    return global_add_pool((h * score * s)[kept], b[kept], int(b.max()) + 1)
+
+
+def masked_mean(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    rows, there = to_dense_batch(h * s, b)
+    k = there.long().unsqueeze(-1)
+    return (rows * k).sum(1) / k.sum(1)
+
+
+def dense_attention(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    plain, there = to_dense_batch(h, b)
+    rows, _ = to_dense_batch(h * s, b)
+    weight = m.score(plain).squeeze(-1).masked_fill(~there, -1e30).softmax(1)
+    return torch.bmm(weight.unsqueeze(1), rows).squeeze(1)
+
+
+def quotient(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    e = m.score(h).exp()
+    return global_add_pool(e * h * s, b) / global_add_pool(e, b)
+
+
+@with_heads
+def pooled_heads(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    weight = softmax(m.heads(h), b)
+    return global_add_pool((h.view(-1, 2, 2) * (weight * s).unsqueeze(-1)).flatten(1), b)
+
+
+def read_out_early(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    early = global_add_pool(h, b)
+    return global_mean_pool((h + m.value(early)[b]) * s, b) + early
+
+
+def by_pieces(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    return torch.stack([p.mean(0) for p in (h * s).split(torch.bincount(b).tolist())])
+
+
+def by_marks(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    return torch.stack([(h * s)[b == i].sum(0) for i in range(int(b.max()) + 1)])
+
+
+def of_segments(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    return torch.segment_reduce(h * s, "mean", lengths=torch.bincount(b))
+
+
+def after_norm(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    mean = global_mean_pool(h, b)[b]
+    return global_add_pool((h - mean) * s, b)
+
+
+GRAPH_MODELS: dict[str, Callable[..., Tensor]] = {
+    "add": lambda m, h, b, s: global_add_pool(h * s, b),
+    "mean": lambda m, h, b, s: global_mean_pool(h * s, b),
+    "scatter": lambda m, h, b, s: scatter(h * s, b, 0, reduce="sum"),
+    "index_add": lambda m, h, b, s: total(h * s, b, int(b.max()) + 1),
+    "index_reduce": lambda m, h, b, s: h.new_zeros(int(b.max()) + 1, WIDTH).index_reduce(
+        0, b, h * s, "mean", include_self=False),
+    "marks": lambda m, h, b, s: marks(b).t() @ (h * s),
+    "marks over counts": lambda m, h, b, s: (marks(b) / counts(b).t()).t() @ (h * s),
+    "einsum": lambda m, h, b, s: torch.einsum("nb,nd->bd", marks(b), h * s),
+    "sparse marks": lambda m, h, b, s: marks(b).t().to_sparse() @ (h * s),
+    "dense sum": lambda m, h, b, s: to_dense_batch(h * s, b)[0].sum(1),
+    "dense mean": lambda m, h, b, s: to_dense_batch(h * s, b)[0].sum(1) / counts(b),
+    "mask of whole numbers": masked_mean,
+    "pieces": by_pieces,
+    "graph by graph": by_marks,
+    "segments": of_segments,
+    "by the root of the size": lambda m, h, b, s: global_add_pool(h * s, b) / counts(b).sqrt(),
+    "scaled by the size": lambda m, h, b, s: global_mean_pool(h * s, b) * counts(b).log1p(),
+    "attention": lambda m, h, b, s: global_add_pool(h * softmax(m.score(h), b) * s, b),
+    "attention as a quotient": quotient,
+    "attention of a dense batch": dense_attention,
+    "heads": pooled_heads,
+    "gate": lambda m, h, b, s: global_add_pool(m.score(h).sigmoid() * m.value(h) * s, b),
+    "sorted within graphs": sorted_rows,
+    "dense batch sorted": sorted_batch,
+    "three best": first_three,
+    "some nodes": kept_rows,
+    "after subtracting the mean": after_norm,
+    "mean and largest": lambda m, h, b, s: global_mean_pool(h * s, b) + global_max_pool(h, b),
+    "read out early": read_out_early,
+    "first node beside": lambda m, h, b, s: global_mean_pool(h * s, b) + m.value(h)[starts(b)],
+    "less the batch's mean": lambda m, h, b, s: global_add_pool(h * s, b) - h.mean(0),
+    "two layers": lambda m, h, b, s: global_mean_pool(h, b) + global_add_pool(
+        m.value(global_mean_pool(h, b)[b] + h) * s, b),
+}  # fmt: skip
+
+
+class GraphModel(Parts):
+    def __init__(self, spelling: Callable[..., Tensor], bent: bool) -> None:
+        super().__init__()
+        self.spelling, self.bent = spelling, bent
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor, s: Any = 1.0) -> Tensor:
+        h = self.conv(self.enter(x), edge_index).relu()
+        out = self.spelling(self, h, batch, s)
+        return self.mlp(out) if self.bent else self.head(out)
+
+
+# Links: decoders of z and links, with features of the structure ---------------------------------
+
+
+def dot(z: Tensor, e: Tensor) -> Tensor:
+    return (z[e[0]] * z[e[1]]).sum(1)
+
+
+def common(a: Tensor, e: Tensor) -> Tensor:
+    return a[e[0]] * a[e[1]]
+
+
+LINK_MODELS: dict[str, Callable[..., Tensor]] = {
+    "dot": lambda m, z, e, a: dot(z, e),
+    "columns": lambda m, z, e, a: z[e[0], 0] - z[e[1], 1],
+    "rows of both": lambda m, z, e, a: z[e.t()].prod(1).sum(1),
+    "number of common neighbours": lambda m, z, e, a: dot(z, e) + common(a, e).sum(1),
+    "Adamic Adar": lambda m, z, e, a: dot(z, e) + common(a, e) @ (1 / a.sum(1).log1p()),
+    "resource allocation": lambda m, z, e, a: dot(z, e) + common(a, e) @ (1 / a.sum(1)),
+    "Jaccard": lambda m, z, e, a: dot(z, e) * common(a, e).sum(1)
+    / (a[e[0]] + a[e[1]]).clamp(max=1).sum(1),
+    "Katz": lambda m, z, e, a: dot(z, e) + (a + 0.1 * a @ a)[e[0], e[1]],
+    "preferential attachment": lambda m, z, e, a: dot(z, e) + a.sum(1)[e[0]] * a.sum(1)[e[1]],
+    "degrees beside ends": lambda m, z, e, a: m.two(torch.cat([z[e[0]], z[e[1]]], 1)).view(-1)
+    * a.sum(1)[e[0]].rsqrt(),
+    "sum of common neighbours": lambda m, z, e, a: dot(z, e) + (common(a, e) @ z).sum(1),
+    "NCN": lambda m, z, e, a: m.two(torch.cat([z[e[0]] * z[e[1]], common(a, e) @ z], 1)).view(-1),
+    "weighted common neighbours": lambda m, z, e, a: dot(z, e)
+    + ((common(a, e) / a.sum(1)) @ m.value(z)).relu().sum(1),
+    "propagated once more": lambda m, z, e, a: dot(z, e) + dot(a @ z / 4, e),
+    "only propagated": lambda m, z, e, a: dot(z, e) * 0.5 + dot((a @ m.value(z)).relu(), e),
+    "mean of all": lambda m, z, e, a: dot(z, e) + (z[e[0]] * z.mean(0)).sum(1),
+    "largest of all": lambda m, z, e, a: dot(z - z.max(0).values, e),
+    "centred": lambda m, z, e, a: dot(z - z.mean(0), e),
+    "neighbours of both ends pooled": lambda m, z, e, a: m.two(
+        torch.cat([z[e[0]], (a[e[0]] + a[e[1]]) @ z], 1)).view(-1),
+    "best neighbour": lambda m, z, e, a: dot(z, e) + (z[e[0]] * z[a.argmax(1)[e[1]]]).sum(1),
+    "attention over all": lambda m, z, e, a: dot(z, e)
+    + ((z[e[0]] @ z.t()).softmax(1) @ z * z[e[1]]).sum(1),
+    "common neighbours of neighbours": lambda m, z, e, a: dot(z, e)
+    + common(a @ a, e).sum(1).sqrt(),
+    "walks between the ends": lambda m, z, e, a: dot(z, e) * (a @ a @ a)[e[0], e[1]].log1p(),
+    "mean of the common": lambda m, z, e, a: dot(z, e)
+    + (common(a, e) @ z / common(a, e).sum(1, keepdim=True).clamp(min=1)).mean(1),
+    "subgraph pooled by its largest": lambda m, z, e, a: dot(z, e) + torch.where(
+        ((a[e[0]] + a[e[1]]) > 0).unsqueeze(-1), z, -9.0).amax(1).sum(1),
+    "bilinear": lambda m, z, e, a: m.pair(z[e[0]], z[e[1]]).view(-1),
+    "absolute difference": lambda m, z, e, a: (z[e[0]] - z[e[1]]).abs().sum(1),
+    "distance": lambda m, z, e, a: -(z[e[0]] - z[e[1]]).norm(dim=1),
+    "cosine": lambda m, z, e, a: F.cosine_similarity(z[e[0]], z[e[1]]),
+    "perceptron": lambda m, z, e, a: m.mlp(z[e[0]] * z[e[1]])[:, 0],
+    "two columns": lambda m, z, e, a: m.mlp(z[e[0]] * z[e[1]])[:, :2],
+    "beside the mean link": lambda m, z, e, a: dot(z, e) - dot(z, e).mean(),
+}  # fmt: skip
+
+
+class LinkModel(Parts):
+    def __init__(self, decoder: Callable[..., Tensor], whole: bool) -> None:
+        super().__init__()
+        self.decoder = decoder
+        if not whole:
+            self.encode, self.decode = self.embed, self.scored
+
+    def embed(self, x: Tensor, edge_index: Tensor, s: Any = 1.0) -> Tensor:
+        h = self.conv(self.enter(x), edge_index).relu()
+        u, v = edge_index
+        return total(self.value(h)[u] * s, v) / degree(v) + h
+
+    def scored(self, z: Tensor, edge_label_index: Tensor) -> Tensor:
+        return self.decoder(self, z, edge_label_index, self.adjacency)
+
+    def forward(
+        self, x: Tensor, edge_index: Tensor, edge_label_index: Tensor, s: Any = 1.0
+    ) -> Tensor:
+        return self.scored(self.embed(x, edge_index, s), edge_label_index)
+
+
+# The judge ----------------------------------------------------------------------------------------
+
+
+def graph(seed: int) -> Data:
+    torch.manual_seed(seed)
+    edges = torch.cat([torch.randint(0, NODES, (2, 40)), torch.arange(NODES).repeat(2, 1)], 1)
+    edges = torch.unique(edges.flip(0), dim=1).flip(0)  # each once, by recipient
+    links = torch.randint(0, NODES, (2, 12))
+    links = links[:, links[0] != links[1]]
+    return Data(x=torch.randn(NODES, 5).double(), edge_index=edges, edge_label_index=links)
+
+
+def batch(seed: int) -> Batch:
+    torch.manual_seed(seed)
+    several = []
+    for number in range(5):
+        size = 4 + int(torch.randint(0, 4, (1,)))
+        edges = torch.randint(0, size, (2, 3 * size))
+        y = torch.tensor([number % 3])
+        several.append(Data(x=torch.randn(size, 5).double(), edge_index=edges, y=y))
+    return Batch.from_data_list(several)
+
+
+def typed(seed: int) -> HeteroData:
+    torch.manual_seed(seed)
+    data = HeteroData()
+    data["paper"].x, data["author"].x = (torch.randn(n, 5).double() for n in (PAPERS, AUTHORS))
+    edges = torch.stack([torch.randint(0, AUTHORS, (30,)), torch.randint(0, PAPERS, (30,))])
+    data[WRITES].edge_index = torch.unique(edges, dim=1)
+    data["paper"].y = torch.arange(PAPERS) % 3
+    return data
+
+
+def drawn(mixture: Any, corner: bool, last: bool = False) -> Tensor:
+    """Other weights [T], every group (or the last) as heavy as before: random, or on one term."""
+    alpha, segments = mixture.coefficients[0].double(), mixture.segments.tolist()
+    out, only = alpha.clone(), mixture.num_groups - 1
+    for number, (first, end) in enumerate(pairwise(segments)):
+        if first < end and (not last or number % mixture.num_groups == only):
+            share = torch.rand(end - first).double()
+            share = (share == share.max()).double() if corner else share
+            out[first:end] = share / share.sum() * alpha[first:end].sum()
+    return out
+
+
+def factors(mixture: Any, lam: Tensor, place: Callable[[int, int], int], count: int) -> Tensor:
+    """λ / α for every message, found by the recipient and the sender that a term names.
+
+    A group with a term that is none of the model's messages is another sum: it stays as it is.
+    """
+    groups, out = mixture.num_groups, []
+    for group in range(groups):
+        column = torch.ones(count).double()
+        terms = [
+            (int(mixture.recipients[i]), int(mixture.sources[int(mixture.rows[t])]), t)
+            for i in range(mixture.num_recipients)
+            for t in range(*mixture.segments[i * groups + group :][:2].tolist())
+        ]
+        if all(place(v, u) >= 0 for v, u, _ in terms):
+            for v, u, t in terms:
+                column[place(v, u)] = lam[t] / mixture.coefficients[0, t].double()
+            out.append(column)
+        else:
+            for _, _, t in terms:
+                lam[t] = mixture.coefficients[0, t].double()
+    return torch.stack(out, 1)
+
+
+def gap(seen: Tensor, told: Tensor) -> float:
+    return float((seen - told).abs().max() / told.abs().max().clamp(min=1e-30))
+
+
+def judged_rows(model: Any, data: Any, seed: int) -> str:
+    """Of a model of nodes or graphs: ``exact``, ``held``, or a fault."""
+    exposure = gr.expose(model, data, outputs="classes")
+    pooled = exposure.graph_starts is not None
+    edges = {} if pooled else {(int(v), int(u)): i for i, (u, v) in enumerate(data.edge_index.t())}
+    count = len(data.x) if pooled else data.edge_index.shape[1]
+    extra = (data.batch,) if pooled else ()
+    aggregate, worst = exposure.aggregate, 0.0
+    torch.manual_seed(seed)
+    for corner in (False, True):
+        lam = drawn(aggregate, corner)
+        place = (lambda _, sender: sender) if pooled else lambda v, u: edges.get((v, u), -1)
+        s = factors(aggregate, lam, place, count)
+        if s.shape[1] > getattr(model.spelling, "heads", 1):  # an earlier pool is a group, too
+            lam = drawn(aggregate, corner, last=True)
+            s = factors(aggregate, lam, place, count)[:, -1:]
+        with torch.no_grad():
+            seen = model(data.x, data.edge_index, *extra, s=s)
+        worst = max(worst, gap(seen, exposure.logits(lam)[0]))
+    return verdict(worst, exposure)
+
+
+def judged_types(model: Any, data: HeteroData, seed: int) -> str:
+    """Of a model of papers: as of nodes, with authors by name."""
+    exposure = gr.expose(model, data, node_type="paper")
+    index = data[WRITES].edge_index
+    edges = {(int(v), int(u)): i for i, (u, v) in enumerate(index.t())}
+
+    def place(paper: int, source: int) -> int:
+        kind, number = exposure.names.split(np.array([source]))
+        return edges.get((paper, int(number[0])), -1) if kind[0] == "author" else -1
+
+    worst, aggregate = 0.0, exposure.aggregate
+    torch.manual_seed(seed)
+    for corner in (False, True):
+        lam = drawn(aggregate, corner)
+        s = factors(aggregate, lam, place, index.shape[1])
+        with torch.no_grad():
+            seen = model(data.x_dict, data.edge_index_dict, s=s)
+        worst = max(worst, gap(seen, exposure.logits(lam)[0]))
+    return verdict(worst, exposure)
+
+
+def verdict(worst: float, exposure: Any) -> str:
+    if any(part.beside for part in exposure.held):
+        return "held"
+    return "exact" if worst <= CLOSE else f"is {worst:.1e} off, and nothing is said to be held"
+
+
+def judged_links(model: Any, data: Any, seed: int, vary: str) -> str:
+    """Of a model of links, one link after another: its end hears its messages otherwise."""
+    exposure = gr.expose_links(model, data, vary=vary)
+    aggregate, worst = exposure.mixture.aggregate, 0.0
+    edges = {(int(v), int(u)): i for i, (u, v) in enumerate(data.edge_index.t())}
+    ends = exposure.links[("source", "target").index(vary)]
+    torch.manual_seed(seed)
+    for corner in (False, True):
+        lam = drawn(aggregate, corner)
+        told = exposure.logits(lam)
+        for link in range(exposure.num_links):
+            s = torch.ones(data.edge_index.shape[1], 1).double()
+            for term in range(*aggregate.segments[link : link + 2].tolist()):
+                sender = int(aggregate.sources[int(aggregate.rows[term])])
+                ratio = lam[term] / aggregate.coefficients[0, term].double()
+                s[edges[int(ends[link]), sender]] = ratio
+            with torch.no_grad():
+                out = model(data.x, data.edge_index, data.edge_label_index, s=s)
+            seen = out[link, 1] - out[link, 0] if out.dim() == 2 else out[link]
+            if "sigmoid" in exposure.mixture.called:
+                seen = torch.logit(seen)
+            worst = max(worst, gap(seen, told[link]) if told[link].abs() > 1e-6 else 0.0)
+    return verdict(worst, exposure.mixture)
+
+
+def cases() -> dict[str, Callable[[int], str]]:
+    """Every model by name, as a function from a seed to what was found."""
+    found: dict[str, Callable[[int], str]] = {}
+    for bent in (False, True):
+        end = " before a perceptron" * bent
+        for name, spelling in NODE_MODELS.items():
+            found[f"nodes: {name}{end}"] = lambda seed, s=spelling, b=bent: judged_rows(
+                NodeModel(s, b).double(), graph(seed), seed)  # fmt: skip
+        for name, spelling in TYPED_MODELS.items():
+            found[f"types: {name}{end}"] = lambda seed, s=spelling, b=bent: judged_types(
+                TypedModel(s, b).double(), typed(seed), seed)  # fmt: skip
+        for name, spelling in GRAPH_MODELS.items():
+            found[f"graphs: {name}{end}"] = lambda seed, s=spelling, b=bent: judged_rows(
+                GraphModel(s, b).double(), batch(seed), seed)  # fmt: skip
+    for whole in (False, True):
+        for name, decoder in LINK_MODELS.items():
+            kind = "in one forward" if whole else "encode and decode"
+            found[f"links: {name}, {kind}"] = lambda seed, d=decoder, w=whole: _links(d, w, seed)
+    return found
+
+
+def _links(decoder: Callable[..., Tensor], whole: bool, seed: int) -> str:
+    data = graph(seed)
+    model = LinkModel(decoder, whole).double()
+    model.adjacency = dense(*data.edge_index, ones(data.edge_index[0], 1.0))
+    return judged_links(model, data, seed, ("source", "target")[seed % 2])
+
+
+def judged(case: Callable[[int], str], seed: int) -> str:
+    """What a case finds; ``refused`` where it is told why."""
+    try:
+        return case(seed)
+    except ExposureRefused:
+        return "refused"
+
+
+def campaign(seed: int, seconds: float, tell: Callable[[str], None]) -> CampaignResult:
+    """All models with seeds one after another, for a while."""
+    started, tried, faults, seen = time.monotonic(), 0, list[str](), Counter[str]()
+    while not tried or time.monotonic() - started < seconds:
+        for name, case in cases().items():
+            result = judged(case, seed)
+            tried += 1
+            if result in ("exact", "held", "refused"):
+                seen[result] += 1
+            else:
+                faults.append(f"{name} (seed {seed}) {result}")
+        seed += 1
+        tell(f"{tried} models, {len(faults)} faults")
+    return CampaignResult("kinds", tried, tuple(faults), dict(seen))
