@@ -672,6 +672,25 @@ def _spmm(how: str) -> Callable[[OpContext], list[Behind]]:
     return after
 
 
+def _bag(c: OpContext) -> list[Behind]:
+    """embedding_bag: sums or means of rows of a table, some for every bag."""
+    table, index, offsets, mode = *c.args[:3], c.argument(4, "mode", 0)
+    weights, last = c.argument(6, "per_sample_weights"), c.argument(7, "include_last_offset", False)
+    c.step.mixes = True
+    if mode in (0, 1) and (c.live(table) or c.live(weights)):
+        ends = offsets if last else torch.cat([offsets, offsets.new_tensor([len(index)])])
+        places = torch.stack([torch.repeat_interleave(ends.diff()), index])
+        numbers = torch.ones(len(index), dtype=table.dtype) if weights is None else weights
+        size = (len(ends) - 1, len(table))
+        matrix = torch.sparse_coo_tensor(places, numbers.detach(), size)
+        inner = [r for r in c.rows(table) if r.varies(0)]
+        c.step.reduction = Reduction(
+            message=c.number(table), matrix=c.recorder.made_of(matrix, weights),
+            sources=inner[0].ids if inner else None, size=size[0], mean=mode == 1,
+        )  # fmt: skip
+    return [(c.counted(c.out.shape, 0),), *[()] * (len(c.outs) - 1)]
+
+
 def _rows_stay(c: OpContext) -> list[Behind]:
     """Products of some rows each with matrices of their own."""
     several = c.args[0] if isinstance(c.args[0], list | tuple) else [c.args[0]]
@@ -1019,6 +1038,7 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     **dict.fromkeys(("gather_csr", "gather_coo"), _gather_segments),
     **{f"spmm_{how}": _spmm(how) for how in ("sum", "mean", "min", "max")},
     **dict.fromkeys(("segment_matmul", "grouped_matmul"), _rows_stay),
+    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _bag),
 }  # fmt: skip
 """By operation: the nodes behind its results. What is not listed is pointwise where shapes say so,
 and otherwise taken to mix nodes."""
