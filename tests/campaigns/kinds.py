@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -579,7 +580,7 @@ def verdict(worst: float, exposure: Any) -> str:
     return "exact" if worst <= CLOSE else f"is {worst:.1e} off, and nothing is said to be held"
 
 
-def judged_links(model: Any, data: Any, seed: int, vary: str) -> str:
+def judged_links(model: Any, data: Any, seed: int, vary: Any) -> str:
     """Of a model of links, one link after another: its end hears its messages otherwise."""
     exposure = gr.expose_links(model, data, vary=vary)
     aggregate, worst = exposure.mixture.aggregate, 0.0
@@ -610,25 +611,33 @@ def cases() -> dict[str, Callable[[int], str]]:
     for bent in (False, True):
         end = " before a perceptron" * bent
         for name, spelling in NODE_MODELS.items():
-            found[f"nodes: {name}{end}"] = lambda seed, s=spelling, b=bent: judged_rows(
-                NodeModel(s, b).double(), graph(seed), seed)  # fmt: skip
+            found[f"nodes: {name}{end}"] = partial(_rows, NodeModel, graph, spelling, bent)
         for name, spelling in TYPED_MODELS.items():
-            found[f"types: {name}{end}"] = lambda seed, s=spelling, b=bent: judged_types(
-                TypedModel(s, b).double(), typed(seed), seed)  # fmt: skip
+            found[f"types: {name}{end}"] = partial(_types, spelling, bent)
         for name, spelling in GRAPH_MODELS.items():
-            found[f"graphs: {name}{end}"] = lambda seed, s=spelling, b=bent: judged_rows(
-                GraphModel(s, b).double(), batch(seed), seed)  # fmt: skip
+            found[f"graphs: {name}{end}"] = partial(_rows, GraphModel, batch, spelling, bent)
     for whole in (False, True):
+        kind = "in one forward" if whole else "encode and decode"
         for name, decoder in LINK_MODELS.items():
-            kind = "in one forward" if whole else "encode and decode"
-            found[f"links: {name}, {kind}"] = lambda seed, d=decoder, w=whole: _links(d, w, seed)
+            found[f"links: {name}, {kind}"] = partial(_links, decoder, whole)
     return found
+
+
+def _rows(model: Any, data: Any, spelling: Callable[..., Tensor], bent: bool, seed: int) -> str:
+    given = data(seed)
+    return judged_rows(model(spelling, bent).double(), given, seed)
+
+
+def _types(spelling: Callable[..., Tensor], bent: bool, seed: int) -> str:
+    data = typed(seed)
+    return judged_types(TypedModel(spelling, bent).double(), data, seed)
 
 
 def _links(decoder: Callable[..., Tensor], whole: bool, seed: int) -> str:
     data = graph(seed)
-    model = LinkModel(decoder, whole).double()
-    model.adjacency = dense(*data.edge_index, ones(data.edge_index[0], 1.0))
+    u, v = data.edge_index
+    model: Any = LinkModel(decoder, whole).double()
+    model.adjacency = dense(u, v, ones(u, 1.0))
     return judged_links(model, data, seed, ("source", "target")[seed % 2])
 
 
