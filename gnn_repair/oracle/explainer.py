@@ -17,6 +17,7 @@ from torch_geometric.explain.config import ModelMode, ModelTaskLevel
 from torch_geometric.nn import MessagePassing
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.arguments import require_outputs
 from gnn_repair.exposure.from_model import expose
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.solution import Solution
@@ -87,6 +88,7 @@ class OracleExplainer(ExplainerAlgorithm):
         exposure = self.exposure
         if exposure is None:
             exposure = expose(model, Data(x=x, edge_index=edge_index, **kwargs))
+        require_outputs(exposure, "classes")
         exposure = exposure.member(self.member)
         nodes = None if index is None else torch.as_tensor(index).reshape(-1)
         if nodes is not None and nodes.dtype == torch.bool:

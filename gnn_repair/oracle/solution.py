@@ -151,7 +151,11 @@ class Solution:
     @property
     def decided(self) -> NDArray[np.bool_]:
         """[L]: whether it is one of the two."""
-        return np.asarray(self.verdict != UNDECIDED)
+        return self.decided_at(REACHABLE)
+
+    def decided_at(self, threshold: float) -> NDArray[np.bool_]:
+        """[L]: the same for another threshold of the margin."""
+        return np.asarray(self.verdict_at(threshold) != UNDECIDED)
 
     @property
     def value(self) -> Floats:
@@ -541,14 +545,16 @@ def _check_types(arrays: Arrays) -> None:
 
 def _check_shapes(arrays: Arrays, outputs: str, proved: bool) -> None:
     """L answers, C ≥ 2 classes, and supports that lie one after another."""
-    count, terms, indptr = len(arrays["margin"]), len(arrays["terms"]), arrays["indptr"]
+    count, terms, indptr = len(arrays["member"]), len(arrays["terms"]), arrays["indptr"]
     for name in (*PER_QUESTION, *(name for name in SOME if name in arrays)):
         _require(len(arrays[name]) == count, f"{name} has {len(arrays[name])} answers, not {count}")
-    for name in PER_TERM:
-        _require(len(arrays[name]) == terms, f"{name} has {len(arrays[name])} entries, not {terms}")
     whole = len(indptr) == count + 1 and indptr[0] == 0 and indptr[-1] == terms
     rising = whole and (np.diff(indptr) >= 0).all()
     _require(rising, "indptr must rise from 0 to the number of entries")
+    for name in PER_TERM:
+        _require(len(arrays[name]) == terms, f"{name} has {len(arrays[name])} entries, not {terms}")
+    stages = (arrays["status"] >= FIRST_STAGE).any()
+    _require(proved or not stages, "status holds numbers that mean nothing without a head")
     mixed = "rival_weights" in arrays
     if outputs == "classes":
         _require(mixed != proved, "answers about classes need rival_weights or proofs")

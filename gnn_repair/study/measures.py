@@ -16,7 +16,7 @@ from torch import Tensor
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import BLOCKS, FROZEN, RUNGS
 from gnn_repair.oracle.metrics import Reach, reach
-from gnn_repair.oracle.problems import CAN, STATUS, UNDECIDED
+from gnn_repair.oracle.problems import CAN, STATUS
 from gnn_repair.oracle.rates import ReachCounts, count_reach
 from gnn_repair.oracle.solver import solve
 from gnn_repair.repair import FittedRepair
@@ -96,7 +96,7 @@ def _summarise(
     wrong = (exposure.frozen_logits.argmax(2).cpu() != y.cpu()).numpy()
     error = wrong[solution.member, solution.node]
     reachable = solution.margin > settings.reachable_above
-    decided = solution.verdict_at(settings.reachable_above) != UNDECIDED
+    decided = solution.decided_at(settings.reachable_above)
     active = solution.active_above(settings.active_above)
     summaries: list[dict[str, Any]] = []
     for member in range(exposure.num_members):

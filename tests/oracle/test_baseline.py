@@ -164,7 +164,7 @@ def test_other_answers_and_frames_are_one_sentence():
     with pytest.raises(InputError, match=r"nonlinear head; .* leave it out$"):
         compare(solution, solution, bent)
     labels = replace(exposed(BEFORE), outputs="labels")
-    with pytest.raises(InputError, match="answers about classes"):
+    with pytest.raises(InputError, match="about labels, and this is about classes"):
         compare(solve(labels, torch.ones(3, 3)), solution)
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.arguments import require_outputs
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle.problems import check_number, require_exposure
 from gnn_repair.oracle.questions.nearest import Nearest, nearest
@@ -53,6 +54,7 @@ def nearest_reweighting(
         moves, with what is proved to move at least.
     """
     require_exposure(exposure)
+    require_outputs(exposure, "classes")
     margin = check_number(margin, "margin")
     if exposure.head is not None:
         return nearest_on_tail(exposure, target, nodes, margin)
@@ -81,6 +83,7 @@ def stable_evidence(
         One answer per node. With a head, a verdict about every term.
     """
     require_exposure(exposure)
+    require_outputs(exposure, "classes")
     epsilon = check_number(epsilon, "epsilon")
     if not epsilon > 0:
         raise InputError(f"epsilon must be positive, not {epsilon}")
@@ -109,6 +112,7 @@ def relaxed_margins(
         threads: worker threads.
     """
     require_exposure(exposure)
+    require_outputs(exposure, "classes")
     tried = slacks(slack)
     if exposure.head is not None:
         return relaxed_on_tail(exposure, target, nodes, tried, between_groups)

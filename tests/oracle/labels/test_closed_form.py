@@ -258,7 +258,7 @@ def test_other_questions_are_refused_by_name():
         gr.nearest_reweighting(exposure, torch.zeros(7, dtype=torch.long))
     plain = replace(exposure, outputs="classes")
     with pytest.raises(InputError, match="expose the model with outputs='labels'"):
-        gr.solve(plain, truths(14))
+        gr.solve(plain, torch.ones(7, 3).long())
     with pytest.raises(InputError, match="y holds 3 for label 0 of node 0"):
         gr.solve(exposure, torch.full((7, 3), 3))
 
