@@ -210,7 +210,7 @@ def build(scratch: Any) -> dict[str, Good]:
     several = replace(exposure, outputs="labels")
     truths = torch.nn.functional.one_hot(data.y, CLASSES).bool()
     good(
-        "solve",
+        "solve labels",
         gr.solve,
         {
             "exposure": junk(frozen=frozen, classes=exposure),
@@ -278,13 +278,13 @@ def build(scratch: Any) -> dict[str, Good]:
         gr.solve,
         {
             "exposure": junk(frozen=frozen),
-            "target": labels(),
+            "y": labels(),
             "nodes": nodes("short", "empty mask"),
             "method": junk(),
             "threads": junk("None", "int", zero=0, half=1.5),
         },
         exposure=exposure,
-        target=data.y,
+        y=data.y,
         nodes=test,
         method="simplex",
         threads=1,
@@ -372,16 +372,16 @@ def build(scratch: Any) -> dict[str, Good]:
             {
                 "exposure": junk(),
                 "y": labels(),
-                "train_mask": {**junk(), **TENSORS, **MASKS},
-                "val_mask": {**junk(), **TENSORS, **MASKS},
+                "train": {**junk(), **TENSORS, **MASKS},
+                "val": {**junk(), **TENSORS, **MASKS},
                 "batch_size": COUNTS,
                 "device": junk(meta="meta", tpu="tpu", empty=""),
                 "on_progress": junk("None", "class"),
             },
             exposure=exposure,
             y=data.y,
-            train_mask=train,
-            val_mask=val,
+            train=train,
+            val=val,
             batch_size=None,
             device="cpu",
             on_progress=None,
@@ -654,6 +654,16 @@ def build(scratch: Any) -> dict[str, Good]:
 ACCEPTED: dict[str, str] = {
     "read_results(store=folder)": "an empty folder is a store without results",
     "export_results(store=folder)": "an empty folder is a store without results",
+    "gather(nodes=int)": "one node",
+    "plots.reach(nodes=int)": "one node",
+    **{
+        f"{name}(member=minus)": "counted from the end, as in any sequence"
+        for name in ("gather", "plots.node", "plots.reach")
+    },
+    **{
+        f"{name}.fit(val=short)": "node numbers"
+        for name in ("Reweighting", "SetTranslation", "NodeTranslation", "RefitHead")
+    },
 }
 """Calls that look wrong and are not, with the reason."""
 
@@ -668,7 +678,7 @@ def calls(tmp_path_factory):
 NAMES = [
     "load_dataset", "train_backbone", "Frozen.load", "FittedRepair.load", "Exposure.load",
     "Solution.load", "expose", "expose frozen", "expose_links", "solve", "reach",
-    "solve", "value_range",
+    "solve labels", "value_range",
     "nearest_reweighting", "stable_evidence", "solution.check", "solution.for_node",
     "solve_oracle_sharded", "Reweighting", "Reweighting.fit", "SetTranslation",
     "SetTranslation.fit", "NodeTranslation", "NodeTranslation.fit", "RefitHead", "RefitHead.fit",

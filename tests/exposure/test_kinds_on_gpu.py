@@ -129,7 +129,7 @@ def test_labels_and_values():
     answers = [gr.solve(e, data.y) for e in (here, there)]
     assert abs(answers[0].margin - answers[1].margin).max() < 1e-9
     fitted = gr.SetTranslation(budget=SHORT).fit(there, data.y, data.train_mask, data.val_mask)
-    assert fitted.predict(there).shape == (1, *data.y.shape)
+    assert fitted.predict(there).shape == data.y.shape
     readings = doubled(planted_values())
     ends = [gr.value_range(e) for e in on_both(Gauge(), readings)]
     for name in ("low", "high"):

@@ -166,7 +166,7 @@ def test_the_command_line_takes_a_network_from_a_file(tmp_path):
     )
     assert made.exit_code == 0, made.output
     text = page.read_text()
-    assert "followed by relu, affine" in text and "the stored models" in text
+    assert "nonlinear head (relu, affine)" in text and "the stored models" in text
     wrong = {f"{file}:broken": "is a int", f"{file}:no": "has no", "a.py:b": "no file"}
     for name, message in wrong.items():
         with pytest.raises(InputError, match=message):

@@ -18,6 +18,7 @@ from gnn_repair.exposure.value import Exposure
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 from gnn_repair.notebook import ROWS, shown
 from gnn_repair.oracle.certificate import Verification
+from gnn_repair.oracle.lps import check_threads
 from gnn_repair.oracle.problems import Floats, Problems, label_problems, require_exposure
 from gnn_repair.oracle.solution import OutputPart, Solution, earlier, read, written
 from gnn_repair.oracle.solver import joined, named_links, solve_labels_asked, solve_part
@@ -234,6 +235,7 @@ def value_range(
         threads: worker threads; all cores unless given.
         effort: for models with a head only, as for :func:`solve`.
     """
+    check_threads(threads)
     if isinstance(exposure, LinkExposure):
         numbers = exposure.numbers(nodes)
         found = value_range(exposure.mixture, numbers, threads=threads, effort=effort)

@@ -84,8 +84,9 @@ def test_a_milp_of_another_build_contradicts_no_verdict(tail):
     found = compare_with_milp(exposure, solution, chosen)
     assert found.contradictions == () and found.compared > len(chosen) // 2
     assert {*solution.verdict[chosen]} == {"can", "cannot"}
-    opposite = np.where(solution.verdict == "can", "cannot", "can")
-    wrong = compare_with_milp(exposure, replace(solution, verdict=opposite), chosen)
+    margin = np.where(solution.reachable, -2.0, 2.0)
+    opposite = replace(solution, margin=margin, bound=margin + 1)
+    wrong = compare_with_milp(exposure, opposite, chosen)
     assert len(wrong.contradictions) == wrong.compared == found.compared
 
 

@@ -220,7 +220,7 @@ def test_answers_about_the_last_hop_say_so():
     solution = solve(exposure, labels(1))
     assert LAST_HOP in str(solution) and LAST_HOP in str(solution[3])
     assert f"about            the {LAST_HOP}" in str(reach(exposure, labels(1)))
-    with pytest.raises(InputError, match="Solution is no solution of"):
+    with pytest.raises(InputError, match="is no solution of"):
         summarise(as_affine(tailed("affine", 3)), solution, labels(1))
 
 
