@@ -69,6 +69,7 @@ def test_pictures_are_files_of_their_own(browser, world, folder):
     box = browser.run("return document.querySelector('#plane svg').viewBox.baseVal.width")
     assert int.from_bytes(image[16:20], "big") == 2 * int(box)
     browser.open(path)
+    browser.unfold()
     cards = browser.run(
         "return [...document.querySelectorAll('.chart')].map(c => [c.querySelector('h2')."
         "textContent, c.querySelectorAll('.tools button').length, c.querySelector('svg') !== null])"
