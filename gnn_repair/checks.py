@@ -73,7 +73,9 @@ def as_nodes(value: Any, nodes: int, name: str = "nodes") -> Tensor:
 def as_member(value: Any, count: int) -> int:
     """A member's number, counted from the end where negative, as Python's sequences do."""
     try:
-        number = operator.index(None if isinstance(value, bool) else value)
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
     except TypeError:
         kind = type(value).__name__
         raise InputError(f"member is a {kind}; pass a whole number") from None
