@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnn_repair.exposure.tails.operations import (
+from gnn_repair.exposure.heads.operations import (
     Activation,
     Add,
     Affine,
@@ -36,9 +36,9 @@ from gnn_repair.exposure.tails.operations import (
 )
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import by_columns, new_highs, pass_lp
+from gnn_repair.oracle.heads.polytope import Base, base_of
 from gnn_repair.oracle.problems import Floats, Integers
 from gnn_repair.oracle.solution import Solution
-from gnn_repair.oracle.tails.polytope import Base, base_of
 
 TANGENTS = 40
 """Mixtures at which σ gets a tangent, besides the vertices; HiGHS needs seconds with many more."""

@@ -29,30 +29,30 @@ from gnn_repair.atomic import replacing
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure import Exposure, Group
-from gnn_repair.exposure.tails.operations import (
+from gnn_repair.exposure.heads.operations import (
     Activation,
     Affine,
     Concatenate,
     Constant,
+    HeadGraph,
     LayerNorm,
     Operation,
     Scale,
-    TailGraph,
 )
 from gnn_repair.files import parse_json
-from gnn_repair.oracle.problems import Floats, Integers
-from gnn_repair.oracle.tails.polytope import base_of
-from gnn_repair.oracle.tails.search import replay_margins
-from gnn_repair.oracle.tails.solve import (
+from gnn_repair.oracle.heads.polytope import base_of
+from gnn_repair.oracle.heads.search import replay_margins
+from gnn_repair.oracle.heads.solve import (
     ASCENT,
     EffortLimit,
     Questions,
     frozen_of,
     relax_all,
     search_all,
-    solve_tails,
+    solve_head,
     split_all,
 )
+from gnn_repair.oracle.problems import Floats, Integers
 from gnn_repair.thresholds import REACHABLE
 
 TITLES = ("relaxation", "search", "lines", "cases")
@@ -124,7 +124,7 @@ def _row(
     target = data.y.numpy()[wrong]
     time_stages(exposure, wrong[:64], target[:64])  # compiles, or loads what was compiled
     stages = time_stages(exposure, wrong, target)
-    solution = solve_tails(exposure, data.y, torch.from_numpy(wrong))
+    solution = solve_head(exposure, data.y, torch.from_numpy(wrong))
     begin = time.process_time()
     holds = solution.check(exposure).ok
     check = time.process_time() - begin
@@ -323,7 +323,7 @@ def _mixture(data: Data, messages: Tensor) -> Exposure:
     )
 
 
-def _graph(model: TailModel, early: Tensor) -> TailGraph:
+def _graph(model: TailModel, early: Tensor) -> HeadGraph:
     """The model's tail as operations."""
     made: list[Operation] = []
 
@@ -357,7 +357,7 @@ def _graph(model: TailModel, early: Tensor) -> TailGraph:
     if model.tail == "jk-cat":
         last = add(Concatenate((add(Constant((), skip)), last)))
     add(Affine((last,), number(model.head.weight), number(model.head.bias)))
-    return TailGraph(width, tuple(made))
+    return HeadGraph(width, tuple(made))
 
 
 @dataclass(frozen=True)

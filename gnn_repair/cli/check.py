@@ -92,14 +92,14 @@ def _reach(solution: Any) -> str:
 
 def _kind(exposure: Any, solution: Any) -> str:
     """What kind of answers these are, where the model has a nonlinear head; else nothing."""
-    from gnn_repair.exposure.tails.heads import followed_by
+    from gnn_repair.exposure.heads.head import followed_by
 
-    tail = exposure.head
-    if tail is None:
+    head = exposure.head
+    if head is None:
         return ""
     left = int((~solution.decided).sum())
     return (
-        f"the mixture is followed by {followed_by(tail)}: a win was run through the model, a loss "
+        f"the mixture is followed by {followed_by(head)}: a win was run through the model, a loss "
         f"is proved by bounds, {left:,} answers are undecided"
     )
 

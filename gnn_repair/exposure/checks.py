@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.tails.heads import check_head
+from gnn_repair.exposure.heads.head import check_head
 from gnn_repair.exposure.terms import slices
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gnn_repair.exposure.arguments import NOUNS, member_for, nodes_for
 from gnn_repair.exposure.checks import reconstruction
-from gnn_repair.exposure.tails.heads import ANSWERS, followed_by, kind_of
+from gnn_repair.exposure.heads.head import ANSWERS, followed_by, kind_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,6 +25,7 @@ from gnn_repair.exposure.calling import (
 )
 from gnn_repair.exposure.data import batches_of
 from gnn_repair.exposure.from_backbone import expose_frozen
+from gnn_repair.exposure.heads.logit_form import TAKEN_OFF
 from gnn_repair.exposure.parts import joined
 from gnn_repair.exposure.record.exposing import Wanted, expose_subject
 from gnn_repair.exposure.state import (
@@ -34,7 +35,6 @@ from gnn_repair.exposure.state import (
     refuse_untrained,
     resting,
 )
-from gnn_repair.exposure.tails.logit_form import TAKEN_OFF
 from gnn_repair.exposure.value import Exposure
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.arguments import Outputs
 from gnn_repair.exposure.data import field, field_names, infer_outputs
+from gnn_repair.exposure.heads import logit_form as form
+from gnn_repair.exposure.heads.operations import Affine, HeadGraph, Select
+from gnn_repair.exposure.heads.simplify import simplified
 from gnn_repair.exposure.state import dense_parts
-from gnn_repair.exposure.tails import logit_form as form
-from gnn_repair.exposure.tails.operations import Affine, Select, TailGraph
-from gnn_repair.exposure.tails.simplify import simplified
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure, Replay
@@ -260,7 +260,7 @@ def _broken(tensor: Tensor) -> bool:
 def without_anchor(exposure: Exposure, outputs: Outputs) -> Exposure:
     """The exposure of the outputs themselves, the first column left out."""
     if exposure.head is not None:
-        return _tail_without_anchor(exposure, outputs)
+        return _head_without_anchor(exposure, outputs)
     cut = {
         name: getattr(exposure, name)[..., 1:].contiguous()
         for name in ("contributions", "fixed_logits", "frozen_logits")
@@ -268,7 +268,7 @@ def without_anchor(exposure: Exposure, outputs: Outputs) -> Exposure:
     return replace(exposure, outputs=outputs, **cut)
 
 
-def _tail_without_anchor(exposure: Exposure, outputs: Outputs) -> Exposure:
+def _head_without_anchor(exposure: Exposure, outputs: Outputs) -> Exposure:
     assert exposure.head is not None
     columns = torch.arange(1, exposure.num_classes, device=exposure.frozen_logits.device)
     cut = replace(
@@ -290,20 +290,20 @@ def two_classes_in_logits(exposure: Exposure) -> Exposure:
     if exposure.head is None:
         return exposure
     second = torch.ones(1, dtype=torch.long, device=exposure.frozen_logits.device)
-    logit = form.logit_tail(extended(exposure.head, second))
+    logit = form.logit_head(extended(exposure.head, second))
     if logit is None:
         return exposure
     aggregate = replace(exposure.aggregate, called=exposure.called + form.TAKEN_OFF)
     weight = exposure.frozen_logits.new_tensor([[0.0], [1.0]])
     beside_zero = Affine((len(logit.operations),), weight, torch.zeros_like(weight[:, 0]))
-    tail = TailGraph(logit.width, (*logit.operations, beside_zero))
-    if form.is_affine(tail):
-        return form.folded(aggregate, tail, exposure.residual)
+    head = HeadGraph(logit.width, (*logit.operations, beside_zero))
+    if form.is_affine(head):
+        return form.folded(aggregate, head, exposure.residual)
     nodes = torch.arange(exposure.num_nodes, device=exposure.frozen_logits.device)
-    logits = tail(aggregate.frozen_logits[0], nodes).unsqueeze(0)
+    logits = head(aggregate.frozen_logits[0], nodes).unsqueeze(0)
     replay = exposure.replay
     run = None if replay is None else _beside_zero(form.logit_of(replay))
-    return aggregate.with_head(tail, logits, exposure.residual, run)
+    return aggregate.with_head(head, logits, exposure.residual, run)
 
 
 def _beside_zero(replay: Replay) -> Replay:
@@ -314,15 +314,15 @@ def _beside_zero(replay: Replay) -> Replay:
     return run
 
 
-def extended(tail: TailGraph, columns: Tensor) -> TailGraph:
-    """The tail whose outputs are some columns of what it gives, in as few steps as possible."""
-    last = Select((len(tail.operations),), columns)
-    operations = [*tail.operations, last]
-    one = torch.zeros(1, tail.width, dtype=torch.float64, device=columns.device)
-    shown = TailGraph(tail.width, tuple(operations))
+def extended(head: HeadGraph, columns: Tensor) -> HeadGraph:
+    """The head whose outputs are some columns of what it gives, in as few steps as possible."""
+    last = Select((len(head.operations),), columns)
+    operations = [*head.operations, last]
+    one = torch.zeros(1, head.width, dtype=torch.float64, device=columns.device)
+    shown = HeadGraph(head.width, tuple(operations))
     nodes = torch.zeros(1, dtype=torch.long, device=columns.device)
     widths = [value.shape[1] for value in shown.values(one, nodes)]
-    return TailGraph(tail.width, tuple(simplified(operations, widths, len(operations))))
+    return HeadGraph(head.width, tuple(simplified(operations, widths, len(operations))))
 
 
 def _columns_of(replay: Replay | None, columns: Tensor) -> Replay | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.checks import EXACT
-from gnn_repair.exposure.tails.operations import Operation, TailGraph
+from gnn_repair.exposure.heads.operations import HeadGraph, Operation
 from gnn_repair.exposure.terms import cut_terms
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def joined(parts: Sequence[Exposure]) -> Exposure:
         return _joined_mixtures(list(parts))
     if not all(part.head is not None for part in parts):
         raise ExposureRefused(f"the model ends differently from batch to batch; {ONE_BATCH}")
-    return _joined_tailed(list(parts))
+    return _joined_with_head(list(parts))
 
 
 def _joined_mixtures(parts: list[Exposure]) -> Exposure:
@@ -217,7 +217,7 @@ def _joined_mixtures(parts: list[Exposure]) -> Exposure:
     return _one_after_another(parts)
 
 
-def _joined_tailed(parts: list[Exposure]) -> Exposure:
+def _joined_with_head(parts: list[Exposure]) -> Exposure:
     counts = [part.num_nodes for part in parts]
     lengths = [part.num_terms for part in parts]
     replays = [part.replay for part in parts]
@@ -227,20 +227,20 @@ def _joined_tailed(parts: list[Exposure]) -> Exposure:
         return torch.cat([run(piece) for run, piece in pieces if run is not None])
 
     return _joined_mixtures([part.aggregate for part in parts]).with_head(
-        _joined_tail([part.head for part in parts if part.head is not None], counts),
+        _joined_head([part.head for part in parts if part.head is not None], counts),
         torch.cat([part.frozen_logits for part in parts], dim=1),
         _largest(parts),
         None if None in replays else replay,
     )
 
 
-def _joined_tail(tails: list[TailGraph], counts: list[int]) -> TailGraph:
-    shapes = {tuple((type(op), op.inputs) for op in tail.operations) for tail in tails}
+def _joined_head(heads: list[HeadGraph], counts: list[int]) -> HeadGraph:
+    shapes = {tuple((type(op), op.inputs) for op in head.operations) for head in heads}
     if len(shapes) > 1:
-        raise ExposureRefused(f"the model's tail differs from batch to batch; {ONE_BATCH}")
-    steps = zip(*[tail.operations for tail in tails], strict=True)
+        raise ExposureRefused(f"the model's head differs from batch to batch; {ONE_BATCH}")
+    steps = zip(*[head.operations for head in heads], strict=True)
     operations = tuple(_joined_operation(list(step), counts) for step in steps)
-    return TailGraph(tails[0].width, operations)
+    return HeadGraph(heads[0].width, operations)
 
 
 def _joined_operation(step: list[Operation], counts: list[int]) -> Operation:
@@ -250,7 +250,7 @@ def _joined_operation(step: list[Operation], counts: list[int]) -> Operation:
         if all(isinstance(value, Tensor) for value in values):
             changed[field.name] = _joined_constant(values, counts)
         elif not _alike(values):
-            raise ExposureRefused(f"the model's tail differs from batch to batch; {ONE_BATCH}")
+            raise ExposureRefused(f"the model's head differs from batch to batch; {ONE_BATCH}")
     return replace(step[0], **changed)
 
 
@@ -273,7 +273,7 @@ def _joined_constant(values: list[Tensor], counts: list[int]) -> Tensor:
     width = first.shape[-1]
     wide = [v.expand(n, width) for v, n in zip(values, counts, strict=True) if v.dim() <= 2]
     if len(wide) < len(values):
-        raise ExposureRefused(f"the model's tail differs from batch to batch; {ONE_BATCH}")
+        raise ExposureRefused(f"the model's head differs from batch to batch; {ONE_BATCH}")
     return torch.cat(wide)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.tails.heads import read_head, write_head
+from gnn_repair.exposure.heads.head import read_head, write_head
 from gnn_repair.files import (
     INDEX,
     REAL,

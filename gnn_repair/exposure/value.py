@@ -30,10 +30,10 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure.arguments import classes_for, coefficients_for, member_for, nodes_for
 from gnn_repair.exposure.checks import check_exposure
 from gnn_repair.exposure.description import describe, one_line, term_frame
+from gnn_repair.exposure.heads.operations import HeadGraph
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.parts import bound, concatenated, local_values
 from gnn_repair.exposure.saving import read_pieces, write_exposure
-from gnn_repair.exposure.tails.operations import TailGraph
 from gnn_repair.exposure.terms import cut_terms, mixture_of, slices
 from gnn_repair.files import contents_of
 from gnn_repair.kernels import Pattern
@@ -157,7 +157,7 @@ class Exposure:
     """What recipients and senders are called where they are of several kinds."""
     held: tuple[HeldPart, ...] = ()
     """Everything else that lets other nodes' numbers into the logits: it stays as it is."""
-    head: TailGraph | None = None
+    head: HeadGraph | None = None
     """T_v, the nonlinear rest of the model with D inputs and C outputs; None: the logits are the
     mixture itself."""
     frozen_aggregate: Tensor | None = None
@@ -266,7 +266,7 @@ class Exposure:
 
     def with_head(
         self,
-        head: TailGraph,
+        head: HeadGraph,
         frozen_logits: Tensor,
         residual: float | None = None,
         replay: Replay | None = None,

@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from gnn_repair.errors import InputError
+from gnn_repair.oracle.heads.verification import HeadVerification
+from gnn_repair.oracle.heads.verification import verify as verify_head
 from gnn_repair.oracle.problems import (
     FAILED,
     UNCERTIFIED,
@@ -24,8 +26,6 @@ from gnn_repair.oracle.problems import (
     against_zero,
     require_exposure,
 )
-from gnn_repair.oracle.tails.verification import TailVerification
-from gnn_repair.oracle.tails.verification import verify as verify_head
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Verification:
         )
 
 
-def verify(solution: Solution, exposure: Any) -> Verification | TailVerification:
+def verify(solution: Solution, exposure: Any) -> Verification | HeadVerification:
     """Check every λ and every bound, whatever the exposure's head and outputs are."""
     offset = 0
     if solution.links is not None and hasattr(exposure, "mixture"):

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.arguments import require_outputs, truths_for
-from gnn_repair.exposure.tails.operations import Affine, TailGraph
-from gnn_repair.exposure.tails.simplify import simplified
+from gnn_repair.exposure.heads.operations import Affine, HeadGraph
+from gnn_repair.exposure.heads.simplify import simplified
 from gnn_repair.exposure.value import Exposure, Replay
 
 Floats = NDArray[np.float64]
@@ -389,15 +389,15 @@ def against_zero(exposure: Exposure, output: int, threshold: float | Tensor = 0.
     )
 
 
-def _one_output(head: TailGraph, width: int, output: int, limit: Tensor) -> TailGraph:
+def _one_output(head: HeadGraph, width: int, output: int, limit: Tensor) -> HeadGraph:
     weight = limit.new_zeros(2, width)
     weight[1, output] = 1.0
     bias = torch.stack([torch.zeros_like(limit), -limit], -1)
     operations = [*head.operations, Affine((len(head.operations),), weight, bias)]
     nodes = torch.zeros(1, dtype=torch.long, device=limit.device)
-    values = TailGraph(head.width, tuple(operations)).values(limit.new_zeros(1, head.width), nodes)
+    values = HeadGraph(head.width, tuple(operations)).values(limit.new_zeros(1, head.width), nodes)
     widths = [value.shape[1] for value in values]
-    return TailGraph(head.width, tuple(simplified(operations, widths, len(operations))))
+    return HeadGraph(head.width, tuple(simplified(operations, widths, len(operations))))
 
 
 def _against(replay: Replay, output: int, limit: Tensor) -> Replay:

@@ -17,6 +17,7 @@ from gnn_repair.exposure.names import ONE_KIND, NodeNames, recipients_called
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 from gnn_repair.notebook import ROWS, shown
 from gnn_repair.oracle.certificate import verify
+from gnn_repair.oracle.heads.proof import PREFIX, Proofs
 from gnn_repair.oracle.problems import (
     CAN,
     CANNOT,
@@ -32,7 +33,6 @@ from gnn_repair.oracle.problems import (
     as_whole,
     require_exposure,
 )
-from gnn_repair.oracle.tails.proof import PREFIX, Proofs
 from gnn_repair.oracle.witness import Witness
 from gnn_repair.thresholds import ACTIVE, REACHABLE
 
@@ -323,7 +323,7 @@ class Solution:
         """Verify every λ and every bound from the exposure alone, without any solver.
 
         Returns:
-            A :class:`Verification`, of classes behind a head a ``TailVerification``: true where
+            A :class:`Verification`, of classes behind a head a ``HeadVerification``: true where
             everything holds; printed, what was found.
         """
         return verify(self, exposure)

@@ -15,6 +15,7 @@ from gnn_repair.exposure.arguments import as_table
 from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.kernel_cache import cached_njit
+from gnn_repair.oracle.heads.solve import solve_head
 from gnn_repair.oracle.lps import (
     check_threads,
     over_lps,
@@ -35,7 +36,6 @@ from gnn_repair.oracle.problems import (
 )
 from gnn_repair.oracle.reference import Solver, gurobi_solver, highs_solver
 from gnn_repair.oracle.solution import OutputPart, Solution
-from gnn_repair.oracle.tails.solve import solve_tails
 
 GENERAL: dict[str, Callable[[], Solver]] = {"highs": highs_solver, "gurobi": gurobi_solver}
 SolverName = Literal["simplex", "highs", "gurobi"]
@@ -97,7 +97,7 @@ def solve(
     if labels is not None or threshold != 0:
         raise InputError("labels and threshold are for outputs that stand for themselves")
     if exposure.head is not None:
-        return solve_tails(exposure, y, nodes, method=method, effort=effort)
+        return solve_head(exposure, y, nodes, method=method, effort=effort)
     asked, tables = problems(exposure, y, nodes), Tables.of(exposure)
     if method == "simplex":
         solved = solve_with_second_attempts(tables, asked, threads)
@@ -228,7 +228,7 @@ def solve_part(
     target = torch.full((exposure.num_nodes,), -1)
     target[nodes] = torch.as_tensor(own.wanted).long()
     two = against_zero(exposure, output, threshold)
-    return OutputPart(output, threshold, solve_tails(two, target, nodes, effort=effort))
+    return OutputPart(output, threshold, solve_head(two, target, nodes, effort=effort))
 
 
 def joined(

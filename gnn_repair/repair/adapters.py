@@ -179,7 +179,7 @@ def reweighted(
     present = (totals > 0).to(totals.dtype)
     ratio = inputs.at(inputs.mass, targets).unsqueeze(3) * present / (totals + (1 - present))
     total = inputs.at(inputs.fixed_logits, targets) + (ratio * mixed[..., :-1]).sum(2)
-    return inputs.after_tail(total, targets)
+    return inputs.after_head(total, targets)
 
 
 def term_scores(sets: TermSets, layer: Layer, output: Tensor, bias: Tensor) -> Tensor:

@@ -220,7 +220,7 @@ class CorrectAndSmooth(Repair[FittedSmoothing]):
 def sources_to_recipients(exposure: Exposure) -> Tensor:
     """Who sends to whom among the recipients, each pair once, [2, E] in PyG's order."""
     source = exposure.sources[exposure.rows.long()].long()
-    # Before a tail the terms are its mixture's.
+    # Before a head the terms are its mixture's.
     mixture = exposure.aggregate
     recipient = exposure.recipients[mixture.terms_by_recipient.recipients.long()]
     # The others are terms without a message, or senders of another kind than the recipients.

@@ -23,7 +23,7 @@ from gnn_repair.kernels.sets import TermSets, compare
 NARROW = 32
 """A state no wider than this is kept once a member, beside the logits, even where all share it."""
 CHUNK = 1 << 22
-"""Numbers that go through a tail at once: 32 MB, and a few times that for values in between."""
+"""Numbers that go through a head at once: 32 MB, and a few times that for values in between."""
 WIDEST = 160
 """Wider states are projected: they are raw features, which a rung of their own reads in full."""
 PROJECTED = 128
@@ -149,7 +149,7 @@ class RepairInputs:
             distinct, pair = self._pairs
             self._alone = alone_logits(exposure, pair, len(distinct))
         self._coefficients, self._mass = exposure.coefficients.to(self.dtype), exposure.mass
-        self._tail = exposure.head
+        self._head = exposure.head
         mixture = exposure.aggregate
         self._contributions, self._fixed = mixture.contributions, mixture.fixed_logits
 
@@ -223,12 +223,12 @@ class RepairInputs:
 
     @cached_property
     def contributions(self) -> Tensor:
-        """ℓ, [S, R, C]; before a tail h, [1, R, D]."""
+        """ℓ, [S, R, C]; before a head h, [1, R, D]."""
         return self._contributions.to(self.dtype)
 
     @cached_property
     def fixed_logits(self) -> Tensor:
-        """β of every recipient, [S, n, C]; before a tail o, [1, n, D]."""
+        """β of every recipient, [S, n, C]; before a head o, [1, n, D]."""
         return self._fixed[:, self.nodes].to(self.dtype)
 
     @cached_property
@@ -242,12 +242,12 @@ class RepairInputs:
         """
         return torch.stack([_of_member(self, member) for member in range(self.num_members)])
 
-    def after_tail(self, mixed: Tensor, targets: Tensor) -> Tensor:
+    def after_head(self, mixed: Tensor, targets: Tensor) -> Tensor:
         """Logits [S, L, C] of targets [S, L] from what was mixed for them, [S, L, C or D]."""
-        if self._tail is None:
+        if self._head is None:
             return mixed
         nodes = self.node_of(targets).flatten()
-        logits = self._tail(mixed.flatten(0, 1).double(), nodes)
+        logits = self._head(mixed.flatten(0, 1).double(), nodes)
         return logits.view(*targets.shape, -1).to(mixed.dtype)
 
     @property
@@ -299,7 +299,7 @@ def alone_logits(exposure: Exposure, sender: Tensor, count: int) -> Tensor:
             pools.
         count: how many senders there are.
     """
-    tail = exposure.head
+    head = exposure.head
     mixture = exposure.aggregate
     by_term = sender.long()[mixture.rows.long()]
     slot = torch.repeat_interleave(mixture.segments.diff())
@@ -310,7 +310,7 @@ def alone_logits(exposure: Exposure, sender: Tensor, count: int) -> Tensor:
     step = max(1, CHUNK // max(1, mixture.num_classes))
     for heard in (graph >= 0).nonzero().view(-1).split(step):
         value = mixture.frozen_logits[0, graph[heard]] + moved[heard]
-        out[0, heard] = value if tail is None else tail(value, graph[heard])
+        out[0, heard] = value if head is None else head(value, graph[heard])
     return out
 
 

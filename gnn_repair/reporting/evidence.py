@@ -19,14 +19,14 @@ from gnn_repair.checks import as_classes, as_member, as_nodes
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.arguments import require_outputs
+from gnn_repair.exposure.heads.head import followed_by
 from gnn_repair.exposure.names import NodeNames
-from gnn_repair.exposure.tails.heads import followed_by
+from gnn_repair.oracle.heads.search import model_logits
 from gnn_repair.oracle.metrics import Changes, Reach, least_changes, reach
 from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.rates import ReachCounts, count_reach
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
-from gnn_repair.oracle.tails.search import model_logits
 from gnn_repair.repair.inputs import alone_logits as source_logits
 from gnn_repair.reporting.corrections import Correction, RepairLike, check_repairs, correction_of
 from gnn_repair.thresholds import ACTIVE, REACHABLE

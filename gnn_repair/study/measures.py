@@ -51,7 +51,7 @@ def summarise_oracle(
     """Solve the true class of every node in the masks [N, S]; one summary a member."""
     parts = {"val": val_mask, "test": test_mask}
     if exposure.head is not None:
-        summaries, reachable_errors = _summarise_tails(exposure, y, parts, settings)
+        summaries, reachable_errors = _summarise_heads(exposure, y, parts, settings)
     else:
         summaries, reachable_errors = _summarise(exposure, y, parts, settings)
     wrong = exposure.frozen_logits.argmax(2).cpu() != y.cpu()
@@ -128,7 +128,7 @@ def _figures(counts: ReachCounts) -> Numbers:
     }
 
 
-def _summarise_tails(
+def _summarise_heads(
     exposure: Exposure, y: Tensor, parts: dict[str, Tensor], settings: OracleProtocol
 ) -> tuple[list[dict[str, Any]], Tensor]:
     """The same behind a nonlinear head, of one member.
@@ -145,14 +145,14 @@ def _summarise_tails(
     summary: dict[str, Any] = {}
     for part, mask in parts.items():
         own = mask[:, 0].cpu().numpy()[solution.node]
-        summary[part] = _tail_figures(proved[own], possible[own], wrong[own], active[own])
+        summary[part] = _head_figures(proved[own], possible[own], wrong[own], active[own])
     summary["status"] = _by_status(solution.status)
     found = torch.zeros(1, exposure.num_nodes, dtype=torch.bool)
     found[0, solution.node] = torch.from_numpy(proved & wrong)
     return [summary], found
 
 
-def _tail_figures(
+def _head_figures(
     proved: Flags, possible: Flags, wrong: Flags, active: NDArray[np.int64]
 ) -> Numbers:
     nodes, errors = len(proved), int(wrong.sum())
@@ -208,7 +208,7 @@ def shifts_inside(fitted: FittedRepair[Any], exposure: Exposure, test: Tensor) -
         test: [N, S] bool.
     """
     members = range(fitted.num_members)
-    # Behind a tail what reweighting adds to logits is no polytope D_v, so nothing is asked.
+    # Behind a head what reweighting adds to logits is no polytope D_v, so nothing is asked.
     if not isinstance(fitted, FittedTranslation) or exposure.head is not None:
         return [{} for _ in members]
     learned, shift = fitted.best_epoch.cpu() > 0, fitted.shift(exposure).cpu()

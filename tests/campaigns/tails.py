@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.tails.operations import TailGraph
-from gnn_repair.exposure.tails.simplify import simplified
-from gnn_repair.exposure.tails.tracer import Tracer
+from gnn_repair.exposure.heads.operations import HeadGraph
+from gnn_repair.exposure.heads.simplify import simplified
+from gnn_repair.exposure.heads.tracer import Tracer
 from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
@@ -242,14 +242,14 @@ def exposure_of(model: Model) -> Exposure:
     return exposure.with_head(_tail(model), logits[None], replay=replay)
 
 
-def _tail(model: Model) -> TailGraph:
+def _tail(model: Model) -> HeadGraph:
     """The operations that the function runs, as the package follows them."""
     values = torch.from_numpy(model.fixed)
     with torch.no_grad(), Tracer(values) as tracer:
         logits = model.function(values)
     value, _ = tracer.builder.flat(tracer.output(logits))
     operations = simplified(tracer.builder.operations, tracer.builder.widths, value)
-    return TailGraph(values.shape[1], tuple(operations))
+    return HeadGraph(values.shape[1], tuple(operations))
 
 
 # The judge ------------------------------------------------------------------------------------

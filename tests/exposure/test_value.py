@@ -103,7 +103,7 @@ def test_chunks_of_terms_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     torch.manual_seed(0)
     net = Net(CASES["MFConv"]).double()
     whole = expose(net, graph())
-    monkeypatch.setattr("gnn_repair.exposure.tails.logit_form.CHUNK", 7)
+    monkeypatch.setattr("gnn_repair.exposure.heads.logit_form.CHUNK", 7)
     torch.testing.assert_close(
         expose(net, graph()).contributions, whole.contributions, rtol=0, atol=1e-15
     )

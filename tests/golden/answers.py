@@ -27,11 +27,11 @@ from tests.campaigns.lp_families import FAMILIES, draw
 sys.path.append(str(galleries.TESTS / "study"))
 
 import contract_exposures
+import head_cases
+import head_graph
 import label_cases
 import planted_graphs
 import repaired_models
-import tail_cases
-import tail_graph
 import tiny
 import toy_exposures
 
@@ -64,7 +64,7 @@ def _lps(name: str, method: Any) -> Any:
 def tails() -> Entries:
     """Every kind of nonlinear head by hand, one and two groups; labels and ranges of some."""
     found: Entries = {}
-    for kind in (*tail_cases.KINDS, "opaque"):
+    for kind in (*head_cases.KINDS, "opaque"):
         for groups in (1, 2):
             found[f"{kind}, {groups}"] = partial(_tail, kind, groups, "fast")
     for kind in ("relu", "jk_max", "layer_norm", "normalize"):
@@ -76,13 +76,13 @@ def tails() -> Entries:
 
 def _tail(kind: str, groups: int, effort: str) -> Any:
     # Without its model, which computes in float32: that differs from processor to processor.
-    exposure = replace(tail_cases.tailed(kind, 4, groups), replay=None)
+    exposure = replace(head_cases.tailed(kind, 4, groups), replay=None)
     solution = gr.solve(exposure, "all", torch.arange(0, 24, 3), effort=effort)
     return of_solution(solution) | {"checked": bool(solution.check(exposure).ok)}
 
 
 def _tail_outputs(kind: str, outputs: str) -> Any:
-    exposure = tail_cases.tailed(kind, 4)
+    exposure = head_cases.tailed(kind, 4)
     exposure = replace(exposure, outputs=outputs, replay=None)
     nodes = torch.arange(2, 8, 2)
     if outputs == "labels":
@@ -145,8 +145,8 @@ def _diagnosis(backbone: str) -> Any:
 
 
 def _tail_diagnosis(kind: str) -> Any:
-    data = tail_graph.small_graph()
-    exposure = gr.expose(tail_graph.model_of(kind), data)
+    data = head_graph.small_graph()
+    exposure = gr.expose(head_graph.model_of(kind), data)
     nodes = torch.arange(0, 30, 6)
     solution = gr.solve(exposure, data.y, nodes, **FIRST)
     nearest = gr.nearest_reweighting(exposure, data.y, nodes)

@@ -18,8 +18,8 @@ TESTS = Path(__file__).parents[1]
 sys.path += [
     str(TESTS / folder)
     for folder in (
-        *("exposure", "exposure/tails", "exposure/pooling", "exposure/hetero", "exposure/links"),
-        *("oracle/labels", "oracle/tails", "repair", "repair/ladder"),
+        *("exposure", "exposure/heads", "exposure/pooling", "exposure/hetero", "exposure/links"),
+        *("oracle/labels", "oracle/heads", "repair", "repair/ladder"),
     )
 ]
 
@@ -28,6 +28,7 @@ import convolutions  # noqa: E402
 import filter_models  # noqa: E402
 import gallery  # noqa: E402
 import gallery_models  # noqa: E402
+import head_graph  # noqa: E402
 import link_form_models  # noqa: E402
 import link_models  # noqa: E402
 import output_models  # noqa: E402
@@ -35,7 +36,6 @@ import pool_models  # noqa: E402
 import product_models  # noqa: E402
 import refused_models  # noqa: E402
 import spelled_models  # noqa: E402
-import tail_graph  # noqa: E402
 import toy_exposures  # noqa: E402
 import typed_models  # noqa: E402
 
@@ -225,8 +225,8 @@ def galleries() -> dict[str, Gallery]:
         "outputs": (1, outputs()),
         "refusals": (1, {name: partial(refused, name) for name in refused_models.REFUSED}),
         "tail-models": (3, {
-            n: partial(lambda n: gr.expose(tail_graph.model_of(n), tail_graph.small_graph()), n)
-            for n in tail_graph.MODELS
+            n: partial(lambda n: gr.expose(head_graph.model_of(n), head_graph.small_graph()), n)
+            for n in head_graph.MODELS
         }),
         "views": (1, views()),
     }  # fmt: skip

@@ -14,7 +14,7 @@ import torch
 
 from gnn_repair.cli import main
 from gnn_repair.errors import FileFormatError, InputError
-from gnn_repair.exposure.tails.operations import Affine, TailGraph
+from gnn_repair.exposure.heads.operations import Affine, HeadGraph
 from gnn_repair.oracle import solve
 from gnn_repair.oracle.baseline import BaselineComparison, compare, load_baseline, save_baseline
 from tests.campaigns.lp_families import Numbers, exposure_of
@@ -159,7 +159,7 @@ def test_other_answers_and_frames_are_one_sentence():
     with pytest.raises(InputError, match="exposure is"):
         compare(solution, solution, "x")
     mixed = exposed(BEFORE)
-    same = TailGraph(3, (Affine((0,), torch.eye(3).double(), torch.zeros(3).double()),))
+    same = HeadGraph(3, (Affine((0,), torch.eye(3).double(), torch.zeros(3).double()),))
     bent = mixed.with_head(same, mixed.frozen_logits)
     with pytest.raises(InputError, match=r"nonlinear head; .* leave it out$"):
         compare(solution, solution, bent)

@@ -11,7 +11,7 @@ from oracle_cases import exposure_of, families
 from scipy.optimize import linprog
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.tails.operations import Affine, TailGraph
+from gnn_repair.exposure.heads.operations import Affine, HeadGraph
 from gnn_repair.highs import new_highs
 from gnn_repair.oracle import (
     nearest_reweighting,
@@ -79,7 +79,7 @@ def test_what_the_oracle_calls_reachable_has_a_nearest_reweighting(best, tail):
     table = np.array([[0.0, 1], [best, 0]])
     exposure = exposure_of([(np.zeros(2), [(np.full(2, 0.5), table)])])
     if tail:
-        same = TailGraph(2, (Affine((0,), torch.eye(2).double(), torch.zeros(2).double()),))
+        same = HeadGraph(2, (Affine((0,), torch.eye(2).double(), torch.zeros(2).double()),))
         exposure = exposure.with_head(same, exposure.frozen_logits)
     (verdict,) = solve(exposure, torch.tensor([0])).verdict
     (found,) = nearest_reweighting(exposure, torch.tensor([0]))

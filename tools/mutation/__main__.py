@@ -76,7 +76,7 @@ TESTS = {
     "gnn_repair/repair/ladder": REPAIR,
     "gnn_repair/f1.py": OUTPUTS,
     "gnn_repair/exposure/arguments.py": OUTPUTS,
-    "gnn_repair/exposure/tails/logit_form.py": OUTPUTS,
+    "gnn_repair/exposure/heads/logit_form.py": OUTPUTS,
     "gnn_repair/exposure/links": OUTPUTS,
     "gnn_repair/oracle/solver.py": OUTPUTS,
     "gnn_repair/oracle/questions/ranges.py": OUTPUTS,

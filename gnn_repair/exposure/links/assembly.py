@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnn_repair.exposure.tails.opaque import Opaque
-from gnn_repair.exposure.tails.operations import Operation, TailGraph
+from gnn_repair.exposure.heads.opaque import Opaque
+from gnn_repair.exposure.heads.operations import HeadGraph, Operation
 from gnn_repair.exposure.terms import cut_terms
 from gnn_repair.exposure.value import Exposure
 
@@ -21,7 +21,7 @@ def link_mixture(nodes: Exposure, ends: Tensor) -> tuple[Exposure, Tensor]:
     number N + i. What stands behind the nodes' own rows is the first link's, which nobody reads.
 
     Args:
-        nodes: the mixture of all nodes, in the channels of the embedding (or before a tail).
+        nodes: the mixture of all nodes, in the channels of the embedding (or before a head).
         ends: [L] the varied end of every link.
     """
     segments, terms = cut_terms(nodes.segments.view(-1), nodes.num_groups, ends)
@@ -47,9 +47,9 @@ def rows_behind(count: int, ends: Tensor) -> Tensor:
     return torch.cat([ends[:1].expand(count), ends])
 
 
-def by_link(tail: TailGraph, behind: Tensor) -> TailGraph:
-    """A tail with the constants of other rows: that of row behind[i] for row i."""
-    return TailGraph(tail.width, tuple(_by_link(op, behind) for op in tail.operations))
+def by_link(head: HeadGraph, behind: Tensor) -> HeadGraph:
+    """A head with the constants of other rows: that of row behind[i] for row i."""
+    return HeadGraph(head.width, tuple(_by_link(op, behind) for op in head.operations))
 
 
 def _by_link(operation: Operation, behind: Tensor) -> Operation:
@@ -63,8 +63,8 @@ def _by_link(operation: Operation, behind: Tensor) -> Operation:
     return replace(operation, **moved) if moved else operation
 
 
-def links_after_nodes(first: TailGraph, then: TailGraph) -> TailGraph:
-    """One tail after the other."""
+def links_after_nodes(first: HeadGraph, then: HeadGraph) -> HeadGraph:
+    """One head after the other."""
     shift = len(first.operations)
     later = [replace(op, inputs=tuple(i + shift for i in op.inputs)) for op in then.operations]
-    return TailGraph(first.width, (*first.operations, *later))
+    return HeadGraph(first.width, (*first.operations, *later))

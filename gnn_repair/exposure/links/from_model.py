@@ -18,6 +18,18 @@ from torch import Tensor, nn
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.calling import Forward, ModelOnData, on_data, one_graph
 from gnn_repair.exposure.checks import excused, residual_limit
+from gnn_repair.exposure.heads.building import Frame, Places
+from gnn_repair.exposure.heads.logit_form import (
+    TAKEN_OFF,
+    ends_in_sigmoid,
+    folded,
+    is_affine,
+    logit_of,
+    without_sigmoid,
+)
+from gnn_repair.exposure.heads.operations import Concatenate, HeadGraph
+from gnn_repair.exposure.heads.simplify import affine_start, simplified
+from gnn_repair.exposure.heads.tracer import Tracer
 from gnn_repair.exposure.links.assembly import by_link, link_mixture, links_after_nodes, rows_behind
 from gnn_repair.exposure.links.calls import (
     SAY,
@@ -63,18 +75,6 @@ from gnn_repair.exposure.record.replay import (
 )
 from gnn_repair.exposure.record.words import held_parts
 from gnn_repair.exposure.state import emptied, refuse_compiled, resting
-from gnn_repair.exposure.tails.building import Frame, Places
-from gnn_repair.exposure.tails.logit_form import (
-    TAKEN_OFF,
-    ends_in_sigmoid,
-    folded,
-    is_affine,
-    logit_of,
-    without_sigmoid,
-)
-from gnn_repair.exposure.tails.operations import Concatenate, TailGraph
-from gnn_repair.exposure.tails.simplify import affine_start, simplified
-from gnn_repair.exposure.tails.tracer import Tracer
 from gnn_repair.exposure.value import Exposure, HeldPart
 
 
@@ -196,7 +196,7 @@ class _LinkExposing(Exposing):
         plan = CapturePlan.of(analysis, sites, parts, nodes, {*held, *decoding.elsewhere})
         plan.wanted.update(*decoding.elsewhere.values(), {x.table for x in decoding.still})
         plan.wanted.update(x.table for x in decoding.varied)
-        found, tail, across = self._followed(analysis, plan, decoding, logits)
+        found, head, across = self._followed(analysis, plan, decoding, logits)
         self.decoding = decoding = replace(decoding, across=across)
         channels = found.extracted.aggregate(values_of_sites(found, sites))
         with made_on(self.device):
@@ -205,7 +205,7 @@ class _LinkExposing(Exposing):
             )
             ends = [self._nodes_at(analysis, end) for end in (self.end, 1 - self.end)]
             cut = _Cut(mixture, ends[0], ends[1], decoding, self._still(found, record))
-            self.made = self._joined(cut, found.extracted.tail, tail, replay, logits)
+            self.made = self._joined(cut, found.extracted.head, head, replay, logits)
 
     @property
     def _no_rows(self) -> str:
@@ -218,7 +218,7 @@ class _LinkExposing(Exposing):
 
     def _followed(
         self, analysis: Analysis, plan: CapturePlan, decoding: Decoding, logits: Tensor
-    ) -> tuple[Captured, TailGraph, dict[int, list[Tensor]]]:
+    ) -> tuple[Captured, HeadGraph, dict[int, list[Tensor]]]:
         """What leads to the ends' embeddings, node by node, and from there on, link by link.
 
         Also what mixes links.
@@ -250,7 +250,7 @@ class _LinkExposing(Exposing):
         last, _ = links.builder.flat(links.output(output))
         after = simplified(links.builder.operations, links.builder.widths, last)
         found = Captured(capture.kept, plan.offsets, extracted, False, {})
-        return found, TailGraph(width, tuple(after)), capture.across
+        return found, HeadGraph(width, tuple(after)), capture.across
 
     def _nodes_at(self, analysis: Analysis, end: int) -> Tensor:
         """[L] the node at one end of every link, as the lookups show it."""
@@ -274,23 +274,23 @@ class _LinkExposing(Exposing):
     # Putting it together -----------------------------------------------------------------------
 
     def _joined(
-        self, cut: _Cut, before: TailGraph, after: TailGraph, replay: Replay, logits: Tensor
+        self, cut: _Cut, before: HeadGraph, after: HeadGraph, replay: Replay, logits: Tensor
     ) -> LinkExposure:
         mixture, terms = link_mixture(cut.nodes, cut.ends)
-        tail = links_after_nodes(
+        head = links_after_nodes(
             by_link(before, rows_behind(cut.count, cut.ends)),
             by_link(after, rows_behind(cut.count, torch.arange(len(cut.ends)))),
         )
-        off = ends_in_sigmoid(tail)
+        off = ends_in_sigmoid(head)
         if off:
-            tail = without_sigmoid(tail)
+            head = without_sigmoid(head)
             mixture = replace(mixture, called=mixture.called + TAKEN_OFF)
-        if is_affine(tail):
-            exposure = folded(mixture, tail, None)
+        if is_affine(head):
+            exposure = folded(mixture, head, None)
         else:
             everyone = torch.arange(mixture.num_nodes)
-            frozen = tail(mixture.frozen_logits[0], everyone).unsqueeze(0)
-            exposure = mixture.with_head(tail, frozen)
+            frozen = head(mixture.frozen_logits[0], everyone).unsqueeze(0)
+            exposure = mixture.with_head(head, frozen)
         run = _LinkReplay(replay, cut, terms, mixture.segments[:: mixture.num_groups].diff())
         residual = self._certify_links(exposure, run, logits, off)
         if exposure.head is not None:
@@ -374,7 +374,7 @@ class _LinkCapture(Capture):
         self.across: dict[int, list[Tensor]] = {}
         """By operation that mixes the rows of different links: what it gives."""
         self.values: dict[int, int] = {}
-        """By table: the value of the nodes' tail that it is."""
+        """By table: the value of the nodes' head that it is."""
 
     def handle(self, number: int, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         lookup = self.lookups.get(number)

@@ -25,7 +25,7 @@ class LinkExposure:
 
     The other end's embedding is what it is in the frozen model. Then a dot product, any bilinear
     form and any linear map of both ends are affine in the mixture, and answers are exact; what
-    else a decoder does is a tail. When both ends are reweighted the logit is a product of two
+    else a decoder does is a head. When both ends are reweighted the logit is a product of two
     mixtures, which no linear program decides: that is not offered.
     """
 
@@ -113,7 +113,7 @@ class LinkExposure:
 
     def __str__(self) -> str:
         lines = str(self.mixture).split("\n")
-        exact = "affine in" if self.exact else "a tail of"
+        exact = "affine in" if self.exact else "a nonlinear head of"
         lines[0] = lines[0].replace("Exposure of", "LinkExposure of", 1)
         counted = f"  {self.num_links:,} links, each {exact} its {self.vary}'s messages; "
         other = ENDS[1 - ENDS.index(self.vary)]

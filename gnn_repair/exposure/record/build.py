@@ -14,10 +14,10 @@ from torch.nn.functional import pad
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.data import TypedGraph
+from gnn_repair.exposure.heads.building import Frame, Places
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts, parts_of
 from gnn_repair.exposure.record.filters import polynomial
-from gnn_repair.exposure.tails.building import Frame, Places
 from gnn_repair.exposure.terms import mixture_of
 from gnn_repair.exposure.value import Exposure, Group, HeldPart
 from gnn_repair.kernels import Pattern, mix

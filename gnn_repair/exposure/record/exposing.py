@@ -18,6 +18,9 @@ from gnn_repair.exposure.arguments import Outputs
 from gnn_repair.exposure.calling import ModelOnData, check_expected
 from gnn_repair.exposure.checks import EXACT, excused, residual_limit
 from gnn_repair.exposure.data import count_classes, field, field_names
+from gnn_repair.exposure.heads.logit_form import folded, is_affine
+from gnn_repair.exposure.heads.operations import HeadGraph, Operation, Softmax
+from gnn_repair.exposure.heads.simplify import Extracted, affine_start, simplified
 from gnn_repair.exposure.names import NodeNames
 from gnn_repair.exposure.output import Reading, check_numbers, graphs_told, read_output
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts, parts_of, site_of
@@ -77,9 +80,6 @@ from gnn_repair.exposure.state import (
     holds_propagations,
     kept_tables,
 )
-from gnn_repair.exposure.tails.logit_form import folded, is_affine
-from gnn_repair.exposure.tails.operations import Operation, Softmax, TailGraph
-from gnn_repair.exposure.tails.simplify import Extracted, affine_start, simplified
 from gnn_repair.exposure.value import Exposure, HeldPart
 
 WHOLE_MESSAGES: set[type[nn.Module]] = set()
@@ -292,7 +292,7 @@ class Exposing:
         if not self.wanted.gradients:
             return self._built(analysis, sites, parts, found, logits, embedding)
         filtered = any(site.powers is not None for site in sites)
-        if filtered or not is_affine(found.extracted.tail) or analysis.is_gated(sites):
+        if filtered or not is_affine(found.extracted.head) or analysis.is_gated(sites):
             raise InputError(
                 f"no gradient can be followed through {type(self.model).__name__}: it ends in "
                 "something nonlinear, or in several hops whose weights are multiplied out; call "
@@ -399,8 +399,8 @@ class Exposing:
         self, analysis: Analysis, sites: Sequence[FinalSite], parts: Sequence[Parts | None],
         found: Captured, logits: Tensor, embedding: Tensor | None,
     ) -> tuple[Exposure, Replay]:  # fmt: skip
-        extracted, tail = found.extracted, found.extracted.tail
-        channels = extracted.aggregate(values_of_sites(found, sites)) if tail.operations else logits
+        extracted, head = found.extracted, found.extracted.head
+        channels = extracted.aggregate(values_of_sites(found, sites)) if head.operations else logits
         mixture, replay = self._mixture(
             analysis,
             sites,
@@ -411,17 +411,17 @@ class Exposing:
             analysis.mixing_after(sites),
         )
         exposure: Exposure
-        if tail.operations and not is_affine(tail):
+        if head.operations and not is_affine(head):
             try:
                 frozen = logits.double().unsqueeze(0)
-                exposure = mixture.with_head(tail, frozen, replay=replay)
+                exposure = mixture.with_head(head, frozen, replay=replay)
             except InputError as error:
                 raise ExposureRefused(
                     f"{error}: the same sums in another order change them, for {logits.dtype} is "
                     "too coarse for what the model computes; pass model.double() and double data"
                 ) from error
-        elif tail.operations:
-            exposure = folded(mixture, tail, None)
+        elif head.operations:
+            exposure = folded(mixture, head, None)
             # The model's own logits: apart by rounding, or by a shift common to a node's classes.
             frozen = logits.double().unsqueeze(0)
             fixed = exposure.fixed_logits + (frozen - exposure.frozen_logits)
@@ -448,7 +448,7 @@ class Exposing:
         """
         channels, logits = values
         recipients, modules = len(channels), self.modules
-        read = _read_by_tail(found, analysis, sites)
+        read = _read_by_head(found, analysis, sites)
         pairs = [(s, p) for s, p in zip(sites, parts, strict=True) if s.value in read]
         blocks = self._blocks(analysis, modules, pairs, found)
         mixtures, counts = list[Mixture](), list[int]()
@@ -615,7 +615,7 @@ def _without_shift(
     if last is None or not whole or last.inputs[0] != len(operations) - 1:
         return operations, False
     rest = operations[:-1]
-    return (rest, True) if is_affine(TailGraph(width, tuple(rest))) else (operations, False)
+    return (rest, True) if is_affine(HeadGraph(width, tuple(rest))) else (operations, False)
 
 
 def values_of_sites(found: Captured, sites: Sequence[FinalSite]) -> Tensor:
@@ -633,7 +633,7 @@ def values_of_sites(found: Captured, sites: Sequence[FinalSite]) -> Tensor:
     return torch.cat(flat, dim=1)
 
 
-def _read_by_tail(found: Captured, analysis: Analysis, sites: Sequence[FinalSite]) -> set[int]:
+def _read_by_head(found: Captured, analysis: Analysis, sites: Sequence[FinalSite]) -> set[int]:
     """The sites that what follows reads at all."""
     read = set()
     for site in sites:

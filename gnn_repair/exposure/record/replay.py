@@ -14,6 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure.checks import EXACT, centre
+from gnn_repair.exposure.heads.building import Frame
+from gnn_repair.exposure.heads.tracer import Tracer
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts
 from gnn_repair.exposure.record.build import (
     Block,
@@ -36,8 +38,6 @@ from gnn_repair.exposure.record.recorder import (
     values_of,
 )
 from gnn_repair.exposure.state import dense_parts, forget_propagations, resting
-from gnn_repair.exposure.tails.building import Frame
-from gnn_repair.exposure.tails.tracer import Tracer
 from gnn_repair.exposure.value import Exposure
 
 
@@ -656,7 +656,7 @@ ROUNDINGS = 16
 
 
 def mixture_in(exposure: Exposure) -> Exposure:
-    """The mixture itself, without a tail."""
+    """The mixture itself, without a head."""
     return exposure.aggregate
 
 

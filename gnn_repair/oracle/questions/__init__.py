@@ -11,6 +11,14 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.arguments import require_outputs
 from gnn_repair.exposure.value import Exposure
+from gnn_repair.oracle.heads.nearest import HeadNearest, nearest_behind_head
+from gnn_repair.oracle.heads.variants import (
+    HeadRelaxedMargins,
+    NeededTerms,
+    needed_terms,
+    relax_head,
+    relaxed_behind_head,
+)
 from gnn_repair.oracle.problems import check_number, require_exposure
 from gnn_repair.oracle.questions.nearest import Nearest, nearest
 from gnn_repair.oracle.questions.relaxed import (
@@ -21,14 +29,6 @@ from gnn_repair.oracle.questions.relaxed import (
     slacks,
 )
 from gnn_repair.oracle.questions.stable import StableEvidence, near_optimal
-from gnn_repair.oracle.tails.nearest import TailNearest, nearest_on_tail
-from gnn_repair.oracle.tails.variants import (
-    NeededTerms,
-    TailRelaxedMargins,
-    needed_terms,
-    relax_tail,
-    relaxed_on_tail,
-)
 from gnn_repair.thresholds import REACHABLE
 
 
@@ -39,7 +39,7 @@ def nearest_reweighting(
     *,
     margin: float = REACHABLE,
     threads: int | None = None,
-) -> tuple[Nearest, ...] | tuple[TailNearest, ...]:
+) -> tuple[Nearest, ...] | tuple[HeadNearest, ...]:
     """The admissible λ closest to α in moved mass that makes the target win by ``margin``.
 
     Args:
@@ -57,7 +57,7 @@ def nearest_reweighting(
     require_outputs(exposure, "classes")
     margin = check_number(margin, "margin")
     if exposure.head is not None:
-        return nearest_on_tail(exposure, target, nodes, margin)
+        return nearest_behind_head(exposure, target, nodes, margin)
     return nearest(exposure, target, nodes, margin, threads)
 
 
@@ -100,7 +100,7 @@ def relaxed_margins(
     slack: Sequence[float] = SLACKS,
     between_groups: bool = False,
     threads: int | None = None,
-) -> RelaxedMargins | TailRelaxedMargins:
+) -> RelaxedMargins | HeadRelaxedMargins:
     """γ_v(c) when each group's mass may lie in m_g(1−ρ) … m_g(1+ρ), for each ρ in ``slack``.
 
     Args:
@@ -115,7 +115,7 @@ def relaxed_margins(
     require_outputs(exposure, "classes")
     tried = slacks(slack)
     if exposure.head is not None:
-        return relaxed_on_tail(exposure, target, nodes, tried, between_groups)
+        return relaxed_behind_head(exposure, target, nodes, tried, between_groups)
     return margins_by_slack(exposure, target, nodes, tried, between_groups, threads)
 
 
@@ -127,5 +127,5 @@ def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exp
     messages that somebody sent, refuse it.
     """
     require_exposure(exposure)
-    relaxed = relax_mixture if exposure.head is None else relax_tail
+    relaxed = relax_mixture if exposure.head is None else relax_head
     return relaxed(exposure, slack, between_groups)

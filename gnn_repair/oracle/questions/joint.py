@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.arguments import nodes_for, require_outputs, truths_for
-from gnn_repair.exposure.tails.operations import Affine, Scale, TailGraph
+from gnn_repair.exposure.heads.operations import Affine, HeadGraph, Scale
 from gnn_repair.exposure.terms import cut_terms
 from gnn_repair.exposure.value import Exposure, Replay
 from gnn_repair.oracle.problems import check_number, require_exposure
@@ -100,7 +100,7 @@ def _after_head(exposure: Exposure, truths: Tensor, limit: float) -> Exposure:
     return replace(
         exposure,
         outputs="classes",
-        head=TailGraph(exposure.head.width, operations),
+        head=HeadGraph(exposure.head.width, operations),
         frozen_logits=torch.cat([torch.zeros_like(moved[..., :1]), moved], dim=2),
         replay=_replayed(exposure.replay, sign, shift),
     )

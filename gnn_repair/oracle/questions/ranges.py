@@ -18,11 +18,11 @@ from gnn_repair.exposure.value import Exposure
 from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 from gnn_repair.notebook import ROWS, shown
 from gnn_repair.oracle.certificate import Verification
+from gnn_repair.oracle.heads.search import on_cpu
 from gnn_repair.oracle.lps import check_threads
 from gnn_repair.oracle.problems import Floats, Problems, label_problems, require_exposure
 from gnn_repair.oracle.solution import OutputPart, Solution, earlier, read, written
 from gnn_repair.oracle.solver import joined, named_links, solve_labels_asked, solve_part
-from gnn_repair.oracle.tails.search import on_cpu
 
 if TYPE_CHECKING:
     import pandas as pd

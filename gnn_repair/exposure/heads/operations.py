@@ -1,0 +1,1021 @@
+"""The operations a nonlinear head is made of: everything about one stands in its class.
+
+Every value of a head is [n, width]: a row for each of n nodes. Views, permutations and slices
+become :class:`Select`, sums over parts of a row :class:`Affine`, so an operation never has to know
+about shapes. Constants are shared by all nodes or *by node*, with a leading axis of the graph's N
+nodes (skip connections, gates that no message of the last aggregation enters); ``nodes`` says which
+rows of those belong to the values at hand. All numbers are float64.
+
+An operation says how it is evaluated, what it holds (which is what files hold), what it must be
+given and what it is called. Of a :class:`Linear` one the matrix gives everything else: intervals,
+what the sums behind a value come to, and how coefficients of its value become those of its inputs.
+A :class:`Curved` one knows lines above and below itself over a box. All others are rewritten in
+terms of these by ``lowered``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from gnn_repair.exposure.heads.functions import FUNCTIONS, SAFETY, Interval
+
+ROUNDING = 2.0**-50
+"""What an addition may be wrong by, relative to the magnitudes added: four times the unit roundoff
+of float64, for the sums of a product and of masses on the way. Bounds are widened by this times the
+number of terms of a sum times the magnitudes summed."""
+TIE = 1e-9
+"""Planes closer than this, relative to their values, count as equally tight."""
+WIDEST_SOFTMAX = 16
+"""A softmax over s channels becomes s² units: beyond this the bounds are slow and say little."""
+DOUBLE, WHOLE = (torch.float64,), (torch.int64,)
+Form = dict[str, Any]
+"""What an operation holds beside its inputs, by name: axes and types of a tensor, the type of a
+setting, or a list with the type of a list's entries."""
+
+
+class NotHomogeneousError(Exception):
+    """What follows a normalisation cannot be multiplied through."""
+
+
+class UnknownError(Exception):
+    """An operation no bound is known for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Operation(ABC):
+    """One step of a head: from values made earlier to the next one."""
+
+    inputs: tuple[int, ...]
+    """Numbers of the values read; 0 is the aggregate, i + 1 what operation i made."""
+
+    FORM: ClassVar[Form] = {}
+    READS: ClassVar[int | None] = 1
+    """How many values it reads; None: at least one."""
+    SMOOTH: ClassVar[bool] = False
+    """Whether it is neither linear nor made of linear pieces."""
+
+    @abstractmethod
+    def evaluate(self, values: Sequence[Tensor], nodes: Tensor) -> Tensor:
+        """The operation's value [n, width] from those of its inputs.
+
+        Args:
+            values: one [n, width] for each of ``inputs``.
+            nodes: [n] int64, the graph node of each row.
+        """
+
+    @property
+    def title(self) -> str:
+        """What the operation is called in sentences."""
+        return type(self).__name__.lower()
+
+    @property
+    def smooth(self) -> bool:
+        """Whether it is neither linear nor made of linear pieces."""
+        return self.SMOOTH
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether each channel depends on one input channel only, so that intervals stay exact."""
+        return False
+
+    def width(self, widths: Sequence[int]) -> int:
+        """The width of its value, given those of its inputs."""
+        return widths[0]
+
+    def fits(self, widths: Sequence[int]) -> bool:
+        """Whether it can read values so wide, with the constants that it holds."""
+        return len(widths) >= 1 if self.READS is None else len(widths) == self.READS
+
+    def constants(self) -> Iterator[tuple[str, Tensor]]:
+        """The tensors it holds, by name."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                yield field.name, value
+
+    def to(self, device: str | torch.device) -> Operation:
+        """The operation with its constants on another device."""
+        moved: dict[str, Any] = {name: value.to(device) for name, value in self.constants()}
+        return replace(self, **moved)
+
+    def setting(self, name: str, prefix: str, tensors: dict[str, Tensor]) -> Any:
+        """What a file's header holds of a setting; tensors go into ``tensors``."""
+        value = getattr(self, name)
+        return list(value) if isinstance(value, tuple) else value
+
+    @classmethod
+    def of_settings(cls, values: dict[str, Any], tensors: dict[str, Tensor]) -> Operation:
+        """The operation that a file holds, from fields that have their types."""
+        return cls(**{n: tuple(v) if isinstance(v, list) else v for n, v in values.items()})
+
+    def sign(self, signs: Sequence[int]) -> int:
+        """2 where its value is known to be positive, 1 where it is not negative, else 0; given the
+        same of its inputs."""
+        return 0
+
+    def lowered(self, to: Lowering, scaled: bool) -> int:
+        """Add operations that bounds are known for, and say where the value is among theirs.
+
+        Args:
+            to: the new head so far.
+            scaled: whether an input, and so the value, is there times σ.
+        """
+        raise UnknownError(f"no bound is known for the operation {self.title}")
+
+
+def at_nodes(constant: Tensor, nodes: Tensor) -> Tensor:
+    """A constant's rows for these nodes, or the one row that all nodes share."""
+    return constant.unsqueeze(0) if constant.dim() == 1 else constant[nodes]
+
+
+# Linear operations --------------------------------------------------------------------------------
+
+
+class Linear(Operation):
+    """y = W x + b, whatever form W has; b may differ by node."""
+
+    TERMS: ClassVar[int] = 0
+    """Numbers summed up in an element of the value; 0: it is copied, without rounding."""
+
+    @abstractmethod
+    def linear(self, values: Sequence[Tensor], nodes: Tensor, part: str = "") -> Tensor:
+        """W x, or with the ``abs``olute values, the ``up``per (positive) or the ``down`` part of
+        W's entries."""
+
+    @abstractmethod
+    def pull(self, outer: Tensor, nodes: Tensor, widths: Sequence[int]) -> list[Tensor]:
+        """Coefficients [B or 1, R, k] of the value as coefficients of each input."""
+
+    def offset(self, nodes: Tensor) -> Tensor | None:
+        """b, [n or 1, k]; None: there is none."""
+        return None
+
+    @property
+    def terms(self) -> int:
+        """Numbers summed up in an element of the value."""
+        return self.TERMS
+
+    @property
+    def by_channel(self) -> bool:
+        return self.terms <= 1
+
+    def evaluate(self, values: Sequence[Tensor], nodes: Tensor) -> Tensor:
+        offset, value = self.offset(nodes), self.linear(values, nodes)
+        return value if offset is None else value + offset
+
+    def size(self, sizes: Sequence[Tensor], nodes: Tensor) -> Tensor:
+        """What the sums behind the value come to, given those behind its inputs."""
+        offset, value = self.offset(nodes), self.linear(sizes, nodes, "abs")
+        return value if offset is None else value + offset.abs()
+
+    def interval(self, inputs: Sequence[Interval], nodes: Tensor) -> Interval:
+        """Where the value lies, rounded outwards.
+
+        Each end by what its own sum may be wrong by: a sum of positive numbers stays positive,
+        however large the other end is.
+        """
+        lows, highs = [x.low for x in inputs], [x.high for x in inputs]
+        if not self.terms:
+            return Interval(self.evaluate(lows, nodes), self.evaluate(highs, nodes))
+        ends, offset = [], self.offset(nodes)
+        for near, far in ((lows, highs), (highs, lows)):
+            value = self.linear(near, nodes, "up") + self.linear(far, nodes, "down")
+            size = self.linear([x.abs() for x in near], nodes, "up") - self.linear(
+                [x.abs() for x in far], nodes, "down"
+            )
+            if offset is not None:
+                value, size = value + offset, size + offset.abs()
+            ends.append((value, ROUNDING * (self.terms + 2) * size))
+        (low, below), (high, above) = ends
+        return Interval(low - below, high + above)
+
+    def lowered(self, to: Lowering, scaled: bool) -> int:
+        return to.add(replace(self, inputs=tuple(to.at_scale(i, scaled) for i in self.inputs)))
+
+
+def _sign_of_sum(weight: Tensor, bias: Tensor, sign: int) -> int:
+    """The sign of W x + b, as :meth:`Operation.sign` counts it, for x of a sign."""
+    if sign == 0 or bool((weight < 0).any()) or bool((bias < 0).any()):
+        return 0
+    return 2 if sign == 2 or bool((bias > 0).all()) else 1
+
+
+def _part(weight: Any, part: str) -> Any:
+    """The absolute values, the positive or the negative part of a tensor or a number."""
+    if part == "abs":
+        return abs(weight)
+    if not part:
+        return weight
+    if isinstance(weight, float):
+        return max(weight, 0.0) if part == "up" else min(weight, 0.0)
+    return weight.clamp(min=0) if part == "up" else weight.clamp(max=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Affine(Linear):
+    """y = W x + b."""
+
+    weight: Tensor
+    """[k, d]."""
+    bias: Tensor
+    """[k], or [N, k] by node."""
+
+    FORM: ClassVar[Form] = {"weight": ((2,), DOUBLE), "bias": ((1, 2), DOUBLE)}
+
+    def linear(self, values: Sequence[Tensor], nodes: Tensor, part: str = "") -> Tensor:
+        return values[0] @ _part(self.weight, part).t()
+
+    def pull(self, outer: Tensor, nodes: Tensor, widths: Sequence[int]) -> list[Tensor]:
+        return [outer @ self.weight]
+
+    def sign(self, signs: Sequence[int]) -> int:
+        sign = signs[0] and (2 if signs[0] == 2 and bool((self.weight > 0).any(1).all()) else 1)
+        return _sign_of_sum(self.weight, self.bias, sign)
+
+    def offset(self, nodes: Tensor) -> Tensor:
+        return at_nodes(self.bias, nodes)
+
+    @property
+    def terms(self) -> int:
+        return max(2, self.weight.shape[1])
+
+    def width(self, widths: Sequence[int]) -> int:
+        return self.weight.shape[0]
+
+    def fits(self, widths: Sequence[int]) -> bool:
+        rows = self.weight.shape[0]
+        known = super().fits(widths) and self.weight.shape == (rows, widths[0])
+        return known and self.bias.shape[-1] == rows
+
+    def lowered(self, to: Lowering, scaled: bool) -> int:
+        place = to.place[self.inputs[0]]
+        if not scaled:
+            return to.add(replace(self, inputs=(place,)))
+        zero = torch.zeros(len(self.weight), dtype=torch.float64)
+        return to.plus_root(to.add(Affine((place,), self.weight, zero)), self.bias)
+
+
+@dataclass(frozen=True, eq=False)
+class Scale(Linear):
+    """y = s ⊙ x + b: batch norm, added skip connections, gates that are fixed."""
+
+    factor: Tensor
+    """[d], or [N, d] by node."""
+    shift: Tensor
+    """[d], or [N, d] by node."""
+
+    FORM: ClassVar[Form] = {"factor": ((1, 2), DOUBLE), "shift": ((1, 2), DOUBLE)}
+    TERMS: ClassVar[int] = 1
+
+    def linear(self, values: Sequence[Tensor], nodes: Tensor, part: str = "") -> Tensor:
+        return values[0] * _part(at_nodes(self.factor, nodes), part)
+
+    def pull(self, outer: Tensor, nodes: Tensor, widths: Sequence[int]) -> list[Tensor]:
+        return [outer * at_nodes(self.factor, nodes).unsqueeze(1)]
+
+    def sign(self, signs: Sequence[int]) -> int:
+        sign = signs[0] and (2 if signs[0] == 2 and bool((self.factor > 0).all()) else 1)
+        return _sign_of_sum(self.factor, self.shift, sign)
+
+    def offset(self, nodes: Tensor) -> Tensor:
+        return at_nodes(self.shift, nodes)
+
+    def fits(self, widths: Sequence[int]) -> bool:
+        known = super().fits(widths)
+        return known and self.factor.shape[-1] == self.shift.shape[-1] == widths[0]
+
+    def lowered(self, to: Lowering, scaled: bool) -> int:
+        place = to.place[self.inputs[0]]
+        if not scaled:
+            return to.add(replace(self, inputs=(place,)))
+        zero = torch.zeros(self.factor.shape[-1], dtype=torch.float64)
+        return to.plus_root(to.add(Scale((place,), self.factor, zero)), self.shift)
+
+
+@dataclass(frozen=True, eq=False)
+class Select(Linear):
+    """y_i = x_{index_i}: slices, permutations, repetitions."""
+
+    index: Tensor
+    """[k] int64."""
+
+    FORM: ClassVar[Form] = {"index": ((1,), WHOLE)}
+
+    def linear(self, values: Sequence[Tensor], nodes: Tensor, part: str = "") -> Tensor:
+        return values[0][:, self.index]
+
+    def pull(self, outer: Tensor, nodes: Tensor, widths: Sequence[int]) -> list[Tensor]:
+        inner = outer.new_zeros(*outer.shape[:2], widths[0])
+        return [inner.index_add_(2, self.index, outer)]
+
+    def sign(self, signs: Sequence[int]) -> int:
+        return signs[0]
+
+    def width(self, widths: Sequence[int]) -> int:
+        return self.index.numel()
+
+    def fits(self, widths: Sequence[int]) -> bool:
+        inside = (self.index >= 0) & (self.index < (widths or [0])[0])
+        return super().fits(widths) and bool(inside.all())
+
+    def lowered(self, to: Lowering, scaled: bool) -> int:
+        fixed = to.constant_at(to.place[self.inputs[0]])
+        if fixed is not None:
+            return to.add(Constant((), fixed[..., self.index]))
+        return super().lowered(to, scaled)
+
+
+@dataclass(frozen=True, eq=False)
+class Constant(Linear):
+    """A value that no message of the last aggregation enters (a branch of a concatenation)."""
+
+    value: Tensor
+    """[d], or [N, d] by node."""
+
+    FORM: ClassVar[Form] = {"value": ((1, 2), DOUBLE)}
+    READS: ClassVar[int | None] = 0
+
+    def linear(self, values: Sequence[Tensor], nodes: Tensor, part: str = "") -> Tensor:
+        return self.value.new_zeros(len(nodes), self.value.shape[-1])
+
+    def pull(self, outer: Tensor, nodes: Tensor, widths: Sequence[int]) -> list[Tensor]:
+        return []
+
+    def sign(self, signs: Sequence[int]) -> int:
+        return _sign_of_sum(self.value.new_zeros(1), self.value, 1)
+
+    def offset(self, nodes: Tensor) -> Tensor:
+        return at_nodes(self.value, nodes)
+
+    def evaluate(self, values: Sequence[Tensor], nodes: Tensor) -> Tensor:
+        return at_nodes(self.value, nodes).expand(nodes.numel(), -1)
+
+    def width(self, widths: Sequence[int]) -> int:
+        return self.value.shape[-1]
+
+    def lowered(self, to: Lowering, scaled: bool) -> int:
+        return to.add(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Add(Linear):
+    """y = Σ_i s_i x_i over all inputs."""
+
+    factors: tuple[float, ...]
+
+    FORM: ClassVar[Form] = {"factors": [float]}
+    READS: ClassVar[int | None] = None
+
+    def linear(self, values: Sequence[Tensor], nodes: Tensor, part: str = "") -> Tensor:
+        terms = [
+            _part(factor, part) * value for factor, value in zip(self.factors, values, strict=True)
+        ]
+        return sum(terms[1:], terms[0])
+
+    def pull(self, outer: Tensor, nodes: Tensor, widths: Sequence[int]) -> list[Tensor]:
+        return [outer if factor == 1.0 else factor * outer for factor in self.factors]
+
+    def sign(self, signs: Sequence[int]) -> int:
+        if min(self.factors) <= 0 or min(signs) == 0:
+            return 0
+        return max(signs)
+
+    @property
+    def terms(self) -> int:
+        return max(2, len(self.factors))
+
+    def fits(self, widths: Sequence[int]) -> bool:
+        same = super().fits(widths) and set(widths) == {widths[0]}
+        return same and len(self.factors) == len(widths)
+
+    def lowered(self, to: Lowering, scaled: bool) -> int:
+        """A sum; with one input that is not constant it is a Scale, which costs nothing."""
+        places = [to.at_scale(i, scaled) for i in self.inputs]
+        terms = [
+            (place, factor, to.constant_at(place))
+            for place, factor in zip(places, self.factors, strict=True)
+        ]
+        moving = [(place, factor) for place, factor, fixed in terms if fixed is None]
+        if len(moving) != 1 or len(terms) == 1:
+            return to.add(Add(tuple(places), self.factors))
+        (place, factor), width = moving[0], to.widths[self.inputs[0]]
+        shift = torch.zeros(width, dtype=torch.float64)
+        for _, times, fixed in terms:
+            shift = shift if fixed is None else shift + times * fixed
+        return to.add(Scale((place,), torch.full((width,), factor, dtype=torch.float64), shift))
+
+
+@dataclass(frozen=True, eq=False)
+class Concatenate(Linear):
+    """Inputs side by side."""
+
+    READS: ClassVar[int | None] = None
+
+    def linear(self, values: Sequence[Tensor], nodes: Tensor, part: str = "") -> Tensor:
+        return torch.cat(list(values), dim=1)
+
+    def pull(self, outer: Tensor, nodes: Tensor, widths: Sequence[int]) -> list[Tensor]:
+        return list(outer.split(list(widths), dim=2))
+
+    def sign(self, signs: Sequence[int]) -> int:
+        return min(signs)
+
+    def width(self, widths: Sequence[int]) -> int:
+        return sum(widths)
+
+
+# Curved operations --------------------------------------------------------------------------------
+
+Slopes = tuple[Tensor, ...]
+"""One tensor [B, k] per input."""
+
+
+class Curved(Operation):
+    """An operation between lines: slopes are chosen, and their constants follow from the box.
+
+    So no choice of slopes is ever unsound. A slope is better or worse at a point; there the
+    candidates are compared.
+    """
+
+    @abstractmethod
+    def interval(self, box: Sequence[Interval]) -> Interval:
+        """Where the value lies for inputs in a box, rounded outwards."""
+
+    @abstractmethod
+    def lines(self, box: Sequence[Interval], at: Sequence[Tensor]) -> tuple[Slopes, Slopes]:
+        """Slopes above and below that are tight at a point where there is a choice."""
+
+    @abstractmethod
+    def gaps(self, slopes: Slopes, box: Sequence[Interval]) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest f(x) − Σ s x over the box, rounded outwards, [B, k]."""
+
+    def defined(self, box: Sequence[Interval]) -> Tensor:
+        """[B, k]: whether the operation has a value in all of the box."""
+        return torch.ones_like(box[0].low, dtype=torch.bool)
+
+    def carried(self, up: Tensor, down: Tensor, above: Slopes, below: Slopes) -> list[Tensor]:
+        """Coefficients [B or 1, R, k] of the value, the positive and the negative ones apart, as
+        coefficients of each input along the lines."""
+        return [
+            up * s.unsqueeze(1) + down * t.unsqueeze(1) for s, t in zip(above, below, strict=True)
+        ]
+
+    def slope_widths(self, widths: Sequence[int]) -> list[int]:
+        """How many slopes a line has, input by input."""
+        return list(widths)
+
+
+@dataclass(frozen=True, eq=False)
+class Activation(Curved):
+    """y = f(x), element by element."""
+
+    name: str
+    """Key of :data:`FUNCTIONS`."""
+    parameter: Tensor
+    """[] or [d] (PReLU by channel); unused where the function has none."""
+
+    FORM: ClassVar[Form] = {"name": str, "parameter": ((0, 1), DOUBLE)}
+
+    def evaluate(self, values: Sequence[Tensor], nodes: Tensor) -> Tensor:
+        return FUNCTIONS[self.name].value(values[0], self.parameter)
+
+    @property
+    def title(self) -> str:
+        return self.name
+
+    @property
+    def smooth(self) -> bool:
+        return not FUNCTIONS[self.name].piecewise
+
+    @property
+    def by_channel(self) -> bool:
+        return True
+
+    def fits(self, widths: Sequence[int]) -> bool:
+        known = super().fits(widths) and self.name in FUNCTIONS
+        return known and tuple(self.parameter.shape) in ((), (widths[0],))
+
+    def interval(self, box: Sequence[Interval]) -> Interval:
+        return FUNCTIONS[self.name].range(box[0], self.parameter)
+
+    def lines(self, box: Sequence[Interval], at: Sequence[Tensor]) -> tuple[Slopes, Slopes]:
+        above, below = FUNCTIONS[self.name].lines(box[0], at[0], self.parameter)
+        return (above,), (below,)
+
+    def gaps(self, slopes: Slopes, box: Sequence[Interval]) -> tuple[Tensor, Tensor]:
+        return FUNCTIONS[self.name].gaps(slopes[0], box[0], self.parameter)
+
+    def defined(self, box: Sequence[Interval]) -> Tensor:
+        return FUNCTIONS[self.name].defined(box[0])
+
+    def sign(self, signs: Sequence[int]) -> int:
+        if self.name in ("exp", "sigmoid", "softplus"):
+            return 2
+        return 1 if FUNCTIONS[self.name].least == 0.0 else 0
+
+    def lowered(self, to: Lowering, scaled: bool) -> int:
+        place = to.place[self.inputs[0]]
+        if self.name == "leaky_relu":  # s x + (1 − s) relu(x)
+            width = to.widths[self.inputs[0]]
+            slope, zero = self.parameter.expand(width), torch.zeros(width, dtype=torch.float64)
+            below = to.add(Scale((place,), slope, zero))
+            above = to.add(Scale((to.apply("relu", place),), 1.0 - slope, zero))
+            return to.add(Add((below, above), (1.0, 1.0)))
+        if scaled and self.name != "relu":
+            raise NotHomogeneousError
+        if to.through and self.name == "sqrt" and (root := to.as_length(place)) is not None:
+            return to.add(root)
+        if self.name == "reciprocal" and to.divides(place, to.widths[self.inputs[0]]):
+            to.root = place  # 1 / σ, times σ
+            return to.add(Constant((), torch.ones(1, dtype=torch.float64)))
+        return to.add(replace(self, inputs=(place,)))
+
+
+@dataclass(frozen=True, eq=False)
+class Multiply(Curved):
+    """y = x ⊙ x′, both of them reached by messages (a gate and what it lets through)."""
+
+    READS: ClassVar[int | None] = 2
+    SMOOTH: ClassVar[bool] = True
+
+    def evaluate(self, values: Sequence[Tensor], nodes: Tensor) -> Tensor:
+        return values[0] * values[1]
+
+    def fits(self, widths: Sequence[int]) -> bool:
+        return super().fits(widths) and widths[0] == widths[1]
+
+    def interval(self, box: Sequence[Interval]) -> Interval:
+        x, y = box
+        corners = torch.stack([a * b for a in (x.low, x.high) for b in (y.low, y.high)])
+        low, high = corners.amin(0), corners.amax(0)
+        return Interval(low - 3 * ROUNDING * low.abs(), high + 3 * ROUNDING * high.abs())
+
+    def lines(self, box: Sequence[Interval], at: Sequence[Tensor]) -> tuple[Slopes, Slopes]:
+        """McCormick's envelopes: x y ≤ u y + l′ x − u l′ and the like; the tighter at the point."""
+        (x, y), (p, q) = box, at
+
+        def better(options: list[tuple[Tensor, Tensor]], sign: float) -> Slopes:
+            values = []
+            for s, t in options:
+                gaps = self._corners((s, t), box)
+                limit = gaps.amax(0) if sign > 0 else gaps.amin(0)
+                values.append(sign * (s * p + t * q + limit))
+            # At the middle of a box both are the same: the first then, whatever rounding says.
+            first = values[0] <= values[1] + TIE * (values[0].abs() + values[1].abs() + 1.0)
+            (s0, t0), (s1, t1) = options
+            return torch.where(first, s0, s1), torch.where(first, t0, t1)
+
+        above = better([(y.low, x.high), (y.high, x.low)], 1.0)
+        return above, better([(y.low, x.low), (y.high, x.high)], -1.0)
+
+    def gaps(self, slopes: Slopes, box: Sequence[Interval]) -> tuple[Tensor, Tensor]:
+        corners = self._corners(slopes, box)
+        (s, t), (x, y) = slopes, box
+        size = x.largest * y.largest + s.abs() * x.largest + t.abs() * y.largest
+        slack = 3 * ROUNDING * size
+        return corners.amin(0) - slack, corners.amax(0) + slack
+
+    @staticmethod
+    def _corners(slopes: Slopes, box: Sequence[Interval]) -> Tensor:
+        """x y − s x − t y at the four corners: a bilinear function is extreme there, [4, B, k]."""
+        (s, t), (first, second) = slopes, box
+        corners = [(x, y) for x in (first.low, first.high) for y in (second.low, second.high)]
+        return torch.stack([x * y - s * x - t * y for x, y in corners])
+
+    def lowered(self, to: Lowering, scaled: bool) -> int:
+        if all(to.scaled[i] for i in self.inputs):
+            raise NotHomogeneousError
+        places = [to.place[i] for i in self.inputs]
+        for place, other in (places, places[::-1]):
+            fixed = to.constant_at(other)
+            if fixed is not None:
+                return to.add(Scale((place,), fixed, torch.zeros_like(fixed)))
+        return to.add(replace(self, inputs=tuple(places)))
+
+
+@dataclass(frozen=True, eq=False)
+class Root(Curved):
+    """σ = max(√(Σ x² + offset), floor) over consecutive parts of ``size`` channels."""
+
+    size: int
+    offset: float
+    floor: float
+
+    SMOOTH: ClassVar[bool] = True
+
+    def evaluate(self, values: Sequence[Tensor], nodes: Tensor) -> Tensor:
+        parts = values[0].unflatten(1, (-1, self.size))
+        return (parts.square().sum(2) + self.offset).sqrt().clamp(min=self.floor)
+
+    def width(self, widths: Sequence[int]) -> int:
+        return widths[0] // self.size
+
+    def interval(self, box: Sequence[Interval]) -> Interval:
+        (x,) = box
+        inside = (x.low <= 0) & (x.high >= 0)
+        least = torch.where(inside, 0.0, torch.minimum(x.low.abs(), x.high.abs()))
+        low, high = (self.evaluate([end], end) for end in (least, x.largest))
+        return Interval(low * (1 - 1e-12), high * (1 + 1e-12))
+
+    def lines(self, box: Sequence[Interval], at: Sequence[Tensor]) -> tuple[Slopes, Slopes]:
+        """The tangent; nothing but a constant, or more that the messages know, stands above."""
+        parts = at[0].unflatten(1, (-1, self.size))
+        length = (parts.square().sum(2, keepdim=True) + self.offset).sqrt()
+        below = (self.within((parts / length.clamp(min=1e-300)).flatten(1)),)
+        return below, below
+
+    def gaps(self, slopes: Slopes, box: Sequence[Interval]) -> tuple[Tensor, Tensor]:
+        """√(‖x‖² + e) ≥ q·x + √(1 − ‖q‖²) √e for ‖q‖ ≤ 1, by Cauchy and Schwarz; above, σ's own
+        largest value."""
+        parts = slopes[0].unflatten(1, (-1, self.size))
+        rest = (1.0 - parts.square().sum(2)).clamp(min=0.0)
+        return (rest * self.offset).sqrt() * (1 - 4 * SAFETY), self.interval(box).high
+
+    def sign(self, signs: Sequence[int]) -> int:
+        return 2  # where it is zero nothing can be divided by it
+
+    def within(self, slopes: Tensor) -> Tensor:
+        """q shrunk to ‖q‖ ≤ 1 where rounding or a solver left it outside."""
+        parts = slopes.unflatten(1, (-1, self.size))
+        length = parts.norm(dim=2, keepdim=True)
+        return (parts / (length * (1 + 4 * SAFETY)).clamp(min=1.0)).flatten(1)
+
+    def defined(self, box: Sequence[Interval]) -> Tensor:
+        return torch.ones_like(box[0].low, dtype=torch.bool)
+
+    def carried(self, up: Tensor, down: Tensor, above: Slopes, below: Slopes) -> list[Tensor]:
+        q = below[0].unflatten(1, (-1, self.size)).unsqueeze(1)
+        return [(down.unsqueeze(3) * q).flatten(2)]
+
+
+# Operations made of others ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Maximum(Operation):
+    """Elementwise maximum of all inputs (jumping knowledge by max, maxout)."""
+
+    READS: ClassVar[int | None] = None
+
+    def evaluate(self, values: Sequence[Tensor], nodes: Tensor) -> Tensor:
+        return torch.stack(list(values)).amax(0)
+
+    def fits(self, widths: Sequence[int]) -> bool:
+        return super().fits(widths) and set(widths) == {widths[0]}
+
+    def lowered(self, to: Lowering, scaled: bool) -> int:
+        """max(x, y) = x + relu(y − x), one input after another."""
+        best, *others = (to.at_scale(i, scaled) for i in self.inputs)
+        for other in others:
+            gain = to.apply("relu", to.add(Add((other, best), (1.0, -1.0))))
+            best = to.add(Add((best, gain), (1.0, 1.0)))
+        return best
+
+
+class _InParts(Operation):
+    """An operation on consecutive parts of ``size`` channels."""
+
+    size: int
+    SMOOTH: ClassVar[bool] = True
+
+    def fits(self, widths: Sequence[int]) -> bool:
+        if not (super().fits(widths) and self.size >= 1 and widths[0] % self.size == 0):
+            return False
+        constants = [tensor.shape == (widths[0],) for _, tensor in self.constants()]
+        return getattr(self, "eps", 0.0) >= 0 and all(constants)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNorm(_InParts):
+    """y = (x − μ) / √(σ² + ε) ⊙ w + b over consecutive parts of ``size`` channels."""
+
+    size: int
+    weight: Tensor
+    """[d]: ones where the layer has no weight."""
+    bias: Tensor
+    """[d]."""
+    eps: float
+
+    FORM: ClassVar[Form] = {
+        "size": int, "weight": ((1,), DOUBLE), "bias": ((1,), DOUBLE), "eps": float,
+    }  # fmt: skip
+
+    def evaluate(self, values: Sequence[Tensor], nodes: Tensor) -> Tensor:
+        parts = values[0].unflatten(1, (-1, self.size))
+        normal = functional.layer_norm(parts, (self.size,), eps=self.eps)
+        return normal.flatten(1) * self.weight + self.bias
+
+    @property
+    def title(self) -> str:
+        return "layer_norm"
+
+    def lowered(self, to: Lowering, scaled: bool) -> int:
+        width = to.widths[self.inputs[0]]
+        part = torch.eye(self.size, dtype=torch.float64) - 1.0 / self.size
+        centring = torch.block_diag(*[part / self.size**0.5] * (width // self.size))
+        zero = torch.zeros(width, dtype=torch.float64)
+        vector = to.add(Affine((to.place[self.inputs[0]],), centring, zero))
+        place = to.normalized(vector, width, Root((vector,), self.size, self.eps, 0.0), scaled)
+        factor = self.weight * self.size**0.5
+        if not to.through:
+            return to.add(Scale((place,), factor, self.bias))
+        return to.plus_root(to.add(Scale((place,), factor, zero)), self.bias)
+
+
+@dataclass(frozen=True, eq=False)
+class Normalize(_InParts):
+    """y = x / max(‖x‖₂, ε) over consecutive parts of ``size`` channels."""
+
+    size: int
+    eps: float
+
+    FORM: ClassVar[Form] = {"size": int, "eps": float}
+
+    def evaluate(self, values: Sequence[Tensor], nodes: Tensor) -> Tensor:
+        parts = values[0].unflatten(1, (-1, self.size))
+        return (parts / parts.norm(dim=2, keepdim=True).clamp(min=self.eps)).flatten(1)
+
+    def lowered(self, to: Lowering, scaled: bool) -> int:
+        place = to.place[self.inputs[0]]
+        root = Root((place,), self.size, 0.0, self.eps)
+        return to.normalized(place, to.widths[self.inputs[0]], root, scaled)
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax(_InParts):
+    """Softmax, or its logarithm, over consecutive parts of ``size`` channels."""
+
+    size: int
+    log: bool
+
+    FORM: ClassVar[Form] = {"size": int, "log": bool}
+
+    def evaluate(self, values: Sequence[Tensor], nodes: Tensor) -> Tensor:
+        parts = values[0].unflatten(1, (-1, self.size))
+        return (parts.log_softmax(2) if self.log else parts.softmax(2)).flatten(1)
+
+    @property
+    def title(self) -> str:
+        return "log_softmax" if self.log else "softmax"
+
+    def lowered(self, to: Lowering, scaled: bool) -> int:
+        """log softmax_i = x_i − log Σ_j exp x_j, and softmax_i = sigmoid(x_i − log Σ_{j≠i} exp
+        x_j): nothing overflows, and nothing is divided by."""
+        if scaled:
+            raise NotHomogeneousError
+        if self.size > WIDEST_SOFTMAX:
+            raise UnknownError(
+                f"no bound is known for the operation {self.title} of {self.size} channels"
+            )
+        place, size, width = to.place[self.inputs[0]], self.size, to.widths[self.inputs[0]]
+        if size == 1:
+            value = torch.full((width,), 0.0 if self.log else 1.0, dtype=torch.float64)
+            return to.add(Constant((), value))
+        channel = torch.arange(width)
+        if self.log:
+            spread = to.add(Select((_log_sum(to, place, size, width // size),), channel // size))
+            return to.add(Add((place, spread), (1.0, -1.0)))
+        start = channel[:, None] // size * size
+        others = (channel[:, None] % size + torch.arange(1, size)) % size + start
+        rest = _log_sum(to, to.add(Select((place,), others.flatten())), size - 1, width)
+        return to.apply("sigmoid", to.add(Add((place, rest), (1.0, -1.0))))
+
+
+def _log_sum(to: Lowering, place: int, size: int, parts: int) -> int:
+    """log Σ exp over consecutive parts, pair by pair: x + softplus(y − x)."""
+    while size > 1:
+        half, start = size // 2, torch.arange(parts)[:, None] * size
+        first, second = (
+            to.add(Select((place,), (start + begin + torch.arange(half)).flatten()))
+            for begin in (0, half)
+        )
+        gain = to.apply("softplus", to.add(Add((second, first), (1.0, -1.0))))
+        joined = to.add(Add((first, gain), (1.0, 1.0)))
+        if size % 2:
+            last = to.add(Select((place,), (start + size - 1).flatten()))
+            pairs = torch.arange(parts * half).view(parts, half)
+            index = torch.cat([pairs, parts * half + torch.arange(parts)[:, None]], dim=1)
+            joined = to.add(Select((to.add(Concatenate((joined, last))),), index.flatten()))
+        place, size = joined, half + size % 2
+    return place
+
+
+KINDS: tuple[type[Operation], ...] = (
+    Affine, Scale, Select, Constant, Add, Concatenate, Multiply, Maximum, Activation, LayerNorm,
+    Normalize, Softmax,
+)  # fmt: skip
+"""The operations that heads are translated into; they go into files by their names."""
+
+
+# Heads --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class HeadGraph:
+    """T_v: from the aggregate a_v [D] to the logits [C], as operations in order."""
+
+    width: int
+    """D, the width of the aggregate."""
+    operations: tuple[Operation, ...]
+    """The last one makes the logits; an empty head hands the aggregate through."""
+
+    INPUT: ClassVar[int] = 0
+    """The number of the aggregate among the values."""
+
+    def widths(self) -> list[int]:
+        """The width of every value, the aggregate first."""
+        widths = [self.width]
+        for operation in self.operations:
+            widths.append(operation.width([widths[i] for i in operation.inputs]))
+        return widths
+
+    def values(self, aggregate: Tensor, nodes: Tensor) -> list[Tensor]:
+        """Every value in order, the aggregate first.
+
+        Args:
+            aggregate: [n, D] float64.
+            nodes: [n] int64, the graph node of each row.
+        """
+        values = [aggregate]
+        for operation in self.operations:
+            values.append(operation.evaluate([values[i] for i in operation.inputs], nodes))
+        return values
+
+    def __call__(self, aggregate: Tensor, nodes: Tensor) -> Tensor:
+        """The logits [n, C] that follow from aggregates [n, D] at these nodes."""
+        return self.values(aggregate, nodes)[-1]
+
+    def to(self, device: str | torch.device) -> HeadGraph:
+        """The head with its constants on another device."""
+        return HeadGraph(self.width, tuple(operation.to(device) for operation in self.operations))
+
+
+class Lowering:
+    """A head rewritten in linear and curved operations, one after another.
+
+    With ``through`` the one division by a length or by another positive number σ is taken out by
+    multiplying all that follows with σ, where what follows is positively homogeneous (ReLU, affine
+    maps): the sign of a margin is then that of σ times the margin.
+    """
+
+    def __init__(self, head: HeadGraph, through: bool) -> None:
+        self.head, self.through = head, through
+        self.made: list[Operation] = []
+        self.signs = [0]
+        """Of each new value: 2 where it is known to be positive, 1 where it is not negative."""
+        self.place = [0]
+        """Where each of the old values is among the new."""
+        self.scaled = [False]
+        """Whether it is there times σ."""
+        self.root: int | None = None
+        """The new value that is σ."""
+        self.widths = head.widths()
+        self.norms = sum(isinstance(op, LayerNorm | Normalize) for op in head.operations)
+
+    def run(self) -> tuple[HeadGraph, int | None]:
+        """The new head, and which of its values is σ where its outputs are σ times the logits."""
+        for operation in self.head.operations:
+            before = self.root
+            scaled = any(self.scaled[i] for i in operation.inputs)
+            self.place.append(operation.lowered(self, scaled))
+            self.scaled.append(scaled or before != self.root)
+        if self.place[-1] != len(self.made):  # the last value must be the output
+            self.add(Select((self.place[-1],), torch.arange(self.widths[-1])))
+        return self._needed(self.root if self.scaled[-1] else None)
+
+    def _needed(self, scale: int | None) -> tuple[HeadGraph, int | None]:
+        """What the output and σ need, and where σ is."""
+        wanted = {0, len(self.made)} | ({self.root} if self.root is not None else set())
+        for k in range(len(self.made), 0, -1):
+            if k in wanted:
+                wanted.update(self.made[k - 1].inputs)
+        number = {old: new for new, old in enumerate(sorted(wanted))}
+        kept = [
+            replace(op, inputs=tuple(number[i] for i in op.inputs))
+            for k, op in enumerate(self.made, start=1)
+            if k in wanted
+        ]
+        return HeadGraph(self.head.width, tuple(kept)), None if scale is None else number[scale]
+
+    def add(self, operation: Operation) -> int:
+        """Append an operation; the number of what it makes."""
+        self.made.append(operation)
+        self.signs.append(operation.sign([self.signs[i] for i in operation.inputs]))
+        return len(self.made)
+
+    def divides(self, place: int, width: int) -> bool:
+        """Whether a new value is what all is multiplied by."""
+        free = self.through and not self.norms and self.root is None
+        return free and width == 1 and self.signs[place] == 2
+
+    def as_length(self, place: int) -> Root | None:
+        """√ of a new value as a length, where the value is c Σ x² + e over parts of x."""
+        total = self.made[place - 1] if place else None
+        squares = self.made[total.inputs[0] - 1] if isinstance(total, Affine) else None
+        if not (isinstance(squares, Activation) and squares.name == "square"):
+            return None
+        assert isinstance(total, Affine)
+        parts, width = total.weight.shape
+        factor, offset = total.weight[0, 0], total.bias.flatten()[0]
+        blocks = torch.eye(parts, dtype=torch.float64).repeat_interleave(width // parts, 1)
+        alike = width % parts == 0 and torch.equal(total.weight, factor * blocks)
+        if not (alike and bool((total.bias == offset).all()) and factor > 0 and offset >= 0):
+            return None
+        scale = factor.sqrt().expand(width)
+        vector = self.add(Scale(squares.inputs, scale, torch.zeros_like(scale)))
+        return Root((vector,), width // parts, float(offset), 0.0)
+
+    def apply(self, name: str, place: int) -> int:
+        """An elementwise function of a new value."""
+        return self.add(Activation((place,), name, torch.zeros((), dtype=torch.float64)))
+
+    def constant_at(self, place: int) -> Tensor | None:
+        """The constant that a new value is; None where it is none."""
+        source = self.made[place - 1] if place else None
+        return source.value if isinstance(source, Constant) else None
+
+    def normalized(self, vector: int, width: int, root: Root, scaled: bool) -> int:
+        """A new value divided by its length, or left as it is where all is multiplied by that."""
+        if scaled or (self.through and (width != root.size or self.root is not None)):
+            raise NotHomogeneousError
+        length = self.add(root)
+        if self.through:
+            self.root = length
+            return vector
+        spread = torch.arange(width) // root.size
+        inverse = self.add(Select((self.apply("reciprocal", length),), spread))
+        return self.add(Multiply((inverse, vector)))
+
+    def plus_root(self, place: int, bias: Tensor) -> int:
+        """A new value plus σ · bias."""
+        if not bool(bias.any()):
+            return place
+        return self.add(Add((place, self._times_root(bias)), (1.0, 1.0)))
+
+    def _times_root(self, factor: Tensor) -> int:
+        """σ · factor, for a factor [d] or [N, d]."""
+        width = factor.shape[-1]
+        return self.add(
+            Scale((self._root_spread(width),), factor, torch.zeros(width, dtype=torch.float64))
+        )
+
+    def _root_spread(self, width: int) -> int:
+        assert self.root is not None
+        return self.add(Select((self.root,), torch.zeros(width, dtype=torch.int64)))
+
+    def at_scale(self, old: int, scaled: bool) -> int:
+        """An old value, multiplied by σ where its fellow inputs are."""
+        place = self.place[old]
+        if self.scaled[old] or not scaled:
+            return place
+        fixed = self.constant_at(place)
+        if fixed is not None:
+            return self._times_root(fixed)
+        return self.add(Multiply((self._root_spread(self.widths[old]), place)))
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """T, or σ T, from the aggregate on."""
+
+    graph: HeadGraph
+    """Linear and curved operations only."""
+    scale: int | None
+    """The value that holds σ [n, 1] where the outputs are σ times the logits."""
+    squashed: bool
+    """Whether a softmax at the end was left out: margins of its inputs share only their sign."""
+    reason: str
+    """Why no bound can be had, naming the operation; empty where all are known."""
+
+
+def lower(head: HeadGraph) -> Lowered:
+    """Rewrite a head in operations that bounds are known for.
+
+    A softmax at the end keeps the order of the classes and is left out; several of them side by
+    side do not.
+    """
+    operations, squashed, widths = head.operations, False, head.widths()
+    while operations and isinstance(last := operations[-1], Softmax):
+        if last.inputs != (len(operations) - 1,) or widths[len(operations)] != last.size:
+            break
+        squashed = squashed or not last.log
+        operations = operations[:-1]
+    plain = HeadGraph(head.width, operations)
+    norms = sum(isinstance(op, LayerNorm | Normalize) for op in operations)
+    for through in (True, False) if norms <= 1 else (False,):
+        try:
+            graph, scale = Lowering(plain, through).run()
+            if norms or not through or scale is not None:
+                return Lowered(graph, scale, squashed, "")
+        except NotHomogeneousError:
+            continue
+        except UnknownError as error:
+            return Lowered(plain, None, squashed, str(error))
+    raise AssertionError("without multiplying through nothing needs to be homogeneous")

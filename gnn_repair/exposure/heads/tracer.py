@@ -1,0 +1,455 @@
+"""Following an aggregate through the rest of a model's run, operation by operation.
+
+An operation without translation is kept as PyTorch's own once it is seen to work node by node; what
+an operation in place does to tensors that share its memory is followed element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+
+from gnn_repair.errors import ExposureRefused
+from gnn_repair.exposure.heads.building import (
+    Builder,
+    Frame,
+    Lost,
+    Traced,
+    Unfollowed,
+    constant_in,
+    frame_of,
+)
+from gnn_repair.exposure.heads.opaque import Opaque, Slot, name_of
+from gnn_repair.exposure.heads.operations import Concatenate
+from gnn_repair.exposure.heads.translations import TRANSLATIONS
+
+LARGEST = 1 << 27
+"""Numbers of a shared storage beyond which its places are not compared one by one: a gigabyte of
+places."""
+UNKNOWN = Lost("a tensor is written in place through a view, which cannot be followed")
+
+State = Traced | Lost
+
+
+def rewritten_aliases(
+    builder: Builder, target: Tensor, made: State, known: Sequence[tuple[Tensor, State]]
+) -> Iterator[tuple[Tensor, State]]:
+    """The new state of every known tensor, and of the target's base, that sees the change.
+
+    Args:
+        builder: the head so far.
+        target: the tensor that was written.
+        made: what it shows now.
+        known: the other tensors that messages reach.
+    """
+    storage = target.untyped_storage().data_ptr()
+    seen: dict[int, tuple[Tensor, State | None]] = {
+        id(tensor): (tensor, state)
+        for tensor, state in known
+        if tensor.untyped_storage().data_ptr() == storage
+    }
+    base = target._base
+    if base is not None and base is not target:
+        seen.setdefault(id(base), (base, None))
+    for alias, state in seen.values():
+        yield alias, _rewritten(builder, target, made, alias, state)
+
+
+def _rewritten(
+    builder: Builder, target: Tensor, made: State, alias: Tensor, state: State | None
+) -> State:
+    if isinstance(made, Lost) or isinstance(state, Lost):
+        return made if isinstance(made, Lost) else UNKNOWN
+    if _geometry(alias) == _geometry(target):
+        return made
+    count = target.untyped_storage().nbytes() // target.element_size()
+    if count > LARGEST or alias.dtype != target.dtype:
+        return UNKNOWN
+    places = torch.arange(count, device=target.device)
+    mine = places.as_strided(alias.size(), alias.stride(), alias.storage_offset())
+    theirs = places.as_strided(target.size(), target.stride(), target.storage_offset())
+    nodes, channels = places.new_full((count,), -1), places.new_zeros(count)
+    nodes[theirs], channels[theirs] = made.nodes, made.channels
+    return _merged(builder, made, alias, state, nodes[mine], channels[mine])
+
+
+def _geometry(tensor: Tensor) -> tuple[object, ...]:
+    return tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset()
+
+
+def _merged(
+    builder: Builder, made: Traced, alias: Tensor, state: Traced | None, nodes: Tensor, new: Tensor
+) -> State:
+    """What the alias shows: the written value where it was written, else what it showed."""
+    written = nodes >= 0
+    if state is None:
+        state = _constant(builder, alias, nodes)
+        if state is None:
+            return UNKNOWN
+    width = builder.widths[state.value]
+    both = builder.emit(Concatenate((state.value, made.value)), width + builder.widths[made.value])
+    return Traced(
+        both,
+        torch.where(written, nodes, state.nodes),
+        torch.where(written, new + width, state.channels),
+    )
+
+
+def _constant(builder: Builder, alias: Tensor, nodes: Tensor) -> Traced | None:
+    """A tensor that no message reached before; its node axis is that of what was written."""
+    for axis, size in enumerate(alias.shape):
+        if size != builder.num_nodes:
+            continue
+        sizes = [size if other == axis else 1 for other in range(alias.dim())]
+        count = torch.arange(size, device=nodes.device).view(sizes)
+        if bool(((nodes == count) | (nodes < 0)).all()):
+            frame = Frame(tuple(alias.shape), axis, tuple(alias.shape))
+            value = builder.constant(constant_in(alias, frame), frame.width)
+            return frame.traced(value, builder.device)
+    return None
+
+
+CLOSE = {torch.float32: 1e-5, torch.float64: 1e-12}
+"""Run on half of the nodes, an operation may round differently by this much of its size."""
+MIXES = "mixes the values of different nodes"
+TRUSTING = ("batch_norm", "group_norm", "instance_norm", "native_", "mkldnn", "cudnn", "miopen")
+"""Operations whose kernels read past the end of statistics that are too short instead of raising,
+so they are not tried on half of the nodes. In evaluation mode they have translations of their own;
+what is left normalises over nodes."""
+CUT = ("gather", "index_select", "take_along_dim", "bmm", "baddbmm", "where", "scatter")
+"""Beside elementwise operations, those that check the sizes of what they are given, so that their
+constants may be tried by node."""
+
+
+@dataclass(eq=False)
+class _Call:
+    """An operation's arguments, flattened, and the node axis of each (None: shared)."""
+
+    target: Any
+    leaves: list[Any]
+    spec: Any
+    axes: list[int | None] = field(default_factory=list)
+
+    def on(self, nodes: Tensor) -> Any:
+        """The operation run for some nodes."""
+        picked = [
+            leaf if axis is None else leaf.index_select(axis, nodes)
+            for leaf, axis in zip(self.leaves, self.axes, strict=True)
+        ]
+        arguments, keywords = tree_unflatten(picked, self.spec)
+        return self.target(*arguments, **keywords)
+
+
+def keep(
+    builder: Builder, target: Any, real: tuple[Any, Any], shown: tuple[Any, Any], out: Any
+) -> Any:
+    """Every result of the operation as a :class:`Traced` made by an :class:`Opaque`.
+
+    Args:
+        builder: the head so far.
+        target: the ATen operation.
+        real: its arguments and keywords, with the run's own tensors.
+        shown: the same with a :class:`Traced` for every tensor that messages reach.
+        out: what it returned.
+    """
+    if any(name in str(target) for name in TRUSTING):
+        raise Unfollowed(MIXES)
+    leaves, spec = tree_flatten(real)
+    marks = tree_flatten(shown, is_leaf=lambda leaf: isinstance(leaf, Traced))[0]
+    flats = [builder.flat(mark) if isinstance(mark, Traced) else None for mark in marks]
+    if any(f is not None and (f[1].shape != f[1].outer or f[1].places) for f in flats):
+        raise Unfollowed(MIXES)
+    call = _Call(target, leaves, spec)
+    results = [out] if isinstance(out, Tensor) else list(out)
+    cut = torch.Tag.pointwise in target.tags or target._schema.name.partition("::")[2] in CUT
+    for axes in _assignments(leaves, flats, builder.num_nodes, cut):
+        call.axes = axes
+        found = _node_axes(call, results, builder)
+        if found is not None:
+            made = [
+                None if axis is None else _emit(builder, call, flats, i, result, axis)
+                for i, (result, axis) in enumerate(zip(results, found, strict=True))
+            ]
+            return made[0] if isinstance(out, Tensor) else tuple(made)
+    raise Unfollowed(MIXES)
+
+
+def _assignments(
+    leaves: Sequence[Any], flats: Sequence[Any], num_nodes: int, cut: bool
+) -> Iterator[list[int | None]]:
+    """Every way to say which axis of which argument runs over the nodes; constants if ``cut``."""
+    choices: list[list[int | None]] = []
+    for leaf, flat in zip(leaves, flats, strict=True):
+        if flat is not None:
+            choices.append([flat[1].axis])
+        elif isinstance(leaf, Tensor):
+            axes = [axis for axis, size in enumerate(leaf.shape) if size == num_nodes and cut]
+            choices.append([*axes, None])
+        else:
+            choices.append([None])
+    for assignment in product(*choices):
+        yield list(assignment)
+
+
+def _node_axes(call: _Call, results: list[Any], builder: Builder) -> list[int | None] | None:
+    """The node axis of every result, if every other node alone gives the same rows."""
+    nodes = torch.arange(0, builder.num_nodes, 2, device=builder.device)
+    try:
+        part = call.on(nodes)
+    except (RuntimeError, IndexError, ValueError):  # shapes that do not fit: not this assignment
+        return None
+    parts = [part] if isinstance(part, Tensor) else list(part)
+    axes: list[int | None] = []
+    for whole, some in zip(results, parts, strict=True):
+        axis = _same_rows(whole, some, nodes)
+        if axis is None and whole.numel():
+            return None
+        axes.append(axis)
+    return axes
+
+
+def _same_rows(whole: Tensor, some: Tensor, nodes: Tensor) -> int | None:
+    differing = [a for a in range(whole.dim()) if whole.shape[a] != some.shape[a : a + 1].numel()]
+    if whole.dim() != some.dim() or len(differing) != 1:
+        return None
+    axis = differing[0]
+    rows = whole.index_select(axis, nodes)
+    if rows.shape != some.shape:
+        return None
+    if not whole.is_floating_point():
+        return axis if torch.equal(rows, some) else None
+    limit = CLOSE.get(whole.dtype, 1e-3)  # half precision has three decimals
+    size = max(1.0, float(rows.abs().nan_to_num().max()) if rows.numel() else 1.0)
+    same = torch.allclose(rows, some, rtol=limit, atol=limit * size, equal_nan=True)
+    return axis if same else None
+
+
+def _emit(
+    builder: Builder, call: _Call, flats: Sequence[Any], output: int, result: Tensor, axis: int
+) -> Traced:
+    inputs: list[int] = []
+    constants: list[Tensor] = []
+    filled: list[Any] = []
+    for leaf, flat, where in zip(call.leaves, flats, call.axes, strict=True):
+        if flat is not None:
+            filled.append(Slot(len(inputs), flat[1].rest, flat[1].axis, leaf.dtype))
+            inputs.append(flat[0])
+        elif isinstance(leaf, Tensor) and where is not None:
+            rows = leaf.detach().movedim(where, 0)
+            filled.append(Slot(len(constants), tuple(rows.shape[1:]), where, leaf.dtype, True))
+            constants.append(rows.double().reshape(rows.shape[0], -1).clone())
+        elif isinstance(leaf, Tensor):
+            shared = leaf.detach()
+            filled.append(shared.double() if leaf.is_floating_point() else shared.clone())
+        else:
+            filled.append(leaf)
+    arguments, keywords = tree_unflatten(filled, call.spec)
+    several = None if call.target._schema.returns.__len__() == 1 else output
+    frame = Frame(tuple(result.shape), axis, tuple(result.shape))
+    operation = Opaque(
+        tuple(inputs),
+        call.target,
+        tuple(arguments),
+        dict(keywords),
+        tuple(constants),
+        several,
+        axis,
+    )
+    return builder.shown(builder.emit(operation, frame.width), frame)
+
+
+SHAPED = {f"{kind}_like" for kind in ("empty", "zeros", "ones", "full")}
+SHAPED |= {f"new_{kind}" for kind in ("empty", "empty_strided", "zeros", "ones", "full")}
+"""Operations that take a tensor's shape and none of its values."""
+
+BY_INDEX = ("index_select", "index", "embedding", "scatter_add", "index_add", "scatter_reduce",
+            "index_reduce")  # fmt: skip
+"""Operations that look up or write rows by number."""
+CHOOSING = ("index", "masked_select")
+"""Operations that pick entries of their first argument by the others."""
+PICKS = (
+    "picks entries by values that messages reach, as a boolean mask does; write that with "
+    "torch.where"
+)
+MERGES = (
+    "reads nodes and heads along one axis, which cannot be followed; keep the nodes on an axis of "
+    "their own, as scaled_dot_product_attention on [N, heads, tokens, channels] does"
+)
+
+
+class Tracer(TorchDispatchMode):
+    """While open, remembers how every tensor that the aggregate reaches was made.
+
+    What no message reaches is computed as usual and enters as a constant.
+    """
+
+    def __init__(self, aggregate: Tensor, where: Callable[[], str] = lambda: "the model") -> None:
+        """Follow an aggregate.
+
+        Args:
+            aggregate: the [N, D] tensor to follow.
+            where: the title of the module that runs now.
+        """
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._where = where
+        nodes, width = aggregate.shape
+        self.builder = Builder(width, nodes, aggregate.device)
+        # The tensors themselves are kept as well, so that no other comes to bear their identity.
+        self._known: dict[int, tuple[Tensor, State]] = {}
+        shape = (nodes, width)
+        self._remember(aggregate, Frame(shape, 0, shape).traced(0, aggregate.device))
+
+    @classmethod
+    def of_width(
+        cls, width: int, nodes: int, device: torch.device, where: Callable[[], str]
+    ) -> Tracer:
+        """A tracer of aggregates that the run itself makes; see :meth:`adopt`."""
+        return cls(torch.empty(1, 1, device=device).expand(nodes, width), where)
+
+    def adopt(self, tensor: Tensor, place: tuple[Frame, int]) -> None:
+        """From here on a tensor is part of the aggregate, its channels from a number on."""
+        frame, first = place
+        self._remember(tensor, frame.traced(0, self.builder.device, first))
+
+    def flat_of(self, tensor: Tensor) -> int | None:
+        """The head's value that holds a tensor of the run; None where no message reaches it."""
+        state = self._state(tensor)
+        if isinstance(state, Lost):
+            raise ExposureRefused(f"after the last sum over messages {state.reason}")
+        try:
+            return None if state is None else self.builder.flat(state)[0]
+        except Unfollowed as reason:
+            raise ExposureRefused(
+                f"after the last sum over messages {self._where()} {reason}"
+            ) from reason
+
+    def output(self, logits: Tensor) -> Traced:
+        """How the model's output was made."""
+        state = self._state(logits)
+        if state is None:
+            raise ExposureRefused(
+                "what follows the last sum over messages leaves PyTorch on the way to the logits "
+                "(numpy, Python numbers), so it cannot be followed"
+            )
+        if isinstance(state, Lost):
+            raise ExposureRefused(f"after the last sum over messages {state.reason}")
+        found = frame_of(state, self.builder.num_nodes)
+        if found is not None and found[0].places is not None:
+            raise ExposureRefused(
+                "after the last sum over messages rows of different nodes change places, or some "
+                "are left out; return one row of logits for every node, in order"
+            )
+        return state
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        states = [self._state(leaf) for leaf in tree_leaves((args, kwargs))]
+        if not any(states) or func._schema.name.partition("::")[2] in SHAPED:
+            return func(*args, **kwargs)
+        target = args[0] if _in_place(func) else None
+        kept = None if target is None else target.clone()
+        real = tree_map_only(Tensor, lambda t: kept if t is target else t, (args, kwargs))
+        shown = tree_map_only(
+            Tensor, lambda t: self._state(t) or (kept if t is target else t), (args, kwargs)
+        )
+        out = func(*args, **kwargs)
+        lost = next((state for state in states if isinstance(state, Lost)), None)
+        made = lost or self._translated(func, real, shown, out)
+        if target is None:
+            self._remember_all(out, made)
+        else:
+            self._overwrite(target, made)
+        return out
+
+    def _translated(
+        self, func: Any, real: tuple[Any, Any], shown: tuple[Any, Any], out: Any
+    ) -> Any:
+        name = func._schema.name.partition("::")[2]
+        name = name[:-1] if _in_place(func) else name
+        why = ""
+        if torch.Tag.dynamic_output_shape in func.tags and _traced(
+            shown[0] if name not in CHOOSING else shown[0][1:]
+        ):
+            return Lost(f"{self._where()} {PICKS} (by `{name_of(func)}`)")
+        if name in TRANSLATIONS:
+            try:
+                return TRANSLATIONS[name](self.builder, out, *shown[0], **shown[1])
+            except Unfollowed as reason:
+                why = str(reason)
+        if name in BY_INDEX:
+            # Never tried on fewer rows: on a GPU an index beyond them cannot be recovered from.
+            why = why or "mixes the values of different nodes"
+            return Lost(f"{self._where()} {why} (by `{name_of(func)}`)")
+        try:
+            functional = _functional(func, name)
+            return keep(self.builder, functional, real, shown, out)
+        except Unfollowed as reason:
+            why = why or str(reason)
+        frames = [frame_of(leaf, self.builder.num_nodes) for leaf in _traced(shown)]
+        merged = any(found and found[0].shape != found[0].outer for found in frames)
+        return Lost(f"{self._where()} {MERGES if merged else why} (by `{name_of(func)}`)")
+
+    def forget(self, tensor: Tensor) -> None:
+        """From here on a tensor is a constant: what is held as it is."""
+        self._known.pop(id(tensor), None)
+
+    def is_lost(self, tensor: Tensor) -> bool:
+        """Whether messages reach a tensor in a way that cannot be followed."""
+        return isinstance(self._state(tensor), Lost)
+
+    # What is known of tensors -------------------------------------------------------------------
+
+    def _state(self, leaf: Any) -> State | None:
+        entry = self._known.get(id(leaf)) if isinstance(leaf, Tensor) else None
+        return None if entry is None else entry[1]
+
+    def _remember(self, tensor: Tensor, state: State) -> None:
+        if tensor.numel():  # what holds no numbers is nobody's
+            self._known[id(tensor)] = (tensor, state)
+
+    def _remember_all(self, out: Any, made: Any) -> None:
+        if isinstance(out, Tensor):
+            if made is not None:
+                self._remember(out, made)
+        elif isinstance(out, tuple | list):
+            several = made if isinstance(made, tuple) else [made] * len(out)
+            for one, state in zip(out, several, strict=True):
+                self._remember_all(one, state)
+
+    def _overwrite(self, target: Tensor, made: Any) -> None:
+        made = made[0] if isinstance(made, tuple) else made
+        views = [entry for entry in self._known.values() if entry[0] is not target]
+        for alias, state in rewritten_aliases(self.builder, target, made, views):
+            self._remember(alias, state)
+        self._remember(target, made)
+
+
+def _in_place(func: Any) -> bool:
+    """Whether an operation overwrites its first argument, such as ``relu_``."""
+    name = func._schema.name
+    return func._schema.is_mutable and name.endswith("_") and not name.endswith("__")
+
+
+def _functional(func: Any, name: str) -> Any:
+    """The form of an operation that writes nothing."""
+    if not func._schema.is_mutable:
+        return func
+    packet = getattr(torch.ops.aten, name, None)
+    found = getattr(packet, func._overloadname, None)
+    if found is None or found._schema.is_mutable:
+        raise Unfollowed("writes into another tensor, which cannot be followed")
+    return found
+
+
+def _traced(values: Any) -> list[Traced]:
+    leaves = tree_leaves(values, is_leaf=lambda leaf: isinstance(leaf, Traced))
+    return [leaf for leaf in leaves if isinstance(leaf, Traced)]

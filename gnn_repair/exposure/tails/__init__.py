@@ -1,1 +1,0 @@
-"""Node-wise tails: what a model does to a node after its last aggregation, as a short graph."""

@@ -1,0 +1,1 @@
+"""Three-valued answers for models whose last aggregation is followed by a nonlinear head."""

@@ -1,0 +1,518 @@
+"""Linear upper bounds of linear functions of a head's values, and the intervals of all values.
+
+Given coefficients C of a value, C · value ≤ A · x + lifted · τ + constant for every admissible x:
+walking backwards, linear operations are multiplied out, and a nonlinear one is replaced by its
+upper line where its coefficient is positive and by its lower one where it is negative. The largest
+value of a linear function over a node's admissible aggregates is a maximum over its terms, so
+intervals of pre-activations that are linear in the messages are exact; deeper ones follow from
+linear bounds carried backwards. All classes of a node share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gnn_repair.exposure.heads.functions import Interval
+from gnn_repair.exposure.heads.operations import (
+    ROUNDING,
+    Curved,
+    HeadGraph,
+    Linear,
+    Root,
+    Slopes,
+)
+from gnn_repair.oracle.heads.kernels import maxima
+from gnn_repair.oracle.heads.polytope import Base
+from gnn_repair.oracle.problems import Floats, Integers
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxed:
+    """One curved operation over a batch: its box, its lines and their constants."""
+
+    operation: Curved
+    box: tuple[Interval, ...]
+    above: Slopes
+    below: Slopes
+    higher: Tensor
+    """[B, k]: what is added to the upper lines."""
+    lower: Tensor
+    """[B, k]: to the lower ones."""
+    lift: int | None = None
+    """The first of a Root's channels among the lifts; None where it has none."""
+
+    @classmethod
+    def of(
+        cls,
+        operation: Curved,
+        box: Sequence[Interval],
+        lines: tuple[Slopes, Slopes],
+        top: Tensor | None = None,
+        lift: int | None = None,
+    ) -> Relaxed:
+        """An operation with lines of these slopes; ``top`` [B, k] is a Root's largest value."""
+        above, below = lines
+        lower, higher = operation.gaps(below, box)
+        if above is not below:
+            higher = operation.gaps(above, box)[1]
+        if top is not None:
+            higher = top if lift is None else torch.zeros_like(top)
+        return cls(operation, tuple(box), above, below, higher, lower, lift)
+
+    def chosen(self, coefficients: Tensor) -> Slopes:
+        """Per unit the slopes that an upper bound with these coefficients [B, k] uses."""
+        if self.above is self.below:
+            return self.below
+        up = coefficients > 0
+        return tuple(torch.where(up, a, b) for a, b in zip(self.above, self.below, strict=True))
+
+    def take(self, index: Tensor) -> Relaxed:
+        """The rows of some of the B."""
+        above = tuple(slope[index] for slope in self.above)
+        same = self.above is self.below
+        below = above if same else tuple(slope[index] for slope in self.below)
+        box = tuple(interval.take(index) for interval in self.box)
+        higher, lower = self.higher[index], self.lower[index]
+        return Relaxed(self.operation, box, above, below, higher, lower, self.lift)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearBound:
+    """C · value ≤ functions · x + lifted · τ + constant."""
+
+    functions: Tensor
+    """[B, R, D]."""
+    lifted: Tensor
+    """[B, R, E]."""
+    constant: Tensor
+    """[B, R]."""
+    slopes: dict[int, Slopes]
+    """What each curved operation was replaced by, where R = 1: slopes [B, k] per input."""
+    seen: dict[int, Tensor]
+    """The coefficients [B or 1, R, k] each curved operation had."""
+    weighed: Tensor
+    """[B, R]: Σ |C| M over all values, M what the sums behind a value may come to: what rounding
+    errors of the sums on the way back are relative to."""
+
+
+class _Walk:
+    """What has been gathered on the way back."""
+
+    def __init__(self, region: Region, value: int, coefficients: Tensor) -> None:
+        self.region, self.held = region, {value: coefficients}
+        batch, rows = len(region), coefficients.shape[1]
+        self.constant, self.weighed = (coefficients.new_zeros(batch, rows) for _ in range(2))
+        self.lifted = coefficients.new_zeros(batch, rows, region.lifts.shape[1])
+        self.slopes: dict[int, Slopes] = {}
+        self.seen: dict[int, Tensor] = {}
+
+    def give(self, value: int, coefficients: Tensor) -> None:
+        """Add coefficients of a value."""
+        held = self.held.get(value)
+        self.held[value] = coefficients if held is None else held + coefficients
+
+    def weigh(self, value: int, coefficients: Tensor) -> None:
+        """Note the size of C · value."""
+        size = self.region.sizes[value].unsqueeze(2)
+        self.weighed = self.weighed + (coefficients.abs() @ size).squeeze(2)
+
+    def give_line(self, value: int, coefficients: Tensor) -> None:
+        """The same for a line's part, which others may cancel: it is weighed by itself."""
+        self.weigh(value, coefficients)
+        self.give(value, coefficients)
+
+    def linear(self, operation: Linear, outer: Tensor) -> None:
+        """Multiply an operation out."""
+        nodes, widths = self.region.nodes, self.region.base.widths
+        offset = operation.offset(nodes)
+        if offset is not None:
+            self.constant = self.constant + (outer @ offset.unsqueeze(2)).squeeze(2)
+        parts = operation.pull(outer, nodes, [widths[i] for i in operation.inputs])
+        for value, coefficients in zip(operation.inputs, parts, strict=True):
+            self.give(value, coefficients)
+
+    def curved(self, number: int, part: Relaxed, outer: Tensor) -> None:
+        """Replace an operation by its lines."""
+        self.seen[number] = outer
+        up, down = outer.clamp(min=0.0), outer.clamp(max=0.0)
+        constants = up @ part.higher.unsqueeze(2) + down @ part.lower.unsqueeze(2)
+        self.constant = self.constant + constants.squeeze(2)
+        if outer.shape[1] == 1:
+            self.slopes[number] = part.chosen(outer.expand(len(self.region), -1, -1)[:, 0])
+        if part.lift is not None:
+            self.lifted[:, :, part.lift : part.lift + up.shape[2]] += up
+        carried = part.operation.carried(up, down, part.above, part.below)
+        for value, coefficients in zip(part.operation.inputs, carried, strict=True):
+            self.give_line(value, coefficients)
+
+
+HUGE = 1e100
+"""Numbers from here on are not gone on with: their products would overflow."""
+PORTION = 1 << 22
+"""Numbers of coefficients formed at once when a whole layer is bounded (32 MB)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """B nodes (or LPs: rows may repeat a node) and the intervals of their heads' values."""
+
+    base: Base
+    position: Integers
+    """[B]: recipients."""
+    begins: Integers
+    """[B + 1]: where the places of each one's terms begin."""
+    lifts: Floats
+    """[places, E]: what each term adds to the linear functions that stand above a Root."""
+    boxes: dict[int, tuple[Interval, ...]]
+    """By number of a nonlinear operation: intervals of its inputs."""
+    tops: dict[int, Interval]
+    """By number of a Root: the interval of its value."""
+    lift_of: dict[int, int]
+    """By number of a Root: its first channel among the lifts, where it has any."""
+    lines: dict[int, Relaxed]
+    """By number of a nonlinear operation: its lines, tight at the middles."""
+    sizes: tuple[Tensor, ...]
+    """M of every value, [B, k]: what the sums behind it may come to, for rounding."""
+    scale: Interval | None
+    """Of σ, [B, 1], where the outputs are σ times the logits."""
+    unbounded: Tensor
+    """[B] bool: a function met a pole, or a number too large to go on with. No bound holds there;
+    the intervals from there on stand in for what is not known."""
+
+    @property
+    def nodes(self) -> Tensor:
+        """[B]: graph nodes."""
+        return torch.from_numpy(self.base.nodes[self.position])
+
+    @property
+    def ends(self) -> Integers:
+        """[B, G + 1]."""
+        return self.base.ends[self.position]
+
+    @property
+    def mass(self) -> Floats:
+        """[B, G]."""
+        return self.base.mass[self.position]
+
+    @property
+    def fixed(self) -> Tensor:
+        """[B, D]: o."""
+        return torch.from_numpy(self.base.fixed[self.position])
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def take(self, index: Integers) -> Region:
+        """Some of the rows, in any order, repeated or not."""
+        at = torch.from_numpy(index)
+        counts = np.diff(self.begins)[index]
+        begins = np.append(0, np.cumsum(counts))
+        places = np.repeat(self.begins[index] - begins[:-1], counts) + np.arange(begins[-1])
+        return replace(
+            self,
+            position=self.position[index],
+            begins=begins,
+            lifts=self.lifts[places] if self.lifts.shape[1] else np.empty((len(places), 0)),
+            boxes={k: tuple(i.take(at) for i in box) for k, box in self.boxes.items()},
+            tops={k: top.take(at) for k, top in self.tops.items()},
+            lines={k: part.take(at) for k, part in self.lines.items()},
+            sizes=tuple(size[at] for size in self.sizes),
+            scale=None if self.scale is None else self.scale.take(at),
+            unbounded=self.unbounded[at],
+        )
+
+    def relax(self, at: Sequence[Tensor]) -> dict[int, Relaxed]:
+        """Lines of all nonlinear operations, tight at the values ``at``."""
+        operations = self.base.graph.operations
+        return {k: self.line(k, [at[i] for i in operations[k].inputs]) for k in self.boxes}
+
+    def line(self, number: int, at: Sequence[Tensor]) -> Relaxed:
+        """One operation's lines, tight where its inputs are ``at``."""
+        return self.with_slopes(number, self.curved(number).lines(self.boxes[number], at))
+
+    def with_slopes(self, number: int, lines: tuple[Slopes, Slopes]) -> Relaxed:
+        """One operation's lines of these slopes above and below."""
+        top, lift = self.tops.get(number), self.lift_of.get(number)
+        high = None if top is None else top.high
+        return Relaxed.of(self.curved(number), self.boxes[number], lines, high, lift)
+
+    def curved(self, number: int) -> Curved:
+        """A curved operation by its number."""
+        operation = self.base.graph.operations[number]
+        assert isinstance(operation, Curved)
+        return operation
+
+    def with_line(self, number: int) -> Region:
+        """The region with an operation's lines, tight at the middles."""
+        line = self.line(number, [interval.middle for interval in self.boxes[number]])
+        return replace(self, lines={**self.lines, number: line})
+
+    def backward(
+        self,
+        value: int,
+        coefficients: Tensor,
+        parts: dict[int, Relaxed],
+        pushes: dict[int, Tensor] | None = None,
+    ) -> LinearBound:
+        """Bound coefficients [B or 1, R, k] · value above by linear functions.
+
+        Args:
+            value: number of the value.
+            coefficients: C.
+            parts: the curved operations' relaxations, by number.
+            pushes: by operation number, [B, R, k]: multiples of its input that are added, which
+                must be nonnegative for inputs known to have that sign.
+        """
+        operations, walk = self.base.graph.operations, _Walk(self, value, coefficients)
+        for number in range(value - 1, -1, -1):
+            outer, operation = walk.held.pop(number + 1, None), operations[number]
+            if outer is None and value == len(operations) and number in parts:
+                # A norm whose σ no output reads; proofs have slopes of every curved operation.
+                width = self.base.widths[number + 1]
+                outer = coefficients.new_zeros(1, coefficients.shape[1], width)
+            if outer is None:
+                continue
+            walk.weigh(number + 1, outer)
+            if isinstance(operation, Linear):
+                walk.linear(operation, outer)
+                continue
+            walk.curved(number, parts[number], outer)
+            if pushes is not None and number in pushes:
+                walk.give_line(operation.inputs[0], pushes[number])
+        functions = walk.held.get(0)
+        if functions is None:
+            functions = coefficients.new_zeros(1, coefficients.shape[1], self.base.width)
+        walk.weigh(0, functions)
+        linear = LinearBound(
+            functions.expand(len(self), -1, -1).contiguous(), walk.lifted, walk.constant,
+            walk.slopes, walk.seen, walk.weighed + walk.constant.abs(),
+        )  # fmt: skip
+        empty = np.diff(self.begins) == 0
+        return self._without_terms(linear, empty) if self.lift_of and empty.any() else linear
+
+    def _without_terms(self, linear: LinearBound, empty: NDArray[np.bool_]) -> LinearBound:
+        """Where there are no terms to lift, a Root's coefficient meets its one value."""
+        high = torch.zeros(len(self), self.lifts.shape[1], dtype=torch.float64)
+        for number, first in self.lift_of.items():
+            top = self.tops[number].high
+            high[:, first : first + top.shape[1]] = top
+        alone = (linear.lifted @ high.unsqueeze(2)).squeeze(2)
+        constant = linear.constant + alone * torch.from_numpy(empty).unsqueeze(1)
+        return replace(linear, constant=constant)
+
+    def largest(self, linear: LinearBound) -> Tensor:
+        """[B, R]: the largest value of linear functions over the admissible aggregates, rounded
+        up."""
+        out = np.empty(linear.constant.shape)
+        maxima(
+            self.ends, self.begins, self.mass, self.base.rows, self.base.table, self.lifts,
+            linear.functions.numpy(), linear.lifted.numpy(), out,
+        )  # fmt: skip
+        offset = (linear.functions @ self.fixed.unsqueeze(2)).squeeze(2)
+        # Every sum on the way has at most so many terms, each off by at most ROUNDING of its size.
+        longest = max(size.shape[1] for size in self.sizes) + self.base.width + 16
+        return (
+            torch.from_numpy(out) + offset + linear.constant + ROUNDING * longest * linear.weighed
+        )
+
+
+def bare_region(base: Base, position: Integers) -> Region:
+    """The region without any interval: enough to search for witnesses."""
+    counts = base.ends[position, -1] - base.ends[position, 0]
+    begins = np.append(0, np.cumsum(counts))
+    sizes = (torch.from_numpy(base.size[position]),)
+    unbounded, lifts = torch.zeros(len(position), dtype=torch.bool), np.empty((int(begins[-1]), 0))
+    return Region(base, position, begins, lifts, {}, {}, {}, {}, sizes, None, unbounded)
+
+
+def region_of(base: Base, position: Integers, signs: dict[int, Tensor] | None = None) -> Region:
+    """The region of the recipients at ``position``: intervals of everything, value by value.
+
+    Args:
+        base: of the exposure.
+        position: [B] recipients; one may stand several times.
+        signs: by number of an elementwise operation, [B, k] of −1, 0, 1: the sign its input is
+            taken to have, which halves its interval.
+    """
+    start = Interval(torch.from_numpy(base.low[position]), torch.from_numpy(base.high[position]))
+    region = bare_region(base, position)
+    intervals, exact = [start], [True]  # exact: nothing better is to be had by linear bounds
+    for number, operation in enumerate(base.graph.operations):
+        if isinstance(operation, Linear):
+            inputs = [intervals[i] for i in operation.inputs]
+            intervals.append(operation.interval(inputs, region.nodes))
+            size = operation.size([region.sizes[i] for i in operation.inputs], region.nodes)
+        else:
+            assert isinstance(operation, Curved)
+            for i in operation.inputs:
+                if not exact[i]:
+                    intervals[i], exact[i] = _tightened(region, i, intervals[i]), True
+            inputs = [intervals[i] for i in operation.inputs]
+            if signs is not None and number in signs:
+                inputs[0] = clipped(inputs[0], signs[number])
+            region = _with_box(region, number, operation, inputs)
+            intervals.append(region.tops.get(number) or operation.interval(region.boxes[number]))
+            size = intervals[-1].largest  # a line starts anew from its input
+        region = replace(region, sizes=(*region.sizes, size))
+        exact.append(all(exact[i] for i in operation.inputs) and operation.by_channel)
+    scale = base.lowered.scale
+    return region if scale is None else replace(region, scale=intervals[scale])
+
+
+def _with_box(region: Region, number: int, operation: Curved, inputs: Sequence[Interval]) -> Region:
+    """Add the box of an operation, 1 in rows where it has no bound over it, and its lines."""
+    fine = torch.stack([x.largest < HUGE for x in inputs]).all(0) & operation.defined(inputs)
+    lost = ~fine.all(1)
+    if bool(lost.any()):
+        at = lost.unsqueeze(1)
+        inputs = [
+            Interval(torch.where(at, 1.0, x.low), torch.where(at, 1.0, x.high)) for x in inputs
+        ]
+    region = replace(
+        region, boxes={**region.boxes, number: tuple(inputs)}, unbounded=region.unbounded | lost
+    )
+    if isinstance(operation, Root):
+        return _with_root(region, number, operation)
+    return region.with_line(number)
+
+
+def clipped(box: Interval, signs: Tensor) -> Interval:
+    """The part of an interval on the side of zero that ``signs`` (−1, 0, 1) names."""
+    low = torch.where(signs > 0, box.low.clamp(min=0.0), box.low)
+    high = torch.where(signs < 0, box.high.clamp(max=0.0), box.high)
+    # An empty side proves anything; the interval is then the one point at its end.
+    return Interval(torch.minimum(low, high), torch.maximum(low, high))
+
+
+def _tightened(region: Region, value: int, known: Interval) -> Interval:
+    """The interval of a value by linear bounds, within what is known already."""
+    width = region.base.widths[value]
+    eye = torch.eye(width, dtype=torch.float64)
+    rows = torch.cat([eye, -eye]).unsqueeze(0)
+    step = max(1, PORTION // (2 * width * max(region.base.width, width)))
+    lows, highs = [], []
+    for first in range(0, len(region), step):
+        part = region.take(np.arange(first, min(first + step, len(region))))
+        top = part.largest(part.backward(value, rows, part.lines))
+        highs.append(top[:, :width])
+        lows.append(-top[:, width:])
+    low = torch.maximum(known.low, torch.cat(lows).nan_to_num(nan=-torch.inf))
+    high = torch.minimum(known.high, torch.cat(highs).nan_to_num(nan=torch.inf))
+    # Two sound bounds cross by rounding only, where the value is a single point.
+    return Interval(torch.minimum(low, high), torch.maximum(low, high))
+
+
+def _is_linear(graph: HeadGraph, number: int) -> bool:
+    """Whether no nonlinear operation stands before this one."""
+    seen, todo = set[int](), list(graph.operations[number].inputs)
+    while todo:
+        value = todo.pop()
+        if value == 0 or value in seen:
+            continue
+        seen.add(value)
+        operation = graph.operations[value - 1]
+        if isinstance(operation, Curved):
+            return False
+        todo += operation.inputs
+    return True
+
+
+def _with_root(region: Region, number: int, operation: Root) -> Region:
+    """Add a Root's interval, and its interpolation between vertices where its input is linear."""
+    box = region.boxes[number]
+    top = operation.interval(box)
+    if not _is_linear(region.base.graph, number):
+        return replace(region, tops={**region.tops, number: top}).with_line(number)
+    sizes = region.sizes[operation.inputs[0]].unflatten(1, (-1, operation.size)).norm(dim=2)
+    slack = ROUNDING * (box[0].low.shape[1] + region.base.width + 16) * (sizes + top.high)
+    lifts, high = _interpolation(region, operation, slack)
+    top = Interval(top.low, torch.minimum(top.high, high))
+    region = replace(
+        region,
+        lifts=np.concatenate([region.lifts, lifts], axis=1),
+        lift_of={**region.lift_of, number: region.lifts.shape[1]},
+        tops={**region.tops, number: top},
+    ).with_line(number)
+    return replace(region, tops={**region.tops, number: _raised(region, number, top)})
+
+
+def _raised(region: Region, number: int, top: Interval) -> Interval:
+    """A Root's smallest value by its tangent at the frozen masses' centre."""
+    eye = -torch.eye(top.low.shape[1], dtype=torch.float64).unsqueeze(0)
+    whole = replace(region, sizes=(*region.sizes, top.high))
+    below = -whole.largest(whole.backward(number + 1, eye, whole.lines))
+    return Interval(torch.maximum(top.low, below), top.high)
+
+
+def _interpolation(region: Region, operation: Root, slack: Tensor) -> tuple[Floats, Tensor]:
+    """τ of each term, [places, parts], and the largest Σ λ τ.
+
+    σ is convex. With one group it is at most its interpolation between the vertices; with several,
+    the length of a sum is at most the sum of lengths, all but one group about their centres: that
+    of equal messages then adds nothing. Each is rounded up by ``slack`` [B, parts].
+    """
+    base, ends, mass = region.base, region.ends, region.mass
+    owner = np.repeat(np.arange(len(region)), np.diff(region.begins))
+    term = np.arange(len(owner)) - region.begins[owner] + ends[owner, 0]
+    group = (term[:, None] >= ends[owner, 1:-1]).sum(1)
+    weight = mass[owner, group]
+    points = base.table[base.rows[term]] * weight[:, None]
+    main_group = _main_groups(base, ends, owner, term, group)
+    first = main_group[owner] == group
+    centre = _centres(points, owner, group, ends)
+    points[~first] -= centre[owner[~first], group[~first]]
+    rest = centre.sum(1) - centre[np.arange(len(region)), main_group]
+    points[first] += (base.fixed[region.position] + rest)[owner[first]]
+    nodes = region.nodes[torch.from_numpy(owner)]
+    x = _affine_value(base.graph, operation.inputs[0], torch.from_numpy(points), nodes)
+    zero = _affine_value(
+        base.graph, operation.inputs[0], torch.zeros_like(x[:, :1]).expand(-1, base.width), nodes
+    )
+    x[torch.from_numpy(~first)] -= zero[torch.from_numpy(~first)]
+    main = torch.from_numpy(first)
+    square = x.unflatten(1, (-1, operation.size)).square().sum(2)
+    # A number times booleans would be float32, in which the offset is rounded down.
+    length = (square + operation.offset * main.double().unsqueeze(1)).sqrt()
+    length = torch.where(main.unsqueeze(1), length.clamp(min=operation.floor), length)
+    length = length + slack[torch.from_numpy(owner)]
+    lifts = length.numpy() / weight[:, None]
+    high = np.zeros((len(region), length.shape[1]))
+    for g in range(mass.shape[1]):
+        best = np.zeros_like(high)
+        np.maximum.at(best, owner[group == g], length.numpy()[group == g])
+        high += best
+    empty = np.diff(region.begins) == 0
+    if empty.any():
+        alone = _affine_value(base.graph, operation.inputs[0], region.fixed, region.nodes)
+        square = alone.unflatten(1, (-1, operation.size)).square().sum(2) + operation.offset
+        high[empty] = (square.sqrt().clamp(min=operation.floor) + slack).numpy()[empty]
+    return lifts, torch.from_numpy(high)
+
+
+def _main_groups(
+    base: Base, ends: Integers, owner: Integers, term: Integers, group: Integers
+) -> Integers:
+    """[B]: the first group whose messages differ, or the first that is there."""
+    first = ends[owner, group]
+    differs = (base.table[base.rows[term]] != base.table[base.rows[first]]).any(1)
+    rank = (ends[:, 1:] > ends[:, :-1]).astype(np.int64)
+    np.maximum.at(rank, (owner, group), 1 + differs)
+    return np.argmax(rank, axis=1)
+
+
+def _centres(points: Floats, owner: Integers, group: Integers, ends: Integers) -> Floats:
+    """The mean vertex of each group, [B, G, D]."""
+    centre = np.zeros((len(ends), ends.shape[1] - 1, points.shape[1]))
+    np.add.at(centre, (owner, group), points)
+    return centre / np.maximum(np.diff(ends, axis=1), 1)[:, :, None]
+
+
+def _affine_value(graph: HeadGraph, value: int, x: Tensor, nodes: Tensor) -> Tensor:
+    """A value that no nonlinear operation stands before, at points x."""
+    return replace(graph, operations=graph.operations[:value]).values(x, nodes)[value]

@@ -1,0 +1,489 @@
+"""Branch and bound over parts of polytopes and signs of units, with leaves that prove themselves.
+
+Where a relaxation stays positive, two cases are made: with few terms the halves of the polytope at
+the edge along which lines are loosest, else the signs of the unit whose line is farthest off. In a
+case a unit's interval is halved (a ReLU is linear there), and a multiple of its input that is
+nonnegative in that case may be added to any bound. All leaves of one depth are bounded together,
+across LPs, by rounds of linear bounds: the cutting-plane way to the best lines, which with ReLUs
+after one layer ends at the triangle relaxation, without a general solver. An LP is decided when all
+its leaves are closed or one λ met on the way wins.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_repair.exposure.heads.operations import Activation, Curved, Operation, Root
+from gnn_repair.oracle.heads.bound import Region, Relaxed, region_of
+from gnn_repair.oracle.heads.kernels import widest
+from gnn_repair.oracle.heads.polytope import (
+    DEEPEST,
+    FEW,
+    Base,
+    original_shares,
+    subdivided,
+)
+from gnn_repair.oracle.heads.proof import Halving, ProofCase, inner_of
+from gnn_repair.oracle.heads.relax import (
+    Certificate,
+    Cuts,
+    SlopesOf,
+    certify,
+    dense_shares,
+    mixed_at,
+    parts_with,
+    rows_and_mixture,
+)
+from gnn_repair.oracle.heads.search import worst
+from gnn_repair.oracle.lps import Piece
+from gnn_repair.oracle.problems import Floats, Integers
+
+PUSH = 100.0
+"""How much larger than any unit's coefficient the multiple of its input may be: a case that hardly
+any λ falls into needs a large one."""
+
+Unit = tuple[int, int]
+"""An elementwise operation's number and a channel of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """One case: signs of some inputs, and what proves how far its margin can go."""
+
+    units: tuple[Unit, ...] = ()
+    signs: tuple[int, ...] = ()
+    bound: float = np.inf
+    """Of the lowered head's margin in this case."""
+    weights: Floats = field(default_factory=lambda: np.empty(0))
+    """[C]: w."""
+    slopes: Floats = field(default_factory=lambda: np.empty(0))
+    """[U]: of all nonlinear operations side by side, by number and then by input."""
+    multipliers: Floats = field(default_factory=lambda: np.empty(0))
+    """[units]: β ≥ 0, what multiple of ± the input was added."""
+    inner: Floats = field(default_factory=lambda: np.empty(0))
+    """[V]: the slopes with which intervals were found."""
+    split: Unit | None = None
+    """The unit whose line is farthest off where the bound is attained; None: there is none left."""
+    loose: int = 0
+    """How many units could be split."""
+    last: bool = False
+    """Whether all was tried that there is."""
+    halvings: tuple[Halving, ...] = ()
+    """Edges of the polytope that were halved, in order."""
+    edge: tuple[int, int] | None = None
+    """The two corners that differ most; None: there are no two."""
+
+    def as_case(self, order: dict[int, int]) -> ProofCase:
+        """The leaf as a case of a proof; ``order`` counts the curved operations by number."""
+        units = zip(self.units, self.signs, self.multipliers, strict=True)
+        splits = tuple((order[n], channel, sign, float(beta)) for (n, channel), sign, beta in units)
+        return ProofCase(self.weights, self.slopes, self.inner, splits, self.halvings)
+
+    def halves(self) -> tuple[Leaf, Leaf]:
+        """The two cases that ``split`` decides."""
+        assert self.split is not None
+        units = (*self.units, self.split)
+        first, second = (
+            Leaf(units, (*self.signs, sign), weights=self.weights, halvings=self.halvings)
+            for sign in (-1, 1)
+        )
+        return first, second
+
+    def parts(self) -> tuple[Leaf, Leaf]:
+        """The two cases that halving ``edge`` gives."""
+        assert self.edge is not None
+        i, j = self.edge
+        first, second = (
+            Leaf(
+                self.units,
+                self.signs,
+                weights=self.weights,
+                halvings=(*self.halvings, (i, j, side)),
+            )
+            for side in (-1, 1)
+        )
+        return first, second
+
+
+@dataclass(eq=False)
+class Tree:
+    """The cases of one LP: they cover all λ."""
+
+    position: int
+    target: int
+    threshold: float
+    """A case with a bound at or below it is closed (of the lowered head's margin)."""
+    win: float
+    """A λ with a margin above it wins."""
+    terms: int
+    """Those that can change the aggregate."""
+    leaves: list[Leaf] = field(default_factory=list)
+    """Those with a bound above the threshold, still to be split."""
+    closed: list[Leaf] = field(default_factory=list)
+    margin: float = -np.inf
+    """The best margin of the lowered head met on the way."""
+    shares: Floats | None = None
+    """λ [K] by the node's terms that has it."""
+
+    @property
+    def size(self) -> int:
+        """Leaves so far."""
+        return len(self.leaves) + len(self.closed)
+
+    @property
+    def bound(self) -> float:
+        """What all leaves together prove."""
+        return max(leaf.bound for leaf in [*self.leaves, *self.closed])
+
+
+def elementwise(base: Base) -> dict[int, int]:
+    """Numbers and widths of the elementwise operations."""
+    return {
+        number: base.widths[number + 1]
+        for number, operation in enumerate(base.graph.operations)
+        if isinstance(operation, Activation)
+    }
+
+
+def flat_slopes(region: Region, slopes: SlopesOf) -> Floats:
+    """Slopes of all curved operations side by side, [B, U]: by number, then by input.
+
+    One that no margin reads has none, and zeros stand for it: the length σ of a final L2 norm is
+    multiplied out and leaves nothing behind.
+    """
+    parts = [
+        part
+        for number, box in region.boxes.items()
+        for part in slopes.get(number, tuple(torch.zeros_like(side.low) for side in box))
+    ]
+    return _side_by_side(region, parts)
+
+
+def inner_slopes(region: Region) -> Floats:
+    """The slopes with which the region's intervals were found, [B, V]."""
+    parts = list[Tensor]()
+    for number in inner_of(region.base.graph):
+        line = region.lines[number]
+        both = line.below if isinstance(line.operation, Root) else (*line.above, *line.below)
+        parts += both
+    return _side_by_side(region, parts)
+
+
+def _side_by_side(region: Region, parts: list[Tensor]) -> Floats:
+    if not parts:
+        return np.zeros((len(region), 0))
+    return np.ascontiguousarray(torch.cat(parts, dim=1).numpy())
+
+
+class LeafBatch:
+    """Leaves of one depth as one region."""
+
+    def __init__(self, base: Base, cases: list[tuple[Tree, Leaf]], push: float = PUSH) -> None:
+        self.base, self.cases, self.push = base, cases, push
+        self.depth = len(cases[0][1].units)
+        self.position = np.array([tree.position for tree, _ in cases])
+        self.target = np.array([tree.target for tree, _ in cases])
+        self.signs = self._signs()
+        self.region = self._region()
+        self.inner = inner_slopes(self.region)
+        self.best: list[Leaf | None] = [None] * len(cases)
+
+    def _region(self) -> Region:
+        signs = self.signs if self.depth else None
+        halvings = [leaf.halvings for _, leaf in self.cases]
+        if not any(halvings):
+            return region_of(self.base, self.position, signs)
+        part = subdivided(self.base, self.position, halvings)
+        return region_of(part, np.arange(len(self.cases)), signs)
+
+    def _signs(self) -> dict[int, Tensor]:
+        signs = {
+            number: torch.zeros(len(self.cases), width, dtype=torch.float64)
+            for number, width in elementwise(self.base).items()
+        }
+        for row, (_, leaf) in enumerate(self.cases):
+            for (number, unit), sign in zip(leaf.units, leaf.signs, strict=True):
+                signs[number][row, unit] = sign
+        return signs
+
+    def bound(self, rounds: int) -> list[Leaf]:
+        """The leaves with bounds; every λ met is offered to its tree."""
+        region = self.region
+        rows, mixture = rows_and_mixture(region, self.target)
+        cuts, parts = Cuts(region, self.target), region.lines
+        cuts.add(rows, mixture, parts)
+        weights = self._parents_weights() if self.depth else None
+        for turn in range(rounds):
+            if weights is not None:
+                self._add_mixed(cuts, weights, parts)
+            piece = cuts.solve()
+            x = mixed_at(region, piece)
+            values = self.base.graph.values(x, region.nodes)
+            self._offer(values[-1], piece)
+            weights, slopes = cuts.combine(piece)
+            final = turn + 1 == rounds
+            # Bounds only fall from round to round: a certificate is worth its price at the end.
+            if final or self._closing(piece):
+                self._keep(weights, slopes, cuts.combine_pushes(piece), values)
+            if final or self._settled():
+                break
+            parts = region.relax(values)
+            cuts.add(rows, mixture, parts)
+        return [leaf for leaf in self.best if leaf is not None]
+
+    def _closing(self, piece: Piece) -> bool:
+        """Whether the LP of a round says that some leaf can be closed, or its tree has won."""
+        return any(
+            tree.margin > tree.win or float(value) <= tree.threshold
+            for (tree, _), value in zip(self.cases, piece.margin, strict=True)
+        )
+
+    def _settled(self) -> bool:
+        """Whether every leaf is closed, or its tree has won."""
+        return all(
+            tree.margin > tree.win or (leaf is not None and leaf.bound <= tree.threshold)
+            for (tree, _), leaf in zip(self.cases, self.best, strict=True)
+        )
+
+    def _parents_weights(self) -> Tensor:
+        return torch.from_numpy(np.stack([leaf.weights for _, leaf in self.cases]))
+
+    def _add_mixed(self, cuts: Cuts, weights: Tensor, parts: dict[int, Relaxed]) -> None:
+        """A bound of the rivals' mixture, where units that rivals disagree about cancel, and one
+        more for each sign on the way to the leaf, with a large multiple of that input."""
+        rows = (-weights).scatter(1, torch.from_numpy(self.target)[:, None], 1.0)
+        sizes = {n: seen[0][0].abs().amax((1, 2)) for n, seen in cuts.weighted.items()}
+        pushes = {
+            number: torch.zeros(len(self.cases), self.depth + 1, signs.shape[1]).double()
+            for number, signs in self.signs.items()
+        }
+        for row, (_, leaf) in enumerate(self.cases):
+            for level, ((number, unit), sign) in enumerate(
+                zip(leaf.units, leaf.signs, strict=True)
+            ):
+                pushes[number][row, level, unit] = self.push * sign * float(sizes[number][row])
+        many = (-1, self.depth + 1, -1)
+        cuts.add(rows.unsqueeze(1).expand(many), weights.unsqueeze(1).expand(many), parts, pushes)
+
+    def _offer(self, outputs: Tensor, piece: Piece) -> None:
+        """Tell every tree of the λ of its leaves' relaxations."""
+        margin = worst(outputs, torch.from_numpy(self.target)).numpy()
+        shares, begins = dense_shares(self.region, piece), self.region.begins
+        for row, (tree, leaf) in enumerate(self.cases):
+            if margin[row] > tree.margin:
+                tree.margin = float(margin[row])
+                own = shares[begins[row] : begins[row + 1]]
+                tree.shares = original_shares(leaf.halvings, own)
+
+    def _keep(
+        self, weights: Tensor, slopes: SlopesOf, pushes: dict[int, Tensor], values: list[Tensor]
+    ) -> None:
+        """Take the certificates where they are better than what was had."""
+        betas = {n: (pushes[n] * signs).clamp(min=0.0) for n, signs in self.signs.items()}
+        given = {n: (betas[n] * signs).unsqueeze(1) for n, signs in self.signs.items()}
+        parts = parts_with(self.region, slopes)
+        found = certify(self.region, self.target, weights, parts, given if self.depth else None)
+        flat, bounds = flat_slopes(self.region, slopes), found.bound.tolist()
+        splits, edges = self._splits(found, parts, values), self._edges(found, parts)
+        for row, (_, leaf) in enumerate(self.cases):
+            old = self.best[row]
+            if old is not None and old.bound <= bounds[row]:
+                continue
+            sizes = np.array([float(betas[n][row, unit]) for n, unit in leaf.units])
+            self.best[row] = Leaf(
+                leaf.units, leaf.signs, bounds[row], weights[row].numpy(), flat[row], sizes,
+                self.inner[row], *splits[row], leaf.last, leaf.halvings, edges[row],
+            )  # fmt: skip
+
+    def _edges(self, found: Certificate, parts: dict[int, Relaxed]) -> list[tuple[int, int] | None]:
+        """For each leaf of few terms the two corners between which its lines are loosest."""
+        edges: list[tuple[int, int] | None] = [None] * len(self.cases)
+        few = np.flatnonzero(
+            [tree.terms <= FEW and len(leaf.halvings) < DEEPEST for tree, leaf in self.cases]
+        )
+        if not len(few):
+            return edges
+        at, region = torch.from_numpy(few), self.region.take(few)
+        seen = {n: c.expand(len(edges), -1, -1)[at] for n, c in found.seen.items()}
+        values = self.base.graph.values(*corner_points(region))
+        chosen = longest_edges(
+            region, {n: part.take(at) for n, part in parts.items()}, seen, values
+        )
+        for row, (i, j) in zip(few.tolist(), chosen.tolist(), strict=True):
+            edges[row] = None if i < 0 else (i, j)
+        return edges
+
+    def _splits(
+        self, found: Certificate, parts: dict[int, Relaxed], values: list[Tensor]
+    ) -> list[tuple[Unit | None, int]]:
+        """For each leaf the unit that may still be split and whose line is farthest off, and how
+        many may."""
+        gaps, names = [], list[Unit]()
+        for number, signs in self.signs.items():
+            outer = found.seen.get(number)
+            if outer is not None:
+                full = outer.expand(len(self.cases), -1, -1)[:, 0]
+                gaps.append(_gaps(parts[number], full, signs, values, self.region.nodes))
+                names += [(number, unit) for unit in range(signs.shape[1])]
+        if not gaps:
+            return [(None, 0)] * len(self.cases)
+        all_gaps = torch.cat(gaps, dim=1)
+        best, loose = all_gaps.argmax(1).tolist(), (all_gaps >= 0).sum(1).tolist()
+        return [
+            (names[unit] if count else None, count) for unit, count in zip(best, loose, strict=True)
+        ]
+
+
+def _gaps(
+    part: Relaxed, outer: Tensor, signs: Tensor, values: list[Tensor], nodes: Tensor
+) -> Tensor:
+    """C (s y + b − f(y)) of each unit, −1 where it is not to be split, [B, k]."""
+    box, slopes = part.box[0], part.below[0]
+    y = values[part.operation.inputs[0]]
+    y = torch.minimum(torch.maximum(y, box.low), box.high)
+    constant = torch.where(outer > 0, part.higher, part.lower)
+    exact = part.operation.evaluate([y], nodes)
+    gap = (outer * (slopes * y + constant - exact)).clamp(min=0.0)
+    # Where the point tells nothing (all units tight there), the widest possible gap decides.
+    spread = outer.abs() * torch.minimum(box.high, -box.low).clamp(min=0.0)
+    splittable = (box.low < 0) & (box.high > 0) & (signs == 0) & (outer != 0)
+    return torch.where(splittable, gap + 1e-3 * spread, -1.0)
+
+
+def bounded(base: Base, cases: list[tuple[Tree, Leaf]], rounds: int, push: float = PUSH) -> None:
+    """Bound leaves of one depth and hand them back to their trees."""
+    for (tree, _), leaf in zip(cases, LeafBatch(base, cases, push).bound(rounds), strict=True):
+        (tree.closed if leaf.bound <= tree.threshold else tree.leaves).append(leaf)
+
+
+ROUNDS = 2
+"""Rounds of lines a leaf: a half inherits its parent's weights, and splitting does the rest."""
+LAST_ROUNDS, LAST_PUSH = 8, 1e5
+"""For leaves that cannot be split any more: what is left is a linear program, to be solved well."""
+FEW_UNITS = 6
+"""Units whose signs are tried at once when no more are open: at most so many cases are then linear
+programs, where halves would only come closer and closer."""
+BATCH = 512
+"""Leaves bounded together, so that their numbers stay in the cache."""
+
+
+def grow(base: Base, trees: list[Tree], leaves: int, deadline: float) -> None:
+    """Split leaves above the threshold until all are closed, a λ wins, or the budget is spent.
+
+    Args:
+        base: of the exposure.
+        trees: one an LP; changed in place.
+        leaves: how many leaves a tree may have.
+        deadline: process time at which to stop.
+    """
+    while True:
+        alive = [tree for tree in trees if _alive(tree, leaves)]
+        if not alive or time.process_time() > deadline:
+            return
+        _level(base, alive[: BATCH // 2])
+
+
+def _alive(tree: Tree, leaves: int) -> bool:
+    if not tree.leaves or tree.margin > tree.win or tree.size >= leaves:
+        return False
+    return not any(leaf.last for leaf in tree.leaves)
+
+
+def _others(base: Base) -> list[Operation]:
+    """The nonlinear operations that are no ReLU."""
+    curved = [op for op in base.graph.operations if isinstance(op, Curved)]
+    return [op for op in curved if not (isinstance(op, Activation) and op.name == "relu")]
+
+
+def _cases(leaf: Leaf, terms: int, others: list[Operation]) -> tuple[Leaf, ...]:
+    """What a leaf is split into: at an edge of few corners, by a unit's sign, or not at all."""
+    soon_linear = not others and leaf.loose <= FEW_UNITS
+    if leaf.edge is not None and terms <= FEW and not soon_linear:
+        return leaf.parts()
+    if leaf.split is not None:
+        return leaf.halves()
+    return (replace(leaf, last=True),)
+
+
+def _stuck(leaf: Leaf, terms: int, others: list[Operation]) -> bool:
+    """Whether nothing is left to split and the gap is that of curved lines, which no rounds close
+    (a Root's tangents they do)."""
+    curved = any(not isinstance(op, Root) for op in others)
+    return curved and leaf.split is None and (terms > FEW or leaf.edge is None)
+
+
+def _level(base: Base, trees: list[Tree]) -> None:
+    """Split the worst leaves of every tree, as many as make a batch."""
+    share, others = max(1, BATCH // (2 * len(trees))), _others(base)
+    by_depth: dict[tuple[int, bool], list[tuple[Tree, Leaf]]] = {}
+    for tree in trees:
+        tree.leaves.sort(key=lambda leaf: leaf.bound)
+        for _ in range(min(share, len(tree.leaves))):
+            leaf = tree.leaves.pop()
+            if _stuck(leaf, tree.terms, others):
+                tree.leaves.append(replace(leaf, last=True))
+                break
+            for case in _cases(leaf, tree.terms, others):
+                by_depth.setdefault((len(case.units), case.last), []).append((tree, case))
+    for (_, last), cases in by_depth.items():
+        if last:
+            bounded(base, cases, LAST_ROUNDS, LAST_PUSH)
+        else:
+            bounded(base, cases, ROUNDS)
+
+
+def corner_points(region: Region) -> tuple[Tensor, Tensor]:
+    """x at every corner, [places, D], other groups at their mean; and each one's graph node."""
+    base, ends = region.base, region.ends
+    owner = np.repeat(np.arange(len(region)), np.diff(region.begins))
+    term = np.arange(len(owner)) - region.begins[owner] + ends[owner, 0]
+    group = (term[:, None] >= ends[owner, 1:-1]).sum(1)
+    points = base.table[base.rows[term]] * region.mass[owner, group][:, None]
+    centre = np.zeros((len(region), ends.shape[1] - 1, base.width))
+    if ends.shape[1] > 2:
+        np.add.at(centre, (owner, group), points)
+        centre /= np.maximum(np.diff(ends, axis=1), 1)[:, :, None]
+    rest = base.fixed[region.position] + centre.sum(1)
+    points += rest[owner] - centre[owner, group]
+    return torch.from_numpy(points), region.nodes[torch.from_numpy(owner)]
+
+
+def longest_edges(
+    region: Region, parts: dict[int, Relaxed], seen: dict[int, Tensor], values: list[Tensor]
+) -> Integers:
+    """For each row the two corners of a group that differ most where lines are loose, [B, 2].
+
+    Args:
+        region: of the parts.
+        parts: their lines, the same slope above and below.
+        seen: the coefficients each nonlinear operation had in the bound.
+        values: the head's values at all corners, [places, k].
+    """
+    owner = torch.from_numpy(np.repeat(np.arange(len(region)), np.diff(region.begins)))
+    scaled = []
+    for number, outer in seen.items():
+        weight = outer.expand(len(region), -1, -1)[:, 0].abs()
+        for value, each in zip(
+            parts[number].operation.inputs, _looseness(parts[number], weight), strict=True
+        ):
+            scaled.append((values[value] * each[owner]).nan_to_num())
+    # Where no bound holds yet, no line is looser than another: the longest edge of all.
+    scaled.append(values[0] * region.unbounded[owner].unsqueeze(1))
+    best = np.full((len(region), 2), -1, np.int64)
+    points = torch.cat(scaled, dim=1).contiguous().numpy()
+    local = region.ends - region.ends[:, :1] + region.begins[:-1, None]
+    widest(local, region.begins, points, best)
+    return best
+
+
+def _looseness(part: Relaxed, weight: Tensor) -> list[Tensor]:
+    """How far the lines of each input are apart in the bound, for each unit of its width."""
+    if isinstance(part.operation, Root):
+        return [weight.repeat_interleave(part.operation.size, dim=1)]
+    band = weight * (part.higher - part.lower).clamp(min=0.0)
+    return [band / (box.high - box.low).clamp(min=1e-300) for box in part.box]

@@ -1,0 +1,563 @@
+"""The smallest change of coefficients that makes a class win, behind a nonlinear head.
+
+What is found is an upper value: a λ that was run through the model, with the mass that it moves.
+What is proved is a lower one: no reweighting nearer than ``bound`` wins, by the oracle's bounds
+over all of them. Where the two meet it is the nearest.
+
+All reweightings within a distance are an exposure of their own: λ with ½ Σ_{a∈g} |λ_a − α_a| ≤ d in
+a group is α + p − n with p, n ≥ 0 and Σp = Σn = d. So the aggregates within the distance d are
+mixtures of two groups of exact mass d, messages h and −h, around the frozen aggregate. That λ stays
+nonnegative is left out, which only makes the set larger and the answer safer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gnn_repair.exposure.names import ONE_KIND, NodeNames
+from gnn_repair.exposure.value import Exposure, Group
+from gnn_repair.highs import new_highs
+from gnn_repair.oracle.heads.search import on_cpu, replay_margins
+from gnn_repair.oracle.heads.solve import solve_head
+from gnn_repair.oracle.problems import CANNOT, Floats, Instance, Integers
+from gnn_repair.oracle.questions.nearest import ALREADY, MOVED, UNREACHABLE, closest
+from gnn_repair.oracle.solution import Solution
+from gnn_repair.oracle.witness import Gains, gain_words, gains_of, percent
+
+
+def ball(exposure: Exposure, distance: Tensor) -> Exposure:
+    """The exposure whose admissible mixtures are those of ``exposure`` within a distance.
+
+    Args:
+        exposure: on the CPU.
+        distance: [n] d > 0: the mass that may move in each group of a recipient, of which no more
+            can move than it has.
+    """
+    aggregate = exposure.aggregate
+    frozen = aggregate.logits()
+    everywhere = aggregate.frozen_logits.clone()
+    everywhere[:, aggregate.recipients] = frozen
+    table = aggregate.contributions
+    pieces = Exposure(
+        groups=_groups(aggregate),
+        recipients=aggregate.recipients,
+        segments=_segments(aggregate.segments),
+        rows=_rows(aggregate),
+        coefficients=_shares(aggregate, distance),
+        contributions=torch.cat([table, -table], dim=1),
+        fixed_logits=everywhere,
+        frozen_logits=everywhere,
+        state=aggregate.state.new_zeros(1, aggregate.num_nodes, 1),
+        messages=aggregate.state.new_zeros(1, 1, 1),
+        message_rows=torch.zeros(2 * table.shape[1], dtype=torch.int32),
+        sources=aggregate.sources.repeat(2),
+        origin=aggregate.origin,
+        names=aggregate.names,
+    )
+    assert exposure.head is not None
+    return pieces.with_head(exposure.head, exposure.frozen_logits, exposure.residual)
+
+
+def _groups(aggregate: Exposure) -> tuple[Group, ...]:
+    return tuple(
+        Group(f"{group.name} ({side})", group.rule, group.coefficients_from)
+        for group in aggregate.groups
+        for side in ("more", "less")
+    )
+
+
+def _segments(segments: Tensor) -> Tensor:
+    """Every segment twice, one after the other."""
+    lengths = segments.diff().repeat_interleave(2)
+    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+
+
+def _twice(aggregate: Exposure) -> tuple[Tensor, Tensor]:
+    """[2T]: the old term behind each new one, and whether it takes mass away."""
+    lengths = aggregate.segments.diff().repeat_interleave(2)
+    begins = aggregate.segments[:-1].repeat_interleave(2)
+    ends = lengths.cumsum(0)
+    place = torch.arange(int(lengths.sum())) - (ends - lengths).repeat_interleave(lengths)
+    side = torch.arange(len(lengths)) % 2
+    return begins.repeat_interleave(lengths) + place, side.repeat_interleave(lengths).bool()
+
+
+def _rows(aggregate: Exposure) -> Tensor:
+    term, less = _twice(aggregate)
+    return aggregate.rows[term] + less.int() * aggregate.contributions.shape[1]
+
+
+def _shares(aggregate: Exposure, distance: Tensor) -> Tensor:
+    """[1, 2T]: the same on both sides, so that it starts at the frozen aggregate."""
+    term, _ = _twice(aggregate)
+    mass = aggregate.mass[0]
+    scale = torch.minimum(distance.unsqueeze(1), mass) / mass.clamp(min=1e-300)
+    lengths = aggregate.segments.diff()
+    each = scale.reshape(-1).repeat_interleave(lengths) * aggregate.coefficients[0].double()
+    return each[term].unsqueeze(0)
+
+
+def change_of(exposure: Exposure, coefficients: Tensor) -> list[NDArray[np.float64]]:
+    """α + p − n [K] of every recipient, for coefficients [1, 2T] of :func:`ball`."""
+    mixture = exposure.aggregate
+    term, less = _twice(mixture)
+    signed = torch.where(less, -coefficients[0], coefficients[0])
+    whole = mixture.coefficients[0].double().index_add(0, term, signed)
+    ends = mixture.segments[:: mixture.num_groups].tolist()
+    return [whole[a:b].numpy() for a, b in pairwise(ends)]
+
+
+ROUNDS = 8
+"""Linear programs at most; the head's pieces met on the way are few, so three or four suffice."""
+GAIN = 1e-4
+"""A round that saves less than this share of the moved mass is the last."""
+BEYOND = 1.5
+"""How far beyond the best λ a larger margin is looked for, in multiples of its change."""
+STARTS = 4
+"""Descents beside that from the oracle's λ: winners lie in few separate places."""
+MOST = 16
+"""Terms between which transfers are tried."""
+RANDOM = 64
+"""Mixtures tried beside transfers."""
+POINTS = 16
+"""Places of a segment that are tried at once."""
+DEPTH = 4
+"""How often a segment is refined: to 16⁻⁴ of its length."""
+
+
+@dataclass(eq=False)
+class Approach:
+    """One question's way from the oracle's λ towards α."""
+
+    exposure: Exposure
+    """Of this recipient alone."""
+    target: int
+    margin: float
+    alpha: Floats
+    """[K]."""
+    witness: Floats
+    """[K]: the λ that the oracle found."""
+    group: Integers
+    """[K]: 0.. over the groups that are present."""
+    mass: Floats
+    best: Floats
+    """[K]: the nearest λ so far that wins in the head."""
+
+    @classmethod
+    def of(cls, exposure: Exposure, solution: Solution, index: int, margin: float) -> Approach:
+        """Begin at the λ of LP ``index``."""
+        part = exposure.restrict(torch.tensor([int(solution.node[index])]))
+        alpha = part.coefficients[0].double().numpy()
+        first = exposure.segments[:: exposure.num_groups][int(solution.recipient[index])]
+        entries = slice(solution.indptr[index], solution.indptr[index + 1])
+        witness = np.zeros(len(alpha))
+        witness[solution.terms[entries] - int(first)] = solution.coefficients[entries]
+        lengths = part.segments.diff().numpy()
+        lengths = lengths[lengths > 0]
+        group = np.repeat(np.arange(len(lengths)), lengths)
+        mass = np.bincount(group, alpha, len(lengths)).astype(np.float64)
+        target = int(solution.target[index])
+        return cls(part, target, margin, alpha, witness, group, mass, witness)
+
+    def moved(self, shares: Floats) -> float:
+        """½ Σ |λ − α|."""
+        return float(np.abs(shares - self.alpha).sum() / 2)
+
+    def come_nearer(self) -> None:
+        """Descend from the witness and from the nearest winners among many admissible λ."""
+        highs = new_highs()
+        starts = [self.witness, *self._winners()]
+        for start in starts:
+            self._keep(self._descended(highs, start))
+
+    def offer(self, shares: Floats) -> None:
+        """Descend from a λ that may be slightly inadmissible."""
+        shares = np.maximum(shares, 0.0)
+        total = np.bincount(self.group, shares, len(self.mass))
+        shares = shares * (self.mass / np.maximum(total, 1e-300))[self.group]
+        if self._margins(shares[None])[0] >= self.margin:
+            self._keep(self._descended(new_highs(), shares))
+
+    def _winners(self) -> list[Floats]:
+        """The nearest λ that win on segments from α to transfers between two terms and to random
+        mixtures; each stands for a place where the descent may begin."""
+        ends = np.concatenate([self._transfers(), self._random()])
+        steps = np.arange(1, POINTS + 1) / POINTS
+        points = self.alpha + steps[:, None, None] * (ends - self.alpha)
+        won = self._margins(points.reshape(-1, len(self.alpha))).reshape(POINTS, -1) >= self.margin
+        first = np.where(won.any(0), won.argmax(0), POINTS)
+        moved = np.abs(ends - self.alpha).sum(1) / 2 * (first + 1) / POINTS
+        order = np.argsort(np.where(first < POINTS, moved, np.inf), kind="stable")[:STARTS]
+        return [points[first[k], k] for k in order if first[k] < POINTS]
+
+    def _transfers(self) -> Floats:
+        """[P, K]: all of one term's share given to another of its group, the largest first."""
+        givers = np.argsort(-self.alpha, kind="stable")[:MOST]
+        pairs = [
+            (a, b)
+            for a in givers
+            for b in np.flatnonzero(self.group == self.group[a])[:MOST]
+            if a != b
+        ]
+        ends = np.tile(self.alpha, (len(pairs), 1))
+        for row, (a, b) in enumerate(pairs):
+            ends[row, b] += ends[row, a]
+            ends[row, a] = 0.0
+        return ends
+
+    def _random(self) -> Floats:
+        """[RANDOM, K]: mixtures of few terms, the same ones each time."""
+        draw = np.random.default_rng(int(self.exposure.recipients[0]))
+        raw = draw.gamma(0.3, size=(RANDOM, len(self.alpha))) + 1e-12
+        total = np.stack([np.bincount(self.group, row, len(self.mass)) for row in raw])
+        return np.asarray(raw / total[:, self.group] * self.mass[self.group])
+
+    def _descended(self, highs: Any, start: Floats) -> Floats:
+        """The nearest λ found from one that wins."""
+        best = self._shortened(start)
+        if best is None:
+            return self.best
+        for _ in range(ROUNDS):
+            nearer = self._step(highs, best)
+            if nearer is None or self.moved(nearer) >= self.moved(best):
+                break
+            small = self.moved(nearer) > (1 - GAIN) * self.moved(best)
+            best = nearer
+            if small:
+                break
+        return best
+
+    def at(self, aim: float) -> Floats:
+        """The λ near the best one at which the head wins by ``aim`` more: farther from α, or
+        towards the witness."""
+        if aim == 0.0:
+            return self.best
+        want = self.margin + aim * self._size()
+        change = self.best - self.alpha
+        room = self.alpha[change < 0] / -change[change < 0]
+        beyond = self.alpha + min(BEYOND, float(room.min(initial=BEYOND))) * change
+        found = [self._first(self.best, end, want) for end in (beyond, self.witness)]
+        return min([one for one in found if one is not None] or [self.witness], key=self.moved)
+
+    def _keep(self, shares: Floats) -> None:
+        if self.moved(shares) < self.moved(self.best):
+            self.best = shares
+
+    def _step(self, highs: Any, point: Floats) -> Floats | None:
+        """Linearise at a λ that wins, aim at the nearest λ that wins there, and take the nearest
+        of what really wins on the way."""
+        change = closest(highs, self._linearised(point), self.alpha, self.margin)
+        if change is None:
+            return None
+        aimed = np.maximum(self.alpha + change, 0.0)
+        steps = np.linspace(0.0, 1.0, POINTS + 1)
+        between = point + steps[:, None] * (aimed - point)
+        won = np.flatnonzero(self._margins(between) >= self.margin)[::-1][:2]
+        found = [self._shortened(between[k]) for k in won]
+        known = [shares for shares in found if shares is not None]
+        return min(known, key=self.moved) if known else None
+
+    def _shortened(self, shares: Floats) -> Floats | None:
+        """The λ nearest α on the segment to ``shares`` that wins; None where that does not."""
+        return self._first(self.alpha, shares, self.margin)
+
+    def _first(self, start: Floats, end: Floats, margin: float) -> Floats | None:
+        """The first λ from ``start`` to ``end`` with this margin, by refinement."""
+        low, high = 0.0, 1.0
+        for depth in range(DEPTH):
+            steps = np.linspace(low, high, POINTS + 1)
+            points = start + steps[:, None] * (end - start)
+            won = np.flatnonzero(self._margins(points) >= margin)
+            if not len(won) and not depth:
+                return None
+            k = int(won[0]) if len(won) else POINTS
+            low, high = float(steps[max(k - 1, 0)]), float(steps[k])
+        return np.asarray(start + high * (end - start))
+
+    def _aggregates(self, shares: Floats) -> Tensor:
+        """[P, D] at λ [P, K]."""
+        aggregate = self.exposure.aggregate
+        messages = aggregate.contributions[0, aggregate.rows.long()]
+        return aggregate.fixed_logits[0, aggregate.recipients] + torch.from_numpy(shares) @ messages
+
+    def _outputs(self, aggregates: Tensor) -> Tensor:
+        nodes = self.exposure.recipients.expand(len(aggregates))
+        assert self.exposure.head is not None
+        return self.exposure.head(aggregates, nodes)
+
+    def _margins(self, shares: Floats) -> Floats:
+        """[P]: of the target at λ [P, K]."""
+        outputs = self._outputs(self._aggregates(shares)).detach().numpy()
+        rest = np.delete(outputs, self.target, axis=1)
+        return np.asarray(outputs[:, self.target] - rest.max(1))
+
+    def _size(self) -> float:
+        """The scale of the logits."""
+        return float(self.exposure.frozen_logits[0, self.exposure.recipients].abs().max().clamp(1))
+
+    def _linearised(self, shares: Floats) -> Instance:
+        """The exact-mass problem of the head's first order at λ."""
+        aggregate = self.exposure.aggregate
+        count = self.exposure.num_classes
+        point = self._aggregates(shares[None]).repeat(count, 1).requires_grad_(True)
+        with torch.enable_grad():  # the same point for every class: one pass gives all slopes
+            outputs = self._outputs(point).diagonal()
+            (slopes,) = torch.autograd.grad(outputs.sum(), point)
+        rivals = np.delete(np.arange(len(outputs)), self.target)
+        table = aggregate.contributions[0, aggregate.rows.long()] @ slopes.t()
+        values, logits = table.numpy(), outputs.detach().numpy()
+        gaps = values[:, self.target, None] - values[:, rivals]
+        fixed = logits[self.target] - logits[rivals] - shares @ gaps
+        terms = np.arange(len(shares))
+        return Instance(gaps, fixed, self.group, self.mass, terms, rivals)
+
+
+UNDECIDED = "undecided"
+HALVINGS = {"fast": 6, "normal": 6}
+"""Steps towards the lower value by effort: without cases until a 64th of the upper value is left,
+then with cases between what that proved and the upper value."""
+NEAREST = 1e-2
+"""Upper and lower value this close, relative to the upper one, are called the nearest."""
+AIMS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)
+"""By how much more the head is to win, relative to its logits, until the model, which is run in a
+precision of its own, confirms it."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeadNearest:
+    """One node's nearest winning reweighting that was found, and what is proved of nearer ones."""
+
+    member: int
+    node: int
+    target: int
+    status: str
+    """``already wins``, ``moved``, ``unreachable`` (proved) or ``undecided``."""
+    moved: float
+    """Mass that moves, ½ Σ |λ − α|: an upper value; NaN without an answer."""
+    bound: float
+    """What must move at least, proved; 0 where nothing is."""
+    margin: float
+    """The margin at λ, of the model itself where ``replayed``; NaN without an answer."""
+    terms: Integers
+    """The exposure's terms whose coefficient changes."""
+    change: Floats
+    """λ − α there."""
+    sources: Integers
+    """The nodes that sent them."""
+    mass: float
+    """The node's total mass, for comparison."""
+    replayed: bool
+    """Whether the model itself was run with λ."""
+    gains: Gains = ()
+    """Who gets more weight, and how much, as shares of the mass."""
+    reason: str = ""
+    """Why it is undecided."""
+    names: NodeNames = ONE_KIND
+    """What nodes and groups are called."""
+
+    @property
+    def share(self) -> float:
+        """The share of the node's mass that moves."""
+        return self.moved / self.mass if self.mass else float("nan")
+
+    @property
+    def proved(self) -> bool:
+        """Whether nothing notably nearer wins."""
+        return bool(self.moved - self.bound <= NEAREST * self.moved)
+
+    def __str__(self) -> str:
+        head = f"{self.names.node(self.node)}, class {self.target}"
+        if self.status != MOVED:
+            return f"{head}: {self.status}" + (f" ({self.reason})" if self.reason else "")
+        where = "the model itself" if self.replayed else "its head"
+        return (
+            f"{head}: {gain_words(self.gains, self.names)} would be enough ({where} says so); "
+            f"{percent(self.share)} of the mass moves, {self._limit()}"
+        )
+
+    __repr__ = __str__
+
+    def _limit(self) -> str:
+        if self.bound <= 0:
+            return "not proved nearest"
+        words = f"no less than {percent(self.bound / self.mass)} will do"
+        return words if self.proved else f"not proved nearest: {words}"
+
+
+def nearest_behind_head(
+    exposure: Exposure, target: Tensor, nodes: Tensor | None, margin: float
+) -> tuple[HeadNearest, ...]:
+    """One answer a node and target, in the order of :func:`solve_head`."""
+    exposure = on_cpu(exposure)
+    solution = solve_head(exposure, target, nodes)
+    frozen = _frozen_margins(exposure, solution)
+    wins = (solution.margin >= margin) & (frozen < margin)
+    approaches = {
+        int(i): Approach.of(exposure, solution, int(i), margin) for i in np.flatnonzero(wins)
+    }
+    for approach in approaches.values():
+        approach.come_nearer()
+    bounds = _lower_values(exposure, solution, approaches, margin)
+    found = _confirmed(exposure, solution, approaches, margin)
+    return tuple(
+        _answer(exposure, solution, i, frozen[i], margin, found.get(i), bounds.get(i, 0.0))
+        for i in range(len(solution))
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    shares: Floats
+    margin: float
+    moved: float
+
+
+def _frozen_margins(exposure: Exposure, solution: Solution) -> Floats:
+    logits = exposure.frozen_logits[0].numpy()[solution.node]
+    own = np.take_along_axis(logits, solution.target[:, None], 1)[:, 0]
+    rest = logits.copy()
+    np.put_along_axis(rest, solution.target[:, None], -np.inf, 1)
+    return np.asarray(own - rest.max(1))
+
+
+def _confirmed(
+    exposure: Exposure,
+    solution: Solution,
+    approaches: dict[int, Approach],
+    margin: float,
+) -> dict[int, _Found]:
+    """The nearest λ of each question that the model confirms."""
+    found: dict[int, _Found] = {}
+    for aim in AIMS:
+        left = np.array([i for i in approaches if i not in found], np.int64)
+        shares = [approaches[int(i)].at(aim) for i in left]
+        told = replay_margins(exposure, solution.recipient[left], solution.target[left], shares)
+        for i, share, value in zip(left.tolist(), shares, told, strict=True):
+            if value >= margin:
+                found[i] = _Found(share, float(value), approaches[i].moved(share))
+    for i in approaches.keys() - found.keys():  # the oracle's own λ, confirmed before
+        share = approaches[i].witness
+        found[i] = _Found(share, float(solution.margin[i]), approaches[i].moved(share))
+    return found
+
+
+def _lower_values(
+    exposure: Exposure, solution: Solution, approaches: dict[int, Approach], margin: float
+) -> dict[int, float]:
+    """Distances within which nothing wins, found by halving; all questions together.
+
+    What wins within a distance is offered to the approaches: they know the head near where they
+    are, the balls all around α.
+    """
+    proved = dict.fromkeys(approaches, 0.0)
+    for effort, steps in HALVINGS.items():
+        high = {i: one.moved(one.best) for i, one in approaches.items()}
+        for step in range(steps):
+            left = [i for i in sorted(approaches) if high[i] - proved[i] > NEAREST / 2 * high[i]]
+            if not left:
+                break
+            # Most of what was found is the nearest: asked first just below it, they are done.
+            share = 0.5 if step else 1 - NEAREST / 2.1
+            middle = np.array([proved[i] + share * (high[i] - proved[i]) for i in left])
+            bound, shares = within(exposure, solution, np.array(left), middle, effort)
+            for k, i in enumerate(left):
+                if bound[k] < margin:
+                    proved[i] = float(middle[k])
+                else:
+                    high[i] = float(middle[k])
+                    approaches[i].offer(shares[k])
+    return proved
+
+
+def within(
+    exposure: Exposure,
+    solution: Solution,
+    chosen: Integers,
+    distance: Floats,
+    effort: str = "normal",
+) -> tuple[Floats, list[Floats]]:
+    """Bounds [k] of the margins within a distance, and α + p − n of the best λ found there."""
+    bound, shares = np.empty(len(chosen)), [np.empty(0)] * len(chosen)
+    for part in _once_a_node(solution.recipient[chosen]):
+        nodes = torch.from_numpy(solution.node[chosen[part]])
+        near = exposure.restrict(nodes)
+        around = ball(near, torch.from_numpy(distance[part]))
+        target = torch.full((exposure.num_nodes,), -1)
+        target[nodes] = torch.from_numpy(solution.target[chosen[part]])
+        answer = solve_head(around, target, effort=effort)
+        bound[part] = answer.bound
+        changes = change_of(near, answer.dense(around))
+        for place, share in zip(part, changes, strict=True):
+            shares[int(place)] = share
+    return bound, shares
+
+
+def _once_a_node(recipient: Integers) -> list[Integers]:
+    """Places split so that no recipient stands twice in a part."""
+    parts: list[list[int]] = []
+    seen: dict[int, int] = {}
+    for place, who in enumerate(recipient.tolist()):
+        turn = seen.get(who, 0)
+        seen[who] = turn + 1
+        if turn == len(parts):
+            parts.append([])
+        parts[turn].append(place)
+    return [np.array(part, np.int64) for part in parts]
+
+
+def _answer(
+    exposure: Exposure,
+    solution: Solution,
+    i: int,
+    frozen: float,
+    margin: float,
+    found: _Found | None,
+    bound: float,
+) -> HeadNearest:
+    ends = exposure.segments[:: exposure.num_groups]
+    first, last = (int(ends[int(solution.recipient[i]) + k]) for k in (0, 1))
+    alpha = exposure.coefficients[0, first:last].double().numpy()
+    change = np.zeros(len(alpha)) if found is None else found.shares - alpha
+    active = np.abs(change) > 1e-12 * max(float(alpha.sum()), 1e-300)
+    status, reason = _status(solution, i, frozen, margin, found)
+    terms = first + np.flatnonzero(active)
+    rows = exposure.rows[first:last].long()
+    senders = solution.named(exposure.sources[rows].numpy().astype(np.int64))
+    moved = {ALREADY: 0.0, MOVED: 0.0 if found is None else found.moved}.get(status, np.nan)
+    return HeadNearest(
+        member=0,
+        node=int(solution.named(solution.node[i])),
+        target=int(solution.target[i]),
+        status=status,
+        moved=moved,
+        bound=bound,
+        margin=frozen if status == ALREADY else np.nan if found is None else found.margin,
+        terms=terms,
+        change=change[active],
+        sources=senders[active],
+        mass=float(alpha.sum()),
+        gains=gains_of(senders, alpha, np.where(active, change, 0.0)),
+        replayed=solution.replayed,
+        reason=reason,
+        names=solution.names,
+    )
+
+
+def _status(
+    solution: Solution, i: int, frozen: float, margin: float, found: _Found | None
+) -> tuple[str, str]:
+    if frozen >= margin:
+        return ALREADY, ""
+    if found is not None:
+        return MOVED, ""
+    if solution.verdict[i] == CANNOT and solution.bound[i] < margin:
+        return UNREACHABLE, ""
+    best = f"the best margin found is {solution.margin[i]:.4g}"
+    return UNDECIDED, f"{best}, and none above {solution.bound[i]:.4g} exists"

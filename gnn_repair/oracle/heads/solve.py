@@ -1,0 +1,445 @@
+"""From an exposure with a nonlinear head to its verdicts: stages, cheapest first; only what is
+open goes on."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure.heads.operations import Curved
+from gnn_repair.exposure.value import Exposure
+from gnn_repair.oracle.heads.bound import Region, bare_region, region_of
+from gnn_repair.oracle.heads.branch import (
+    BATCH,
+    Leaf,
+    Tree,
+    bounded,
+    flat_slopes,
+    grow,
+    inner_slopes,
+)
+from gnn_repair.oracle.heads.check import proved_bounds
+from gnn_repair.oracle.heads.polytope import Base, base_of, free_terms
+from gnn_repair.oracle.heads.proof import Proofs
+from gnn_repair.oracle.heads.relax import dense_shares, first_relaxation, mixed_at
+from gnn_repair.oracle.heads.search import Search, on_cpu, replay_margins
+from gnn_repair.oracle.heads.verification import PRECISION
+from gnn_repair.oracle.problems import FIRST_STAGE, Floats, Integers, about, problems
+from gnn_repair.oracle.solution import Solution
+from gnn_repair.thresholds import REACHABLE
+
+Effort = str | float
+
+
+@dataclass(frozen=True)
+class EffortLimit:
+    """Cases and seconds, whichever ends first."""
+
+    leaves: int
+    """Cases a question may be split into; 1 splits none."""
+    seconds: float | None = None
+    """Processor time for each question that one linear bound leaves open, shared by all of them;
+    None: no limit."""
+
+
+NAMED = {
+    "fast": EffortLimit(1, 0.1),
+    "normal": EffortLimit(1000, 0.5),
+    "full": EffortLimit(50_000, 60.0),
+}
+"""A case takes about a quarter of a millisecond (64 units after one layer): a question that is
+never decided costs a quarter of a second with ``normal``. Cases of a long head, such as an LSTM's,
+take a hundred times as long; the time ends them, and nobody waits for hours."""
+MOST = 1_000_000
+"""Cases at most where only time counts, so that memory stays bounded."""
+
+
+def budget_of(effort: Effort) -> EffortLimit:
+    """The budget that a word or a number of seconds stands for."""
+    if isinstance(effort, str) and effort in NAMED:
+        return NAMED[effort]
+    if isinstance(effort, int | float) and not isinstance(effort, bool) and effort >= 0:
+        return EffortLimit(MOST, float(effort))
+    words = ", ".join(f'"{name}"' for name in NAMED)
+    raise InputError(f"effort must be one of {words} or seconds per question, not {effort!r}")
+
+
+CHUNK = 512
+"""Questions relaxed together: their numbers stay in the second-level cache."""
+FEW_CURVED = 8
+"""Curved operations up to which so many are relaxed together; of longer heads, such as an LSTM's,
+fewer, so that a time limit ends them soon."""
+ASCENT = 8
+"""Steps of the search for a λ; most wins are found in the first three."""
+FIRST_STEPS = 2
+"""Of these, steps that stage 1 takes already: they cost less than a general solver's one LP."""
+LONGER = 30
+"""Steps where the model did not confirm a win that its head has: a larger margin is looked for."""
+ROUNDS = 4
+"""Rounds of lines; the relaxation settles in two or three."""
+
+
+@dataclass(eq=False)
+class Questions:
+    """L questions on their way: what is known of each."""
+
+    base: Base
+    position: Integers
+    target: Integers
+    low: Floats = field(init=False)
+    """[L]: the smallest σ the lowered margin may have to be divided by; 1 where there is none."""
+    high: Floats = field(init=False)
+    """[L]: the largest."""
+    raw: Floats = field(init=False)
+    """[L]: the bound of the lowered margin."""
+    margin: Floats = field(init=False)
+    """[L]: the lowered margin at the best λ."""
+    shares: list[Floats] = field(init=False)
+    """λ [K] of each."""
+    cases: list[list[Leaf]] = field(init=False)
+    stage: NDArray[np.int8] = field(init=False)
+    late: NDArray[np.bool_] = field(init=False)
+    """[L]: its time ran out."""
+
+    def __post_init__(self) -> None:
+        count = len(self.position)
+        self.low, self.high = np.ones(count), np.ones(count)
+        self.raw, self.margin = np.full(count, np.inf), np.full(count, -np.inf)
+        self.shares, self.cases = [np.empty(0)] * count, [[] for _ in range(count)]
+        self.stage, self.late = np.zeros(count, np.int8), np.zeros(count, bool)
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    @property
+    def threshold(self) -> Floats:
+        """[L]: a lowered margin at or below this is none of the model's above REACHABLE."""
+        return REACHABLE * self.low
+
+    @property
+    def win(self) -> Floats:
+        """[L]: a lowered margin above this is one of the model's above REACHABLE."""
+        spread = self.base.num_classes if self.base.lowered.squashed else 1
+        return REACHABLE * self.high * spread
+
+    @property
+    def bound(self) -> Floats:
+        """[L]: the bounds of the model's own margins."""
+        with np.errstate(divide="ignore"):  # a length that may be zero bounds no quotient
+            bound = np.where(self.raw > 0, self.raw / self.low, self.raw / self.high)
+        if not self.base.lowered.squashed:
+            return bound
+        # p_c − p_r ≤ tanh(m / 2) for a win by m in logits; a loss is against a p_r ≥ 1 / C.
+        lost = np.expm1(np.minimum(bound, 0.0)) / self.base.num_classes
+        return np.where(bound > 0, np.tanh(bound / 2), lost)
+
+    def open(self) -> NDArray[np.bool_]:
+        """[L]: neither excluded nor won in the head."""
+        return (self.raw > self.threshold) & (self.margin <= self.win)
+
+    def take_search(self, chosen: Integers, search: Search) -> None:
+        """Note the λ of a search over the chosen questions."""
+        margin, begins = search.margin.numpy(), search.region.begins
+        for row, i in enumerate(chosen):
+            if margin[row] > self.margin[i] or not len(self.shares[i]):
+                self.margin[i] = margin[row]
+                self.shares[i] = search.shares[begins[row] : begins[row + 1]].copy()
+
+
+def relax_all(questions: Questions, frozen: Floats, budget: EffortLimit) -> None:
+    """Stage 1; frozen λ, the relaxation's, the vertices and two steps are the first witnesses."""
+    seconds = np.inf if budget.seconds is None else budget.seconds
+    deadline = time.process_time() + seconds * len(questions)
+    curved = sum(isinstance(op, Curved) for op in questions.base.graph.operations)
+    step = max(1, CHUNK // max(1, curved // FEW_CURVED))
+    for first in range(0, len(questions), step):
+        chosen = np.arange(first, min(first + step, len(questions)))
+        position, target = questions.position[chosen], questions.target[chosen]
+        questions.late[chosen] = time.process_time() > deadline
+        if questions.base.lowered.reason or questions.late[first]:
+            region = bare_region(questions.base, position)
+            questions.take_search(chosen, Search.start(region, target, frozen))
+            continue
+        nodes, inverse = np.unique(position, return_inverse=True)
+        region = region_of(questions.base, nodes)
+        if len(nodes) != len(position) or (inverse[1:] < inverse[:-1]).any():
+            region = region.take(inverse)
+        _relax_chunk(questions, chosen, region, frozen)
+
+
+def _relax_chunk(questions: Questions, chosen: Integers, region: Region, frozen: Floats) -> None:
+    if region.scale is not None:
+        low, high = (end[:, 0].numpy() for end in (region.scale.low, region.scale.high))
+        questions.low[chosen], questions.high[chosen] = np.maximum(low, 0.0), high
+    certificate, piece = first_relaxation(region, questions.target[chosen])
+    questions.raw[chosen] = certificate.bound.numpy()
+    questions.stage[chosen] = 1
+    weights, slopes = certificate.weights.numpy(), flat_slopes(region, certificate.slopes)
+    inner = inner_slopes(region)
+    for row, i in enumerate(chosen):
+        questions.cases[i] = [Leaf(weights=weights[row], slopes=slopes[row], inner=inner[row])]
+    search = Search.start(region, questions.target[chosen], frozen)
+    search.offer(mixed_at(region, piece), dense_shares(region, piece))
+    questions.take_search(chosen, search)
+    left = chosen[questions.open()[chosen]]
+    if len(left):
+        _search(questions, left, frozen, FIRST_STEPS)
+
+
+def search_all(questions: Questions, chosen: Integers, frozen: Floats, steps: int) -> None:
+    """Stage 2: vertices and ascent for the chosen questions."""
+    for first in range(0, len(chosen), CHUNK):
+        part = chosen[first : first + CHUNK]
+        _search(questions, part, frozen, steps)
+        questions.stage[part] = np.maximum(questions.stage[part], 2)
+
+
+def _search(questions: Questions, chosen: Integers, frozen: Floats, steps: int) -> None:
+    region = bare_region(questions.base, questions.position[chosen])
+    search = Search.start(region, questions.target[chosen], frozen)
+    search.offer_shares(np.concatenate([questions.shares[i] for i in chosen]))
+    search.vertices()
+    search.ascend(steps)
+    questions.take_search(chosen, search)
+
+
+def split_all(questions: Questions, chosen: Integers, budget: EffortLimit) -> None:
+    """Stages 3 and 4: rounds of lines, then cases, for the chosen questions."""
+    threshold, win = questions.threshold, questions.win
+    seconds = np.inf if budget.seconds is None else budget.seconds
+    deadline = time.process_time() + seconds * len(chosen)
+    for first in range(0, len(chosen), BATCH // 2):
+        part = chosen[first : first + BATCH // 2]
+        if time.process_time() > deadline:
+            questions.late[part] = True
+            continue
+        terms = [free_terms(questions.base, int(p)) for p in questions.position[part]]
+        trees = [
+            Tree(int(questions.position[i]), int(questions.target[i]), threshold[i], win[i], k)
+            for i, k in zip(part, terms, strict=True)
+        ]
+        bounded(questions.base, [(tree, Leaf()) for tree in trees], ROUNDS)
+        questions.stage[part] = 3
+        left = np.array([_is_open(tree) for tree in trees])
+        if budget.leaves > 1:
+            grow(questions.base, trees, budget.leaves, deadline)
+            questions.stage[part[left]] = 4
+            if time.process_time() > deadline:
+                questions.late[part] = [_is_open(tree) for tree in trees]
+        for tree, i in zip(trees, part, strict=True):
+            _take_tree(questions, int(i), tree)
+
+
+def _is_open(tree: Tree) -> bool:
+    return tree.bound > tree.threshold and tree.margin <= tree.win
+
+
+def _take_tree(questions: Questions, i: int, tree: Tree) -> None:
+    """Note what a tree proves and the best λ it met."""
+    if tree.bound < questions.raw[i]:
+        questions.raw[i] = tree.bound
+        questions.cases[i] = [*tree.closed, *tree.leaves]
+    if tree.shares is not None and tree.margin > questions.margin[i]:
+        questions.margin[i], questions.shares[i] = tree.margin, tree.shares
+
+
+def unsplittable(questions: Questions, i: int) -> bool:
+    """Whether a question is open although nothing is left to split."""
+    open_cases = [leaf for leaf in questions.cases[i] if leaf.bound > questions.threshold[i]]
+    return questions.stage[i] == 4 and any(leaf.last for leaf in open_cases)
+
+
+def frozen_of(coefficients: torch.Tensor) -> Floats:
+    """α [T] in float64."""
+    return np.ascontiguousarray(coefficients[0].double().cpu().numpy())
+
+
+DROPPED = 1e-12
+"""λ below this share of its node's mass is left out of a support: rounding of sums of steps."""
+
+
+def solve_head(
+    exposure: Exposure,
+    target: Tensor | Literal["all"],
+    nodes: Tensor | None = None,
+    *,
+    method: str = "simplex",
+    effort: Effort = "normal",
+) -> Solution:
+    """Whether reweighting can make a class win, for a model whose mixture is followed by a head.
+
+    Args:
+        exposure: of one model.
+        target: [N] a class per node (−1: skipped and counted), or ``"all"``.
+        nodes: a mask [N], node numbers, or None for all.
+        method: ``simplex``; general solvers know nothing of heads.
+        effort: ``fast`` (no cases), ``normal``, ``full``, or processor seconds per question.
+    """
+    if method != "simplex":
+        raise InputError(f'a model with a head is solved by method "simplex", not "{method}"')
+    budget = budget_of(effort)
+    exposure = on_cpu(exposure)
+    asked = problems(exposure, target, nodes)
+    base = base_of(exposure, asked.position)
+    questions = Questions(base, asked.position, asked.target)
+    margin, shares = _decide(exposure, questions, budget)
+    proofs = _proofs(base, questions)
+    # A bound is stated as far as its proof shows it when it is recomputed by other code.
+    asked_bound = np.isfinite(questions.bound)
+    bound = np.maximum(
+        questions.bound,
+        proved_bounds(proofs, exposure, asked.position, asked.target, asked_bound),
+    )
+    reasons = _reasons(exposure, questions, bound, margin, shares, budget)
+    indptr, terms, coefficients = _supports(base, asked.position, shares)
+    owner = np.repeat(asked.position, np.diff(indptr))
+    return Solution(
+        member=asked.member,
+        recipient=asked.position,
+        node=base.nodes[asked.position],
+        target=asked.target,
+        margin=margin,
+        bound=bound,
+        indptr=indptr,
+        terms=terms,
+        coefficients=coefficients,
+        sources=base.sources[base.rows[terms]].astype(np.int64),
+        groups=(terms[:, None] >= base.ends[owner, 1:-1]).sum(1),
+        status=questions.stage + np.int8(FIRST_STAGE),
+        proofs=proofs,
+        replayed=exposure.replay is not None,
+        skipped=asked.skipped,
+        reasons=reasons,
+        **about(exposure),
+    )
+
+
+def _decide(
+    exposure: Exposure, questions: Questions, budget: EffortLimit
+) -> tuple[Floats, list[Floats]]:
+    """Run the stages; the model's margin at the best confirmed λ of each question, and that λ."""
+    frozen = frozen_of(exposure.coefficients)
+    relax_all(questions, frozen, budget)
+    search_all(questions, np.flatnonzero(questions.open()), frozen, ASCENT)
+    confirmed = _Confirmed(exposure, questions)
+    confirmed.ask(np.arange(len(questions)))
+    unsure = np.flatnonzero((questions.margin > questions.win) & (confirmed.margin <= REACHABLE))
+    if len(unsure):
+        search_all(questions, unsure, frozen, LONGER)
+        confirmed.ask(unsure)
+    left = (questions.raw > questions.threshold) & (confirmed.margin <= REACHABLE) & ~questions.late
+    if not questions.base.lowered.reason and left.any():
+        chosen = np.flatnonzero(left)
+        split_all(questions, chosen, budget)
+        confirmed.ask(chosen)
+    return confirmed.margin, confirmed.shares
+
+
+class _Confirmed:
+    """The best λ of each question as the model itself sees it."""
+
+    def __init__(self, exposure: Exposure, questions: Questions) -> None:
+        self.exposure, self.questions = exposure, questions
+        self.margin = np.full(len(questions), -np.inf)
+        self.shares: list[Floats] = [np.empty(0)] * len(questions)
+
+    def ask(self, chosen: Integers) -> None:
+        """Run the model with the questions' present λ and keep what is better."""
+        questions = self.questions
+        shares = [questions.shares[i] for i in chosen]
+        found = replay_margins(
+            self.exposure, questions.position[chosen], questions.target[chosen], shares
+        )
+        for k, i in enumerate(chosen):
+            if not self.margin[i] >= found[k]:
+                self.margin[i], self.shares[i] = found[k], shares[k]
+
+
+def _reasons(
+    exposure: Exposure,
+    questions: Questions,
+    bound: Floats,
+    margin: Floats,
+    shares: list[Floats],
+    budget: EffortLimit,
+) -> dict[int, str]:
+    """Why questions are undecided."""
+    wins, excluded = margin > REACHABLE, bound <= REACHABLE
+    reasons = {
+        int(i): _reason(questions, int(i), budget) for i in np.flatnonzero(~(wins | excluded))
+    }
+    both = np.flatnonzero(wins & excluded)
+    if not len(both):
+        return reasons
+    own = replace(exposure, replay=None)
+    lambdas = [shares[i] for i in both]
+    inside = replay_margins(own, questions.position[both], questions.target[both], lambdas)
+    size = PRECISION * max(1.0, float(exposure.frozen_logits.abs().max()))
+    for i, head in zip(both, inside, strict=True):
+        why = "the difference is rounding"
+        if margin[i] - head > size:
+            why = f"it has {head:.2g} there, so the exposure is not of this model; expose it again"
+        reasons[int(i)] = (
+            f"the model run in its own precision wins by {margin[i]:.2g}, which its head excludes: "
+            + why
+        )
+    return reasons
+
+
+def _reason(questions: Questions, i: int, budget: EffortLimit) -> str:
+    lowered = questions.base.lowered
+    if questions.margin[i] > questions.win[i]:
+        return (
+            f"its head wins by {questions.margin[i]:.2g} in float64, which the model run in its "
+            "own precision does not confirm"
+        )
+    if lowered.reason:
+        return f"{lowered.reason}, and no λ that wins was found"
+    if questions.late[i]:
+        return f"time limit of {budget.seconds:g} s per question; a larger effort goes on"
+    if questions.raw[i] <= questions.threshold[i]:
+        return "the bound that was found does not hold when its proof is recomputed"
+    if unsplittable(questions, i):
+        return f"the bounds of {_curved(questions.base)} leave a gap that no case closes"
+    if budget.leaves == 1:
+        return 'the relaxation leaves it open; effort="normal" splits it into cases'
+    return f"{len(questions.cases[i]):,} cases leave it open; a larger effort may close them"
+
+
+def _curved(base: Base) -> str:
+    """The nonlinear operations that are no ReLU, in words."""
+    titles = [op.title for op in base.graph.operations if isinstance(op, Curved)]
+    return " and ".join(sorted({title for title in titles if title != "relu"})) or "relu"
+
+
+def _supports(
+    base: Base, position: Integers, shares: list[Floats]
+) -> tuple[Integers, Integers, Floats]:
+    """λ of all questions as indptr, terms and coefficients."""
+    counts, terms, values = [], [], []
+    for p, share in zip(position, shares, strict=True):
+        kept = np.flatnonzero(share > DROPPED * share.sum())
+        counts.append(len(kept))
+        terms.append(base.ends[p, 0] + kept)
+        values.append(share[kept])
+    empty: Any = np.empty(0)
+    return (
+        np.append(0, np.cumsum(counts, dtype=np.int64)),
+        np.concatenate([empty, *terms]).astype(np.int64),
+        np.concatenate([empty, *values]),
+    )
+
+
+def _proofs(base: Base, questions: Questions) -> Proofs:
+    numbers = [k for k, op in enumerate(base.graph.operations) if isinstance(op, Curved)]
+    order = {number: place for place, number in enumerate(numbers)}
+    width = max((len(case.slopes) for own in questions.cases for case in own), default=0)
+    cases = [[leaf.as_case(order) for leaf in own] for own in questions.cases]
+    return Proofs.of(cases, (base.num_classes, width))

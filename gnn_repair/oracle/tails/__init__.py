@@ -1,1 +1,0 @@
-"""Three-valued answers for models whose last aggregation is followed by a nonlinear tail."""

@@ -1,0 +1,288 @@
+"""Certificates that were tampered with, sentences, files, reach, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from head_cases import CLASSES, NODES, tailed
+
+from gnn_repair.errors import InputError
+from gnn_repair.oracle import (
+    Rate,
+    class_reach,
+    reach,
+    solve,
+)
+from gnn_repair.oracle.heads.check import covers
+from gnn_repair.oracle.heads.proof import ProofCase
+from gnn_repair.oracle.solution import Solution
+
+
+@pytest.fixture(scope="module")
+def exposure():
+    return tailed("relu", 15, 2)
+
+
+@pytest.fixture(scope="module")
+def solution(exposure):
+    found = solve(exposure, "all")
+    assert found.decided.all() and (np.diff(found.proofs.indptr) > 2).any()
+    return found
+
+
+def changed(array, place, value):
+    array = array.copy()
+    array[place] = value
+    return array
+
+
+def with_proofs(solution, **arrays):
+    return replace(solution, proofs=replace(solution.proofs, **arrays))
+
+
+@pytest.mark.parametrize("name", ["margin", "weights", "slopes", "multiplier"])
+@pytest.mark.parametrize("where", [slice(None), -1])
+def test_what_is_no_number_proves_nothing(solution, exposure, name, where):
+    holder = solution if hasattr(solution, name) else solution.proofs
+    torn = {name: changed(getattr(holder, name), where, np.nan)}
+    other = replace(solution, **torn) if holder is solution else with_proofs(solution, **torn)
+    assert not other.check(exposure).ok
+
+
+def test_a_violation_that_is_no_number_is_one(solution, exposure):
+    found = solution.check(exposure)
+    for name in ("mass", "negative", "margin", "excess", "rewritten"):
+        assert found.ok and not replace(found, **{name: np.nan})
+
+
+def test_a_bound_that_says_too_much_is_found(solution, exposure):
+    tight = int(np.flatnonzero(solution.excluded)[0])
+    low = replace(solution, bound=changed(solution.bound, tight, solution.bound[tight] - 0.01))
+    assert low.check(exposure).excess > 1e-4 and not low.check(exposure)
+
+
+def test_other_slopes_prove_something_else(solution, exposure):
+    assert solution.check(exposure).ok
+    damaged = with_proofs(solution, slopes=1.0 - solution.proofs.slopes)
+    assert damaged.check(exposure).excess > 1e-3
+    assert damaged.check(exposure).unproved > 0
+
+
+def test_weights_must_be_a_mixture_of_rivals(solution, exposure):
+    weights = solution.proofs.weights
+    for change in (weights * 1.01, changed(weights, (0, 1), -0.1)):
+        assert with_proofs(solution, weights=change).check(exposure).negative > 1e-3
+    own = changed(weights, (0, int(solution.target[0])), 0.5)
+    assert with_proofs(solution, weights=own).check(exposure).negative >= 0.5
+
+
+def test_multiples_must_not_be_negative(solution, exposure):
+    beta = solution.proofs.multiplier - 1.0
+    assert with_proofs(solution, multiplier=beta).check(exposure).negative > 0.9
+
+
+def test_a_case_that_is_left_out_is_missed(solution, exposure):
+    first = int(np.flatnonzero(np.diff(solution.proofs.indptr) > 2)[0])
+    one, proofs = solution[first : first + 1], solution[first : first + 1].proofs
+    assert one.check(exposure).ok
+    last = int(proofs.splits[1])
+    fewer = replace(
+        proofs, indptr=np.array([0, proofs.count - 1]), weights=proofs.weights[1:],
+        slopes=proofs.slopes[1:], splits=proofs.splits[1:] - last,
+        operation=proofs.operation[last:], unit=proofs.unit[last:], sign=proofs.sign[last:],
+        multiplier=proofs.multiplier[last:], part=proofs.part[1:],
+    )  # fmt: skip
+    assert not replace(one, proofs=fewer).check(exposure).ok
+
+
+def test_signs_that_were_not_assumed_prove_nothing(solution, exposure):
+    first = int(np.flatnonzero(np.diff(solution.proofs.indptr) > 2)[0])
+    one = solution[first : first + 1]
+    assert not with_proofs(one, sign=-one.proofs.sign).check(exposure).ok
+
+
+def case(*signs, edges=()):
+    splits = tuple((0, *sign, 0.0) for sign in signs)
+    return ProofCase(np.empty(0), np.empty(0), splits=splits, halvings=edges)
+
+
+@pytest.mark.parametrize(
+    ("cases", "all_of_them"),
+    [
+        ([case()], True),
+        ([case((1, 1)), case((1, -1))], True),
+        ([case((1, 1))], False),
+        ([case((1, 1), (2, 1)), case((1, 1), (2, -1)), case((1, -1))], True),
+        ([case((1, 1), (2, 1)), case((2, -1), (1, -1))], False),
+        ([case((1, 1)), ProofCase(np.empty(0), np.empty(0), splits=((1, 1, -1, 0.0),))], False),
+        ([case(edges=((0, 1, 1),)), case(edges=((0, 1, -1),))], True),
+        ([case(edges=((0, 1, 1),)), case(edges=((0, 2, -1),))], False),
+        ([case(edges=((0, 1, 1),)), case(edges=((0, 1, 1),))], False),
+        ([case(edges=((0, 1, 1),)), case((3, 1), edges=((0, 1, -1),))], False),
+        (
+            [
+                case(edges=((0, 1, 1),)),
+                case((3, 1), edges=((0, 1, -1),)),
+                case((3, -1), edges=((0, 1, -1), (1, 2, 1))),
+                case((3, -1), edges=((0, 1, -1), (1, 2, -1))),
+            ],
+            True,
+        ),
+    ],
+)
+def test_cases_cover_everything_or_not(cases, all_of_them):
+    assert covers(cases) == all_of_them
+
+
+def test_a_wrong_support_is_found(solution, exposure):
+    more = replace(solution, coefficients=1.01 * solution.coefficients)
+    assert more.check(exposure).mass > 1e-3
+    other = replace(solution, terms=(solution.terms + 40) % exposure.aggregate.num_terms)
+    assert other.check(exposure).negative >= 1
+    claim = replace(solution, margin=solution.margin + 10.0)
+    assert claim.check(exposure).margin > 0.1
+    count = np.ones(len(solution))
+    losing = replace(solution, margin=count, bound=2 * count)  # all can, they say
+    assert losing.check(exposure).unconfirmed == solution.excluded.sum()
+    winning = replace(solution, margin=-2 * count, bound=-count)
+    assert winning.check(exposure).unproved == solution.reachable.sum()
+
+
+def test_a_replay_that_changed_is_noticed(solution, exposure):
+    other = replace(exposure, replay=lambda coefficients: torch.zeros(NODES, CLASSES))
+    assert solution.check(other).unconfirmed == solution.reachable.sum()
+    without = replace(exposure, replay=None)
+    assert solution.check(without).ok and not solution.check(without).replayed
+    with pytest.raises(InputError, match=r"does not belong|instead of"):
+        solution.check(replace(exposure, frozen_logits=torch.zeros(1, NODES, 3).double()))
+
+
+def test_sentences_say_what_is_proved(solution):
+    sentences = {str(answer.verdict): str(answer) for answer in solution}
+    assert "can win by" in sentences["can"] and "the model itself" in sentences["can"]
+    assert "cannot win: every reweighting loses by at least" in sentences["cannot"]
+    text = str(solution)
+    assert f"{int(solution.reachable.sum())} can" in text and "0 undecided" in text
+    split = int(np.flatnonzero((np.diff(solution.proofs.indptr) > 2) & solution.excluded)[0])
+    assert f"by {np.diff(solution.proofs.indptr)[split]} cases" in str(solution[split])
+
+
+def test_it_is_a_sequence(solution, exposure):
+    assert len(list(solution)) == len(solution) == NODES * CLASSES
+    assert solution[-1].node == NODES - 1
+    part = solution[5:17:3]
+    np.testing.assert_array_equal(part.margin, solution.margin[5:17:3])
+    assert part.check(exposure).ok and str(part[1]) == str(solution[8])
+    assert [answer.target for answer in solution.for_node(3)] == list(range(CLASSES))
+    with pytest.raises(IndexError):
+        solution[len(solution)]
+    with pytest.raises(InputError, match="whole number"):
+        solution["a"]
+    with pytest.raises(InputError, match="was not solved"):
+        solution.for_node(NODES)
+
+
+def test_dense_coefficients_reproduce_the_margins(exposure):
+    y = torch.arange(NODES) % CLASSES
+    found = solve(exposure, y)
+    logits = exposure.replay(found.dense(exposure)[0]).double().numpy()
+    own = logits[np.arange(NODES), y.numpy()].copy()
+    logits[np.arange(NODES), y.numpy()] = -np.inf
+    np.testing.assert_allclose(own - logits.max(1), found.margin, atol=1e-5)
+    table = found.by_class(1, NODES)
+    np.testing.assert_array_equal(table[0, np.arange(NODES), y.numpy()], found.margin)
+
+
+def test_files(solution, exposure, tmp_path):
+    path = tmp_path / "tail.safetensors"
+    solution.save(path)
+    again = Solution.load(path)
+    assert again.check(exposure).ok and str(again) == str(solution)
+    np.testing.assert_array_equal(again.verdict, solution.verdict)
+    np.testing.assert_array_equal(again.proofs.slopes, solution.proofs.slopes)
+    broken = with_proofs(solution, unit=solution.proofs.unit[:-1])
+    with pytest.raises(InputError, match="do not fit"):
+        broken.save(path)
+
+
+@pytest.mark.parametrize("kind", ["relu", "gelu", "layer_norm"])
+def test_another_tail_s_answers_are_not_confirmed_of_one_without_bounds(kind):
+    y = torch.arange(NODES) % CLASSES
+    answers = solve(tailed(kind, 3), y)
+    found = answers.check(tailed("opaque", 3))
+    assert not found and found.unproved == (answers.verdict == "cannot").sum() > 0
+
+
+def test_reach_is_an_interval_that_collapses(exposure):
+    y = torch.arange(NODES) % CLASSES
+    found, answers = reach(exposure, y), solve(exposure, y)
+    wrong = exposure.frozen_logits[0].argmax(1).numpy() != y.numpy()
+    (own,) = found.members
+    assert own.error == Rate(int((answers.reachable & wrong).sum()), int(wrong.sum()))
+    assert found.chance.low == found.chance.high and "undecided" not in str(found)
+    unknown = tailed("opaque", 15, 2)
+    loose = reach(unknown, y)
+    proved = int(solve(unknown, y).reachable.sum())
+    assert loose.members[0].true_class == Rate(proved, NODES, NODES - proved)
+    assert "undecided" in str(loose) and loose.undecided == NODES - proved
+
+
+def test_classes_within_reach(exposure, solution):
+    found = class_reach(exposure)
+    np.testing.assert_array_equal(found.reachable.ravel(), solution.reachable)
+    np.testing.assert_array_equal(found.count, found.possible)
+    assert "undecided" not in str(found) and found.decided.all()
+
+
+@pytest.mark.parametrize(
+    ("target", "nodes", "message"),
+    [
+        ("none", None, 'or "all"'),
+        (torch.zeros(NODES + 1, dtype=torch.int64), None, "target has shape"),
+        (torch.full((NODES,), CLASSES), None, "is not a class"),
+        (torch.full((NODES,), -1), None, "has a label"),
+        ("all", torch.tensor([NODES]), "nodes holds numbers"),
+    ],
+)
+def test_bad_questions_are_refused(exposure, target, nodes, message):
+    with pytest.raises(InputError, match=message):
+        solve(exposure, target, nodes)
+
+
+def test_nodes_without_a_label_are_counted(exposure):
+    y = torch.arange(NODES) % CLASSES
+    y[:5] = -1
+    assert solve(exposure, y).skipped == 5
+
+
+def test_inner_slopes_of_any_size_prove_nothing_wrong():
+    exposure = tailed("mlp", 4, 2)
+    found = solve(exposure, "all", torch.arange(0, 24, 5), effort="fast")
+    inner = np.random.default_rng(2).normal(size=found.proofs.inner.shape)
+    worse = with_proofs(found, inner=inner).check(exposure)
+    assert found.proofs.inner.size and found.check(exposure).ok
+    assert worse.excess > 0 and not worse.unconfirmed
+
+
+def test_proofs_without_inner_slopes_are_to_be_solved_again():
+    exposure = tailed("mlp", 4, 1)
+    found = solve(exposure, "all", torch.arange(0, 24, 8), effort="fast")
+    old = with_proofs(found, inner=np.empty((1, 0)), part=np.zeros_like(found.proofs.part))
+    with pytest.raises(InputError, match="solve the questions again"):
+        old.check(exposure)
+
+
+def test_a_sign_that_is_assumed_twice_covers_nothing(solution, exposure):
+    first = int(np.flatnonzero(np.diff(solution.proofs.indptr) > 2)[0])
+    one = solution[first : first + 1]
+    proofs = one.proofs
+    again = np.repeat(np.arange(len(proofs.unit)), 2)
+    both = np.tile(np.array([-1, 1], np.int8), len(proofs.unit))
+    doubled = replace(
+        proofs, splits=2 * proofs.splits, operation=proofs.operation[again],
+        unit=proofs.unit[again], sign=both, multiplier=proofs.multiplier[again],
+    )  # fmt: skip
+    assert not replace(one, proofs=doubled).check(exposure).ok

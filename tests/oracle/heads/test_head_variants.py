@@ -1,0 +1,235 @@
+"""Nearest reweightings, needed terms and relaxed masses of models with tails, beside grids of all
+admissible coefficients and beside the same questions about an affine model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from head_cases import CLASSES, NODES, mixture, replay_of, tail_of, tailed
+
+from gnn_repair.errors import InputError
+from gnn_repair.exposure.heads.operations import HeadGraph
+from gnn_repair.exposure.value import LAST_HOP, Exposure
+from gnn_repair.oracle import (
+    nearest_reweighting,
+    reach,
+    relax,
+    relaxed_margins,
+    solve,
+    stable_evidence,
+    summarise,
+)
+from gnn_repair.oracle.heads.nearest import ball
+
+STEPS = 80
+SLACKS = (0.0, 0.25, 1.0)
+
+
+def small(kind: str, seed: int) -> Exposure:
+    """At most three terms a node, so that a grid sees every λ."""
+    aggregate, tail = mixture(seed, widest=4), tail_of(kind, seed)
+    logits = tail(aggregate.frozen_logits[0], torch.arange(NODES))
+    return aggregate.with_head(tail, logits[None], replay=replay_of(aggregate, tail))
+
+
+def labels(seed: int) -> torch.Tensor:
+    return torch.randint(0, CLASSES, (NODES,), generator=torch.Generator().manual_seed(seed))
+
+
+def grid(count: int) -> np.ndarray:
+    """Shares [P, K] of a simplex with K ≤ 3 corners."""
+    ticks = np.linspace(0.0, 1.0, STEPS + 1)
+    if count == 1:
+        return np.ones((1, 1))
+    if count == 2:
+        return np.stack([ticks, 1 - ticks], 1)
+    a, b = (value.ravel() for value in np.meshgrid(ticks, ticks))
+    kept = a + b <= 1 + 1e-12
+    return np.stack([a[kept], b[kept], (1 - a - b)[kept].clip(min=0)], 1)
+
+
+def margins_on_grid(exposure: Exposure, node: int, target: int, shares: np.ndarray):
+    """Margins [P] by dense algebra, mass and messages read off the exposure by hand."""
+    mixed = exposure.aggregate
+    first, last = mixed.segments[node], mixed.segments[node + 1]
+    mass = float(mixed.coefficients[0, first:last].sum())
+    messages = mixed.contributions[0, mixed.rows[first:last].long()]
+    points = mixed.fixed_logits[0, node] + torch.from_numpy(mass * shares) @ messages
+    logits = exposure.head(points, torch.full((len(points),), node)).numpy()
+    return logits[:, target] - np.delete(logits, target, 1).max(1), mass
+
+
+@pytest.mark.parametrize("kind", ["relu", "mlp", "layer_norm"])
+def test_the_nearest_reweighting_beside_a_grid_of_all(kind):
+    seen = {"moved": 0, "unreachable": 0, "already wins": 0}
+    for seed in (2, 5):
+        exposure, y = small(kind, seed), labels(seed)
+        ends = exposure.segments.tolist()
+        for found in nearest_reweighting(exposure, y):
+            v, alpha = found.node, exposure.coefficients[0, ends[found.node] : ends[found.node + 1]]
+            if not len(alpha):
+                continue
+            seen[found.status] = seen.get(found.status, 0) + 1
+            shares = grid(len(alpha))
+            margins, mass = margins_on_grid(exposure, v, int(y[v]), shares)
+            won = margins >= 1e-7
+            if found.status == "unreachable":
+                assert not won.any()
+            if found.status != "moved":
+                continue
+            least = np.abs(mass * shares - alpha.numpy()).sum(1)[won].min(initial=np.inf) / 2
+            assert found.bound <= min(least, found.moved) + 1e-12
+            assert found.moved <= least + 1e-9 or found.moved <= least * 1.02
+            whole = exposure.coefficients[0].clone()
+            whole[found.terms] += torch.from_numpy(found.change)
+            assert float(whole.min()) >= -1e-12
+            assert float(whole[ends[v] : ends[v + 1]].sum()) == pytest.approx(mass, rel=1e-9)
+            said = exposure.replay(whole)[v].double()
+            rest = torch.cat([said[: y[v]], said[y[v] + 1 :]]).max()
+            assert float(said[y[v]] - rest) == found.margin >= 1e-7
+            assert found.replayed and "the model itself says so" in str(found)
+    assert min(seen[name] for name in ("moved", "unreachable", "already wins")) >= 3, seen
+
+
+def test_a_ball_holds_every_reweighting_within_its_distance():
+    exposure, rng = tailed("relu", 4, groups=2), np.random.default_rng(0)
+    d = torch.from_numpy(rng.uniform(0.02, 0.5, NODES))
+    around = ball(exposure, d)
+    answers = solve(around, "all", effort="fast")
+    bound = answers.bound.reshape(NODES, CLASSES)
+    ends, mixed = exposure.segments.numpy(), exposure.aggregate
+    for v in range(2, NODES):
+        for _ in range(20):
+            lam = mixed.coefficients[0].clone()
+            for g in range(2):
+                part = slice(ends[2 * v + g], ends[2 * v + g + 1])
+                alpha = lam[part].numpy()
+                aim = alpha.sum() * rng.dirichlet(np.full(len(alpha), 0.3))
+                far = np.abs(aim - alpha).sum() / 2
+                step = min(1.0, float(d[v]) / far) if far else 0.0
+                lam[part] = torch.from_numpy(alpha + step * (aim - alpha))
+            logits = exposure.logits(lam)[0, v].numpy()
+            for c in range(CLASSES):
+                assert logits[c] - np.delete(logits, c).max() <= bound[v, c] + 1e-9
+
+
+def as_affine(exposure: Exposure) -> Exposure:
+    """The same model without a tail: its affine tail multiplied into messages and fixed part."""
+    mixed, tail = exposure.aggregate, exposure.head
+    origin = tail(torch.zeros(1, tail.width, dtype=torch.float64), torch.zeros(1, dtype=torch.long))
+    unit = tail(torch.eye(tail.width, dtype=torch.float64), torch.zeros(tail.width).long())
+    weight = unit - origin
+    return replace(
+        mixed,
+        contributions=mixed.contributions @ weight,
+        fixed_logits=mixed.fixed_logits @ weight + origin,
+        frozen_logits=mixed.frozen_logits @ weight + origin,
+    )
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_an_affine_tail_gets_the_affine_answers(groups):
+    exposure, y = tailed("affine", 6, groups), labels(6)
+    plain, slack = as_affine(exposure), SLACKS
+    ours, theirs = nearest_reweighting(exposure, y), nearest_reweighting(plain, y)
+    for mine, exact in zip(ours, theirs, strict=True):
+        assert mine.status == exact.status
+        if mine.status == "moved":
+            assert exact.moved * (1 - 1e-6) <= mine.moved <= exact.moved * 1.01 + 1e-6
+            assert mine.bound <= exact.moved * (1 + 1e-6)
+    assert sum(answer.status == "moved" for answer in ours) > 3
+    for between in (False, True):
+        mine = relaxed_margins(exposure, y, slack=slack, between_groups=between)
+        exact = relaxed_margins(plain, y, slack=slack, between_groups=between)
+        assert not any(rate.undecided for rate in mine.reach)
+        np.testing.assert_allclose([rate.value for rate in mine.reach], exact.reach)
+        assert (mine.bound >= exact.margin - 1e-6).all()
+        assert (mine.margin <= exact.margin + 1e-5).all()
+
+
+@pytest.mark.parametrize("kind", ["relu", "layer_norm"])
+def test_a_term_is_needed_where_no_grid_point_wins_without_it(kind):
+    counts = {"can": 0, "cannot": 0}
+    exposure = small(kind, 7)
+    asked = [stable_evidence(exposure, labels(s), torch.arange(2, NODES)) for s in (7, 8, 9)]
+    for found in (one for answers in asked for one in answers):
+        if found.verdict != "can":
+            assert not found.indispensable.any()
+            continue
+        shares = grid(len(found.terms))
+        margins, _ = margins_on_grid(exposure, found.node, found.target, shares)
+        for k, word in enumerate(found.without):
+            unused = margins[shares[:, k] == 0]
+            if word == "cannot":
+                assert not len(unused) or unused.max() <= 1e-7
+                assert len(found.terms) > 1 or found.indispensable[k]
+            if word == "can":
+                # A grid may miss a narrow win, but then comes close to it.
+                assert unused.max() > -0.05
+            counts[word] = counts.get(word, 0) + 1
+        assert str(found).count("indispensable") == 1
+    assert min(counts["can"], counts["cannot"]) > 3, counts
+
+
+def test_needed_terms_of_a_node_asked_twice_and_of_every_class():
+    exposure, y = small("relu", 7), labels(7)
+    words = [
+        [found.without.tolist() for found in stable_evidence(exposure, y, nodes)]
+        for nodes in ([4, 3], [4, 3, 4])
+    ]
+    assert words[1] == [*words[0], words[0][0]]
+    every = stable_evidence(exposure, "all", [4, 3])
+    assert [found.without.tolist() for found in every if found.target == y[found.node]] == words[0]
+
+
+def test_what_is_needed_does_not_hang_on_the_size_of_the_masses():
+    """Masses shrunk and messages grown alike: the same model."""
+    exposure, y, mass = small("relu", 7), labels(7), 1e-9
+    mixed = exposure.aggregate
+    scaled = replace(
+        mixed, coefficients=mixed.coefficients * mass, contributions=mixed.contributions / mass
+    )
+    replay = replay_of(scaled, exposure.head)
+    same = scaled.with_head(exposure.head, exposure.frozen_logits, replay=replay)
+    found, told = (stable_evidence(e, y, torch.arange(2, NODES)) for e in (same, exposure))
+    assert [one.without.tolist() for one in found] == [one.without.tolist() for one in told]
+    assert sum(one.indispensable.sum() for one in told) > 3
+
+
+def test_relaxed_reach_grows_with_the_slack_and_is_replayed():
+    exposure, y = tailed("relu", 3, groups=2), labels(1)
+    found = relaxed_margins(exposure, y, slack=SLACKS)
+    proved = [rate.hits for rate in found.reach]
+    possible = [rate.hits + rate.undecided for rate in found.reach]
+    assert proved == sorted(proved) and possible == sorted(possible) and proved[0] < proved[-1]
+    np.testing.assert_array_equal(found.verdict[0], solve(exposure, y).verdict)
+    loose = relax(exposure, 0.25)
+    lam = loose.coefficients[0].double()
+    torch.testing.assert_close(loose.replay(lam), exposure.replay(exposure.coefficients[0]))
+    assert "ρ = 0.25: reach" in str(found)
+
+
+def test_answers_about_the_last_hop_say_so():
+    exposure = tailed("relu", 3)
+    (group,) = exposure.groups
+    named = replace(group, rule=f"{group.rule}, {LAST_HOP}")
+    exposure = replace(exposure, groups=(named,))
+    solution = solve(exposure, labels(1))
+    assert LAST_HOP in str(solution) and LAST_HOP in str(solution[3])
+    assert f"about            the {LAST_HOP}" in str(reach(exposure, labels(1)))
+    with pytest.raises(InputError, match="is no solution of"):
+        summarise(as_affine(tailed("affine", 3)), solution, labels(1))
+
+
+def test_an_operation_without_bounds_is_not_called_nearest():
+    exposure, y = tailed("opaque", 3), labels(1)
+    found = nearest_reweighting(exposure, y)
+    moved = [answer for answer in found if answer.status == "moved"]
+    assert moved and all(answer.bound == 0 and not answer.proved for answer in moved)
+    assert str(moved[0]).endswith("not proved nearest")
+    assert any(answer.status == "undecided" and answer.reason for answer in found)
+    assert all(isinstance(answer.moved, float) for answer in found)
+    assert isinstance(exposure.head, HeadGraph)

@@ -1,0 +1,183 @@
+"""Lines stay on their side of every operation, whatever their slopes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from head_cases import KINDS, NODES, draw, tail_of
+
+from gnn_repair.exposure.heads.functions import FUNCTIONS, Interval
+from gnn_repair.exposure.heads.operations import (
+    Activation,
+    Add,
+    Affine,
+    Concatenate,
+    Constant,
+    HeadGraph,
+    Multiply,
+    Root,
+    Scale,
+    Select,
+    lower,
+)
+
+NAMES = [name for name in FUNCTIONS if name != "leaky_relu"]  # that one becomes a ReLU
+STEEP = [name for name in NAMES if FUNCTIONS[name].steep]
+UNITS = 400
+
+
+def intervals(seed: int, positive: bool = False) -> Interval:
+    rng = np.random.default_rng(seed)
+    middle = rng.normal(size=(1, UNITS)) * rng.choice([0.1, 1, 5, 30], (1, UNITS))
+    half = np.abs(rng.normal(size=(1, UNITS))) * rng.choice([0, 1e-12, 1e-3, 1, 4], (1, UNITS))
+    if positive:
+        middle = np.abs(middle) + half + 1e-3
+    return Interval(torch.tensor(middle - half), torch.tensor(middle + half))
+
+
+def operation_of(name: str):
+    return Activation((0,), name, torch.tensor(0.7 if name == "elu" else 0.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lines_of_any_slope_stay_above_and_below(name):
+    box = intervals(3, name in ("log", "sqrt", "reciprocal"))
+    operation, nodes = operation_of(name), torch.zeros(1, dtype=torch.int64)
+    grid = torch.linspace(0, 1, 801, dtype=torch.float64)[:, None]
+    y = box.low + grid * (box.high - box.low)
+    f = operation.evaluate([y], nodes)
+    at = box.low + 0.3 * (box.high - box.low)
+    (above,), (below,) = operation.lines([box], [at])
+    slopes = [
+        above,
+        below,
+        0.8 * draw(5)(1, UNITS),
+        torch.zeros(1, UNITS).double(),
+    ]
+    for slope in slopes:
+        low, up = (slope * y + constant for constant in operation.gaps((slope,), [box]))
+        rounding = 1e-15 * ((slope * y).abs().amax(0) + f.abs().amax(0))  # of this comparison
+        assert float((f - rounding - up).max()) <= 0 and float((low - f - rounding).max()) <= 0
+        # And they touch: nowhere is the constant larger than it must be.
+        size = f.abs().amax(0) + (slope * y).abs().amax(0) + 1
+        if name not in STEEP:  # the grid misses a kink by half a step, a smooth touch by its square
+            step = (box.high - box.low) / 800
+            miss = 2 * step if name in ("relu", "elu") else step.square() / 4
+            assert bool(((up - f).amin(0) <= 1e-9 * size + miss).all())
+            assert bool(((f - low).amin(0) <= 1e-9 * size + miss).all())
+    found = operation.interval([box])
+    assert bool((found.low <= f.amin(0)).all()) and bool((found.high >= f.amax(0)).all())
+
+
+def test_a_relu_has_its_chord_above_and_the_nearer_side_below():
+    box = Interval(
+        torch.tensor([[-1.0, -3.0, 1.0, -2.0]]).double(),
+        torch.tensor([[3.0, 1.0, 2.0, -1.0]]).double(),
+    )
+    (above,), (below,) = operation_of("relu").lines([box], [box.middle])
+    torch.testing.assert_close(above, torch.tensor([[0.75, 0.25, 1.0, 0.0]]).double())
+    torch.testing.assert_close(below, torch.tensor([[1.0, 0.0, 1.0, 0.0]]).double())
+
+
+def test_products_lie_between_their_planes():
+    first, second = intervals(7), intervals(8)
+    operation = Multiply((0, 1))
+    lines = operation.lines([first, second], [first.middle, second.middle])
+    rng = np.random.default_rng(1)
+    for slopes in (*lines, (draw(2)(1, UNITS), draw(3)(1, UNITS))):
+        below, above = operation.gaps(slopes, [first, second])
+        for _ in range(40):
+            u, v = (torch.tensor(rng.random((1, UNITS)).round(1)) for _ in range(2))
+            x = first.low + u * (first.high - first.low)
+            y = second.low + v * (second.high - second.low)
+            plane, size = slopes[0] * x + slopes[1] * y, 1e-12 * (1 + (x * y).abs())
+            size = size + 1e-12 * (slopes[0] * x).abs() + 1e-12 * (slopes[1] * y).abs()
+            assert bool((plane + above >= x * y - size).all())
+            assert bool((plane + below <= x * y + size).all())
+
+
+def test_a_length_lies_above_its_tangents():
+    root, normal = Root((0,), 5, 1e-5, 0.0), draw(11)
+    at = normal(60, 10) * torch.logspace(-4, 2, 60, dtype=torch.float64)[:, None]
+    box = Interval(at - 1, at + 1)
+    _, (q,) = root.lines([box], [at])
+    constant = root.gaps((q,), [box])[0]
+    for scale in (1e-3, 1.0, 10.0):
+        x = at + scale * normal(60, 10)
+        tangent = (q * x).unflatten(1, (2, 5)).sum(2) + constant
+        assert bool((tangent <= root.evaluate([x], torch.arange(60))).all())
+    touch = (q * at).unflatten(1, (2, 5)).sum(2) + constant
+    torch.testing.assert_close(touch, root.evaluate([at], torch.arange(60)), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rewritten_tail_is_the_tail(kind):
+    tail, nodes = tail_of(kind, 4), torch.arange(NODES)
+    lowered = lower(tail)
+    assert not lowered.reason
+    x = 2 * draw(9)(NODES, tail.width)
+    values = lowered.graph.values(x, nodes)
+    found = values[-1] if lowered.scale is None else values[-1] / values[lowered.scale]
+    wanted = tail(x, nodes)
+    if kind == "softmax":
+        found = found.softmax(1)
+    if kind == "log_softmax":
+        found = found.log_softmax(1)
+    torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-11)
+    assert (lowered.scale is not None) == (kind in ("layer_norm", "layer_norm_jk", "normalize"))
+
+
+def test_what_cannot_be_bounded_is_named():
+    assert lower(tail_of("opaque")).reason == "no bound is known for the operation softplus"
+
+
+LINEAR = {
+    "affine": (Affine((0,), draw(1)(5, 6), draw(2)(NODES, 5)), 1),
+    "scale": (Scale((0,), draw(3)(NODES, 6), draw(4)(6)), 1),
+    "select": (Select((0,), torch.tensor([5, 0, 0])), 1),
+    "constant": (Constant((), draw(5)(NODES, 6)), 0),
+    "add": (Add((0, 1), (2.0, -0.5)), 2),
+    "concatenate": (Concatenate((0, 1)), 2),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_a_linear_operation_agrees_with_itself(name):
+    """Its interval holds its values, and its coefficients carried back give the same sums."""
+    operation, count = LINEAR[name]
+    nodes, normal = torch.arange(NODES), draw(8)
+    boxes = [Interval(x, x + normal(NODES, 6).abs()) for x in (normal(NODES, 6),) * count]
+    points = [box.low + 0.4 * (box.high - box.low) for box in boxes]
+    value, found = operation.evaluate(points, nodes), operation.interval(boxes, nodes)
+    assert bool((found.low <= value).all()) and bool((found.high >= value).all())
+    assert value.shape[1] == operation.width([6] * count) and operation.fits([6] * count)
+    sizes = operation.size([point.abs() for point in points], nodes)
+    assert bool((sizes >= value.abs() * (1 - 1e-12)).all())
+    outer = normal(NODES, 2, value.shape[1])
+    total, offset = (outer @ value.unsqueeze(2))[..., 0], operation.offset(nodes)
+    parts = operation.pull(outer, nodes, [6] * count)
+    pulled = sum(((c @ x.unsqueeze(2))[..., 0] for c, x in zip(parts, points, strict=True)), 0.0)
+    pulled = pulled + (0.0 if offset is None else (outer @ offset.unsqueeze(2))[..., 0])
+    torch.testing.assert_close(pulled, total, rtol=1e-12, atol=1e-12)
+
+
+def test_one_division_by_a_positive_number_is_multiplied_out():
+    one, zero = torch.ones(1, 3, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    steps = [
+        Activation((0,), "relu", zero[0]),
+        Affine((1,), one, zero + 0.1),
+        Activation((2,), "reciprocal", zero[0]),
+        Select((3,), torch.zeros(3, dtype=torch.int64)),
+        Multiply((0, 4)),
+    ]
+    head = HeadGraph(3, tuple(steps))
+    x, nodes = draw(3)(7, 3), torch.zeros(7, dtype=torch.int64)
+    lowered = lower(head)
+    values = lowered.graph.values(x, nodes)
+    assert lowered.scale is not None
+    torch.testing.assert_close(values[-1] / values[lowered.scale], head(x, nodes))
+    doubtful = replace(steps[1], bias=zero - 0.1)  # may be negative: it stays a quotient
+    assert lower(HeadGraph(3, (steps[0], doubtful, *steps[2:]))).scale is None
