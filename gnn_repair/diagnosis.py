@@ -7,26 +7,41 @@ found.to_csv("errors.csv")
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from dataclasses import field as dataclass_field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.atomic import check_target, replacing
 from gnn_repair.backbones import Frozen
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.exposure.arguments import classes_for, require_outputs
+from gnn_repair.exposure.arguments import classes_for
 from gnn_repair.exposure.data import batches_of, field
+from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.names import recipients_called
 from gnn_repair.notebook import shown
-from gnn_repair.oracle.metrics import UNDEFINED, Changes, Reach, least_changes, reach
+from gnn_repair.oracle.metrics import (
+    UNDEFINED,
+    Changes,
+    LabelReach,
+    Reach,
+    both_sides,
+    least_changes,
+    reach,
+    summarise_labels,
+)
+from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED
+from gnn_repair.oracle.questions.ranges import ValueRange, value_range
+from gnn_repair.oracle.rates import Rate, mean_over_nodes
+from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.witness import gain_words, percent
 from gnn_repair.reporting import plots, report
 from gnn_repair.reporting.evidence import counted, noun_of, plural
@@ -42,22 +57,68 @@ KEY = 5
 """Messages of a witness that a table names."""
 
 
-@dataclass(frozen=True, eq=False)
-class Diagnosis:
-    """What could be done about a model's errors by weighing its final messages differently."""
+class Diagnosis(ABC):
+    """What could be done about a model's errors by weighing its final messages differently.
 
-    exposure: Exposure = dataclass_field(repr=False)
-    y: Tensor = dataclass_field(repr=False)
-    """[N] true classes, −1 where unknown."""
-    nodes: Tensor | None = dataclass_field(repr=False)
+    Print it for the story in a few lines; a row per node (or per label, value, link) is in
+    :meth:`to_frame`.
+    """
+
+    exposure: Any
+    y: Tensor
+    """The truth of every node."""
+    nodes: Any
     """A mask [N] or [N, S], or node numbers; None: all."""
     selection: str
     """What the nodes are called, such as ``test nodes``."""
-    reach: Reach = dataclass_field(repr=False)
+
+    @abstractmethod
+    def to_frame(self) -> pd.DataFrame:
+        """One row per question, in words and numbers that survive a CSV file."""
+
+    @abstractmethod
+    def explain(self, node: int, member: int = 0) -> str:
+        """One node in a few sentences."""
+
+    @abstractmethod
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """The figures beside their chance level."""
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write :meth:`to_frame` to a file."""
+        target = check_target(path)
+        frame = self.to_frame()
+        with replacing(target) as temporary:
+            frame.to_csv(temporary, index=False)
+        return target
+
+    def report(self, path: str | Path, **options: Any) -> Path:
+        """Write the page of these nodes; options as for :func:`gnn_repair.report`."""
+        raise InputError(
+            "the page shows models that choose between classes; to_csv(path) has these rows"
+        )
+
+    def _repr_html_(self) -> str:
+        return shown(self, self.to_frame())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ClassDiagnosis(Diagnosis):
+    """Of a model that chooses between classes."""
+
+    exposure: Exposure
+    y: Tensor
+    """[N] true classes, −1 where unknown."""
+    nodes: Tensor | None
+    selection: str
+    reach: Reach
     """How often the true class can win, and how often by chance."""
-    changes: Changes = dataclass_field(repr=False)
+    changes: Changes
     """The least change of every error; with a nonlinear head of the true class alone."""
-    edge_index: Tensor | None = dataclass_field(default=None, repr=False)
+    edge_index: Tensor | None = None
 
     @cached_property
     def _rows(self) -> dict[tuple[int, int], int]:
@@ -116,7 +177,7 @@ class Diagnosis:
                 "gamma": own.margin,
                 "mass_moved": [np.nan if one is None else one.share for one in least],
                 "smallest_change": [_change(one) for one in least],
-                "key_messages": [self._key(i) for i in everyone],
+                "key_messages": [_key_messages(own, i) for i in everyone],
                 "chance": chance,
                 "classes_in_reach": classes.count,
                 "place_by_change": [
@@ -125,14 +186,6 @@ class Diagnosis:
             }
         )
         return frame if found.num_members > 1 else frame.drop(columns="member")
-
-    def to_csv(self, path: str | Path) -> Path:
-        """Write :meth:`to_frame` to a file."""
-        target = check_target(path)
-        frame = self.to_frame()
-        with replacing(target) as temporary:
-            frame.to_csv(temporary, index=False)
-        return target
 
     def report(self, path: str | Path, **options: Any) -> Path:
         """Write the page of these nodes; options as for :func:`gnn_repair.report`."""
@@ -186,18 +239,6 @@ class Diagnosis:
         one = None if error is None else self.changes.answers.get((error, int(self.reach.true[i])))
         return one if one is not None and np.isfinite(one.moved) else None
 
-    def _key(self, i: int) -> str:
-        """The active messages of the witness, the largest λ first."""
-        own = self.reach.witnesses
-        part = slice(own.indptr[i], own.indptr[i + 1])
-        pairs = zip(self._named(own.sources[part]), own.coefficients[part], strict=True)
-        active = sorted((pair for pair in pairs if pair[1] > ACTIVE), key=lambda pair: -pair[1])
-        words = [f"{own.names.sender(who)} (λ {lam:.4g})" for who, lam in active[:KEY]]
-        return ", ".join(words) + (f" and {len(active) - KEY} more" if len(active) > KEY else "")
-
-    def _repr_html_(self) -> str:
-        return shown(self, self.to_frame())
-
     def __str__(self) -> str:
         found, classes = self.reach, self.reach.classes.margin.shape[1]
         total, wrong = len(found.true), int(found.wrong.sum())
@@ -227,8 +268,6 @@ class Diagnosis:
             lines.append("Closest: " + sentence.split(" The largest margin:")[0])
         return "\n".join(lines)
 
-    __repr__ = __str__
-
     def _needed(self, own: Any, others: Any) -> str:
         """How large the changes are, true class and chance."""
         can, rest = own[np.isfinite(own)], others[np.isfinite(others)]
@@ -245,6 +284,213 @@ class Diagnosis:
                 else ""
             )
         )
+
+
+def _key_messages(solution: Solution, i: int) -> str:
+    """The active messages of an answer, the largest λ first."""
+    part = slice(solution.indptr[i], solution.indptr[i + 1])
+    sources = solution.named(solution.sources[part])
+    pairs = zip(sources, solution.coefficients[part], strict=True)
+    active = sorted((pair for pair in pairs if pair[1] > ACTIVE), key=lambda pair: -pair[1])
+    words = [f"{solution.names.sender(who)} (λ {lam:.4g})" for who, lam in active[:KEY]]
+    return ", ".join(words) + (f" and {len(active) - KEY} more" if len(active) > KEY else "")
+
+
+def _without_member(frame: pd.DataFrame) -> pd.DataFrame:
+    """One model needs no column that says which."""
+    return frame if frame["member"].any() else frame.drop(columns="member")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LabelDiagnosis(Diagnosis):
+    """Of a model with several labels per node, or of links, which have one label each."""
+
+    exposure: Exposure | LinkExposure
+    y: Tensor
+    """[N, K] zeros and ones, −1 where unknown; of links [L]."""
+    nodes: Any
+    selection: str
+    reach: LabelReach
+    """How often a label can be put on its true side, and how often a right one turned over."""
+    true_side: Solution
+    """Can each label be put on its true side?"""
+    other_side: Solution
+    """Can each be turned away from it? The same questions in the same order."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per node and label, or per link.
+
+        ``verdict`` says of an error whether some reweighting puts the label on its true side, of
+        the rest ``right``; ``gamma`` is how far the label's logit gets to that side, by the
+        ``key_messages``; ``could_turn`` says of a right label whether reweighting could lose it.
+        """
+        import pandas as pd
+
+        own, wrong = self.true_side, self._wrong
+        everyone = range(len(own))
+        frame = pd.DataFrame(
+            {
+                **own.subjects(),
+                "true": own.wanted,
+                "predicted": own.wanted ^ wrong,
+                "frozen_logit": self._frozen,
+                "verdict": np.where(wrong, own.verdict, "right"),
+                "gamma": own.margin,
+                "key_messages": [_key_messages(own, i) for i in everyone],
+                "could_turn": np.where(wrong, "", self.other_side.verdict),
+            }
+        )
+        return _without_member(frame)
+
+    def explain(self, node: int, member: int = 0) -> str:
+        """One node's (or link's) labels, each with what reweighting could do about it."""
+        own = self.true_side
+        rows = np.flatnonzero((own.named(own.node) == node) & (own.member == member))
+        if not len(rows):
+            raise InputError(f"{node} is not among the {self.selection}; choose another")
+        return "\n".join(self._sentence(i) for i in rows.tolist())
+
+    def _sentence(self, i: int) -> str:
+        has = "is" if self._wrong[i] != self.true_side.wanted[i] else "is not"
+        if self._wrong[i]:
+            return f"{self.true_side.subject(i)}: {has} predicted, wrongly. {self.true_side[i]}."
+        return f"{self.true_side.subject(i)}: {has} predicted, rightly."
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Per label, the share of errors that could be undone beside that of right ones lost."""
+        return plots.labels(self.reach, ax=ax)
+
+    @cached_property
+    def _frozen(self) -> NDArray[np.float64]:
+        mixture = (
+            self.exposure.mixture if isinstance(self.exposure, LinkExposure) else self.exposure
+        )
+        logits = mixture.frozen_logits[:, mixture.recipients].cpu().numpy()
+        own = self.true_side
+        return np.asarray(logits[own.member, own.recipient, own.target])
+
+    @property
+    def _wrong(self) -> NDArray[np.bool_]:
+        return np.asarray((self._frozen > self.true_side.threshold) != self.true_side.wanted)
+
+    def __str__(self) -> str:
+        found, wrong = self.reach, int(self._wrong.sum())
+        mixture = (
+            self.exposure.mixture if isinstance(self.exposure, LinkExposure) else self.exposure
+        )
+        asked = "" if self.true_side.links is not None else f"labels of {self.selection}"
+        lines = [
+            f"{mixture.origin or 'The model'} is wrong about {wrong:,} of {len(self.true_side):,} "
+            f"{asked or self.selection}."
+        ]
+        if wrong:
+            lines.append(
+                "The true side could be had by weighing the same messages differently: error reach "
+                f"{found.micro_error}."
+            )
+            lines.append(
+                f"Of those that are right, so many could be lost in the same way: chance "
+                f"{found.chance}, excess {found.excess.words(100, sign='+', unit=' points')}."
+            )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ValueDiagnosis(Diagnosis):
+    """Of a model with values as outputs: nothing wins, so the question is which values it could
+    give instead."""
+
+    exposure: Exposure
+    y: Tensor
+    """[N] or [N, K] true values, NaN where unknown."""
+    nodes: Any
+    selection: str
+    range: ValueRange
+    """The values that reweighting can give each output."""
+
+    @cached_property
+    def _figures(self) -> dict[str, NDArray[Any]]:
+        """Per output of a node: truth, verdict and chance."""
+        found = self.range
+        true = found.true_values(self.y)
+        inside = (found.low <= true) & (true <= found.high)
+        outside = (true < found.low_bound) | (found.high_bound < true)
+        verdict = np.where(inside, CAN, np.where(outside, CANNOT, UNDECIDED))
+        chance = np.full(len(true), np.nan)
+        pairs = np.stack([found.lower.member, found.lower.target], 1)
+        for pair in np.unique(pairs, axis=0):
+            rows = np.flatnonzero((pairs == pair).all(1) & ~np.isnan(true))
+            if len(rows) > 1:
+                held, ends = np.sort(true[rows]), (found.low[rows], found.high[rows])
+                within = np.searchsorted(held, ends[1], "right") - np.searchsorted(held, ends[0])
+                chance[rows] = (within - inside[rows]) / (len(rows) - 1)
+        return {"true": true, "verdict": np.where(np.isnan(true), "", verdict), "chance": chance}
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per node and output.
+
+        ``verdict`` says whether some reweighting gives the true value, which then lies between
+        ``low`` and ``high``; ``chance`` is the share of the other nodes' true values that do.
+        """
+        import pandas as pd
+
+        found, figures = self.range, self._figures
+        frame = pd.DataFrame(
+            {
+                **found.lower.subjects(),
+                "true": figures["true"],
+                "predicted": found.frozen,
+                "low": found.low,
+                "high": found.high,
+                "verdict": figures["verdict"],
+                "chance": figures["chance"],
+                "messages_low": [_key_messages(found.lower, i) for i in range(len(found))],
+                "messages_high": [_key_messages(found.upper, i) for i in range(len(found))],
+            }
+        )
+        return _without_member(frame)
+
+    def explain(self, node: int, member: int = 0) -> str:
+        """The values that one node's outputs can take."""
+        own = self.range.lower
+        rows = np.flatnonzero((own.named(own.node) == node) & (own.member == member))
+        if not len(rows):
+            raise InputError(f"{own.names.node(node)} is not among the {self.selection}")
+        true = self._figures["true"]
+        said = ["" if np.isnan(true[i]) else f" True: {true[i]:.4g}." for i in rows]
+        return "\n".join(
+            f"{self.range.sentence(i)}.{truth}"
+            for i, truth in zip(rows.tolist(), said, strict=True)
+        )
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """The interval of every output over its true value."""
+        return plots.intervals(self.range, self._figures["true"], ax=ax)
+
+    def __str__(self) -> str:
+        found, figures = self.range, self._figures
+        true, known = figures["true"], ~np.isnan(figures["true"])
+        error = np.abs(found.frozen - true)[known]
+        lines = [
+            f"{self.exposure.origin or 'The model'} gives {len(found):,} values of "
+            f"{self.selection}"
+            + (f", {error.mean():.4g} from the truth on average." if len(error) else ".")
+        ]
+        if len(error):
+            verdict, chance = figures["verdict"][known], figures["chance"][known]
+            can, may = verdict == CAN, verdict != CANNOT
+            rate = Rate(int(can.sum()), len(can), int((may & ~can).sum()))
+            of = found.lower.node[known], found.lower.member[known]
+            by_chance = mean_over_nodes(chance, chance, *of)
+            excess = mean_over_nodes(can - chance, may - chance, *of)
+            lines.append(f"The true value could be had by weighing messages differently: {rate}.")
+            lines.append(
+                "Another node's true value lies within the same interval: chance "
+                f"{by_chance.words(100, unit=' %')}, excess "
+                f"{excess.words(100, sign='+', unit=' points')}."
+            )
+        lines.append(f"The interval is {np.median(found.width):.4g} wide (median).")
+        return "\n".join(lines)
 
 
 def _change(least: Any) -> str:
@@ -268,9 +514,10 @@ def diagnose(
     """Which of a trained model's errors could be undone by weighing its final messages differently.
 
     Args:
-        model: what :func:`expose` takes, or an exposure.
+        model: what :func:`expose` takes, or an exposure, also of links.
         data: the PyG data the model runs on.
-        y: [N] true classes, −1 where unknown; ``data.y`` unless given.
+        y: [N] true classes, −1 where unknown; of labels [N, K] zeros and ones, of values [N] or
+            [N, K], of links [L]; ``data.y`` (links: ``data.edge_label``) unless given.
         nodes: a mask [N] or [N, S], or node numbers; the test nodes of data (``test_mask``) unless
             given, all labelled nodes where it has none.
         tell: called with a sentence before each step.
@@ -282,28 +529,51 @@ def diagnose(
     """
     say = tell or (lambda _: None)
     say("exposing the final aggregation")
-    if isinstance(model, Exposure):
-        exposure: Exposure = model
+    if isinstance(model, Exposure | LinkExposure):
+        exposure: Exposure | LinkExposure = model
     elif isinstance(model, Frozen):
         exposure, data = expose(model), model.data if data is None else data
     else:
         exposure = expose(model, data, **options)
-    require_outputs(exposure, "classes")
+    if isinstance(exposure, LinkExposure):
+        truth = field(data, "edge_label") if y is None else y
+        if truth is None:
+            raise InputError("pass y, 1 for every link that is there and 0 for the others")
+        return _diagnose_labels(exposure, truth, nodes, "links", say)
     held, noun = _held(data, exposure), plural(noun_of(exposure))
-    truth = classes_for(exposure, _labels(held) if y is None else y)
+    if exposure.outputs == "classes":
+        y = classes_for(exposure, _truth(held) if y is None else y)
+    elif y is None:
+        y = _truth(held)
     words = f"chosen {noun}"
     if nodes is None:
         splits = model.splits if isinstance(model, Frozen) else None
         nodes, words = _test_nodes(held, exposure, splits, noun)
+    if exposure.outputs == "labels":
+        return _diagnose_labels(exposure, y, nodes, words, say)
+    if exposure.outputs == "values":
+        say("looking for the least and the largest value of every output")
+        return ValueDiagnosis(
+            exposure, torch.as_tensor(y), nodes, words, value_range(exposure, nodes)
+        )
     say(f"asking whether each of {exposure.num_classes} classes can win")
-    found = reach(exposure, truth, nodes)
+    found = reach(exposure, y, nodes)
     assert isinstance(found, Reach)
     say(f"looking for the smallest change at {counted(int(found.wrong.sum()), 'error')}")
     if exposure.head is not None:  # where every class would take minutes
         changes = least_changes(found, exposure, others=False)
     else:
         changes = found.changes
-    return Diagnosis(exposure, truth.cpu(), nodes, words, found, changes, _edges(held, exposure))
+    return ClassDiagnosis(exposure, y.cpu(), nodes, words, found, changes, _edges(held, exposure))
+
+
+def _diagnose_labels(
+    exposure: Exposure | LinkExposure, y: Any, nodes: Any, words: str, say: Tell
+) -> LabelDiagnosis:
+    say("asking whether each label can be put on its true side, and on the other")
+    own, other = both_sides(exposure, y, nodes)
+    found = summarise_labels(exposure, own, other)
+    return LabelDiagnosis(exposure, torch.as_tensor(y), nodes, words, found, own, other)
 
 
 def _held(data: Any, exposure: Exposure) -> Any:
@@ -317,10 +587,10 @@ def _held(data: Any, exposure: Exposure) -> Any:
     return data[exposure.names.recipient] if exposure.names.recipient in kinds else data
 
 
-def _labels(held: Any) -> Tensor:
+def _truth(held: Any) -> Any:
     y = field(held, "y")
     if y is None:
-        raise InputError("data has no y; pass y, the true class of every node (−1 where unknown)")
+        raise InputError("data has no y; pass y, the truth of every node")
     return y.flatten() if isinstance(y, Tensor) and y.dim() == 2 and y.shape[1] == 1 else y
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -152,6 +153,76 @@ def test_every_kind_of_model(model, data, noun, rows, tmp_path):
     can = found.to_frame()["verdict"][wrong] == "can"
     assert found.reach.error == pytest.approx(can.mean())
     assert found.report(tmp_path / "page.html").is_file()
+
+
+@pytest.fixture(scope="module")
+def two_outputs():
+    """Node 0 weighs +3 and −1 (of output 0) half and half; node 1 hears 2 alone, node 2 −4 alone;
+    output 1 is the opposite of output 0."""
+    table = np.array([[3.0], [-1], [2], [-4]])
+    lengths = np.array([[2], [1], [1]], np.int64)
+    alpha = np.array([0.5, 0.5, 1.0, 1.0])
+    whole = Numbers(lengths, alpha, np.hstack([table, -table]), np.zeros((3, 2)))
+    return replace(exposure_of(whole), outputs="labels")
+
+
+def test_labels_are_rows_of_node_and_label(two_outputs, tmp_path):
+    y = torch.tensor([[0, 0], [0, 1], [0, -1]])
+    found = gr.diagnose(two_outputs, y=y)
+    frame = found.to_frame()
+    assert list(zip(frame["node"], frame["label"], strict=True)) == [
+        (0, 0), (0, 1), (1, 0), (1, 1), (2, 0)
+    ]  # fmt: skip
+    assert frame["verdict"].tolist() == ["can", "right", "cannot", "cannot", "right"]
+    assert frame["frozen_logit"].tolist() == pytest.approx([1, -1, 2, -2, -4])
+    assert frame["gamma"].tolist() == pytest.approx([1, 3, -2, -2, 4])
+    assert frame["could_turn"].tolist() == ["", "can", "", "", "cannot"]
+    text = str(found)
+    assert "wrong about 3 of 5 labels" in text
+    assert "(1 of 3)" in text and "(1 of 2)" in text  # error reach, and chance beside it
+    assert "wrongly" in found.explain(0) and "rightly" in found.explain(2)
+    assert len(pd.read_csv(found.to_csv(tmp_path / "rows.csv"))) == 5
+    heights = [bar.get_height() for bar in found.plot().patches]
+    assert heights == pytest.approx([50, 0, 0, 100])
+    with pytest.raises(InputError, match="classes"):
+        found.report(tmp_path / "page.html")
+
+
+def test_values_are_intervals_beside_chance(two_outputs, tmp_path):
+    values = replace(two_outputs, outputs="values")
+    y = torch.tensor([[2.5, 5.0], [2.0, -2.5], [float("nan"), -2.0]])
+    found = gr.diagnose(values, y=y)
+    frame = found.to_frame()
+    assert frame["low"].tolist() == pytest.approx([-1, -3, 2, -2, -4, 4])
+    assert frame["high"].tolist() == pytest.approx([3, 1, 2, -2, -4, 4])
+    assert frame["verdict"].tolist() == ["can", "cannot", "can", "cannot", "", "cannot"]
+    # Of output 0 two values are known, so each is the other's chance; of output 1 all three.
+    expected = [1, 1, 0, 0.5, np.nan, 0]
+    assert frame["chance"].tolist() == pytest.approx(expected, nan_ok=True)
+    text = str(found)
+    assert "(2 of 5)" in text and "chance 50.0 %" in text and "excess -10.0" in text
+    assert "True: 2.5" in found.explain(0)
+    assert sum(len(lines.get_segments()) for lines in found.plot().collections) == 5
+
+
+def test_links_are_labels_of_their_own():
+    torch.manual_seed(2)
+    data = ring()
+    conv = GCNConv(5, 4)
+    links = data.edge_index[:, ::7]
+    exposed = gr.expose_links(
+        conv, data, links, decoder=lambda z, ends: (z[ends[0]] * z[ends[1]]).sum(1)
+    )
+    y = torch.arange(links.shape[1]) % 2
+    found = gr.diagnose(exposed, y=y)
+    frame = found.to_frame()
+    assert frame["source"].tolist() == links[0].tolist() and len(frame) == links.shape[1]
+    predicted = conv(data.x, data.edge_index)[links[0]] * conv(data.x, data.edge_index)[links[1]]
+    assert frame["predicted"].tolist() == (predicted.sum(1) > 0).tolist()
+    solved = gr.solve(exposed, y)
+    wrong = frame["predicted"] != frame["true"]
+    assert (frame["verdict"][wrong] == solved.verdict[wrong]).all()
+    assert f"wrong about {wrong.sum()} of {len(frame)} links" in str(found)
 
 
 def test_a_frozen_backbone_brings_its_own_data():

@@ -18,7 +18,7 @@ FACTORY = "FILE.py:NAME"
 GIVES = "Gives (model, data), or (model, data, nodes) with a mask or node numbers."
 SHOWN = 20
 """Errors printed; --csv and --format json have every node."""
-COLUMNS = ("true", "predicted", "verdict", "mass_moved", "chance", "smallest_change")
+COLUMNS = ("true", "predicted", "low", "high", "verdict", "mass_moved", "chance", "smallest_change")
 
 
 def diagnose(
@@ -47,9 +47,11 @@ def diagnose(
         emit(frame.astype(object).where(frame.notna(), None).to_dict("records"), format)  # type: ignore[arg-type]
         return
     typer.echo(str(found))
-    errors = frame[frame["verdict"] != "right"].sort_values("mass_moved", kind="stable")
-    who = next(name for name in ("node", "graph") if name in frame)
-    columns = [name for name in ("member", who, *COLUMNS) if name in frame]
+    errors = frame[frame["verdict"] != "right"]
+    if "mass_moved" in frame:
+        errors = errors.sort_values("mass_moved", kind="stable")
+    who = frame.columns[: frame.columns.get_loc("true")]
+    columns = [*who, *(name for name in COLUMNS if name in frame)]
     rows: Any = errors[columns].head(SHOWN).astype(object)
     if len(rows):
         emit(rows.where(rows.notna(), None).to_dict("records"), format, "Errors, nearest first")

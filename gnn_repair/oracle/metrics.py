@@ -675,6 +675,13 @@ def label_reach(
     exposure: Exposure | Any, y: Any, mask: Any = None, threads: int | None = None
 ) -> LabelReach:
     """How often an admissible reweighting puts a label on its true side."""
+    return summarise_labels(exposure, *both_sides(exposure, y, mask, threads))
+
+
+def both_sides(
+    exposure: Exposure | Any, y: Any, mask: Any = None, threads: int | None = None
+) -> tuple[Solution, Solution]:
+    """Every label asked for its true side and, in the same order, for the other one."""
     if isinstance(y, str):
         raise InputError("y must hold the truths [N, K]; without them use solve")
     if isinstance(exposure, Exposure):
@@ -682,8 +689,7 @@ def label_reach(
     own = solve(exposure, y, mask, threads=threads)
     turned = torch.as_tensor(y).double()
     turned = torch.where((turned == 0) | (turned == 1), 1 - turned, turned)
-    other = solve(exposure, turned, mask, threads=threads)
-    return summarise_labels(exposure, own, other)
+    return own, solve(exposure, turned, mask, threads=threads)
 
 
 def summarise_labels(exposure: Any, own: Solution, other: Solution) -> LabelReach:

@@ -14,7 +14,8 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.arguments import classes_for, member_for, require_outputs
 from gnn_repair.methods import rung_title as title_of
-from gnn_repair.oracle.metrics import Changes
+from gnn_repair.oracle.metrics import Changes, LabelReach
+from gnn_repair.oracle.questions.ranges import ValueRange
 from gnn_repair.reporting.evidence import check_names, gather
 from gnn_repair.reporting.figures import REACHED, RIVAL, draw_margins, draw_polytope
 
@@ -114,6 +115,43 @@ def changes(changes: Changes, *, ax: Axes | None = None) -> Axes:
     axes.set_xlabel("mass that may move (%)")
     axes.set_ylabel("can win (% of errors)")
     axes.legend(loc="upper left", frameon=False)
+    return axes
+
+
+def labels(reach: LabelReach, *, ax: Axes | None = None) -> Axes:
+    """Per label, errors that reweighting could undo beside right ones that it could lose."""
+    if not isinstance(reach, LabelReach):
+        raise InputError(f"reach is a {type(reach).__name__}; give what reach says of labels")
+    axes, places = _axes(ax), np.arange(len(reach.labels))
+    for step, name, colour, rates in (
+        (-0.2, "errors that could be undone", REACHED, [one.error for one in reach.labels]),
+        (0.2, "chance: right ones that could be lost", RIVAL, [one.chance for one in reach.labels]),
+    ):
+        axes.bar(places + step, [100 * r.value for r in rates], 0.4, color=colour, label=name)
+    axes.set_xticks(places, [str(one.label) for one in reach.labels])
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("label")
+    axes.set_ylabel("within reach (%)")
+    axes.legend(frameon=False)
+    return axes
+
+
+def intervals(found: ValueRange, true: Any, *, ax: Axes | None = None) -> Axes:
+    """The values that each output can take, over its true value [L]."""
+    if not isinstance(found, ValueRange):
+        raise InputError(f"found is a {type(found).__name__}; give what value_range returns")
+    axes, truth = _axes(ax), np.asarray(true, float)
+    inside = (found.low <= truth) & (truth <= found.high)
+    for rows, name, colour in (
+        (inside, "true value within reach", REACHED),
+        (~inside & ~np.isnan(truth), "out of reach", RIVAL),
+    ):
+        axes.vlines(truth[rows], found.low[rows], found.high[rows], color=colour, label=name)
+    ends = [np.nanmin(truth, initial=0.0), np.nanmax(truth, initial=1.0)]
+    axes.plot(ends, ends, color="black", linewidth=0.8)
+    axes.set_xlabel("true value")
+    axes.set_ylabel("values that reweighting gives")
+    axes.legend(frameon=False)
     return axes
 
 

@@ -85,13 +85,13 @@ class ValueRange:
 
     def contains(self, y: Any) -> NDArray[np.bool_]:
         """[L]: whether some reweighting gives node v the value y, [N] or [N, K]."""
-        value = self._values(y)
+        value = self.true_values(y)
         inside: NDArray[np.bool_] = (self.low <= value) & (value <= self.high)
         return inside
 
     def distance(self, y: Any) -> Floats:
         """[L]: how far y is from what reweighting attains; zero inside, NaN where y is."""
-        value = self._values(y)
+        value = self.true_values(y)
         return np.maximum(np.maximum(self.low - value, value - self.high), 0.0)
 
     def mixture_for(self, index: int, value: float) -> tuple[Any, Floats]:
@@ -111,7 +111,7 @@ class ValueRange:
         mixed: Floats = np.bincount(place, weight, len(chosen)).astype(np.float64)
         return chosen[mixed > 0], mixed[mixed > 0]
 
-    def _values(self, y: Any) -> Floats:
+    def true_values(self, y: Any) -> Floats:
         """y of every question, [L]."""
         table = torch.as_tensor(y)
         nodes = int(self.lower.node.max(initial=-1)) + 1
