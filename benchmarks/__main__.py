@@ -17,8 +17,7 @@ from benchmarks.tails import TAILS, bench_tails, parse_widths
 from benchmarks.training import bench_accuracy, bench_training
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.catalog import DATASETS
-from gnn_repair.cli.options import names, numbers
-from gnn_repair.cli.output import Format, FormatOption, emit
+from gnn_repair.cli.options import Format, FormatOption, emit, names, numbers
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import GnnRepairError, InputError
 

@@ -53,7 +53,7 @@ from gnn_repair.oracle.heads.solve import (
     split_all,
 )
 from gnn_repair.oracle.problems import Floats, Integers
-from gnn_repair.thresholds import REACHABLE
+from gnn_repair.published import REACHABLE
 
 TITLES = ("relaxation", "search", "lines", "cases")
 """The stages in a table."""

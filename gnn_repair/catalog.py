@@ -12,9 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from gnn_repair.errors import DatasetError
+from gnn_repair.errors import DatasetError, suggestion
 from gnn_repair.published import published
-from gnn_repair.suggestion import suggestion
 
 ROOT_VARIABLE = "GNN_REPAIR_DATA"
 

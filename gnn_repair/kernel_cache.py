@@ -18,7 +18,7 @@ import numba
 from numba.core.caching import IndexDataCacheFile
 
 PACKAGE = Path(__file__).parent
-SOURCES = ("thresholds.py", "kernels/**/*.py", "oracle/**/*.py")
+SOURCES = ("published.py", "kernels/**/*.py", "oracle/**/*.py")
 """Where kernels, and the constants they are compiled with, are written."""
 
 

@@ -1,4 +1,4 @@
-"""The paper's published numbers, and its words for backbones, datasets and readouts."""
+"""The paper's published numbers, its thresholds, and its words for backbones and readouts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,16 @@ def published() -> dict[str, Any]:
     tables: dict[str, Any] = json.loads(text)
     return tables
 
+
+# When a class counts as within reach and a coefficient as active: said once, used everywhere.
+
+REACHABLE = 1e-7
+"""γ above this is a strict win, as in the paper: below it, rounding could have made the win."""
+ACTIVE = 1e-7
+"""λ above this is in use, as in the paper."""
+REALIZABLE = 1e-6
+"""A shift is one that reweighting can make when some λ makes it this nearly, relative to the size
+of the node's contributions: shifts are float32 numbers, seven digits long."""
 
 DATASET_TITLES = {
     "actor": "Actor",

@@ -17,7 +17,7 @@ PACKAGE = Path(gnn_repair.__file__).parent
 SURFACE = Path(__file__).parent / "public.txt"
 LAYERS = [
     {"errors"},
-    {"atomic", "suggestion"},
+    {"atomic"},
     {
         "published",
         "methods",
@@ -25,8 +25,6 @@ LAYERS = [
         "devices",
         "budget",
         "startup",
-        "immutable",
-        "thresholds",
         "f1",
     },
     {"notebook", "highs", "results", "catalog", "checks"},

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 import gnn_repair as gr
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, closest, suggestion
 from gnn_repair.oracle.baseline import load_baseline
 from gnn_repair.results.protocol import changed
 from gnn_repair.results.runs import chosen_methods
 from gnn_repair.results.tables import make_tables
 from gnn_repair.study import PAPER
-from gnn_repair.suggestion import closest, suggestion
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ from gnn_repair.backbones.graph import Graph
 from gnn_repair.budget import check_whole
 from gnn_repair.checks import MASKS, as_splits, check_data, num_classes
 from gnn_repair.devices import choose_device, out_of_memory_hint, seeded
-from gnn_repair.errors import InputError, SplitError
-from gnn_repair.suggestion import suggestion
+from gnn_repair.errors import InputError, SplitError, suggestion
 from gnn_repair.training import (
     Budget,
     Fitted,

@@ -7,20 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gnn_repair.cli import options
-from gnn_repair.cli.output import Format, FormatOption, emit
+from gnn_repair.cli.options import Format, FormatOption, RootOption, emit
 
 if TYPE_CHECKING:
     from gnn_repair.catalog import DatasetSpec
 
 app = typer.Typer(help="List datasets and check their files.", no_args_is_help=True)
-
-RootOption = Annotated[
-    str | None,
-    typer.Option(
-        "--root",
-        help="Folder that holds the raw files; else GNN_REPAIR_DATA, else the user's cache folder.",
-    ),
-]
 
 
 @app.command(name="list")

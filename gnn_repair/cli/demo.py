@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from gnn_repair.atomic import check_target
-from gnn_repair.cli.output import Format, FormatOption, emit
+from gnn_repair.cli.options import Format, FormatOption, emit
 
 if TYPE_CHECKING:
     from gnn_repair.results.protocol import Protocol
@@ -94,13 +94,12 @@ def _look(console: Console) -> None:
 
 def _study(protocol: Protocol, store: Path, format: Format, console: Console) -> None:
     """The study's own machinery on a few splits, then what came of it."""
-    from gnn_repair.cli.progress import StudyProgress
     from gnn_repair.results.rendering import as_json
     from gnn_repair.results.store import Store
     from gnn_repair.results.tables import make_tables
-    from gnn_repair.study.grid import run_study
+    from gnn_repair.study.grid import StudyProgress, run_study
 
-    with StudyProgress(console) as progress:
+    with StudyProgress() as progress:
         outcome = run_study(
             ["builtin"], [BACKBONE], SPLITS, store=store, protocol=protocol, watcher=progress
         )

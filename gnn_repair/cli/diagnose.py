@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gnn_repair.atomic import check_target
-from gnn_repair.cli.output import Format, FormatOption, emit
+from gnn_repair.cli.options import Format, FormatOption, emit
 from gnn_repair.cli.user_code import made_by
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gnn_repair import __version__
-from gnn_repair.cli.data import RootOption
-from gnn_repair.cli.output import Format, FormatOption, emit
+from gnn_repair.cli.options import Format, FormatOption, RootOption, emit
 
 if TYPE_CHECKING:
     from gnn_repair.exposure import Exposure

@@ -13,14 +13,14 @@ import typer
 from typer.core import TyperGroup
 
 from gnn_repair import __version__
-from gnn_repair.cli import check, data, demo, diagnose, doctor, report, study, view
+from gnn_repair.cli import check, data, demo, diagnose, doctor, report, study
 from gnn_repair.errors import GnnRepairError, InputError, ResourceError
 
 COMMANDS: dict[str, Any] = {
     "demo": demo.demo,
     "diagnose": diagnose.diagnose,
     "report": report.report,
-    "view": view.view,
+    "view": report.view,
     "study": study.app,
     "data": data.app,
     "check": check.check,

@@ -1,16 +1,22 @@
-"""What commands are told: lists as people type them, what the shell offers, options of a study."""
+"""What commands share: lists as people type them, what the shell offers, options, and listings."""
 
 from __future__ import annotations
 
+import enum
+import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from gnn_repair.errors import InputError
-from gnn_repair.suggestion import suggestion
+from gnn_repair.errors import InputError, suggestion
 
 if TYPE_CHECKING:
     from gnn_repair.results.protocol import Protocol
@@ -71,49 +77,47 @@ def _methods() -> Iterable[str]:
     return ["oracle", *METHODS]
 
 
-def one_of(names: Callable[[], Iterable[str]], *words: str) -> Callable[[str], list[str]]:
-    """Offers the names, and words that stand for several of them."""
-
-    def offer(incomplete: str) -> list[str]:
-        return [name for name in (*names(), *words) if name.startswith(incomplete)]
-
-    return offer
+def one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Offers the names."""
+    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
 def list_of(names: Callable[[], Iterable[str]], *words: str) -> Callable[[str], list[str]]:
-    """The same for the last name of a comma-separated list; none is offered twice."""
+    """The same for the last name of a comma-separated list, or a word that stands for several."""
 
     def offer(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
-        chosen = before.split(",")
         offered = names() if comma else (*names(), *words)
-        return [
-            f"{before}{comma}{name}"
-            for name in offered
-            if name.startswith(last) and name not in chosen
-        ]
+        fresh = [name for name in offered if name not in before.split(",")]
+        return [f"{before}{comma}{name}" for name in fresh if name.startswith(last)]
 
     return offer
 
 
 offer_dataset = one_of(_datasets)
 offer_backbone = one_of(_backbones)
-offer_datasets = list_of(_datasets, "paper", "all")
-offer_backbones = list_of(_backbones, "paper", "all")
+offer_datasets = list_of(_datasets, "paper")
+offer_backbones = list_of(_backbones, "paper")
 offer_methods = list_of(_methods, "all")
 offer_protocol = one_of(lambda: ("paper", "independent"))
 
 
-# Where results lie, what of the grid, which settings ----------------------------------------------
+# Options of several commands ----------------------------------------------------------------------
 
 StoreOption = Annotated[
     Path, typer.Option("--store", help="Folder of results; where only read, also a packed file.")
 ]
-DigestOption = Annotated[str | None, typer.Option(help="Digest of one protocol; else all.")]
+DigestOption = Annotated[str | None, typer.Option(help="Digest of one stored protocol.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+RootOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder of the raw datasets; else GNN_REPAIR_DATA, else the user's cache folder."
+    ),
+]
 DatasetsOption = Annotated[
     str,
     typer.Option(
-        "--datasets",
         help="Comma-separated; 'paper' is the paper's eight; your own: FILE.py:NAME.",
         autocompletion=offer_datasets,
     ),
@@ -121,16 +125,14 @@ DatasetsOption = Annotated[
 BackbonesOption = Annotated[
     str,
     typer.Option(
-        "--backbones",
         help="Comma-separated; 'paper' is the paper's eight; your own: FILE.py:NAME.",
         autocompletion=offer_backbones,
     ),
 ]
-SplitsOption = Annotated[str, typer.Option("--splits", help="Such as 0-9 or 0,3.")]
+SplitsOption = Annotated[str, typer.Option(help="Such as 0-9 or 0,3.")]
 MethodsOption = Annotated[
     str,
     typer.Option(
-        "--methods",
         help="Comma-separated, of oracle and the repairs; all: without the ladder's.",
         autocompletion=offer_methods,
     ),
@@ -138,7 +140,6 @@ MethodsOption = Annotated[
 ProtocolOption = Annotated[
     str | None,
     typer.Option(
-        "--protocol",
         help="paper, independent, or a TOML file of settings that differ.",
         autocompletion=offer_protocol,
     ),
@@ -150,17 +151,64 @@ SetOption = Annotated[
 
 
 def chosen_protocol(named: str | None, assignments: Sequence[str] | None) -> Protocol:
+    """The protocol of that name or file, with single settings changed."""
     from gnn_repair.results.protocol import PAPER, PROTOCOLS, override, read_protocol
 
     base = PAPER if named is None else PROTOCOLS.get(named) or read_protocol(named)
     return override(base, assignments or ())
 
 
-def only_digest(store: Any, protocol: Protocol, named: bool) -> str:
-    """The protocol to show: the named one, else the only one, else the paper's."""
-    found = store.digests()
-    if named or protocol.digest in found or len(found) != 1:
-        if not named and protocol.digest not in found and found:
-            raise InputError(f"the store holds several protocols; choose --digest {found[0]} …")
-        return protocol.digest
-    return str(found[0])
+# Listings -----------------------------------------------------------------------------------------
+
+
+class Format(enum.StrEnum):
+    """How a listing is printed."""
+
+    table = "table"
+    json = "json"
+
+
+FormatOption = Annotated[
+    Format, typer.Option("--format", help="A table for people or JSON for machines.")
+]
+
+
+def emit(rows: Sequence[Mapping[str, Any]], format: Format, title: str = "") -> None:
+    """Print ``rows``, one mapping per line, with the keys of the first as columns."""
+    if format is Format.json:
+        typer.echo(json.dumps(list(rows), indent=2, ensure_ascii=False))
+        return
+    table = Table(
+        title=title or None, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0)
+    )
+    columns = list(rows[0]) if rows else []
+    for column in columns:
+        last, cells = column == columns[-1], [row[column] for row in rows]
+        widest = max(cell_len(text) for text in (column, *map(_cell, cells)))
+        numeric = all(isinstance(cell, int | float | None) for cell in cells)
+        table.add_column(
+            Text(column),
+            justify="right" if numeric else "left",
+            no_wrap=not last,
+            min_width=min(widest, 60) if last else widest,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(Text(_cell(row[column])) for column in columns))
+    console = Console()
+    # A cell is never cut off: a narrow terminal wraps lines instead.
+    unbounded = console.options.update(width=10_000)
+    console.width = max(console.width, console.measure(table, options=unbounded).minimum)
+    console.print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)

@@ -1,10 +1,14 @@
-"""``gnn-repair report``: one HTML file to look at, and figures for papers."""
+"""``gnn-repair report`` and ``view``: one HTML file to look at, and figures for papers."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import tempfile
+import webbrowser
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +27,19 @@ if TYPE_CHECKING:
     from gnn_repair.study.rerun import Rerun
 
 
+WHOSE = "Whose nodes to show; your own: FILE.py:NAME."
+DatasetOption = Annotated[
+    str | None, typer.Option(help=WHOSE, autocompletion=options.offer_dataset)
+]
+BackboneOption = Annotated[
+    str | None, typer.Option(help=WHOSE, autocompletion=options.offer_backbone)
+]
+SplitOption = Annotated[int, typer.Option(min=0, help="Whose test nodes to show.")]
+CompareOption = Annotated[
+    str | None, typer.Option(help="Another split's number or another backbone, node beside node.")
+]
+
+
 def report(
     factory: Annotated[
         str | None, typer.Argument(metavar="[FILE.py:NAME]", help=f"Your own model. {GIVES}")
@@ -34,21 +51,9 @@ def report(
     title: Annotated[
         str | None, typer.Option(help="The page's heading; model and dataset unless given.")
     ] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="Whose nodes to show; your own: FILE.py:NAME.",
-            autocompletion=options.offer_dataset,
-        ),
-    ] = None,
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            help="Whose nodes to show; your own: FILE.py:NAME.",
-            autocompletion=options.offer_backbone,
-        ),
-    ] = None,
-    split: Annotated[int, typer.Option(min=0, help="Whose test nodes to show.")] = 0,
+    dataset: DatasetOption = None,
+    backbone: BackboneOption = None,
+    split: SplitOption = 0,
     methods: Annotated[
         str,
         typer.Option(
@@ -60,17 +65,14 @@ def report(
         Path | None, typer.Option("--figures", help="Also draw SVG and PDF figures here.")
     ] = None,
     node: Annotated[int | None, typer.Option(help="Whose polytope the figures show.")] = None,
-    compare: Annotated[
-        str | None,
-        typer.Option(help="Another split's number or another backbone, node beside node."),
-    ] = None,
+    compare: CompareOption = None,
     parts: Annotated[
         bool,
         typer.Option("--parts", help="Above 20 MB: files beside the page, for gnn-repair view."),
     ] = False,
-    digest: Annotated[str | None, typer.Option(help="Digest of one stored protocol.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    root: Annotated[str | None, typer.Option(help="Folder of the raw datasets.")] = None,
+    digest: options.DigestOption = None,
+    device: options.DeviceOption = "auto",
+    root: options.RootOption = None,
 ) -> None:
     """Write one self-contained HTML page: of your own model, or of a study and one of its runs.
 
@@ -78,6 +80,7 @@ def report(
     the named case, the store's only one, or without a store GCN on the built-in graph. A store of
     several cases gives the overview alone unless --dataset and --backbone name one.
     """
+    from gnn_repair.methods import METHODS
     from gnn_repair.reporting import evidence_of, report_results, report_run, write_figures
     from gnn_repair.reporting.writing import class_names_of, made_of
     from gnn_repair.results.protocol import PAPER
@@ -103,21 +106,21 @@ def report(
         if figures:
             raise InputError("figures show one case; name it with --dataset and --backbone")
         assert results is not None
-        command = typed("report", store=store, title=title, digest=digest)
+        command = typed(store=store, title=title, digest=digest)
         written = report_results(
             results, out, title=title or f"Study {store}", made=made_of(protocol, command)
         )
-        typer.echo(f"{written} (overview alone)")
+        typer.echo(f"{written} (overview alone; --dataset and --backbone show a case's nodes)")
         return
     named = [given or name for given, name in zip(typed_names, case, strict=True)]
     graphs = user_code.datasets(named[:1], root, protocol.data.draw)
-    words = ",".join(_paper_methods()) if methods == "paper" else methods
-    chosen = None if methods == "stored" else [name.strip() for name in words.split(",")]
+    paper = [name for name, method in METHODS.items() if method.from_paper]
+    listed = paper if methods == "paper" else [name.strip() for name in methods.split(",")]
     again = partial(
         rerun,
         source=source,
         protocol=protocol,
-        methods=chosen,
+        methods=None if methods == "stored" else listed,
         device=device,
         root=root,
         backbones=own,
@@ -130,7 +133,7 @@ def report(
         for path in write_figures(evidence_of(run), figures, node=node, class_names=names):
             typer.echo(path)
     command = typed(
-        "report", store=store, dataset=named[0], backbone=named[1], split=split,
+        store=store, dataset=named[0], backbone=named[1], split=split,
         methods=methods, compare=compare, title=title, digest=digest, root=root,
     )  # fmt: skip
     beside = {} if compare is None else _beside(run, compare, again)
@@ -161,20 +164,10 @@ def _beside(run: Rerun, compare: str, again: Callable[..., Rerun]) -> dict[str, 
     return {name: again(dataset, name, run.split, backbones=own)}
 
 
-def _paper_methods() -> list[str]:
-    from gnn_repair.methods import METHODS
-
-    return [name for name, method in METHODS.items() if method.from_paper]
-
-
-def typed(name: str, **options: object) -> str:
+def typed(**options: object) -> str:
     """The command with these options, as one would type it again."""
-    words = ["gnn-repair", name]
-    for option, value in options.items():
-        for each in value if isinstance(value, list) else [value]:
-            if each is not None:
-                words += [f"--{option}", str(each)]
-    return shlex.join(words)
+    given = [(f"--{name}", str(value)) for name, value in options.items() if value is not None]
+    return shlex.join(["gnn-repair", "report", *chain(*given)])
 
 
 def _stored(store: Path, digest: str | None) -> tuple[ResultsSource, Protocol, pd.DataFrame]:
@@ -203,3 +196,52 @@ def _case(
     if not cases:
         raise InputError(f"the store holds no case of {dataset or backbone}; name one it has")
     return None
+
+
+# The page in the browser --------------------------------------------------------------------------
+
+
+def view(
+    what: Annotated[
+        Path, typer.Argument(metavar="STORE", help="Results of a study, or a page (.html).")
+    ],
+    dataset: DatasetOption = None,
+    backbone: BackboneOption = None,
+    split: SplitOption = 0,
+    compare: CompareOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where the page goes; a new folder of its own.")
+    ] = None,
+    digest: options.DigestOption = None,
+    device: options.DeviceOption = "auto",
+    root: options.RootOption = None,
+    browser: Annotated[bool, typer.Option(help="Open it; or only say where it is.")] = True,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the server; 0: any.")] = 0,
+) -> None:
+    """Open the page of a study, or a page that was written before.
+
+    A page that is one file is opened as it is. One with files beside it (above 20 MB) is served
+    from this machine, to this machine alone, until Ctrl-C.
+    """
+    from gnn_repair.reporting.serving import PageServer, needs_server
+
+    page = what
+    if what.suffix != ".html":
+        page = out or Path(tempfile.mkdtemp(prefix="gnn-repair-")) / "report.html"
+        report(
+            store=what, out=page, dataset=dataset, backbone=backbone, split=split,
+            compare=compare, parts=True, digest=digest, device=device, root=root,
+        )  # fmt: skip
+    if page.is_file() and not needs_server(page):
+        _tell(page.resolve().as_uri(), browser)
+        return
+    with PageServer(page, port) as server, contextlib.suppress(KeyboardInterrupt):
+        _tell(server.address, browser)
+        typer.echo("Ctrl-C ends it.", err=True)
+        server.serve_forever()
+
+
+def _tell(address: str, browser: bool) -> None:
+    typer.echo(address)
+    if browser and not webbrowser.open(address):
+        typer.echo("No browser was found here; open the address above in one.", err=True)

@@ -4,32 +4,56 @@ from __future__ import annotations
 
 import enum
 import signal
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
 
 from gnn_repair.cli import user_code
 from gnn_repair.cli.options import (
     BackbonesOption,
     DatasetsOption,
+    DeviceOption,
     DigestOption,
+    Format,
+    FormatOption,
     MethodsOption,
     ProtocolOption,
+    RootOption,
     SetOption,
     SplitsOption,
     StoreOption,
     chosen_protocol,
+    emit,
     numbers,
+    one_of,
 )
-from gnn_repair.cli.output import Format, FormatOption, emit
-from gnn_repair.cli.tables import tables
 from gnn_repair.errors import InputError
+from gnn_repair.published import TITLES
+from gnn_repair.results.averages import Entry, Sheet, Table, without_published, without_spread
+from gnn_repair.results.plan import PAPER_BACKBONES, PAPER_DATASETS, make_plan
+from gnn_repair.results.rendering import (
+    RENDERERS,
+    cases_text,
+    own_text,
+    paper_parts,
+    remark,
+    usual_count,
+)
+from gnn_repair.results.runs import Run, all_runs
+from gnn_repair.results.store import Store, open_results
+from gnn_repair.results.store import merge as merge_stores
+from gnn_repair.results.store import pack as pack_store
+from gnn_repair.results.tables import TABLES, make_tables
 
 if TYPE_CHECKING:
-    from gnn_repair.results.runs import Run
     from gnn_repair.study.engine import Engine
 
 app = typer.Typer(
@@ -38,19 +62,9 @@ app = typer.Typer(
 )
 
 
-class EngineName(enum.StrEnum):
-    """Where cases run."""
-
-    local = "local"
-    ray = "ray"
-
-
-class KeepModels(enum.StrEnum):
-    """Splits whose models are kept."""
-
-    all = "all"
-    first = "first"
-    none = "none"
+EngineName = enum.StrEnum("EngineName", ["local", "ray"])
+KeepModels = enum.StrEnum("KeepModels", ["all", "first", "none"])
+TableFormat = enum.StrEnum("TableFormat", ["table", "markdown", "csv", "json", "latex"])
 
 
 @app.command()
@@ -62,8 +76,8 @@ def run(
     methods: MethodsOption = "all",
     protocol: ProtocolOption = None,
     set_: SetOption = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    root: Annotated[str | None, typer.Option(help="Folder of the raw datasets.")] = None,
+    device: DeviceOption = "auto",
+    root: RootOption = None,
     stack: Annotated[
         int | None, typer.Option(min=1, help="Most splits trained as one; all unless given.")
     ] = None,
@@ -87,15 +101,14 @@ def run(
 
     Exit code 1 if a case failed, 130 after Ctrl-C and 143 after SIGTERM; whatever is stored stays.
     """
-    from gnn_repair.cli.progress import StudyProgress
-    from gnn_repair.study.grid import run_study
+    from gnn_repair.study.grid import StudyProgress, run_study
 
     settings = chosen_protocol(protocol, set_)
-    graphs = user_code.datasets(_names(datasets, "datasets"), root, settings.data.draw)
+    graphs = user_code.datasets(_names(datasets, PAPER_DATASETS), root, settings.data.draw)
     with _interruptible(), StudyProgress() as progress:
         outcome = run_study(
             graphs,
-            user_code.backbones(_names(backbones, "backbones")),
+            user_code.backbones(_names(backbones, PAPER_BACKBONES)),
             numbers(splits),
             store=store,
             methods=_methods(methods),
@@ -130,24 +143,76 @@ def status(
     format: FormatOption = Format.table,
 ) -> None:
     """List how many runs of each case are done, failed or missing."""
-    from gnn_repair.results.plan import make_plan
-    from gnn_repair.results.runs import all_runs
-    from gnn_repair.results.store import Store, open_results
-
     settings = chosen_protocol(protocol, set_)
-    graphs = map(user_code.short_name, _names(datasets, "datasets"))
-    models = map(user_code.short_name, _names(backbones, "backbones"))
+    graphs = map(user_code.short_name, _names(datasets, PAPER_DATASETS))
+    models = map(user_code.short_name, _names(backbones, PAPER_BACKBONES))
     runs = all_runs(graphs, models, numbers(splits))
     # A store that is not there yet is an empty one: everything is missing.
     held = open_results(store) if _exists(store) else Store(store)
     plan = make_plan(held, settings, runs, _methods(methods))
-    rows = _status_rows(plan.done, plan.failed, plan.missing)
+    kinds = {"done": plan.done, "failed": tuple(plan.failed), "missing": plan.missing}
+    counted = Counter(
+        (run.dataset, run.backbone, kind) for kind, own in kinds.items() for run in own
+    )
+    errors = {(run.dataset, run.backbone): error for run, error in plan.failed.items()}
+    rows = [
+        {"dataset": case[0], "backbone": case[1]}
+        | {kind: counted[*case, kind] for kind in kinds}
+        | {"error": errors.get(case, "")}
+        for case in dict.fromkeys((run.dataset, run.backbone) for run in runs)
+    ]
     counts = f"{len(plan.done)} done, {len(plan.failed)} failed, {len(plan.missing)} missing"
     where = f"{store}, protocol" if _exists(store) else f"{store} (not there yet), protocol"
     emit(rows, format, title=f"{where} {settings.digest}: {counts} of {plan.total} runs")
 
 
-app.command()(tables)
+@app.command()
+def tables(
+    store: StoreOption = Path("results"),
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help=f"Which tables, of {', '.join(TABLES)}; all but the last three unless named.",
+            autocompletion=one_of(lambda: TABLES),
+        ),
+    ] = None,
+    protocol: ProtocolOption = None,
+    set_: SetOption = None,
+    digest: DigestOption = None,
+    format: Annotated[
+        TableFormat,
+        typer.Option("--format", help="A table for people, or a form to paste or to read in."),
+    ] = TableFormat.table,
+    published: Annotated[
+        bool, typer.Option(help="Published values beside ours, and what differs marked with !.")
+    ] = True,
+    spread: Annotated[
+        bool | None,
+        typer.Option(help="Standard deviations over splits; unless said, all forms but LaTeX."),
+    ] = None,
+) -> None:
+    """Print the paper's six tables from the store, beside the published numbers, and more.
+
+    The paper's are exposure-oracle, repair-accuracy, controls, full-controls, dataset-statistics
+    and readout-exposure. LaTeX floats have captions and labels (tab:repair-accuracy) and need the
+    package booktabs alone:
+
+    gnn-repair study tables repair-accuracy --store results --format latex --no-published
+    """
+    held, settings = open_results(store), chosen_protocol(protocol, set_)
+    chosen = held.resolve(digest or (settings.digest if protocol or set_ else None))
+    records = list(held.records(chosen))
+    if not records:
+        raise InputError(f"{store} holds no result of protocol {chosen}; run a study first")
+    made = make_tables(records, names or None)
+    if not published:
+        made = [without_published(table) for table in made]
+    if not (format is not TableFormat.latex if spread is None else spread):
+        made = [without_spread(table) for table in made]
+    if format is TableFormat.table:
+        print_tables(made)
+        return
+    typer.echo(RENDERERS[format.value](made), nl=False)
 
 
 @app.command()
@@ -169,9 +234,7 @@ def pack(
     digest: DigestOption = None,
 ) -> None:
     """Write a store's results as one file (JSON Lines) that every command reads like a store."""
-    from gnn_repair.results.store import pack as write
-
-    typer.echo(f"{write(store, file, digest)} runs packed into {file}")
+    typer.echo(f"{pack_store(store, file, digest)} runs packed into {file}")
 
 
 @app.command()
@@ -183,9 +246,7 @@ def merge(
 
     What the store has already stays.
     """
-    from gnn_repair.results.store import merge as put
-
-    merged = put(sources, store)
+    merged = merge_stores(sources, store)
     typer.echo(
         f"{merged.added} runs added to {store}, {merged.united} got further methods, "
         f"{merged.same} were there already, {len(merged.kept)} differ from what was there and "
@@ -205,6 +266,10 @@ def _say_source() -> None:
         )
 
 
+def _case(run: Run) -> tuple[str, str]:
+    return run.dataset, run.backbone
+
+
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
@@ -212,15 +277,10 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _names(text: str, kind: str) -> list[str]:
+def _names(text: str, paper: Iterable[str]) -> list[str]:
     """Names as typed; whether they exist is asked only when there is something to run."""
-    from gnn_repair.results.plan import PAPER_BACKBONES, PAPER_DATASETS
-
-    paper = PAPER_DATASETS if kind == "datasets" else PAPER_BACKBONES
-    chosen: list[str] = []
-    for part in text.split(","):
-        chosen += paper if part.strip() == "paper" else (part.strip(),)
-    return chosen
+    parts = [part.strip() for part in text.split(",")]
+    return [name for part in parts for name in (paper if part == "paper" else (part,))]
 
 
 def _methods(text: str) -> list[str] | None:
@@ -267,21 +327,47 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _status_rows(done: Sequence[Run], failed: Any, missing: Sequence[Run]) -> list[dict[str, Any]]:
-    """A row a case."""
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for kind, runs in (("done", done), ("failed", failed), ("missing", missing)):
-        for one in runs:
-            row = rows.setdefault(
-                (one.dataset, one.backbone),
-                {
-                    "dataset": one.dataset,
-                    "backbone": one.backbone,
-                    **dict.fromkeys(("done", "failed", "missing"), 0),
-                    "error": "",
-                },
-            )
-            row[kind] += 1
-            if kind == "failed":
-                row["error"] = failed[one]
-    return list(rows.values())
+# On a terminal: our number above, the published one below it --------------------------------------
+
+
+def print_tables(tables: Iterable[Table]) -> None:
+    """Print tables; the best is bold, what lies outside the tolerance yellow and marked with !."""
+    console = Console(highlight=False)
+    for table in tables:
+        for sheet in table.sheets:
+            grid = _grid(sheet)
+            # A narrow terminal wraps lines; no figure is cut off.
+            unbounded = console.options.update(width=10_000)
+            console.width = max(console.width, console.measure(grid, options=unbounded).maximum)
+            console.print(f"{table.title}: {sheet.title}", style="bold", soft_wrap=True)
+            console.print(grid)
+            note = remark(sheet, "below it")
+            if note:
+                console.print(note + "\n", soft_wrap=True)
+
+
+def _grid(sheet: Sheet) -> Grid:
+    usual = usual_count(sheet)
+    grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    grid.add_column(sheet.corner, no_wrap=True)
+    for place, column in enumerate(sheet.columns):
+        words = any(isinstance(row[place], str) and row[place] for row in sheet.rows.values())
+        grid.add_column(column, justify="left" if words else "right", no_wrap=True)
+    for name, row in sheet.rows.items():
+        if name == "average":
+            grid.add_section()
+        grid.add_row(TITLES.get(name, name), *(_text(entry, usual) for entry in row))
+    return grid
+
+
+def _text(entry: Entry, usual: int) -> Text:
+    if isinstance(entry, str):
+        return Text(entry)
+    style = " ".join(["bold"] * entry.best + ["yellow"] * entry.outside)
+    text = Text(own_text(entry, usual), style=style)
+    if entry.outside:
+        text.append(" !")
+    for line in (" ".join(paper_parts(entry)), cases_text(entry)):
+        if line:
+            text.append(f"\n{line}", style="" if entry.outside else "dim")
+    return text

@@ -21,7 +21,7 @@ from gnn_repair.exposure.value import Exposure
 from gnn_repair.files import parse_json
 from gnn_repair.oracle.problems import Instance, Tables, instance, require_no_head
 from gnn_repair.oracle.solution import Solution, require_class_answers
-from gnn_repair.thresholds import REACHABLE
+from gnn_repair.published import REACHABLE
 
 KIND = "gnn-repair baseline"
 VERSION = 1

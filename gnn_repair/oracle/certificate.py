@@ -26,7 +26,7 @@ from gnn_repair.oracle.problems import (
     against_zero,
     require_exposure,
 )
-from gnn_repair.thresholds import ACTIVE, REACHABLE
+from gnn_repair.published import ACTIVE, REACHABLE
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure

@@ -37,7 +37,7 @@ from gnn_repair.oracle.reference import (
     highs_solver,
     weigh,
 )
-from gnn_repair.thresholds import REACHABLE
+from gnn_repair.published import REACHABLE
 
 if TYPE_CHECKING:
     from gnn_repair.oracle.lps import Piece

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnn_repair.oracle.problems import Floats, Integers
-from gnn_repair.thresholds import REACHABLE
+from gnn_repair.published import REACHABLE
 
 Flags: TypeAlias = NDArray[np.bool_]
 QUANTILE = 1.959963984540054

@@ -21,7 +21,7 @@ from gnn_repair.oracle.problems import (
     Instance,
     Integers,
 )
-from gnn_repair.thresholds import REACHABLE
+from gnn_repair.published import REACHABLE
 
 ACCEPT = 1e-7
 """Largest accepted gap of a general solver's answer, relative to the numbers it is made of: such

@@ -34,7 +34,7 @@ from gnn_repair.oracle.problems import (
     require_exposure,
 )
 from gnn_repair.oracle.witness import Witness
-from gnn_repair.thresholds import ACTIVE, REACHABLE
+from gnn_repair.published import ACTIVE, REACHABLE
 
 if TYPE_CHECKING:
     import pandas as pd

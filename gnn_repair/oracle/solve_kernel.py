@@ -50,7 +50,7 @@ from gnn_repair.oracle.workspace import (
     TOPS,
     VALUES,
 )
-from gnn_repair.thresholds import REACHABLE
+from gnn_repair.published import REACHABLE
 
 ACCEPT = 1e-11
 """Largest accepted gap between bound and margin, relative to the numbers the answer is made of: a

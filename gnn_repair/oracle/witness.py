@@ -17,7 +17,7 @@ from gnn_repair.oracle.problems import (
     Floats,
     Integers,
 )
-from gnn_repair.thresholds import ACTIVE, REACHABLE
+from gnn_repair.published import ACTIVE, REACHABLE
 
 SHOWN = 6
 """Senders named in a sentence; more would not be read."""

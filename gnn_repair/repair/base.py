@@ -26,13 +26,13 @@ from gnn_repair.exposure import Exposure
 from gnn_repair.f1 import f1_of
 from gnn_repair.files import (
     REAL,
+    FrozenDict,
     check_fields,
     contents_of,
     dataclass_hints,
     load_tensors,
     save_tensors,
 )
-from gnn_repair.immutable import FrozenDict
 from gnn_repair.notebook import shown
 from gnn_repair.repair.fitting import Listener, RepairTrainee
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs

@@ -27,9 +27,9 @@ from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED
 from gnn_repair.oracle.rates import ReachCounts, count_reach
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
+from gnn_repair.published import ACTIVE, REACHABLE
 from gnn_repair.repair.inputs import alone_logits as source_logits
 from gnn_repair.reporting.corrections import Correction, RepairLike, check_repairs, correction_of
-from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

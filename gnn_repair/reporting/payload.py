@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from gnn_repair.atomic import replacing
 from gnn_repair.errors import InputError
 from gnn_repair.methods import RUNGS, rung_title
+from gnn_repair.published import ACTIVE, REACHABLE
 from gnn_repair.reporting.corrections import RepairLike
 from gnn_repair.reporting.evidence import (
     VERDICTS,
@@ -36,7 +37,6 @@ from gnn_repair.reporting.evidence import (
     check_names,
     plural,
 )
-from gnn_repair.thresholds import ACTIVE, REACHABLE
 
 Encoded = dict[str, dict[str, str]]
 EXPLORED_BYTES = 10 * 2**20

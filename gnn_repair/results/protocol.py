@@ -32,9 +32,8 @@ from gnn_repair.budget import (
     Budget,
     paper_batch_size,
 )
-from gnn_repair.errors import FileFormatError, InputError
-from gnn_repair.suggestion import closest
-from gnn_repair.thresholds import ACTIVE, REACHABLE
+from gnn_repair.errors import FileFormatError, InputError, closest
+from gnn_repair.published import ACTIVE, REACHABLE
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, SupportsIndex
 
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, suggestion
 from gnn_repair.methods import METHODS
 from gnn_repair.published import published
 from gnn_repair.results.protocol import PAPER, Protocol, digest_of
-from gnn_repair.suggestion import suggestion
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 MOST_SPLITS = 10_000

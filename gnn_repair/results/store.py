@@ -94,9 +94,13 @@ class ResultsSource(ABC):
             if record is not None:
                 yield record
 
-    def resolve(self, digest: str) -> str:
-        """``digest`` if there is something of it here."""
+    def resolve(self, digest: str | None = None) -> str:
+        """``digest`` if results of it are here; unless given, the only one or the paper's."""
         found = self.digests()
+        if digest is None and len(found) > 1 and PAPER.digest not in found:
+            raise InputError(f"{self.root} holds the protocols {', '.join(found)}; choose --digest")
+        if digest is None:
+            digest = found[0] if len(found) == 1 else PAPER.digest
         if digest in found:
             return digest
         there = f"it has {', '.join(found[:5])}" if found else "run a study first"
@@ -104,12 +108,6 @@ class ResultsSource(ABC):
 
     def protocol(self, digest: str | None = None) -> Protocol:
         """The protocol whose results are here; ``digest`` chooses among several."""
-        found = self.digests()
-        if digest is None:
-            if len(found) > 1 and PAPER.digest not in found:
-                listed = ", ".join(found)
-                raise InputError(f"{self.root} holds the protocols {listed}; choose --digest")
-            digest = found[0] if len(found) == 1 else PAPER.digest
         digest = self.resolve(digest)
         settings = self.settings(digest)
         if settings is None:
@@ -183,10 +181,9 @@ class Store(ResultsSource):
         """The protocols that have a folder here."""
         return sorted(set(self._meaning().values()))
 
-    def resolve(self, digest: str) -> str:
+    def resolve(self, digest: str | None = None) -> str:
         """A protocol's digest, also from the name that its folder has of earlier versions."""
-        name = self._meaning().get(digest, digest) if isinstance(digest, str) else digest
-        return super().resolve(name)
+        return super().resolve(digest and self._meaning().get(digest, digest))
 
     # Writing ----------------------------------------------------------------------------------
 

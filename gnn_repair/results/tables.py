@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gnn_repair.errors import InputError
+from gnn_repair.errors import InputError, suggestion
 from gnn_repair.methods import FROZEN, METHODS, NOTHING, RUNGS, rung_title, title_of
 from gnn_repair.published import BACKBONE_WORDS, TITLES, published
 from gnn_repair.results.averages import (
@@ -43,7 +43,6 @@ from gnn_repair.results.averages import (
     with_best_macro,
 )
 from gnn_repair.results.records import PARTS, Numbers, RunRecord
-from gnn_repair.suggestion import suggestion
 
 
 def make_tables(records: Iterable[RunRecord], names: Iterable[str] | None = None) -> list[Table]:

@@ -16,7 +16,7 @@ from gnn_repair.results.runs import Case, Run
 from gnn_repair.results.store import Store
 from gnn_repair.results.tables import TABLES, make_tables
 from gnn_repair.study.engine import Engine, LocalEngine, ProcessEngine
-from gnn_repair.study.grid import Outcome, Watcher, run_study
+from gnn_repair.study.grid import Outcome, StudyProgress, Watcher, run_study
 from gnn_repair.study.ray_engine import RayEngine
 from gnn_repair.study.sharding import repaired_logits_sharded, solve_oracle_sharded
 
@@ -37,6 +37,7 @@ __all__ = [
     "Run",
     "RunRecord",
     "Store",
+    "StudyProgress",
     "Watcher",
     "export_results",
     "make_plan",

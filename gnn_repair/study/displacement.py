@@ -31,7 +31,7 @@ from gnn_repair.oracle.problems import (
     require_no_head,
     selection,
 )
-from gnn_repair.thresholds import REALIZABLE
+from gnn_repair.published import REALIZABLE
 
 Truths = NDArray[np.bool_]
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from torch import nn
 from torch_geometric.data import Data
+from tqdm.auto import tqdm
 
 from gnn_repair.backbones import BACKBONES, Backbone, OwnNetwork, find_backbone
 from gnn_repair.catalog import data_root, find_dataset
@@ -59,6 +62,69 @@ class Watcher:
 
     def noted(self, text: str) -> None:
         """Something that a reader should know, once."""
+
+
+QUIET = 60.0
+"""Seconds without a line after which a long case says where it is."""
+
+
+class StudyProgress(Watcher):
+    """A bar on a terminal or in a notebook, a line per case elsewhere; on stderr."""
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        self.file = file or sys.stderr
+        self.live = self.file.isatty() or "ipykernel" in sys.modules
+        self.bar = tqdm(unit="run", file=file, disable=not self.live, smoothing=0)
+        self.done = self.total = self.first = 0
+        self.start = self.spoke = time.monotonic()
+
+    def __enter__(self) -> StudyProgress:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.bar.close()
+
+    def planned(self, plan: Plan) -> None:
+        """Say what is left."""
+        self.total, self.done = plan.total, len(plan.done)
+        self.first = self.bar.n = self.bar.initial = self.done
+        self.bar.total = self.total
+        self.bar.refresh()
+        if plan.cases:
+            cases = "1 case" if len(plan.cases) == 1 else f"{len(plan.cases)} cases"
+            text = f"{self.done} of {plan.total} runs stored; {cases} to run"
+            if plan.failed:
+                text += f", {len(plan.failed)} runs that failed before among them"
+            self.noted(text)
+
+    def stage(self, case: Case, text: str) -> None:
+        """Part of the bar; as a line only now and then, since stages change often."""
+        self.bar.set_description(f"{case}: {text}")
+        if not self.live and time.monotonic() - self.spoke > QUIET:
+            self.noted(f"{case}: {text}")
+
+    def finished(self, case: Case, seconds: float) -> None:
+        """A step, and a line."""
+        self._advance(case, f": {len(case.splits)} splits in {tqdm.format_interval(seconds)}")
+
+    def failed(self, case: Case, failure: Failure) -> None:
+        """The same."""
+        self._advance(case, f" failed: {failure.error}")
+
+    def noted(self, text: str) -> None:
+        """A line."""
+        self.spoke = time.monotonic()
+        tqdm.write(text, file=self.file)
+
+    def _advance(self, case: Case, text: str) -> None:
+        """One case further; where no bar shows them, the line has the count and the time left."""
+        self.done += len(case.splits)
+        self.bar.update(len(case.splits))
+        if not self.live:
+            rate = (time.monotonic() - self.start) / max(1, self.done - self.first)
+            left = tqdm.format_interval(rate * (self.total - self.done))
+            text += f" ({self.done} of {self.total} runs, {left} left)"
+        self.noted(f"{case}{text}")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from gnn_repair.oracle.metrics import Reach, reach
 from gnn_repair.oracle.problems import CAN, STATUS
 from gnn_repair.oracle.rates import ReachCounts, count_reach
 from gnn_repair.oracle.solver import solve
+from gnn_repair.published import REACHABLE
 from gnn_repair.repair import FittedRepair
 from gnn_repair.repair.adapters import FittedTranslation
 from gnn_repair.repair.controls import KeptPrediction
@@ -27,7 +28,6 @@ from gnn_repair.repair.ladder.rungs import calibration_error, mixed, temperature
 from gnn_repair.results.protocol import OracleProtocol
 from gnn_repair.results.records import Numbers
 from gnn_repair.study.displacement import solve_displacements
-from gnn_repair.thresholds import REACHABLE
 
 Flags = NDArray[np.bool_]
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gnn_repair.cli.options import names
-from gnn_repair.cli.output import Format, FormatOption, emit
+from gnn_repair.cli.options import Format, FormatOption, emit, names
 from gnn_repair.errors import GnnRepairError, InputError
 from tests.campaigns import CampaignResult, file_mutations, kinds, lps, store_kills, tails
 

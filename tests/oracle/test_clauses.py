@@ -16,7 +16,7 @@ from gnn_repair.oracle.certificate import UNDERFLOW, _Claims
 from gnn_repair.oracle.metrics import _by_class
 from gnn_repair.oracle.problems import Tables, as_whole, check_number, problems
 from gnn_repair.oracle.rates import Rate
-from gnn_repair.thresholds import ACTIVE, REACHABLE
+from gnn_repair.published import ACTIVE, REACHABLE
 
 CLASSES, GROUPS = 3, 2
 SEGMENTS = np.array([0, 2, 5, 6, 6])

@@ -12,7 +12,7 @@ from oracle_cases import exposure_of, random_node
 from scipy.optimize import linprog
 from test_certificate import members
 
-from gnn_repair import thresholds
+from gnn_repair import published
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import ClassReach, Rate, Reach, class_reach, reach, solve, summarise
 from gnn_repair.oracle.problems import FAILED, UNCERTIFIED, Problems, Tables, instance, problems
@@ -301,8 +301,8 @@ def test_ties_share_their_place_and_infinite_ones_do():
 
 def test_one_threshold_everywhere():
     protocol = OracleProtocol()
-    assert protocol.reachable_above == thresholds.REACHABLE == 1e-7
-    assert protocol.active_above == thresholds.ACTIVE == 1e-7
+    assert protocol.reachable_above == published.REACHABLE == 1e-7
+    assert protocol.active_above == published.ACTIVE == 1e-7
     solution = solve(two_members(), Y, MASK)
     edge = replace(solution, margin=np.array([1e-7, 1.0001e-7, -1, 0, np.nan]))
     assert edge.reachable.tolist() == [False, True, False, False, False]

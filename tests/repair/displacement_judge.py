@@ -14,7 +14,7 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.highs import by_columns, new_highs, pass_lp, status_of
-from gnn_repair.thresholds import REALIZABLE as TOLERANCE
+from gnn_repair.published import REALIZABLE as TOLERANCE
 
 FEASIBLE = 1e-9
 """The linear programs' own tolerance: a thousandth of the distance that is judged."""

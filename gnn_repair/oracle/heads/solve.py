@@ -33,7 +33,7 @@ from gnn_repair.oracle.heads.search import Search, on_cpu, replay_margins
 from gnn_repair.oracle.heads.verification import PRECISION
 from gnn_repair.oracle.problems import FIRST_STAGE, Floats, Integers, about, problems
 from gnn_repair.oracle.solution import Solution
-from gnn_repair.thresholds import REACHABLE
+from gnn_repair.published import REACHABLE
 
 Effort = str | float
 

@@ -29,7 +29,7 @@ from gnn_repair.oracle.questions.relaxed import (
     slacks,
 )
 from gnn_repair.oracle.questions.stable import StableEvidence, near_optimal
-from gnn_repair.thresholds import REACHABLE
+from gnn_repair.published import REACHABLE
 
 
 def nearest_reweighting(

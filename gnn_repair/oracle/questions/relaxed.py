@@ -21,7 +21,7 @@ from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.oracle.problems import Floats, Integers, check_number
 from gnn_repair.oracle.rates import count_reach, mean_over_members
 from gnn_repair.oracle.solver import solve
-from gnn_repair.thresholds import REACHABLE
+from gnn_repair.published import REACHABLE
 
 SLACKS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
 """From exact masses to masses that may vanish or double; denser where reach changes fastest."""

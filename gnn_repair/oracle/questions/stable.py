@@ -33,7 +33,7 @@ from gnn_repair.oracle.problems import (
 from gnn_repair.oracle.reference import oracle_matrix
 from gnn_repair.oracle.solution import Solution, verdicts
 from gnn_repair.oracle.solver import solve
-from gnn_repair.thresholds import ACTIVE
+from gnn_repair.published import ACTIVE
 
 if TYPE_CHECKING:
     import pandas as pd
