@@ -51,7 +51,7 @@ def graph() -> Data:
 @pytest.fixture(scope="module", params=["relu", "softplus", "heads"])
 def world(request, graph, tmp_path_factory):
     """An exposure, its labels and solution, and the page's path."""
-    activation = nn.Softplus() if request.param == "softplus" else nn.ReLU()
+    activation = nn.Softplus(threshold=19) if request.param == "softplus" else nn.ReLU()
     exposure = expose(Tailed(activation, request.param == "heads"), graph)
     assert exposure.head is not None
     solution = solve(exposure, graph.y)

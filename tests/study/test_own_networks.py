@@ -45,7 +45,7 @@ def relu(features: int, classes: int) -> nn.Module:
 
 
 def softplus(features: int, classes: int) -> nn.Module:
-    return Tailed(features, classes, nn.Softplus())
+    return Tailed(features, classes, nn.Softplus(threshold=19))
 
 
 class Affine(nn.Module):

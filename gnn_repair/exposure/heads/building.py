@@ -14,8 +14,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from gnn_repair.exposure.heads.operations import Activation, Constant, Operation, Scale, Select
+from gnn_repair.exposure.heads.operations import (
+    Activation,
+    Affine,
+    Constant,
+    Operation,
+    Scale,
+    Select,
+)
+
+MIXES = "mixes the values of different nodes"
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,18 +144,15 @@ def _some_nodes(traced: Traced, axis: int, num_nodes: int) -> tuple[Frame, Tenso
     if moved.numel() == 0:
         return None
     nodes = moved.reshape(len(moved), -1)
-    if (nodes.shape[1] != 1 and bool((nodes != nodes[:, :1]).any())) or not nodes.numel():
+    if bool((nodes != nodes[:, :1]).any()):
         return None
-    nodes = nodes[:, 0]
+    nodes, channels = nodes[:, 0], traced.channels
     kept = nodes >= 0
     used = nodes[kept]
     if not used.numel() or used.unique().numel() < used.numel():
         return None
-    channels = (
-        traced.channels.index_select(axis, kept.nonzero().view(-1))
-        if not bool(kept.all())
-        else traced.channels
-    )
+    if not bool(kept.all()):
+        channels = channels.index_select(axis, kept.nonzero().view(-1))
     if not _constant_along(channels, axis):
         return None
     shape = tuple(traced.shape)
@@ -201,6 +208,12 @@ Operand = Traced | Tensor | float
 """What an operation reads: a tensor that messages reach, or a constant."""
 
 
+def traced_in(values: Any) -> list[Traced]:
+    """The tensors among arguments that messages reach."""
+    leaves = tree_leaves(values, is_leaf=lambda leaf: isinstance(leaf, Traced))
+    return [leaf for leaf in leaves if isinstance(leaf, Traced)]
+
+
 class Unfollowed(Exception):  # noqa: N818  (a question to be answered another way, not a fault)
     """No translation for this case; the operation may still be kept as it is."""
 
@@ -244,7 +257,7 @@ class Builder:
         """A value that holds the tensor's channels in order, and the frame they fill."""
         found = frame_of(traced, self.num_nodes)
         if found is None:
-            raise Unfollowed("mixes the values of different nodes")
+            raise Unfollowed(MIXES)
         frame, index = found
         return self.select(traced.value, index), frame
 
@@ -260,7 +273,7 @@ class Builder:
         flats = [self.flat(part) if isinstance(part, Traced) else None for part in broadcast]
         frames = [flat[1] for flat in flats if flat is not None]
         if any(frame != frames[0] for frame in frames):
-            raise Unfollowed("mixes the values of different nodes")
+            raise Unfollowed(MIXES)
         filled: list[int | Tensor] = []
         for flat, part in zip(flats, broadcast, strict=True):
             filled.append(constant_in(part, frames[0]) if flat is None else flat[0])  # type: ignore[arg-type]
@@ -275,6 +288,15 @@ class Builder:
         width = self.widths[value]
         factor, shift = (self._channels(constant, width) for constant in (factor, shift))
         return self.emit(Scale((value,), factor, shift), width)
+
+    def eye(self, size: int) -> Tensor:
+        """The unit matrix."""
+        return torch.eye(size, dtype=torch.float64, device=self.device)
+
+    def affine(self, value: int, weight: Tensor) -> int:
+        """W x."""
+        bias = weight.new_zeros(weight.shape[0])
+        return self.emit(Affine((value,), weight.contiguous(), bias), weight.shape[0])
 
     def applied(self, name: str, value: int, parameter: Any = 0.0) -> int:
         """An elementwise function of a value."""

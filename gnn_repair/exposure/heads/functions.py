@@ -75,6 +75,8 @@ class Function:
     """What it never exceeds."""
     turn: tuple[float, float] | None = None
     """Where f attains ``least`` inside its domain, between these two; None where it is monotone."""
+    off: float = 0.0
+    """How far values may be from a function whose slope and touching points these are."""
     steep: bool = False
     """Whether slopes are unbounded, and values good to a relative error. Slopes of the others stay
     below 2 (or |α|), their values are good to 1e-16 of 1 + |y|."""
@@ -86,7 +88,7 @@ class Function:
     def _slack(self, y: Tensor, *sizes: Tensor) -> Tensor:
         """What f(y), or its difference from a line, may be off by."""
         slack = SAFETY * sum((size.abs() for size in sizes), torch.zeros_like(y))
-        return slack if self.steep else slack + ABSOLUTE * (1 + y.abs())
+        return slack if self.steep else slack + ABSOLUTE * (1 + y.abs()) + self.off
 
     def range(self, box: Interval, parameter: Tensor) -> Interval:
         """The values of f over an interval, rounded outwards."""
@@ -174,11 +176,11 @@ def _tanh(slope: Tensor, _: Tensor) -> tuple[Tensor, ...]:
 
 
 def _bisected(
-    slope: Pointwise, turn: float, wanted: Tensor, parameter: Tensor
+    slope: Pointwise, turns: tuple[float, float], wanted: Tensor, parameter: Tensor
 ) -> tuple[Tensor, ...]:
-    """f′ falls, rises between ± ``turn`` and falls again: at most one point in each part."""
+    """f′ falls, rises between two ``turns`` and falls again: at most one point in each part."""
     shape = (3, *[1] * wanted.dim())
-    ends = torch.tensor([[-60.0, -turn, turn], [-turn, turn, 60.0]], dtype=torch.float64)
+    ends = torch.tensor([[-60.0, *turns], [*turns, 60.0]], dtype=torch.float64)
     low, high = (end.view(shape).expand(3, *wanted.shape) for end in ends)
     sign = torch.tensor([-1.0, 1.0, -1.0], dtype=torch.float64).view(shape)
     for _ in range(BISECTIONS):
@@ -202,6 +204,11 @@ def _gelu_tanh_slope(y: Tensor, _: Tensor) -> Tensor:
 def _silu_slope(y: Tensor, _: Tensor) -> Tensor:
     p = y.sigmoid()
     return p * (1 + y * (1 - p))
+
+
+def _mish_slope(y: Tensor, _: Tensor) -> Tensor:
+    inner = torch.logaddexp(y, torch.zeros_like(y)).tanh()
+    return inner + y * (1 - inner**2) * y.sigmoid()
 
 
 def _positive(y: Tensor) -> Tensor:
@@ -241,23 +248,34 @@ FUNCTIONS: dict[str, Function] = {
     "gelu": Function(
         lambda x, _: functional.gelu(x),
         _gelu_slope,
-        partial(_bisected, _gelu_slope, 2**0.5),
+        partial(_bisected, _gelu_slope, (-(2**0.5), 2**0.5)),
         -0.1700,
         turn=(-0.7618, -0.7418),
     ),
     "gelu_tanh": Function(
         lambda x, _: functional.gelu(x, approximate="tanh"),
         _gelu_tanh_slope,
-        partial(_bisected, _gelu_tanh_slope, 1.4185040087908284),
+        partial(_bisected, _gelu_tanh_slope, (-1.4185040087908284, 1.4185040087908284)),
         -0.1701,
         turn=(-0.7625, -0.7425),
     ),
     "silu": Function(
         lambda x, _: functional.silu(x),
         _silu_slope,
-        partial(_bisected, _silu_slope, 2.3993572805154677),
+        partial(_bisected, _silu_slope, (-2.3993572805154677, 2.3993572805154677)),
         -0.2785,
         turn=(-1.2885, -1.2685),
+    ),
+    "mish": Function(
+        lambda x, _: functional.mish(x),
+        _mish_slope,
+        partial(_bisected, _mish_slope, (-2.2563763963607931, 1.4905711794854284)),
+        -0.3089,
+        turn=(-1.2025, -1.1825),
+    ),
+    # PyTorch's softplus is x beyond 20, at most e⁻²⁰ less than log(1 + eˣ).
+    "softplus_linear": Function(
+        lambda x, _: functional.softplus(x), lambda y, _: y.sigmoid(), _softplus, 0.0, off=2.1e-9
     ),
     "softplus": Function(
         lambda x, _: torch.logaddexp(x, torch.zeros_like(x)),

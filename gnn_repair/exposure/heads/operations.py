@@ -488,7 +488,7 @@ class Activation(Curved):
 
     @property
     def title(self) -> str:
-        return self.name
+        return self.name.removesuffix("_linear")
 
     @property
     def smooth(self) -> bool:
@@ -516,7 +516,7 @@ class Activation(Curved):
         return FUNCTIONS[self.name].defined(box[0])
 
     def sign(self, signs: Sequence[int]) -> int:
-        if self.name in ("exp", "sigmoid", "softplus"):
+        if self.name in ("exp", "sigmoid", "softplus", "softplus_linear"):
             return 2
         return 1 if FUNCTIONS[self.name].least == 0.0 else 0
 

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.heads.building import (
+    MIXES,
     Builder,
     Frame,
     Lost,
@@ -25,6 +26,7 @@ from gnn_repair.exposure.heads.building import (
     Unfollowed,
     constant_in,
     frame_of,
+    traced_in,
 )
 from gnn_repair.exposure.heads.opaque import Opaque, Slot, name_of
 from gnn_repair.exposure.heads.operations import Concatenate
@@ -118,7 +120,6 @@ def _constant(builder: Builder, alias: Tensor, nodes: Tensor) -> Traced | None:
 
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-12}
 """Run on half of the nodes, an operation may round differently by this much of its size."""
-MIXES = "mixes the values of different nodes"
 TRUSTING = ("batch_norm", "group_norm", "instance_norm", "native_", "mkldnn", "cudnn", "miopen")
 """Operations whose kernels read past the end of statistics that are too short instead of raising,
 so they are not tried on half of the nodes. In evaluation mode they have translations of their own;
@@ -376,7 +377,7 @@ class Tracer(TorchDispatchMode):
         name = func._schema.name.partition("::")[2]
         name = name[:-1] if _in_place(func) else name
         why = ""
-        if torch.Tag.dynamic_output_shape in func.tags and _traced(
+        if torch.Tag.dynamic_output_shape in func.tags and traced_in(
             shown[0] if name not in CHOOSING else shown[0][1:]
         ):
             return Lost(f"{self._where()} {PICKS} (by `{name_of(func)}`)")
@@ -387,14 +388,14 @@ class Tracer(TorchDispatchMode):
                 why = str(reason)
         if name in BY_INDEX:
             # Never tried on fewer rows: on a GPU an index beyond them cannot be recovered from.
-            why = why or "mixes the values of different nodes"
+            why = why or MIXES
             return Lost(f"{self._where()} {why} (by `{name_of(func)}`)")
         try:
             functional = _functional(func, name)
             return keep(self.builder, functional, real, shown, out)
         except Unfollowed as reason:
             why = why or str(reason)
-        frames = [frame_of(leaf, self.builder.num_nodes) for leaf in _traced(shown)]
+        frames = [frame_of(leaf, self.builder.num_nodes) for leaf in traced_in(shown)]
         merged = any(found and found[0].shape != found[0].outer for found in frames)
         return Lost(f"{self._where()} {MERGES if merged else why} (by `{name_of(func)}`)")
 
@@ -448,8 +449,3 @@ def _functional(func: Any, name: str) -> Any:
     if found is None or found._schema.is_mutable:
         raise Unfollowed("writes into another tensor, which cannot be followed")
     return found
-
-
-def _traced(values: Any) -> list[Traced]:
-    leaves = tree_leaves(values, is_leaf=lambda leaf: isinstance(leaf, Traced))
-    return [leaf for leaf in leaves if isinstance(leaf, Traced)]

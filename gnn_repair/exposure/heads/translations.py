@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure.heads.building import (
+    MIXES,
     Builder,
     Frame,
     Lost,
@@ -20,6 +21,7 @@ from gnn_repair.exposure.heads.building import (
     Unfollowed,
     constant_in,
     frame_of,
+    traced_in,
 )
 from gnn_repair.exposure.heads.operations import (
     Activation,
@@ -34,26 +36,33 @@ from gnn_repair.exposure.heads.operations import (
     Softmax,
 )
 
-Result = Traced | tuple[Any, ...]
-Translation = Callable[..., Result]
+Translation = Callable[..., Any]
 """(builder, the real output, *arguments, **keywords) → what the output shows.
 
 Arguments are those of the ATen operation with a :class:`Traced` in place of every tensor that
 messages reach. Raises :class:`Unfollowed` where it does not apply.
 """
 
-
 aten = torch.ops.aten
 
 
-def same(builder: Builder, out: Any, source: Operand, *_: Any, **__: Any) -> Result:
+def _tensors(*operands: Any) -> None:
+    """Raise unless messages reach none of these."""
+    if traced_in(operands):
+        raise Unfollowed
+
+
+# Elements that only move --------------------------------------------------------------------------
+
+
+def same(builder: Builder, out: Any, source: Operand, *_: Any, **__: Any) -> Traced:
     """clone, detach, contiguous: the tensor itself."""
     if not isinstance(source, Traced) or not out.dtype.is_floating_point:
         raise Unfollowed
     return source
 
 
-def reshaped(builder: Builder, out: Tensor, source: Traced, *_: Any) -> Result:
+def reshaped(builder: Builder, out: Tensor, source: Traced, *_: Any) -> Traced:
     """view, reshape, flatten."""
     return source.viewed(lambda index: index.reshape(out.shape))
 
@@ -61,8 +70,9 @@ def reshaped(builder: Builder, out: Tensor, source: Traced, *_: Any) -> Result:
 def moved(operation: Callable[..., Any]) -> Translation:
     """The same operation on both index tensors."""
 
-    def translate(builder: Builder, out: Any, source: Operand, *args: Any, **keys: Any) -> Result:
-        if not isinstance(source, Traced) or _any_traced((args, keys)):
+    def translate(builder: Builder, out: Any, source: Operand, *args: Any, **keys: Any) -> Any:
+        _tensors(args, keys)
+        if not isinstance(source, Traced):
             raise Unfollowed
         nodes = operation(source.nodes, *args, **keys)
         channels = operation(source.channels, *args, **keys)
@@ -78,7 +88,7 @@ def chosen(operation: Callable[..., Any]) -> Translation:
     """Elements picked by a constant index, unless every node picks its own."""
     move = moved(operation)
 
-    def translate(builder: Builder, out: Any, source: Operand, *args: Any, **keys: Any) -> Result:
+    def translate(builder: Builder, out: Any, source: Operand, *args: Any, **keys: Any) -> Any:
         picked = move(builder, out, source, *args, **keys)
         if isinstance(picked, Traced) and frame_of(picked, builder.num_nodes) is None:
             raise Unfollowed("picks some of the nodes or mixes them")
@@ -87,31 +97,25 @@ def chosen(operation: Callable[..., Any]) -> Translation:
     return translate
 
 
-def _any_traced(values: Any) -> bool:
-    return any(isinstance(leaf, Traced) for leaf in torch.utils._pytree.tree_leaves(values))
+def _seen(operand: Any, view: Callable[[Tensor], Tensor]) -> Any:
+    """An operand after an operation that only moves or repeats elements."""
+    return operand.viewed(view) if isinstance(operand, Traced) else view(operand)
 
 
-def cat(builder: Builder, out: Tensor, parts: Sequence[Operand], dim: int = 0) -> Result:
+def cat(builder: Builder, out: Tensor, parts: Sequence[Any], dim: int = 0) -> Traced:
     """Concatenation along channels; constants become branches of their own."""
     dim = dim % out.dim()
     # The old convention that an empty tensor of one axis may be concatenated with anything.
-    parts = [part for part in parts if tuple(part.shape) != (0,)]  # type: ignore[union-attr]
-    traced = next(part for part in parts if isinstance(part, Traced))
-    _, like = builder.flat(traced)
+    parts = [part for part in parts if tuple(part.shape) != (0,)]
+    _, like = builder.flat(next(part for part in parts if isinstance(part, Traced)))
     if like.axis == dim and like.shape == like.outer:
         return _rows_joined(builder, out, parts, dim)
     if like.shape == (1, *like.outer):  # a single recipient, without an axis for it
-        lifted = [
-            part.viewed(lambda index: index.unsqueeze(0))
-            if isinstance(part, Traced)
-            else part.unsqueeze(0)  # type: ignore[union-attr]
-            for part in parts
-        ]
+        lifted = [_seen(part, lambda t: t.unsqueeze(0)) for part in parts]
         made = cat(builder, out.unsqueeze(0), lifted, dim + 1)
-        assert isinstance(made, Traced)
-        return made.viewed(lambda index: index.squeeze(0))
+        return made.viewed(lambda t: t.squeeze(0))
     if like.shape != like.outer:
-        raise Unfollowed("mixes the values of different nodes")
+        raise Unfollowed(MIXES)
     numbers, indices, start = [], [], 0
     for part in parts:
         number, frame = _branch(builder, part, like)
@@ -125,14 +129,30 @@ def cat(builder: Builder, out: Tensor, parts: Sequence[Operand], dim: int = 0) -
     return Traced(value, whole.nodes, channels)
 
 
-def _rows_joined(builder: Builder, out: Tensor, parts: Sequence[Operand], dim: int) -> Result:
+def stack(builder: Builder, out: Tensor, parts: Sequence[Any], dim: int = 0) -> Traced:
+    """Concatenation along a new axis."""
+    dim = dim % out.dim()
+    return cat(builder, out, [_seen(part, lambda t: t.unsqueeze(dim)) for part in parts], dim)
+
+
+def _branch(builder: Builder, part: Operand, like: Frame) -> tuple[int, Frame]:
+    if isinstance(part, Traced):
+        number, frame = builder.flat(part)
+        if frame.axis != like.axis or frame.shape != frame.outer or frame.places != like.places:
+            raise Unfollowed(MIXES)
+        return number, frame
+    assert isinstance(part, Tensor)
+    frame = Frame(tuple(part.shape), like.axis, tuple(part.shape), like.places)
+    return builder.constant(constant_in(part, frame), frame.width), frame
+
+
+def _rows_joined(builder: Builder, out: Tensor, parts: Sequence[Any], dim: int) -> Traced:
     """Rows of different nodes one after another; rows that no message reaches are nobody's."""
     made: Traced | None = None
     start = 0
     for part in parts:
-        size = part.shape[dim]  # type: ignore[union-attr]
-        places = torch.arange(start, start + size, device=builder.device)
-        start += size
+        places = torch.arange(start, start + part.shape[dim], device=builder.device)
+        start += part.shape[dim]
         if isinstance(part, Traced):
             made = _put(builder, made, part, dim, places, tuple(out.shape))
     assert made is not None
@@ -140,75 +160,63 @@ def _rows_joined(builder: Builder, out: Tensor, parts: Sequence[Operand], dim: i
 
 
 def _put(
-    builder: Builder,
-    base: Traced | None,
-    part: Traced,
-    dim: int,
-    places: Tensor,
+    builder: Builder, base: Traced | None, part: Traced, dim: int, places: Tensor,
     shape: tuple[int, ...],
-) -> Traced:
+) -> Traced:  # fmt: skip
     """A tensor with another's rows in some places, whose own nodes stand there."""
-    number, frame = builder.flat(part)
-    if frame.shape != frame.outer or frame.axis != dim:
-        raise Unfollowed("mixes the values of different nodes")
-    own = (
-        frame.places.nodes
-        if frame.places is not None
-        else torch.arange(len(places), device=builder.device)
-    )
+    value, frame, own = _rows_of(builder, part, dim, len(places))
     nodes = torch.full((shape[dim],), -1, device=builder.device)
-    value = number
     if base is not None:
-        before, known = builder.flat(base)
-        if known.shape != known.outer or known.axis != dim or known.width != frame.width:
-            raise Unfollowed("mixes the values of different nodes")
-        nodes = (
-            known.places.nodes.clone()
-            if known.places is not None
-            else torch.arange(shape[dim], device=builder.device)
-        )
+        before, known, nodes = _rows_of(builder, base, dim, shape[dim])
+        if known.width != frame.width:
+            raise Unfollowed(MIXES)
         mask = torch.zeros(builder.num_nodes, 1, dtype=torch.float64, device=builder.device)
         mask[own[own >= 0]] = 1.0
         mask = mask.expand(-1, frame.width)
-        if before != number:
-            kept = builder.scaled(before, 1 - mask, 0.0)
-            value = builder.emit(
-                Add((kept, builder.scaled(number, mask, 0.0)), (1.0, 1.0)), frame.width
-            )
+        if before != value:
+            both = builder.scaled(before, 1 - mask, 0.0), builder.scaled(value, mask, 0.0)
+            value = builder.emit(Add(both, (1.0, 1.0)), frame.width)
     nodes[places] = own
     inside = nodes[nodes >= 0]
     if inside.unique().numel() < inside.numel():
-        raise Unfollowed("mixes the values of different nodes")
+        raise Unfollowed(MIXES)
     whole = torch.equal(nodes, torch.arange(builder.num_nodes, device=builder.device))
-    return builder.shown(
-        value, Frame(shape, dim, shape, None if whole else Places(nodes, builder.num_nodes))
-    )
+    kept = None if whole else Places(nodes, builder.num_nodes)
+    return builder.shown(value, Frame(shape, dim, shape, kept))
+
+
+def _rows_of(builder: Builder, part: Traced, dim: int, count: int) -> tuple[int, Frame, Tensor]:
+    """A tensor whose rows are nodes: its value, its frame and the node of every row."""
+    number, frame = builder.flat(part)
+    if frame.shape != frame.outer or frame.axis != dim:
+        raise Unfollowed(MIXES)
+    if frame.places is None:
+        return number, frame, torch.arange(count, device=builder.device)
+    return number, frame, frame.places.nodes.clone()
 
 
 def put_rows(
     builder: Builder, out: Tensor, base: Operand, dim: int, index: Tensor, values: Operand
-) -> Result:
+) -> Traced:
     """index_copy, and index_put along the nodes: rows written into a tensor."""
     if not isinstance(values, Traced) or not isinstance(index, Tensor):
         raise Unfollowed
-    dim = dim % out.dim()
-    if isinstance(base, Traced):
-        before = base
-    else:  # every node's own constant row, where rows are the nodes'
-        assert isinstance(base, Tensor)
+    dim, shape = dim % out.dim(), tuple(out.shape)
+    if isinstance(base, Tensor):  # every node's own constant row, where rows are the nodes'
         if base.shape[dim] != builder.num_nodes:
-            return _put(builder, None, values, dim, index, tuple(out.shape))
-        frame = Frame(tuple(out.shape), dim, tuple(out.shape))
+            return _put(builder, None, values, dim, index, shape)
+        frame = Frame(shape, dim, shape)
         # Memory that was not yet written may hold anything, and is overwritten.
         known = constant_in(base.nan_to_num(0.0, 0.0, 0.0), frame)
-        before = builder.shown(builder.constant(known, frame.width), frame)
-    return _put(builder, before, values, dim, index, tuple(out.shape))
+        base = builder.shown(builder.constant(known, frame.width), frame)
+    assert isinstance(base, Traced)
+    return _put(builder, base, values, dim, index, shape)
 
 
 def index_put(
     builder: Builder, out: Tensor, base: Operand, indices: Sequence[Any], values: Operand,
     accumulate: bool = False,
-) -> Result:  # fmt: skip
+) -> Traced:  # fmt: skip
     """Rows written by one list of nodes."""
     used = [place for place, index in enumerate(indices) if index is not None]
     if accumulate or len(used) != 1 or not isinstance(values, Traced):
@@ -220,70 +228,20 @@ def index_put(
     return put_rows(builder, out, base, used[0], index, values)
 
 
-def _branch(builder: Builder, part: Operand, like: Frame) -> tuple[int, Frame]:
-    if isinstance(part, Traced):
-        number, frame = builder.flat(part)
-        if frame.axis != like.axis or frame.shape != frame.outer or frame.places != like.places:
-            raise Unfollowed("mixes the values of different nodes")
-        return number, frame
-    assert isinstance(part, Tensor)
-    frame = Frame(tuple(part.shape), like.axis, tuple(part.shape), like.places)
-    return builder.constant(constant_in(part, frame), frame.width), frame
-
-
-def stack(builder: Builder, out: Tensor, parts: Sequence[Operand], dim: int = 0) -> Result:
-    """Concatenation along a new axis."""
-    dim = dim % out.dim()
-    lifted = [
-        part.viewed(lambda t: t.unsqueeze(dim)) if isinstance(part, Traced)
-        else part.unsqueeze(dim)  # type: ignore[union-attr]
-        for part in parts
-    ]  # fmt: skip
-    return cat(builder, out, lifted, dim)
-
-
-def copied(builder: Builder, out: Tensor, target: Operand, source: Operand, *_: Any) -> Result:
-    """copy_, fill_: the source takes the target's place."""
+def copied(builder: Builder, out: Tensor, target: Operand, source: Operand = 0.0, *_: Any) -> Any:
+    """copy_, fill_, zero_: the source takes the target's place."""
     if isinstance(source, Traced):
         return source.viewed(lambda t: t.expand(out.shape))
     assert isinstance(target, Traced)
     frame = builder.flat(target)[1]
     constant = torch.as_tensor(source, dtype=torch.float64, device=builder.device)
-    number = builder.constant(constant_in(constant, frame), frame.width)
-    return builder.shown(number, frame)
+    return builder.shown(builder.constant(constant_in(constant, frame), frame.width), frame)
 
 
-def zeroed(builder: Builder, out: Tensor, target: Traced) -> Result:
-    """zero_."""
-    return copied(builder, out, target, 0.0)
+# Arithmetic ---------------------------------------------------------------------------------------
 
 
-MOVING = (
-    "permute transpose t unsqueeze squeeze slice select expand split split_with_sizes unbind flip "
-    "repeat diagonal"
-)
-CHOOSING = "index_select index roll gather"
-RESHAPING = ("view", "reshape", "_unsafe_view", "_reshape_alias")
-COPYING = ("clone", "detach", "alias", "lift_fresh", "_to_copy", "contiguous")
-
-MOVES: dict[str, Translation] = {
-    **dict.fromkeys(RESHAPING, reshaped),
-    **dict.fromkeys(COPYING, same),
-    **{name: moved(getattr(aten, name)) for name in MOVING.split()},
-    **{name: chosen(getattr(aten, name)) for name in CHOOSING.split()},
-    "unsafe_split": moved(aten.split),
-    "unsafe_split_with_sizes": moved(aten.split_with_sizes),
-    "cat": cat,
-    "index_copy": put_rows,
-    "index_put": index_put,
-    "stack": stack,
-    "copy": copied,
-    "fill": copied,
-    "zero": zeroed,
-}
-
-
-def add(builder: Builder, out: Tensor, left: Operand, right: Operand, alpha: float = 1) -> Result:
+def add(builder: Builder, out: Tensor, left: Any, right: Any, alpha: float = 1) -> Traced:
     """left + α · right."""
     frame, (a, b) = builder.aligned(out.shape, left, right)
     if isinstance(a, int) and isinstance(b, int):
@@ -296,27 +254,18 @@ def add(builder: Builder, out: Tensor, left: Operand, right: Operand, alpha: flo
     return builder.shown(value, frame)
 
 
-def sub(builder: Builder, out: Tensor, left: Operand, right: Operand, alpha: float = 1) -> Result:
+def sub(builder: Builder, out: Tensor, left: Any, right: Any, alpha: float = 1) -> Traced:
     """left − α · right."""
     return add(builder, out, left, right, -alpha)
 
 
-def rsub(builder: Builder, out: Tensor, left: Operand, right: Operand, alpha: float = 1) -> Result:
-    """right − α · left."""
-    return add(builder, out, right, left, -alpha)
-
-
-def neg(builder: Builder, out: Tensor, source: Traced) -> Result:
-    """−x."""
-    return mul(builder, out, source, -1.0)
-
-
-def mul(builder: Builder, out: Tensor, left: Operand, right: Operand) -> Result:
+def mul(builder: Builder, out: Tensor, left: Any, right: Any) -> Traced:
     """left ⊙ right."""
     frame, (a, b) = builder.aligned(out.shape, left, right)
     if isinstance(a, int) and isinstance(b, int):
+        square = a == b
         made = (
-            builder.applied("square", a) if a == b else builder.emit(Multiply((a, b)), frame.width)
+            builder.applied("square", a) if square else builder.emit(Multiply((a, b)), frame.width)
         )
         return builder.shown(made, frame)
     value, factor = (a, b) if isinstance(a, int) else (b, a)
@@ -325,8 +274,8 @@ def mul(builder: Builder, out: Tensor, left: Operand, right: Operand) -> Result:
 
 
 def div(
-    builder: Builder, out: Tensor, left: Operand, right: Operand, rounding_mode: str | None = None
-) -> Result:
+    builder: Builder, out: Tensor, left: Any, right: Any, rounding_mode: str | None = None
+) -> Traced:
     """left / right; by the norm of left itself, ``normalize``."""
     if rounding_mode is not None:
         raise Unfollowed
@@ -336,9 +285,7 @@ def div(
         return builder.shown(builder.scaled(value, 1 / divisor, 0.0), frame)
     if isinstance(left, Traced) and (normal := _normalized(builder, out, left, right)) is not None:
         return normal
-    value, frame = builder.flat(right)
-    inverse = builder.shown(builder.applied("reciprocal", value), frame)
-    return mul(builder, out, left, inverse)
+    return mul(builder, out, left, ELEMENTWISE["reciprocal"](builder, out, right))
 
 
 def _normalized(builder: Builder, out: Tensor, left: Traced, right: Traced) -> Traced | None:
@@ -361,88 +308,157 @@ def _normalized(builder: Builder, out: Tensor, left: Traced, right: Traced) -> T
 def _order(builder: Builder, value: int, source: int) -> Tensor | None:
     """How the channels of a value are permuted to make the source; None: it is made otherwise."""
     whole = torch.arange(builder.widths[value], device=builder.device)
-    made = builder.operations[source - 1] if source else None
     if source == value:
         return whole
+    made = builder.operations[source - 1] if source else None
     permuted = isinstance(made, Select) and made.inputs == (value,)
-    if not permuted or not torch.equal(made.index.sort().values, whole):  # type: ignore[union-attr]
-        return None
-    return made.index  # type: ignore[union-attr]
+    return made.index if permuted and torch.equal(made.index.sort().values, whole) else None  # type: ignore[union-attr]
 
 
 def addcmul(
-    builder: Builder, out: Tensor, base: Operand, left: Operand, right: Operand, value: float = 1
-) -> Result:
+    builder: Builder, out: Tensor, base: Any, left: Any, right: Any, value: float = 1
+) -> Traced:
     """base + value · left ⊙ right."""
-    if not isinstance(left, Traced) and not isinstance(right, Traced):
-        return add(builder, out, base, left * right, value)
-    return add(builder, out, base, mul(builder, out, left, right), value)  # type: ignore[arg-type]
+    reached = traced_in((left, right))
+    return add(
+        builder, out, base, mul(builder, out, left, right) if reached else left * right, value
+    )
 
 
-def lerp(builder: Builder, out: Tensor, start: Operand, end: Operand, weight: Operand) -> Result:
+def lerp(builder: Builder, out: Tensor, start: Any, end: Any, weight: Any) -> Traced:
     """start + weight ⊙ (end − start)."""
-    if not isinstance(start, Traced) and not isinstance(end, Traced):
-        gap: Any = end - start
-    else:
-        gap = sub(builder, out, end, start)
-    step = mul(builder, out, gap, weight)
-    return add(builder, out, start, step)  # type: ignore[arg-type]
+    gap = sub(builder, out, end, start) if traced_in((start, end)) else end - start
+    return add(builder, out, start, mul(builder, out, gap, weight))
 
 
-def masked_fill(
-    builder: Builder, out: Tensor, source: Operand, mask: Operand, value: Operand
-) -> Result:
+def masked_fill(builder: Builder, out: Tensor, source: Any, mask: Any, value: Any) -> Traced:
     """x where a constant mask is off."""
-    if not isinstance(source, Traced) or isinstance(mask, Traced) or isinstance(value, Traced):
-        raise Unfollowed
+    _tensors(mask, value)
     frame, (number, marks) = builder.aligned(out.shape, source, mask)
     assert isinstance(number, int) and isinstance(marks, Tensor)
     return builder.shown(builder.scaled(number, 1 - marks, marks * float(value)), frame)
 
 
-ARITHMETIC: dict[str, Translation] = {
-    "add": add,
-    "sub": sub,
-    "subtract": sub,
-    "rsub": rsub,
-    "neg": neg,
-    "mul": mul,
-    "multiply": mul,
-    "div": div,
-    "true_divide": div,
-    "addcmul": addcmul,
-    "lerp": lerp,
-    "masked_fill": masked_fill,
-}
+# Functions of elements ----------------------------------------------------------------------------
 
 
-def plain(name: str) -> Translation:
-    """An activation without settings."""
+def each(make: Callable[..., int]) -> Translation:
+    """A function (builder, value, *settings) → value of every element."""
 
-    def translate(builder: Builder, out: Tensor, source: Traced) -> Result:
+    def translate(builder: Builder, out: Any, source: Any, *args: Any, **keys: Any) -> Traced:
+        if not isinstance(source, Traced):
+            raise Unfollowed
         value, frame = builder.flat(source)
-        return builder.shown(builder.applied(name, value), frame)
+        return builder.shown(make(builder, value, *args, **keys), frame)
 
     return translate
 
 
-def gelu(builder: Builder, out: Tensor, source: Traced, approximate: str = "none") -> Result:
-    """GELU, exact or by its tanh form."""
-    return plain("gelu" if approximate == "none" else "gelu_tanh")(builder, out, source)
+def _gelu(builder: Builder, value: int, approximate: str = "none") -> int:
+    return builder.applied("gelu" if approximate == "none" else "gelu_tanh", value)
 
 
-def leaky_relu(
-    builder: Builder, out: Tensor, source: Traced, negative_slope: float = 0.01
-) -> Result:
-    """x, or slope · x below 0."""
-    value, frame = builder.flat(source)
-    return builder.shown(builder.applied("leaky_relu", value, negative_slope), frame)
+def _leaky_relu(builder: Builder, value: int, slope: float = 0.01) -> int:
+    return builder.applied("leaky_relu", value, slope)
 
 
-def prelu(builder: Builder, out: Tensor, source: Operand, weight: Operand) -> Result:
-    """Leaky ReLU with learned slopes."""
-    if not isinstance(source, Traced) or isinstance(weight, Traced):
+def _elu(
+    builder: Builder, value: int, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
+) -> int:
+    """ELU and SELU: scale · x, or scale · α (e^{s x} − 1) below 0."""
+    if input_scale != 1:
+        value = builder.scaled(value, float(input_scale), 0.0)
+    value = builder.applied("elu", value, alpha * input_scale)
+    return value if scale == input_scale else builder.scaled(value, scale / input_scale, 0.0)
+
+
+def _celu(builder: Builder, value: int, alpha: float = 1.0) -> int:
+    """α ELU(x / α)."""
+    return _elu(builder, value, alpha, 1.0, 1 / alpha)
+
+
+def _softplus(builder: Builder, value: int, beta: float = 1, threshold: float = 20) -> int:
+    """softplus(β x) / β, as PyTorch computes it."""
+    if threshold != 20 or not beta > 0:
         raise Unfollowed
+    if beta == 1:
+        return builder.applied("softplus_linear", value)
+    inner = builder.applied("softplus_linear", builder.scaled(value, float(beta), 0.0))
+    return builder.scaled(inner, 1 / beta, 0.0)
+
+
+def _clamp(builder: Builder, value: int, low: Any = None, high: Any = None, **keys: Any) -> int:
+    """min(max(x, low), high) out of ReLUs; a norm bounded below stays one to divide by."""
+    low, high = keys.get("min", low), keys.get("max", high)
+    if isinstance(low, Tensor | Traced) or isinstance(high, Tensor | Traced):
+        raise Unfollowed
+    norm, made = builder.norms.get(value), value
+    if low is not None:
+        below = builder.applied("relu", builder.scaled(made, 1.0, -float(low)))
+        made = builder.scaled(below, 1.0, float(low))
+    if high is not None:
+        above = builder.applied("relu", builder.scaled(made, -1.0, float(high)))
+        made = builder.scaled(above, -1.0, float(high))
+    if norm is not None and low is not None and high is None:
+        builder.norms[made] = Norm(norm.source, norm.size, max(norm.eps, float(low)))
+    return made
+
+
+def _hardtanh(builder: Builder, value: int, low: float = -1, high: float = 1) -> int:
+    """hardtanh and ReLU6."""
+    return _clamp(builder, value, low, high)
+
+
+def _threshold(builder: Builder, value: int, level: float, below: float) -> int:
+    """x above the level, else another number; continuous only where the two agree."""
+    if level != below:
+        raise Unfollowed
+    return _clamp(builder, value, level)
+
+
+def _hardsigmoid(builder: Builder, value: int) -> int:
+    """min(max(x / 6 + 1/2, 0), 1)."""
+    return _clamp(builder, builder.scaled(value, 1 / 6, 0.5), 0.0, 1.0)
+
+
+def _absolute(builder: Builder, value: int) -> int:
+    """|x| = relu(x) + relu(−x)."""
+    up = builder.applied("relu", value)
+    down = builder.applied("relu", builder.scaled(value, -1.0, 0.0))
+    return builder.emit(Add((up, down), (1.0, 1.0)), builder.widths[value])
+
+
+def _root(builder: Builder, value: int) -> int:
+    """√x; of a sum of squares, a norm that may be divided by."""
+    made = builder.applied("sqrt", value)
+    total = builder.operations[value - 1] if value else None
+    squares = builder.operations[total.inputs[0] - 1] if isinstance(total, Affine) else None
+    if isinstance(squares, Activation) and squares.name == "square":
+        assert isinstance(total, Affine)
+        size = builder.widths[total.inputs[0]] // builder.widths[value]
+        blocks = builder.eye(builder.widths[value]).repeat_interleave(size, 1)
+        if torch.equal(total.weight, blocks) and not total.bias.any():
+            builder.norms[made] = Norm(squares.inputs[0], size, 0.0)
+    return made
+
+
+def _power(builder: Builder, value: int, exponent: Any) -> int:
+    """x to the power of 2, ±½ or −1."""
+    known = not isinstance(exponent, Traced | Tensor)
+    if not known or exponent not in (2, 0.5, -0.5, -1):
+        raise Unfollowed
+    if exponent in (2, -1):
+        return builder.applied("square" if exponent == 2 else "reciprocal", value)
+    return _root(builder, value) if exponent > 0 else _inverse_root(builder, value)
+
+
+def _inverse_root(builder: Builder, value: int) -> int:
+    return builder.applied("reciprocal", builder.applied("sqrt", value))
+
+
+def prelu(builder: Builder, out: Tensor, source: Operand, weight: Operand) -> Traced:
+    """Leaky ReLU with learned slopes."""
+    _tensors(weight)
     frame, (value, slope) = builder.aligned(out.shape, source, weight)
     assert isinstance(value, int) and isinstance(slope, Tensor)
     if slope.dim() > 1:
@@ -450,110 +466,36 @@ def prelu(builder: Builder, out: Tensor, source: Operand, weight: Operand) -> Re
     return builder.shown(builder.applied("leaky_relu", value, slope), frame)
 
 
-def elu(
-    builder: Builder,
-    out: Tensor,
-    source: Traced,
-    alpha: float = 1.0,
-    scale: float = 1.0,
-    input_scale: float = 1.0,
-) -> Result:
-    """ELU and SELU: scale · x, or scale · α (e^{s x} − 1) below 0."""
-    value, frame = builder.flat(source)
-    if input_scale != 1:
-        value = builder.scaled(value, float(input_scale), 0.0)
-    value = builder.applied("elu", value, alpha * input_scale)
-    if scale != input_scale:
-        value = builder.scaled(value, scale / input_scale, 0.0)
-    return builder.shown(value, frame)
-
-
-def celu(builder: Builder, out: Tensor, source: Traced, alpha: float = 1.0) -> Result:
-    """α ELU(x / α)."""
-    return elu(builder, out, source, alpha, 1.0, 1 / alpha)
-
-
-def _between(builder: Builder, value: int, low: Any, high: Any) -> int:
-    """min(max(x, low), high) out of ReLUs; bounds are numbers or None."""
-    if low is not None:
-        below = builder.applied("relu", builder.scaled(value, 1.0, -float(low)))
-        value = builder.scaled(below, 1.0, float(low))
-    if high is not None:
-        above = builder.applied("relu", builder.scaled(value, -1.0, float(high)))
-        value = builder.scaled(above, -1.0, float(high))
-    return value
-
-
-def clamp(
-    builder: Builder, out: Tensor, source: Traced, low: Any = None, high: Any = None, **keys: Any
-) -> Result:
-    """clamp and hardtanh."""
-    low, high = keys.get("min", low), keys.get("max", high)
-    if isinstance(low, Tensor | Traced) or isinstance(high, Tensor | Traced):
-        raise Unfollowed
-    value, frame = builder.flat(source)
-    bounded = _between(builder, value, low, high)
-    norm = builder.norms.get(value)
-    if norm is not None and low is not None and high is None:
-        builder.norms[bounded] = Norm(norm.source, norm.size, max(norm.eps, float(low)))
-    return builder.shown(bounded, frame)
-
-
-def hardtanh(
-    builder: Builder, out: Tensor, source: Traced, low: float = -1, high: float = 1
-) -> Result:
-    """hardtanh and ReLU6."""
-    return clamp(builder, out, source, low, high)
-
-
-def clamp_max(builder: Builder, out: Tensor, source: Traced, high: Any) -> Result:
-    """min(x, high)."""
-    return clamp(builder, out, source, None, high)
-
-
-def threshold(builder: Builder, out: Tensor, source: Traced, level: float, value: float) -> Result:
-    """x above the level, else the value; continuous only where the two agree."""
-    if level != value:
-        raise Unfollowed
-    return clamp(builder, out, source, level)
-
-
-def hardsigmoid(builder: Builder, out: Tensor, source: Traced) -> Result:
-    """min(max(x / 6 + 1/2, 0), 1)."""
-    value, frame = builder.flat(source)
-    bounded = _between(builder, builder.scaled(value, 1 / 6, 0.5), 0.0, 1.0)
-    return builder.shown(bounded, frame)
-
-
-def hardswish(builder: Builder, out: Tensor, source: Traced) -> Result:
+def hardswish(builder: Builder, out: Tensor, source: Traced) -> Traced:
     """x · hardsigmoid(x)."""
-    gate = hardsigmoid(builder, out, source)
-    return mul(builder, out, source, gate)  # type: ignore[arg-type]
+    return mul(builder, out, source, each(_hardsigmoid)(builder, out, source))
 
 
-def absolute(builder: Builder, out: Tensor, source: Traced) -> Result:
-    """|x| = relu(x) + relu(−x)."""
-    value, frame = builder.flat(source)
-    up = builder.applied("relu", value)
-    down = builder.applied("relu", builder.scaled(value, -1.0, 0.0))
-    return builder.shown(builder.emit(Add((up, down), (1.0, 1.0)), frame.width), frame)
+def glu(builder: Builder, out: Tensor, source: Traced, dim: int = -1) -> Traced:
+    """x₁ ⊙ σ(x₂), the halves of one axis."""
+    size = source.shape[dim] // 2
+    first, second = (
+        source.viewed(lambda t, s=start: t.narrow(dim, s, size))  # type: ignore[misc]
+        for start in (0, size)
+    )
+    return mul(builder, out, first, ELEMENTWISE["sigmoid"](builder, out, second))
 
 
 def pairwise(sign: float) -> Translation:
     """maximum (sign 1) or minimum (sign −1) of two tensors."""
 
-    def translate(builder: Builder, out: Tensor, left: Operand, right: Operand) -> Result:
+    def translate(builder: Builder, out: Tensor, left: Operand, right: Operand) -> Traced:
         frame, operands = builder.aligned(out.shape, left, right)
         numbers = [
             part if isinstance(part, int) else builder.constant(part, frame.width)
             for part in operands
         ]
-        return builder.shown(largest(builder, numbers, sign), frame)
+        return builder.shown(_largest(builder, numbers, sign), frame)
 
     return translate
 
 
-def largest(builder: Builder, numbers: list[int], sign: float) -> int:
+def _largest(builder: Builder, numbers: list[int], sign: float) -> int:
     """The elementwise maximum of values, or their minimum as −max(−x)."""
     width = builder.widths[numbers[0]]
     if sign < 0:
@@ -562,274 +504,170 @@ def largest(builder: Builder, numbers: list[int], sign: float) -> int:
     return value if sign > 0 else builder.scaled(value, -1.0, 0.0)
 
 
-def glu(builder: Builder, out: Tensor, source: Traced, dim: int = -1) -> Result:
-    """x₁ ⊙ σ(x₂), the halves of one axis."""
-    size = source.shape[dim] // 2
-    halves = [source.viewed(lambda t, s=start: t.narrow(dim, s, size)) for start in (0, size)]  # type: ignore[misc]
-    gate = plain("sigmoid")(builder, out, halves[1])
-    return mul(builder, out, halves[0], gate)  # type: ignore[arg-type]
-
-
-def power(builder: Builder, out: Tensor, source: Operand, exponent: Any) -> Result:
-    """x to the power of 2, ±½ or −1."""
-    if not isinstance(source, Traced) or isinstance(exponent, Traced | Tensor):
-        raise Unfollowed
-    steps = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}.get(exponent)
-    if steps is None:
-        raise Unfollowed
-    return ELEMENTWISE[steps](builder, out, source)
-
-
-def root(builder: Builder, out: Tensor, source: Traced) -> Result:
-    """√x; of a sum of squares, a norm that may be divided by."""
-    value, frame = builder.flat(source)
-    made = builder.applied("sqrt", value)
-    total = builder.operations[value - 1] if value else None
-    squares = builder.operations[total.inputs[0] - 1] if isinstance(total, Affine) else None
-    if isinstance(squares, Activation) and squares.name == "square":
-        assert isinstance(total, Affine)
-        size = builder.widths[total.inputs[0]] // builder.widths[value]
-        eye = torch.eye(builder.widths[value], dtype=torch.float64, device=builder.device)
-        if torch.equal(total.weight, eye.repeat_interleave(size, 1)) and not total.bias.any():
-            builder.norms[made] = Norm(squares.inputs[0], size, 0.0)
-    return builder.shown(made, frame)
-
-
-def inverse_root(builder: Builder, out: Tensor, source: Traced) -> Result:
-    """1 / √x."""
-    return plain("reciprocal")(builder, out, plain("sqrt")(builder, out, source))
-
-
-PLAIN = "relu silu tanh sigmoid square exp log reciprocal"
-
-ELEMENTWISE: dict[str, Callable[..., Result]] = {
-    **{name: plain(name) for name in PLAIN.split()},
-    "gelu": gelu,
-    "leaky_relu": leaky_relu,
-    "_prelu_kernel": prelu,
-    "prelu": prelu,
-    "elu": elu,
-    "celu": celu,
-    "clamp": clamp,
-    "clamp_min": clamp,
-    "clamp_max": clamp_max,
-    "hardtanh": hardtanh,
-    "threshold": threshold,
-    "hardsigmoid": hardsigmoid,
-    "hardswish": hardswish,
-    "abs": absolute,
-    "maximum": pairwise(1.0),
-    "minimum": pairwise(-1.0),
-    "glu": glu,
-    "sqrt": root,
-    "rsqrt": inverse_root,
-    "pow": power,
-}
-
-
-MIXED = "mixes the values of different nodes"
+# Sums and extremes over axes that are not the nodes' ----------------------------------------------
 
 
 def parts_of(
-    builder: Builder, source: Traced, dims: Sequence[int] | None
+    builder: Builder, source: Traced, dims: int | Sequence[int] | None
 ) -> tuple[int, Frame, int]:
     """The value with the reduced axes last in every part, the kept frame and a part's size."""
     count = len(source.shape)
+    dims = [dims] if isinstance(dims, int) else dims
     reduced = sorted(d % count for d in dims) if dims else list(range(count))
     kept = [axis for axis in range(count) if axis not in reduced]
-    size = int(torch.tensor([source.shape[axis] for axis in reduced]).prod())
+    size = prod(source.shape[axis] for axis in reduced)
     shape = [source.shape[axis] for axis in kept]
     turned = source.viewed(lambda t: t.permute(*kept, *reduced).reshape(*shape, size))
     value, frame = builder.flat(turned)
     if frame.axis == len(frame.shape) - 1 or frame.shape[-1] != size:
-        raise Unfollowed(MIXED)
+        raise Unfollowed(MIXES)
     return value, Frame(frame.shape[:-1], frame.axis, tuple(shape), frame.places), size
 
 
-def _placed(made: Traced, out: Tensor) -> Traced:
-    """With the reduced axes put back as ones where the operation keeps them."""
-    return made.viewed(lambda t: t.reshape(out.shape))
-
-
-def _totals(builder: Builder, value: int, frame: Frame, size: int, factor: float) -> int:
-    """factor · Σ over every part."""
-    row = torch.full((1, size), factor, dtype=torch.float64, device=builder.device)
-    return _by_part(builder, value, frame, row)
-
-
-def _by_part(builder: Builder, value: int, frame: Frame, matrix: Tensor) -> int:
-    """A matrix on every part."""
-    eye = torch.eye(frame.width, dtype=torch.float64, device=builder.device)
-    weight = torch.kron(eye, matrix)
-    return builder.emit(Affine((value,), weight, weight.new_zeros(len(weight))), len(weight))
-
-
-def _sum(builder: Builder, out: Tensor, source: Traced, dims: Any, factor: float | None) -> Result:
-    value, frame, size = parts_of(builder, source, dims)
-    made = _totals(builder, value, frame, size, 1 / size if factor is None else factor)
-    return _placed(builder.shown(made, frame), out)
-
-
-def cumulated(builder: Builder, out: Tensor, source: Traced, dim: int, **_: Any) -> Result:
-    """Sums of everything up to each place of an axis that is not the nodes'."""
-    value, frame, size = parts_of(builder, source, [dim])
-    lower = torch.ones(size, size, dtype=torch.float64, device=builder.device).tril()
-    shape = (*frame.shape, size)
-    made = builder.shown(_by_part(builder, value, frame, lower), Frame(shape, frame.axis, shape))
-    return made.viewed(lambda t: t.movedim(-1, dim))
-
-
-def log_sum_exp(
-    builder: Builder, out: Tensor, source: Traced, dims: Any, *_: Any, **__: Any
-) -> Result:
-    """log Σ exp x = x₁ − log softmax₁."""
-    value, frame, size = parts_of(builder, source, [dims] if isinstance(dims, int) else dims)
-    normal = builder.emit(Softmax((value,), size, True), builder.widths[value])
-    starts = torch.arange(frame.width, device=builder.device) * size
-    parts = builder.select(value, starts), builder.select(normal, starts)
-    made = builder.emit(Add(parts, (1.0, -1.0)), frame.width)
-    return _placed(builder.shown(made, frame), out)
-
-
-def summed(
-    builder: Builder, out: Tensor, source: Traced, dims: Any = None, *_: Any, **__: Any
-) -> Result:
-    """Σ over axes that are not the nodes'."""
-    return _sum(builder, out, source, dims, 1.0)
-
-
-def mean(
-    builder: Builder, out: Tensor, source: Traced, dims: Any = None, *_: Any, **__: Any
-) -> Result:
-    """The mean over axes that are not the nodes'."""
-    return _sum(builder, out, source, dims, None)
-
-
-def extreme(sign: float) -> Translation:
-    """amax (sign 1) and amin (sign −1); also the values of max and min over one axis."""
+def reduced(make: Callable[[Builder, int, int, int], int]) -> Translation:
+    """What (builder, value, number of parts, their size) → value makes of every part."""
 
     def translate(
         builder: Builder, out: Any, source: Traced, dims: Any = None, *_: Any, **__: Any
-    ) -> Result:
-        first = out if isinstance(out, Tensor) else out[0]
-        if isinstance(dims, Traced | Tensor):  # of two tensors, not over an axis
-            return pairwise(sign)(builder, out, source, dims)
-        dims = [dims] if isinstance(dims, int) else dims
+    ) -> Any:
         value, frame, size = parts_of(builder, source, dims)
-        starts = torch.arange(frame.width, device=builder.device) * size
-        chosen = [builder.select(value, starts + place) for place in range(size)]
-        made = _placed(builder.shown(largest(builder, chosen, sign), frame), first)
+        made = builder.shown(make(builder, value, frame.width, size), frame)
+        first = out if isinstance(out, Tensor) else out[0]
+        made = made.viewed(lambda t: t.reshape(first.shape))  # reduced axes may be kept as ones
         return made if isinstance(out, Tensor) else (made, Lost("it reads where a maximum stands"))
 
     return translate
 
 
+def _by_part(builder: Builder, value: int, parts: int, matrix: Tensor) -> int:
+    """A matrix on every part."""
+    return builder.affine(value, torch.kron(builder.eye(parts), matrix))
+
+
+def _total(builder: Builder, value: int, parts: int, size: int) -> int:
+    return _by_part(builder, value, parts, builder.eye(1).expand(1, size))
+
+
+def _mean(builder: Builder, value: int, parts: int, size: int) -> int:
+    return _by_part(builder, value, parts, (builder.eye(1) / size).expand(1, size))
+
+
+def _places(builder: Builder, value: int, parts: int, size: int) -> list[int]:
+    """The first channels of all parts, the second ones, and so on."""
+    starts = torch.arange(parts, device=builder.device) * size
+    return [builder.select(value, starts + place) for place in range(size)]
+
+
+def _product(builder: Builder, value: int, parts: int, size: int) -> int:
+    """One after another."""
+    made, *others = _places(builder, value, parts, size)
+    for other in others:
+        made = builder.emit(Multiply((made, other)), parts)
+    return made
+
+
+def _log_sum_exp(builder: Builder, value: int, parts: int, size: int) -> int:
+    """log Σ exp x = x₁ − log softmax₁."""
+    normal = builder.emit(Softmax((value,), size, True), builder.widths[value])
+    starts = torch.arange(parts, device=builder.device) * size
+    both = builder.select(value, starts), builder.select(normal, starts)
+    return builder.emit(Add(both, (1.0, -1.0)), parts)
+
+
+def extreme(sign: float) -> Translation:
+    """amax (sign 1) and amin (sign −1); max and min over one axis, or of two tensors."""
+    over = reduced(lambda b, value, parts, size: _largest(b, _places(b, value, parts, size), sign))
+
+    def translate(builder: Builder, out: Any, source: Traced, *args: Any, **keys: Any) -> Any:
+        if args and isinstance(args[0], Traced | Tensor):
+            return pairwise(sign)(builder, out, source, args[0])
+        return over(builder, out, source, *args, **keys)
+
+    return translate
+
+
+def cumulated(builder: Builder, out: Tensor, source: Traced, dim: int, **_: Any) -> Traced:
+    """Sums of everything up to each place of an axis that is not the nodes'."""
+    value, frame, size = parts_of(builder, source, dim)
+    shape = (*frame.shape, size)
+    made = _by_part(builder, value, frame.width, torch.ones_like(builder.eye(size)).tril())
+    return builder.shown(made, Frame(shape, frame.axis, shape)).viewed(lambda t: t.movedim(-1, dim))
+
+
 def vector_norm(
-    builder: Builder,
-    out: Tensor,
-    source: Traced,
-    order: float | None = 2,
-    dims: Any = None,
-    *_: Any,
-    **__: Any,
-) -> Result:
+    builder: Builder, out: Tensor, source: Traced, order: float | None = 2, dims: Any = None,
+    *_: Any, **__: Any,
+) -> Any:  # fmt: skip
     """The Euclidean norm of parts; what divides by it becomes a normalisation."""
     if order not in (2, None):
         raise Unfollowed
-    value, frame, size = parts_of(builder, source, dims)
-    total = _totals(builder, builder.applied("square", value), frame, size, 1.0)
-    made = builder.applied("sqrt", total)
-    builder.norms[made] = Norm(value, size, 0.0)
-    return _placed(builder.shown(made, frame), out)
+
+    def norm(builder: Builder, value: int, parts: int, size: int) -> int:
+        total = _total(builder, builder.applied("square", value), parts, size)
+        made = builder.applied("sqrt", total)
+        builder.norms[made] = Norm(value, size, 0.0)
+        return made
+
+    return reduced(norm)(builder, out, source, dims)
 
 
-def multiplied(
-    builder: Builder, out: Tensor, source: Traced, dims: Any = None, *_: Any, **__: Any
-) -> Result:
-    """The product of everything along an axis: one after another."""
-    value, frame, size = parts_of(builder, source, [dims] if isinstance(dims, int) else dims)
-    starts = torch.arange(frame.width, device=builder.device) * size
-    made = builder.select(value, starts)
-    for place in range(1, size):
-        factors = made, builder.select(value, starts + place)
-        made = builder.emit(Multiply(factors), frame.width)
-    return _placed(builder.shown(made, frame), out)
-
-
-REDUCTIONS: dict[str, Translation] = {
-    "sum": summed,
-    "mean": mean,
-    "prod": multiplied,
-    "cumsum": cumulated,
-    "logsumexp": log_sum_exp,
-    "amax": extreme(1.0),
-    "amin": extreme(-1.0),
-    "max": extreme(1.0),
-    "min": extreme(-1.0),
-    "linalg_vector_norm": vector_norm,
-    "norm": vector_norm,
-}
-
+# Products with matrices ---------------------------------------------------------------------------
 
 WIDEST = 1 << 24
 """Numbers in the matrix of a product repeated over heads, beyond which it is kept opaque: 128 MB of
 mostly zeros."""
 
 
-def mm(builder: Builder, out: Tensor, left: Operand, right: Operand) -> Result:
+def mm(builder: Builder, out: Tensor, left: Operand, right: Operand) -> Traced:
     """[N, d] × [d, k] by a constant, from either side."""
     if isinstance(left, Traced) and isinstance(right, Tensor):
         return _from_right(builder, out, left, right)
     if isinstance(left, Tensor) and isinstance(right, Traced):
         turned = _from_right(builder, out.t(), right.viewed(lambda t: t.t()), left.t())
-        assert isinstance(turned, Traced)
         return turned.viewed(lambda t: t.t())
-    raise Unfollowed("mixes the values of different nodes")
+    raise Unfollowed(MIXES)
 
 
-def _from_right(builder: Builder, out: Tensor, left: Traced, right: Tensor) -> Result:
+def _from_right(builder: Builder, out: Tensor, left: Traced, right: Tensor) -> Traced:
     value, frame = builder.flat(left)
     if frame.axis == len(frame.shape) - 1:
-        raise Unfollowed("mixes the values of different nodes")
+        raise Unfollowed(MIXES)
     repeats = frame.width // frame.shape[-1]
     if (frame.width * repeats * right.shape[1]) > WIDEST:
         raise Unfollowed
-    weight = torch.kron(_identity(builder, repeats), right.detach().double().t().contiguous())
-    return _affine(builder, value, weight, frame.last(right.shape[1], tuple(out.shape)))
+    weight = torch.kron(builder.eye(repeats), right.detach().double().t().contiguous())
+    made = builder.affine(value, weight)
+    return builder.shown(made, frame.last(right.shape[1], tuple(out.shape)))
 
 
-def _identity(builder: Builder, size: int) -> Tensor:
-    return torch.eye(size, dtype=torch.float64, device=builder.device)
-
-
-def _affine(builder: Builder, value: int, weight: Tensor, frame: Frame) -> Result:
-    bias = weight.new_zeros(weight.shape[0])
-    return builder.shown(
-        builder.emit(Affine((value,), weight.contiguous(), bias), frame.width), frame
-    )
-
-
-def mv(builder: Builder, out: Tensor, matrix: Operand, vector: Operand) -> Result:
+def mv(builder: Builder, out: Tensor, matrix: Operand, vector: Operand) -> Traced:
     """[N, d] × [d]."""
     if not isinstance(matrix, Traced) or not isinstance(vector, Tensor):
-        raise Unfollowed("mixes the values of different nodes")
+        raise Unfollowed(MIXES)
     column = mm(builder, out.unsqueeze(1), matrix, vector.unsqueeze(1))
-    assert isinstance(column, Traced)
     return column.viewed(lambda t: t.squeeze(1))
 
 
-def bmm(builder: Builder, out: Tensor, left: Operand, right: Operand) -> Result:
+def bmm(builder: Builder, out: Tensor, left: Any, right: Any) -> Traced:
     """[B, m, d] × [B, d, k]: a product for every head, or for every node."""
     if isinstance(left, Traced) and isinstance(right, Tensor):
         found = _by_head(builder, out, left, right)
         if found is not None:
             return found
     if isinstance(left, Tensor) and isinstance(right, Traced):
-        turned = right.viewed(lambda t: t.mT)
-        found = _by_head(builder, out.mT, turned, left.mT)
+        found = _by_head(builder, out.mT, right.viewed(lambda t: t.mT), left.mT)
         if found is not None:
             return found.viewed(lambda t: t.mT)
-    return _by_node(builder, out, left, right)
+    # Nodes are the batch: products element by element, summed over d.
+    wide = (*out.shape[:2], left.shape[2], out.shape[2])
+    spread = [
+        _seen(side, lambda t, a=axis: t.unsqueeze(a).expand(wide))  # type: ignore[misc]
+        for side, axis in ((left, 3), (right, 1))
+    ]
+    terms = mul(builder, torch.empty(wide, device="meta"), *spread)
+    made = reduced(_total)(builder, out, terms, [2])
+    assert isinstance(made, Traced)
+    return made
 
 
 def _by_head(builder: Builder, out: Tensor, left: Traced, right: Tensor) -> Traced | None:
@@ -837,52 +675,25 @@ def _by_head(builder: Builder, out: Tensor, left: Traced, right: Tensor) -> Trac
     value, frame = builder.flat(left)
     if frame.shape != frame.outer or frame.axis != 1:
         return None
-    weight = torch.block_diag(*right.detach().double().mT)
-    made = _affine(
-        builder, value, weight, Frame(tuple(out.shape), 1, tuple(out.shape), frame.places)
-    )
-    assert isinstance(made, Traced)
-    return made
+    made = builder.affine(value, torch.block_diag(*right.detach().double().mT))
+    return builder.shown(made, Frame(tuple(out.shape), 1, tuple(out.shape), frame.places))
 
 
-def _by_node(builder: Builder, out: Tensor, left: Operand, right: Operand) -> Result:
-    """Nodes are the batch: products element by element, summed over d."""
-    wide = (*out.shape[:2], left.shape[2], out.shape[2])  # type: ignore[union-attr]
-    spread = [_expanded(side, axis, wide) for side, axis in ((left, 3), (right, 1))]
-    terms = mul(builder, torch.empty(wide, device="meta"), *spread)
-    assert isinstance(terms, Traced)
-    return summed(builder, out, terms, [2])
-
-
-def _expanded(side: Operand, axis: int, shape: tuple[int, ...]) -> Operand:
-    if isinstance(side, Traced):
-        return side.viewed(lambda t: t.unsqueeze(axis).expand(shape))
-    assert isinstance(side, Tensor)
-    return side.unsqueeze(axis).expand(shape)
-
-
-def added(product: Translation) -> Translation:
+def added(product: Callable[..., Traced]) -> Translation:
     """β · base + α · product: addmm, addmv, baddbmm."""
 
     def translate(
-        builder: Builder,
-        out: Tensor,
-        base: Operand,
-        left: Operand,
-        right: Operand,
-        *,
-        beta: float = 1,
+        builder: Builder, out: Tensor, base: Any, left: Any, right: Any, *, beta: float = 1,
         alpha: float = 1,
-    ) -> Result:
-        if not isinstance(left, Traced) and not isinstance(right, Traced):
+    ) -> Traced:  # fmt: skip
+        if not traced_in((left, right)):
             raise Unfollowed
-        made: Any = product(builder, out, left, right)
+        made = product(builder, out, left, right)
         if alpha != 1:
             made = mul(builder, out, made, float(alpha))
-        if beta != 1 and not isinstance(base, Traced):
-            base = base * beta
-        elif beta != 1:
-            base = mul(builder, out, base, float(beta))  # type: ignore[assignment]
+        if beta != 1:
+            reached = isinstance(base, Traced)
+            base = mul(builder, out, base, float(beta)) if reached else base * beta
         return add(builder, out, base, made)
 
     return translate
@@ -890,11 +701,11 @@ def added(product: Translation) -> Translation:
 
 def bilinear(
     builder: Builder, out: Tensor, left: Operand, weight: Operand, right: Operand, *_: Any
-) -> Result:
+) -> Traced:
     """x W y of every node, where messages reach one of the two: nn.Bilinear."""
     traced, other = (left, right) if isinstance(left, Traced) else (right, left)
-    constant = isinstance(other, Tensor) and isinstance(weight, Tensor)
-    if not isinstance(traced, Traced) or not constant or traced.nodes.dim() != 2:
+    _tensors(other, weight)
+    if not isinstance(traced, Traced) or traced.nodes.dim() != 2:
         raise Unfollowed
     assert isinstance(other, Tensor) and isinstance(weight, Tensor)
     value, frame = builder.flat(traced)
@@ -903,38 +714,28 @@ def bilinear(
     wide, sides = len(weight), "oij,nj->noi" if traced is left else "oij,ni->noj"
     slopes = torch.einsum(sides, weight.double(), other.double()).flatten(1)
     factor = slopes if frame.places is None else frame.places.spread(slopes)
-    each = torch.arange(frame.width, device=builder.device).repeat(wide)
-    scaled = builder.scaled(builder.select(value, each), factor, 0.0)
-    total = torch.kron(_identity(builder, wide), _identity(builder, 1).expand(1, frame.width))
-    return _affine(builder, scaled, total, frame.last(wide, tuple(out.shape)))
+    repeated = torch.arange(frame.width, device=builder.device).repeat(wide)
+    scaled = builder.scaled(builder.select(value, repeated), factor, 0.0)
+    made = _total(builder, scaled, wide, frame.width)
+    return builder.shown(made, frame.last(wide, tuple(out.shape)))
 
 
-PRODUCTS: dict[str, Translation] = {
-    "mm": mm,
-    "mv": mv,
-    "bmm": bmm,
-    "_trilinear": bilinear,
-    "addmm": added(mm),
-    "addmv": added(mv),
-    "baddbmm": added(bmm),
-}
+# Normalisations -----------------------------------------------------------------------------------
 
 
-STATISTICS = Lost("it reads a normalisation's statistics")
-
-
-def _results(made: Traced, out: Any) -> Result:
+def _results(made: Traced, out: Any) -> Any:
     """The normalised tensor, and statistics that hardly anything reads."""
-    return made if isinstance(out, Tensor) else (made, *[STATISTICS] * (len(out) - 1))
+    lost = Lost("it reads a normalisation's statistics")
+    return made if isinstance(out, Tensor) else (made, *[lost] * (len(out) - 1))
 
 
-def batch_norm(builder: Builder, out: Any, source: Operand, *args: Any) -> Result:
+def batch_norm(builder: Builder, out: Any, source: Operand, *args: Any) -> Any:
     """By running statistics: s ⊙ x + b."""
     weight, bias, mean, variance, *rest = args
     training = rest[0] if isinstance(rest[0], bool) else False
     eps = next(value for value in reversed(rest) if isinstance(value, float))
     if training or mean is None or not isinstance(source, Traced):
-        raise Unfollowed(MIXED)
+        raise Unfollowed(MIXES)
     shape = [1, -1, *[1] * (len(source.shape) - 2)]
     scale = 1 / (variance.double() + eps).sqrt()
     factor = scale if weight is None else scale * weight.double()
@@ -945,92 +746,138 @@ def batch_norm(builder: Builder, out: Any, source: Operand, *args: Any) -> Resul
     return _results(builder.shown(builder.scaled(number, *constants), frame), out)
 
 
-def _affine_part(builder: Builder, constant: Tensor | None, width: int, empty: float) -> Tensor:
-    if constant is None:
-        return torch.full((width,), empty, dtype=torch.float64, device=builder.device)
-    flat = constant.detach().double().reshape(-1)
-    return flat.repeat(width // flat.numel())
+def _normalised(
+    builder: Builder, out: Any, place: tuple[int, Frame], size: int, constants: Sequence[Any],
+    eps: float, repeat: int = 1,
+) -> Any:  # fmt: skip
+    """A layer norm over parts; ``constants`` are weight and bias or None, each ``repeat`` times."""
+    (number, frame), parts = place, []
+    for constant, empty in zip(constants, (1.0, 0.0), strict=True):
+        full = builder.eye(1)[0] * empty if constant is None else constant.detach().double()
+        flat = full.reshape(-1).repeat_interleave(repeat)
+        parts.append(flat.repeat(frame.width // flat.numel()))
+    operation = LayerNorm((number,), size, parts[0], parts[1], float(eps))
+    return _results(builder.shown(builder.emit(operation, frame.width), frame), out)
 
 
 def layer_norm(
-    builder: Builder,
-    out: Any,
-    source: Operand,
-    shape: Sequence[int],
-    weight: Any,
-    bias: Any,
+    builder: Builder, out: Any, source: Operand, shape: Sequence[int], weight: Any, bias: Any,
     eps: float,
-) -> Result:
+) -> Any:  # fmt: skip
     """Over the last axes."""
-    if not isinstance(source, Traced) or isinstance(weight, Traced) or isinstance(bias, Traced):
-        raise Unfollowed
+    _tensors(weight, bias)
+    assert isinstance(source, Traced)
     number, frame = builder.flat(source)
     if frame.axis >= len(frame.shape) - len(shape):
-        raise Unfollowed(MIXED)
-    weight = _affine_part(builder, weight, frame.width, 1.0)
-    bias = _affine_part(builder, bias, frame.width, 0.0)
-    operation = LayerNorm((number,), prod(shape), weight, bias, float(eps))
-    return _results(builder.shown(builder.emit(operation, frame.width), frame), out)
+        raise Unfollowed(MIXES)
+    return _normalised(builder, out, (number, frame), prod(shape), (weight, bias), eps)
 
 
 def group_norm(
-    builder: Builder,
-    out: Any,
-    source: Operand,
-    weight: Any,
-    bias: Any,
-    count: int,
-    channels: int,
-    places: int,
-    groups: int,
-    eps: float,
-) -> Result:
+    builder: Builder, out: Any, source: Operand, weight: Any, bias: Any, count: int, channels: int,
+    places: int, groups: int, eps: float,
+) -> Any:  # fmt: skip
     """Over groups of channels, each node for itself."""
-    if not isinstance(source, Traced) or isinstance(weight, Traced) or isinstance(bias, Traced):
-        raise Unfollowed
+    _tensors(weight, bias)
+    assert isinstance(source, Traced)
     number, frame = builder.flat(source)
     if frame.axis != 0 or frame.shape != frame.outer:
-        raise Unfollowed(MIXED)
-    parts = [
-        _affine_part(builder, constant, channels, empty).repeat_interleave(places)
-        for constant, empty in ((weight, 1.0), (bias, 0.0))
-    ]
-    operation = LayerNorm((number,), channels // groups * places, parts[0], parts[1], float(eps))
-    return _results(builder.shown(builder.emit(operation, frame.width), frame), out)
+        raise Unfollowed(MIXES)
+    size, constants = channels // groups * places, (weight, bias)
+    return _normalised(builder, out, (number, frame), size, constants, eps, places)
 
 
 def softmax(log: bool) -> Translation:
     """Softmax or its logarithm over one axis that is not the nodes'."""
 
-    def translate(builder: Builder, out: Tensor, source: Traced, dim: int, *_: Any) -> Result:
+    def translate(builder: Builder, out: Tensor, source: Traced, dim: int, *_: Any) -> Traced:
         number, frame = builder.flat(source.viewed(lambda t: t.movedim(dim, -1)))
         if frame.axis == len(frame.shape) - 1:
-            raise Unfollowed(MIXED)
+            raise Unfollowed(MIXES)
         value = builder.emit(Softmax((number,), frame.shape[-1], log), frame.width)
         return builder.shown(value, frame).viewed(lambda t: t.movedim(-1, dim))
 
     return translate
 
 
+# The table ----------------------------------------------------------------------------------------
+
+MOVING = (
+    "permute transpose t unsqueeze squeeze slice select expand split split_with_sizes unbind flip "
+    "repeat diagonal"
+)
+CHOOSING = "index_select index roll gather"
+PLAIN = "relu silu mish tanh sigmoid square exp log reciprocal"
 BATCH_NORMS = (
     "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit "
     "_native_batch_norm_legit_no_training _batch_norm_no_update batch_norm"
 )
 
-NORMS: dict[str, Translation] = {
+ELEMENTWISE: dict[str, Translation] = {
+    **{name: each(lambda b, value, name=name: b.applied(name, value)) for name in PLAIN.split()},
+    "gelu": each(_gelu),
+    "leaky_relu": each(_leaky_relu),
+    "elu": each(_elu),
+    "celu": each(_celu),
+    "softplus": each(_softplus),
+    "clamp": each(_clamp),
+    "clamp_min": each(_clamp),
+    "clamp_max": each(lambda b, value, high: _clamp(b, value, None, high)),
+    "hardtanh": each(_hardtanh),
+    "threshold": each(_threshold),
+    "hardsigmoid": each(_hardsigmoid),
+    "abs": each(_absolute),
+    "sqrt": each(_root),
+    "rsqrt": each(_inverse_root),
+    "pow": each(_power),
+}
+
+TRANSLATIONS: dict[str, Translation] = {
+    **dict.fromkeys(("view", "reshape", "_unsafe_view", "_reshape_alias"), reshaped),
+    **dict.fromkeys(("clone", "detach", "alias", "lift_fresh", "_to_copy", "contiguous"), same),
+    **{name: moved(getattr(aten, name)) for name in MOVING.split()},
+    **{name: chosen(getattr(aten, name)) for name in CHOOSING.split()},
+    "unsafe_split": moved(aten.split),
+    "unsafe_split_with_sizes": moved(aten.split_with_sizes),
+    "cat": cat,
+    "stack": stack,
+    "index_copy": put_rows,
+    "index_put": index_put,
+    **dict.fromkeys(("copy", "fill", "zero"), copied),
+    "add": add,
+    **dict.fromkeys(("sub", "subtract"), sub),
+    "rsub": lambda builder, out, left, right, alpha=1: add(builder, out, right, left, -alpha),
+    "neg": lambda builder, out, source: mul(builder, out, source, -1.0),
+    **dict.fromkeys(("mul", "multiply"), mul),
+    **dict.fromkeys(("div", "true_divide"), div),
+    "addcmul": addcmul,
+    "lerp": lerp,
+    "masked_fill": masked_fill,
+    **ELEMENTWISE,
+    **dict.fromkeys(("prelu", "_prelu_kernel"), prelu),
+    "hardswish": hardswish,
+    "glu": glu,
+    "maximum": pairwise(1.0),
+    "minimum": pairwise(-1.0),
+    "sum": reduced(_total),
+    "mean": reduced(_mean),
+    "prod": reduced(_product),
+    "logsumexp": reduced(_log_sum_exp),
+    "cumsum": cumulated,
+    **dict.fromkeys(("amax", "max"), extreme(1.0)),
+    **dict.fromkeys(("amin", "min"), extreme(-1.0)),
+    **dict.fromkeys(("linalg_vector_norm", "norm"), vector_norm),
+    "mm": mm,
+    "mv": mv,
+    "bmm": bmm,
+    "_trilinear": bilinear,
+    "addmm": added(mm),
+    "addmv": added(mv),
+    "baddbmm": added(bmm),
     **dict.fromkeys(BATCH_NORMS.split(), batch_norm),
     "native_layer_norm": layer_norm,
     "native_group_norm": group_norm,
     "_softmax": softmax(log=False),
     "_log_softmax": softmax(log=True),
-}
-
-TRANSLATIONS: dict[str, Translation] = {
-    **MOVES,
-    **ARITHMETIC,
-    **ELEMENTWISE,
-    **REDUCTIONS,
-    **PRODUCTS,
-    **NORMS,
 }
 """By the operation's name without namespace, overload and trailing underscore."""

@@ -76,8 +76,9 @@ ACTIVATIONS = {
     "absolute value": head(torch.abs, "relu, scale, relu, add, affine", linear),
     "hardswish": head(nn.Hardswish(), ""),
     "GLU": head(nn.GLU(), "sigmoid, multiply, affine", width=WIDTH // 2),
-    "softplus": head(nn.Softplus(), "softplus, affine", "opaque"),
-    "mish": head(nn.Mish(), "mish, affine", "opaque"),
+    "softplus": head(nn.Softplus(beta=1.5), "softplus, affine"),
+    "mish": head(nn.Mish(), "mish, affine"),
+    "opaque softplus": head(nn.Softplus(threshold=19), "softplus, affine", "opaque"),
     "where": head(lambda h: torch.where(h > 0, h, 0.1 * h), "", "opaque"),
     "MLP head": head(
         g.mlp(WIDTH, 12, 12, WIDTH, norm=True), "affine, relu, affine, relu, affine", linear

@@ -17,7 +17,7 @@ from tests.campaigns import file_mutations
 from tests.campaigns.file_subjects import Subject, judge_exposure
 
 NAMES = (
-    "softplus",
+    "opaque softplus",
     "where",
     "LayerNorm, jumping max",
     "gate of both",

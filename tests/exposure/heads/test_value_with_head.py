@@ -16,8 +16,9 @@ from gnn_repair.exposure.heads.operations import Activation, Affine, HeadGraph
 from gnn_repair.files import load_tensors, save_tensors
 
 SAMPLE = (
-    "ReLU", "softplus", "where", "LayerNorm, jumping max", "BatchNorm, jumping cat", "GAT, ELU",
-    "SAGE normalised", "gate of both", "relations, ReLU", "TAGConv, tanh", "softmax", "UniMP",
+    "ReLU", "opaque softplus", "where", "LayerNorm, jumping max", "BatchNorm, jumping cat",
+    "GAT, ELU", "SAGE normalised", "gate of both", "relations, ReLU", "TAGConv, tanh", "softmax",
+    "UniMP",
 )  # fmt: skip
 """Between them every kind of operation."""
 
@@ -120,7 +121,7 @@ def test_words() -> None:
     assert "26 recipients, 4 classes" in text and "aggregate of 8 channels" in text
     assert "smooth head" in text and "residual" in text
     assert "decided exactly" in str(exposed("ReLU"))
-    assert "cannot be proved" in str(exposed("softplus"))
+    assert "cannot be proved" in str(exposed("opaque softplus"))
     assert repr(exposed("ReLU")).endswith("1 group, 119 terms, followed by: relu, affine>")
 
 
@@ -162,7 +163,7 @@ def test_what_does_not_fit_together() -> None:
 
 
 def test_damaged_files(tmp_path: Path) -> None:
-    exposure, path = exposed("softplus"), tmp_path / "file"
+    exposure, path = exposed("opaque softplus"), tmp_path / "file"
     exposure.save(path)
     kind = "gnn-repair exposure"
     header, tensors = load_tensors(path, kind)

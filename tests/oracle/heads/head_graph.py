@@ -63,7 +63,7 @@ MODELS = {
     "sage": (lambda: SAGEConv(HIDDEN, HIDDEN, normalize=True), lambda m, a, h: a.relu()),
     "gat": (gat, lambda m, a, h: nn.functional.elu(a)),
     "gate": (gcn, lambda m, a, h: h.sigmoid() * a.tanh()),
-    "softplus": (gcn, lambda m, a, h: nn.functional.softplus(a)),
+    "softplus": (gcn, lambda m, a, h: nn.functional.softplus(a, threshold=19)),
 }
 
 
