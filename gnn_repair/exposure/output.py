@@ -17,8 +17,8 @@ from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.arguments import Outputs
 from gnn_repair.exposure.data import field, field_names, infer_outputs
 from gnn_repair.exposure.heads import logit_form as form
+from gnn_repair.exposure.heads.head import simplified
 from gnn_repair.exposure.heads.operations import Affine, HeadGraph, Select
-from gnn_repair.exposure.heads.simplify import simplified
 from gnn_repair.exposure.state import dense_parts
 
 if TYPE_CHECKING:

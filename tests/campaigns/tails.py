@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.heads.head import simplified
 from gnn_repair.exposure.heads.operations import HeadGraph
-from gnn_repair.exposure.heads.simplify import simplified
 from gnn_repair.exposure.heads.tracer import Tracer
 from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.oracle.solution import Solution

@@ -15,16 +15,20 @@ terms of these by ``lowered``.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._pytree import tree_map_only
 
-from gnn_repair.exposure.heads.functions import FUNCTIONS, SAFETY, Interval
+from gnn_repair.errors import InputError
+from gnn_repair.files import check_fields
 
 ROUNDING = 2.0**-50
 """What an addition may be wrong by, relative to the magnitudes added: four times the unit roundoff
@@ -38,6 +42,36 @@ DOUBLE, WHOLE = (torch.float64,), (torch.int64,)
 Form = dict[str, Any]
 """What an operation holds beside its inputs, by name: axes and types of a tensor, the type of a
 setting, or a list with the type of a list's entries."""
+
+
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """Where a value lies, [B, k] each."""
+
+    low: Tensor
+    high: Tensor
+
+    @property
+    def middle(self) -> Tensor:
+        """The centre."""
+        return (self.low + self.high) / 2
+
+    @property
+    def largest(self) -> Tensor:
+        """The largest absolute value."""
+        return torch.maximum(self.low.abs(), self.high.abs())
+
+    def holds(self, point: float | Tensor = 0.0) -> Tensor:
+        """Whether a point lies strictly inside."""
+        return (self.low < point) & (self.high > point)
+
+    def nearest(self, point: Tensor) -> Tensor:
+        """The point inside that is nearest to another."""
+        return torch.minimum(torch.maximum(point, self.low), self.high)
+
+    def take(self, index: Tensor) -> Interval:
+        """The rows of some of the B."""
+        return Interval(self.low[index], self.high[index])
 
 
 class NotHomogeneousError(Exception):
@@ -143,6 +177,8 @@ class Linear(Operation):
 
     TERMS: ClassVar[int] = 0
     """Numbers summed up in an element of the value; 0: it is copied, without rounding."""
+    SHIFT: ClassVar[str] = ""
+    """The field that is b; empty where there is none."""
 
     @abstractmethod
     def linear(self, values: Sequence[Tensor], nodes: Tensor, part: str = "") -> Tensor:
@@ -155,7 +191,7 @@ class Linear(Operation):
 
     def offset(self, nodes: Tensor) -> Tensor | None:
         """b, [n or 1, k]; None: there is none."""
-        return None
+        return at_nodes(getattr(self, self.SHIFT), nodes) if self.SHIFT else None
 
     @property
     def terms(self) -> int:
@@ -197,7 +233,12 @@ class Linear(Operation):
         return Interval(low - below, high + above)
 
     def lowered(self, to: Lowering, scaled: bool) -> int:
-        return to.add(replace(self, inputs=tuple(to.at_scale(i, scaled) for i in self.inputs)))
+        inputs = tuple(to.at_scale(i, scaled) for i in self.inputs)
+        if not (scaled and self.SHIFT):
+            return to.add(replace(self, inputs=inputs))
+        shift: Tensor = getattr(self, self.SHIFT)
+        bare: dict[str, Any] = {self.SHIFT: shift.new_zeros(shift.shape[-1])}
+        return to.plus_root(to.add(replace(self, inputs=inputs, **bare)), shift)
 
 
 def _sign_of_sum(weight: Tensor, bias: Tensor, sign: int) -> int:
@@ -228,6 +269,7 @@ class Affine(Linear):
     """[k], or [N, k] by node."""
 
     FORM: ClassVar[Form] = {"weight": ((2,), DOUBLE), "bias": ((1, 2), DOUBLE)}
+    SHIFT: ClassVar[str] = "bias"
 
     def linear(self, values: Sequence[Tensor], nodes: Tensor, part: str = "") -> Tensor:
         return values[0] @ _part(self.weight, part).t()
@@ -238,9 +280,6 @@ class Affine(Linear):
     def sign(self, signs: Sequence[int]) -> int:
         sign = signs[0] and (2 if signs[0] == 2 and bool((self.weight > 0).any(1).all()) else 1)
         return _sign_of_sum(self.weight, self.bias, sign)
-
-    def offset(self, nodes: Tensor) -> Tensor:
-        return at_nodes(self.bias, nodes)
 
     @property
     def terms(self) -> int:
@@ -254,13 +293,6 @@ class Affine(Linear):
         known = super().fits(widths) and self.weight.shape == (rows, widths[0])
         return known and self.bias.shape[-1] == rows
 
-    def lowered(self, to: Lowering, scaled: bool) -> int:
-        place = to.place[self.inputs[0]]
-        if not scaled:
-            return to.add(replace(self, inputs=(place,)))
-        zero = torch.zeros(len(self.weight), dtype=torch.float64)
-        return to.plus_root(to.add(Affine((place,), self.weight, zero)), self.bias)
-
 
 @dataclass(frozen=True, eq=False)
 class Scale(Linear):
@@ -272,6 +304,7 @@ class Scale(Linear):
     """[d], or [N, d] by node."""
 
     FORM: ClassVar[Form] = {"factor": ((1, 2), DOUBLE), "shift": ((1, 2), DOUBLE)}
+    SHIFT: ClassVar[str] = "shift"
     TERMS: ClassVar[int] = 1
 
     def linear(self, values: Sequence[Tensor], nodes: Tensor, part: str = "") -> Tensor:
@@ -284,19 +317,9 @@ class Scale(Linear):
         sign = signs[0] and (2 if signs[0] == 2 and bool((self.factor > 0).all()) else 1)
         return _sign_of_sum(self.factor, self.shift, sign)
 
-    def offset(self, nodes: Tensor) -> Tensor:
-        return at_nodes(self.shift, nodes)
-
     def fits(self, widths: Sequence[int]) -> bool:
         known = super().fits(widths)
         return known and self.factor.shape[-1] == self.shift.shape[-1] == widths[0]
-
-    def lowered(self, to: Lowering, scaled: bool) -> int:
-        place = to.place[self.inputs[0]]
-        if not scaled:
-            return to.add(replace(self, inputs=(place,)))
-        zero = torch.zeros(self.factor.shape[-1], dtype=torch.float64)
-        return to.plus_root(to.add(Scale((place,), self.factor, zero)), self.shift)
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,6 +363,7 @@ class Constant(Linear):
     """[d], or [N, d] by node."""
 
     FORM: ClassVar[Form] = {"value": ((1, 2), DOUBLE)}
+    SHIFT: ClassVar[str] = "value"
     READS: ClassVar[int | None] = 0
 
     def linear(self, values: Sequence[Tensor], nodes: Tensor, part: str = "") -> Tensor:
@@ -350,9 +374,6 @@ class Constant(Linear):
 
     def sign(self, signs: Sequence[int]) -> int:
         return _sign_of_sum(self.value.new_zeros(1), self.value, 1)
-
-    def offset(self, nodes: Tensor) -> Tensor:
-        return at_nodes(self.value, nodes)
 
     def evaluate(self, values: Sequence[Tensor], nodes: Tensor) -> Tensor:
         return at_nodes(self.value, nodes).expand(nodes.numel(), -1)
@@ -431,6 +452,273 @@ class Concatenate(Linear):
         return sum(widths)
 
 
+# Elementwise functions ----------------------------------------------------------------------------
+#
+# For any slope s, the largest f(y) − s y over [l, u] is attained at an end or where f′(y) = s. So a
+# line of slope s above f on [l, u] needs only the points where f′ = s; ``touching`` lists them.
+
+Pointwise = Callable[[Tensor, Tensor], Tensor]
+BISECTIONS = 42
+"""Halvings of an interval of length 60 at most: to 1e-11, which enters in second order."""
+SAFETY = 1e-13
+"""Relative widening of a line's constant: values of f and of the touching point are good to a few
+units in the last place, and the touching point enters in second order."""
+ABSOLUTE = 4e-16
+"""Of 1 + |y|: what sums like 1 + erf are good to where they nearly cancel."""
+STEEPEST = 1e150
+"""Slopes at most: a line's constant follows from its slope, and must not overflow."""
+POINT = 1e-9
+"""An interval shorter than this has no chord that float64 could tell; its slope is f′."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """One elementwise f with a parameter (slope of leaky ReLU and PReLU, α of ELU)."""
+
+    value: Pointwise
+    """f(y)."""
+    slope: Pointwise
+    """f′(y); one of the two at a kink."""
+    touching: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+    """All y with f′(y) = s, kinks included, given s and the parameter; elsewhere any number."""
+    least: float = -math.inf
+    """What f never falls below, however its values are rounded."""
+    most: float = math.inf
+    """What it never exceeds."""
+    turn: tuple[float, float] | None = None
+    """Where f attains ``least`` inside its domain, between these two; None where it is monotone."""
+    off: float = 0.0
+    """How far values may be from a function whose slope and touching points these are."""
+    steep: bool = False
+    """Whether slopes are unbounded, and values good to a relative error. Slopes of the others stay
+    below 2 (or |α|), their values are good to 1e-16 of 1 + |y|."""
+    defined: Callable[[Interval], Tensor] = lambda box: torch.ones_like(box.low, dtype=torch.bool)
+    """Whether f has a value on all of an interval: no pole, no gap."""
+    piecewise: bool = False
+    """Whether f is linear on both sides of zero."""
+
+    def _slack(self, y: Tensor, *sizes: Tensor) -> Tensor:
+        """What f(y), or its difference from a line, may be off by."""
+        slack = SAFETY * sum((size.abs() for size in sizes), torch.zeros_like(y))
+        return slack if self.steep else slack + ABSOLUTE * (1 + y.abs()) + self.off
+
+    def range(self, box: Interval, parameter: Tensor) -> Interval:
+        """The values of f over an interval, rounded outwards."""
+        ends = []
+        for y in (box.low, box.high):
+            value = self.value(y, parameter)
+            slack = self._slack(y, value)
+            ends.append((value - slack, value + slack))
+        (a, b), (c, d) = ends
+        low, high = torch.minimum(a, c), torch.maximum(b, d)
+        if self.turn is not None:
+            low = torch.where(
+                (box.low <= self.turn[1]) & (box.high >= self.turn[0]), self.least, low
+            )
+        if self is FUNCTIONS["elu"]:  # the sign of α decides; between the ends lies 0 at most
+            inside = box.holds()
+            low = torch.where(inside, low.clamp(max=0), low)
+            high = torch.where(inside, high.clamp(min=0), high)
+        return Interval(low.clamp(min=self.least), high.clamp(max=self.most))
+
+    def gaps(self, slope: Tensor, box: Interval, parameter: Tensor) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest f(y) − s y over an interval, rounded outwards."""
+        if self.piecewise:
+            return self._gaps_of_two_lines(slope, box, parameter)
+        low, high = torch.full_like(slope, torch.inf), torch.full_like(slope, -torch.inf)
+        for point in (box.low, box.high, *self.touching(slope, parameter)):
+            y = box.nearest(point)
+            value, line = self.value(y, parameter), slope * y
+            slack = self._slack(y, value, line)
+            low = torch.minimum(low, value - line - slack)
+            high = torch.maximum(high, value - line + slack)
+        return low, high
+
+    def _gaps_of_two_lines(
+        self, slope: Tensor, box: Interval, parameter: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The same at the ends and, where the interval holds it, at the kink."""
+        first, last = (self.value(y, parameter) - slope * y for y in (box.low, box.high))
+        slack = SAFETY * (first.abs() + last.abs() + slope.abs() * (box.high - box.low))
+        kink = torch.where(box.holds(), 0.0, first)
+        low = torch.minimum(torch.minimum(first, last), kink) - slack
+        return low, torch.maximum(torch.maximum(first, last), kink) + slack
+
+    def lines(self, box: Interval, at: Tensor, parameter: Tensor) -> tuple[Tensor, Tensor]:
+        """Slopes above and below that are tight at a point.
+
+        Of a ReLU the chord above, and below slope 1 where the point is positive, else 0; of others
+        the tightest among the chord and the tangents at the point and at both ends.
+        """
+        if self.piecewise:
+            high, low = box.high.clamp(min=0.0), box.low.clamp(max=0.0)
+            chord = high / (high - low).clamp(min=1e-300)
+            below = torch.where((at > 0) | (box.low >= 0), 1.0, 0.0).to(chord.dtype)
+            return chord, torch.where((box.low >= 0) | (box.high <= 0), chord, below)
+        at, width = box.nearest(at), box.high - box.low
+        rise = self.value(box.high, parameter) - self.value(box.low, parameter)
+        tangents = [self.slope(point, parameter) for point in (at, box.low, box.high)]
+        chord = torch.where(width > POINT, rise / width.clamp(min=POINT), tangents[0])
+        slopes = torch.stack([chord, *tangents]).nan_to_num(0.0).clamp(-STEEPEST, STEEPEST)
+        low, high = self.gaps(slopes, box, parameter)
+        above = slopes.gather(0, (slopes * at + high).argmin(0, keepdim=True))[0]
+        below = slopes.gather(0, (slopes * at + low).argmax(0, keepdim=True))[0]
+        return above, below
+
+
+def _kink(slope: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+    return (torch.zeros_like(slope),)
+
+
+def _elu(slope: Tensor, alpha: Tensor) -> tuple[Tensor, ...]:
+    inner = (slope / torch.where(alpha == 0, 1.0, alpha)).clamp(min=1e-300).log()
+    return (torch.zeros_like(slope), inner.clamp(max=0.0))
+
+
+def _sigmoid(slope: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+    """p (1 − p) = s at p = (1 ± √(1 − 4 s)) / 2; y = ± 2 artanh √(1 − 4 s)."""
+    root = (1.0 - 4.0 * slope).clamp(0.0, 1.0 - 1e-15).sqrt()
+    point = 2.0 * torch.atanh(root)
+    return (point, -point)
+
+
+def _tanh(slope: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+    point = torch.atanh((1.0 - slope).clamp(0.0, 1.0 - 1e-15).sqrt())
+    return (point, -point)
+
+
+def _bisected(
+    slope: Pointwise, turns: tuple[float, float], wanted: Tensor, parameter: Tensor
+) -> tuple[Tensor, ...]:
+    """f′ falls, rises between two ``turns`` and falls again: at most one point in each part."""
+    shape = (3, *[1] * wanted.dim())
+    ends = torch.tensor([[-60.0, *turns], [*turns, 60.0]], dtype=torch.float64)
+    low, high = (end.view(shape).expand(3, *wanted.shape) for end in ends)
+    sign = torch.tensor([-1.0, 1.0, -1.0], dtype=torch.float64).view(shape)
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        beyond = sign * (slope(middle, parameter) - wanted) > 0
+        low, high = torch.where(beyond, low, middle), torch.where(beyond, middle, high)
+    return low.unbind(0)
+
+
+def _gelu_slope(y: Tensor, _: Tensor) -> Tensor:
+    density = (-0.5 * y * y).exp() / math.sqrt(2 * math.pi)
+    return 0.5 * torch.erfc(-y / math.sqrt(2.0)) + y * density
+
+
+def _gelu_tanh_slope(y: Tensor, _: Tensor) -> Tensor:
+    scale = math.sqrt(2 / math.pi)
+    inner = (scale * (y + 0.044715 * y**3)).tanh()
+    return 0.5 * (1 + inner) + 0.5 * y * (1 - inner**2) * scale * (1 + 3 * 0.044715 * y**2)
+
+
+def _silu_slope(y: Tensor, _: Tensor) -> Tensor:
+    p = y.sigmoid()
+    return p * (1 + y * (1 - p))
+
+
+def _mish_slope(y: Tensor, _: Tensor) -> Tensor:
+    inner = torch.logaddexp(y, torch.zeros_like(y)).tanh()
+    return inner + y * (1 - inner**2) * y.sigmoid()
+
+
+def _positive(y: Tensor) -> Tensor:
+    return y.clamp(min=1e-300)
+
+
+def _softplus(slope: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+    return (torch.logit(slope.clamp(1e-300, 1.0 - 1e-16)),)
+
+
+def _reciprocal(slope: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+    point = _positive(-slope).rsqrt()
+    return (point, -point)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "relu": Function(
+        lambda x, _: x.relu(), lambda y, _: (y > 0).double(), _kink, 0.0, piecewise=True
+    ),
+    "leaky_relu": Function(
+        lambda x, slope: torch.where(x > 0, x, slope * x),
+        lambda y, slope: torch.where(y > 0, torch.ones_like(y), slope),
+        _kink,
+        piecewise=True,
+    ),
+    "elu": Function(
+        lambda x, alpha: torch.where(x > 0, x, alpha * torch.expm1(x.clamp(max=0))),
+        lambda y, alpha: torch.where(y > 0, torch.ones_like(y), alpha * y.clamp(max=0).exp()),
+        _elu,
+    ),
+    "tanh": Function(lambda x, _: x.tanh(), lambda y, _: 1 - y.tanh() ** 2, _tanh, -1.0, 1.0),
+    "sigmoid": Function(
+        lambda x, _: x.sigmoid(), lambda y, _: y.sigmoid() * (1 - y.sigmoid()), _sigmoid, 0.0, 1.0
+    ),
+    # Turns of f′ are the zeros of f″: ±√2 for GELU, found numerically for the other two; smallest
+    # values are rounded down.
+    "gelu": Function(
+        lambda x, _: functional.gelu(x),
+        _gelu_slope,
+        partial(_bisected, _gelu_slope, (-(2**0.5), 2**0.5)),
+        -0.1700,
+        turn=(-0.7618, -0.7418),
+    ),
+    "gelu_tanh": Function(
+        lambda x, _: functional.gelu(x, approximate="tanh"),
+        _gelu_tanh_slope,
+        partial(_bisected, _gelu_tanh_slope, (-1.4185040087908284, 1.4185040087908284)),
+        -0.1701,
+        turn=(-0.7625, -0.7425),
+    ),
+    "silu": Function(
+        lambda x, _: functional.silu(x),
+        _silu_slope,
+        partial(_bisected, _silu_slope, (-2.3993572805154677, 2.3993572805154677)),
+        -0.2785,
+        turn=(-1.2885, -1.2685),
+    ),
+    "mish": Function(
+        lambda x, _: functional.mish(x),
+        _mish_slope,
+        partial(_bisected, _mish_slope, (-2.2563763963607931, 1.4905711794854284)),
+        -0.3089,
+        turn=(-1.2025, -1.1825),
+    ),
+    # PyTorch's softplus is x beyond 20, at most e⁻²⁰ less than log(1 + eˣ).
+    "softplus_linear": Function(
+        lambda x, _: functional.softplus(x), lambda y, _: y.sigmoid(), _softplus, 0.0, off=2.1e-9
+    ),
+    "softplus": Function(
+        lambda x, _: torch.logaddexp(x, torch.zeros_like(x)),
+        lambda y, _: y.sigmoid(),
+        _softplus,
+        0.0,
+    ),
+    "square": Function(
+        lambda x, _: x.square(), lambda y, _: 2 * y, lambda s, _: (s / 2,), 0.0, turn=(0.0, 0.0),
+        steep=True,
+    ),
+    "sqrt": Function(
+        lambda x, _: x.sqrt(), lambda y, _: 0.5 * _positive(y).rsqrt(),
+        lambda s, _: (0.25 / s.clamp(min=1e-150).square(),), 0.0, steep=True,
+        defined=lambda box: box.low >= 0,
+    ),
+    "exp": Function(
+        lambda x, _: x.exp(), lambda y, _: y.exp(), lambda s, _: (_positive(s).log(),), 0.0,
+        steep=True,
+    ),
+    "log": Function(
+        lambda x, _: x.log(), lambda y, _: 1 / y, lambda s, _: (1 / _positive(s),), steep=True,
+        defined=lambda box: box.low > 0,
+    ),
+    "reciprocal": Function(
+        lambda x, _: x.reciprocal(), lambda y, _: -1 / y**2, _reciprocal, steep=True,
+        defined=lambda box: (box.low > 0) | (box.high < 0),
+    ),
+}  # fmt: skip
+
+
 # Curved operations --------------------------------------------------------------------------------
 
 Slopes = tuple[Tensor, ...]
@@ -466,10 +754,6 @@ class Curved(Operation):
         return [
             up * s.unsqueeze(1) + down * t.unsqueeze(1) for s, t in zip(above, below, strict=True)
         ]
-
-    def slope_widths(self, widths: Sequence[int]) -> list[int]:
-        """How many slopes a line has, input by input."""
-        return list(widths)
 
 
 @dataclass(frozen=True, eq=False)
@@ -647,9 +931,6 @@ class Root(Curved):
         length = parts.norm(dim=2, keepdim=True)
         return (parts / (length * (1 + 4 * SAFETY)).clamp(min=1.0)).flatten(1)
 
-    def defined(self, box: Sequence[Interval]) -> Tensor:
-        return torch.ones_like(box[0].low, dtype=torch.bool)
-
     def carried(self, up: Tensor, down: Tensor, above: Slopes, below: Slopes) -> list[Tensor]:
         q = below[0].unflatten(1, (-1, self.size)).unsqueeze(1)
         return [(down.unsqueeze(3) * q).flatten(2)]
@@ -807,9 +1088,184 @@ def _log_sum(to: Lowering, place: int, size: int, parts: int) -> int:
     return place
 
 
+# PyTorch's own operations -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands in an operation's arguments for a tensor that differs by node."""
+
+    position: int
+    """Which of the inputs, or which of the constants by node."""
+    rest: tuple[int, ...]
+    """The shape of one node's part."""
+    axis: int
+    """Where the axis over nodes goes."""
+    dtype: torch.dtype
+    fixed: bool = False
+    """Whether it is one of the constants."""
+
+    def filled(self, rows: Tensor) -> Tensor:
+        """The tensor with nodes [n, width] in their place."""
+        tensor = rows.reshape(rows.shape[0], *self.rest).movedim(0, self.axis)
+        if self.dtype == torch.bool:
+            return tensor != 0
+        return tensor if self.dtype.is_floating_point else tensor.to(self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Opaque(Operation):
+    """Any node-wise operation of PyTorch; it can be run and differentiated but not bounded."""
+
+    target: Callable[..., Any]
+    """The ATen operation."""
+    arguments: tuple[Any, ...]
+    """Its arguments, with a :class:`Slot` for each tensor that differs by node."""
+    keywords: dict[str, Any]
+    fixed: tuple[Tensor, ...]
+    """Constants by node, [N, width] each."""
+    output: int | None
+    """Which of several results; None where there is one."""
+    axis: int
+    """The axis of the result that runs over nodes."""
+
+    FORM: ClassVar[Form] = {
+        "target": str, "arguments": list, "keywords": dict, "fixed": list,
+        "output": int | None, "axis": int,
+    }  # fmt: skip
+
+    def evaluate(self, values: Sequence[Tensor], nodes: Tensor) -> Tensor:
+        def fill(slot: Slot) -> Tensor:
+            fixed = self.fixed[slot.position][nodes] if slot.fixed else None
+            return slot.filled(values[slot.position] if fixed is None else fixed)
+
+        arguments, keywords = tree_map_only(Slot, fill, (self.arguments, self.keywords))
+        result = self.target(*arguments, **keywords)
+        result = result if self.output is None else result[self.output]
+        return result.double().movedim(self.axis, 0).reshape(nodes.numel(), -1)
+
+    @property
+    def title(self) -> str:
+        return name_of(self.target)
+
+    def width(self, widths: Sequence[int]) -> int:
+        values = [torch.zeros(1, width, dtype=torch.float64) for width in widths]
+        return self.evaluate(values, torch.zeros(1, dtype=torch.int64)).shape[1]
+
+    def fits(self, widths: Sequence[int]) -> bool:
+        return True
+
+    def setting(self, name: str, prefix: str, tensors: dict[str, Tensor]) -> Any:
+        if name != "target":
+            return encoded(getattr(self, name), prefix + name, tensors)
+        if not restorable(self.target):
+            raise InputError(
+                f"the head holds {self.title}, which has no form in files; keep the model and "
+                "expose it again instead"
+            )
+        return written_name(self.target)
+
+    @classmethod
+    def of_settings(cls, values: dict[str, Any], tensors: dict[str, Tensor]) -> Opaque:
+        given = {name: decoded(values[name], tensors) for name in ("arguments", "keywords")}
+        fixed = tuple(decoded(values["fixed"], tensors))
+        target = find_target(values["target"])
+        given["arguments"] = tuple(given["arguments"])
+        return cls(**{**values, **given, "fixed": fixed, "target": target})
+
+    def to(self, device: str | torch.device) -> Opaque:
+        """The operation with its constants on another device."""
+        pieces = (self.arguments, self.keywords, self.fixed)
+        arguments, keywords, fixed = tree_map_only(Tensor, lambda t: t.to(device), pieces)
+        return replace(self, arguments=arguments, keywords=keywords, fixed=fixed)
+
+
+def name_of(target: Any) -> str:
+    """What an ATen operation is called in PyTorch, such as ``softplus``."""
+    name = str(getattr(target, "_schema", target).name).partition("::")[2] or str(target)
+    return name.strip("_")
+
+
+def restorable(target: Any) -> bool:
+    """Whether an operation may be read from a file: only elementwise ones, which touch nothing."""
+    return torch.Tag.pointwise in getattr(target, "tags", ())
+
+
+def find_target(name: str) -> Callable[..., Any]:
+    """The elementwise ATen operation written as ``name.overload``."""
+    packet, _, overload = name.partition(".")
+    known = packet.isidentifier() and overload.isidentifier() and not packet.startswith("__")
+    found = getattr(getattr(torch.ops.aten, packet, None), overload, None) if known else None
+    if found is None or not restorable(found):
+        raise InputError(
+            f"it names the operation {name[:60]!r}, which is no elementwise one of this PyTorch"
+        )
+    return found
+
+
+# In files ----------------------------------------------------------------------------------------
+
+DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.int64, torch.bool)}
+SLOT = {"position": int, "rest": list, "axis": int, "dtype": str, "fixed": bool}
+
+
+def written_name(target: Any) -> str:
+    """An ATen operation as ``name.overload``."""
+    return f"{target._schema.name.partition('::')[2]}.{target._overloadname or 'default'}"
+
+
+def encoded(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """A value as JSON can hold it; tensors in it go into ``tensors`` under their name."""
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return {"tensor": name}
+    if isinstance(value, Slot):
+        held = {"position": value.position, "rest": list(value.rest), "axis": value.axis}
+        return {"slot": {**held, "dtype": str(value.dtype), "fixed": value.fixed}}
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value)}
+    if isinstance(value, tuple | list):
+        return [encoded(item, f"{name}.{k}", tensors) for k, item in enumerate(value)]
+    if isinstance(value, dict):
+        return {str(k): encoded(item, f"{name}.{k}", tensors) for k, item in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise InputError(f"the head holds a {type(value).__name__}, which has no form in files")
+
+
+def decoded(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """The inverse of :func:`encoded`; what it reads is taken out of ``tensors``."""
+    if isinstance(value, list):
+        return [decoded(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"tensor"}:
+        if value["tensor"] not in tensors:
+            raise InputError(f"it lacks {str(value['tensor'])[:80]!r}")
+        return tensors.pop(value["tensor"])
+    if value.keys() == {"slot"}:
+        return _slot(check_fields(value["slot"], SLOT, "slot"))
+    if value.keys() == {"dtype"}:
+        return _dtype(value["dtype"])
+    return {name: decoded(item, tensors) for name, item in value.items()}
+
+
+def _slot(held: dict[str, Any]) -> Slot:
+    rest = held["rest"]
+    if any(type(size) is not int or size < 0 for size in rest):
+        raise InputError(f"a slot of its head has shape {str(rest)[:60]}")
+    return Slot(held["position"], tuple(rest), held["axis"], _dtype(held["dtype"]), held["fixed"])
+
+
+def _dtype(name: Any) -> torch.dtype:
+    if not isinstance(name, str) or name not in DTYPES:
+        raise InputError(f"its head names the type {str(name)[:40]!r}, which is none known here")
+    return DTYPES[name]
+
+
 KINDS: tuple[type[Operation], ...] = (
     Affine, Scale, Select, Constant, Add, Concatenate, Multiply, Maximum, Activation, LayerNorm,
-    Normalize, Softmax,
+    Normalize, Softmax, Opaque,
 )  # fmt: skip
 """The operations that heads are translated into; they go into files by their names."""
 

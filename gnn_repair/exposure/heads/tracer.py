@@ -28,8 +28,7 @@ from gnn_repair.exposure.heads.building import (
     frame_of,
     traced_in,
 )
-from gnn_repair.exposure.heads.opaque import Opaque, Slot, name_of
-from gnn_repair.exposure.heads.operations import Concatenate
+from gnn_repair.exposure.heads.operations import Concatenate, Opaque, Slot, name_of
 from gnn_repair.exposure.heads.translations import TRANSLATIONS
 
 LARGEST = 1 << 27

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnn_repair.exposure.heads.opaque import Opaque
-from gnn_repair.exposure.heads.operations import HeadGraph, Operation
+from gnn_repair.exposure.heads.operations import HeadGraph, Opaque, Operation
 from gnn_repair.exposure.terms import cut_terms
 from gnn_repair.exposure.value import Exposure
 

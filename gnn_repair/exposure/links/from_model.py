@@ -19,6 +19,7 @@ from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.calling import Forward, ModelOnData, on_data, one_graph
 from gnn_repair.exposure.checks import excused, residual_limit
 from gnn_repair.exposure.heads.building import Frame, Places
+from gnn_repair.exposure.heads.head import affine_start, simplified
 from gnn_repair.exposure.heads.logit_form import (
     TAKEN_OFF,
     ends_in_sigmoid,
@@ -28,7 +29,6 @@ from gnn_repair.exposure.heads.logit_form import (
     without_sigmoid,
 )
 from gnn_repair.exposure.heads.operations import Concatenate, HeadGraph
-from gnn_repair.exposure.heads.simplify import affine_start, simplified
 from gnn_repair.exposure.heads.tracer import Tracer
 from gnn_repair.exposure.links.assembly import by_link, link_mixture, links_after_nodes, rows_behind
 from gnn_repair.exposure.links.calls import (

@@ -18,9 +18,9 @@ from gnn_repair.exposure.arguments import Outputs
 from gnn_repair.exposure.calling import ModelOnData, check_expected
 from gnn_repair.exposure.checks import EXACT, excused, residual_limit
 from gnn_repair.exposure.data import count_classes, field, field_names
+from gnn_repair.exposure.heads.head import Extracted, affine_start, simplified
 from gnn_repair.exposure.heads.logit_form import folded, is_affine
 from gnn_repair.exposure.heads.operations import HeadGraph, Operation, Softmax
-from gnn_repair.exposure.heads.simplify import Extracted, affine_start, simplified
 from gnn_repair.exposure.names import NodeNames
 from gnn_repair.exposure.output import Reading, check_numbers, graphs_told, read_output
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts, parts_of, site_of

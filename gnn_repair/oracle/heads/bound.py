@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.exposure.heads.functions import Interval
 from gnn_repair.exposure.heads.operations import (
     ROUNDING,
     Curved,
     HeadGraph,
+    Interval,
     Linear,
     Root,
     Slopes,

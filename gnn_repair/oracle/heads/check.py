@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.heads.functions import Interval
 from gnn_repair.exposure.heads.operations import (
     ROUNDING,
     Curved,
     HeadGraph,
+    Interval,
     Linear,
     Lowered,
     Root,

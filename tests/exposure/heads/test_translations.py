@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure.heads.opaque import Opaque
-from gnn_repair.exposure.heads.operations import HeadGraph
-from gnn_repair.exposure.heads.simplify import simplified
+from gnn_repair.exposure.heads.head import simplified
+from gnn_repair.exposure.heads.operations import HeadGraph, Opaque
 from gnn_repair.exposure.heads.tracer import Tracer
 
 N, D = 6, 6

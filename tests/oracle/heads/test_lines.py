@@ -9,14 +9,15 @@ import pytest
 import torch
 from head_cases import KINDS, NODES, draw, tail_of
 
-from gnn_repair.exposure.heads.functions import FUNCTIONS, Interval
 from gnn_repair.exposure.heads.operations import (
+    FUNCTIONS,
     Activation,
     Add,
     Affine,
     Concatenate,
     Constant,
     HeadGraph,
+    Interval,
     Multiply,
     Root,
     Scale,
