@@ -30,8 +30,7 @@ from gnn_repair.datasets import load_dataset, stratified_splits
 from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.kernels.dropout import plain_dropout
-from gnn_repair.kernels.sets import plainly
+from gnn_repair.kernels.dropout import drop_rows_plainly
 from gnn_repair.repair import NodeTranslation, Reweighting, SetTranslation, paper_batch_size
 from gnn_repair.repair.inputs import Description
 from gnn_repair.training import CHECK_EVERY, Budget, Progress
@@ -350,7 +349,15 @@ def bench_minibatch(
 @contextmanager
 def before() -> Iterator[None]:
     """Inside, nothing of what was removed is left out."""
-    with patch.object(Description, "picks_cheaply", False), plain_dropout():
+    rows_plainly = patch("gnn_repair.repair.layers.drop_rows", drop_rows_plainly)
+    with patch.object(Description, "picks_cheaply", False), rows_plainly:
+        yield
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Inside, the plain PyTorch form of the set operations does the work on every device."""
+    with patch("gnn_repair.kernels.sets.compiled", return_value=None):
         yield
 
 

@@ -22,7 +22,7 @@ from gnn_repair.budget import LONG as LONG
 from gnn_repair.budget import SHORT as SHORT
 from gnn_repair.budget import Budget as Budget
 from gnn_repair.errors import InputError
-from gnn_repair.kernels import backend
+from gnn_repair.kernels import compiled
 
 CHECK_EVERY = 10
 """Steps, at least, between two looks of the host, which come at the end of an epoch. Later epochs
@@ -317,8 +317,7 @@ class MemberAdam:
 
     def __init__(self, matrix: Tensor, budget: Budget) -> None:
         self.matrix, self.budget = matrix, budget
-        self.kernels = backend(matrix.device.type)
-        self.fused = hasattr(self.kernels, "adam") and matrix.dtype == torch.float32
+        self.update = getattr(compiled("aggregate", matrix), "adam", plain_adam)
         self.rows = list(matrix.detach())
         if matrix.device.type == "cpu":
             method = torch.optim.AdamW if budget.decoupled else torch.optim.Adam
@@ -348,8 +347,7 @@ class MemberAdam:
             return
         learning = self.everyone if learning is None else learning
         self.steps.add_(learning)
-        update = self.kernels.adam if self.fused else plain_adam
-        update(self.matrix, gradient, self.moments, self.steps, scale, learning, self.budget)
+        self.update(self.matrix, gradient, self.moments, self.steps, scale, learning, self.budget)
 
     def _step_rows(self, gradient: Tensor, learning: Tensor | None) -> None:
         """PyTorch's own optimiser, which leaves a row without gradient alone."""

@@ -130,9 +130,9 @@ def _devices() -> Observation:
 
 
 def _kernels() -> Observation:
-    from gnn_repair.kernels.aggregate.numba_kernels import mix
+    from gnn_repair.kernels.cpu import mix_rows
 
-    place = getattr(mix._cache, "cache_path", None)
+    place = getattr(mix_rows._cache, "cache_path", None)
     if place is None:
         advice = "set NUMBA_CACHE_DIR to a folder that can be written"
         return Observation("kernels", "compiled anew in every process", advice)

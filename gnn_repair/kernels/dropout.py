@@ -6,8 +6,6 @@ depend neither on its place in the stack nor on who else is there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gnn_repair.kernels.aggregate import backend
+from gnn_repair.kernels.dispatch import compiled
 
 LEVELS = 1 << 16
 """The CPU draws 16 bits an element, so probabilities are multiples of 1/65536 there."""
@@ -68,8 +66,14 @@ def drop_rows(values: Tensor, share: float, seed: Tensor) -> Tensor:
 
     Row l has the same mask whatever L is, so padding does not change what a member draws.
     """
+    if compiled("sets", values) is None:
+        return drop_rows_plainly(values, share, seed)
     out: Tensor = _DropRows.apply(values, share, seed)  # type: ignore[no-untyped-call]
     return out
+
+
+def _kernels(tensor: Tensor) -> Any:
+    return compiled("sets", tensor)
 
 
 class _DropRows(torch.autograd.Function):
@@ -79,47 +83,13 @@ class _DropRows(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, share: float, seed: Tensor) -> Tensor:
         ctx.share = share
         ctx.save_for_backward(seed)
-        return _dropped(values.detach().contiguous(), share, seed)
+        return _kernels(values).drop_rows(values.detach().contiguous(), seed, share)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (seed,) = ctx.saved_tensors
-        return _dropped(upstream.contiguous(), ctx.share, seed), None, None
-
-
-def _dropped(values: Tensor, share: float, seed: Tensor) -> Tensor:
-    """By the device's own kernel where there is one."""
-    if _PLAINLY:
-        return drop_rows_plainly(values, share, seed)
-    threshold = round(share * 2**32)
-    if values.device.type == "cpu" and values.dtype in (torch.float32, torch.float64):
-        from gnn_repair.kernels.dropout_numba import drop_rows as work
-        from gnn_repair.kernels.sets.numba_kernels import stream_key
-
-        # In the values' own precision, as the plain form divides.
-        scale = (values.new_ones(()) / (1 - share)).numpy()[()]
-        out = torch.empty_like(values)
-        work(values.numpy(), stream_key(int(seed) & LOW), threshold, scale, out.numpy())
-        return out
-    if values.dtype == torch.float32 and backend(values.device.type).__name__.endswith(".gpu"):
-        from gnn_repair.kernels.dropout_triton import drop_rows as launch
-
-        return launch(values, seed, threshold, 1 / (1 - share))
-    return drop_rows_plainly(values, share, seed)
-
-
-_PLAINLY: list[bool] = []
-
-
-@contextmanager
-def plain_dropout() -> Iterator[None]:
-    """Inside, rows are dropped by PyTorch's own operations on every device (for comparisons)."""
-    _PLAINLY.append(True)
-    try:
-        yield
-    finally:
-        _PLAINLY.pop()
+        return _kernels(upstream).drop_rows(upstream.contiguous(), seed, ctx.share), None, None
 
 
 def drop_rows_plainly(values: Tensor, share: float, seed: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gnn_repair.budget import CONTROL, REFIT, REWEIGHTING, TRANSLATION, Budget
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.kernels.sets import BOUND, Layer, TermSets, tilt
+from gnn_repair.kernels.sets import BOUND, Layer, Scorer, TermSets, tilt
 from gnn_repair.methods import METHODS
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
@@ -79,9 +79,7 @@ class FittedReweighting(FittedRepair["Reweighting"]):
         method = self.repair
         tables = method.tables(p, inputs)
         layer = method.scorer_layer(p, inputs, tables, inputs.everyone, None)
-        scores = term_scores(
-            inputs.sets, layer, p["scorer.2.weight"].squeeze(2), p["scorer.2.bias"].squeeze(1)
-        )
+        scores = term_scores(inputs.sets, layer, scorer_of(p))
         tilted = exposure.coefficients.double() * scores.double().exp()
         ratio = exposure.mass / exposure.masses(tilted).clamp(min=torch.finfo(torch.float64).tiny)
         lengths = exposure.segments.diff()
@@ -165,15 +163,8 @@ def reweighted(
     p: Parameters, inputs: RepairInputs, layer: Layer, targets: Tensor, noise: Noise | None
 ) -> Tensor:
     """β + Σ λ ℓ of targets [S, L], or T(o + Σ λ h), from the scorer's first layer; [S, L, C]."""
-    mixed = tilt(
-        inputs.sets,
-        targets,
-        layer,
-        p["scorer.2.weight"].squeeze(2),
-        p["scorer.2.bias"].squeeze(1),
-        inputs.contributions,
-        noise.scorer if noise else None,
-    )
+    dropout = noise.scorer if noise else None
+    mixed = tilt(inputs.sets, targets, layer, scorer_of(p), inputs.contributions, dropout)
     totals = mixed[..., -1:]
     # A group that a recipient does not have adds nothing.
     present = (totals > 0).to(totals.dtype)
@@ -182,7 +173,12 @@ def reweighted(
     return inputs.after_head(total, targets)
 
 
-def term_scores(sets: TermSets, layer: Layer, output: Tensor, bias: Tensor) -> Tensor:
+def scorer_of(p: Parameters) -> Scorer:
+    """The scorer's last layer."""
+    return Scorer(p["scorer.2.weight"].squeeze(2), p["scorer.2.bias"].squeeze(1))
+
+
+def term_scores(sets: TermSets, layer: Layer, scorer: Scorer) -> Tensor:
     """s of every term, [S, T], in blocks of terms."""
     owner = torch.repeat_interleave(sets.segments[:: sets.groups].diff())
     members, _, channels = layer.source.shape
@@ -193,8 +189,8 @@ def term_scores(sets: TermSets, layer: Layer, output: Tensor, bias: Tensor) -> T
         pre = layer.recipient[:, owner[part]] + layer.source[:, sets.columns[part].long()]
         pre += sets.cosine[:, part, None] * layer.cosine.unsqueeze(1)
         pre += sets.distance[:, part, None] * layer.distance.unsqueeze(1)
-        raw = torch.bmm(pre.relu_(), output.unsqueeze(2)).squeeze(2) + bias.unsqueeze(1)
-        out[:, part] = BOUND * raw.tanh()
+        raw = torch.bmm(pre.relu_(), scorer.output.unsqueeze(2)).squeeze(2)
+        out[:, part] = BOUND * (raw + scorer.bias.unsqueeze(1)).tanh()
     return out
 
 

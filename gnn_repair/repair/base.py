@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import InitVar, asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -253,7 +253,7 @@ class TrainedRepair(Repair[F]):
         inputs = task.inputs if needed is task.exposure else repair_inputs(needed)
         constants = self.constants(inputs, train)
         trainee = RepairTrainee(
-            self.initial(inputs, self.seed + task.copy),
+            self.initial(inputs),
             lambda p: self.tables(p, inputs),
             lambda p, *rest: self.corrected({**p, **constants}, inputs, *rest),
             train,
@@ -265,7 +265,7 @@ class TrainedRepair(Repair[F]):
         # Ours draw nothing from PyTorch's generators; a repair of one's own may.
         with seeded(self.seed, inputs.device):
             outcome = fit(trainee, self.budget, task.on_progress)
-        self._warn_diverged(outcome)
+        self._warn_diverged(outcome, inputs.copies)
         return self.fitted(
             **about(task.exposure),
             parameters={name: value.detach() for name, value in outcome.parameters.items()},
@@ -291,21 +291,20 @@ class TrainedRepair(Repair[F]):
             found.append((score.micro, score.macro))
         return tuple(found)
 
-    def _warn_diverged(self, outcome: Fitted) -> None:
-        for member in outcome.diverged.nonzero().view(-1).tolist():
+    def _warn_diverged(self, outcome: Fitted, copies: int) -> None:
+        for row in outcome.diverged.nonzero().view(-1).tolist():
             warnings.warn(
-                f"{self.title} of member {member} diverged; "
-                f"its state of epoch {int(outcome.best_epoch[member])} was kept",
+                f"{self.title} of member {row // copies} diverged; "
+                f"its state of epoch {int(outcome.best_epoch[row])} was kept",
                 stacklevel=4,  # whoever called fit
             )
 
-    def initial(self, inputs: RepairInputs, seed: int | None = None) -> dict[str, Tensor]:
-        """The untrained parameters, the same for every member, [S, …]; from the repair's own seed
-        unless one is given."""
-        with seeded(self.seed if seed is None else seed):
-            network = self.network(self.input_width(inputs), inputs.num_classes)
-        stacked = stack_parameters(network.to(inputs.dtype), inputs.num_members)
-        return {name: value.to(inputs.device) for name, value in stacked.items()}
+    def initial(self, inputs: RepairInputs) -> dict[str, Tensor]:
+        """The untrained parameters, [S·K, …]."""
+        sizes = self.input_width(inputs), inputs.num_classes
+        members = inputs.num_members // inputs.copies
+        start = starts(lambda: self.network(*sizes), self.seed, members, inputs.copies)
+        return {name: value.to(inputs.device, inputs.dtype) for name, value in start.items()}
 
     def num_parameters(self, width: int, classes: int) -> int:
         """Trained numbers of one member."""
@@ -549,6 +548,23 @@ class FittedRepair(ABC, Generic[R]):
         notes += [f"{_members(wild)} diverged"] * bool(wild)
         notes += [TRY] * bool(kept)
         return "\n".join(lines + ["  " + "; ".join(notes)] * bool(notes))
+
+
+def starts(
+    network: Callable[[], nn.Module], seed: int, members: int, copies: int
+) -> dict[str, Tensor]:
+    """Untrained parameters [S·K, …]: copy k starts from seed + k, whatever the member.
+
+    Copies that start apart make different mistakes, which is what averaging them takes away.
+    """
+    each = []
+    for k in range(copies):
+        with seeded(seed + k):
+            each.append(stack_parameters(network(), 1))
+    return {
+        name: torch.cat([start[name] for start in each]).repeat(members, *[1] * (value.dim() - 1))
+        for name, value in each[0].items()
+    }
 
 
 def _listed(numbers: Iterable[int]) -> str:

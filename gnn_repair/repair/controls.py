@@ -13,13 +13,11 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from gnn_repair.backbones import Frozen, train_backbone
-from gnn_repair.backbones.base import stack_parameters
 from gnn_repair.budget import Budget, adjusted, check_whole
-from gnn_repair.devices import seeded
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import METHODS
-from gnn_repair.repair.base import FittedRepair, Repair, about, untrained
+from gnn_repair.repair.base import FittedRepair, Repair, about, starts, untrained
 from gnn_repair.repair.baselines import TINY, normalised_adjacency, sources_to_recipients
 from gnn_repair.repair.evidence import DROPPED, FeatureEvidence
 from gnn_repair.repair.fitting import RepairTrainee
@@ -188,7 +186,7 @@ class FeaturePerceptron(KeptRepair):
             raise InputError(f"{self.title} reads raw features; pass data=… with x")
         exposure, roles = task.exposure, fold_roles(task, self.folds, self.seed)
         features = FeatureEvidence(x.to(exposure.recipients.device, exposure.state.dtype))
-        nodes, copies = exposure.recipients, len(roles.weights)
+        nodes, copies, classes = exposure.recipients, len(roles.weights), exposure.num_classes
         place = torch.arange(copies, device=nodes.device).unsqueeze(1)
 
         def predict(p: Parameters, tables: Any, targets: Tensor, noise: Noise | None) -> Tensor:
@@ -200,8 +198,13 @@ class FeaturePerceptron(KeptRepair):
             return affine(p, "head", (rows + p["features.bias"].unsqueeze(1)).relu())
 
         train = as_targets(roles.weights > 0, task.labels)._replace(shares=roles.weights)
+        layers = {"features": (features.width, self.hidden), "head": (self.hidden, classes)}
+        start = starts(
+            lambda: nn.ModuleDict({name: nn.Linear(*size) for name, size in layers.items()}),
+            self.seed, exposure.num_members, self.folds,
+        )  # fmt: skip
         trainee = RepairTrainee(
-            self._initial(features, exposure),
+            {name: value.to(features.x) for name, value in start.items()},
             lambda p: None,
             predict,
             train,
@@ -219,25 +222,8 @@ class FeaturePerceptron(KeptRepair):
             task,
             averaged(each, self.folds),
             count=torch.full_like(outcome.best_epoch[:: self.folds], size),
-            **middle_copy(outcome, self.folds),
+            **middle_copy(vars(outcome), self.folds),
         )
-
-    def _initial(self, features: FeatureEvidence, exposure: Exposure) -> dict[str, Tensor]:
-        """Untrained parameters [S·K, …]: copy k starts from seed + k, whatever the member."""
-        starts = []
-        for k in range(self.folds):
-            with seeded(self.seed + k):
-                layers = {
-                    "features": nn.Linear(features.width, self.hidden),
-                    "head": nn.Linear(self.hidden, exposure.num_classes),
-                }
-            starts.append(stack_parameters(nn.ModuleDict(layers).to(exposure.state.dtype), 1))
-        return {
-            name: torch.cat([start[name] for start in starts])
-            .repeat(exposure.num_members, *[1] * (value.dim() - 1))
-            .to(exposure.recipients.device)
-            for name, value in starts[0].items()
-        }
 
 
 @dataclass(frozen=True)
@@ -293,7 +279,7 @@ class RetrainedBackbone(KeptRepair):
             task,
             averaged(each, roles.copies),
             single=said,
-            **middle_copy(trained, roles.copies),
+            **middle_copy(vars(trained), roles.copies),
         )
 
 

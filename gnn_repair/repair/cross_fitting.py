@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from gnn_repair.backbones.frozen import STATISTICS
+from gnn_repair.backbones.frozen import below
 from gnn_repair.budget import check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import Method
 from gnn_repair.repair.adapters import SetTranslation
-from gnn_repair.repair.base import FittedRepair, Repair, about
+from gnn_repair.repair.base import FittedRepair, Repair, TrainedRepair, about
 from gnn_repair.repair.folds import (
     FOLDS,
     Roles,
@@ -130,24 +129,36 @@ class CrossFitted(Repair[FittedCrossFit]):
     def learn(self, task: Task) -> FittedCrossFit:
         """Fit a copy per fold."""
         roles = fold_roles(task, self.folds, self.seed)
-        copies = [self.repair.learn(_of_copy(task, roles, k)) for k in range(self.folds)]
-        told = [copy.member_logits(task.exposure) for copy in copies]
-        stack = {n: torch.stack([getattr(copy, n) for copy in copies], 1) for n in STATISTICS}
-        kept = {
-            "best_epochs": stack["best_epoch"],
-            "out_of_fold": task.by_node(held_out(torch.stack(told, 1).flatten(0, 1), roles)),
-        }
-        for name in copies[0].constants:
-            kept[f"own/{name}"] = torch.stack([copy.constants[name] for copy in copies], 1)
-        return self.fitted(
+        learned = self._copies(task, roles)
+        fitted = self.fitted(
             **about(task.exposure),
-            parameters={
-                name: torch.stack([copy.parameters[name] for copy in copies], 1)
-                for name in copies[0].parameters
+            parameters=below(learned, "parameters/"),
+            constants={
+                "best_epochs": learned["best_epoch"],
+                **{f"own/{name}": value for name, value in below(learned, "constants/").items()},
             },
-            constants=kept,
-            **middle_copy(SimpleNamespace(**stack), self.folds),
+            **middle_copy(learned, self.folds),
         )
+        told = [fitted.copy(k).member_logits(task.exposure) for k in range(self.folds)]
+        said = task.by_node(held_out(torch.stack(told, 1).flatten(0, 1), roles))
+        return replace(fitted, constants={**fitted.constants, "out_of_fold": said})
+
+    def _copies(self, task: Task, roles: Roles) -> dict[str, Tensor]:
+        """What the copies learned, by the names of a file, [S, K, …]."""
+
+        def of(copies: slice, count: int) -> dict[str, Tensor]:
+            weights, judged = roles.weights[copies], roles.judged[copies]
+            train = as_targets(weights > 0, task.labels)._replace(shares=weights)
+            val = as_targets(judged, task.labels)
+            part = replace(task, train_targets=train, val_targets=val, copies=count)
+            return self.repair.learn(part).tensors()
+
+        if isinstance(self.repair, TrainedRepair):
+            # As one stack: small cases cost their steps, however many copies take them together.
+            stack = of(slice(None), roles.copies)
+            return {name: value.unflatten(0, (-1, roles.copies)) for name, value in stack.items()}
+        each = [of(slice(k, None, roles.copies), 1) for k in range(roles.copies)]
+        return {name: torch.stack([copy[name] for copy in each], 1) for name in each[0]}
 
     # Files ------------------------------------------------------------------------------------
 
@@ -179,13 +190,3 @@ def build_repair(method: Method, settings: Any, exposure: Exposure) -> Repair[An
     """The unfitted repair that a study's ``RepairProtocol`` asks for on this exposure."""
     repair: Repair[Any] = method.repair_class.from_protocol(settings, exposure)
     return CrossFitted(repair, seed=settings.seed) if method.folded else repair
-
-
-def _of_copy(task: Task, roles: Roles, k: int) -> Task:
-    """What copy k learns from and is judged on."""
-    weights, judged = (values[k :: roles.copies] for values in (roles.weights, roles.judged))
-    train = as_targets(weights > 0, task.labels)._replace(shares=weights)
-    part = replace(task, train_targets=train, val_targets=as_targets(judged, task.labels), copy=k)
-    # What copies see is described once.
-    vars(part)["inputs"] = task.inputs
-    return part

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gnn_repair.backbones.frozen import STATISTICS
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposure
 from gnn_repair.kernels import row_hash
@@ -114,11 +116,9 @@ def held_out(logits: Tensor, roles: Roles) -> Tensor:
     return torch.where(judged, told, 0.0).sum(1)
 
 
-def middle_copy(stack: Any, copies: int) -> dict[str, Tensor]:
+def middle_copy(stack: Mapping[str, Tensor], copies: int) -> dict[str, Tensor]:
     """A stack's statistics by member: the middle copy's epochs, whether any diverged."""
-    best, run, gone = (
-        value.view(-1, copies) for value in (stack.best_epoch, stack.epochs_run, stack.diverged)
-    )
+    best, run, gone = (stack[name].reshape(-1, copies) for name in STATISTICS)
     return {
         "best_epoch": best.median(1).values,
         "epochs_run": run.median(1).values,

@@ -117,15 +117,20 @@ def _pick(table: Tensor, index: Tensor) -> Tensor:
 
 
 class RepairInputs:
-    """An exposure as repairs read it, in the model's precision; S members first on every axis."""
+    """An exposure as repairs read it, in the model's precision; S members first on every axis.
 
-    def __init__(self, exposure: Exposure) -> None:
+    Where K copies of each member learn side by side there are S·K of them, copies of one member
+    one behind the other.
+    """
+
+    def __init__(self, exposure: Exposure, copies: int = 1) -> None:
         if bool((exposure.sources < 0).any()):
             raise InputError(
                 "the exposure has terms that nobody sent (relaxed masses), and repairs learn from "
                 "messages and their senders; use the exposure that it was relaxed from"
             )
-        self.num_members, self.num_classes = exposure.num_members, exposure.num_classes
+        self.copies, self.num_classes = copies, exposure.num_classes
+        self.num_members = exposure.num_members * copies
         self.outputs = exposure.outputs
         self.width = exposure.state.shape[2]
         self.dtype, self.device = exposure.state.dtype, exposure.recipients.device
@@ -135,9 +140,10 @@ class RepairInputs:
         everyone = torch.arange(exposure.num_nodes, device=self.device)
         self.in_order = torch.equal(self.nodes, everyone)
         """Whether recipient i is node i, which spares looking it up."""
-        self.frozen_logits = exposure.frozen_logits.to(self.dtype)
+        self.frozen_logits = self._each(exposure.frozen_logits.to(self.dtype))
         """z⁰ of every node, [S, N, C]."""
-        self.embedding = exposure.embedding
+        own = exposure.embedding
+        self.embedding = None if own is None else self._each(own)
         self._state, self._messages = exposure.state, exposure.messages
         self._rows, self._segments = exposure.rows, exposure.segments
         self._message_rows, self._sources = exposure.message_rows, exposure.sources
@@ -153,10 +159,20 @@ class RepairInputs:
         mixture = exposure.aggregate
         self._contributions, self._fixed = mixture.contributions, mixture.fixed_logits
 
+    def _each(self, values: Tensor) -> Tensor:
+        """Values [S or 1, …] once for every copy, [S·K, …]."""
+        one = self._repeated(values)
+        return one.expand(self.num_members, *one.shape[1:])
+
+    def _repeated(self, values: Tensor) -> Tensor:
+        """The same, but [1, …] where one row serves all members: it need not be copied."""
+        shared = self.copies == 1 or values.shape[0] == 1
+        return values if shared else values.repeat_interleave(self.copies, 0)
+
     @cached_property
     def recipients(self) -> Description:
         """Every node of the graph as a recipient."""
-        return Description(self._state, self.frozen_logits)
+        return Description(self._repeated(self._state), self.frozen_logits)
 
     @cached_property
     def _pairs(self) -> tuple[Tensor, Tensor]:
@@ -173,19 +189,20 @@ class RepairInputs:
         """
         distinct, _ = self._pairs
         row, source = distinct // self._senders, distinct % self._senders
+        state = self._repeated(self._messages[:, row])
         if self._alone is not None:
-            return Description(self._messages[:, row], self._alone.to(self.dtype))
+            return Description(state, self._each(self._alone.to(self.dtype)))
         logits = self.frozen_logits[:, torch.where(source < self._own, source, 0)]
         logits = torch.where((source < self._own).view(1, -1, 1), logits, 0.0)
-        return Description(self._messages[:, row], logits)
+        return Description(state, logits)
 
     @cached_property
     def sets(self) -> TermSets:
         """The terms, with cosine and distance of every (recipient, message) pair."""
         columns = self._pairs[1][self._rows.long()].int()
-        cosine, distance = self._geometry(columns)
+        numbers = (self._coefficients, *self._geometry(columns))
         return TermSets(
-            self._segments, self.groups, columns, self._rows, self._coefficients, cosine, distance
+            self._segments, self.groups, columns, self._rows, *map(self._repeated, numbers)
         )
 
     def _geometry(self, columns: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,28 +225,28 @@ class RepairInputs:
     def root_cosine(self) -> Tensor:
         """cos(h_v, h_v) of every node, [S, N]: 1, or 0 where h_v = 0."""
         nonzero = (self._state != 0).any(2).to(self.dtype)
-        return nonzero.expand(self.num_members, -1)
+        return self._each(nonzero)
 
     @cached_property
     def total(self) -> Tensor:
         """m̄_v = Σ ω over the whole set, root included, [S, n]."""
         total = self._mass.sum(2) + (1.0 if self.root else 0.0)
-        return total.to(self.dtype).expand(self.num_members, -1)
+        return self._each(total.to(self.dtype))
 
     @cached_property
     def mass(self) -> Tensor:
         """m_{v,g}, [S, n, G]."""
-        return self._mass.to(self.dtype).expand(self.num_members, -1, -1)
+        return self._each(self._mass.to(self.dtype))
 
     @cached_property
     def contributions(self) -> Tensor:
-        """ℓ, [S, R, C]; before a head h, [1, R, D]."""
-        return self._contributions.to(self.dtype)
+        """ℓ, [S, R, C]; before a head h, [S, R, D]."""
+        return self._each(self._contributions.to(self.dtype)).contiguous()
 
     @cached_property
     def fixed_logits(self) -> Tensor:
-        """β of every recipient, [S, n, C]; before a head o, [1, n, D]."""
-        return self._fixed[:, self.nodes].to(self.dtype)
+        """β of every recipient, [S, n, C]; before a head o, [S, n, D]."""
+        return self._each(self._fixed[:, self.nodes].to(self.dtype))
 
     @cached_property
     @torch.no_grad()
@@ -277,11 +294,11 @@ class RepairInputs:
         )
 
 
-def repair_inputs(exposure: Exposure) -> RepairInputs:
-    """What repairs see of an exposure, once it is known to be finite."""
+def repair_inputs(exposure: Exposure, copies: int = 1) -> RepairInputs:
+    """What K copies of a repair see of an exposure, once it is known to be finite."""
     if not bool(torch.isfinite(exposure.state).all() & torch.isfinite(exposure.messages).all()):
         raise InputError("state or messages hold NaN or infinite values; repairs cannot read them")
-    return RepairInputs(exposure)
+    return RepairInputs(exposure, copies)
 
 
 # Graphs that are classified as a whole -----------------------------------------------------------

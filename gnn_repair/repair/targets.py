@@ -65,13 +65,13 @@ class Task:
     on_progress: ProgressCallback | None = None
     frozen: Frozen | None = None
     """The model itself, for what trains it anew."""
-    copy: int = 0
-    """Which of several copies learns: each starts elsewhere."""
+    copies: int = 1
+    """K: how many copies of each member learn side by side, each with targets of its own."""
 
     @cached_property
     def inputs(self) -> RepairInputs:
         """What repairs see of the exposure."""
-        return repair_inputs(self.exposure)
+        return repair_inputs(self.exposure, self.copies)
 
     @cached_property
     def y(self) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure import Exposure, expose
-from gnn_repair.kernels.aggregate import cpu
+from gnn_repair.kernels import cpu
 
 
 @pytest.fixture

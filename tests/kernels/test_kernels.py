@@ -9,14 +9,14 @@ from device_places import DEVICES
 from gnn_repair.errors import InputError
 from gnn_repair.kernels import (
     Pattern,
-    backend,
+    compiled,
     drop,
     mix,
     pair_scores,
     segment_softmax,
     spread,
 )
-from gnn_repair.kernels.aggregate import plain
+from gnn_repair.kernels.aggregate import plain_mix, plain_pair_scores, plain_softmax
 
 
 def random_pattern(rows: int = 40, columns: int = 30, entries: int = 300) -> Pattern:
@@ -58,7 +58,7 @@ def test_mix(device, groups, width):
     placed = pattern.to(device)
     both(
         lambda a, x: mix(placed, a, x),
-        lambda a, x: plain.mix(pattern, pattern.identity, a, x),
+        lambda a, x: plain_mix(pattern, a, x),
         randn(300, groups),
         randn(30, groups * width, seed=1),
         device=device,
@@ -80,7 +80,7 @@ def test_segment_softmax(device, groups):
     placed = pattern.to(device)
     both(
         lambda s: segment_softmax(placed, s),
-        lambda s: plain.segment_softmax(pattern, s),
+        lambda s: plain_softmax(pattern, s),
         10 * randn(300, groups),
         device=device,
     )
@@ -93,7 +93,7 @@ def test_pair_scores(device, groups, width):
     placed = pattern.to(device)
     both(
         lambda a, x, y: pair_scores(placed, a, x, y, groups, 0.2),
-        lambda a, x, y: plain.pair_scores(pattern, a, x, y, 0.2, groups),
+        lambda a, x, y: plain_pair_scores(pattern, a, x, y, groups, 0.2),
         randn(groups * width),
         randn(30, groups * width, seed=1),
         randn(40, groups * width, seed=2),
@@ -128,13 +128,13 @@ def test_threads_do_not_change_the_result():
         assert torch.equal(one, other)
 
 
-def test_every_device_has_the_same_operations():
-    from gnn_repair.kernels.aggregate import cpu
-
-    names = {name for name in vars(plain) if not name.startswith("_")} - {"Tensor", "torch"}
-    assert names - {"annotations", "Pattern"} <= set(vars(cpu))
-    assert backend("cpu") is cpu
-    assert backend("mps") is plain
+def test_kernels_are_for_the_precisions_they_were_written_for():
+    """Others, and devices without kernels, go the plain way."""
+    assert compiled("aggregate", randn(1)) is compiled("sets", randn(1).float()) is not None
+    for other in (randn(1).half(), randn(1).to("meta")):
+        assert compiled("aggregate", other) is None
+    found = mix(random_pattern(), randn(300).bfloat16(), randn(30, 4).bfloat16())
+    assert found.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("probability", [0.2, 0.5])

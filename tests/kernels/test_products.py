@@ -53,9 +53,10 @@ def test_without_a_shared_part(device, width):
     torch.testing.assert_close(weight.grad.double(), expected, rtol=1e-5, atol=1e-3)
 
 
-def test_one_piece_more_is_what_makes_it_precise():
+@pytest.mark.parametrize("device", DEVICES[1:])
+def test_one_piece_more_is_what_makes_it_precise(device):
     """With the first pieces alone the error is a hundred times the bound."""
-    x, _, weight, _ = operands(binary=False)
+    x, _, weight, _ = (value.to(device) for value in operands(binary=False))
     exact = x.double() @ weight[:, :WIDTH].double()
     coarse = x.bfloat16().float() @ weight[:, :WIDTH].bfloat16().float()
     fine = SharedRows(x).times(weight[:, :WIDTH])

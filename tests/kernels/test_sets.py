@@ -8,7 +8,18 @@ from device_places import DEVICES
 
 from gnn_repair.errors import InputError
 from gnn_repair.kernels.dropout import drop_rows, drop_rows_plainly, kept
-from gnn_repair.kernels.sets import Dropout, Layer, TermSets, compare, no_dropout, plain, pool, tilt
+from gnn_repair.kernels.sets import (
+    Dropout,
+    Layer,
+    Scorer,
+    TermSets,
+    compare,
+    no_dropout,
+    plain_pool,
+    plain_tilt,
+    pool,
+    tilt,
+)
 
 N, P, R, S, H, C = 9, 7, 11, 3, 40, 4
 
@@ -87,7 +98,7 @@ def test_pool(device, groups, shared, share):
         lambda place, dtype, *layer: pool(
             moved(sets, place, dtype), targets().to(place), Layer(*layer), dropping(share, place)
         ),
-        lambda place, dtype, *layer: plain.pool_reference(
+        lambda place, dtype, *layer: plain_pool(
             sets, targets(), Layer(*layer), dropping(share, place)
         ),
         tables(),
@@ -108,13 +119,17 @@ def test_tilt(device, groups, shared, share):
             moved(sets, place, dtype),
             targets().to(place),
             Layer(*layer),
-            output,
-            bias,
+            Scorer(output, bias),
             contributions.to(place, dtype),
             dropping(share, place),
         ),
-        lambda place, dtype, output, bias, *layer: plain.tilt_reference(
-            sets, targets(), Layer(*layer), output, bias, contributions, dropping(share, place)
+        lambda place, dtype, output, bias, *layer: plain_tilt(
+            sets,
+            targets(),
+            Layer(*layer),
+            Scorer(output, bias),
+            contributions,
+            dropping(share, place),
         ),
         [0.05 * randn(S, H, seed=10), randn(S, seed=11), *tables()],
         device,
@@ -178,7 +193,7 @@ def test_threads_do_not_change_the_result():
     for count in (1, 3):
         torch.set_num_threads(count)
         leaves = [t.requires_grad_() for t in [randn(S, H, seed=10), randn(S, seed=11), *tables()]]
-        mixed = tilt(sets, targets(), Layer(*leaves[2:]), *leaves[:2], contributions)
+        mixed = tilt(sets, targets(), Layer(*leaves[2:]), Scorer(*leaves[:2]), contributions)
         pooled = pool(sets, targets(), Layer(*leaves[2:]), dropping(0.2, "cpu"))
         (mixed.log1p().sum() + pooled.square().sum()).backward()
         results.append([leaf.grad for leaf in leaves])
@@ -199,7 +214,7 @@ def test_sizes_that_would_be_read_past_their_end_are_refused():
     with pytest.raises(InputError, match=r"layer\.source has shape"):
         pool(sets, targets(), layer._replace(source=layer.source[..., 1:]))
     with pytest.raises(InputError, match="output has shape"):
-        tilt(sets, targets(), layer, randn(S, H + 1), randn(S), randn(S, R, C))
+        tilt(sets, targets(), layer, Scorer(randn(S, H + 1), randn(S)), randn(S, R, C))
     with pytest.raises(InputError, match="recipients has shape"):
         compare(sets.segments, sets.columns, randn(S, N - 1, 3), randn(S, P, 3))
 

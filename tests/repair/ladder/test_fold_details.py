@@ -61,11 +61,11 @@ def test_a_node_is_told_of_by_those_that_did_not_learn_from_it():
 
 
 def test_statistics_are_the_middle_copys():
-    stack = SimpleNamespace(
-        best_epoch=torch.tensor([5, 1, 9, 0, 0, 7]),
-        epochs_run=torch.tensor([6, 2, 10, 3, 8, 7]),
-        diverged=torch.tensor([False, False, True, False, False, False]),
-    )
+    stack = {
+        "best_epoch": torch.tensor([5, 1, 9, 0, 0, 7]),
+        "epochs_run": torch.tensor([6, 2, 10, 3, 8, 7]),
+        "diverged": torch.tensor([False, False, True, False, False, False]),
+    }
     found = middle_copy(stack, K)
     assert {name: value.tolist() for name, value in found.items()} == {
         "best_epoch": [5, 0], "epochs_run": [6, 7], "diverged": [True, False],

@@ -3,37 +3,82 @@
 One :class:`Pattern` (who reads whom), four operations over its entries. All numbers an entry
 carries are laid out [T, G]; a table row holds K = G·D channels, D for each of the G coefficients,
 so members and attention heads are just more groups. On the CPU numba kernels do the work, on a
-GPU Triton kernels, elsewhere plain PyTorch; all three agree.
+GPU Triton kernels; elsewhere the plain forms, a few lines of PyTorch that the kernels are held
+against.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from functools import cache
-from types import ModuleType
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
-from gnn_repair.kernels.pattern import Pattern
-from gnn_repair.kernels.sizes import check_groups, check_sizes
-from gnn_repair.startup import collection_paused
+from gnn_repair.kernels.dispatch import check_groups, check_sizes, compiled
 
 
-@cache
-def backend(device: str) -> ModuleType:
-    """The module that implements the operations on this kind of device."""
-    if device == "cpu":
-        name = "cpu"
-    elif device == "cuda" and importlib.util.find_spec("triton") is not None:
-        name = "gpu"
-    else:
-        name = "plain"
-    with collection_paused():
-        return importlib.import_module(f"gnn_repair.kernels.aggregate.{name}")
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Which columns (sources) each row (recipient) reads: a CSR matrix without its values."""
+
+    indptr: Tensor
+    """[N + 1] int64: entries of row v are ``indptr[v] : indptr[v + 1]``."""
+    indices: Tensor
+    """[T] int32: the column of each entry."""
+    num_columns: int
+    """M."""
+
+    @classmethod
+    def from_entries(cls, edge_index: Tensor, num_nodes: int) -> tuple[Pattern, Tensor]:
+        """The pattern of a PyG ``edge_index`` [2, T] (source, recipient), rows sorted.
+
+        Returns the pattern and ``order`` [T]: entry t of the pattern is column ``order[t]`` of
+        ``edge_index``. Duplicate entries stay separate terms.
+        """
+        source, recipient = edge_index
+        order = torch.argsort(recipient * num_nodes + source, stable=True)
+        counts = torch.bincount(recipient, minlength=num_nodes)
+        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return cls(indptr, source[order].int().contiguous(), num_nodes), order
+
+    @classmethod
+    def from_dense(cls, matrix: Tensor) -> tuple[Pattern, Tensor]:
+        """The nonzeros of a matrix [N, M]: where they are, and their values [T]."""
+        row, column = matrix.nonzero().unbind(1)
+        counts = torch.bincount(row, minlength=matrix.shape[0])
+        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return cls(indptr, column.int(), matrix.shape[1]), matrix[row, column]
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return self.indptr.numel() - 1
+
+    @cached_property
+    def recipients(self) -> Tensor:
+        """[T] int32: the row of each entry."""
+        rows = torch.arange(self.num_rows, dtype=torch.int32, device=self.indptr.device)
+        return torch.repeat_interleave(rows, self.indptr.diff())
+
+    @cached_property
+    def identity(self) -> Tensor:
+        """[T] int32: 0, 1, 2, … — the place of each entry's coefficient."""
+        return torch.arange(self.indices.numel(), dtype=torch.int32, device=self.indices.device)
+
+    @cached_property
+    def transposed(self) -> tuple[Pattern, Tensor]:
+        """The pattern by columns, and ``order`` [T] int32: where its entries stand in this one."""
+        order = torch.argsort(self.indices, stable=True)
+        counts = torch.bincount(self.indices, minlength=self.num_columns)
+        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return Pattern(indptr, self.recipients[order], self.num_rows), order.int()
+
+    def to(self, device: str | torch.device) -> Pattern:
+        """The same pattern on another device."""
+        return Pattern(self.indptr.to(device), self.indices.to(device), self.num_columns)
 
 
 def mix(pattern: Pattern, coefficients: Tensor, table: Tensor) -> Tensor:
@@ -52,6 +97,8 @@ def mix(pattern: Pattern, coefficients: Tensor, table: Tensor) -> Tensor:
     check_sizes("coefficients", coefficients, pattern.indices.numel(), None)
     check_sizes("table", table, pattern.num_columns, None)
     check_groups("table", table.shape[1], coefficients.shape[1])
+    if compiled("aggregate", table) is None:
+        return plain_mix(pattern, coefficients, table)
     out: Tensor = _Mix.apply(pattern, coefficients, table)  # type: ignore[no-untyped-call]
     return out
 
@@ -59,6 +106,8 @@ def mix(pattern: Pattern, coefficients: Tensor, table: Tensor) -> Tensor:
 def segment_softmax(pattern: Pattern, scores: Tensor) -> Tensor:
     """Softmax of ``scores`` [T, G] over the entries of each row."""
     check_sizes("scores", scores, pattern.indices.numel(), None)
+    if compiled("aggregate", scores) is None:
+        return plain_softmax(pattern, scores)
     out: Tensor = _SegmentSoftmax.apply(pattern, scores)  # type: ignore[no-untyped-call]
     return out
 
@@ -85,6 +134,8 @@ def pair_scores(
     check_groups("attention", attention.numel(), groups)
     check_sizes("source", source, pattern.num_columns, attention.numel())
     check_sizes("recipient", recipient, pattern.num_rows, attention.numel())
+    if compiled("aggregate", source) is None:
+        return plain_pair_scores(pattern, attention, source, recipient, groups, slope)
     out: Tensor = _PairScores.apply(  # type: ignore[no-untyped-call]
         pattern, attention, source, recipient, groups, slope
     )
@@ -95,12 +146,56 @@ def spread(pattern: Pattern, by_source: Tensor, by_recipient: Tensor) -> Tensor:
     """by_source[source] + by_recipient[recipient] for every entry, [T, G]."""
     check_sizes("by_source", by_source, pattern.num_columns, None)
     check_sizes("by_recipient", by_recipient, pattern.num_rows, by_source.shape[1])
+    if compiled("aggregate", by_source) is None:
+        return by_source[pattern.indices] + by_recipient[pattern.recipients]
     out: Tensor = _Spread.apply(pattern, by_source, by_recipient)  # type: ignore[no-untyped-call]
     return out
 
 
+# The plain forms ----------------------------------------------------------------------------------
+
+
+def plain_mix(pattern: Pattern, coefficients: Tensor, table: Tensor) -> Tensor:
+    """:func:`mix` with a row per entry."""
+    messages = table[pattern.indices].unflatten(1, (coefficients.shape[1], -1))
+    weighted = (coefficients.unsqueeze(-1) * messages).flatten(1)
+    return _row_sums(pattern, weighted)
+
+
+def plain_softmax(pattern: Pattern, scores: Tensor) -> Tensor:
+    """:func:`segment_softmax`."""
+    index = pattern.recipients.long().unsqueeze(1).expand_as(scores)
+    top = scores.detach().new_zeros(pattern.num_rows, scores.shape[1])
+    top = top.scatter_reduce(0, index, scores.detach(), "amax", include_self=False)
+    powers = (scores - top[pattern.recipients]).exp()
+    return powers / _row_sums(pattern, powers)[pattern.recipients]
+
+
+def plain_pair_scores(
+    pattern: Pattern,
+    attention: Tensor,
+    source: Tensor,
+    recipient: Tensor,
+    groups: int,
+    slope: float,
+) -> Tensor:
+    """:func:`pair_scores`."""
+    pairs = source[pattern.indices] + recipient[pattern.recipients]
+    activated = torch.nn.functional.leaky_relu(pairs, slope)
+    return (attention * activated).unflatten(1, (groups, -1)).sum(-1)
+
+
+def _row_sums(pattern: Pattern, values: Tensor) -> Tensor:
+    """Sums of values [T, k] over each row's entries, [N, k]."""
+    out = values.new_zeros(pattern.num_rows, values.shape[1])
+    return out.index_add(0, pattern.recipients.long(), values)
+
+
+# The compiled forms with their gradients ----------------------------------------------------------
+
+
 def _kernels(tensor: Tensor) -> Any:
-    return backend(tensor.device.type)
+    return compiled("aggregate", tensor)
 
 
 class _Mix(torch.autograd.Function):
@@ -182,10 +277,8 @@ class _PairScores(torch.autograd.Function):
 
 class _Spread(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: FunctionCtx, pattern: Pattern, by_source: Tensor, by_recipient: Tensor
-    ) -> Tensor:
-        ctx.pattern = pattern  # type: ignore[attr-defined]
+    def forward(ctx: Any, pattern: Pattern, by_source: Tensor, by_recipient: Tensor) -> Tensor:
+        ctx.pattern = pattern
         return by_source[pattern.indices].add_(by_recipient[pattern.recipients])
 
     @staticmethod

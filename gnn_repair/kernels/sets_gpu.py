@@ -1,4 +1,4 @@
-"""GPU kernels of the set operations, compiled by Triton; see :mod:`gnn_repair.kernels.sets.gpu`.
+"""The set operations on a GPU: Triton kernels (float32) and their launches.
 
 One program works on one target of one member (or one piece of its terms), BLOCK_T terms × all H
 channels at a time. Z terms over all targets and members; operations and bytes (float32) per call:
@@ -9,12 +9,34 @@ channels at a time. Z terms over all targets and members; operations and bytes (
     tilt           6·Z·H + 2·Z·C operations, 4·Z·(H + C) bytes gathered
     tilt_gradient  11·Z·H + 3·Z·C operations, 4·Z·(H + C) bytes gathered, 4·Z·H added atomically
 
+    drop_rows      22 integer operations and 8 bytes per number
+
 With dropout, ten integer operations per hidden channel more: masks are recomputed, never stored.
+Shapes depend on the targets' number alone, never on their degrees, so every launch can be captured
+in a CUDA graph.
 """
 
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from gnn_repair.kernels.sets import BOUND, Dropout, Layer, ReadRows, Scorer, TermSets
+
+TILE = 2048
+"""Hidden channels one program holds at a time."""
+SHORT = 8
+"""Mean set size up to which blocks are a quarter as deep."""
+BUSY = 8192
+"""Programs that keep a GPU busy: fewer targets than this share their terms among programs."""
+THREADS = 128
+"""Terms whose rows one program looks at: one a thread, as what atomic operations return asks."""
+MOST_PARTS = 32
+"""Pieces of one target's terms: each adds a row to be summed afterwards."""
+BLOCK = 1024
+"""Numbers a program drops: enough to hide the launch, few enough to fill all processors."""
 SIZES = [
     "weights_stride", "cosine_stride", "distance_stride", "T", "P", "L", "G", "R", "C", "threshold"
 ]  # fmt: skip
@@ -56,7 +78,7 @@ def piece(start, stop, part, BLOCK_T: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["P", "L", "G"])
-def rows_read(
+def rows_read_kernel(
     segments, columns, targets, seen, numbers, counts, P, L, G, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
     """numbers[s, :counts[s]] = the rows that terms of s's targets read; whoever sees one first."""
@@ -94,7 +116,7 @@ def hidden_block(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def pool(
+def pool_kernel(
     segments, columns, targets, weights, cosine, distance, recipient, source, by_cosine,
     by_distance, seed, out, weights_stride, cosine_stride, distance_stride, T, P, L, H, G,
     threshold, scale, DROP: tl.constexpr, BLOCK_T: tl.constexpr,
@@ -127,7 +149,7 @@ def pool(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def pool_gradient(
+def pool_gradient_kernel(
     segments, columns, targets, weights, cosine, distance, recipient, source, by_cosine,
     by_distance, seed, upstream, grad_recipient, grad_source, grad_cosine, grad_distance,
     weights_stride, cosine_stride, distance_stride, T, P, L, H, G, threshold, scale,
@@ -181,7 +203,7 @@ def bounded(raw, bound):
 
 
 @triton.jit(do_not_specialize=SIZES)
-def tilt(
+def tilt_kernel(
     segments, columns, rows, targets, weights, cosine, distance, recipient, source, by_cosine,
     by_distance, seed, output, bias, contributions, out, weights_stride, cosine_stride,
     distance_stride, T, P, L, H, G, R, C, threshold, scale, bound, DROP: tl.constexpr,
@@ -227,7 +249,7 @@ def tilt(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def tilt_gradient(
+def tilt_gradient_kernel(
     segments, columns, rows, targets, weights, cosine, distance, recipient, source, by_cosine,
     by_distance, seed, output, bias, contributions, upstream, grad_output, grad_bias,
     grad_recipient, grad_source, grad_cosine, grad_distance, weights_stride, cosine_stride,
@@ -291,7 +313,7 @@ def tilt_gradient(
 
 
 @triton.jit(do_not_specialize=["T", "N", "P"])
-def compare(
+def compare_kernel(
     owners, columns, recipient, source, products, squares, T, N, P, D,
     BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -312,3 +334,178 @@ def compare(
         square += tl.sum((right - left) * (right - left), axis=1)
     tl.store(products + s * T + t, product, mask=valid)
     tl.store(squares + s * T + t, square, mask=valid)
+
+
+@triton.jit(do_not_specialize=["total", "rows", "channels", "threshold"])
+def drop_rows_kernel(
+    values, seed, out, total, rows, channels, threshold, scale, BLOCK: tl.constexpr
+):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < total
+    row = ((at // channels) % rows).to(tl.uint32)
+    channel = (at % channels).to(tl.uint32)
+    start = mixed_hash(stream_key(seed) ^ (row * tl.full([], 0x9E3779B1, tl.uint32)))
+    value = mixed_hash(start + channel * tl.full([], 0x9E3779B9, tl.uint32))
+    x = tl.load(values + at, mask=inside, other=0.0)
+    x = tl.where(value >= threshold.to(tl.uint32), x * scale, 0.0)
+    tl.store(out + at, x, mask=inside)
+
+
+# Launches -----------------------------------------------------------------------------------------
+
+
+def _blocks(sets: TermSets, layer: Layer) -> dict[str, Any]:
+    """Block sizes; few different ones, since each is a compilation."""
+    channels = triton.next_power_of_2(layer.cosine.shape[1])
+    recipients = max(1, sets.segments.numel() // sets.groups)
+    deep = max(4, TILE // channels)
+    short = sets.columns.numel() <= SHORT * recipients
+    return {"BLOCK_T": max(2, deep // 4) if short else deep, "BLOCK_H": channels}
+
+
+def _parts(sets: TermSets, rows: int, deep: int) -> int:
+    """Into how many pieces a target's terms are cut; the largest set decides, as it ends last."""
+    most = min(BUSY // max(1, rows), MOST_PARTS, sets.longest // (2 * deep))
+    return int(triton.next_power_of_2(max(1, most)))
+
+
+def rows_read(sets: TermSets, targets: Tensor, rows: int) -> ReadRows:
+    """See :func:`gnn_repair.kernels.sets.rows_read`; how many they are stays on the device."""
+    members, count = targets.shape
+    seen = targets.new_zeros(members, rows, dtype=torch.int32)
+    numbers, counts = torch.empty_like(seen), seen.new_zeros(members)
+    if targets.numel():
+        rows_read_kernel[targets.numel(),](
+            sets.segments, sets.columns, targets, seen, numbers, counts, rows, count, sets.groups,
+            BLOCK_T=THREADS, num_warps=THREADS // 32,
+        )  # fmt: skip
+    return ReadRows(numbers, counts)
+
+
+def _inputs(sets: TermSets) -> tuple[Tensor, ...]:
+    return sets.coefficients, sets.cosine, sets.distance
+
+
+def _sizes(sets: TermSets, layer: Layer) -> tuple[int, ...]:
+    """Member strides of the terms' numbers, then T, P, L, H and G."""
+    terms = sets.columns.numel()
+    strides = [terms if values.shape[0] > 1 else 0 for values in _inputs(sets)]
+    _, targets, channels = layer.recipient.shape
+    return (*strides, terms, layer.source.shape[1], targets, channels, sets.groups)
+
+
+def pool(sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout) -> Tensor:
+    """See :func:`gnn_repair.kernels.sets.pool`."""
+    rows = targets.numel()
+    blocks = _blocks(sets, layer)
+    parts = _parts(sets, rows, blocks["BLOCK_T"])
+    out = layer.recipient.new_empty(parts, *layer.recipient.shape)
+    if rows:
+        pool_kernel[rows, parts](
+            sets.segments, sets.columns, targets, *_inputs(sets), *layer, dropout.seed, out,
+            *_sizes(sets, layer), dropout.threshold, dropout.scale, DROP=dropout.threshold > 0,
+            **blocks,
+        )  # fmt: skip
+    return out[0] if parts == 1 else out.sum(0)
+
+
+def pool_gradient(
+    sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout, gradient: Tensor
+) -> tuple[Tensor, ...]:
+    """Gradients for the four tables."""
+    rows = targets.numel()
+    blocks = _blocks(sets, layer)
+    parts = _parts(sets, rows, blocks["BLOCK_T"])
+    by_row = layer.recipient.new_empty(3, parts, *layer.recipient.shape)
+    by_source = torch.zeros_like(layer.source)
+    if rows:
+        pool_gradient_kernel[rows, parts](
+            sets.segments, sets.columns, targets, *_inputs(sets), *layer, dropout.seed, gradient,
+            by_row[0], by_source, by_row[1], by_row[2], *_sizes(sets, layer), dropout.threshold,
+            dropout.scale, DROP=dropout.threshold > 0, **blocks,
+        )  # fmt: skip
+    by_target = by_row.sum(1)
+    by_cosine, by_distance = by_target[1:].sum(2)
+    return by_target[0], by_source, by_cosine, by_distance
+
+
+def tilt(
+    sets: TermSets,
+    targets: Tensor,
+    layer: Layer,
+    scorer: Scorer,
+    contributions: Tensor,
+    dropout: Dropout,
+) -> tuple[Tensor, Tensor]:
+    """See :func:`gnn_repair.kernels.sets.tilt`; nothing is kept for the gradient."""
+    rows, classes = targets.numel(), contributions.shape[2]
+    blocks = _blocks(sets, layer)
+    parts = _parts(sets, rows, blocks["BLOCK_T"])
+    out = contributions.new_empty(parts, *targets.shape, sets.groups, classes + 1)
+    if rows:
+        tilt_kernel[rows, parts](
+            sets.segments, sets.columns, sets.rows, targets, *_inputs(sets), *layer, dropout.seed,
+            *scorer, contributions, out, *_sizes(sets, layer), contributions.shape[1],
+            classes, dropout.threshold, dropout.scale, BOUND, DROP=dropout.threshold > 0,
+            BLOCK_C=triton.next_power_of_2(classes + 1), **blocks,
+        )  # fmt: skip
+    return out[0] if parts == 1 else out.sum(0), out.new_empty(0)
+
+
+def tilt_gradient(
+    sets: TermSets,
+    targets: Tensor,
+    layer: Layer,
+    scorer: Scorer,
+    contributions: Tensor,
+    dropout: Dropout,
+    kept: Tensor,
+    gradient: Tensor,
+) -> tuple[Tensor, ...]:
+    """Gradients for output, bias and the four tables."""
+    rows, classes = targets.numel(), contributions.shape[2]
+    blocks = _blocks(sets, layer)
+    parts = _parts(sets, rows, blocks["BLOCK_T"])
+    by_row = layer.recipient.new_empty(4, parts, *layer.recipient.shape)
+    by_bias = layer.recipient.new_empty(parts, *targets.shape)
+    by_source = torch.zeros_like(layer.source)
+    if rows:
+        tilt_gradient_kernel[rows, parts](
+            sets.segments, sets.columns, sets.rows, targets, *_inputs(sets), *layer, dropout.seed,
+            *scorer, contributions, gradient, by_row[3], by_bias, by_row[0], by_source,
+            by_row[1], by_row[2], *_sizes(sets, layer), contributions.shape[1], classes,
+            dropout.threshold, dropout.scale, BOUND, DROP=dropout.threshold > 0,
+            BLOCK_C=triton.next_power_of_2(classes + 1), **blocks,
+        )  # fmt: skip
+    by_target = by_row.sum(1)
+    by_cosine, by_distance, by_output = by_target[1:].sum(2)
+    return by_output, by_bias.sum((0, 2)), by_target[0], by_source, by_cosine, by_distance
+
+
+def compare(
+    segments: Tensor, columns: Tensor, recipients: Tensor, sources: Tensor
+) -> tuple[Tensor, Tensor]:
+    """h_v · h_a and ‖h_a − h_v‖² of every term."""
+    members, nodes, width = recipients.shape
+    terms = columns.numel()
+    products = recipients.new_empty(members, terms)
+    squares = torch.empty_like(products)
+    owners = torch.repeat_interleave(segments.diff())
+    if terms:
+        compare_kernel[triton.cdiv(terms, 16), members](
+            owners, columns, recipients, sources, products, squares, terms, nodes,
+            sources.shape[1], width, BLOCK_T=16, BLOCK_D=128,
+        )  # fmt: skip
+    return products, squares
+
+
+def drop_rows(values: Tensor, seed: Tensor, share: float) -> Tensor:
+    """See :func:`gnn_repair.kernels.drop_rows`."""
+    threshold, scale = round(share * 2**32), 1 / (1 - share)
+    out = torch.empty_like(values)
+    total, (_, rows, channels) = values.numel(), values.shape
+    if total:
+        drop_rows_kernel[(triton.cdiv(total, BLOCK),)](
+            values, seed, out, total, rows, channels, threshold, scale, BLOCK=BLOCK
+        )
+    return out

@@ -15,16 +15,15 @@ A table of which only some rows are read costs those rows' share of this (:func:
 
 from __future__ import annotations
 
-import importlib
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gnn_repair.kernels.aggregate import backend
-from gnn_repair.kernels.pattern import Pattern
+from gnn_repair.kernels.aggregate import Pattern
+from gnn_repair.kernels.dispatch import compiled
 from gnn_repair.kernels.sets import ReadRows
 
 ALIGNMENT = 16
@@ -32,12 +31,6 @@ ALIGNMENT = 16
 16 Triton knows that it may load several at once."""
 SPARSE_BELOW = 0.25
 """Picked rows with a smaller share of nonzeros are multiplied by these alone."""
-
-
-@cache
-def _kernels(device: str) -> Any:
-    name = "gpu" if backend(device).__name__.endswith(".gpu") else "plain"
-    return importlib.import_module(f"gnn_repair.kernels.products.{name}")
 
 
 def _aligned(count: int) -> int:
@@ -50,7 +43,8 @@ class SharedRows:
     def __init__(self, x: Tensor) -> None:
         self.dense = x
         self.rows, self.width = x.shape
-        self.kernels = _kernels(x.device.type)
+        self.kernels: Any = compiled("products", x)
+        """None where rows are multiplied as they are, without pieces."""
         high = x.bfloat16()
         low = (x - high.float()).bfloat16()
         self.exact = not bool(low.any())
@@ -97,14 +91,16 @@ def product(own: Tensor, weight: Tensor, shared: SharedRows | None = None) -> Te
         weight: [S, d + k, H], or [S, k, H] where nothing is shared.
         shared: X.
     """
-    if own.requires_grad and shared is None:
-        return torch.bmm(own, weight)
+    if compiled("products", own) is None or (own.requires_grad and shared is None):
+        return plain_product(own, weight, shared)
     out: Tensor = _Product.apply(own, weight, shared)  # type: ignore[no-untyped-call]
     return out
 
 
 def picked_product(shared: SharedRows, own: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     """[X, Z_s] W_s of each member's own choice of rows ``index`` [S, L], [S, L, H]."""
+    if shared.kernels is None:
+        return torch.bmm(picked_rows(shared, own, index), weight)
     out: Tensor = _Picked.apply(shared, own, index, weight)  # type: ignore[no-untyped-call]
     return out
 
@@ -114,8 +110,24 @@ def read_product(shared: SharedRows, own: Tensor, read: ReadRows, weight: Tensor
 
     Its gradient takes that of the other rows for zero.
     """
+    if shared.kernels is None:
+        return plain_product(own, weight, shared)
     out: Tensor = _Read.apply(shared, own, read, weight)  # type: ignore[no-untyped-call]
     return out
+
+
+def plain_product(own: Tensor, weight: Tensor, shared: SharedRows | None = None) -> Tensor:
+    """:func:`product` in PyTorch's own operations."""
+    if shared is None:
+        return torch.bmm(own, weight)
+    by_shared, by_own = weight.split([shared.width, weight.shape[1] - shared.width], dim=1)
+    return torch.matmul(shared.dense, by_shared) + torch.bmm(own, by_own)
+
+
+def picked_rows(shared: SharedRows, own: Tensor, index: Tensor) -> Tensor:
+    """[X, Z_s] in each member's own choice of rows [S, L], [S, L, d + k]."""
+    chosen = own.gather(1, index.unsqueeze(2).expand(-1, -1, own.shape[2]))
+    return torch.cat([shared.dense[index], chosen], dim=2)
 
 
 class _Product(torch.autograd.Function):
@@ -133,7 +145,8 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (own,) = ctx.saved_tensors
         upstream = upstream.contiguous()
-        by_own: Tensor = _kernels(own.device.type).tall_gradient(own, upstream)
+        kernels: Any = compiled("products", own)
+        by_own = kernels.tall_gradient(own, upstream)
         if ctx.shared is None:
             return None, by_own, None
         return None, torch.cat([ctx.shared.gradient(upstream), by_own], dim=1), None
