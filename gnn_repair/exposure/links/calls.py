@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,21 +28,20 @@ SAMPLED = re.compile(r"^neg|negative")
 """Names of a parameter for links that are sampled and are none."""
 INDEX = re.compile(r"edge|index|link|pair")
 """Names of a decoder's second parameter when it looks the ends up itself."""
-SAY = "pass the encoder, and decoder=lambda z, links: ... that gives one logit a link"
-
+SAY = "pass the encoder, and decoder=lambda z, links: ... that gives one logit per link"
 TWO_COLUMNS = "; of the two columns “no link” and “link” the difference is the logit"
 
 Decoder = Callable[..., Any]
+Score = Callable[[Any, Tensor], Any]
 
 
 @dataclass(frozen=True, eq=False)
 class LinkCall:
     """One way of asking a model for links' logits."""
 
-    model: nn.Module
     encode: Callable[[], Any] | None
     """Gives z; None where only the whole can be run."""
-    score: Callable[[Any, Tensor], Any]
+    score: Score
     """From z (None: run the encoder, too) and links to what the model says of them."""
     text: str
 
@@ -56,10 +55,9 @@ class LinkCall:
         z = None if self.encode is None else self.encode()
         if mark is not None and z is not None:
             mark(z)
-        return _column(self.said(z, links), links.shape[1])
+        return _column(self._output(z, links), links.shape[1])
 
-    def said(self, z: Any, links: Tensor) -> Any:
-        """What the model returns."""
+    def _output(self, z: Any, links: Tensor) -> Any:
         try:
             return self.score(z, links)
         except (GnnRepairError, torch.OutOfMemoryError, MemoryError):
@@ -70,7 +68,7 @@ class LinkCall:
 
     def words(self, links: Tensor) -> str:
         """How the model is called, and what of its output is the logit."""
-        out = self.said(None if self.encode is None else self.encode(), links)
+        out = self._output(None if self.encode is None else self.encode(), links)
         out = out[0] if isinstance(out, tuple | list) else out
         return self.text + TWO_COLUMNS * (tuple(out.shape) == (links.shape[1], 2))
 
@@ -79,7 +77,7 @@ def _column(out: Any, count: int) -> Tensor:
     if isinstance(out, tuple | list) and len(out) and isinstance(out[0], Tensor):
         out = out[0]
     if not isinstance(out, Tensor) or not out.is_floating_point():
-        raise InputError(f"the decoder gives {type(out).__name__}, not one logit a link; {SAY}")
+        raise InputError(f"the decoder gives {type(out).__name__}, not one logit per link; {SAY}")
     if tuple(out.shape) == (count, 2):  # of the two classes "no link" and "link"
         return out[:, 1:] - out[:, :1]
     if out.numel() != count or out.shape[:1] != (count,):
@@ -107,114 +105,94 @@ def link_call(
         links: [2, L] what will be asked.
         relation: of what the links are, in a graph of several node types.
     """
-    has = [hasattr(model, name) for name in ("encode", "decode")]
-    if decoder is None and not all(has):
+    methods = hasattr(model, "encode") and hasattr(model, "decode")
+    if decoder is None and not methods:
         if forward is not None:
             raise InputError(
                 f"forward= says how an encoder is called, and no decoder is there; {SAY}"
             )
         return _whole(model, data, relation)
-    encode, text = _encoder(model, data, forward, all(has))
+    encode, text = _encoder(model, data, forward, methods)
     chosen = getattr(model, "decode", None) if decoder is None else decoder
     score, words = _decoder(chosen, encode, links)
-    return LinkCall(model, encode, score, f"{text} and {words}")
+    return LinkCall(encode, score, f"{text} and {words}")
 
 
 def _whole(model: nn.Module, data: Any, relation: Relation | None) -> LinkCall:
     """A model whose forward takes the links beside the graph, or in it."""
-    try:
-        names = list(inspect.signature(model.forward).parameters)
-    except (TypeError, ValueError):
-        names = []
+    names = [p.name for p in _parameters(model)]
     named = [name for name in names if LINK.search(name)]
-    if not named:
-        return _of_data(model, data, relation, names)
-    given, text = _arguments(model, data, named[0])
+    title = type(model).__name__
+    if named:
+        sampled = [name for name in names if SAMPLED.search(name)]
+        given, text = _arguments(model, data, (named[0], *sampled))
 
-    def score(_: Tensor | None, links: Tensor) -> Any:
-        # Where true and sampled links are taken apart, there are no sampled ones here.
-        none = {name: links.new_zeros(2, 0) for name in names if SAMPLED.search(name)}
-        return model(**{**given(), **none, named[0]: links})
+        def score(_: Any, links: Tensor) -> Any:
+            # Where true and sampled links are taken apart, there are no sampled ones here.
+            none = {name: links.new_zeros(2, 0) for name in sampled}
+            return model(**{**given(), **none, named[0]: links})
 
-    return LinkCall(model, None, score, f"{type(model).__name__}.{text}")
-
-
-def _of_data(
-    model: nn.Module, data: Any, relation: Relation | None, names: Sequence[str]
-) -> LinkCall:
-    """A model whose forward takes the graph, with the links in it."""
-    held = _links_in(data, relation)
-    if len(names) != 1 or held is None:
+        return LinkCall(None, score, f"{title}.{text}")
+    store = data if relation is None else data[relation]
+    if len(names) != 1 or getattr(store, "edge_label_index", None) is None:
         raise InputError(
-            f"{type(model).__name__}'s forward takes {', '.join(names) or 'nothing'}, none of them "
-            f"links, and it has no encode and decode; {SAY}"
+            f"{title}'s forward takes {', '.join(names) or 'nothing'}, none of them links, and it "
+            f"has no encode and decode; {SAY}"
         )
 
-    def score(_: Tensor | None, links: Tensor) -> Any:
+    def of_data(_: Any, links: Tensor) -> Any:
         own = copy.copy(data)
-        (own if relation is None else own[relation])[held] = links
+        (own if relation is None else own[relation]).edge_label_index = links
         return model(own)
 
-    return LinkCall(model, None, score, f"{type(model).__name__}.forward({names[0]})")
-
-
-def _links_in(data: Any, relation: Relation | None) -> str | None:
-    """The name under which a graph holds links."""
-    store = data if relation is None else data[relation]
-    return "edge_label_index" if getattr(store, "edge_label_index", None) is not None else None
+    return LinkCall(None, of_data, f"{title}.forward({names[0]})")
 
 
 def _arguments(
-    module: nn.Module, data: Any, links: str
+    module: nn.Module, data: Any, links: tuple[str, ...] = ()
 ) -> tuple[Callable[[], dict[str, Any]], str]:
     """What a forward is called with beside its links, as ``expose`` would find it."""
-    shown = copy.copy(data)
-    none = [p for p in inspect.signature(module.forward).parameters if SAMPLED.search(p)]
     if is_typed(data):
-        plan, text = typed_arguments(module, shown, None, (links, *none))
-        return plan, text
-    for name in (links, *none):
+        return typed_arguments(module, copy.copy(data), None, links)
+    shown = copy.copy(data)
+    for name in links:
         if getattr(shown, name, None) is None:
             few = getattr(data, "edge_index", None)
             setattr(shown, name, few[:, :1] if isinstance(few, Tensor) else None)
     chosen, text = choose_arguments(module, shown)
-    return lambda: {name: given.value for name, given in chosen.items() if name != links}, text
+    return lambda: {n: given.value for n, given in chosen.items() if n not in links[:1]}, text
 
 
 def _encoder(
     model: nn.Module, data: Any, forward: Forward | None, methods: bool
-) -> tuple[Callable[[], Tensor], str]:
+) -> tuple[Callable[[], Any], str]:
     if forward is not None:
         return Invocation(lambda: forward(model, data), "given by forward="), "forward="
     call: Any = model.encode if methods else model
-    shown = _signed(call, getattr(model, "encoder", None)) if methods else model
-    if is_typed(data):
-        fresh, text = typed_arguments(shown, data, None)
-    else:
-        plan, text = choose_arguments(shown, data)
-        arguments = {name: given.value for name, given in plan.items()}
-        fresh = arguments.copy
-    text = text.replace("forward", "encode" if methods else "forward")
+    fresh, text = _arguments(_signed(model) if methods else model, data)
+    text = text.replace("forward", "encode") if methods else text
     return Invocation(lambda: call(**fresh()), text), text
 
 
-def _signed(method: Callable[..., Any], inner: Any) -> nn.Module:
-    """A module with the method's signature; that of ``inner`` where it takes anything."""
-    kinds = [p.kind for p in inspect.signature(method).parameters.values()]
-    if isinstance(inner, nn.Module) and all(k in (2, 4) for k in map(int, kinds)):
+def _signed(model: Any) -> nn.Module:
+    """A module with the signature of ``encode``; that of its encoder where it takes anything."""
+    inner = getattr(model, "encoder", None)
+    if isinstance(inner, nn.Module) and not _parameters(model.encode):
         return inner
     shell = nn.Module()
-    shell.__dict__["forward"] = method
+    shell.__dict__["forward"] = model.encode
     return shell
 
 
 def _decoder(
     decoder: Decoder | None, encode: Callable[[], Any], links: Tensor
-) -> tuple[Callable[[Any, Tensor], Any], str]:
+) -> tuple[Score, str]:
     if not callable(decoder):
         raise InputError(f"decoder is a {type(decoder).__name__}; {SAY}")
     inside = getattr(getattr(decoder, "__self__", None), "decoder", None)
-    parameters = _parameters(decoder, inside)
+    parameters = _parameters(decoder)
+    if not parameters and isinstance(inside, nn.Module):
+        parameters = _parameters(inside)
     names = [p.name for p in parameters]
     options = {"sigmoid": False} if "sigmoid" in names else {}
     rest = [p for p in parameters[2:] if p.default is p.empty and p.name not in options]
@@ -246,19 +224,17 @@ def _looks_up(decoder: Decoder, z: Any, links: Tensor) -> bool:
         return not isinstance(z, Tensor)
 
 
-def _parameters(decoder: Decoder, inside: Any) -> list[inspect.Parameter]:
+def _parameters(function: Any) -> list[inspect.Parameter]:
+    """Those that a function or a module's forward names; empty where it takes anything."""
     try:
-        module = decoder.forward if isinstance(decoder, nn.Module) else decoder
-        found = list(inspect.signature(module).parameters.values())
+        whole = function.forward if isinstance(function, nn.Module) else function
+        found = inspect.signature(whole).parameters.values()
     except (TypeError, ValueError):
         return []
-    plain = [p for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if not plain and isinstance(inside, nn.Module):
-        return _parameters(inside, None)
-    return plain
+    return [p for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
-# Which links ------------------------------------------------------------------------------------
+# Which links -------------------------------------------------------------------------------------
 
 
 def relation_of(data: Any, relation: Any) -> Relation | None:
@@ -272,14 +248,13 @@ def relation_of(data: Any, relation: Any) -> Relation | None:
         return None
     if not isinstance(data, HeteroData):
         raise InputError(f"data is a {type(data).__name__} with types of nodes; pass a HeteroData")
-    kinds = list(data.edge_types)
+    kinds, held = list(data.edge_types), list(typed_field(data, "edge_label_index") or {})
     if relation is not None:
         if relation not in kinds:
             told = ", ".join(map(repr, kinds))
             raise InputError(f"relation is {relation!r:.80}; choose one of {told}")
         source, name, target = relation
         return (source, name, target)
-    held = list(typed_field(data, "edge_label_index") or {})
     if len(held) != 1:
         which = ", ".join(map(repr, held or kinds))
         raise InputError(
@@ -301,17 +276,10 @@ def chosen_links(data: Any, links: Any, relation: Relation | None) -> Tensor:
         raise InputError(f"links has shape {list(links.shape)}; give [2, L], at least one link")
     if links.dtype not in (torch.int64, torch.int32):
         raise InputError(f"links holds {links.dtype}; give whole numbers, such as links.long()")
-    _check_ends(data, links, relation)
-    return links.long()
-
-
-def _check_ends(data: Any, links: Tensor, relation: Relation | None) -> None:
-    """Raise InputError where a link names a node that is not there, or joins one with itself."""
     if relation is None:
         sizes, nouns = [getattr(data, "num_nodes", None)] * 2, ["node", "node"]
     else:
-        counts = counts_of(data)
-        nouns = [relation[0], relation[2]]
+        counts, nouns = counts_of(data), [relation[0], relation[2]]
         sizes = [counts.get(kind) for kind in nouns]
     for ends, size, noun in zip(links, sizes, nouns, strict=True):
         low, high = int(ends.min()), int(ends.max())
@@ -319,9 +287,9 @@ def _check_ends(data: Any, links: Tensor, relation: Relation | None) -> None:
             raise InputError(f"links names {noun} {low if low < 0 else high}, which does not exist")
     same = (links[0] == links[1]).nonzero()
     if same.numel() and nouns[0] == nouns[1]:
-        first = int(same[0])
-        where = "" if relation is None else f" in {in_words(relation)}"
+        first, where = int(same[0]), "" if relation is None else f" in {in_words(relation)}"
         raise InputError(
             f"link {first}{where} joins {nouns[0]} {int(links[0, first])} with itself: to reweight "
             "one end's messages is to reweight the other's; leave it out"
         )
+    return links.long()

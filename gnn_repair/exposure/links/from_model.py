@@ -7,8 +7,8 @@ reads embeddings in any other way (a product C z, a mean over all nodes) is held
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -28,27 +28,18 @@ from gnn_repair.exposure.heads.logit_form import (
     logit_of,
     without_sigmoid,
 )
-from gnn_repair.exposure.heads.operations import Concatenate, HeadGraph
+from gnn_repair.exposure.heads.operations import Concatenate, HeadGraph, Opaque, Operation
 from gnn_repair.exposure.heads.tracer import Tracer
-from gnn_repair.exposure.links.assembly import by_link, link_mixture, links_after_nodes, rows_behind
 from gnn_repair.exposure.links.calls import (
-    SAY,
     Decoder,
     LinkCall,
     chosen_links,
     link_call,
     relation_of,
 )
-from gnn_repair.exposure.links.lookups import (
-    Decoding,
-    Lookup,
-    decoding_of,
-    lookups_of,
-    with_others,
-)
 from gnn_repair.exposure.links.value import ENDS, LinkExposure
 from gnn_repair.exposure.output import Reading
-from gnn_repair.exposure.record.analysis import Analysis
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite, gathered
 from gnn_repair.exposure.record.exposing import (
     Captured,
     Exposing,
@@ -57,9 +48,13 @@ from gnn_repair.exposure.record.exposing import (
     values_of_sites,
 )
 from gnn_repair.exposure.record.recorder import (
+    GATHERS,
+    LINKS,
     KnownTensor,
     Record,
+    RecordedStep,
     Recorder,
+    Ref,
     made_on,
     tensors_in,
     unfused,
@@ -73,8 +68,9 @@ from gnn_repair.exposure.record.replay import (
     random_mixed,
     relative_gap,
 )
-from gnn_repair.exposure.record.words import held_parts
+from gnn_repair.exposure.record.words import held_parts, operation_of
 from gnn_repair.exposure.state import emptied, refuse_compiled, resting
+from gnn_repair.exposure.terms import cut_terms
 from gnn_repair.exposure.value import Exposure, HeldPart
 
 
@@ -132,15 +128,160 @@ def expose_links(
     with resting(model), torch.no_grad():
         call = link_call(model, data, decoder, forward, chosen, kind)
         subject = on_data(model, data, lambda *_: None, None if kind is None else kind[2 * end])
-        known = [links, getattr(data if kind is None else data[kind], "edge_label_index", None)]
         exposing = _LinkExposing(subject, Wanted(hops, tolerance), call, chosen, end)
+        known = [links, getattr(data if kind is None else data[kind], "edge_label_index", None)]
         exposing.known = [t for t in known if isinstance(t, Tensor) and torch.equal(t, chosen)]
         exposing.exposed()
         return exposing.made
 
 
+# Where ends are looked up, and what else reads embeddings ----------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """An operation that looks up rows with the links themselves."""
+
+    step: int
+    table: int
+    axis: int
+    """The result's axis that counts rows; with both ends in one the first of two."""
+    ends: tuple[int, ...]
+    """Which ends its rows are of, 0: source, 1: target; of both in the order that they stand in."""
+    links: Tensor
+    """[n] the number of the link behind every row of one end."""
+    along: int | None = None
+    """With both ends in one: the result's axis that tells them apart; None: one after the other."""
+
+    def part(self, out: Tensor, end: int) -> Tensor:
+        """The rows of one end."""
+        if len(self.ends) == 1:
+            return out
+        place = self.ends.index(end)
+        return (
+            out.chunk(2, self.axis)[place] if self.along is None else out.select(self.along, place)
+        )
+
+    def rebuilt(self, out: Tensor, end: int, change: Callable[[Tensor], Tensor]) -> Tensor:
+        """The result with other rows for one end, laid out in memory as before."""
+        if len(self.ends) == 1:
+            return change(out)
+        parts = [self.part(out, one).clone() for one in self.ends]
+        parts[self.ends.index(end)] = change(parts[self.ends.index(end)])
+        if self.along is None:
+            return torch.stack(parts, self.axis).view(out.shape)
+        strides = out.stride()
+        order = sorted(range(out.dim()), key=lambda axis: -strides[axis])
+        inner = [a - (a > self.along) for a in order if a != self.along]
+        laid = torch.stack([part.permute(inner) for part in parts], order.index(self.along))
+        return laid.permute([order.index(axis) for axis in range(out.dim())])
+
+
+def lookups_of(analysis: Analysis, count: int) -> dict[int, Lookup]:
+    """By operation: the lookups with numbers of the L links."""
+    steps = enumerate(analysis.record.steps)
+    found = {place: _lookup(analysis, place, step, count) for place, step in steps}
+    return {place: lookup for place, lookup in found.items() if lookup is not None}
+
+
+def _lookup(analysis: Analysis, place: int, step: RecordedStep, count: int) -> Lookup | None:
+    known = gathered(analysis, step) if step.name in GATHERS else None
+    if step.name == "gather":  # one number per row, repeated for every channel
+        known = (step.args[0].number, step.args[1], step.args[2].number)
+    if known is None or not analysis.value(known[0]).floating:
+        return None
+    table, axis, index = known
+    rows = analysis.value(index).rows
+    if len(rows) != 1 or not rows[0].ids.numel() or bool((rows[0].ids < LINKS).any()):
+        return None
+    ids = rows[0].ids if step.name != "gather" else rows[0].along(axis)
+    if ids is None:
+        return None
+    ids = ids - LINKS
+    end, link = ids // count, ids % count
+    if bool((end == end.reshape(-1)[0]).all()):
+        alone = ids.dim() == 1 and link.unique().numel() == link.numel()
+        return Lookup(place, table, axis, (int(end[0]),), link) if alone else None
+    everyone = torch.arange(count, device=ids.device)
+    split = ids.view(2, count) if ids.shape == (2 * count,) else ids
+    for along in range(2) if split.dim() == 2 else ():
+        parts = split.movedim(along, 0)
+        if parts.shape == (2, count) and bool((parts % count == everyone).all()):
+            ends = (int(parts[0, 0]) // count, int(parts[1, 0]) // count)
+            if bool((parts // count == torch.tensor(ends, device=ids.device)[:, None]).all()):
+                where = None if ids.dim() == 1 else axis + along
+                return Lookup(place, table, axis, ends, everyone, where)
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Decoding:
+    """From the sums of an encoder to the logits of links with one end reweighted."""
+
+    varied: tuple[Lookup, ...]
+    """The lookups of the varied end, alone or with the other one."""
+    still: tuple[Lookup, ...]
+    """The lookups of the other end alone, in tables that the sums reach."""
+    other: frozenset[int]
+    """All lookups of the other end alone: it stays as it is."""
+    elsewhere: dict[int, frozenset[int]]
+    """By operation: embeddings that it reads otherwise than by the ends of its own link."""
+    linked: frozenset[int]
+    """Operations on rows of links."""
+    across: Mapping[int, Sequence[Tensor]] = field(default_factory=dict)
+    """By operation that mixes the rows of different links, as a run shows: what it gives."""
+
+    @property
+    def second_ways(self) -> set[int]:
+        """What is held: all that reads embeddings or links otherwise than end by end."""
+        return {*self.elsewhere, *self.across}
+
+
+def decoding_of(
+    analysis: Analysis, sites: Sequence[FinalSite], lookups: Mapping[int, Lookup], end: int
+) -> Decoding:
+    """Follow the sums node by node to the lookups, and from there link by link to the logits."""
+    by_node = {site.value for site in sites if not site.readers}
+    read_by = {place: site.value for site in sites for place in site.readers}
+    hops = set().union(*(site.hops | {site.step} for site in sites))
+    linked, of_links = set[int](), set[int]()
+    elsewhere: dict[int, frozenset[int]] = {}
+    varied, still = list[Lookup](), list[Lookup]()
+    for place, step in enumerate(analysis.record.steps):
+        reads, made = set(step.reads), set(step.outs)
+        tables = reads & by_node | ({read_by[place]} if place in read_by else set())
+        if place in hops or not (tables or reads & linked):
+            continue
+        lookup = lookups.get(place)
+        if lookup is not None and tables and end in lookup.ends:
+            varied.append(lookup)
+            linked |= made
+        elif lookup is not None and tables:
+            still.append(lookup)
+        elif not reads & linked and not step.mixes and len(analysis.value(step.result).rows) == 1:
+            by_node |= made
+        elif place in analysis.needed:
+            if tables:
+                elsewhere[place] = frozenset(tables)
+            if reads & linked:
+                linked |= made
+                of_links.add(place)
+    orders = [lookup.links for lookup in varied]
+    strange = [x for x in still if not any(torch.equal(x.links, order) for order in orders)]
+    elsewhere |= {x.step: frozenset({x.table}) for x in strange}  # an end of another link
+    other = {place for place, one in lookups.items() if end not in one.ends} - set(elsewhere)
+    own = tuple(lookup for lookup in still if lookup.step in other)
+    return Decoding(tuple(varied), own, frozenset(other), elsewhere, frozenset(of_links))
+
+
+# The stages --------------------------------------------------------------------------------------
+
+
 class _LinkExposing(Exposing):
     """One model's links on the way to their exposure."""
+
+    made: LinkExposure
+    decoding: Decoding
 
     def __init__(
         self, subject: ModelOnData, wanted: Wanted, call: LinkCall, links: Tensor, end: int
@@ -151,7 +292,6 @@ class _LinkExposing(Exposing):
         """What the model is given, and nobody else: whatever is looked up with it is an end."""
         self.known: list[Tensor] = []
         """Other tensors that hold the same links."""
-        self.decoding: Decoding | None = None
         self.read = Reading(outputs="labels")
 
     def run(self, recorder: Recorder | None = None) -> Tensor:
@@ -167,15 +307,14 @@ class _LinkExposing(Exposing):
         return self.call.words(self.given)
 
     def _held(self, analysis: Analysis, own: set[int]) -> tuple[HeldPart, ...]:
-        assert self.decoding is not None
-        looked_up = self.decoding.other | {lookup.step for lookup in self.decoding.varied}
-        cut = own | looked_up | self.decoding.second_ways
-        beside = set(analysis.beside(cut)) - self.decoding.linked
+        decoding = self.decoding
+        looked_up = decoding.other | {lookup.step for lookup in decoding.varied}
+        beside = set(analysis.beside(own | looked_up | decoding.second_ways)) - decoding.linked
 
         def where(module: str) -> str:
             return self.where(module) if module or not self.call.encode else "the decoder"
 
-        return held_parts(analysis, where, own, beside | self.decoding.second_ways)
+        return held_parts(analysis, where, own, beside | decoding.second_ways)
 
     def _from_record(self, record: Record, logits: Tensor, embedding: Tensor | None) -> Any:
         analysis, nodes = self.analysis_of(record), self.subject.nodes
@@ -194,27 +333,26 @@ class _LinkExposing(Exposing):
             raise ExposureRefused(self._no_rows)
         held = analysis.mixing_after(sites, self.outputs)
         plan = CapturePlan.of(analysis, sites, parts, nodes, {*held, *decoding.elsewhere})
-        plan.wanted.update(*decoding.elsewhere.values(), {x.table for x in decoding.still})
-        plan.wanted.update(x.table for x in decoding.varied)
-        found, head, across = self._followed(analysis, plan, decoding, logits)
-        self.decoding = decoding = replace(decoding, across=across)
+        plan.wanted.update(*decoding.elsewhere.values())
+        plan.wanted.update(x.table for x in (*decoding.varied, *decoding.still))
+        found, after, across = self._followed(analysis, plan, decoding, logits)
+        self.decoding = replace(decoding, across=across)
         channels = found.extracted.aggregate(values_of_sites(found, sites))
         with made_on(self.device):
             mixture, replay = self._mixture(
                 analysis, sites, parts, found, (channels, logits), None, held
             )
-            ends = [self._nodes_at(analysis, end) for end in (self.end, 1 - self.end)]
-            cut = _Cut(mixture, ends[0], ends[1], decoding, self._still(found, record))
-            self.made = self._joined(cut, found.extracted.head, head, replay, logits)
+            ends, others = (self._nodes_at(analysis, end) for end in (self.end, 1 - self.end))
+            run = _LinkReplay(replay, mixture, ends, others, self._still(found, record))
+            self.made = self._joined(run, found.extracted.head, after, logits)
 
     @property
     def _no_rows(self) -> str:
         return (
             f"{self.call.text} looks up no rows of its embeddings for the {ENDS[self.end]}s of "
-            f"links, so what follows cannot be told from what came before; {SAY}"
+            "links, so what follows cannot be told from what came before; look both ends up with "
+            "the links' own numbers, as z[links[0]] and z[links[1]]"
         )
-
-    # The second run ----------------------------------------------------------------------------
 
     def _followed(
         self, analysis: Analysis, plan: CapturePlan, decoding: Decoding, logits: Tensor
@@ -242,6 +380,12 @@ class _LinkExposing(Exposing):
         with unfused(), nodes, links, capture:
             output = self.run()
         self.check_same(output, logits)
+        if capture.across and links.flat_of(output) is None:
+            step = analysis.record.steps[min(capture.across)]
+            raise ExposureRefused(
+                f"{self.where(step.module)} reads rows of different links by {operation_of(step)}; "
+                "give every link one row of its own, as decoder(z[links[0]], z[links[1]]) has"
+            )
         values = [capture.values[table] for table in offsets]
         builder = nodes.builder
         value = values[0] if len(values) == 1 else builder.emit(Concatenate(tuple(values)), width)
@@ -254,14 +398,13 @@ class _LinkExposing(Exposing):
 
     def _nodes_at(self, analysis: Analysis, end: int) -> Tensor:
         """[L] the node at one end of every link, as the lookups show it."""
-        assert self.decoding is not None
         nodes = self.links[end].clone()
         seen = torch.zeros_like(nodes, dtype=torch.bool)
         for lookup in (*self.decoding.varied, *self.decoding.still):
             rows = analysis.value(analysis.record.steps[lookup.step].result).rows
             if end not in lookup.ends or len(rows) != 1:
                 continue
-            ids = lookup.part(rows[0].ids, lookup.ends.index(end)).movedim(lookup.axis, 0)
+            ids = lookup.part(rows[0].ids, end).movedim(lookup.axis, 0)
             ids = ids.reshape(len(lookup.links), -1)[:, 0]
             if bool((seen[lookup.links] & (nodes[lookup.links] != ids)).any()):
                 raise ExposureRefused(
@@ -271,36 +414,8 @@ class _LinkExposing(Exposing):
             nodes[lookup.links], seen[lookup.links] = ids, True
         return nodes
 
-    # Putting it together -----------------------------------------------------------------------
-
-    def _joined(
-        self, cut: _Cut, before: HeadGraph, after: HeadGraph, replay: Replay, logits: Tensor
-    ) -> LinkExposure:
-        mixture, terms = link_mixture(cut.nodes, cut.ends)
-        head = links_after_nodes(
-            by_link(before, rows_behind(cut.count, cut.ends)),
-            by_link(after, rows_behind(cut.count, torch.arange(len(cut.ends)))),
-        )
-        off = ends_in_sigmoid(head)
-        if off:
-            head = without_sigmoid(head)
-            mixture = replace(mixture, called=mixture.called + TAKEN_OFF)
-        if is_affine(head):
-            exposure = folded(mixture, head, None)
-        else:
-            everyone = torch.arange(mixture.num_nodes)
-            frozen = head(mixture.frozen_logits[0], everyone).unsqueeze(0)
-            exposure = mixture.with_head(head, frozen)
-        run = _LinkReplay(replay, cut, terms, mixture.segments[:: mixture.num_groups].diff())
-        residual = self._certify_links(exposure, run, logits, off)
-        if exposure.head is not None:
-            exposure = replace(exposure, replay=logit_of(run) if off else run)
-        exposure = replace(exposure, residual=residual)
-        return LinkExposure(exposure, self.links, ENDS[self.end])
-
     def _still(self, found: Captured, record: Record) -> Substitutes:
         """What stays as it is while the varied end moves: the other end, and second ways."""
-        assert self.decoding is not None
         decoding, instead = self.decoding, dict[int, Callable[..., Any]]()
         frozen = {one.step: frozenset({one.table}) for one in decoding.still}
         for place, numbers in {**frozen, **decoding.elsewhere}.items():
@@ -311,6 +426,30 @@ class _LinkExposing(Exposing):
         instead |= {place: giving(kept) for place, kept in decoding.across.items()}
         return instead
 
+    def _joined(
+        self, run: _LinkReplay, before: HeadGraph, after: HeadGraph, logits: Tensor
+    ) -> LinkExposure:
+        mixture, everyone = run.mixture(), torch.arange(len(run.ends), device=run.ends.device)
+        shift = len(before.operations)
+        later = [
+            replace(op, inputs=tuple(number + shift for number in op.inputs))
+            for op in _by_row(after, run.behind(everyone))
+        ]
+        operations = (*_by_row(before, run.behind(run.ends)), *later)
+        head = HeadGraph(before.width, operations)
+        off = ends_in_sigmoid(head)
+        if off:
+            head = without_sigmoid(head)
+            mixture = replace(mixture, called=mixture.called + TAKEN_OFF)
+        if is_affine(head):
+            exposure = folded(mixture, head, None)
+        else:
+            frozen = head(mixture.frozen_logits[0], torch.arange(mixture.num_nodes)).unsqueeze(0)
+            replay = logit_of(run) if off else run
+            exposure = mixture.with_head(head, frozen, replay=replay)
+        residual = self._certify_links(exposure, run, logits, off)
+        return LinkExposure(replace(exposure, residual=residual), self.links, ENDS[self.end])
+
     def _certify_links(
         self, exposure: Exposure, replay: _LinkReplay, logits: Tensor, off: bool
     ) -> float:
@@ -319,16 +458,13 @@ class _LinkExposing(Exposing):
         Twice with everything else as it is; where nothing is held, once more with encoder and
         decoder as a whole and nothing put in the place of what they read.
         """
-        mixture = exposure.aggregate
-        worst, cut = 0.0, replay.cut
-        frozen = logits.double()
-        everyone = torch.ones(len(cut.ends), dtype=torch.bool, device=frozen.device)
-        for seed in range(2 if cut.decoding.second_ways else 3):
-            drawn, tested = random_mixed(cut.nodes, seed), everyone
+        worst, frozen, nodes = 0.0, logits.double(), replay.nodes
+        for seed in range(2 if self.decoding.second_ways else 3):
+            drawn, tested = random_mixed(nodes, seed), torch.ones(len(frozen), dtype=torch.bool)
             if seed == 2:
-                tested, moving = cut.apart()
-                drawn = torch.where(moving, drawn, cut.nodes.coefficients[0].double())
-            given = drawn[replay.terms].to(mixture.coefficients.dtype).unsqueeze(0)
+                tested, moving = replay.apart()
+                drawn = torch.where(moving, drawn, nodes.coefficients[0].double())
+            given = drawn[replay.terms].to(nodes.coefficients.dtype).unsqueeze(0)
             expected = exposure.logits(given)[0]
             expected = expected.sigmoid() if off else expected
             seen = replay.of_nodes(drawn, whole=seed == 2)
@@ -403,13 +539,20 @@ class _LinkCapture(Capture):
         return rows
 
 
-def _reading(record: Record, place: int, others: dict[int, Tensor]) -> Callable[..., Any]:
-    """An operation that reads other tensors."""
+def _reading(record: Record, place: int, others: Mapping[int, Tensor]) -> Callable[..., Any]:
+    """An operation that reads other tensors in the place of some values."""
     step = record.steps[place]
 
+    def put(shown: Any, given: Any) -> Any:
+        if isinstance(shown, Ref):
+            return others.get(shown.number, given)
+        if isinstance(shown, list | tuple):
+            return [put(s, g) for s, g in zip(shown, given, strict=True)]
+        return given
+
     def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        given = with_others(step.args, args, others)
-        return func(*given, **with_others(step.kwargs, kwargs, others))
+        named = {name: put(step.kwargs[name], value) for name, value in kwargs.items()}
+        return func(*put(step.args, args), **named)
 
     return run
 
@@ -419,35 +562,79 @@ def _half(lookup: Lookup, end: int, table: Tensor) -> Callable[..., Any]:
 
     def run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         out, before = func(*args, **kwargs), func(table, *args[1:], **kwargs)
-        return lookup.rebuilt(before, end, lambda _: lookup.part(out, lookup.ends.index(end)))
+        return lookup.rebuilt(before, end, lambda _: lookup.part(out, end))
 
     return run
 
 
-@dataclass(frozen=True, eq=False)
-class _Cut:
-    """The mixture of all nodes, and what of it links are made of."""
+def _by_row(head: HeadGraph, behind: Tensor) -> list[Operation]:
+    """A head's operations with the constants of other rows: that of row behind[i] for row i."""
+    found: list[Operation] = []
+    for operation in head.operations:
+        moved: dict[str, Any] = {
+            name: value[behind]
+            for name, value in operation.constants()
+            if value.dim() == 2 and name != "weight"  # weights are shared, and so are vectors
+        }
+        if isinstance(operation, Opaque):
+            moved = {"fixed": tuple(rows[behind] for rows in operation.fixed)}
+        found.append(replace(operation, **moved) if moved else operation)
+    return found
 
+
+@dataclass(frozen=True, eq=False)
+class _LinkReplay:
+    """λ of the links' terms → the model's own logits of all rows, run with these messages.
+
+    The N nodes of the graph keep their numbers, so that senders do, and have no terms; link i is
+    row N + i. A run reweights every node once, so links that share an end take turns.
+    """
+
+    run: Replay
     nodes: Exposure
+    """The mixture of all nodes, in the channels of the embedding (or before a head)."""
     ends: Tensor
     """[L] the node at the varied end."""
     others: Tensor
     """[L] the node at the other end, numbered through all types."""
-    decoding: Decoding
     still: Substitutes
     """What stays as it is."""
 
+    def behind(self, ends: Tensor) -> Tensor:
+        """[N + L] what stands in each row: the first link's, which nobody reads, then each's."""
+        return torch.cat([ends[:1].expand(self.nodes.num_nodes), ends])
+
+    @cached_property
+    def _cut(self) -> tuple[Tensor, Tensor]:
+        return cut_terms(self.nodes.segments.view(-1), self.nodes.num_groups, self.ends)
+
     @property
-    def count(self) -> int:
-        """N."""
-        return self.nodes.num_nodes
+    def terms(self) -> Tensor:
+        """[T] the node's term behind each term of a link."""
+        return self._cut[1]
+
+    def mixture(self) -> Exposure:
+        """The mixture of each link's varied end, beside the nodes."""
+        nodes, behind = self.nodes, self.behind(self.ends)
+        changed: dict[str, Any] = {
+            "recipients": torch.arange(len(self.ends), device=behind.device) + nodes.num_nodes,
+            "segments": self._cut[0],
+            "rows": nodes.rows[self.terms],
+            "coefficients": nodes.coefficients[:, self.terms],
+            "fixed_logits": nodes.fixed_logits[:, behind],
+            "frozen_logits": nodes.frozen_logits[:, behind],
+            "state": nodes.state[:, behind],
+            "embedding": None,
+            "outputs": "labels",
+        }
+        return replace(nodes, **changed)
 
     def apart(self) -> tuple[Tensor, Tensor]:
         """Links whose varied end moves while no other end does, and the terms that move."""
-        generator = torch.Generator().manual_seed(2)
-        inside = self.others < self.count  # otherwise it is of another type
+        generator, count = torch.Generator().manual_seed(2), self.nodes.num_nodes
+        inside = self.others < count  # otherwise it is of another type
         for share in (0.5, 0.0):
-            chosen = torch.rand(self.count, generator=generator).to(self.ends.device) < share
+            chosen = torch.rand(count, generator=generator).to(self.ends.device) < share
             chosen[self.ends[0]] = True
             tested = chosen[self.ends] & ~(chosen[self.others * inside] & inside)
             if bool(tested.any()):
@@ -455,44 +642,23 @@ class _Cut:
         lengths = self.nodes.segments[:: self.nodes.num_groups].diff()
         return tested, torch.repeat_interleave(chosen, lengths)
 
-
-@dataclass(frozen=True, eq=False)
-class _LinkReplay:
-    """λ of the links' terms → the model's own logits of all rows, run with these messages.
-
-    A run reweights every node once, so links that share an end take turns.
-    """
-
-    nodes: Replay
-    cut: _Cut
-    terms: Tensor
-    """[T] the node's term behind each term of a link."""
-    lengths: Tensor
-    """[L] how many terms each link has."""
-
     def of_nodes(self, coefficients: Tensor, whole: bool = False) -> Tensor:
         """Logits [L, 1] when every node has its own λ; ``whole``: and nothing stays as it is."""
-        return self.nodes(coefficients, None if whole else self.cut.still)
+        return self.run(coefficients, None if whole else self.still)
 
     def __call__(self, coefficients: Tensor) -> Tensor:
-        alpha = self.cut.nodes.coefficients[0].double()
+        alpha = self.nodes.coefficients[0].double()
         given = coefficients.reshape(-1).double().to(alpha.device)
-        turn = self._turns()
-        out = alpha.new_zeros(self.cut.count + len(turn), 1)
+        lengths = self._cut[0][:: self.nodes.num_groups].diff()
+        out = alpha.new_zeros(self.nodes.num_nodes + len(self.ends), 1)
+        order = torch.argsort(self.ends, stable=True)
+        turn = torch.empty_like(order)  # how many earlier links share the varied end
+        first = torch.searchsorted(self.ends[order], self.ends[order])
+        turn[order] = torch.arange(len(order), device=order.device) - first
         for number in range(int(turn.max()) + 1):
             mine = turn == number
-            own = torch.repeat_interleave(mine, self.lengths)
+            own = torch.repeat_interleave(mine, lengths)
             whole = alpha.clone()
             whole[self.terms[own]] = given[own]
-            seen = self.of_nodes(whole)
-            out[self.cut.count :][mine] = seen[mine]
+            out[self.nodes.num_nodes :][mine] = self.of_nodes(whole)[mine]
         return out
-
-    def _turns(self) -> Tensor:
-        """[L] how many earlier links share the varied end."""
-        ends = self.cut.ends
-        order = torch.argsort(ends, stable=True)
-        turn = torch.empty_like(order)
-        first = torch.searchsorted(ends[order], ends[order])
-        turn[order] = torch.arange(len(order), device=order.device) - first
-        return turn
