@@ -82,7 +82,7 @@ def report(
     """
     from gnn_repair.methods import METHODS
     from gnn_repair.reporting import evidence_of, report_results, report_run, write_figures
-    from gnn_repair.reporting.writing import class_names_of, made_of
+    from gnn_repair.reporting.writing import made_of
     from gnn_repair.results.protocol import PAPER
     from gnn_repair.study.rerun import rerun
 
@@ -129,7 +129,7 @@ def report(
     )
     run = again(*case, split)
     if figures:
-        names = class_names_of(run)
+        names = run.data.get("class_names")
         for path in write_figures(evidence_of(run), figures, node=node, class_names=names):
             typer.echo(path)
     command = typed(

@@ -1,14 +1,15 @@
 """What a report shows about one run: every chosen node's terms, witness and predictions.
 
-Gathered once from an exposure, its oracle solution and the fitted repairs, into plain NumPy
-arrays that the page, the figures and the tests read alike.
+Gathered once from an exposure, the oracle's answers and the fitted repairs, into plain NumPy arrays
+that the page, the figures and the tests read alike.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.arguments import require_outputs
 from gnn_repair.exposure.heads.head import followed_by
 from gnn_repair.exposure.names import NodeNames
+from gnn_repair.methods import METHODS, title_of
 from gnn_repair.oracle.heads.search import model_logits
 from gnn_repair.oracle.metrics import Changes, Reach, least_changes, reach
 from gnn_repair.oracle.problems import CAN, CANNOT, UNDECIDED
@@ -29,19 +31,40 @@ from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.solver import solve
 from gnn_repair.published import ACTIVE, REACHABLE
 from gnn_repair.repair.inputs import alone_logits as source_logits
-from gnn_repair.reporting.corrections import Correction, RepairLike, check_repairs, correction_of
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 VERDICTS = (CAN, CANNOT, UNDECIDED)
-UNSOLVED = len(VERDICTS)
-"""The code of a node that nobody asked about."""
+RESERVED = ("frozen", "oracle", "nearest", "what_if", "unit")
+"""What the page calls predictions that are not repairs."""
 CHUNK = 1 << 22
 """Numbers of aggregates that go through a nonlinear head at once."""
 MOST_CHANGES, MOST_CHANGES_BEHIND_A_HEAD = 30_000, 300
 """Smallest changes that are looked for: about a millisecond each, with a nonlinear head up to
 seconds. Of more errors an evenly spread sample is asked about."""
+PER_NODE = frozenset({
+    "nodes", "degree", "homophily", "frozen_logits", "fixed_logits", "margin", "rival_weights",
+    "verdict", "bound", "reasons", "oracle_logits", "reachable", "decided", "share", "chance",
+    "possible", "logits",
+})  # fmt: skip
+PER_TERM = frozenset({"coefficients", "witness", "alone_logits", "nearest"})
+"""Fields with a row for every shown node, and for every term."""
+
+
+class FittedLike(Protocol):
+    """A fitted repair. One that reweights also has ``coefficients(exposure)``, one that
+    translates ``shift(exposure)``."""
+
+    def logits(self, exposure: Any) -> Tensor:
+        """[n, C] or [S, n, C] at the recipients."""
+
+
+RepairLike = FittedLike | Tensor
+"""A fitted repair, or the logits [N, C] of a method of one's own."""
+Kind = Literal["coefficients", "shift", "logits"]
+Answers = tuple[Reach, Changes]
+"""What ``reach`` and ``least_changes`` say of the shown nodes."""
 
 
 # What is shown ------------------------------------------------------------------------------------
@@ -60,15 +83,15 @@ class TailEvidence:
     replayed: bool
     """Whether the oracle's logits are the model's own."""
     verdict: Integers
-    """[n]: a place in VERDICTS, or UNSOLVED."""
+    """[n]: a place in VERDICTS."""
     margin: Floats
-    """[n]: the best margin found, at the witness; NaN where unsolved."""
+    """[n]: the best margin found, at the witness."""
     bound: Floats
     """[n]: what no reweighting exceeds; infinite where nothing is proved."""
-    reasons: tuple[str, ...]
+    reasons: NDArray[np.str_]
     """[n]: why a node is undecided; empty for the others."""
     oracle_logits: Floats
-    """[n, C]: with the witness's λ; the frozen ones where unsolved."""
+    """[n, C]: with the witness's λ."""
     alone_logits: Floats
     """[T, C]: with all of a term's group mass on it and the other groups as frozen."""
 
@@ -81,18 +104,6 @@ class TailEvidence:
     def decided(self) -> Flags:
         """[n]: one of the two was shown."""
         return self.proved | (self.verdict == VERDICTS.index(CANNOT))
-
-    def cut(self, places: Integers, terms: Integers) -> TailEvidence:
-        """Of some nodes and their terms."""
-        return replace(
-            self,
-            verdict=self.verdict[places],
-            margin=self.margin[places],
-            bound=self.bound[places],
-            reasons=tuple(self.reasons[i] for i in places),
-            oracle_logits=self.oracle_logits[places],
-            alone_logits=self.alone_logits[terms],
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,17 +127,27 @@ class ClassEvidence:
     figures: Reach | None
     """What was counted over these nodes; None where nothing was."""
 
-    def cut(self, places: Integers, terms: Integers) -> ClassEvidence:
-        """Of some nodes and their terms."""
-        return ClassEvidence(
-            self.reachable[places],
-            self.decided[places],
-            self.share[places],
-            self.nearest[terms],
-            self.chance[places],
-            self.possible[places],
-            self.figures,
-        )
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """One repair's answers at n nodes."""
+
+    name: str
+    kind: Kind
+    logits: Floats
+    """[n, C]."""
+    coefficients: Floats | None = None
+    """[T]: λ, where the repair reweights."""
+
+    @property
+    def title(self) -> str:
+        """The name as people read it."""
+        return title_of(self.name)
+
+    @property
+    def predictions(self) -> Integers:
+        """[n]."""
+        return self.logits.argmax(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,8 +183,8 @@ class Evidence:
     sources: Integers
     """[R]: the node that sent it."""
     margin: Floats
-    """[n]: γ of the true class; NaN where not solved or not decided. With a nonlinear head, the
-    best margin that was found."""
+    """[n]: γ of the true class; NaN where it is not decided. With a nonlinear head, the best margin
+    that was found."""
     rival_weights: Floats
     """[n, C]: w."""
     witness: Floats
@@ -239,21 +260,24 @@ class Evidence:
             drawn = np.zeros(len(self.labels), bool)
             drawn[self.nodes[places]] = drawn[sources] = True
             edges = edges[:, drawn[edges].all(0)]
-        by_node = ("nodes", "degree", "homophily", "frozen_logits", "fixed_logits", "margin")
         return replace(
-            self,
-            **{name: getattr(self, name)[places] for name in (*by_node, "rival_weights")},
+            _cut(self, places, terms),
             segments=np.append(0, np.cumsum(lengths)),
             rows=rows.astype(np.int64),
-            coefficients=self.coefficients[terms],
             contributions=self.contributions[used],
             sources=sources,
-            witness=self.witness[terms],
-            corrections=tuple(item.cut(places, terms) for item in self.corrections),
+            corrections=tuple(_cut(item, places, terms) for item in self.corrections),
             edges=edges,
-            tail=None if self.tail is None else self.tail.cut(places, terms),
-            classes=None if self.classes is None else self.classes.cut(places, terms),
+            tail=None if self.tail is None else _cut(self.tail, places, terms),
+            classes=None if self.classes is None else _cut(self.classes, places, terms),
         )
+
+
+def _cut(value: Any, places: Integers, terms: Integers) -> Any:
+    """The same about some nodes and their terms."""
+    kept = dict.fromkeys(PER_NODE, places) | dict.fromkeys(PER_TERM, terms)
+    parts = {item.name: getattr(value, item.name) for item in fields(value) if item.name in kept}
+    return replace(value, **{n: v[kept[n]] for n, v in parts.items() if v is not None})
 
 
 def _ranges(starts: Integers, lengths: Integers) -> Integers:
@@ -271,9 +295,10 @@ def gather(
     nodes: Tensor | None = None,
     *,
     member: int = 0,
-    solution: Solution | None = None,
     repairs: Mapping[str, RepairLike] | None = None,
     edge_index: Tensor | None = None,
+    others: bool = False,
+    answers: Answers | None = None,
 ) -> Evidence:
     """Collect what a report shows.
 
@@ -282,9 +307,10 @@ def gather(
         y: [N] true classes, −1 where unknown (such nodes are not shown).
         nodes: mask [N] or [N, S], node numbers, or None for every recipient.
         member: which member (split) is shown.
-        solution: of the true class at these nodes; solved here unless given.
         repairs: by name, fitted repairs or logits [N, C] of one's own method.
         edge_index: [2, E] the graph; without it the sources of the terms stand for neighbours.
+        others: whether to ask about the other classes, too: which could win, by what change.
+        answers: to that, where they are known; those about other nodes are not used.
     """
     if not isinstance(exposure, Exposure):
         raise InputError(f"exposure is {exposure!r:.60}; give what gnn_repair.expose returns")
@@ -303,26 +329,26 @@ def gather(
     labelled = chosen[y[chosen] >= 0]
     if not len(labelled):
         raise InputError("no labelled node was chosen for the report; check the mask and y")
-    solved = 0 if solution is None else member
-    if solution is None:
-        solution = solve(exposure.member(member), y, labelled)
-    else:
-        _check_solution(solution, exposure)
-    margin, weights = _answers(solution, solved, labelled, y)
-    predicted = exposure.frozen_logits[member].argmax(1)
-    right = (predicted[labelled] == y[labelled]).numpy()
-    order = np.lexsort((labelled.numpy(), -margin, right))
+    alone = exposure.member(member)
+    if answers is not None and not np.array_equal(answers[0].classes.node, labelled):
+        answers = None
+    figures, changes = answers or (None, None)
+    if others and figures is None and exposure.head is None:
+        figures = _reach(alone, y, labelled)
+    solution = solve(alone, y, labelled) if figures is None else figures.witnesses
+    margin = np.where(solution.decided, solution.margin, np.nan)
+    predicted = alone.frozen_logits[0].argmax(1)
+    wrong = predicted[labelled] != y[labelled]
+    order = np.lexsort((labelled.numpy(), -margin, ~wrong.numpy()))
     part = exposure.restrict(labelled[torch.from_numpy(order)])
-    recipients = part.recipients
-    witness = _witness(solution, solved, exposure, part, y)
-    if part.graph_starts is not None:
-        edges = _edges_of_graphs(edge_index, part)
-        degree, homophily = np.zeros(len(order), np.int64), np.zeros(len(order))
-    else:
-        edges = None if edge_index is None else _undirected(edge_index)
-        degree, homophily = _surroundings(part, y, edges)
+    shown, recipients = part.member(member), part.recipients
+    edges = None if edge_index is None else _undirected(edge_index, part)
     used, rows = np.unique(part.rows.numpy(), return_inverse=True)
-    fixed, table, tail = _behind(part, member, solution, solved, y, witness)
+    witness = _witness(solution, alone, shown)
+    fixed, table, tail = _behind(shown, solution, order, witness)
+    no_weights = np.zeros((len(order), exposure.num_classes))  # proofs weigh rivals case by case
+    weights = no_weights if solution.rival_weights is None else solution.rival_weights[order]
+    degree, homophily = _surroundings(part, y, edges)
     evidence = Evidence(
         groups=tuple(group.name for group in exposure.groups),
         nodes=recipients.numpy(),
@@ -330,15 +356,15 @@ def gather(
         predictions=predicted.numpy(),
         degree=degree,
         homophily=homophily,
-        frozen_logits=part.frozen_logits[member, recipients].numpy(),
+        frozen_logits=shown.frozen_logits[0, recipients].numpy(),
         fixed_logits=fixed,
         segments=part.segments.numpy(),
         rows=rows.astype(np.int64),
-        coefficients=_of_member(part.coefficients, member).double().numpy(),
+        coefficients=shown.coefficients[0].double().numpy(),
         contributions=table[used],
         sources=part.sources.numpy()[used].astype(np.int64),
         margin=margin[order],
-        rival_weights=weights[order],
+        rival_weights=np.where(np.isnan(margin[order])[:, None], 0.0, weights),
         witness=witness,
         corrections=tuple(
             correction_of(name, repair, exposure, part, member)
@@ -349,8 +375,12 @@ def gather(
         tail=tail,
         origin=exposure.origin,
         noun=noun_of(exposure),
-        scope=(exposure.scope, ", ".join(part.title for part in exposure.held)),
+        scope=(exposure.scope, ", ".join(_readable(part.title) for part in exposure.held)),
     )
+    if others:
+        if figures is None and bool(wrong.any()):  # with a head of errors alone: seconds each
+            figures = _reach(alone, y, labelled[wrong])
+        evidence = replace(evidence, classes=_other_classes(evidence, alone, y, figures, changes))
     if part.graph_starts is not None:
         return _with_nodes(evidence, part)
     return _with_senders(evidence, exposure.names) if exposure.names.typed else evidence
@@ -374,70 +404,34 @@ def chosen_nodes(exposure: Exposure, nodes: Any, member: int, name: str = "nodes
     return chosen
 
 
-def _of_member(values: Tensor, member: int) -> Tensor:
-    return values[member if values.shape[0] > 1 else 0]
-
-
-def _answers(solution: Solution, member: int, nodes: Tensor, y: Tensor) -> tuple[Floats, Floats]:
-    """γ and w of the true class at ``nodes``; NaN and zero where they were not solved."""
-    place = _places(solution, member, len(y), y)[nodes.numpy()]
-    found = (place >= 0) & solution.decided[np.where(place >= 0, place, 0)]
-    margin = np.where(found, solution.margin[np.where(found, place, 0)], np.nan)
-    if solution.rival_weights is None:  # its proofs weigh rivals case by case
-        return margin, np.zeros((len(nodes), solution.num_classes))
-    weights = np.where(found[:, None], solution.rival_weights[np.where(found, place, 0)], 0.0)
-    return margin, weights
-
-
-def _places(solution: Solution, member: int, nodes: int, y: Tensor) -> Integers:
-    """[N]: the LP of each node's true class, −1 where there is none."""
-    if not len(solution):
-        raise InputError("the oracle solution is empty; solve it at the nodes of the report")
-    ours = (solution.member == member) & (solution.target == y.numpy()[solution.node])
-    place = np.full(nodes, -1)
-    place[solution.node[ours]] = np.flatnonzero(ours)
-    return place
-
-
-def _witness(
-    solution: Solution, member: int, exposure: Exposure, part: Exposure, y: Tensor
-) -> Floats:
+def _witness(solution: Solution, exposure: Exposure, part: Exposure) -> Floats:
     """[T]: λ on the terms of ``part``, which ``solution`` numbers as ``exposure`` does."""
-    place = _places(solution, member, exposure.num_nodes, y)
-    witness = np.zeros(part.num_terms)
     theirs = exposure.segments[:: exposure.num_groups].numpy()
     ours = part.segments[:: part.num_groups].numpy()
-    for i, node in enumerate(part.recipients.tolist()):
-        lp = place[node]
-        if lp >= 0:
-            entries = slice(solution.indptr[lp], solution.indptr[lp + 1])
-            local = solution.terms[entries] - theirs[solution.recipient[lp]] + ours[i]
-            witness[local] = solution.coefficients[entries]
+    place = np.zeros(exposure.num_nodes, np.int64)
+    place[part.recipients.numpy()] = np.arange(part.num_recipients)
+    moved = ours[place[solution.node]] - theirs[solution.recipient]
+    witness = np.zeros(part.num_terms)
+    witness[solution.terms + np.repeat(moved, np.diff(solution.indptr))] = solution.coefficients
     return witness
 
 
 def _behind(
-    part: Exposure, member: int, solution: Solution, solved: int, y: Tensor, witness: Floats
+    part: Exposure, solution: Solution, order: Integers, witness: Floats
 ) -> tuple[Floats, Floats, TailEvidence | None]:
     """β [n, C] and ℓ [R, C]; with a nonlinear head zeros, and what it shows instead."""
     head = part.head
     if head is None:
-        fixed = part.fixed_logits[member, part.recipients].numpy()
-        return fixed, part.contributions[member].numpy(), None
-    place = _places(solution, solved, part.num_nodes, y)[part.recipients.numpy()]
-    asked, where = place >= 0, np.maximum(place, 0)
-    codes = np.array([VERDICTS.index(str(word)) for word in solution.verdict], np.int64)
-    counts = np.diff(part.segments[:: part.num_groups].numpy())
-    alpha = part.coefficients[0].double().numpy()
-    lam = torch.from_numpy(np.where(np.repeat(asked, counts), witness, alpha))
+        fixed = part.fixed_logits[0, part.recipients].numpy()
+        return fixed, part.contributions[0].numpy(), None
     tail = TailEvidence(
         words=followed_by(head),
         replayed=part.replay is not None,
-        verdict=np.where(asked, codes[where], UNSOLVED),
-        margin=np.where(asked, solution.margin[where], np.nan),
-        bound=np.where(asked, solution.bound[where], np.inf),
-        reasons=tuple(solution.reasons.get(int(i), "") if i >= 0 else "" for i in place),
-        oracle_logits=model_logits(part, lam).numpy(),
+        verdict=np.array([VERDICTS.index(str(word)) for word in solution.verdict[order]], np.int64),
+        margin=solution.margin[order],
+        bound=solution.bound[order],
+        reasons=np.array([solution.reasons.get(int(i), "") for i in order], np.str_),
+        oracle_logits=model_logits(part, torch.from_numpy(witness)).numpy(),
         alone_logits=_alone_logits(part),
     )
     shape = (part.num_recipients, part.num_classes)
@@ -471,54 +465,42 @@ def _alone_logits(part: Exposure) -> Floats:
 # Other classes ------------------------------------------------------------------------------------
 
 
-def with_classes(
+def _reach(exposure: Exposure, y: Tensor, nodes: Tensor) -> Reach:
+    answer = reach(exposure, y, nodes)
+    assert isinstance(answer, Reach)
+    return answer
+
+
+def _other_classes(
     evidence: Evidence,
     exposure: Exposure,
-    member: int = 0,
-    figures: Reach | None = None,
-    changes: Changes | None = None,
-) -> Evidence:
-    """The evidence with the other classes: which could win, by what change.
-
-    Args:
-        evidence: what :func:`gather` collected of this exposure.
-        exposure: the frozen model's final aggregation.
-        member: which member is shown.
-        figures: of these nodes, of one member; asked for here unless given. With a nonlinear head
-            of errors alone, since a question may take seconds.
-        changes: the smallest changes of their errors; likewise.
-    """
-    tailed, wrong = exposure.head is not None, ~evidence.right
-    alone = exposure.to("cpu").member(member)
-    y = torch.from_numpy(evidence.labels[: exposure.num_nodes])
-    asked = evidence.nodes[wrong] if tailed else evidence.nodes
+    y: Tensor,
+    figures: Reach | None,
+    changes: Changes | None,
+) -> ClassEvidence:
+    """Which classes could win, by what change; nothing was asked where ``figures`` is None."""
     n, classes = len(evidence.nodes), evidence.num_classes
-    blank = np.full(n, np.nan)
-    empty = np.zeros((n, classes), bool)
-    if not len(asked):
-        share = np.full((n, classes), np.nan)
-        found = ClassEvidence(empty, empty, share, evidence.coefficients, blank, blank, None)
-        return replace(evidence, classes=found)
+    reachable, decided = np.zeros((n, classes), bool), np.zeros((n, classes), bool)
+    chance, possible = np.full(n, np.nan), np.full(n, np.nan)
     if figures is None:
-        answer = reach(alone, y, torch.from_numpy(asked))
-        assert isinstance(answer, Reach)
-        figures = answer
-    changes = _sampled_changes(figures, alone, y) if changes is None else changes
+        share = np.full((n, classes), np.nan)
+        alpha = evidence.coefficients
+        return ClassEvidence(reachable, decided, share, alpha, chance, possible, None)
     place = np.full(exposure.num_nodes, -1)
     place[evidence.nodes] = np.arange(n)
-    shown = place[figures.classes.node] >= 0
-    rows = place[figures.classes.node][shown]
-    can, known = figures.classes.reachable[shown], figures.classes.decided[shown]
-    reachable, decided = empty.copy(), empty.copy()
+    rows, can, known = (
+        place[figures.classes.node],
+        figures.classes.reachable,
+        figures.classes.decided,
+    )
     reachable[rows], decided[rows] = can, known
-    chance, possible = blank.copy(), blank.copy()
     if classes > 2:
-        others = figures.others[shown]
+        others = figures.others
         chance[rows] = (can & others).sum(1) / (classes - 2)
         possible[rows] = ((can | ~known) & others).sum(1) / (classes - 2)
-    share, nearest = _least(changes, evidence, alone, place)
-    found = ClassEvidence(reachable, decided, share, nearest, chance, possible, figures)
-    return replace(evidence, classes=found)
+    changes = _sampled_changes(figures, exposure, y) if changes is None else changes
+    share, nearest = _least(changes, evidence, exposure, place)
+    return ClassEvidence(reachable, decided, share, nearest, chance, possible, figures)
 
 
 def _sampled_changes(figures: Reach, exposure: Exposure, y: Tensor) -> Changes:
@@ -528,9 +510,7 @@ def _sampled_changes(figures: Reach, exposure: Exposure, y: Tensor) -> Changes:
     asked = len(wrong) if head else int(figures.classes.count[wrong].sum())
     if asked > room:
         kept = wrong[np.linspace(0, len(wrong) - 1, len(wrong) * room // asked).astype(np.int64)]
-        some = reach(exposure, y, torch.from_numpy(figures.classes.node[kept]))
-        assert isinstance(some, Reach)
-        figures = some
+        figures = _reach(exposure, y, torch.from_numpy(figures.classes.node[kept]))
     return least_changes(figures, exposure, others=not head)
 
 
@@ -545,8 +525,6 @@ def _least(
     recipient[exposure.recipients.numpy()] = np.arange(exposure.num_recipients)
     for row, (node, true) in enumerate(zip(changes.node, changes.true, strict=True)):
         i = place[node]
-        if i < 0:
-            continue
         asked = np.ones(evidence.num_classes, bool)
         if not changes.complete:
             asked = np.arange(evidence.num_classes) == true
@@ -558,6 +536,102 @@ def _least(
     return share, nearest
 
 
+# What a repair did -------------------------------------------------------------------------------
+
+
+def correction_of(
+    name: str, repair: RepairLike, exposure: Exposure, part: Exposure, member: int
+) -> Correction:
+    """The repair's answers at the recipients of ``part``, a cut of ``exposure``."""
+    found = _answers(_key(name), name, repair, exposure, part, member)
+    off = np.argwhere(~np.isfinite(found.logits))
+    if len(off):
+        node = part.names.node(int(part.recipients[off[0, 0]]))
+        raise InputError(
+            f"the logits of {name!r:.60} at {node} hold {found.logits[tuple(off[0])]}; give finite "
+            "numbers, such as logits before a softmax"
+        )
+    return found
+
+
+def check_repairs(repairs: Any) -> None:
+    """A mapping from names to fitted repairs or logits."""
+    if repairs is None:
+        return
+    if not isinstance(repairs, Mapping):
+        raise InputError(f"repairs is {repairs!r:.60}; give a mapping from names to fitted repairs")
+    for name, repair in repairs.items():
+        if not isinstance(name, str) or not name:
+            raise InputError(f"a repair is called {name!r:.60}; give it a name")
+        if not isinstance(repair, Tensor) and not callable(getattr(repair, "logits", None)):
+            raise InputError(
+                f"repair {name!r} is {repair!r:.60}; give a fitted repair (what fit returns), or "
+                "logits [N, C]"
+            )
+
+
+def best_on(
+    repairs: Mapping[str, RepairLike], exposure: Exposure, y: Tensor, nodes: Tensor, member: int
+) -> str | None:
+    """The repair that is right most often at the validation ``nodes``; None where none gains.
+
+    What learned from these very labels is judged out of fold, or not at all.
+    """
+    part = exposure.to("cpu").restrict(nodes)
+    truth = y.cpu()[part.recipients].numpy()
+    frozen = part.frozen_logits[member, part.recipients].argmax(1).numpy()
+    best, most = None, float((frozen == truth).mean())
+    for name, repair in repairs.items():
+        if hasattr(repair, "nested"):  # a ladder, weighed without each node's fold
+            share = float(repair.nested[member if len(repair.nested) > 1 else 0])
+        elif name in METHODS and not METHODS[name].by_default:
+            continue  # what learns from validation labels, too
+        else:
+            answers = correction_of(name, repair, exposure.to("cpu"), part, member)
+            share = float((answers.predictions == truth).mean())
+        if share > most:
+            best, most = _key(name), share
+    return best
+
+
+def _answers(
+    key: str, name: str, repair: RepairLike, exposure: Exposure, part: Exposure, member: int
+) -> Correction:
+    if isinstance(repair, Tensor):
+        return Correction(key, "logits", _own_logits(name, repair, part))
+    asked: Any = repair
+    if hasattr(repair, "coefficients"):
+        coefficients = asked.coefficients(part).detach().cpu().double()
+        logits = part.logits(coefficients)[member].numpy()
+        return Correction(key, "coefficients", logits, coefficients[member].numpy())
+    # A method may look at all recipients at once, so it sees the whole exposure.
+    everywhere = torch.empty(part.num_nodes, part.num_classes, dtype=torch.float64)
+    answers = repair.logits(exposure).detach().cpu().double()
+    if answers.dim() == 3:  # of several members, or of a method that keeps the axis of one
+        answers = answers[member if len(answers) > 1 else 0]
+    everywhere[exposure.recipients] = answers
+    kind: Kind = "shift" if hasattr(repair, "shift") else "logits"
+    return Correction(key, kind, everywhere[part.recipients].numpy())
+
+
+def _key(name: str) -> str:
+    """The name with which the page tells repairs apart; our own may be written with dashes."""
+    key = name.replace("-", "_")
+    if key in RESERVED:
+        raise InputError(f"a repair cannot be called {name!r}, which means something else here")
+    return key if key in METHODS else name
+
+
+def _own_logits(name: str, logits: Tensor, part: Exposure) -> Floats:
+    expected = (part.num_nodes, part.num_classes)
+    if tuple(logits.shape) != expected:
+        raise InputError(
+            f"the logits of {name!r} have shape {list(logits.shape)} instead of {list(expected)}"
+        )
+    own: Floats = logits.detach().cpu().double()[part.recipients].numpy()
+    return own
+
+
 # What recipients are called, and who sends to them ------------------------------------------------
 
 
@@ -566,6 +640,11 @@ def noun_of(exposure: Exposure) -> str:
     if exposure.graph_starts is not None:
         return "graph"
     return exposure.names.recipient or "node"
+
+
+def _readable(title: str) -> str:
+    """Without the brackets in which PyG writes an edge type's name."""
+    return re.sub(r"<(.+?)>", lambda name: name[1].replace("___", " "), title)
 
 
 def plural(noun: str) -> str:
@@ -583,17 +662,30 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else plural(noun)}"
 
 
-def _undirected(edge_index: Tensor) -> Integers:
-    """Each edge between two different nodes once, [2, E]."""
+def _undirected(edge_index: Tensor, part: Exposure) -> Integers:
+    """Each edge between two different nodes once, [2, E]; of graphs those of the chosen ones."""
     ends = edge_index.cpu().numpy()
     low, high = ends.min(0), ends.max(0)
-    pairs = np.unique(np.stack([low, high])[:, low != high], axis=1)
+    kept = low != high
+    if part.graph_starts is not None:
+        starts = part.graph_starts.numpy()
+        graph = np.searchsorted(starts, low, side="right") - 1
+        if (high >= starts[np.minimum(graph + 1, len(starts) - 1)]).any():
+            raise InputError(
+                "edge_index ties nodes of different graphs; give that of the batch, as "
+                "Batch.from_data_list(graphs).edge_index"
+            )
+        kept &= np.isin(graph, part.recipients.numpy())
+    pairs = np.unique(np.stack([low, high])[:, kept], axis=1)
     return pairs.astype(np.int64)
 
 
 def _surroundings(part: Exposure, y: Tensor, edges: Integers | None) -> tuple[Integers, Floats]:
-    """Degree and local homophily of the recipients, from the graph or from the terms."""
+    """Degree and local homophily of the recipients, from the graph or from the terms; of graphs
+    their size."""
     nodes = part.recipients.numpy()
+    if part.graph_starts is not None:
+        return np.diff(part.graph_starts.numpy())[nodes], np.full(len(nodes), np.nan)
     if edges is not None:
         ends = np.concatenate([edges, edges[::-1]], axis=1)
     else:
@@ -642,33 +734,10 @@ def _with_nodes(evidence: Evidence, part: Exposure) -> Evidence:
         evidence,
         labels=np.concatenate([evidence.labels, unlabelled]),
         predictions=np.concatenate([evidence.predictions, votes]),
-        degree=np.diff(starts)[evidence.nodes],
-        homophily=np.full(len(evidence.nodes), np.nan),
         sources=evidence.sources + graphs,
         edges=None if evidence.edges is None else evidence.edges + graphs,
         graph_starts=starts,
     )
-
-
-def _edges_of_graphs(edge_index: Tensor | None, part: Exposure) -> Integers | None:
-    """Edges of the chosen graphs' nodes, each once, [2, E]; None where they are not known."""
-    if edge_index is None:
-        return None
-    assert part.graph_starts is not None
-    ends = edge_index.cpu().numpy()
-    low, high = ends.min(0), ends.max(0)
-    starts = part.graph_starts.numpy()
-    chosen = np.zeros(len(starts), bool)
-    chosen[part.recipients.numpy()] = True
-    graph = np.searchsorted(starts, low, side="right") - 1
-    if (high >= starts[np.minimum(graph + 1, len(starts) - 1)]).any():
-        raise InputError(
-            "edge_index ties nodes of different graphs; give that of the batch, as "
-            "Batch.from_data_list(graphs).edge_index"
-        )
-    kept = chosen[graph] & (low != high)
-    pairs = np.unique(np.stack([low, high])[:, kept], axis=1)
-    return pairs.astype(np.int64)
 
 
 # Checks -------------------------------------------------------------------------------------------
@@ -682,24 +751,6 @@ def _check_graph(edge_index: Any, nodes: int) -> None:
         raise InputError("edge_index is no tensor of whole numbers [2, E]; give the graph's")
     if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < nodes:
         raise InputError(f"edge_index names nodes outside 0 to {nodes - 1}; give the graph's own")
-
-
-def _check_solution(solution: Any, exposure: Exposure) -> None:
-    """A solution is of this exposure: its witnesses and bounds hold there, without any solver."""
-    if not isinstance(solution, Solution):
-        raise InputError(f"solution is {solution!r:.60}; give what gnn_repair.solve returns")
-    remedy = "solve the oracle on this exposure, or leave the solution out"
-    try:
-        found: Any = solution.check(exposure)
-    except (InputError, LookupError, RuntimeError) as error:
-        raise InputError(f"the solution is not of this exposure ({error}); {remedy}") from error
-    # An LP without an answer is no contradiction; a witness or a bound that fails here is one.
-    if solution.proofs is not None:
-        holds = bool(found.ok)
-    else:
-        holds = max(found.mass, found.margin, found.bound) <= found.tolerance
-    if not holds:
-        raise InputError(f"the solution is not of this exposure ({found}); {remedy}")
 
 
 def check_names(names: Any, size: int, kind: str) -> list[str] | None:

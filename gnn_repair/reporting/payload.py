@@ -27,18 +27,18 @@ from gnn_repair.atomic import replacing
 from gnn_repair.errors import InputError
 from gnn_repair.methods import RUNGS, rung_title
 from gnn_repair.published import ACTIVE, REACHABLE
-from gnn_repair.reporting.corrections import RepairLike
 from gnn_repair.reporting.evidence import (
     VERDICTS,
     Evidence,
     Flags,
     Integers,
+    RepairLike,
     TailEvidence,
     check_names,
     plural,
 )
 
-Encoded = dict[str, dict[str, str]]
+Arrays = dict[str, NDArray[Any]]
 EXPLORED_BYTES = 10 * 2**20
 """Bytes of everything that is there for single nodes: 14 MB in base64, so that a page of 50,000
 nodes of a graph of a million stays below 20 MB with answers, labels, edges and scripts."""
@@ -52,53 +52,56 @@ PART_BYTES = 4 * 10**6
 STORED_BYTES = 2**30
 """Terms beside a page at most; further ones are left out from the end of the list."""
 PART_NAME = re.compile(r"[0-9a-f]{12}-(table|\d+)\.json")
+PER_TERM = re.compile(r"rows|coefficients|alone_logits|repair_\d+_coefficients")
+"""Arrays with an entry, or a row, for every term."""
 LARGEST_LOGIT = 1e37
 """A page holds numbers as float32, which ends at 3e38, and draws products of two of them."""
 PARTS = ("the training nodes", "the validation nodes", "no part", "the test nodes")
 """Where a node can belong in a run; the page says so where that is not the last."""
 SHARED = ("labels", "edge_sources", "edge_recipients")
 """Arrays that are the same for all runs of a graph; the page's own run holds them."""
-_INTEGERS = (
-    ("u1", 0, 2**8 - 1),
-    ("i1", -(2**7), 2**7 - 1),
-    ("u2", 0, 2**16 - 1),
-    ("i2", -(2**15), 2**15 - 1),
-    ("u4", 0, 2**32 - 1),
-    ("i4", -(2**31), 2**31 - 1),
-)
+_INTEGERS = ("u1", "i1", "u2", "i2", "u4", "i4")
 
 
 # Arrays and text ----------------------------------------------------------------------------------
 
 
-def encode_array(values: NDArray[Any], *, wide: bool = False) -> dict[str, str]:
+def narrow(values: NDArray[Any], *, wide: bool = False) -> NDArray[Any]:
     """Integers in the narrowest type that holds them, floats as float32 (float64 if ``wide``)."""
     if values.dtype.kind == "f":
         kind = "f8" if wide else "f4"
     else:
         low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
-        kind = next(
-            name
-            for name, least, most in _INTEGERS
-            if low >= least and high <= most and (least == 0 or low < 0)
-        )
-    data = np.ascontiguousarray(values.ravel(), dtype=np.dtype("<" + kind)).tobytes()
-    return {"type": kind, "data": base64.b64encode(data).decode("ascii")}
+        signs = [kind for kind in _INTEGERS if (kind[0] == "i") == (low < 0)]
+        kind = next(k for k in signs if np.iinfo(k).min <= low and high <= np.iinfo(k).max)
+    return np.ascontiguousarray(values, dtype=np.dtype("<" + kind))
 
 
-def encode_sparse(name: str, values: NDArray[Any], kept: Flags) -> Encoded:
+def sparse(name: str, values: NDArray[Any], kept: Flags) -> Arrays:
     """Rows of which few entries count: how many in each, their columns and their values."""
     row, column = np.nonzero(kept)
     return {
-        f"{name}_lengths": encode_array(np.bincount(row, minlength=len(kept))),
-        f"{name}_columns": encode_array(column),
-        f"{name}_values": encode_array(values[row, column]),
+        f"{name}_lengths": narrow(np.bincount(row, minlength=len(kept))),
+        f"{name}_columns": narrow(column),
+        f"{name}_values": narrow(values[row, column]),
     }
+
+
+def as_json(content: Any) -> str:
+    """JSON in which arrays are base64 of their numbers."""
+    return json.dumps(
+        content, ensure_ascii=True, allow_nan=False, separators=(",", ":"), default=_encoded
+    )
+
+
+def _encoded(values: NDArray[Any]) -> dict[str, str]:
+    data = base64.b64encode(values.tobytes()).decode("ascii")
+    return {"type": values.dtype.str.lstrip("<|"), "data": data}
 
 
 def script_safe(content: Any) -> str:
     """JSON in which no text can end the script block or be read as markup."""
-    text = json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    text = as_json(content)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -111,7 +114,7 @@ def run_payload(
     class_names: Sequence[str] | None = None,
     node_names: Sequence[str] | None = None,
     limit: int | None = None,
-) -> tuple[dict[str, Any], Encoded]:
+) -> tuple[dict[str, Any], Arrays]:
     """The run's words and its arrays; nodes that can be opened, within ``limit``, come first.
 
     ``noun`` and ``nouns`` are what recipients are called.
@@ -174,26 +177,26 @@ def _names(names: Sequence[str] | None, size: int, kind: str) -> list[str]:
     return check_names(names, size, kind) or [f"class {index}" for index in range(size)]
 
 
-def _of_everyone(evidence: Evidence, opened: Integers) -> Encoded:
+def _of_everyone(evidence: Evidence, opened: Integers) -> Arrays:
     """What the overview counts, of all nodes: those that can be opened, then the others."""
     closed = np.ones(len(evidence.nodes), bool)
     closed[opened] = False
     order = np.concatenate([opened, np.flatnonzero(closed)])
     names = ("nodes", "degree", "homophily", "support")
-    encoded = {name: encode_array(getattr(evidence, name)[order]) for name in names}
-    encoded["margins"] = encode_array(evidence.margin[order], wide=True)
+    arrays = {name: narrow(getattr(evidence, name)[order]) for name in names}
+    arrays["margins"] = narrow(evidence.margin[order], wide=True)
     for j, item in enumerate(evidence.corrections):
-        encoded[f"repair_{j}_predictions"] = encode_array(item.predictions[order])
-    return encoded | _tail_answers(evidence.tail, order) | _chance(evidence, order)
+        arrays[f"repair_{j}_predictions"] = narrow(item.predictions[order])
+    return arrays | _tail_answers(evidence.tail, order) | _chance(evidence, order)
 
 
-def _arrays(evidence: Evidence, kept: Flags) -> Encoded:
+def _arrays(evidence: Evidence, kept: Flags) -> Arrays:
     groups, n = len(evidence.groups), len(evidence.nodes)
     lengths = np.diff(evidence.segments).reshape(n, groups) * kept[:, None]
     shown = np.repeat(kept, np.diff(evidence.starts))
     # The table of contributions keeps only the rows that are still pointed at.
     used, rows = np.unique(evidence.rows[shown], return_inverse=True)
-    arrays: Mapping[str, NDArray[Any]] = {
+    per_node = {
         "nodes": evidence.nodes,
         "labels": evidence.labels,
         "predictions": evidence.predictions,
@@ -210,30 +213,30 @@ def _arrays(evidence: Evidence, kept: Flags) -> Encoded:
         "support": evidence.support,
     }
     everyone = np.arange(n)
-    encoded = {name: encode_array(values) for name, values in arrays.items()}
-    encoded |= encode_sparse("rival_weights", evidence.rival_weights, evidence.rival_weights > 0)
-    encoded |= _term_arrays("witness", evidence, kept, evidence.witness, evidence.witness > 0)
-    encoded |= _class_arrays(evidence, kept) | _chance(evidence, everyone)
+    arrays = {name: narrow(values) for name, values in per_node.items()}
+    arrays |= sparse("rival_weights", evidence.rival_weights, evidence.rival_weights > 0)
+    arrays |= _term_arrays("witness", evidence, kept, evidence.witness, evidence.witness > 0)
+    arrays |= _class_arrays(evidence, kept) | _chance(evidence, everyone)
     # γ decides at a threshold that float32 would blur.
-    encoded["margins"] = encode_array(evidence.margin, wide=True)
+    arrays["margins"] = narrow(evidence.margin, wide=True)
     for j, item in enumerate(evidence.corrections):
-        encoded[f"repair_{j}_logits"] = encode_array(item.logits)
-        encoded[f"repair_{j}_predictions"] = encode_array(item.predictions)
+        arrays[f"repair_{j}_logits"] = narrow(item.logits)
+        arrays[f"repair_{j}_predictions"] = narrow(item.predictions)
         if item.coefficients is not None:
-            encoded[f"repair_{j}_coefficients"] = encode_array(item.coefficients[shown])
+            arrays[f"repair_{j}_coefficients"] = narrow(item.coefficients[shown])
     if evidence.tail is not None:
-        encoded |= _tail_answers(evidence.tail, everyone)
-        encoded["oracle_logits"] = encode_array(evidence.tail.oracle_logits)
-        encoded["alone_logits"] = encode_array(evidence.tail.alone_logits[shown])
+        arrays |= _tail_answers(evidence.tail, everyone)
+        arrays["oracle_logits"] = narrow(evidence.tail.oracle_logits)
+        arrays["alone_logits"] = narrow(evidence.tail.alone_logits[shown])
     if evidence.graph_starts is not None:
-        encoded["graph_starts"] = encode_array(evidence.graph_starts)
+        arrays["graph_starts"] = narrow(evidence.graph_starts)
     if evidence.edges is not None:
-        encoded["edge_sources"] = encode_array(evidence.edges[0])
-        encoded["edge_recipients"] = encode_array(evidence.edges[1])
-    return encoded
+        arrays["edge_sources"] = narrow(evidence.edges[0])
+        arrays["edge_recipients"] = narrow(evidence.edges[1])
+    return arrays
 
 
-def _class_arrays(evidence: Evidence, kept: Flags) -> Encoded:
+def _class_arrays(evidence: Evidence, kept: Flags) -> Arrays:
     """Which classes could win at each node by what change, and λ of the true class's smallest."""
     found = evidence.classes
     if found is None:
@@ -245,22 +248,22 @@ def _class_arrays(evidence: Evidence, kept: Flags) -> Encoded:
     asked = np.asarray(found.decided.any(axis=1))
     moved = found.nearest != evidence.coefficients
     return {
-        **encode_sparse("class_shares", share, could),
-        "asked": encode_array(np.asarray(asked, np.uint8)),
-        "class_open": encode_array(np.where(asked, (~found.decided).sum(1), 0)),
+        **sparse("class_shares", share, could),
+        "asked": narrow(np.asarray(asked, np.uint8)),
+        "class_open": narrow(np.where(asked, (~found.decided).sum(1), 0)),
         **_term_arrays("nearest", evidence, kept, found.nearest, moved),
     }
 
 
-def _chance(evidence: Evidence, order: Integers) -> Encoded:
+def _chance(evidence: Evidence, order: Integers) -> Arrays:
     """Shares of classes neither true nor predicted; the second where some are undecided."""
     found = evidence.classes
     if found is None:
         return {}
-    encoded = {"chance": encode_array(found.chance[order])}
+    arrays = {"chance": narrow(found.chance[order])}
     if evidence.tail is not None:
-        encoded["chance_possible"] = encode_array(found.possible[order])
-    return encoded
+        arrays["chance_possible"] = narrow(found.possible[order])
+    return arrays
 
 
 def _tail_words(evidence: Evidence) -> dict[str, Any] | None:
@@ -277,29 +280,29 @@ def _tail_words(evidence: Evidence) -> dict[str, Any] | None:
     }
 
 
-def _tail_answers(tail: TailEvidence | None, order: Integers) -> Encoded:
+def _tail_answers(tail: TailEvidence | None, order: Integers) -> Arrays:
     """Bounds in float64, like margins; an infinite one is none, which NaN says."""
     if tail is None:
         return {}
     bound = np.where(np.isfinite(tail.bound), tail.bound, np.nan)
     return {
-        "tail_verdict": encode_array(tail.verdict[order]),
-        "tail_margin": encode_array(tail.margin[order], wide=True),
-        "tail_bound": encode_array(bound[order], wide=True),
+        "tail_verdict": narrow(tail.verdict[order]),
+        "tail_margin": narrow(tail.margin[order], wide=True),
+        "tail_bound": narrow(bound[order], wide=True),
     }
 
 
 def _term_arrays(
     name: str, evidence: Evidence, shown: Flags, values: NDArray[Any], kept: Flags
-) -> Encoded:
-    """Few of each node's terms, like :func:`encode_sparse`; a term is counted within its node."""
+) -> Arrays:
+    """Few of each node's terms, like :func:`sparse`; a term is counted within its node."""
     terms = np.flatnonzero(kept)
     owner = np.searchsorted(evidence.starts, terms, side="right") - 1
     terms, owner = terms[shown[owner]], owner[shown[owner]]
     return {
-        f"{name}_lengths": encode_array(np.bincount(owner, minlength=len(evidence.nodes))),
-        f"{name}_columns": encode_array(terms - evidence.starts[owner]),
-        f"{name}_values": encode_array(values[terms]),
+        f"{name}_lengths": narrow(np.bincount(owner, minlength=len(evidence.nodes))),
+        f"{name}_columns": narrow(terms - evidence.starts[owner]),
+        f"{name}_values": narrow(values[terms]),
     }
 
 
@@ -366,7 +369,7 @@ def _bytes(evidence: Evidence, order: Integers, kept: Flags) -> Integers:
 
 def encoded_bytes(content: Mapping[str, Any]) -> int:
     """About how large the page's data are."""
-    return sum(len(entry["data"]) for entry in content.get("arrays", {}).values())
+    return sum(values.nbytes * 4 // 3 for values in content.get("arrays", {}).values())
 
 
 def parts_folder(page: Path) -> Path:
@@ -379,21 +382,18 @@ def split_content(
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The page's content without its terms, and the parts by file name."""
     arrays = dict(content["arrays"])
-    opened, lengths = len(_decoded(arrays["kept"])), _decoded(arrays["lengths"])
-    counts = lengths.reshape(opened, -1).sum(1, dtype=np.int64)
-    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    lengths = arrays["lengths"].reshape(len(arrays["kept"]), -1)
+    starts = np.append(0, np.cumsum(lengths.sum(1, dtype=np.int64)))
     table = {"contributions": arrays.pop("contributions")}
-    encoded = {name: arrays.pop(name) for name in _per_term(arrays)}
-    digest = _digest([*table.values(), *encoded.values()])
-    # One row a term: α has one number, the logits of a term alone have C.
-    terms = {name: _decoded(entry).reshape(starts[-1], -1) for name, entry in encoded.items()}
-    edges = _edges(starts, sum(rows.itemsize * rows.shape[1] for rows in terms.values()))
-    parts: dict[str, dict[str, Any]] = {f"{digest}-table.json": table}
+    terms = {name: arrays.pop(name) for name in list(arrays) if PER_TERM.fullmatch(name)}
+    digest = hashlib.sha256(b"".join(a.tobytes() for a in (*table.values(), *terms.values())))
+    key = digest.hexdigest()[:12]  # no page reads another one's parts
+    edges = _edges(starts, sum(rows.nbytes for rows in terms.values()) // max(1, starts[-1]))
+    parts: dict[str, dict[str, Any]] = {f"{key}-table.json": table}
     for number, (low, high) in enumerate(pairwise(edges)):
-        parts[f"{digest}-{number}.json"] = {
-            name: _encoded(rows[starts[low] : starts[high]]) for name, rows in terms.items()
-        }
-    described = {"folder": parts_folder(page).name, "digest": digest, "edges": edges}
+        cut = slice(starts[low], starts[high])
+        parts[f"{key}-{number}.json"] = {name: rows[cut] for name, rows in terms.items()}
+    described = {"folder": parts_folder(page).name, "digest": key, "edges": edges}
     return {**content, "arrays": arrays, "parts": described}, parts
 
 
@@ -402,7 +402,7 @@ def write_parts(parts: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, part in parts.items():
         with replacing(folder / name) as temporary:
-            temporary.write_text(json.dumps(part, separators=(",", ":")), encoding="ascii")
+            temporary.write_text(as_json(part), encoding="ascii")
 
 
 def forget_parts(folder: Path, kept: Mapping[str, Any]) -> None:
@@ -420,12 +420,6 @@ def listed_parts(folder: Path) -> Iterator[Path]:
         yield from (path for path in folder.iterdir() if PART_NAME.fullmatch(path.name))
 
 
-def _per_term(arrays: Mapping[str, Any]) -> list[str]:
-    """Arrays with an entry, or a row, for every term."""
-    per_term = re.compile(r"rows|coefficients|alone_logits|repair_\d+_coefficients")
-    return [name for name in arrays if per_term.fullmatch(name)]
-
-
 def _edges(starts: np.ndarray[Any, Any], each: int) -> list[int]:
     """Node ranges whose terms take about PART_BYTES; one node is never cut."""
     room = max(1, PART_BYTES // max(1, each))
@@ -434,24 +428,6 @@ def _edges(starts: np.ndarray[Any, Any], each: int) -> list[int]:
         fits = int(np.searchsorted(starts, starts[edges[-1]] + room, side="right")) - 1
         edges.append(max(edges[-1] + 1, fits))
     return edges
-
-
-def _decoded(entry: Mapping[str, str]) -> np.ndarray[Any, Any]:
-    return np.frombuffer(base64.b64decode(entry["data"]), np.dtype("<" + entry["type"]))
-
-
-def _encoded(values: np.ndarray[Any, Any]) -> dict[str, str]:
-    """In the type they have: a part's small numbers stay as wide as the whole's."""
-    data = base64.b64encode(values.tobytes()).decode("ascii")
-    return {"type": values.dtype.str.lstrip("<|"), "data": data}
-
-
-def _digest(entries: Sequence[Mapping[str, str]]) -> str:
-    """Twelve letters that stand for the parts, so that no page reads another one's."""
-    made = hashlib.sha256()
-    for entry in entries:
-        made.update(entry["data"].encode("ascii"))
-    return made.hexdigest()[:12]
 
 
 # Other runs, and a ladder's findings --------------------------------------------------------------
@@ -492,7 +468,7 @@ def _one(title: str, other: Any, own: Evidence) -> dict[str, Any]:
     words["split"] = other.split
     if other.parts is not None:
         words["parts"] = list(PARTS)
-        arrays["node_parts"] = encode_array(np.asarray(other.parts, np.int64))
+        arrays["node_parts"] = narrow(np.asarray(other.parts, np.int64))
     for name in ("classes", "names"):
         words.pop(name)
     for name in SHARED:

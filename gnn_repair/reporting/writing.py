@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +17,16 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import title_of
 from gnn_repair.notebook import PagePath
-from gnn_repair.oracle.metrics import Changes, Reach
 from gnn_repair.published import published
-from gnn_repair.reporting.corrections import RepairLike, best_on
 from gnn_repair.reporting.evidence import (
+    Answers,
     Evidence,
+    RepairLike,
+    best_on,
     chosen_nodes,
     counted,
     gather,
     plural,
-    with_classes,
 )
 from gnn_repair.reporting.page import build_page
 from gnn_repair.reporting.payload import (
@@ -54,9 +54,16 @@ REACH = ("true_class_reach", "error_reach", "support")
 
 
 @dataclass(frozen=True, eq=False)
-class StudyContext:
-    """Which run of a study a page shows, and what stands beside it."""
+class Context:
+    """What stands around the evidence on a page: names, and the study that the run is one of."""
 
+    title: str | None = None
+    """The page's heading; model and dataset unless given."""
+    selection: str | None = None
+    """What the shown nodes are called, such as ``test nodes``; the page cannot know."""
+    class_names: Sequence[str] | None = None
+    node_names: Sequence[str] | None = None
+    """What people call them; shown as text, never as markup."""
     dataset: str = ""
     """With ``backbone`` the case; the published numbers are shown where they exist."""
     backbone: str = ""
@@ -73,9 +80,20 @@ class StudyContext:
     split or model), to compare nodes with."""
 
     def __post_init__(self) -> None:
-        _check_words(dataset=self.dataset, backbone=self.backbone, note=self.note)
-        _check_results(self.results)
-        _check_made(self.made)
+        if self.made is not None and not isinstance(self.made, Mapping):
+            raise InputError(f"made is {self.made!r:.60}; give a mapping from words to words")
+        named = ("title", "selection", "dataset", "backbone", "note")
+        words = {name: getattr(self, name) for name in named}
+        words |= {f"made[{name!r}]": value for name, value in (self.made or {}).items()}
+        for name, value in words.items():
+            if value is not None and not isinstance(value, str):
+                raise InputError(f"{name} is {value!r:.60}; give a text")
+        columns = RESULT_COLUMNS if self.results is None else getattr(self.results, "columns", ())
+        for name in RESULT_COLUMNS:
+            if name not in columns:
+                raise InputError(
+                    f"results lacks the column {name!r}; give what gnn_repair.read_results returns"
+                )
         split = self.split
         if split is not None and (
             isinstance(split, bool) or not isinstance(split, int) or split < 0
@@ -93,14 +111,10 @@ def report(
     member: int = 0,
     repairs: Mapping[str, RepairLike] | None = None,
     edge_index: Tensor | None = None,
-    class_names: Sequence[str] | None = None,
-    node_names: Sequence[str] | None = None,
-    title: str | None = None,
-    selection: str | None = None,
-    context: StudyContext | None = None,
-    answers: tuple[Reach, Changes] | None = None,
+    answers: Answers | None = None,
+    context: Context | None = None,
     single_file: bool | None = True,
-    **earlier: Any,
+    **words: Any,
 ) -> Path:
     """Write one self-contained HTML file that shows the evidence of every chosen node.
 
@@ -113,44 +127,48 @@ def report(
         member: which member (split) of the exposure is shown.
         repairs: by name, fitted repairs or logits [N, C] of one's own method.
         edge_index: [2, E] the graph; gives degrees and the edges among sources.
-        class_names, node_names: what people call them; shown as text, never as markup.
-        title: the page's heading; model and dataset unless given.
-        selection: what the chosen nodes are called, such as "test nodes"; the page cannot know.
-        context: the study around it.
-        answers: of an exposure with one member, what :func:`gnn_repair.reach` and
-            ``least_changes`` say of these nodes; asked for here unless given.
+        answers: of an exposure with one member, what :func:`gnn_repair.reach` and its ``changes``
+            say of these nodes; asked for here unless given.
+        context: title, names and the study around it.
         single_file: None puts the terms into files beside the page where it would be above 20 MB,
             for ``gnn-repair view`` to serve; False does so in any case. In a large single file a
             sample of the nodes can be opened.
-        **earlier: options of version 0.2, which ``context`` holds now.
+        **words: fields of the context one by one, such as ``title=``, ``class_names=`` (what the
+            classes are called), ``node_names=`` and ``selection=`` (such as "test nodes").
 
     Returns:
         The path.
     """
     check_target(path)
-    solution, context = _earlier(earlier, context)
-    _check_words(title=title, selection=selection)
+    context = _context(context, words)
     if single_file is not None and not isinstance(single_file, bool):
         raise InputError(f"single_file is {single_file!r:.60}; give True, False or None")
     evidence = gather(
-        exposure, y, nodes, member=member, solution=solution, repairs=repairs, edge_index=edge_index
+        exposure,
+        y,
+        nodes,
+        member=member,
+        repairs=repairs,
+        edge_index=edge_index,
+        others=True,
+        answers=answers,
     )
-    evidence = with_classes(evidence, exposure, member, *(answers or ()))
-    if node_names is None and exposure.n_id is not None:
-        node_names = [str(number) for number in exposure.n_id.tolist()]
-    words, arrays = run_payload(
+    if context.node_names is None and exposure.n_id is not None:
+        numbers = [str(number) for number in exposure.n_id.tolist()]
+        context = replace(context, node_names=numbers)
+    content, arrays = run_payload(
         evidence,
-        class_names=class_names,
-        node_names=node_names,
+        class_names=context.class_names,
+        node_names=context.node_names,
         limit=None if single_file else STORED_BYTES,
     )
-    nouns = plural(evidence.noun)
     best = None
     if val is not None and repairs:
         judged = chosen_nodes(exposure, val, member, "val")
         best = {"key": best_on(repairs, exposure, y, judged, member), "nodes": len(judged)}
-    words |= {
-        "selection": selection or (nouns if nodes is None else f"chosen {nouns}"),
+    nouns = plural(evidence.noun)
+    content |= {
+        "selection": context.selection or (nouns if nodes is None else f"chosen {nouns}"),
         "dataset": context.dataset,
         "backbone": context.backbone,
         "split": context.split,
@@ -158,32 +176,26 @@ def report(
         "lost": lost_evidence(repairs, member, exposure.num_classes),
         "chance_summary": chance_words(evidence),
     }
-    content = {
-        "title": title or _heading(exposure.origin, context.dataset),
-        "subtitle": _subtitle(evidence, words["explored"], words["left_out"], context.note),
-        "run": words,
+    page = {
+        "title": context.title or _heading(exposure.origin, context.dataset),
+        "subtitle": _subtitle(evidence, content["explored"], content["left_out"], context.note),
+        "run": content,
         "arrays": arrays,
         "beside": beside_payload(context.beside, evidence),
-        "study": _study(evidence, words, context.results),
-        "made": _making(context.made),
+        "study": _study(evidence, content, context.results),
     }
-    return write_page(content, path, single_file=single_file)
+    return write_page(page, path, context.made, single_file=single_file)
 
 
-def _earlier(options: dict[str, Any], context: StudyContext | None) -> tuple[Any, StudyContext]:
-    """The solution and the context that version 0.2 took one by one."""
-    if context is not None and not isinstance(context, StudyContext):
-        raise InputError(f"context is {context!r:.60}; give a gnn_repair.reporting.StudyContext")
-    known = {"solution", *(item.name for item in fields(StudyContext))}
-    for name in options:
-        if name not in known:
-            raise TypeError(f"report() got an unexpected keyword argument {name!r}")
-        instead = "leave it out" if name == "solution" else "pass it as context=StudyContext(…)"
-        warnings.warn(f"report(…, {name}=) goes away; {instead}", DeprecationWarning, stacklevel=3)
-    solution = options.pop("solution", None)
-    if options and context is not None:
-        raise InputError(f"{next(iter(options))} belongs into context, which is given, too")
-    return solution, context or StudyContext(**options)
+def _context(context: Context | None, words: dict[str, Any]) -> Context:
+    """With the fields that were given one by one; ``solution`` was an option of version 0.2."""
+    if context is not None and not isinstance(context, Context):
+        raise InputError(f"context is {context!r:.60}; give a gnn_repair.reporting.Context")
+    if "solution" in words:
+        del words["solution"]
+        text = "report(…, solution=) goes away; leave it out"
+        warnings.warn(text, DeprecationWarning, stacklevel=3)
+    return replace(context or Context(), **words)
 
 
 def _heading(origin: str, dataset: str) -> str:
@@ -198,11 +210,13 @@ def chance_words(evidence: Evidence) -> dict[str, Any] | None:
     found = None if evidence.classes is None else evidence.classes.figures
     if found is None or evidence.right.all() or evidence.num_classes < 3:
         return None
+    asked = len(found.true)
     chance, more = found.chance, found.excess.words(100, sign="+", unit=" points")
     return {
         "low": 100 * chance.low,
         "high": 100 * chance.high,
-        "everyone": None if evidence.tail is not None else 100 * found.true_class_chance.low,
+        # With a nonlinear head errors alone may have been asked about.
+        "everyone": 100 * found.true_class_chance.low if asked == len(evidence.nodes) else None,
         "words": (
             f"Chance: a class that is neither true nor predicted could win at these errors in "
             f"{chance.words(100, unit=' %')} of the cases; the true class exceeds that by {more}. "
@@ -220,62 +234,45 @@ def report_results(
     made: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the overview of a study's results alone, without any node."""
-    _check_words(title=title)
-    _check_made(made)
     if results is None:
         raise InputError("there are no results to show; give those of gnn_repair.read_results")
-    _check_results(results)
+    context = Context(title=title, made=made, results=results)
     cases = cases_of_results(results)
     if not cases:
         raise InputError("the results hold no test accuracy; run the study first")
-    subtitle = f"{len(cases)} cases; the overview of a study, without single nodes"
-    content = {
-        "title": title,
-        "subtitle": subtitle,
+    page = {
+        "title": context.title,
+        "subtitle": f"{len(cases)} cases; the overview of a study, without single nodes",
         "run": None,
         "study": {"cases": cases, "shown": 0},
-        "made": _making(made),
     }
-    return write_page(content, path)
+    return write_page(page, path, made)
 
 
 # Runs of a study ----------------------------------------------------------------------------------
 
 
-def class_names_of(run: Rerun) -> list[str] | None:
-    """What the dataset calls its classes, where it says so."""
-    return run.data.get("class_names")
-
-
-def evidence_of(run: Rerun) -> Evidence:
-    """What a report shows of a run."""
+def evidence_of(run: Rerun, other: Rerun | None = None) -> Evidence:
+    """What a report shows of a run, or of another one at the same nodes."""
+    seen = other or run
     return gather(
-        run.exposure,
+        seen.exposure,
         run.data.y,
         run.test_mask,
-        member=run.member,
-        repairs=run.repairs,
+        member=seen.member,
+        repairs=seen.repairs,
         edge_index=run.data.edge_index,
     )
 
 
 def beside_of(run: Rerun, other: Rerun) -> Beside:
     """Another run at the nodes that ``run`` shows, with what each of them is for it."""
-    evidence = gather(
-        other.exposure,
-        run.data.y,
-        run.test_mask,
-        member=other.member,
-        repairs=other.repairs,
-        edge_index=run.data.edge_index,
-    )
+    evidence = evidence_of(run, other)
     part = np.full(len(run.data.y), PARTS.index("no part"))
-    for name, mask in other.worked.masks.items():
-        part[mask[:, other.member].cpu().numpy()] = PARTS.index(_PART_WORDS[name])
+    for name, words in zip(("train", "val", "test"), (PARTS[0], PARTS[1], PARTS[3]), strict=True):
+        mask = other.worked.masks[name][:, other.member].cpu().numpy()
+        part[mask] = PARTS.index(words)
     return Beside(evidence, part[evidence.nodes], other.split)
-
-
-_PART_WORDS = {"train": PARTS[0], "val": PARTS[1], "test": PARTS[3]}
 
 
 def made_of(protocol: Protocol, command: str = "") -> dict[str, str]:
@@ -308,6 +305,18 @@ def report_run(
         beside: by title, further runs on the same graph to compare nodes with.
         single_file: as in ``report``.
     """
+    context = Context(
+        title=title or f"{run.exposure.origin}, split {run.split}",
+        selection="test nodes",
+        class_names=run.data.get("class_names"),
+        dataset=run.case.dataset,
+        backbone=run.case.backbone,
+        split=run.split,
+        note=run.provenance(),
+        made=made_of(run.worked.settings.protocol, command),
+        results=results,
+        beside={name: beside_of(run, other) for name, other in (beside or {}).items()},
+    )
     return report(
         run.exposure,
         run.data.y,
@@ -317,18 +326,7 @@ def report_run(
         member=run.member,
         repairs=run.repairs,
         edge_index=run.data.edge_index,
-        class_names=class_names_of(run),
-        title=title or f"{run.exposure.origin}, split {run.split}",
-        selection="test nodes",
-        context=StudyContext(
-            dataset=run.case.dataset,
-            backbone=run.case.backbone,
-            split=run.split,
-            note=run.provenance(),
-            made=made_of(run.worked.settings.protocol, command),
-            results=results,
-            beside={name: beside_of(run, other) for name, other in (beside or {}).items()},
-        ),
+        context=context,
         single_file=single_file,
     )
 
@@ -336,13 +334,12 @@ def report_run(
 # The page's words ---------------------------------------------------------------------------------
 
 
-def _making(made: Mapping[str, str] | None) -> dict[str, str]:
-    """What the footer says: the version, then what the caller knows."""
-    return {"version": f"gnn-repair {__version__}", **(made or {})}
-
-
 def write_page(
-    content: Mapping[str, Any], path: str | Path, *, single_file: bool | None = True
+    content: Mapping[str, Any],
+    path: str | Path,
+    made: Mapping[str, str] | None = None,
+    *,
+    single_file: bool | None = True,
 ) -> Path:
     """Write the page whole or not at all, with parts beside it where it is large."""
     path = check_target(path)
@@ -351,8 +348,9 @@ def write_page(
     if large and content["run"] is not None:
         content, parts = split_content(content, path)
         write_parts(parts, parts_folder(path))
+    footer = {"version": f"gnn-repair {__version__}", **(made or {})}
     with replacing(path) as temporary:
-        temporary.write_text(build_page(content), encoding="utf-8")
+        temporary.write_text(build_page({**content, "made": footer}), encoding="utf-8")
     forget_parts(parts_folder(path), parts)
     return PagePath(path)
 
@@ -494,32 +492,3 @@ def _published(table: str, dataset: str, backbone: str) -> float | None:
     cells = published()["tables"].get(table, {}).get("cells", {})
     value = cells.get(backbone, {}).get(dataset)
     return None if value is None else float(value)
-
-
-# Checks -------------------------------------------------------------------------------------------
-
-
-def _check_words(**words: Any) -> None:
-    for name, value in words.items():
-        if value is not None and not isinstance(value, str):
-            raise InputError(f"{name} is {value!r:.60}; give a text")
-
-
-def _check_made(made: Any) -> None:
-    if made is None:
-        return
-    if not isinstance(made, Mapping):
-        raise InputError(f"made is {made!r:.60}; give a mapping from words to words")
-    _check_words(**{f"made[{name!r}]": value for name, value in made.items()})
-
-
-def _check_results(results: Any) -> None:
-    """A study's long-form results."""
-    if results is None:
-        return
-    columns = getattr(results, "columns", ())
-    missing = [name for name in RESULT_COLUMNS if name not in columns]
-    if missing:
-        raise InputError(
-            f"results lacks the column {missing[0]!r}; give what gnn_repair.read_results returns"
-        )

@@ -156,14 +156,12 @@ def test_study_and_report_count_alike():
 
 def test_a_report_counts_nodes_without_an_answer_nowhere(monkeypatch):
     exposure = two_members()
-    solution = failing(solve(exposure, Y, MASK), [2])
-    evidence = gather(exposure, Y, MASK, member=0, solution=solution)
-    assert (evidence.reach.nodes, evidence.reach.reachable, evidence.reach.undecided) == (2, 2, 1)
-    torn = failing(solve(exposure, Y, MASK), [2], UNCERTIFIED)
-    torn = replace(torn, bound=np.full(5, 9.0))
-    # Such bounds are no solution of this exposure, which a report would say first.
-    monkeypatch.setattr("gnn_repair.reporting.evidence._check_solution", lambda *_: None)
-    assert np.isnan(gather(exposure, Y, MASK, member=0, solution=torn).margin).sum() == 1
+    for status in (FAILED, UNCERTIFIED):
+        solution = failing(solve(exposure.member(0), Y, MASK[:, 0]), [2], status)
+        solution = replace(solution, bound=np.full(len(solution), 9.0))
+        monkeypatch.setattr("gnn_repair.reporting.evidence.solve", lambda *_, s=solution: s)
+        counts = gather(exposure, Y, MASK, member=0).reach
+        assert (counts.nodes, counts.reachable, counts.undecided) == (2, 2, 1)
 
 
 # Chance -------------------------------------------------------------------------------------------

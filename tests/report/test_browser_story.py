@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from browser import missing
 from report_worlds import Moved, Tilted, make_exposure
 
 from gnn_repair.reporting import gather, report
-from gnn_repair.reporting.evidence import with_classes
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
@@ -211,7 +211,8 @@ def test_the_confusion_matrix_counts_by_reach(browser, world):
             "return [...document.querySelectorAll('[data-cell]')].map(c => [c.dataset.cell, c.tip])"
         )
     )
-    chance = with_classes(evidence, exposure).classes.chance
+    y = torch.from_numpy(evidence.labels)
+    chance = gather(exposure, y, others=True).classes.chance
     true, said = evidence.true_class, evidence.predictions[evidence.nodes]
     pairs = sorted({(int(a), int(b)) for a, b in zip(true, said, strict=True)})
     assert sorted(cells) == [f"{a} {b}" for a, b in pairs]

@@ -13,10 +13,8 @@ from browser import missing
 from report_worlds import Moved, Tilted, make_exposure
 
 import gnn_repair as gr
-from gnn_repair.errors import InputError
 from gnn_repair.oracle.witness import gain_words
-from gnn_repair.reporting import StudyContext, gather, report
-from gnn_repair.reporting.evidence import with_classes
+from gnn_repair.reporting import Context, gather, report
 
 needs_browser = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
@@ -31,7 +29,7 @@ def world(tmp_path_factory):
     exposure, y = make_exposure(groups=2, nodes=60)
     path = tmp_path_factory.mktemp("changes") / "r.html"
     report(exposure, y, path, repairs={"reweighting": Tilted(), "set_translation": Moved()})
-    return exposure, y, with_classes(gather(exposure, y), exposure), path
+    return exposure, y, gather(exposure, y, others=True), path
 
 
 def test_every_class_is_asked_and_the_smallest_change_is_admissible_and_wins(world):
@@ -75,7 +73,7 @@ def test_answers_that_are_known_are_not_asked_for_again(world, tmp_path, monkeyp
 def test_of_too_many_errors_a_sample_is_asked(world, monkeypatch):
     exposure, y, whole, _ = world
     monkeypatch.setattr("gnn_repair.reporting.evidence.MOST_CHANGES", 12)
-    some = with_classes(gather(exposure, y), exposure).classes
+    some = gather(exposure, y, others=True).classes
     asked = ~np.isnan(some.share).all(1)
     assert 2 <= asked.sum() < (~whole.right).sum()
     np.testing.assert_array_equal(some.share[asked], whole.classes.share[asked])
@@ -180,12 +178,12 @@ def test_what_changes_no_prediction_is_in_no_chart_of_predictions(browser, tmp_p
     assert "cooler changes no prediction" in browser.text("#charts")
 
 
-def test_options_of_version_0_2_are_taken_with_a_warning(tmp_path):
+def test_fields_of_the_context_are_given_one_by_one_or_together(tmp_path):
     exposure, y = make_exposure()
-    with pytest.warns(DeprecationWarning, match=r"report\(…, dataset=\) goes away; pass it as con"):
-        path = report(exposure, y, tmp_path / "r.html", dataset="cora", backbone="gcn")
-    assert run_of(path)["dataset"] == "cora"
-    with pytest.warns(DeprecationWarning), pytest.raises(InputError, match="belongs into context"):
-        report(exposure, y, path, dataset="cora", context=StudyContext())
-    with pytest.raises(TypeError, match="unexpected keyword argument 'datset'"):
+    path = tmp_path / "r.html"
+    report(exposure, y, path, backbone="gcn", context=Context(dataset="cora", title="mine"))
+    assert (run_of(path)["dataset"], run_of(path)["backbone"]) == ("cora", "gcn")
+    with pytest.warns(DeprecationWarning, match="solution"):
+        report(exposure, y, path, solution=None)
+    with pytest.raises(TypeError, match="datset"):
         report(exposure, y, path, datset="cora")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +12,8 @@ from report_worlds import Moved, Tilted, make_exposure
 from scipy.optimize import linprog
 
 from gnn_repair.errors import InputError
-from gnn_repair.oracle.solver import solve
+from gnn_repair.oracle import reach, solve
+from gnn_repair.oracle.problems import FAILED
 from gnn_repair.reporting import gather
 
 
@@ -61,25 +63,33 @@ def test_errors_come_first_by_margin():
     assert (np.diff(evidence.margin[errors:]) <= 0).all()
 
 
-def test_a_given_solution_of_many_nodes_and_members_is_read_at_the_right_places():
-    exposure, y = make_exposure(members=2, groups=2)
-    mask = torch.zeros(40, 2, dtype=torch.bool)
-    mask[5:20, 0] = mask[11:33, 1] = True
-    solution = solve(exposure, "all", torch.ones(40, dtype=torch.bool))
-    given = gather(exposure, y, mask, member=1, solution=solution)
-    own = gather(exposure, y, mask, member=1)
-    assert sorted(given.nodes) == list(range(11, 33))
-    np.testing.assert_allclose(given.margin, own.margin, atol=1e-9)
-    np.testing.assert_allclose(given.witness, own.witness, atol=1e-9)
-    np.testing.assert_allclose(given.rival_weights, own.rival_weights, atol=1e-9)
+def test_answers_that_are_known_are_used_for_these_nodes_and_for_no_others():
+    exposure, y = make_exposure(groups=2)
+    nodes = torch.arange(5, 25)
+    found = reach(exposure, y, nodes)
+    own = gather(exposure, y, nodes, others=True)
+    for shown in (nodes, torch.arange(5, 15)):
+        given = gather(exposure, y, shown, others=True, answers=(found, found.changes))
+        assert (given.classes.figures is found) == (shown is nodes)
+        rows = [own.nodes.tolist().index(node) for node in given.nodes]
+        for name in ("margin", "rival_weights"):
+            np.testing.assert_allclose(getattr(given, name), getattr(own, name)[rows], atol=1e-9)
+        for name in ("reachable", "share", "chance"):
+            expected = getattr(own.classes, name)[rows]
+            np.testing.assert_allclose(getattr(given.classes, name), expected, atol=1e-9)
 
 
-def test_nodes_outside_a_given_solution_have_no_margin():
+def test_a_node_without_an_answer_has_no_margin_and_no_rivals(monkeypatch):
     exposure, y = make_exposure()
-    solution = solve(exposure, y, torch.arange(10))
-    evidence = gather(exposure, y, torch.arange(5, 15), solution=solution)
-    unsolved = np.isnan(evidence.margin)
-    assert sorted(evidence.nodes[unsolved]) == list(range(10, 15))
+    solution = solve(exposure, y)
+    failed = solution.status.copy()
+    failed[3] = FAILED
+    lost = replace(solution, status=failed)
+    monkeypatch.setattr("gnn_repair.reporting.evidence.solve", lambda *_: lost)
+    evidence = gather(exposure, y)
+    (unsolved,) = np.flatnonzero(np.isnan(evidence.margin))
+    assert evidence.nodes[unsolved] == 3 and not evidence.rival_weights[unsolved].any()
+    assert evidence.reach.nodes == 39
 
 
 def test_repairs_of_every_kind():

@@ -8,11 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from report_worlds import make_exposure
 
-from gnn_repair.errors import InputError
-from gnn_repair.oracle.solver import solve
-from gnn_repair.reporting import evidence_of, gather, report, report_run
+from gnn_repair.reporting import evidence_of, report_run
 from gnn_repair.study import PAPER, Store, override, read_results, run_study
 from gnn_repair.study.rerun import rerun, stack_of
 
@@ -93,17 +90,3 @@ def test_the_stack_of_earlier_records_is_found_where_it_can_be(store):
     assert stack_of(store, replace(first, stack=[])) == (0, 1, 3)
     assert stack_of(store, replace(first, stack=[], members=2)) == (0,)
     assert stack_of(store, replace(first, stack=[], members=1)) == (0,)
-
-
-def test_another_model_s_solution_is_refused(tmp_path):
-    exposure, y = make_exposure(seed=3)
-    other, _ = make_exposure(seed=4)
-    smaller, labels = make_exposure(nodes=20, seed=5)
-    own = solve(exposure, y)
-    assert gather(exposure, y, solution=own).margin.size == 40
-    for foreign in (solve(other, y), solve(smaller, labels)):
-        with pytest.raises(InputError, match="the solution is not of this exposure"):
-            report(exposure, y, tmp_path / "page.html", solution=foreign)
-    with pytest.raises(InputError, match=r"give what gnn_repair\.solve returns"):
-        report(exposure, y, tmp_path / "page.html", solution=3)
-    assert not (tmp_path / "page.html").exists()

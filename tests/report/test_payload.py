@@ -15,8 +15,8 @@ from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather, report, report_results
 from gnn_repair.reporting.page import build_page
 from gnn_repair.reporting.payload import (
-    encode_array,
     explored,
+    narrow,
     run_payload,
     script_safe,
     within_budget,
@@ -47,9 +47,8 @@ def payload_of(page: str) -> dict:
     ],
 )
 def test_integers_take_the_narrowest_type(values, kind):
-    entry = encode_array(np.array(values, dtype=np.int64))
-    assert entry["type"] == kind
-    assert decode(entry).tolist() == values
+    packed = narrow(np.array(values, dtype=np.int64))
+    assert packed.dtype == kind and packed.tolist() == values
 
 
 def test_json_cannot_end_its_script_block():
@@ -64,15 +63,15 @@ def test_the_payload_is_the_evidence():
     words, arrays = run_payload(evidence, class_names=NASTY)
     assert words["classes"] == NASTY
     full = evidence.contributions[evidence.rows]
-    table = decode(arrays["contributions"]).reshape(-1, 4)
-    np.testing.assert_allclose(table[decode(arrays["rows"])], full, rtol=1e-6)
-    np.testing.assert_array_equal(decode(arrays["margins"]), evidence.margin)
-    lengths = decode(arrays["lengths"])
+    table = arrays["contributions"].reshape(-1, 4)
+    np.testing.assert_allclose(table[arrays["rows"]], full, rtol=1e-6)
+    np.testing.assert_array_equal(arrays["margins"], evidence.margin)
+    lengths = arrays["lengths"]
     np.testing.assert_array_equal(np.diff(evidence.segments), lengths)
-    counts, terms = decode(arrays["witness_lengths"]), decode(arrays["witness_columns"])
+    counts, terms = arrays["witness_lengths"], arrays["witness_columns"]
     places = np.repeat(evidence.starts[:-1], counts) + terms
     witness = np.zeros_like(evidence.witness)
-    witness[places] = decode(arrays["witness_values"])
+    witness[places] = arrays["witness_values"]
     np.testing.assert_allclose(witness, evidence.witness, rtol=1e-6)
 
 
@@ -87,8 +86,8 @@ def test_a_node_with_very_many_terms_is_shown_without_them(monkeypatch):
     part = evidence.cut(np.sort(explored(evidence)))
     shown = np.repeat(within_budget(part), np.diff(part.starts))
     assert words["left_out"] == int(2 in part.nodes)
-    assert len(decode(arrays["coefficients"])) == shown.sum()
-    assert decode(arrays["lengths"]).sum() == shown.sum()
+    assert len(arrays["coefficients"]) == shown.sum()
+    assert arrays["lengths"].sum() == shown.sum()
 
 
 def numbers_of(page: str) -> dict[str, np.ndarray]:

@@ -16,7 +16,6 @@ from gnn_repair.cli import app
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import reach
 from gnn_repair.reporting import gather, report
-from gnn_repair.reporting.evidence import with_classes
 from gnn_repair.reporting.writing import case_of_run, cases_of_results, chance_words
 from gnn_repair.results.protocol import PAPER, override
 from gnn_repair.results.records import RunRecord
@@ -163,7 +162,7 @@ def test_a_page_has_chance_beside_reach(classes, tmp_path):
     numbers = (rng.random(count), rng.normal(size=(count, classes)), rng.normal(size=(20, classes)))
     exposure = exposure_of(Numbers(lengths, *numbers))
     y = torch.from_numpy(rng.integers(0, classes, 20))
-    found = chance_words(with_classes(gather(exposure, y), exposure))
+    found = chance_words(gather(exposure, y, others=True))
     own = reach(exposure, y)
     assert (found is None) == (classes == 2)
     if found:

@@ -13,7 +13,6 @@ from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv
 
-from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.oracle import reach, solve
 from gnn_repair.reporting import gather, plots, report, write_figures
@@ -57,13 +56,13 @@ def world(request, graph, tmp_path_factory):
     solution = solve(exposure, graph.y)
     path = tmp_path_factory.mktemp("tail") / "report.html"
     repairs = {"mine": torch.randn(NODES, CLASSES)}
-    report(exposure, graph.y, path, solution=solution, repairs=repairs, edge_index=graph.edge_index)
+    report(exposure, graph.y, path, repairs=repairs, edge_index=graph.edge_index)
     return request.param, exposure, solution, path
 
 
 def test_gathered_logits_are_those_of_the_model_really_run(world, graph):
     kind, exposure, solution, _ = world
-    evidence = gather(exposure, graph.y, solution=solution)
+    evidence = gather(exposure, graph.y)
     tail = evidence.tail
     counts = {word: int((solution.verdict == word).sum()) for word in ("can", "cannot")}
     assert int(tail.proved.sum()) == counts["can"]
@@ -89,8 +88,8 @@ def test_gathered_logits_are_those_of_the_model_really_run(world, graph):
 
 
 def test_figures_of_a_tail_are_drawn_without_a_polytope(world, graph, tmp_path):
-    _, exposure, solution, _ = world
-    paths = write_figures(gather(exposure, graph.y, solution=solution), tmp_path, formats=["svg"])
+    _, exposure, *_ = world
+    paths = write_figures(gather(exposure, graph.y), tmp_path, formats=["svg"])
     text = next(path for path in paths if path.name.startswith("node-")).read_text()
     assert "wins" in text and len(paths) == 6
 
@@ -105,15 +104,6 @@ def test_single_plots_of_a_tail(world, graph):
     np.testing.assert_allclose(drawn, plane.place(evidence.tail.alone_logits))
     axes = plots.reach(exposure, graph.y, ax=Figure().add_subplot())
     assert "best margin found" in axes.get_xlabel()
-
-
-def test_a_solution_of_another_model_is_refused(world, graph):
-    _, exposure, _, _ = world
-    other = solve(expose(Tailed(nn.Tanh()), graph), graph.y)
-    with pytest.raises(InputError, match="not of this exposure"):
-        gather(exposure, graph.y, solution=other)
-    with pytest.raises(InputError, match="give what gnn_repair"):
-        gather(exposure, graph.y, solution=exposure)
 
 
 needs_browser = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")

@@ -84,7 +84,7 @@ function legend(svg, entries, x, y, width) {
 
 // The overview's chart forms. Each draws into a box of a given width.
 
-// Values on a horizontal axis, one row a method: splits as faint dots, mean as the marker with a
+// Values on a horizontal axis, one row per method: splits as faint dots, mean as the marker with a
 // bar of one standard deviation, the published value as a hollow diamond.
 function dotPlot(width, rows, unit, each = "split", within = [0, 100], own = "") {
   const left = Math.min(150, width * 0.34),
@@ -188,7 +188,9 @@ function momentsOf(values) {
 function movesPlot(width, rows, total) {
   const left = Math.min(150, width * 0.34),
     right = width < 420 ? 58 : 158,
-    rowHeight = 34;
+    // Few rows are higher, for the card beside them is about as high as this.
+    rowHeight = Math.max(34, Math.min(72, 230 / rows.length)),
+    thick = Math.min(40, rowHeight - 10);
   const most = Math.max(1, ...rows.map((row) => Math.max(row.corrected, row.broken)));
   const svg = canvas(width, 0, "Corrected and broken by method");
   const top =
@@ -217,8 +219,8 @@ function movesPlot(width, rows, total) {
         shape("rect", {
           x,
           width: wide,
-          y: y - 12,
-          height: 24,
+          y: y - thick / 2,
+          height: thick,
           style: `fill:var(${colour})`,
           go,
           tip: [`${row.title}: ${text}`, "click to see them"],
@@ -376,8 +378,7 @@ function scatter(width, dots, across, up) {
 // Which bins are labelled: as many as have room, among them the one at `from`.
 function namedBins(bins, wide, from) {
   const widest = Math.max(...bins.map((bin) => textWidth(bin.label, 11))) + 10,
-    crowded = bins.length > 12 ? Math.ceil(bins.length / 8) : 1,
-    every = Math.max(crowded, Math.ceil(widest / wide));
+    every = Math.ceil(widest / wide);
   return (j) => bins[j].label && (j - from) % every === 0;
 }
 

@@ -175,11 +175,12 @@ function termChanges(a, b, rival) {
 
 function termTable(run, a, b) {
   const shifts = [a, b].filter(({ point }) => !point.coefficients);
-  if (a.run.tail || b.run.tail) return captioned("Behind a nonlinear tail terms have no share.");
+  if (a.run.tail || b.run.tail)
+    return captioned("With a nonlinear head messages have no additive share in the logits.");
   if (shifts.length || !a.node.count || !b.node.count)
     return captioned(
       shifts.length
-        ? `${shifts[0].point.title} moves the logits and weighs no term.`
+        ? `${shifts[0].point.title} shifts the logits and reweights no message.`
         : `The terms of this ${run.noun} are not in this file.`,
     );
   const rival = a.point.rival,
@@ -209,7 +210,10 @@ function termTable(run, a, b) {
     rest = entries.slice(COMPARED_TERMS);
   const fixed = (side) => side.node.beta[a.node.label] - side.node.beta[rival],
     rows = listed.map((entry) => row(title(entry), [entry]));
-  if (rest.length) rows.push(row(`${count(rest.length)} other terms`, rest));
+  if (rest.length) {
+    const plural = rest.length > 1 ? "s" : "";
+    rows.push(row(`${count(rest.length)} other term${plural}`, rest));
+  }
   if (a.run !== b.run) rows.push(["fixed part β", "", "", signed(fixed(b) - fixed(a), 3)]);
   const over = `Change of the lead over ${className(run, rival)}`;
   return plainTable(["Term", "Weight A", "Weight B", over], rows, () => false);

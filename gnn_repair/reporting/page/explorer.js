@@ -417,10 +417,10 @@ function planeCaption(node, drawn) {
       "dots are terms, each with all of its group's mass, at no particular height.";
   if (run.tail)
     what =
-      "Every mark is a prediction of the whole model; the dots by its tail as certified. " +
+      "Every mark is a prediction of the whole model; the dots by its head, recomputed. " +
       "Dots: all of a group's mass on one message, sized by α, coloured by its source's class; " +
-      "a rim marks the oracle's. What other mixtures give is not drawn: behind a nonlinear " +
-      "tail it is no polygon.";
+      "a rim marks the oracle's. Other mixtures are not drawn: with a nonlinear head " +
+      "they fill no polygon.";
   return `${drawn.note ? `${drawn.note} ` : ""}${what}${some}${away}`;
 }
 

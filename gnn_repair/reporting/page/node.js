@@ -19,7 +19,7 @@ function drawHead(node) {
     fact("true class", bareClass(run, node.label)),
     fact("frozen model predicts", className(run, node.predicted)),
     fact(run.graph_starts ? "nodes" : "degree", count(run.degree[node.i])),
-    ...(run.graph_starts
+    ...(run.graph_starts || Number.isNaN(run.homophily[node.i])
       ? []
       : [fact("neighbours of its class", percent(run.homophily[node.i], 0))]),
     fact("terms", count(node.count)),
@@ -65,7 +65,7 @@ function rivalClause(node) {
   return `weighing the rivals ${joined(sentence)}`;
 }
 
-// What was shown about a node of a model with a nonlinear tail: can, cannot or undecided.
+// What was shown about a node of a model with a nonlinear head: can, cannot or undecided.
 function tailWords(node) {
   const { run, i } = node,
     name = className(run, node.label),
@@ -77,7 +77,7 @@ function tailWords(node) {
       : `No reweighting exceeds ${figure(bound, 4)} (proved)`;
   const who = run.tail.replayed
     ? "the model itself, run with these weights, says so"
-    : "its tail says so; the model was not at hand to be run";
+    : "its head, recomputed, says so; the model itself was not at hand";
   if (!verdict) return [`The oracle was not asked about this ${run.noun}.`, ""];
   if (!node.count && run.kept[i])
     return [`Nothing can be reweighted here: the margin of ${name} stays ${figure(found)}.`, ""];
@@ -96,7 +96,7 @@ function tailWords(node) {
     return [
       `${name} cannot win: every reweighting ` +
         (bound < -REACHABLE ? `loses by at least ${figure(-bound, 2)}` : "ties at best") +
-        ", as is proved by bounds of the tail.",
+        ", as bounds of the head prove.",
       `The best that was found has margin ${figure(found, 4)}, using ${using}.`,
     ];
   const between = Number.isNaN(bound)
@@ -260,7 +260,8 @@ function headline(node) {
     return [`Predicted ${own}, which is right.`, special || freeWords(node, verdict)];
   const head = `Predicted ${className(run, node.predicted)}, true ${own}.`;
   if (!verdict) return [`${head} Whether other weights would fix it is not known.`, special];
-  if (!node.count && run.kept[i]) return [`${head} No message arrives here to be weighed.`, ""];
+  if (!node.count && run.kept[i])
+    return [`${head} No message that could be reweighted arrives here.`, ""];
   if (verdict === "can" && node.nearest) {
     const much = `${shareWords(movedShare(node, node.nearest))} of the weight moves.`;
     return [
@@ -269,7 +270,7 @@ function headline(node) {
     ];
   }
   if (verdict === "can")
-    return [`${head} Weighing the same messages differently would fix it.`, special];
+    return [`${head} Other weights for the same messages would fix it.`, special];
   if (verdict === "undecided")
     return [
       `${head} It is undecided whether other weights for these messages would fix it.`,
@@ -277,8 +278,8 @@ function headline(node) {
     ];
   const [why, also] = rivalWords(node);
   const meaning =
-    `What would speak for ${own} is not in these messages: weighing them cannot help, ` +
-    "only a repair that changes the logits, or an earlier layer.";
+    `The evidence for ${own} is not in these messages, so other weights cannot help; a repair ` +
+    "that shifts the logits, or a change in an earlier layer, could.";
   return [
     `${head} No weighting of these messages can fix it: ${why}.`,
     [also, meaning, special].filter(Boolean).join(" "),
@@ -349,7 +350,7 @@ function drawCertificate(node) {
   );
 }
 
-// One row a prediction, with a box that draws or hides it; returns how to refresh the what-if row.
+// One row per prediction, with a box that draws or hides it; returns how to refresh the what-if.
 function drawReadout(node, hidden, onToggle) {
   const table = element("table"),
     body = element("tbody");
@@ -418,7 +419,7 @@ function readoutRow(node, point, look, hidden, onToggle) {
   );
 }
 
-// Centred logits, one line a class, the strongest first; returns how to move the what-if marks.
+// Centred logits, one line per class, the strongest first; returns how to move the what-if marks.
 function drawLogits(box, width, node, whatIf, hidden) {
   const C = node.run.classCount,
     points = node.points.filter((point) => !hidden.has(point.key)),

@@ -108,7 +108,7 @@ function drawFigures(run) {
       ? [
           keyFigure(
             shareWords(median(own)),
-            `of a ${run.noun}'s weight must move to fix it, in half of these errors at most`,
+            `of a ${run.noun}'s weight must move to fix such an error (median)`,
             others.length ? `other classes ${shareWords(median(others))}` : "",
             { tip: [`smallest changes of ${errorsOf(own.length)}, the middle one`] },
           ),
@@ -200,8 +200,8 @@ function accuracyCard(run, shown, more) {
   chartCard(
     "Accuracy",
     shown.methods[0].values.length > 1
-      ? "One row a method. The number is the mean over the splits; every split is a faint dot"
-      : "One row a method",
+      ? "One row per method. The number is the mean over the splits; every split is a faint dot"
+      : "One row per method",
     (width) => dotPlot(width, rows, `accuracy on ${shown.on} (%)`, each, [0, 100], ring),
     { scope: methodScope(shown), more },
   );
@@ -224,7 +224,7 @@ function changedFrom(stored, here) {
   return here !== null && Math.abs(stored - here) > 1e-6;
 }
 
-// Every method's lead over the frozen model, one dot a case.
+// Every method's lead over the frozen model, one dot per case.
 function gainCard(cases, more) {
   const gains = new Map();
   for (const { methods } of cases) {
@@ -242,7 +242,7 @@ function gainCard(cases, more) {
   if (!gains.size) return;
   chartCard(
     "Gain over Frozen, all cases",
-    "Difference of accuracies, one dot a case",
+    "Difference of accuracies, one dot per case",
     (width) =>
       dotPlot(width, [...gains.values()], "points of accuracy over Frozen", "case", [-100, 100]),
     { scope: studyScope(cases), more },
@@ -262,14 +262,14 @@ function movesCard(run) {
   );
 }
 
-// One dot a case.
+// One dot per case.
 function reachCard(cases, index, more) {
   const reached = cases.filter((entry) => entry.reach.true_class_reach);
   if (reached.length < 2) return;
   const dots = reached.map((entry) => caseDot(entry, entry === cases[index]));
   chartCard(
     "Reach and accuracy, all cases",
-    "One dot a case; above the dashed line there is evidence that the frozen model does not use",
+    "One dot per case; above the dashed line there is evidence that the frozen model does not use",
     (width) => scatter(width, dots, "frozen accuracy (%)", "true-class reach (%)"),
     { scope: studyScope(reached), more },
   );
@@ -356,7 +356,7 @@ const STATUS_SERIES = [
 ];
 function seriesOf(run) {
   const open = { colour: "--other", text: "wrong, undecided", go: { status: "undecided" } };
-  return run.tail ? [...STATUS_SERIES, open] : STATUS_SERIES;
+  return tally(run).undecided ? [...STATUS_SERIES, open] : STATUS_SERIES;
 }
 function statusPart(run, i) {
   return { right: 0, reachable: 1, unreachable: 2, undecided: 3 }[statusOf(run, i)];
@@ -593,7 +593,7 @@ function confusionPlot(width, run, cells, drawn) {
     left = Math.min(130, width * 0.28, longest + 18) + 16;
   // A cell is as wide as a finger; what does not fit is scrolled to.
   const few = drawn.length <= FEW_CLASSES,
-    wide = Math.max(24, Math.min(few ? 84 : 56, (width - left) / drawn.length)),
+    wide = Math.max(24, Math.min(few ? 150 : 64, (width - left) / drawn.length)),
     whole = Math.max(width, left + wide * drawn.length);
   const svg = canvas(whole, 0, "True class against prediction, by reach");
   const heads = columnHeads(run, drawn, wide);
@@ -769,7 +769,8 @@ function changeCard(run) {
   chartCard(
     "How much would have to change",
     `Errors that are fixed when at most so much of a ${run.noun}'s weight moves between its ` +
-      `messages: ${count(few)} of ${errorsOf(errors)} need at most 10 %`,
+      `messages: ${count(few)} of ${errorsOf(errors)} need at most 10 %` +
+      (run.tail ? ". With a nonlinear head chance is not asked for here: it would take long" : ""),
     (width) => risingLines(width, lines),
   );
 }
@@ -781,7 +782,7 @@ function lostCard(run) {
     scope = `${caseScope(run)}${count(lost.nodes)} validation ${held}, out of fold`;
   chartCard(
     "What each rung gains",
-    "Points of accuracy over the candidate in parentheses; the bar is one standard error. " +
+    "Accuracy gained, in points, over what stands in parentheses; the bar is one standard error. " +
       "Filled: " +
       "two standard errors in accuracy and likelihood",
     (width) => rungPlot(width, lost.rows),
@@ -789,9 +790,9 @@ function lostCard(run) {
   );
   chartCard(
     "Where the evidence was lost",
-    "Points of accuracy over the candidate in parentheses, overall and by class; " +
-      "bold: stands out in " +
-      `accuracy and likelihood. A class leads to its ${run.nouns} on this page`,
+    "Accuracy gained, in points, by reading more evidence than what stands in parentheses: " +
+      "overall with its standard error, and by class. Bold: above two standard errors, in " +
+      "accuracy and in likelihood",
     () => element("div", { class: "scroll", id: "lost" }, lostTable(run, lost), ...lostLines(lost)),
     { scope, wide: true, table: true },
   );
@@ -863,7 +864,7 @@ function lostTable(run, lost) {
     {},
     cell("th", "Reads", { class: "text", scope: "col" }),
     cell("th", "Gain", { scope: "col" }),
-    cell("th", "± error", { scope: "col" }),
+    cell("th", "± s.e.", { scope: "col" }),
     ...run.classes.map(leading),
   );
   const body = lost.rows.map((row) =>
@@ -889,10 +890,10 @@ function lostTable(run, lost) {
 
 function lostLines(lost) {
   const texts = lost.advice.map((line) => `→ ${line}`);
-  texts.push(`Most weight: ${lost.chosen}.`);
+  texts.push(`The fitted ladder gives most weight to: ${lost.chosen}.`);
   if (lost.transductive.length) {
     const names = lost.transductive.join(", ");
-    texts.push(`Transductive, for they read labels or features of this graph: ${names}.`);
+    texts.push(`These read labels or features of this very graph (transductive): ${names}.`);
   }
   return texts.map((text) => {
     const line = element("p", { class: "caption" });

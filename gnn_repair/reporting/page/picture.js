@@ -555,7 +555,7 @@ function drawNumberLine(width, node, whatIf, hidden, choice) {
   return { svg, move, frame, home: points[0].at };
 }
 
-// The smallest and largest lead of all mixtures; nothing where a tail follows.
+// The smallest and largest lead of all mixtures; nothing where a nonlinear head follows.
 function leadRange(node) {
   if (node.run.tail) return [];
   const c = node.label,

@@ -169,7 +169,7 @@ function isReachable(run, i) {
   return run.margins[i] > REACHABLE;
 }
 
-// A model with a nonlinear tail: what the oracle says of node i (can, cannot, undecided).
+// A model with a nonlinear head: what the oracle says of node i (can, cannot, undecided).
 function tailVerdict(run, i) {
   return run.tail && run.tail.verdicts[run.tail_verdict[i]];
 }
@@ -288,7 +288,7 @@ function sourceOf(node, k) {
   return node.run.sources[node.rows[k]];
 }
 
-// Behind a nonlinear tail the page knows logits at single mixtures only, not at any λ.
+// With a nonlinear head the page knows logits at single mixtures only, not at any λ.
 function logitsAt(node, lambda) {
   if (node.run.tail) return Float64Array.from(node.frozen);
   const C = node.run.classCount,

@@ -1,6 +1,7 @@
 // The first screen: the page's story in a sentence with its own numbers, and where to start.
 
 function tally(run) {
+  if (run.sums) return run.sums;
   const sums = {
     right: 0,
     reachable: 0,
@@ -21,6 +22,7 @@ function tally(run) {
       sums.support += run.support[i];
     }
   }
+  run.sums = sums;
   return sums;
 }
 
@@ -149,9 +151,9 @@ function drawStory(run, study) {
   const why = element("p", { class: "caption" });
   why.append(
     ...glossed(
-      "“The evidence was there” means: the model's own last messages, weighed differently but " +
-        "with the same mass in every group, make the true class win, and the witness shows how. " +
-        "Otherwise it is proved that no weights do. A term is one message; γ is the best lead.",
+      "“The evidence was there” means: with other weights on the same last messages (the same " +
+        "mass in every group) the true class would win, and the witness shows how. Where it " +
+        "was not, it is proved that no weights help. A term is one message; γ is the best lead.",
     ),
   );
   const sums = tally(run),

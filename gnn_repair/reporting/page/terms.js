@@ -55,6 +55,14 @@ function termColumns(node, weights) {
     );
   }
   const c = node.label;
+  if (run.tail && node.nearest)
+    add(
+      "λ nearest",
+      "λ smallest change",
+      (k) => node.nearest[k],
+      (k) => (node.nearest[k] > ACTIVE ? figure(node.nearest[k], 4) : "·"),
+      "weight",
+    );
   if (run.tail)
     add(
       "alone",
@@ -278,7 +286,7 @@ function moreLine(node, shown, state) {
 function drawWhatIfLine(node, whatIf) {
   if (node.run.tail) {
     byId("what-if-line").textContent =
-      `What follows the mixture here (${node.run.tail.words}) is not affine, so messages have no ` +
+      `The head (${node.run.tail.words}) is not linear, so messages have no ` +
       "additive share in the logits. The margin columns show the prediction with all of a " +
       "group's mass on one message and the other groups as frozen. Other mixtures: " +
       "exposure.replay(λ) runs the model.";

@@ -91,12 +91,12 @@ function runScope(run) {
   return `${caseScope(run)}${count(run.count)} ${selected(run)}`;
 }
 
-// What this page is about, said once: case, split, nodes, and what was held as it is.
+// What this page is about, said once: case, split, nodes, what is reweighted and what is not.
 function scopeWords(run) {
   const only = run.scope ? ` · ${run.scope}` : "",
     groups = run.groups.length > 4 ? `${count(run.groups.length)} groups` : joined(run.groups),
-    held = run.held ? ` · held as it is: ${run.held.replaceAll("`", "")}` : "";
-  return `${runScope(run)} · weighed anew: the messages of ${groups}${only}${held}`;
+    held = run.held ? ` · not reweighted: ${run.held.replaceAll("`", "")}` : "";
+  return `${runScope(run)} · reweighted: the messages of ${groups}${only}${held}`;
 }
 
 function splitWords(splits) {
