@@ -5,7 +5,7 @@ from gnn_repair.reporting.evidence import Evidence, gather
 from gnn_repair.reporting.figures import write_figures
 from gnn_repair.reporting.payload import Beside
 from gnn_repair.reporting.writing import (
-    Context,
+    PageContext,
     evidence_of,
     report,
     report_results,
@@ -14,8 +14,8 @@ from gnn_repair.reporting.writing import (
 
 __all__ = [
     "Beside",
-    "Context",
     "Evidence",
+    "PageContext",
     "evidence_of",
     "gather",
     "plots",

@@ -71,7 +71,7 @@ Answers = tuple[Reach, Changes]
 
 
 @dataclass(frozen=True, eq=False)
-class TailEvidence:
+class HeadEvidence:
     """Verdicts about n nodes of a model with a nonlinear head, and the logits behind them.
 
     Logits are then no mixture of contributions. Shown are logits that the model, or its certified
@@ -194,7 +194,7 @@ class Evidence:
     """[2, E]: each undirected edge once, for drawing; None where the graph is not known."""
     unlabelled: int = 0
     """Chosen nodes that are not shown because their class is unknown."""
-    tail: TailEvidence | None = None
+    head: HeadEvidence | None = None
     """Verdicts and logits of a model with a nonlinear head."""
     classes: ClassEvidence | None = None
     """Which classes could win; None where nobody asked."""
@@ -244,9 +244,9 @@ class Evidence:
     def reach(self) -> ReachCounts:
         """What is counted over the chosen nodes; those without an answer are counted nowhere. With
         a nonlinear head the proved ones, out of all."""
-        if self.tail is not None:
+        if self.head is not None:
             everyone = np.ones(len(self.nodes), bool)
-            return count_reach(self.tail.proved, ~self.right, self.support, everyone)
+            return count_reach(self.head.proved, ~self.right, self.support, everyone)
         return count_reach(self.reachable, ~self.right, self.support, ~np.isnan(self.margin))
 
     def cut(self, places: Integers) -> Evidence:
@@ -268,7 +268,7 @@ class Evidence:
             sources=sources,
             corrections=tuple(_cut(item, places, terms) for item in self.corrections),
             edges=edges,
-            tail=None if self.tail is None else _cut(self.tail, places, terms),
+            head=None if self.head is None else _cut(self.head, places, terms),
             classes=None if self.classes is None else _cut(self.classes, places, terms),
         )
 
@@ -345,7 +345,7 @@ def gather(
     edges = None if edge_index is None else _undirected(edge_index, part)
     used, rows = np.unique(part.rows.numpy(), return_inverse=True)
     witness = _witness(solution, alone, shown)
-    fixed, table, tail = _behind(shown, solution, order, witness)
+    fixed, table, behind = _behind(shown, solution, order, witness)
     no_weights = np.zeros((len(order), exposure.num_classes))  # proofs weigh rivals case by case
     weights = no_weights if solution.rival_weights is None else solution.rival_weights[order]
     degree, homophily = _surroundings(part, y, edges)
@@ -372,7 +372,7 @@ def gather(
         ),
         edges=edges,
         unlabelled=len(chosen) - len(labelled),
-        tail=tail,
+        head=behind,
         origin=exposure.origin,
         noun=noun_of(exposure),
         scope=(exposure.scope, ", ".join(_readable(part.title) for part in exposure.held)),
@@ -418,13 +418,13 @@ def _witness(solution: Solution, exposure: Exposure, part: Exposure) -> Floats:
 
 def _behind(
     part: Exposure, solution: Solution, order: Integers, witness: Floats
-) -> tuple[Floats, Floats, TailEvidence | None]:
+) -> tuple[Floats, Floats, HeadEvidence | None]:
     """β [n, C] and ℓ [R, C]; with a nonlinear head zeros, and what it shows instead."""
     head = part.head
     if head is None:
         fixed = part.fixed_logits[0, part.recipients].numpy()
         return fixed, part.contributions[0].numpy(), None
-    tail = TailEvidence(
+    answers = HeadEvidence(
         words=followed_by(head),
         replayed=part.replay is not None,
         verdict=np.array([VERDICTS.index(str(word)) for word in solution.verdict[order]], np.int64),
@@ -435,7 +435,7 @@ def _behind(
         alone_logits=_alone_logits(part),
     )
     shape = (part.num_recipients, part.num_classes)
-    return np.zeros(shape), np.zeros((len(part.sources), part.num_classes)), tail
+    return np.zeros(shape), np.zeros((len(part.sources), part.num_classes)), answers
 
 
 def _alone_logits(part: Exposure) -> Floats:

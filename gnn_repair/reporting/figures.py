@@ -199,7 +199,7 @@ def draw_margins(axes: Axes, evidence: Evidence) -> None:
     colours, labels = [c for _, c in STATUS], [t for t, _ in STATUS]
     axes.hist(parts, bins=list(bins), stacked=True, color=colours, label=labels)
     axes.axvline(0, color="black", linestyle="--", linewidth=1)
-    found = "best margin found" if evidence.tail is not None else "γ, best margin"
+    found = "best margin found" if evidence.head is not None else "γ, best margin"
     axes.set_xlabel(f"{found} of the true class (logits)")
     axes.set_ylabel(plain(plural(evidence.noun)))
     _legend(axes)
@@ -249,8 +249,11 @@ def draw_support(axes: Axes, evidence: Evidence) -> None:
 
 
 def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) -> None:
-    """Node i's polytope, its vertices, the class regions and every method's point; with a tail the
-    vertices alone, each message with all of its group's mass. Two classes stand on a line."""
+    """Node i's polytope, its vertices, the class regions and every method's point.
+
+    With a nonlinear head the vertices alone: each message with all of its group's mass. Two classes
+    stand on a line.
+    """
     if evidence.num_classes == 2:
         points = [(plain(title), _look(name), z) for name, title, z in _predictions(evidence, i)]
         _draw_line(axes, evidence, i, points, [plain(name) for name in names])
@@ -298,8 +301,8 @@ def _predictions(evidence: Evidence, i: int) -> list[tuple[str, str, np.ndarray[
     terms = slice(int(evidence.starts[i]), int(evidence.starts[i + 1]))
     table = evidence.contributions[evidence.rows[terms]]
     best = evidence.fixed_logits[i] + evidence.witness[terms] @ table
-    if evidence.tail is not None:
-        best = evidence.tail.oracle_logits[i]
+    if evidence.head is not None:
+        best = evidence.head.oracle_logits[i]
     found = [("frozen", "Frozen", evidence.frozen_logits[i])]
     if not np.isnan(evidence.margin[i]):
         found.append(("oracle", "Oracle", best))
@@ -362,9 +365,9 @@ def plane_of(evidence: Evidence, i: int) -> Plane:
 
 def vertices(evidence: Evidence, i: int) -> Floats:
     """[K, C]: logits with all of a term's group mass on it and the other groups as frozen."""
-    if evidence.tail is not None:
+    if evidence.head is not None:
         terms = slice(int(evidence.starts[i]), int(evidence.starts[i + 1]))
-        alone = evidence.tail.alone_logits[terms]
+        alone = evidence.head.alone_logits[terms]
         return alone if len(alone) else evidence.frozen_logits[i : i + 1]
     made = []
     for terms in group_slices(evidence, i):
@@ -377,9 +380,9 @@ def vertices(evidence: Evidence, i: int) -> Floats:
 def hull(evidence: Evidence, i: int, plane: Plane) -> Floats:
     """[H, 2]: outline of the projected β + Σ_g m_g conv{ℓ_a}, counterclockwise.
 
-    The logits behind a nonlinear tail are no polytope; then there is no outline, [0, 2].
+    The logits of a nonlinear head are no polytope; then there is no outline, [0, 2].
     """
-    if evidence.tail is not None:
+    if evidence.head is not None:
         return np.empty((0, 2))
     outline = plane.place(evidence.fixed_logits[i])[None]
     for terms in group_slices(evidence, i):
@@ -420,8 +423,8 @@ def _turn(o: tuple[float, float], a: tuple[float, float], b: tuple[float, float]
 
 def lead_range(evidence: Evidence, i: int) -> tuple[float, float] | None:
     """The smallest and the largest lead of node i's true class over the other one, over all
-    mixtures of its messages; None behind a tail, where it is not known."""
-    if evidence.tail is not None:
+    mixtures of its messages; None with a nonlinear head, where it is not known."""
+    if evidence.head is not None:
         return None
     own = int(evidence.true_class[i])
     low = high = float(evidence.fixed_logits[i, own] - evidence.fixed_logits[i, 1 - own])

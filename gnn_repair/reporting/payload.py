@@ -31,9 +31,9 @@ from gnn_repair.reporting.evidence import (
     VERDICTS,
     Evidence,
     Flags,
+    HeadEvidence,
     Integers,
     RepairLike,
-    TailEvidence,
     check_names,
     plural,
 )
@@ -134,7 +134,7 @@ def run_payload(
         "thresholds": {"reachable": REACHABLE, "active": ACTIVE},
         "explored": len(opened),
         "left_out": int((~kept).sum()),
-        "tail": _tail_words(part),
+        "head": _head_words(part),
         "scope": evidence.scope[0],
         "held": evidence.scope[1],
         "repairs": [
@@ -187,7 +187,7 @@ def _of_everyone(evidence: Evidence, opened: Integers) -> Arrays:
     arrays["margins"] = narrow(evidence.margin[order], wide=True)
     for j, item in enumerate(evidence.corrections):
         arrays[f"repair_{j}_predictions"] = narrow(item.predictions[order])
-    return arrays | _tail_answers(evidence.tail, order) | _chance(evidence, order)
+    return arrays | _head_answers(evidence.head, order) | _chance(evidence, order)
 
 
 def _arrays(evidence: Evidence, kept: Flags) -> Arrays:
@@ -196,7 +196,7 @@ def _arrays(evidence: Evidence, kept: Flags) -> Arrays:
     shown = np.repeat(kept, np.diff(evidence.starts))
     # The table of contributions keeps only the rows that are still pointed at.
     used, rows = np.unique(evidence.rows[shown], return_inverse=True)
-    per_node = {
+    per_node: Arrays = {
         "nodes": evidence.nodes,
         "labels": evidence.labels,
         "predictions": evidence.predictions,
@@ -224,10 +224,10 @@ def _arrays(evidence: Evidence, kept: Flags) -> Arrays:
         arrays[f"repair_{j}_predictions"] = narrow(item.predictions)
         if item.coefficients is not None:
             arrays[f"repair_{j}_coefficients"] = narrow(item.coefficients[shown])
-    if evidence.tail is not None:
-        arrays |= _tail_answers(evidence.tail, everyone)
-        arrays["oracle_logits"] = narrow(evidence.tail.oracle_logits)
-        arrays["alone_logits"] = narrow(evidence.tail.alone_logits[shown])
+    if evidence.head is not None:
+        arrays |= _head_answers(evidence.head, everyone)
+        arrays["oracle_logits"] = narrow(evidence.head.oracle_logits)
+        arrays["alone_logits"] = narrow(evidence.head.alone_logits[shown])
     if evidence.graph_starts is not None:
         arrays["graph_starts"] = narrow(evidence.graph_starts)
     if evidence.edges is not None:
@@ -261,34 +261,34 @@ def _chance(evidence: Evidence, order: Integers) -> Arrays:
     if found is None:
         return {}
     arrays = {"chance": narrow(found.chance[order])}
-    if evidence.tail is not None:
+    if evidence.head is not None:
         arrays["chance_possible"] = narrow(found.possible[order])
     return arrays
 
 
-def _tail_words(evidence: Evidence) -> dict[str, Any] | None:
-    """What a page says about a tail; None: there is none."""
-    tail = evidence.tail
-    if tail is None:
+def _head_words(evidence: Evidence) -> dict[str, Any] | None:
+    """What a page says about a head; None: there is none."""
+    head = evidence.head
+    if head is None:
         return None
-    reasons = {str(i): reason for i, reason in enumerate(tail.reasons) if reason}
+    reasons = {str(i): reason for i, reason in enumerate(head.reasons) if reason}
     return {
-        "words": tail.words,
-        "replayed": tail.replayed,
+        "words": head.words,
+        "replayed": head.replayed,
         "verdicts": list(VERDICTS),
         "reasons": reasons,
     }
 
 
-def _tail_answers(tail: TailEvidence | None, order: Integers) -> Arrays:
+def _head_answers(head: HeadEvidence | None, order: Integers) -> Arrays:
     """Bounds in float64, like margins; an infinite one is none, which NaN says."""
-    if tail is None:
+    if head is None:
         return {}
-    bound = np.where(np.isfinite(tail.bound), tail.bound, np.nan)
+    bound = np.where(np.isfinite(head.bound), head.bound, np.nan)
     return {
-        "tail_verdict": narrow(tail.verdict[order]),
-        "tail_margin": narrow(tail.margin[order], wide=True),
-        "tail_bound": narrow(bound[order], wide=True),
+        "head_verdict": narrow(head.verdict[order]),
+        "head_margin": narrow(head.margin[order], wide=True),
+        "head_bound": narrow(bound[order], wide=True),
     }
 
 
@@ -339,16 +339,16 @@ def _reversed_bits(n: int) -> Integers:
 
 
 def _bytes_a_term(evidence: Evidence) -> int:
-    """Row, α, the λ of every repair that reweights; with a tail the logits of the term alone."""
+    """Row, α, the λ of every repair that reweights; with a head the logits of the term alone."""
     reweighted = sum(item.coefficients is not None for item in evidence.corrections)
     each = (2 if len(evidence.sources) < 2**16 else 4) + 4 * (1 + reweighted)
-    return each + (4 * evidence.num_classes if evidence.tail is not None else 0)
+    return each + (4 * evidence.num_classes if evidence.head is not None else 0)
 
 
 def _bytes(evidence: Evidence, order: Integers, kept: Flags) -> Integers:
     """[n]: what each node adds to the file when they are added in this order."""
     n, classes = len(evidence.nodes), evidence.num_classes
-    logits = 3 + len(evidence.corrections) + (evidence.tail is not None)
+    logits = 3 + len(evidence.corrections) + (evidence.head is not None)
     lengths = np.diff(evidence.starts) * kept
     # A row of the table is written once, for the first node that points at it.
     turn = np.empty(n, np.int64)

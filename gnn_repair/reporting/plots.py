@@ -37,11 +37,11 @@ def node(
 ) -> Axes:
     """What logits reweighting can give a node, seen from one class and its two strongest rivals.
 
-    Behind a nonlinear tail logits are no polytope; then the messages are drawn one by one, each
+    With a nonlinear head logits are no polytope; then the messages are drawn one by one, each
     with all of its group's mass.
 
     Args:
-        exposure: the frozen model's final aggregation, with a tail or without.
+        exposure: the frozen model's final aggregation, with a head or without.
         node: the node.
         target: the class in question, or [N] classes such as ``data.y``; the model's own
             prediction unless given.
@@ -76,10 +76,10 @@ def reach(
 ) -> Axes:
     """How far the true class can win or must lose: a histogram of γ over nodes.
 
-    With a tail, of the best margins that were found; undecided nodes are left out.
+    With a head, of the best margins that were found; undecided nodes are left out.
 
     Args:
-        exposure: the frozen model's final aggregation, with a tail or without.
+        exposure: the frozen model's final aggregation, with a head or without.
         y: [N] true classes, −1 where unknown.
         nodes: a mask [N] or [N, S], or node numbers; all unless given.
         member: which member.

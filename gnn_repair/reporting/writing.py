@@ -54,7 +54,7 @@ REACH = ("true_class_reach", "error_reach", "support")
 
 
 @dataclass(frozen=True, eq=False)
-class Context:
+class PageContext:
     """What stands around the evidence on a page: names, and the study that the run is one of."""
 
     title: str | None = None
@@ -112,7 +112,7 @@ def report(
     repairs: Mapping[str, RepairLike] | None = None,
     edge_index: Tensor | None = None,
     answers: Answers | None = None,
-    context: Context | None = None,
+    context: PageContext | None = None,
     single_file: bool | None = True,
     **words: Any,
 ) -> Path:
@@ -187,15 +187,15 @@ def report(
     return write_page(page, path, context.made, single_file=single_file)
 
 
-def _context(context: Context | None, words: dict[str, Any]) -> Context:
+def _context(context: PageContext | None, words: dict[str, Any]) -> PageContext:
     """With the fields that were given one by one; ``solution`` was an option of version 0.2."""
-    if context is not None and not isinstance(context, Context):
-        raise InputError(f"context is {context!r:.60}; give a gnn_repair.reporting.Context")
+    if context is not None and not isinstance(context, PageContext):
+        raise InputError(f"context is {context!r:.60}; give a gnn_repair.reporting.PageContext")
     if "solution" in words:
         del words["solution"]
         text = "report(…, solution=) goes away; leave it out"
         warnings.warn(text, DeprecationWarning, stacklevel=3)
-    return replace(context or Context(), **words)
+    return replace(context or PageContext(), **words)
 
 
 def _heading(origin: str, dataset: str) -> str:
@@ -236,7 +236,7 @@ def report_results(
     """Write the overview of a study's results alone, without any node."""
     if results is None:
         raise InputError("there are no results to show; give those of gnn_repair.read_results")
-    context = Context(title=title, made=made, results=results)
+    context = PageContext(title=title, made=made, results=results)
     cases = cases_of_results(results)
     if not cases:
         raise InputError("the results hold no test accuracy; run the study first")
@@ -305,7 +305,7 @@ def report_run(
         beside: by title, further runs on the same graph to compare nodes with.
         single_file: as in ``report``.
     """
-    context = Context(
+    context = PageContext(
         title=title or f"{run.exposure.origin}, split {run.split}",
         selection="test nodes",
         class_names=run.data.get("class_names"),
@@ -369,20 +369,20 @@ def _subtitle(evidence: Evidence, explored: int, left_out: int, note: str) -> st
         )
     if left_out:
         parts.append(f"terms of {counted(left_out, noun)} left out to keep the file small")
-    sentences = ["; ".join(parts), _about_tail(evidence), note[:1].upper() + note[1:]]
+    sentences = ["; ".join(parts), _about_head(evidence), note[:1].upper() + note[1:]]
     return ". ".join(filter(None, sentences))
 
 
-def _about_tail(evidence: Evidence) -> str:
+def _about_head(evidence: Evidence) -> str:
     """What kind of model and of answers these are, where it has a nonlinear head."""
-    if evidence.tail is None:
+    if evidence.head is None:
         return ""
-    undecided = int((~evidence.tail.decided).sum())
+    undecided = int((~evidence.head.decided).sum())
     are = "is" if undecided == 1 else "are"
     left = (
         f"{counted(undecided, evidence.noun)} {are} undecided" if undecided else "all are decided"
     )
-    return f"The messages are followed by a nonlinear head ({evidence.tail.words}); {left}"
+    return f"The messages are followed by a nonlinear head ({evidence.head.words}); {left}"
 
 
 # Cases beside each other and beside the published numbers -----------------------------------------

@@ -11,7 +11,7 @@ from browser import missing
 from report_worlds import Moved, Tilted, make_exposure
 
 from gnn_repair.errors import InputError
-from gnn_repair.reporting import Beside, Context, gather, report
+from gnn_repair.reporting import Beside, PageContext, gather, report
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
@@ -33,7 +33,7 @@ def world(tmp_path_factory):
         path,
         nodes=nodes,
         repairs=repairs,
-        context=Context(beside={"split <1>": other}),
+        context=PageContext(beside={"split <1>": other}),
     )
     return path, first, second
 
@@ -167,5 +167,5 @@ def test_only_runs_on_the_same_graph_are_compared(tmp_path):
         ([evidence], "give a mapping from titles"),
     ):
         with pytest.raises(InputError, match=words):
-            report(exposure, y, path, context=Context(beside=beside))
+            report(exposure, y, path, context=PageContext(beside=beside))
     assert not path.exists()

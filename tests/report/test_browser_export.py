@@ -13,7 +13,7 @@ from browser import missing
 from report_worlds import Moved, Tilted, make_exposure
 
 import gnn_repair
-from gnn_repair.reporting import Context, gather, report, report_results
+from gnn_repair.reporting import PageContext, gather, report, report_results
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
@@ -27,7 +27,7 @@ def world(tmp_path_factory):
     repairs = {"reweighting": Tilted(), "set_translation": Moved()}
     path = tmp_path_factory.mktemp("export") / "r.html"
     names = ["plain", FORMULA, "c", "d"]
-    report(exposure, y, path, repairs=repairs, class_names=names, context=Context(made=MADE))
+    report(exposure, y, path, repairs=repairs, class_names=names, context=PageContext(made=MADE))
     return path, gather(exposure, y, repairs=repairs), names
 
 

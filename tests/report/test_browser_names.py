@@ -14,7 +14,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.nn import HeteroConv, SAGEConv
 
 import gnn_repair as gr
-from gnn_repair.reporting import Context, gather, report
+from gnn_repair.reporting import PageContext, gather, report
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
@@ -60,7 +60,7 @@ def named(tmp_path_factory):
     people = [NAMES[v % len(NAMES)] if v else "" for v in range(120)]
     report(
         exposure, y, path, repairs=own, class_names=NAMES, node_names=people,
-        context=Context(dataset="d" * 90, backbone="gcn"),
+        context=PageContext(dataset="d" * 90, backbone="gcn"),
     )  # fmt: skip
     return path, gather(exposure, y, repairs=own)
 

@@ -8,7 +8,7 @@ import pytest
 from browser import missing
 from report_worlds import Moved, Tilted, make_exposure
 
-from gnn_repair.reporting import Context, gather, report, report_results
+from gnn_repair.reporting import PageContext, gather, report, report_results
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
@@ -37,7 +37,7 @@ def world():
 
 def page(world, path, split=None, results=None, **options):
     exposure, y, *_ = world
-    context = Context(dataset="mine", backbone="gcn", split=split, results=results)
+    context = PageContext(dataset="mine", backbone="gcn", split=split, results=results)
     return report(exposure, y, path, repairs=REPAIRS, context=context, **options)
 
 

@@ -14,7 +14,7 @@ from report_worlds import Moved, Tilted, make_exposure
 
 import gnn_repair as gr
 from gnn_repair.oracle.witness import gain_words
-from gnn_repair.reporting import Context, gather, report
+from gnn_repair.reporting import PageContext, gather, report
 
 needs_browser = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
@@ -181,7 +181,7 @@ def test_what_changes_no_prediction_is_in_no_chart_of_predictions(browser, tmp_p
 def test_fields_of_the_context_are_given_one_by_one_or_together(tmp_path):
     exposure, y = make_exposure()
     path = tmp_path / "r.html"
-    report(exposure, y, path, backbone="gcn", context=Context(dataset="cora", title="mine"))
+    report(exposure, y, path, backbone="gcn", context=PageContext(dataset="cora", title="mine"))
     assert (run_of(path)["dataset"], run_of(path)["backbone"]) == ("cora", "gcn")
     with pytest.warns(DeprecationWarning, match="solution"):
         report(exposure, y, path, solution=None)

@@ -66,7 +66,7 @@ def test_the_payload_is_the_evidence():
     table = arrays["contributions"].reshape(-1, 4)
     np.testing.assert_allclose(table[arrays["rows"]], full, rtol=1e-6)
     np.testing.assert_array_equal(arrays["margins"], evidence.margin)
-    lengths = arrays["lengths"]
+    lengths = arrays["lengths"].ravel()
     np.testing.assert_array_equal(np.diff(evidence.segments), lengths)
     counts, terms = arrays["witness_lengths"], arrays["witness_columns"]
     places = np.repeat(evidence.starts[:-1], counts) + terms

@@ -175,7 +175,7 @@ function termChanges(a, b, rival) {
 
 function termTable(run, a, b) {
   const shifts = [a, b].filter(({ point }) => !point.coefficients);
-  if (a.run.tail || b.run.tail)
+  if (a.run.head || b.run.head)
     return captioned("With a nonlinear head messages have no additive share in the logits.");
   if (shifts.length || !a.node.count || !b.node.count)
     return captioned(

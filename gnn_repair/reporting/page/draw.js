@@ -133,8 +133,8 @@ function shorten(text, room, size = 12, weight = 400) {
   const letters = lettersOf(text),
     cut = (most) => {
       const end = Math.floor(most / 3);
-      const [head, tail] = [letters.slice(0, most - end), letters.slice(letters.length - end)];
-      return [...head, "…", ...tail].join("");
+      const [first, last] = [letters.slice(0, most - end), letters.slice(letters.length - end)];
+      return [...first, "…", ...last].join("");
     };
   let low = 1,
     high = Math.max(1, letters.length - 1);

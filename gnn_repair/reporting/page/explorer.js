@@ -14,7 +14,7 @@ function freshState(run) {
     descending: true,
     rows: FIRST_ROWS,
     hidden: hiddenAtFirst(run),
-    fixed: Boolean(run.tail),
+    fixed: Boolean(run.head),
     a: firstPair(run)[0],
     b: firstPair(run)[1],
   };
@@ -127,7 +127,7 @@ function openExplorer(run) {
   });
 
   function fillButtons() {
-    if (run.tail) return;
+    if (run.head) return;
     const made = node.points
       .filter((point) => point.coefficients && node.count)
       .map((point) => {
@@ -355,7 +355,7 @@ function fillChoices(run, state) {
   if (binary) title.textContent = "Evidence on a line";
   if (run.graph_starts)
     byId("neighbourhood-panel").querySelector("h2").textContent = "The graph's nodes";
-  if (run.tail) {
+  if (run.head) {
     title.textContent = binary ? "Predictions on a line" : "Predictions in logit space";
     byId("terms-panel").querySelector("h2").textContent = "Terms, each alone";
     byId("weighting").parentElement.hidden = true;
@@ -415,7 +415,7 @@ function planeCaption(node, drawn) {
     what =
       "Right of zero the true class wins. The bar holds all mixtures of the frozen messages; " +
       "dots are terms, each with all of its group's mass, at no particular height.";
-  if (run.tail)
+  if (run.head)
     what =
       "Every mark is a prediction of the whole model; the dots by its head, recomputed. " +
       "Dots: all of a group's mass on one message, sized by α, coloured by its source's class; " +
@@ -454,7 +454,7 @@ function whatIfText({ touched, from, moves }) {
 }
 
 function readWhatIf(node, text) {
-  if (!text || node.run.tail || !node.count) return startWhatIf(node, "frozen");
+  if (!text || node.run.head || !node.count) return startWhatIf(node, "frozen");
   const parts = text.split(","),
     moves = [];
   // The start's name is somebody's and may hold a comma; moves are at the end.

@@ -158,11 +158,11 @@ function termRows(node) {
   head.push(
     ...weighed.map((point) => (point.key === "frozen" ? "alpha" : `lambda ${point.title}`)),
   );
-  head.push(...rivals.map((r) => `${run.tail ? "alone" : "frozen"}, over ${className(run, r)}`));
+  head.push(...rivals.map((r) => `${run.head ? "alone" : "frozen"}, over ${className(run, r)}`));
   const rows = Array.from({ length: node.count }, (_, k) => {
     const source = sourceOf(node, k),
       lead = (r) => {
-        if (!run.tail)
+        if (!run.head)
           return node.alpha[k] * (contribution(node, k, node.label) - contribution(node, k, r));
         const logits = vertexLogits(node, k);
         return logits[node.label] - logits[r];

@@ -148,8 +148,8 @@ function listRow(list, at, onChoose) {
       tip: [
         `${titled(run, node)}: ${meaning}`,
         `is ${label}, predicted ${says}`,
-        (run.tail ? "best margin found " : "γ ") +
-          `${figure((run.tail ? run.tail_margin : run.margins)[i], 3)}, degree ${run.degree[i]}`,
+        (run.head ? "best margin found " : "γ ") +
+          `${figure((run.head ? run.head_margin : run.margins)[i], 3)}, degree ${run.degree[i]}`,
       ],
     },
     part(`mark ${status}`, sign),
@@ -199,12 +199,12 @@ function fillFilters(run) {
       ["wrong", "wrong"],
       ["reachable", "wrong, reachable"],
       ["unreachable", "wrong, unreachable"],
-      ...(run.tail ? [["undecided", "wrong, undecided"]] : []),
+      ...(run.head ? [["undecided", "wrong, undecided"]] : []),
       ["beyond", "wrong, not shown reachable"],
       ["right", "right"],
       ["can", "true class can win"],
       ["cannot", "true class cannot win"],
-      ...(run.tail ? [["open", "undecided"]] : []),
+      ...(run.head ? [["open", "undecided"]] : []),
     ],
     "",
   );
@@ -286,7 +286,7 @@ function hasStatus(run, i, wanted) {
   if (wanted === "beyond") return status !== "right" && status !== "reachable";
   if (wanted === "can") return isReachable(run, i);
   if (wanted === "cannot") return run.margins[i] <= REACHABLE;
-  if (wanted === "open") return tailVerdict(run, i) === "undecided";
+  if (wanted === "open") return headVerdict(run, i) === "undecided";
   return status === wanted;
 }
 

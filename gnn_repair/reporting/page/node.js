@@ -66,16 +66,16 @@ function rivalClause(node) {
 }
 
 // What was shown about a node of a model with a nonlinear head: can, cannot or undecided.
-function tailWords(node) {
+function headWords(node) {
   const { run, i } = node,
     name = className(run, node.label),
-    found = run.tail_margin[i],
-    bound = run.tail_bound[i];
-  const verdict = tailVerdict(run, i),
+    found = run.head_margin[i],
+    bound = run.head_bound[i];
+  const verdict = headVerdict(run, i),
     limit = Number.isNaN(bound)
       ? "No upper bound is known"
       : `No reweighting exceeds ${figure(bound, 4)} (proved)`;
-  const who = run.tail.replayed
+  const who = run.head.replayed
     ? "the model itself, run with these weights, says so"
     : "its head, recomputed, says so; the model itself was not at hand";
   if (!verdict) return [`The oracle was not asked about this ${run.noun}.`, ""];
@@ -104,13 +104,13 @@ function tailWords(node) {
     : `lies between ${figure(found, 3)} and ${figure(bound, 3)}`;
   return [
     `It is undecided whether ${name} can win: its largest margin ${between}.`,
-    `Why: ${run.tail.reasons[String(i)] || "not said"}. The best found uses ${using}.`,
+    `Why: ${run.head.reasons[String(i)] || "not said"}. The best found uses ${using}.`,
   ];
 }
 
 // The certificate as [what holds, how to check it].
 function certificateWords(node) {
-  if (node.run.tail) return tailWords(node);
+  if (node.run.head) return headWords(node);
   const { run, i } = node,
     name = className(run, node.label),
     margin = run.margins[i];
@@ -231,7 +231,7 @@ function rivalWords(node) {
     rivals = Array.from(node.weights.keys())
       .filter((r) => node.weights[r] > 0.01)
       .sort((a, b) => node.weights[b] - node.weights[a]);
-  const loss = run.tail ? run.tail_bound[i] : run.margins[i],
+  const loss = run.head ? run.head_bound[i] : run.margins[i],
     behind = loss < -REACHABLE ? ` by at least ${figure(-loss, 2)}` : ", or ties with it";
   if (!rivals.length) return [`whatever the weights, ${name} stays behind${behind}`, ""];
   const who = rivals.map((r) => className(run, r));
@@ -248,8 +248,8 @@ function rivalWords(node) {
 function headline(node) {
   const { run, i } = node,
     own = className(run, node.label),
-    verdict = run.tail
-      ? tailVerdict(run, i)
+    verdict = run.head
+      ? headVerdict(run, i)
       : Number.isNaN(run.margins[i])
         ? null
         : isReachable(run, i)
@@ -324,7 +324,7 @@ function drawCertificate(node) {
   const panel = byId("certificate"),
     [lead, meaning] = headline(node),
     [verdict, proof] = certificateWords(node);
-  const open = tailVerdict(node.run, node.i) === "undecided",
+  const open = headVerdict(node.run, node.i) === "undecided",
     won = node.run.margins[node.i] > REACHABLE ? "reachable" : "unreachable",
     right = node.predicted === node.label;
   panel.className = `panel certificate ${open ? "undecided" : right ? "right" : won}`;
@@ -375,7 +375,7 @@ function drawReadout(node, hidden, onToggle) {
   byId("readout").replaceChildren(table);
   let row = place;
   return (logits) => {
-    if (node.run.tail) return;
+    if (node.run.head) return;
     const point = { key: "what_if", title: "What if", ...verdictOf(logits, node.label) };
     const next = readoutRow(node, point, LOOKS.get("what_if"));
     next.id = "what-if-row";

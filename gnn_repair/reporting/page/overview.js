@@ -374,14 +374,14 @@ function marginCard(run) {
   const step = ticks(low, high, 24)[1] - ticks(low, high, 24)[0] || 1;
   const bins = marginBins(low, high, step);
   const first = -bins.findIndex((bin) => bin.range[0] === 0),
-    [axis, zero] = run.tail ? ["margin (logits)", "margin 0"] : ["γ (logits)", "γ = 0"];
+    [axis, zero] = run.head ? ["margin (logits)", "margin 0"] : ["γ (logits)", "γ = 0"];
   for (let i = 0; i < run.count; i++) {
     if (Number.isNaN(run.margins[i])) continue;
     bins.find((bin) => inMargins(run.margins[i], bin.range)).parts[statusPart(run, i)]++;
   }
   chartCard(
-    run.tail ? "Best margin found of the true class" : "Best margin γ of the true class",
-    run.tail
+    run.head ? "Best margin found of the true class" : "Best margin γ of the true class",
+    run.head
       ? "The largest worst-rival margin that was found; right of the threshold the true class " +
           `can win, left of it that is excluded by bounds. Undecided ${run.nouns} are left out`
       : "The largest worst-rival margin that any admissible reweighting reaches, in " +
@@ -507,8 +507,8 @@ function homophilyCard(run) {
 
 function supportCard(run) {
   // How few terms suffice is known of linear programs only.
-  const bound = run.tail ? Infinity : run.classCount + run.groupCount - 2;
-  const what = run.tail
+  const bound = run.head ? Infinity : run.classCount + run.groupCount - 2;
+  const what = run.head
     ? `mixture that lets the true class win, of ${run.nouns} where one was found`
     : `best mixture of reachable ${run.nouns}; no witness needs more than ${bound} here`;
   const reached = Array.from({ length: run.count }, (_, i) => i).filter((i) => isReachable(run, i));
@@ -770,7 +770,7 @@ function changeCard(run) {
     "How much would have to change",
     `Errors that are fixed when at most so much of a ${run.noun}'s weight moves between its ` +
       `messages: ${count(few)} of ${errorsOf(errors)} need at most 10 %` +
-      (run.tail ? ". With a nonlinear head chance is not asked for here: it would take long" : ""),
+      (run.head ? ". With a nonlinear head chance is not asked for here: it would take long" : ""),
     (width) => risingLines(width, lines),
   );
 }

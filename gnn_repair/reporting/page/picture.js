@@ -14,7 +14,7 @@ function drawPolytope(width, height, node, view, whatIf, hidden, choice) {
   const svg = canvas(
     width,
     height,
-    `${node.run.tail ? "Predictions" : "Evidence polytope"} of ${titled(node.run, node.id)}`,
+    `${node.run.head ? "Predictions" : "Evidence polytope"} of ${titled(node.run, node.id)}`,
   );
   const hull = polytopeHull(node, view);
   const points = node.points
@@ -557,7 +557,7 @@ function drawNumberLine(width, node, whatIf, hidden, choice) {
 
 // The smallest and largest lead of all mixtures; nothing where a nonlinear head follows.
 function leadRange(node) {
-  if (node.run.tail) return [];
+  if (node.run.head) return [];
   const c = node.label,
     value = (k) => contribution(node, k, c) - contribution(node, k, 1 - c);
   let low = node.beta[c] - node.beta[1 - c],

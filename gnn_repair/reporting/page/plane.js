@@ -187,7 +187,7 @@ function convexHull(points) {
 
 // The projected polytope β + Σ_g m_g conv{ℓ_a}: the sum of the groups' hulls.
 function polytopeHull(node, view) {
-  if (node.run.tail) return []; // Logits behind a nonlinear tail are no polytope.
+  if (node.run.head) return []; // Logits of a nonlinear head are no polytope.
   let hull = [[scalarProduct(view.x, node.beta), scalarProduct(view.y, node.beta)]];
   node.bounds.forEach(([low, high], g) => {
     if (low === high) return;

@@ -170,13 +170,13 @@ function isReachable(run, i) {
 }
 
 // A model with a nonlinear head: what the oracle says of node i (can, cannot, undecided).
-function tailVerdict(run, i) {
-  return run.tail && run.tail.verdicts[run.tail_verdict[i]];
+function headVerdict(run, i) {
+  return run.head && run.head.verdicts[run.head_verdict[i]];
 }
 
 function statusOf(run, i) {
   if (isRight(run, i)) return "right";
-  if (tailVerdict(run, i) === "undecided") return "undecided";
+  if (headVerdict(run, i) === "undecided") return "undecided";
   if (Number.isNaN(run.margins[i])) return "unknown";
   return isReachable(run, i) ? "reachable" : "unreachable";
 }
@@ -241,7 +241,7 @@ function openNode(run, i) {
   node.nearest = changed.length ? Float64Array.from(node.alpha) : null;
   for (const [k, value] of changed) node.nearest[k] = value;
   node.frozen = Float64Array.from(run.frozen_logits.subarray(i * C, i * C + C));
-  if (run.tail) node.alone = terms.alone_logits.subarray(first * C, last * C);
+  if (run.head) node.alone = terms.alone_logits.subarray(first * C, last * C);
   node.points = pointsOf(node, terms, first, last);
   return node;
 }
@@ -253,13 +253,13 @@ function pointsOf(node, terms, first, last) {
   const points = [
     { key: "frozen", title: "Frozen", logits: node.frozen, coefficients: node.alpha },
   ];
-  if (node.count && (run.tail ? tailVerdict(run, i) : !Number.isNaN(run.margins[i]))) {
-    const logits = run.tail
+  if (node.count && (run.head ? headVerdict(run, i) : !Number.isNaN(run.margins[i]))) {
+    const logits = run.head
       ? Float64Array.from(run.oracle_logits.subarray(i * C, i * C + C))
       : logitsAt(node, node.witness);
     points.push({ key: "oracle", title: "Oracle", logits, coefficients: node.witness });
   }
-  if (node.nearest && !run.tail)
+  if (node.nearest && !run.head)
     points.push({
       key: "nearest",
       title: "Smallest change",
@@ -290,7 +290,7 @@ function sourceOf(node, k) {
 
 // With a nonlinear head the page knows logits at single mixtures only, not at any λ.
 function logitsAt(node, lambda) {
-  if (node.run.tail) return Float64Array.from(node.frozen);
+  if (node.run.head) return Float64Array.from(node.frozen);
   const C = node.run.classCount,
     table = node.run.contributions;
   const logits = Float64Array.from(node.beta);

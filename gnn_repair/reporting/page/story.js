@@ -15,7 +15,7 @@ function tally(run) {
   };
   for (let i = 0; i < run.count; i++) {
     sums[statusOf(run, i)]++;
-    if (tailVerdict(run, i) === "undecided") sums.open++;
+    if (headVerdict(run, i) === "undecided") sums.open++;
     if (!Number.isNaN(run.margins[i])) sums.solved++;
     if (isReachable(run, i)) {
       sums.reach++;

@@ -55,7 +55,7 @@ function termColumns(node, weights) {
     );
   }
   const c = node.label;
-  if (run.tail && node.nearest)
+  if (run.head && node.nearest)
     add(
       "λ nearest",
       "λ smallest change",
@@ -63,7 +63,7 @@ function termColumns(node, weights) {
       (k) => (node.nearest[k] > ACTIVE ? figure(node.nearest[k], 4) : "·"),
       "weight",
     );
-  if (run.tail)
+  if (run.head)
     add(
       "alone",
       "alone it predicts",
@@ -73,7 +73,7 @@ function termColumns(node, weights) {
     );
   for (const r of rivalOrder(node)) {
     const value = (k) => {
-      if (!run.tail) return weights(k) * (contribution(node, k, c) - contribution(node, k, r));
+      if (!run.head) return weights(k) * (contribution(node, k, c) - contribution(node, k, r));
       const logits = vertexLogits(node, k);
       return logits[c] - logits[r];
     };
@@ -119,7 +119,7 @@ function drawTerms(node, state, whatIf, onMove) {
   order.sort((a, b) => ahead[b] - ahead[a] || sign * (values[a] - values[b]));
   const shown = order.slice(0, state.rows);
   const first = columns.findIndex((column) => column.kind === "margin"),
-    table = element("table", { "data-wide": first + (node.run.tail ? 0 : 1) });
+    table = element("table", { "data-wide": first + (node.run.head ? 0 : 1) });
   const body = element("tbody"),
     sliders = new Map(),
     live = [];
@@ -195,7 +195,7 @@ function termRow(node, k, columns, whatIf, sliders, live, onMove) {
   // Moving one slider moves others: what is announced is the mixture, once.
   const output = element("output", { "aria-live": "off" });
   output.textContent = percent(share);
-  if (!node.run.tail) sliders.set(k, { input, output });
+  if (!node.run.head) sliders.set(k, { input, output });
   const row = element(
     "tr",
     {
@@ -203,7 +203,7 @@ function termRow(node, k, columns, whatIf, sliders, live, onMove) {
       "data-term": k,
       tip: () => termLines(node, k),
     },
-    ...(node.run.tail ? [] : [element("td", { class: "slide" }, input, " ", output)]),
+    ...(node.run.head ? [] : [element("td", { class: "slide" }, input, " ", output)]),
   );
   for (const column of columns) {
     const cell = element("td");
@@ -234,9 +234,9 @@ function summaryRows(node, columns, rest, live) {
     every = Array.from({ length: node.count }, (_, k) => k);
   const added = (column, terms) => terms.reduce((sum, k) => sum + column.value(k), 0);
   const weighs = (column) => column.kind === "weight",
-    leads = (column) => column.kind === "margin" && !run.tail;
+    leads = (column) => column.kind === "margin" && !run.head;
   const line = (kind, title, value, counts) => {
-    const cells = run.tail ? [] : [element("td", { class: "slide" })];
+    const cells = run.head ? [] : [element("td", { class: "slide" })];
     columns.forEach((column, j) => {
       const cell = element("td", { class: j ? "" : "text", tip: j ? null : [title] });
       const write = () => {
@@ -254,10 +254,10 @@ function summaryRows(node, columns, rest, live) {
   const both = (column) => weighs(column) || leads(column);
   return [
     ...(rest.length ? [line("other", others, (column) => added(column, rest), both)] : []),
-    ...(run.tail ? [] : [line("fixed", "fixed part β", fixed, leads)]),
+    ...(run.head ? [] : [line("fixed", "fixed part β", fixed, leads)]),
     line(
       "total",
-      run.tail ? "sum" : "sum: mass, margin",
+      run.head ? "sum" : "sum: mass, margin",
       (column) => added(column, every) + (leads(column) ? fixed(column) : 0),
       both,
     ),
@@ -284,9 +284,9 @@ function moreLine(node, shown, state) {
 }
 
 function drawWhatIfLine(node, whatIf) {
-  if (node.run.tail) {
+  if (node.run.head) {
     byId("what-if-line").textContent =
-      `The head (${node.run.tail.words}) is not linear, so messages have no ` +
+      `The head (${node.run.head.words}) is not linear, so messages have no ` +
       "additive share in the logits. The margin columns show the prediction with all of a " +
       "group's mass on one message and the other groups as frozen. Other mixtures: " +
       "exposure.replay(λ) runs the model.";

@@ -1,4 +1,4 @@
-"""The page of models that end in a nonlinear tail: what it gathers, and what a browser shows."""
+"""The page of models that end in a nonlinear head: what it gathers, and what a browser shows."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def world(request, graph, tmp_path_factory):
 def test_gathered_logits_are_those_of_the_model_really_run(world, graph):
     kind, exposure, solution, _ = world
     evidence = gather(exposure, graph.y)
-    tail = evidence.tail
+    behind = evidence.head
     counts = {word: int((solution.verdict == word).sum()) for word in ("can", "cannot")}
-    assert int(tail.proved.sum()) == counts["can"]
-    assert int((tail.decided & ~tail.proved).sum()) == counts["cannot"]
-    assert (kind == "softplus") == bool((~tail.decided).any())
+    assert int(behind.proved.sum()) == counts["can"]
+    assert int((behind.decided & ~behind.proved).sum()) == counts["cannot"]
+    assert (kind == "softplus") == bool((~behind.decided).any())
     dense = solution.dense(exposure)[0]
     run = exposure.replay(dense).double().detach().numpy()
-    np.testing.assert_allclose(tail.oracle_logits, run[evidence.nodes], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(behind.oracle_logits, run[evidence.nodes], rtol=1e-5, atol=1e-5)
     # Every message alone in its group, for a few nodes: the model itself, run that way.
     part = exposure.restrict(torch.from_numpy(evidence.nodes))
     ends, alpha = part.segments.tolist(), part.coefficients[0].double()
@@ -81,27 +81,27 @@ def test_gathered_logits_are_those_of_the_model_really_run(world, graph):
             lam[term] = alpha[ends[slot] : ends[slot + 1]].sum()
             node = evidence.nodes[slot // exposure.num_groups]
             said = part.replay(lam)[node].double().detach().numpy()
-            np.testing.assert_allclose(tail.alone_logits[term], said, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(behind.alone_logits[term], said, rtol=1e-5, atol=1e-5)
     assert hull(evidence, 0, plane_of(evidence, 0)).shape == (0, 2)
     proved = reach(exposure, graph.y).members[0].true_class
     assert (evidence.reach.reachable, evidence.reach.nodes) == (proved.hits, proved.total)
 
 
-def test_figures_of_a_tail_are_drawn_without_a_polytope(world, graph, tmp_path):
+def test_figures_of_a_nonlinear_head_are_drawn_without_a_polytope(world, graph, tmp_path):
     _, exposure, *_ = world
     paths = write_figures(gather(exposure, graph.y), tmp_path, formats=["svg"])
     text = next(path for path in paths if path.name.startswith("node-")).read_text()
     assert "wins" in text and len(paths) == 6
 
 
-def test_single_plots_of_a_tail(world, graph):
+def test_single_plots_of_a_nonlinear_head(world, graph):
     _, exposure, solution, _ = world
     node = int(solution.node[solution.reachable][-1])
     axes = plots.node(exposure, node, graph.y, ax=Figure().add_subplot())
     drawn = axes.lines[0].get_xydata()
     evidence = gather(exposure, graph.y, torch.tensor([node]))
     plane = plane_of(evidence, 0)
-    np.testing.assert_allclose(drawn, plane.place(evidence.tail.alone_logits))
+    np.testing.assert_allclose(drawn, plane.place(evidence.head.alone_logits))
     axes = plots.reach(exposure, graph.y, ax=Figure().add_subplot())
     assert "best margin found" in axes.get_xlabel()
 
@@ -149,7 +149,7 @@ def test_a_node_is_told_in_words_and_drawn_without_a_polygon(browser, world, gra
         if word == "can":
             assert f"{name} " in words and "the model itself, run with these weights" in words
         if word == "cannot":
-            assert f"{name} cannot win: every reweighting" in words and "proved" in words
+            assert f"{name} cannot win: every reweighting" in words and "prove" in words
         if word == "undecided":
             assert "It is undecided whether" in words and solution.reasons[i] in words
         margin = browser.driver.find_element("css selector", "[data-margin=oracle]").text
@@ -161,6 +161,6 @@ def test_a_node_is_told_in_words_and_drawn_without_a_polygon(browser, world, gra
         assert len(drawn) == int(ends[node + 1] - ends[node])
         assert not browser.driver.find_elements("css selector", "#plane .hull, #terms input")
         assert "no polygon" in browser.driver.find_element("id", "plane-caption").text
-        assert "is not affine" in browser.driver.find_element("id", "what-if-line").text
+        assert "is not linear" in browser.driver.find_element("id", "what-if-line").text
         assert not browser.messages()
     assert "can" in told and ("undecided" if kind == "softplus" else "cannot") in told
