@@ -24,9 +24,8 @@ from gnn_repair.oracle.problems import (
     instance,
 )
 from gnn_repair.oracle.reference import Answer, Solver
+from gnn_repair.oracle.simplex import Room, new_room
 from gnn_repair.oracle.solve_kernel import solve_range
-from gnn_repair.oracle.vectors.lanes import moderately_optimised
-from gnn_repair.oracle.workspace import Room, new_room, rest, take_room
 from gnn_repair.startup import collection_paused
 
 CHUNK = 1024
@@ -158,24 +157,18 @@ def solve_with_second_attempts(
 def _solve_chunks(tables: Tables, asked: Problems, threads: int | None) -> Piece:
     """Our own solver, CHUNK LPs at a time."""
     starts = range(0, len(asked), CHUNK)
-    widest = int(tables.counts(asked.position).max())
 
     def work(place: int, room: Room) -> Piece:
         first = starts[place]
         return _solve_chunk(tables, asked, first, min(first + CHUNK, len(asked)), room)
 
-    size, rooms = (tables.num_classes, tables.num_groups, widest), list[Room]()
-
     def make() -> Room:
-        rooms.append(take_room(*size))
-        return rooms[-1]
+        return new_room(tables.num_classes, tables.num_groups)
 
     if not solve_range.signatures:
-        with collection_paused(), moderately_optimised():  # compiles, or loads what was compiled
-            _solve_chunk(tables, asked, 0, 0, new_room(*size))
-    pieces = over_lps(len(starts), work, make, threads)
-    rest(rooms, *size)
-    return join(pieces)
+        with collection_paused():  # compiles, or loads what was compiled
+            _solve_chunk(tables, asked, 0, 0, make())
+    return join(over_lps(len(starts), work, make, threads))
 
 
 def _solve_chunk(tables: Tables, asked: Problems, first: int, last: int, room: Room) -> Piece:

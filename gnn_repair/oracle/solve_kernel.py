@@ -2,8 +2,7 @@
 """Kernels that solve one LP after another, straight from an exposure's tables.
 
 Up to SMALL terms the simplex method sees every column. Beyond, it works on a few dozen, and passes
-over the full set only certify the answer or find columns that improve it. The first pass copies the
-terms class by class, so that later ones read numbers side by side from the cache.
+over the full set only certify the answer or find columns that improve it.
 """
 
 import math
@@ -12,28 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import uint64
 
+from gnn_repair.kernel_cache import cached_njit
 from gnn_repair.oracle.problems import FAILED, FIXED, OPTIMAL
 from gnn_repair.oracle.reference import BLUR
-from gnn_repair.oracle.simplex import RATE, improve, refactor, start
-from gnn_repair.oracle.vectors.lanes import cold_kernel, entry_kernel, kernel, kernel_once
-from gnn_repair.oracle.vectors.rows import (
-    NOTHING,
-    add_up,
-    close_and_top,
-    fill,
-    fill_row,
-    find,
-    largest,
-    set_multiple,
-    top,
-)
-from gnn_repair.oracle.vectors.terms import copy_terms, load_columns, score_terms
-from gnn_repair.oracle.workspace import (
-    AHEAD,
+from gnn_repair.oracle.simplex import (
     BOUNDS,
     CANDIDATES,
     CHOSEN,
     DUAL,
+    ENTRY,
     GROUP,
     HEAD,
     HUGE,
@@ -42,35 +28,46 @@ from gnn_repair.oracle.workspace import (
     MASS,
     OFFSET,
     PRESENT,
-    SMALL,
+    RATE,
     STEP,
-    STRIP,
     TERM,
     TIGHT,
     TOPS,
     VALUES,
+    cold_kernel,
+    improve,
+    kernel,
+    kernel_once,
+    refactor,
+    set_multiple,
+    start,
+    top,
 )
 from gnn_repair.published import REACHABLE
 
+SMALL = 128
+"""Up to so many terms the simplex method sees every column: so many numbers of eight classes are
+what a first-level cache holds a quarter of."""
 ACCEPT = 1e-11
 """Largest accepted gap between bound and margin, relative to the numbers the answer is made of: a
 hundred thousand roundings, and a hundredth of what the check accepts."""
 FLOOR = 1e-318
 """Below 2e-308 products are rounded to multiples of 5e-324; an answer adds up some hundreds."""
-CACHED = 1 << 17
-"""Numbers of a table that stay in the second-level cache by themselves: a megabyte."""
 ROUNDS = 60
 """Passes over a large LP before the fallback: of 44,433 hostile LPs none took more than eight."""
 REPAIRS = 3
 """Fresh inversions before the fallback: where the third has not helped, the numbers are beyond
 doubles, and exact arithmetic is next."""
+FINITE = 1e308
+"""Squared lengths beyond this, and what is not a number, count as infinite: the next sum might
+overflow."""
 LARGE = 4096.0
 """The scale changes when the longest column's squared length is above this, or below the
 inverse: lengths from 1/64 to 64 leave the tolerances, which are meant for lengths about one, two
 decimals either way."""
 
 
-@entry_kernel
+@cached_njit(**ENTRY)
 def solve_range(
     first, last, members, positions, targets, nodes, segments, rows, senders, tables, masses,
     fixed_logits, room, margin, bound, status, weights, counts, terms, shares, sources, groups,
@@ -83,7 +80,6 @@ def solve_range(
     Returns how many of these there are.
     """
     filled = np.int64(0)
-    ahead = last if tables.shape[1] * tables.shape[2] > CACHED else first
     for i in range(first, last):
         s, p, c, k = members[i], positions[i], targets[i], i - first
         beta = fixed_logits[s, nodes[p]]
@@ -93,7 +89,6 @@ def solve_range(
             _write_fixed(room.state, weights[k])
             status[k], margin[k], bound[k], counts[k] = FIXED, base, base, 0
             continue
-        _set_ahead(segments, masses.shape[2], members, positions, i, ahead, room.places)
         status[k], margin[k], bound[k], counts[k] = _solve(
             LpTerms(rows, tables[s], c),
             present,
@@ -147,16 +142,6 @@ def _write_fixed(state, weights):
 
 
 @kernel_once
-def _set_ahead(segments, total, members, positions, i, end, places):
-    """The terms of LP i + 1, unless they are likely to be in the cache already."""
-    places[AHEAD, 0] = places[AHEAD, 1] = 0
-    if i + 1 < end:
-        p = positions[i + 1]
-        if p != positions[i] and members[i + 1] == members[i]:
-            places[AHEAD, 0], places[AHEAD, 1] = segments[p * total], segments[(p + 1) * total]
-
-
-@kernel_once
 def _solve(problem, groups, beta, room, weights, terms, shares):
     """One LP; returns (status, margin, bound, size of the support) and writes w, support and λ."""
     large = room.places[LOWS, groups] - room.places[LOWS, 0] > SMALL
@@ -165,14 +150,13 @@ def _solve(problem, groups, beta, room, weights, terms, shares):
     else:
         count, scale, longest = take_all(problem, room, groups)
     if not longest <= LARGE:
-        clear_columns(room, np.int64(0), room.labels.shape[1])
         return FAILED, np.nan, np.nan, 0
     for r in range(room.entries.shape[0]):
         room.state[OFFSET, r] *= scale if r != problem.target else 1.0
     lead = start(room, groups, problem.target)
     slots, repairs, margin, bound, support = groups + 1, 0, 0.0, 0.0, 0
     for _ in range(ROUNDS):
-        slots, lead = improve(problem, room, groups, count, lead, slots, scale)
+        slots, lead = improve(room, groups, count, lead, slots)
         stuck, slots = slots < 0, abs(slots)
         total = _normalise(room.state, groups, slots)
         if large:
@@ -348,30 +332,54 @@ class LpTerms(NamedTuple):
 @kernel
 def take_all(problem, room, groups):
     """Load every term; returns the number of columns, the scale and the longest column's squared
-    length. Up to seven columns of zeros follow.
+    length.
 
     The scale is a guess from each group's first term; where that is far off, all terms are asked.
     """
-    state, places, size = room.state, room.places, 0.0
+    places, labels, size = room.places, room.labels, 0.0
     low, count = places[LOWS, 0], places[LOWS, groups] - places[LOWS, 0]
     for g in range(groups):
         size = max(size, _size(problem, room, g, places[LOWS, g], places[LOWS, g] + 1))
         places[BOUNDS, g] = places[LOWS, g] - low
         for k in range(uint64(places[BOUNDS, g]), uint64(places[LOWS, g + 1] - low)):
-            room.labels[GROUP, k] = g
-            room.labels[TERM, k] = uint64(low) + k
+            labels[GROUP, k], labels[TERM, k] = g, uint64(low) + k
     places[BOUNDS, groups] = count
     scale, longest = power_of_two(size), 0.0
     for _ in range(2):
         for g in range(groups):
-            fill(room.buffer, places[BOUNDS, g], places[BOUNDS, g + 1], state[MASS, g] * scale)
-        fill(room.buffer, count, count + 1, 0.0)
-        load_columns(problem, low, count, room.buffer, room.entries)
-        longest = add_up(room.entries, count, room.buffer)
+            factor = room.state[MASS, g] * scale
+            _load(problem, low, places[BOUNDS, g], places[BOUNDS, g + 1], factor, room.entries)
+        longest = _add_up(room, count)
         if 1.0 / LARGE <= longest <= LARGE:
             break
         scale = _exact_scale(problem, room, groups)
     return count, scale, longest
+
+
+@kernel
+def _load(problem, low, first, last, factor, columns):
+    """columns[r, k] = factor · (ℓ_c − ℓ_r) for terms low + k, k in first : last."""
+    table, c = problem.table, uint64(problem.target)
+    for k in range(uint64(first), uint64(last)):
+        row = table[uint64(problem.rows[uint64(low) + k])]
+        own = row[c]
+        for r in range(uint64(table.shape[1])):
+            columns[r, k] = factor * (own - row[r])
+
+
+@kernel
+def _add_up(room, count):
+    """buffer[k] = Σ_r D_{k,r}; returns the largest squared length of a column, infinite where one
+    is beyond doubles or not a number."""
+    entries, sums, longest = room.entries, room.buffer, 0.0
+    for k in range(uint64(count)):
+        total, length = 0.0, 0.0
+        for r in range(uint64(entries.shape[0])):
+            total += entries[r, k]
+            length += entries[r, k] * entries[r, k]
+        sums[k] = total
+        longest = max(longest, length if length < FINITE else math.inf)
+    return longest
 
 
 @kernel
@@ -393,21 +401,13 @@ def _exact_scale(problem, room, groups):
 
 
 @cold_kernel
-def clear_columns(room, first, last):
-    """Zeros in columns ``first : last``, and up to seven more."""
-    for r in range(room.entries.shape[0]):
-        fill_row(room.entries, r, first, last, 0.0)
-
-
-@cold_kernel
 def _rescale(room, count):
-    """Bring the first ``count`` columns into [−1, 1]; returns the factor, a power of two.
-
-    Columns are read eight at a time, and what an earlier LP left after the last must not count.
-    """
-    entries = room.entries
-    clear_columns(room, count, count + 1)
-    factor = power_of_two(largest(entries, count))
+    """Bring the first ``count`` columns into [−1, 1]; returns the factor, a power of two."""
+    entries, most = room.entries, 0.0
+    for r in range(entries.shape[0]):
+        for k in range(count):
+            most = max(most, abs(entries[r, k]))
+    factor = power_of_two(most)
     for r in range(entries.shape[0]):
         set_multiple(entries, r, factor, r, count)
     return factor
@@ -419,72 +419,67 @@ def sample(problem, room, groups):
 
     Returns their number, the scale and the longest one's squared length.
     """
+    state, places, classes = room.state, room.places, room.entries.shape[0]
     for g in range(groups):
-        room.state[DUAL, g] = NOTHING
-    count, _ = sweep(problem, room, groups, np.int64(0), np.int64(0), 1.0)
+        state[DUAL, g] = -math.inf
+    for r in range(classes):
+        places[TIGHT, groups + r], state[DUAL, groups + r] = r, 1.0
+    count, _ = sweep(problem, room, groups, groups + classes, np.int64(0), 1.0)
+    at = 0
+    for g in range(groups):
+        places[BOUNDS, g] = at
+        while at < count and room.labels[GROUP, at] == g:
+            at += 1
+    places[BOUNDS, groups] = count
     scale = _rescale(room, count)
-    longest = add_up(room.entries, count, room.buffer)
+    longest = _add_up(room, count)
     for g in range(groups):
-        if room.places[BOUNDS, g] == room.places[BOUNDS, g + 1]:
+        if places[BOUNDS, g] == places[BOUNDS, g + 1]:
             longest = np.inf  # scores that overflow choose no column
     return count, scale, longest
 
 
 @cold_kernel
 def sweep(problem, room, groups, slots, count, scale):
-    """One pass over all terms under the dual: group maxima into TOPS, and the best term of
-    each block joins the working columns if it beats its group's threshold u_g.
+    """One pass over all terms under the dual: group maxima into TOPS, and the best term of each
+    block joins the working columns if it beats its group's threshold u_g.
 
-    The first pass, without slots, weighs rivals equally and copies the terms strip by strip; later
-    ones read the copies, and copy again what did not fit.
     Returns the new number of working columns and the largest |D| among the new.
     """
-    state, places, size, n = room.state, room.places, 0.0, np.int64(0)
-    block = (places[LOWS, groups] - places[LOWS, 0]) // CANDIDATES + 16 & ~15
-    length, classes = block * max(1, STRIP // block), problem.table.shape[1]
-    spare = room.copies.shape[0] // classes - 1
+    state, labels, lows, size = room.state, room.labels, room.places[LOWS], 0.0
+    block, c = (lows[groups] - lows[0]) // CANDIDATES + 16, problem.target
     for g in range(groups):
-        peak, factor, end = NOTHING, state[MASS, g] * scale, places[LOWS, g + 1]
+        peak, factor = -math.inf, state[MASS, g] * scale
         threshold = (state[DUAL, g] + RATE) / factor
-        if slots == 0:
-            places[BOUNDS, g] = count
-        for low in range(places[LOWS, g], end, length):
-            base, high = min(n, spare) * classes, min(low + length, end)
-            if slots == 0 or n >= spare:
-                copy_terms(problem, low, high - low, room, base)
-            if slots > 0:
-                score_terms(room, base, problem.target, high - low, groups, slots)
-            best = top(room.buffer, np.int64(0), high - low)
-            peak, n = max(peak, best), n + 1
+        for low in range(lows[g], lows[g + 1], block):
+            high = min(low + block, lows[g + 1])
+            best, at = _best_of(problem, room, groups, slots, low, high)
+            peak = max(peak, best)
             if best > threshold:
-                count, most = _pick(
-                    room, base, problem.target, g, low, high, block, threshold, factor, count
-                )
-                size = max(size, most)
+                labels[GROUP, count], labels[TERM, count] = g, at
+                row = problem.rows[at]
+                for r in range(room.entries.shape[0]):
+                    value = factor * (problem.table[row, c] - problem.table[row, r])
+                    room.entries[r, count] = value
+                    size = max(size, abs(value))
+                count += 1
         state[TOPS, g] = factor * peak
-        if slots == 0:
-            places[BOUNDS, g + 1] = count
     return count, size
 
 
 @kernel
-def _pick(room, base, c, g, low, high, block, threshold, factor, count):
-    """The best term of each block of a strip joins the columns if it scores above ``threshold``.
-
-    Returns the new number of columns and the largest |D| among the new.
-    """
-    labels, copies, size = room.labels, room.copies, 0.0
-    for k in range(np.int64(0), high - low, block):
-        best = top(room.buffer, k, min(k + block, high - low))
-        if best > threshold:
-            at = find(room.buffer, k, best)
-            labels[GROUP, count], labels[TERM, count] = g, low + at
-            for r in range(room.entries.shape[0]):
-                value = factor * (copies[base + c, at] - copies[base + r, at])
-                room.entries[r, count] = value
-                size = max(size, abs(value))
-            count += 1
-    return count, size
+def _best_of(problem, room, groups, slots, low, high):
+    """The largest w·(ℓ_c − ℓ) of terms low : high, and the first term that has it."""
+    table, dual, tight = problem.table, room.state[DUAL], room.places[TIGHT]
+    c, best, at = uint64(problem.target), -math.inf, low
+    for t in range(low, high):
+        row, score = uint64(problem.rows[uint64(t)]), 0.0
+        own = table[row, c]
+        for s in range(uint64(groups), uint64(slots)):
+            score += dual[s] * (own - table[row, uint64(tight[s])])
+        if score > best:
+            best, at = score, t
+    return best, at
 
 
 @cold_kernel
@@ -540,8 +535,8 @@ def maxima(room, groups, total):
     All terms are among the columns, and w has been divided by ``total`` since.
     """
     state, bounds = room.state, room.places[BOUNDS]
-    for g in range(groups - 1, -1, -1):
-        best = close_and_top(room.buffer, bounds[g], bounds[g + 1])
+    for g in range(groups):
+        best = top(room.buffer, bounds[g], bounds[g + 1])
         state[TOPS, g] = (state[DUAL, g] + best) / total
 
 

@@ -6,8 +6,7 @@ import numba
 import numpy as np
 import pytest
 
-from gnn_repair.oracle.simplex import refactor
-from gnn_repair.oracle.workspace import (
+from gnn_repair.oracle.simplex import (
     GAMMA,
     GROUP,
     HEAD,
@@ -18,6 +17,7 @@ from gnn_repair.oracle.workspace import (
     TIGHT,
     VALUES,
     new_room,
+    refactor,
 )
 
 CLASSES, GROUPS, TARGET = 6, 2, 5
@@ -32,7 +32,7 @@ def invert(room, groups, slots):
 def test_a_fresh_inverse_is_the_inverse_and_the_target_never_blocks(seed):
     """γ at the first position, rivals 0, 1, 2 tight, two columns a group."""
     generator = np.random.default_rng(seed)
-    room = new_room(CLASSES, GROUPS, widest=4)
+    room = new_room(CLASSES, GROUPS)
     room.entries[:, :4] = generator.uniform(-1, 1, (CLASSES, 4))
     room.entries[TARGET] = 0.0
     room.labels[GROUP, :4] = [0, 0, 1, 1]
@@ -65,6 +65,6 @@ def test_a_fresh_inverse_is_the_inverse_and_the_target_never_blocks(seed):
 
 
 def test_a_singular_basis_is_refused():
-    room = new_room(CLASSES, GROUPS, widest=4)
+    room = new_room(CLASSES, GROUPS)
     room.places[HEAD, : CLASSES + GROUPS] = [GAMMA, 0, 0, SLACK - 3, SLACK - 4, SLACK - 5, 0, 0]
     assert not invert(room, GROUPS, GROUPS + 3)
