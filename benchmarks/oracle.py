@@ -24,8 +24,8 @@ from gnn_repair.exposure import Exposure, Group, expose
 from gnn_repair.exposure.terms import mixture_of
 from gnn_repair.kernels import Pattern
 from gnn_repair.oracle import solve
+from gnn_repair.oracle.fallback import Highs
 from gnn_repair.oracle.problems import Floats, Instance, Problems, Tables, instance, problems
-from gnn_repair.oracle.reference import Gurobi, Highs
 
 GUROBI_FREE = 2000
 """Variables that gurobipy's free licence allows."""
@@ -225,13 +225,8 @@ def _each(
     return 1e6 * float(np.mean(totals)), 1e6 * float(np.mean(calls))
 
 
-def _highs(
-    tables: Tables, asked: Problems, repeats: int
-) -> tuple[float, float] | tuple[None, None]:
-    try:
-        highs = Highs(tolerance=1e-7)  # highspy's own: the fastest it offers
-    except ImportError:
-        return None, None
+def _highs(tables: Tables, asked: Problems, repeats: int) -> tuple[float, float]:
+    highs = Highs(tolerance=1e-7)  # highspy's own: the fastest it offers
 
     def solve(problem: Instance) -> tuple[float, float]:
         highs.load(problem)
@@ -247,16 +242,30 @@ def _gurobi(
     tables: Tables, asked: Problems, repeats: int
 ) -> tuple[float, float] | tuple[None, None]:
     try:
-        gurobi = Gurobi()
-    except InputError:
+        import gurobipy
+    except ImportError:
         return None, None
+    # The paper's settings.
+    environment = gurobipy.Env(params={"OutputFlag": 0, "Threads": 1, "Method": 1, "Presolve": 0})
     small = tables.counts(asked.position) < GUROBI_FREE
     if small.mean() < 0.5:
         return None, None
     fitting = Problems(asked.member[small], asked.position[small], asked.target[small])
 
     def solve(problem: Instance) -> tuple[float, float]:
-        model, shares, rows = gurobi.load(problem)
+        count, rivals, groups = len(problem.terms), len(problem.rivals), len(problem.mass)
+        matrix = np.zeros((rivals + groups, count + 1))
+        matrix[:rivals, :count] = -problem.columns.T
+        matrix[:rivals, count] = 1.0
+        matrix[rivals + problem.group, np.arange(count)] = 1.0
+        lower, cost = np.zeros(count + 1), np.zeros(count + 1)
+        lower[-1], cost[-1] = -gurobipy.GRB.INFINITY, 1.0
+        model = gurobipy.Model(env=environment)
+        model.ModelSense = gurobipy.GRB.MAXIMIZE
+        shares = model.addMVar(count + 1, lb=lower, obj=cost)
+        ends = np.concatenate([problem.fixed, np.ones(groups)])
+        senses = np.array(["<"] * rivals + ["="] * groups)
+        rows = model.addMConstr(matrix, shares, senses, ends)
         model.update()
         built = time.process_time()
         model.optimize()

@@ -1,23 +1,26 @@
 """LPs whose first answer did not certify itself: solved again, more carefully at every step.
 
 Without the terms that others dominate, by our own method; by highspy, with long columns shortened;
-in rational arithmetic. What none of them settles keeps the best pair of proofs and is called
+in rational arithmetic. Whatever a solver returns is made exactly feasible and proves itself: λ
+shows a margin, w a bound. What none of them settles keeps the best pair of proofs and is called
 uncertified: γ lies between its margin and its bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gnn_repair.highs import TIGHT, SparseColumns, new_highs, pass_lp, status_of
+from gnn_repair.oracle.lps import BLUR, Piece, over_lps, solve_tables
 from gnn_repair.oracle.problems import (
     FAILED,
     FALLBACK,
+    FIXED,
     OPTIMAL,
     UNCERTIFIED,
     Floats,
@@ -28,22 +31,17 @@ from gnn_repair.oracle.problems import (
     instance,
     on_terms,
 )
-from gnn_repair.oracle.reference import (
-    Answer,
-    Highs,
-    Proof,
-    failed,
-    finish,
-    highs_solver,
-    weigh,
-)
 from gnn_repair.published import REACHABLE
-
-if TYPE_CHECKING:
-    from gnn_repair.oracle.lps import Piece
 
 ACCEPT = 1e-10
 """Largest accepted gap, relative to the answer's own numbers: a tenth of what the check accepts."""
+GENERAL_ACCEPT = 1e-7
+"""The same of an answer that highspy gives by itself: it stops at tolerances of 1e-10 on numbers
+scaled to one, and columns may be shorter."""
+LOOSE = 1e-7
+"""highspy's own feasibility tolerance, where the tightest is out of reach."""
+GRAIN = 1e-315
+"""Some thousands of the smallest floats, which products of small numbers are rounded to."""
 UNITS = 3
 """Lengths of columns tried with highspy; each is the size of the answer before. What three do not
 settle is left to exact arithmetic."""
@@ -63,84 +61,93 @@ SURE = 1e-12
 ZERO, ONE = Fraction(0), Fraction(1)
 
 
-def second_attempts(
-    tables: Tables,
-    asked: Problems,
-    weights: Floats,
-    solve_reduced: Callable[[Tables, Problems], Piece],
-) -> list[Answer]:
-    """An answer for each LP of ``asked``.
-
-    Args:
-        tables: the exposure's.
-        asked: the LPs.
-        weights: [L, C] the w of the first attempts, where they have one.
-        solve_reduced: our own method, for LPs on fewer terms.
-    """
-    lps = [
-        instance(tables, int(s), int(p), int(c))
-        for s, p, c in zip(asked.member, asked.position, asked.target, strict=True)
-    ]
+def solve_with_second_attempts(
+    tables: Tables, asked: Problems, threads: int | None = None
+) -> Piece:
+    """Our own solver on any tables, and what helps where it gives up."""
+    whole = solve_tables(tables, asked, threads)
+    stuck = np.flatnonzero(whole.status == FAILED)
+    if not len(stuck):
+        return whole
+    left = asked.taken(stuck)
+    lps = [_instance(tables, left, i) for i in range(len(left))]
     kept = [undominated(problem) for problem in lps]
-    found = _without_dominated(tables, asked, lps, kept, solve_reduced)
-    highs = highs_solver()
+    found, highs = _without_dominated(tables, left, lps, kept), Highs()
     for i, problem in enumerate(lps):
         if found[i].status == FAILED:
-            reduced, first = problem.part(kept[i]), weights[i][problem.rivals]
+            reduced, first = problem.part(kept[i]), whole.weights[stuck[i]][problem.rivals]
             if all(np.isfinite(x).all() for x in (reduced.columns, reduced.fixed)):
                 found[i] = _carefully(reduced, first, found[i], highs)
             else:
                 found[i] = failed(problem, "its differences are beyond double precision")
-    return found
+    return whole.with_answers(stuck, _packed(tables, left.position, found))
+
+
+def solve_with_highs(tables: Tables, asked: Problems, threads: int | None) -> Piece:
+    """Every LP by highspy alone."""
+
+    def answer(index: int, highs: Highs) -> Answer:
+        return highs.solve(_instance(tables, asked, index))
+
+    return _packed(tables, asked.position, over_lps(len(asked), answer, Highs, threads))
+
+
+def _instance(tables: Tables, asked: Problems, index: int) -> Instance:
+    return instance(tables, *(int(a[index]) for a in (asked.member, asked.position, asked.target)))
+
+
+def _packed(tables: Tables, positions: Integers, answers: Sequence[Answer]) -> Piece:
+    """The answers for the recipients at ``positions``."""
+    counts = np.array([len(answer.terms) for answer in answers])
+    terms = np.concatenate([answer.terms for answer in answers])
+    return Piece(
+        np.array([answer.margin for answer in answers]),
+        np.array([answer.bound for answer in answers]),
+        np.array([answer.status for answer in answers], np.int8),
+        np.stack([answer.weights for answer in answers]),
+        counts,
+        terms,
+        np.concatenate([answer.coefficients for answer in answers]),
+        *tables.origin(np.repeat(positions, counts), terms),
+        {k: answer.reason for k, answer in enumerate(answers) if answer.reason},
+    )
 
 
 def _without_dominated(
-    tables: Tables,
-    asked: Problems,
-    lps: Sequence[Instance],
-    kept: Sequence[NDArray[np.bool_]],
-    solve_reduced: Callable[[Tables, Problems], Piece],
+    tables: Tables, asked: Problems, lps: Sequence[Instance], kept: Sequence[NDArray[np.bool_]]
 ) -> list[Answer]:
     """Our own method on the terms that are kept; a failed answer where that does not settle it."""
     found = [failed(problem, "our simplex method did not converge") for problem in lps]
     fewer = np.array([i for i, keep in enumerate(kept) if not keep.all()], np.int64)
     if not len(fewer):
         return found
-    reduced, terms = _reduced(tables, asked, fewer, [lps[i].terms[kept[i]] for i in fewer])
+    each = [lps[i].terms[kept[i]] for i in fewer]
+    terms, owner = np.concatenate(each), np.repeat(np.arange(len(fewer)), [len(t) for t in each])
+    reduced = on_terms(tables, asked.position[fewer], owner, terms)
     lone = Problems(asked.member[fewer], np.arange(len(fewer)), asked.target[fewer])
-    piece = solve_reduced(reduced, lone)
+    piece = solve_tables(reduced, lone, 1)
     ends = np.append(0, np.cumsum(piece.counts))
     for k, i in enumerate(fewer):
         if piece.status[k] == OPTIMAL:
             part = slice(ends[k], ends[k + 1])
             numbers = float(piece.margin[k]), float(piece.bound[k]), piece.weights[k]
-            answer = Answer(*numbers, terms[piece.terms[part]], piece.coefficients[part])
+            support = terms[piece.terms[part]], piece.coefficients[part]
             reason = f"solved again without {int((~kept[i]).sum())} dominated terms"
-            found[i] = replace(answer, status=FALLBACK, reason=reason)
+            found[i] = Answer(*numbers, *support, FALLBACK, reason)
     return found
 
 
-def _reduced(
-    tables: Tables, asked: Problems, chosen: Integers, terms: Sequence[Integers]
-) -> tuple[Tables, Integers]:
-    """Tables with a recipient for each chosen LP, on the given terms only, and these terms."""
-    joined = np.concatenate(terms)
-    owner = np.repeat(np.arange(len(chosen)), [len(part) for part in terms])
-    return on_terms(tables, asked.position[chosen], owner, joined), joined
-
-
-def _carefully(reduced: Instance, weights: Floats, best: Answer, solver: object) -> Answer:
+def _carefully(reduced: Instance, weights: Floats, best: Answer, highs: Highs) -> Answer:
     """highspy in several units, then rational arithmetic; the best of them if none certifies."""
-    if isinstance(solver, Highs):
-        unit = _first_unit(reduced, weights)
-        for _ in range(UNITS):
-            answer = solver.solve_in_units(reduced, unit, ACCEPT)
-            if answer.status == OPTIMAL:
-                return replace(answer, status=FALLBACK, reason="highspy, with shortened columns")
-            best = _better(best, answer)
-            if answer.status == FAILED:
-                break
-            unit = max(_proof_of(reduced, answer).margin_size, SMALLEST)
+    unit = _first_unit(reduced, weights)
+    for _ in range(UNITS):
+        answer = highs.solve(reduced, unit, ACCEPT)
+        if answer.status == OPTIMAL:
+            return replace(answer, status=FALLBACK, reason="highspy, with shortened columns")
+        best = _better(best, answer)
+        if answer.status == FAILED:
+            break
+        unit = max(_proof_of(reduced, answer).margin_size, SMALLEST)
     return _better(best, _exactly(reduced, best))
 
 
@@ -206,6 +213,209 @@ def _start(problem: Instance, best: Answer) -> Integers:
     for place in places[np.argsort(best.coefficients, kind="stable")]:
         start[problem.group[place]] = place
     return start
+
+
+# Answers that prove themselves --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What λ and w show of an LP, and how sure it is."""
+
+    margin: float
+    """The worst rival's margin under λ."""
+    margin_size: float
+    """The size of the numbers it is the sum of."""
+    bound: float
+    """What no reweighting exceeds, by w."""
+    bound_size: float
+    """The size of the numbers it is the sum of."""
+    certain: float
+    """The bound less what rounding may have added to each term's score."""
+
+    def meets(self, accept: float) -> bool:
+        """Whether bound and margin meet, up to ``accept`` of the margin's numbers."""
+        room = accept * self.margin_size + GRAIN
+        above = self.margin - self.bound <= room + BLUR * self.bound_size
+        return self.certain - self.margin <= room and above
+
+    def near(self, gamma: float, accept: float) -> bool:
+        """Whether ``gamma`` is the margin, up to ``accept`` of its numbers."""
+        return abs(self.margin - gamma) <= accept * self.margin_size + GRAIN
+
+    def doubt(self, accept: float) -> str:
+        """Why it does not settle the LP; empty if it does."""
+        if not self.meets(accept):
+            return f"bound and margin differ by {self.bound - self.margin:.1e}"
+        blur = BLUR * (self.margin_size + self.bound_size)
+        if self.margin - blur > REACHABLE or self.bound + blur <= REACHABLE:
+            return ""
+        return "bound and margin lie on both sides of the threshold of reach, by their rounding"
+
+
+def weigh(problem: Instance, coefficients: Floats, duals: Floats) -> Proof:
+    """Margin and bound of admissible λ [K] and w [R]."""
+    active = coefficients > 0
+    gaps, used = problem.gaps[active], coefficients[active]
+    reached = problem.fixed + used @ gaps
+    worst = int(reached.argmin())
+    margin_size = abs(problem.fixed[worst]) + used @ np.abs(gaps[:, worst])
+    bound, bound_size = duals @ problem.fixed, duals @ np.abs(problem.fixed)
+    certain = bound - BLUR * bound_size
+    scores, sizes = problem.gaps @ duals, np.abs(problem.gaps) @ duals
+    for g, mass in enumerate(problem.mass):
+        own = np.flatnonzero(problem.group == g)
+        top = own[scores[own].argmax()]
+        bound, bound_size = bound + mass * scores[top], bound_size + mass * sizes[top]
+        certain += mass * (scores[own] - BLUR * sizes[own]).max()
+    margin = float(reached[worst])
+    return Proof(margin, float(margin_size), float(bound), float(bound_size), float(certain))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One LP's answer; see :class:`~gnn_repair.oracle.solution.Solution`."""
+
+    margin: float
+    bound: float
+    weights: Floats
+    """[C]."""
+    terms: Integers
+    coefficients: Floats
+    status: int = OPTIMAL
+    reason: str = ""
+
+
+def failed(problem: Instance, reason: str) -> Answer:
+    """No answer."""
+    none: Integers = np.empty(0, np.int64)
+    weights = np.zeros(len(problem.rivals) + 1)
+    return Answer(np.nan, np.nan, weights, none, np.empty(0), FAILED, reason)
+
+
+def without_terms(problem: Instance) -> Answer:
+    """γ of a node with nothing to reweight: its frozen margin."""
+    weights = np.zeros(len(problem.rivals) + 1)
+    worst = int(problem.fixed.argmin())
+    weights[problem.rivals[worst]] = 1.0
+    margin, none = float(problem.fixed[worst]), np.empty(0, np.int64)
+    return Answer(margin, margin, weights, none, np.empty(0), FIXED)
+
+
+def finish(problem: Instance, shares: Floats, duals: Floats, accept: float) -> Answer:
+    """Make x and w exactly feasible and let them prove themselves at the scale of the answer.
+
+    Args:
+        problem: the LP.
+        shares: [K] x = λ / m_g, or λ, feasible up to the solver's tolerance.
+        duals: [R] w, likewise.
+        accept: the largest gap between bound and margin, relative to the margin's numbers.
+    """
+    shares, duals = shares.clip(min=0.0), duals.clip(min=0.0)
+    totals = np.bincount(problem.group, shares, len(problem.mass))
+    total = float(duals.sum())
+    if not ((totals > 0) & np.isfinite(totals)).all() or not 0 < total < np.inf:
+        return failed(problem, "the solver's answer is not feasible")
+    coefficients = shares / totals[problem.group] * problem.mass[problem.group]
+    duals = duals / total
+    active = coefficients > 0
+    proof = weigh(problem, coefficients, duals)
+    if not np.isfinite(proof.bound - proof.margin):
+        return failed(problem, "the answer's numbers are beyond double precision")
+    weights = np.zeros(len(problem.rivals) + 1)
+    weights[problem.rivals] = duals
+    terms, used = problem.terms[active], coefficients[active]
+    answer = Answer(proof.margin, proof.bound, weights, terms, used)
+    reason = proof.doubt(accept)
+    return replace(answer, status=UNCERTIFIED, reason=reason) if reason else answer
+
+
+def oracle_matrix(columns: Floats, group: Integers, masses: Floats | None = None) -> SparseColumns:
+    """The constraint matrix: K terms, then γ.
+
+    Rows: γ − Σ_a x_a D_{a,r} for the R rivals, then Σ_{a∈g} x_a for the B groups; ``masses`` [K]
+    stand for the ones in the latter.
+    """
+    count, rivals = columns.shape
+    index = np.empty((count, rivals + 1), np.int64)
+    index[:, :rivals] = np.arange(rivals)
+    index[:, rivals] = rivals + group
+    ones = np.ones(count) if masses is None else masses
+    value = np.concatenate([-columns, ones[:, None]], axis=1)
+    start = np.arange(count + 1) * (rivals + 1)
+    return (
+        np.append(start, start[-1] + rivals),
+        np.concatenate([index.ravel(), np.arange(rivals)]),
+        np.concatenate([value.ravel(), np.ones(rivals)]),
+    )
+
+
+class Highs:
+    """highspy's dual simplex on pre-scaled LPs, one reused object."""
+
+    def __init__(self, tolerance: float = TIGHT) -> None:
+        self._highs = new_highs(tolerance)
+
+    def load(self, problem: Instance, unit: float | None = None) -> Floats:
+        """Build the scaled LP, min −γ over x and γ; returns what each x_a was divided by, [K].
+
+        Columns longer than ``unit`` (the longest one's length unless given) are shortened to it.
+        """
+        infinity, unit = np.inf, problem.scale if unit is None else unit
+        count, rivals, groups = len(problem.terms), len(problem.rivals), len(problem.mass)
+        with np.errstate(over="ignore"):  # a rival infinitely far away is never tight
+            fixed = (problem.fixed - problem.fixed.min()) / unit
+        columns = problem.columns
+        lengths = np.maximum(np.abs(columns).max(1, initial=0.0), unit)
+        pass_lp(
+            self._highs,
+            np.append(np.zeros(count), -1.0),
+            np.append(np.zeros(count), -infinity),
+            np.full(count + 1, infinity),
+            np.concatenate([np.full(rivals, -infinity), np.ones(groups)]),
+            np.concatenate([fixed, np.ones(groups)]),
+            oracle_matrix(columns / lengths[:, None], problem.group, unit / lengths),
+        )
+        shorter: Floats = unit / lengths
+        return shorter
+
+    def run(self) -> str:
+        """Solve what was loaded; returns the model status."""
+        self._highs.run()
+        return status_of(self._highs)
+
+    def read(self) -> tuple[Floats, Floats]:
+        """Primal values of the columns and dual values of the rows."""
+        solution = self._highs.getSolution()
+        return np.array(solution.col_value), np.array(solution.row_dual)
+
+    def _run_loosely(self) -> str:
+        """Again from scratch with highspy's own tolerances: the tightest can be out of reach."""
+        tolerances = ("primal_feasibility_tolerance", "dual_feasibility_tolerance")
+        for name in tolerances:
+            self._highs.setOptionValue(name, LOOSE)
+        self._highs.clearSolver()
+        status = self.run()
+        for name in tolerances:
+            self._highs.setOptionValue(name, TIGHT)
+        return status
+
+    def solve(
+        self, problem: Instance, unit: float | None = None, accept: float = GENERAL_ACCEPT
+    ) -> Answer:
+        """A basic optimum, or a failed answer with its reason; no column exceeds ``unit``."""
+        if not len(problem.terms):
+            return without_terms(problem)
+        if not np.isfinite(problem.columns).all():
+            return failed(problem, "the LP's numbers are beyond double precision")
+        shorter = self.load(problem, unit)
+        status = self.run()
+        if status != "Optimal":
+            status = self._run_loosely()
+        if status != "Optimal":
+            return failed(problem, f"highspy says {status}")
+        values, duals = self.read()
+        return finish(problem, values[:-1] * shorter, -duals[: len(problem.rivals)], accept)
 
 
 # Terms that others dominate -----------------------------------------------------------------------

@@ -122,6 +122,14 @@ def on_terms(tables: Tables, position: Integers, owner: Integers, terms: Integer
     )
 
 
+def entries_of(indptr: Integers, chosen: Integers) -> Integers:
+    """The places of all entries that the ``chosen`` owners have, indptr[i] : indptr[i+1] each."""
+    counts = np.diff(indptr)[chosen]
+    shift = indptr[chosen] - np.cumsum(counts) + counts
+    entries: Integers = np.repeat(shift, counts) + np.arange(counts.sum())
+    return entries
+
+
 def check_number(value: Any, name: str) -> float:
     """A finite number, or InputError."""
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):

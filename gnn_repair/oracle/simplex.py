@@ -67,7 +67,7 @@ SLACK = -2
 """Numbers of variables that are no columns: γ, and SLACK − r for the slack of class r."""
 OFFSET, VALUES, STEP, DUAL, MASS, TOPS, LOOSE, INVERSE = range(8)
 """Rows of ``state``."""
-HEAD, TIGHT, LOWS, BOUNDS, PRESENT, CHOSEN = range(6)
+HEAD, TIGHT, LOWS, BOUNDS, CHOSEN = range(5)
 """Rows of ``places``."""
 GROUP, TERM = range(2)
 """Rows of ``labels``."""
@@ -93,13 +93,12 @@ class Room(NamedTuple):
     INVERSE + slot [n]: the stored columns of the basis inverse, by position.
     """
     places: Any
-    """[6, n + 1] int64.
+    """[5, n + 1] int64.
 
     HEAD [n]: the variable at each position: a column j ≥ 0, GAMMA, or SLACK − r at r.
     TIGHT [slot ≥ B]: the rival of each slot.
     LOWS [G + 1]: where the terms of each group that is present begin, and the end.
     BOUNDS [G + 1]: the first columns, by group.
-    PRESENT [G]: the exposure's number of each group that is present.
     CHOSEN [n]: scratch.
     """
     buffer: Any

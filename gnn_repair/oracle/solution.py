@@ -31,6 +31,7 @@ from gnn_repair.oracle.problems import (
     Floats,
     Integers,
     as_whole,
+    entries_of,
     require_exposure,
 )
 from gnn_repair.oracle.witness import Witness
@@ -285,9 +286,8 @@ class Solution:
 
     def taken(self, chosen: Integers) -> Solution:
         """The questions with the given numbers, in that order."""
-        counts = np.diff(self.indptr)[chosen]
-        indptr = np.append(0, np.cumsum(counts))
-        entries = np.repeat(self.indptr[chosen] - indptr[:-1], counts) + np.arange(indptr[-1])
+        indptr = np.append(0, np.cumsum(np.diff(self.indptr)[chosen]))
+        entries = entries_of(self.indptr, chosen)
         arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in PER_QUESTION}
         for name in SOME:
             if getattr(self, name) is not None:
@@ -450,6 +450,7 @@ HEADER = {
     "reasons": dict, "scope": str, "names": dict | None,
 }  # fmt: skip
 METHODS = ("simplex", "highs", "gurobi", "closed form")
+"""gurobi: in files of version 0.2."""
 EARLIER = tuple(f"gnn-repair {kind} solution" for kind in ("oracle", "tail", "label"))
 """Kinds of file that version 0.2 wrote."""
 ARRAYS: dict[str, Any] = {

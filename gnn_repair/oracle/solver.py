@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,13 +14,9 @@ from gnn_repair.exposure.arguments import as_table
 from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.kernel_cache import cached_njit
+from gnn_repair.oracle.fallback import solve_with_highs, solve_with_second_attempts
 from gnn_repair.oracle.heads.solve import solve_head
-from gnn_repair.oracle.lps import (
-    check_threads,
-    over_lps,
-    solve_generally,
-    solve_with_second_attempts,
-)
+from gnn_repair.oracle.lps import check_threads, over_lps
 from gnn_repair.oracle.problems import (
     FIXED,
     OPTIMAL,
@@ -34,11 +29,10 @@ from gnn_repair.oracle.problems import (
     problems,
     require_exposure,
 )
-from gnn_repair.oracle.reference import Solver, gurobi_solver, highs_solver
 from gnn_repair.oracle.solution import OutputPart, Solution
 
-GENERAL: dict[str, Callable[[], Solver]] = {"highs": highs_solver, "gurobi": gurobi_solver}
-SolverName = Literal["simplex", "highs", "gurobi"]
+METHODS = {"simplex": solve_with_second_attempts, "highs": solve_with_highs}
+SolverName = Literal["simplex", "highs"]
 Target = Tensor | Literal["all"]
 CHUNK = 1 << 14
 """Labels a thread takes at a time: a millisecond of work."""
@@ -74,8 +68,8 @@ def solve(
             all.
         labels: of labels and values, the numbers of the outputs asked about; all unless given.
         threshold: θ, of labels and values: an output above it is there.
-        method: ``simplex`` is ours; ``highs`` (highspy) and ``gurobi`` (gurobipy, with the
-            paper's settings) are slower references for classes without a head.
+        method: ``simplex`` is ours; ``highs`` (highspy) is a slower reference for classes without
+            a head.
         threads: worker threads; all cores unless given. Results do not depend on it.
         effort: for models with a head only: ``fast``, ``normal``, ``full``, or processor seconds
             for each question that is split into cases.
@@ -99,12 +93,9 @@ def solve(
     if exposure.head is not None:
         return solve_head(exposure, y, nodes, method=method, effort=effort)
     asked, tables = problems(exposure, y, nodes), Tables.of(exposure)
-    if method == "simplex":
-        solved = solve_with_second_attempts(tables, asked, threads)
-    elif isinstance(method, str) and method in GENERAL:
-        solved = solve_generally(tables, asked, GENERAL[method], threads)
-    else:
-        raise InputError(f'method must be "simplex", "highs" or "gurobi", not {method!r}')
+    if not isinstance(method, str) or method not in METHODS:
+        raise InputError(f'method must be "simplex" or "highs", not {method!r}')
+    solved = METHODS[method](tables, asked, threads)
     return Solution(
         member=asked.member,
         recipient=asked.position,

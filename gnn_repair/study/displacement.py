@@ -21,7 +21,8 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.lps import Piece, solve_with_second_attempts
+from gnn_repair.oracle.fallback import solve_with_second_attempts
+from gnn_repair.oracle.lps import Piece
 from gnn_repair.oracle.problems import (
     FAILED,
     Floats,

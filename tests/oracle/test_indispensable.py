@@ -10,9 +10,9 @@ import torch
 import gnn_repair as gr
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, Group
+from gnn_repair.oracle.fallback import Highs
 from gnn_repair.oracle.problems import Tables, instance
 from gnn_repair.oracle.questions.stable import without_each_source
-from gnn_repair.oracle.reference import highs_solver
 
 
 def exposure_of(lengths, sources, table, alpha, nodes) -> Exposure:
@@ -82,7 +82,7 @@ def test_random_answers_are_those_of_another_solver(groups: int, monkeypatch) ->
     solution = gr.solve(exposure, "all")
     found = without_each_source(solution, exposure)
     assert {"can", "cannot"} <= set(found["verdict"]) and len(found) > 60
-    tables, solver = Tables.of(exposure), highs_solver()
+    tables, solver = Tables.of(exposure), Highs()
     for row in found.itertuples():
         problem = instance(tables, 0, row.node, getattr(row, "_3", row[3]))
         kept = tables.sources[tables.rows[problem.terms]] != row.source

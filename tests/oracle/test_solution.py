@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -155,7 +154,7 @@ def test_bad_input(exposure, target, nodes, message):
 
 
 def test_other_bad_input(exposure):
-    with pytest.raises(InputError, match='"simplex", "highs" or "gurobi", not \'magic\''):
+    with pytest.raises(InputError, match='"simplex" or "highs", not \'magic\''):
         solve(exposure, "all", method="magic")
     with pytest.raises(InputError, match="threads must be at least 1"):
         solve(exposure, "all", threads=0)
@@ -215,40 +214,31 @@ def test_highspy_takes_over_what_we_give_up_on(monkeypatch, exposure, solution):
     assert "3 fallback" in str(again)
 
 
-def test_without_highspy_rational_arithmetic_takes_over(monkeypatch, exposure, solution):
+def tired(_, problem, *__):
+    return fallback.failed(problem, "too tired")
+
+
+def test_where_highspy_fails_rational_arithmetic_takes_over(monkeypatch, exposure, solution):
     monkeypatch.setattr(lps, "_solve_chunk", give_up_on([5]))
-    monkeypatch.setitem(sys.modules, "highspy", None)
+    monkeypatch.setattr(fallback.Highs, "solve", tired)
     again = solve(exposure, "all")
     assert again.reasons == {5: "rational arithmetic"} and again.status[5] == 1
     np.testing.assert_allclose(again.margin, solution.margin, atol=1e-13)
     assert again.check(exposure).ok
 
 
-def test_without_any_solver_a_failure_is_a_status(monkeypatch, exposure, solution):
+def test_where_all_fail_a_failure_is_a_status(monkeypatch, exposure, solution):
     monkeypatch.setattr(lps, "_solve_chunk", give_up_on([5]))
     monkeypatch.setattr(fallback, "LIMIT", 3)
-    monkeypatch.setitem(sys.modules, "highspy", None)
+    monkeypatch.setattr(fallback.Highs, "solve", tired)
     again = solve(exposure, "all")
     assert list(again.reasons) == [5] and "rational arithmetic" in again.reasons[5]
     assert np.isnan(again.margin[5]) and not again.reachable[5] and not again.decided[5]
-    assert "no answer (our simplex method did not converge" in str(again[5])
+    assert "no answer" in str(again[5])
     others = np.arange(len(again)) != 5
     np.testing.assert_array_equal(again.margin[others], solution.margin[others])
     verdict = again.check(exposure)
     assert verdict.failed == 1 and not verdict.ok and verdict.gap < 1e-9
-
-
-def test_gurobi_agrees(exposure, solution):
-    pytest.importorskip("gurobipy", reason="gurobipy is not installed")
-    theirs = solve(exposure, "all", torch.arange(4), method="gurobi")
-    np.testing.assert_allclose(theirs.margin, solution.margin[: len(theirs)], atol=1e-6)
-    assert theirs.check(exposure).ok, theirs.check(exposure)
-
-
-def test_gurobi_missing_is_one_sentence(monkeypatch, exposure):
-    monkeypatch.setitem(sys.modules, "gurobipy", None)
-    with pytest.raises(InputError, match=r"gnn-repair\[gurobi\]"):
-        solve(exposure, "all", method="gurobi")
 
 
 def test_wilson_intervals():

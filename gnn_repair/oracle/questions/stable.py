@@ -18,8 +18,8 @@ from torch import Tensor
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.highs import new_highs, pass_lp, status_of
-from gnn_repair.oracle.fallback import SMALLEST
-from gnn_repair.oracle.lps import over_lps, solve_with_second_attempts
+from gnn_repair.oracle.fallback import SMALLEST, oracle_matrix, solve_with_second_attempts
+from gnn_repair.oracle.lps import over_lps
 from gnn_repair.oracle.problems import (
     FAILED,
     Floats,
@@ -30,7 +30,6 @@ from gnn_repair.oracle.problems import (
     instance,
     on_terms,
 )
-from gnn_repair.oracle.reference import oracle_matrix
 from gnn_repair.oracle.solution import Solution, verdicts
 from gnn_repair.oracle.solver import solve
 from gnn_repair.published import ACTIVE

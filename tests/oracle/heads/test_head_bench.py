@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from gnn_repair.oracle.reference import new_highs
 from head_cases import tailed
 from head_graph import small_graph
 from head_references import exact, triangle
@@ -19,7 +20,6 @@ from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.heads.operations import Curved
 from gnn_repair.oracle import solve
 from gnn_repair.oracle.heads.polytope import base_of
-from gnn_repair.oracle.reference import new_highs
 
 CAMPAIGN = int(os.environ.get("GNN_REPAIR_TAIL_NODES", "0"))
 
