@@ -62,8 +62,8 @@ from gnn_repair.oracle.simplex import (
     start,
     top,
 )
-from gnn_repair.startup import collection_paused
 from gnn_repair.published import REACHABLE
+from gnn_repair.startup import collection_paused
 
 CHUNK = 1024
 """LPs a thread takes at a time: a millisecond of work, long beside the call into compiled code and
