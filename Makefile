@@ -52,7 +52,7 @@ docs: .venv/.installed-docs
 	$(PIP) --editable '.[docs]'
 	@touch $@
 
-# The tutorials' outputs, made anew: all of docs/tutorials, or ARGS="1-your-own-model".
+# The tutorials' outputs, made anew: all of docs/tutorials, or ARGS="1-gat-on-cora".
 notebooks: .venv/.installed-dev
 	$(BIN)/python -m tools.docs.notebooks $(ARGS)
 
@@ -77,11 +77,11 @@ campaign: .venv/.installed
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# Chance reach, a table of docs/REPRODUCTION.md: ARGS="gcn cora actor".
+# Chance reach, a table of docs/results/reproduction.md: ARGS="gcn cora actor".
 chance: .venv/.installed
 	$(BIN)/python -m tools.chance $(ARGS)
 
-# The tables of docs/beyond.md, from the packed records in results/.
+# The tables of docs/results/beyond.md, from the packed records in results/.
 beyond: .venv/.installed
 	$(BIN)/python -m tools.beyond
 

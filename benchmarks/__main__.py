@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.explainers import bench_explainers
 from benchmarks.exposing import MODELS as PLAIN_MODELS
 from benchmarks.exposing import bench_exposing
 from benchmarks.oracle import bench_labels, bench_oracle, parse_cases, parse_shapes
@@ -241,6 +242,24 @@ def tails(
         counts = ", ".join(f"{key} {row[key]}" for key in ("can", "cannot", "undecided"))
         typer.echo(f"{row['dataset']} {row['tail']} {row['units']}: {counts}", err=True)
     emit(rows, format, title="Errors of two-layer models with a tail, one thread")
+
+
+@app.command()
+def explainers(
+    datasets: DatasetsOption = "cora,chameleon",
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes per dataset and question.")] = 40,
+    most: Annotated[int, typer.Option(min=1, help="Edges that may be removed.")] = 20,
+    epochs: Annotated[int, typer.Option(min=1, help="Training epochs.")] = 100,
+    root: RootOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """What must change to change a prediction: ours beside edge removal and explainers."""
+    rows = []
+    chosen = names(datasets, DATASETS, "dataset")
+    for row in bench_explainers(list(chosen), nodes, most, epochs, root):
+        rows.append(row)
+        typer.echo(f"{row['question']}, {row['method']}: {row['changed (%)']} %", err=True)
+    emit(rows, format, title="Changing a prediction, one thread")
 
 
 def main() -> None:

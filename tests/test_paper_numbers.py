@@ -49,7 +49,7 @@ ADAMW = {"weight_decay": 1e-4, "clip": 5.0, "decoupled": True, "epoch_zero": Tru
 def test_backbones():
     # Backbones: one width for all, heads of the two attention models' first layer.
     shape = {"hidden": 128, "heads": 8, "dropout": 0.5}
-    # Not in the text; identified from frozen models' figures (docs/REPRODUCTION.md).
+    # Not in the text; identified from frozen models' figures (docs/results/reproduction.md).
     shape |= {"self_loops": "one", "zero_stream_biases": True}
     assert asdict(Shape()) == shape
     assert (PAPER.backbones.self_loops, PAPER.backbones.zero_stream_biases) == ("one", True)

@@ -1,4 +1,4 @@
-"""Write the tables of docs/beyond.md anew: ``python -m tools.beyond`` or ``make beyond``.
+"""Write the tables of docs/results/beyond.md anew: ``python -m tools.beyond`` or ``make beyond``.
 
 Records of the ladder, of the retrained control and of the paper's own methods may lie in files of
 their own; each gain is over the frozen model of the same record.
@@ -17,7 +17,7 @@ from gnn_repair.results.store import Packed
 from gnn_repair.study import PAPER, make_tables
 
 ROOT = Path(__file__).parents[1]
-PAGE, RESULTS = ROOT / "docs" / "beyond.md", ROOT / "results"
+PAGE, RESULTS = ROOT / "docs" / "results" / "beyond.md", ROOT / "results"
 FILES = (
     "ladder.jsonl",
     "retrained.jsonl",

@@ -1,4 +1,4 @@
-"""The table of chance reach in docs/REPRODUCTION.md.
+"""The table of chance reach in docs/results/reproduction.md.
 
 make chance ARGS="gcn cora chameleon actor"    a backbone, then datasets
 """

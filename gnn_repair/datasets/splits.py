@@ -47,7 +47,7 @@ def stratified_splits(
         ratios: Three nonnegative integers, for instance per cent.
         seeds: One split each.
         draw: Whose generator shuffles: PyTorch's ``randperm``, which gives the paper's splits of
-            Cora, Citeseer and PubMed (docs/REPRODUCTION.md), or NumPy's ``default_rng``.
+            Cora, Citeseer and PubMed (docs/results/reproduction.md), or NumPy's ``default_rng``.
 
     Returns:
         Train, validation and test masks, bool [N, splits].

@@ -30,7 +30,7 @@ Numbers = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """One run's result; ``docs/study.md`` says what its tables hold."""
+    """One run's result; ``docs/reference/study.md`` says what its tables hold."""
 
     protocol: str
     """Digest of the settings."""

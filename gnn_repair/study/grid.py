@@ -349,7 +349,7 @@ def _architecture(name: str, given: Any) -> Architecture:
     found = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
     remedy = (
         "a study trains its models itself; give its class, say how it is built with an OwnNetwork "
-        "(docs/backbones.md), or look at a trained model with gnn_repair.expose"
+        "(docs/howto/backbone.md), or look at a trained model with gnn_repair.expose"
         if isinstance(given, nn.Module)
         else "give a Backbone class or instance"
     )

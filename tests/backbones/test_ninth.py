@@ -13,7 +13,7 @@ from gnn_repair.backbones import Shape, train_backbone
 from gnn_repair.exposure.from_backbone import expose_frozen
 from gnn_repair.training import SHORT
 
-PAGE = Path(__file__).parents[2] / "docs" / "backbones.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "backbone.md"
 
 
 @pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not installed")

@@ -76,7 +76,7 @@ def test_targets_of_make_that_are_mentioned(name):
 
 
 def test_versions_on_the_page_about_installing():
-    page = TEXTS["docs/install.md"]
+    page = TEXTS["docs/start/install.md"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     lowest = dict(re.findall(r"^([\w-]+)>=([\d.]+)$", "\n".join(project["dependencies"]), re.M))
@@ -101,4 +101,5 @@ def test_one_version_everywhere():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.M)
     released = re.search(r"^## \[(\d[^\]]*)\]", TEXTS["CHANGELOG.md"], re.M)
-    assert {project["version"], cited[1], released[1]} == {gnn_repair.__version__}
+    shown = re.search(r"^  version = \{(.+)\},$", TEXTS["README.md"], re.M)
+    assert {project["version"], cited[1], released[1], shown[1]} == {gnn_repair.__version__}

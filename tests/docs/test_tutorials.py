@@ -1,30 +1,51 @@
-"""The tutorials are run anew, and what they print is what they show."""
+"""Tutorials are run anew where their data is, and print what they show."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 from shown_output import assert_alike
 
+from gnn_repair.datasets import load_dataset
+from gnn_repair.errors import GnnRepairError
 from tools.docs.notebooks import as_markdown, executed, notebooks, printed
 
-pytest.importorskip("nbclient", reason="runs notebooks")
 TUTORIALS = notebooks()
 pytestmark = pytest.mark.skipif(not TUTORIALS, reason="not in a checkout")
 
 
+def _cells(path):
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_a_tutorial_has_outputs_and_few_cells(path):
+    code = [cell for cell in _cells(path) if cell["cell_type"] == "code"]
+    assert 10 <= len(_cells(path)) <= 20
+    assert sum(bool(cell["outputs"]) for cell in code) >= len(code) - 2
+    faults = [o for cell in code for o in cell["outputs"] if o["output_type"] == "error"]
+    assert not faults
+
+
+@pytest.mark.skipif(not os.environ.get("GNN_REPAIR_LONG"), reason="GNN_REPAIR_LONG=1 runs it")
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
 def test_a_tutorial_prints_what_it_shows(path, tmp_path):
-    if path not in TUTORIALS[:2] and not os.environ.get("GNN_REPAIR_LONG"):
-        pytest.skip("runs for a quarter of a minute; GNN_REPAIR_LONG=1 runs it")
-    shown = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    pytest.importorskip("nbclient", reason="runs notebooks")
+    shown = _cells(path)
+    code = "".join("".join(cell["source"]) for cell in shown)
+    for name in re.findall(r'(?:load_dataset|trained)\("([\w-]+)"\)', code):
+        try:
+            load_dataset(name)
+        except GnnRepairError as missing:
+            pytest.skip(str(missing))
     found = executed(path, tmp_path).cells
-    assert len(found) == len(shown) > 5
     for number, (old, new) in enumerate(zip(shown, found, strict=True)):
         if new.cell_type == "code":
-            assert_alike(printed(new), printed(old), f"{path.name}, cell {number}")
+            # Real models are trained in float32, which rounds differently from processor to processor.
+            assert_alike(printed(new), printed(old), f"{path.name}, cell {number}", rounding=0.1)
             assert _pictures(new) == _pictures(old)
 
 

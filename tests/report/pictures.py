@@ -1,4 +1,4 @@
-"""The pictures of docs/report.md: ``python tests/report/pictures.py PAGE.html NODE LOST``.
+"""The pictures of docs/howto/report.md: ``python tests/report/pictures.py PAGE.html NODE LOST``.
 
 PAGE is a report, NODE an error whose evidence is there, LOST one whose evidence is not (not a
 test).

@@ -15,7 +15,7 @@ from gnn_repair.study import PAPER, Store, make_tables
 from tools.beyond import LINE, TABLES, gathered, written
 
 ROOT = Path(__file__).parents[2]
-RECORDS, PAGE = ROOT / "results" / "ladder.jsonl", ROOT / "docs" / "beyond.md"
+RECORDS, PAGE = ROOT / "results" / "ladder.jsonl", ROOT / "docs/results/beyond.md"
 
 
 def ladder(test: float, gains: dict[str, float], classes: int = 2) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The committed results: what the documentation prints of them, and how earlier versions kept them.
 
-The tables in docs/REPRODUCTION.md are the command's output on the committed file, to the letter.
+The tables in docs/results/reproduction.md are the command's output on the committed file, to the letter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gnn_repair.study import INDEPENDENT, PAPER, Store, make_tables
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "results" / "independent.jsonl"
 PAPERS = ROOT / "results" / "paper.jsonl"
-PAGE = ROOT / "docs" / "REPRODUCTION.md"
+PAGE = ROOT / "docs/results/reproduction.md"
 LEGACY = "f5ac0ef9f0b2"
 
 pytestmark = pytest.mark.skipif(not COMMITTED.exists(), reason="not in a checkout")

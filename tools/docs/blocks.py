@@ -1,8 +1,18 @@
-"""Code blocks of the documentation's pages, and what the pages say that they print."""
+"""Code blocks of the documentation's pages, and what the pages say that they print.
+
+``python -m tools.docs.blocks docs/start/tour.md …`` runs pages and writes their outputs anew.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import re
+import shlex
+import sys
+import tempfile
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +21,6 @@ _PIECE = re.compile(
     r"^```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^```$|^<!-- (?P<note>run|skip)\b(?P<text>.*?)-->$",
     re.DOTALL | re.MULTILINE,
 )
-MADE_WITH = ("2.13.0", "AVX512")
-"""PyTorch and the processor's instructions behind the outputs that pages and notebooks show."""
 _BETWEEN = 40
 """Characters of text ("prints", "gives") that may stand between a block and what it prints."""
 
@@ -27,6 +35,8 @@ class Block:
     """Where its code begins."""
     shown: str | None = None
     """What the page says that it prints."""
+    place: tuple[int, int] = (0, 0)
+    """Where that stands in the page's text."""
     skipped: str | None = None
     """Why it is not run, where a note before it says so."""
 
@@ -34,7 +44,7 @@ class Block:
 def blocks_of(page: Path) -> list[Block]:
     """The page's blocks in order.
 
-    ``<!-- run … -->`` is code that a reader need not see, such as a stand-in for her own model;
+    ``<!-- run … -->`` is code that a reader need not see, such as the import of an example model;
     ``<!-- skip: reason -->`` before a block says why it cannot be run.
     """
     text = page.read_text(encoding="utf-8")
@@ -50,23 +60,32 @@ def blocks_of(page: Path) -> list[Block]:
         if piece["note"] == "run":
             found.append(Block("python", piece["text"].strip(), line))
             continue
-        shown = _output(text, piece, following) if piece["language"] == "python" else None
-        found.append(Block(piece["language"], piece["code"], line, shown, reason))
+        shown, place = None, (0, 0)
+        if piece["language"] == "python" and following is not None and _output(text, piece, following):
+            shown, place = following["code"], following.span("code")
+        found.append(Block(piece["language"], piece["code"], line, shown, place, reason))
         reason = None
     return found
 
 
-def _output(text: str, piece: re.Match[str], following: re.Match[str] | None) -> str | None:
-    if following is None or following["note"] or following["language"]:
-        return None
-    between = text[piece.end() : following.start()].strip()
-    return following["code"] if len(between) <= _BETWEEN else None
+def _output(text: str, piece: re.Match[str], following: re.Match[str]) -> bool:
+    if following["note"] or following["language"]:
+        return False
+    return len(text[piece.end() : following.start()].strip()) <= _BETWEEN
+
+
+def run(block: Block, names: dict[str, object], page: str) -> str:
+    """What a block prints; a fault is reported at the page's own line."""
+    code = compile("\n" * (block.line - 1) + block.code, page, "exec")
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        exec(code, names)
+    return out.getvalue()
 
 
 def commands_of(page: Path) -> Iterator[tuple[int, list[str]]]:
     """Lines that a page gives to the shell for gnn-repair: where, and their words."""
-    import shlex
-
     for block in blocks_of(page):
         if block.language not in ("console", "sh", "yaml"):
             continue
@@ -77,11 +96,32 @@ def commands_of(page: Path) -> Iterator[tuple[int, list[str]]]:
                 yield block.line + number, shlex.split(words, comments=True)[1:]
 
 
-def made_elsewhere() -> str | None:
-    """Why the shown numbers cannot be expected here: other products train other weights."""
-    import torch
+def rewritten(page: Path) -> str:
+    """The page with what its blocks print now."""
+    text = page.read_text(encoding="utf-8")
+    names: dict[str, object] = {"__name__": "__main__"}
+    outputs = []
+    for block in blocks_of(page):
+        if block.language == "python" and block.skipped is None:
+            printed = run(block, names, str(page))
+            if block.shown is not None:
+                lines = [line.rstrip() for line in printed.strip("\n").splitlines()]
+                outputs.append((block.place, "\n".join(lines) + "\n"))
+    for (start, stop), output in reversed(outputs):
+        text = text[:start] + output + text[stop:]
+    return text
 
-    here = torch.__version__.split("+")[0], torch.backends.cpu.get_cpu_capability()
-    if here == MADE_WITH:
-        return None
-    return f"numbers were made with {' on '.join(MADE_WITH)}, this is {' on '.join(here)}"
+
+def main(pages: list[str]) -> None:
+    """Run the named pages in a scratch folder and write their outputs into them."""
+    paths = [Path(page).resolve() for page in pages]
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        sys.path.insert(0, folder)
+        for path in paths:
+            path.write_text(rewritten(path), encoding="utf-8")
+            print(path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

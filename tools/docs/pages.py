@@ -1,4 +1,4 @@
-"""Pages of the site that stand elsewhere or are generated: the README's start, policies, commands.
+"""Pages of the site that are generated: README, policies, tutorials, reference, commands.
 
 mkdocs calls these hooks (``mkdocs.yml``); nothing generated lies in the repository.
 """
@@ -23,9 +23,46 @@ COPIED = {
     "security.md": "SECURITY.md",
 }
 """Pages of the site that are files of the repository's root."""
+REFERENCE = {
+    "diagnosis": ("Diagnosis", ["diagnose", "Diagnosis"]),
+    "exposure": ("Exposure", ["expose", "Exposure"]),
+    "links": ("Links", ["expose_links"]),
+    "solution": ("Solution", ["solve", "Solution"]),
+    "reach": ("Reach and chance", ["reach", "class_reach", "confusion_by_reach", "source_ranking"]),
+    "changes": ("Smallest changes", ["nearest_reweighting", "stable_evidence"]),
+    "values": ("Values", ["value_range"]),
+    "explainer": ("Explainer", ["OracleExplainer"]),
+    "repairs": (
+        "Repairs",
+        ["Reweighting", "SetTranslation", "NodeTranslation", "RefitHead", "CorrectAndSmooth",
+         "TemperatureScaling", "CrossFitted", "Budget"],
+    ),
+    "fitted": ("Fitted repairs", ["FittedRepair"]),
+    "ladder": ("Evidence ladder", ["EvidenceLadder"]),
+    "repaired": ("Repaired models", ["repaired", "RepairedModel"]),
+    "backbones": (
+        "Datasets and backbones",
+        ["load_dataset", "DATASETS", "train_backbone", "Frozen", "Backbone", "BACKBONES"],
+    ),
+    "run_study": ("Study", ["run_study", "read_results"]),
+    "reports": ("Reports and plots", ["report", "plots"]),
+    "baselines": ("Baselines", ["save_baseline", "compare"]),
+    "errors": ("Errors", ["GnnRepairError", "InputError", "ExposureRefused"]),
+}  # fmt: skip
+"""The Python reference: a page per object, with the names of ``gnn_repair`` that it shows."""
+BOOST = {"howto": 2.0, "start": 2.0, "changelog.md": 0.2, "results": 0.5, "internals": 0.5}
+"""How much search prefers a folder or page."""
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc|obj):<code>~?(?:[\w.]*\.)?(\w+)</code>")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
+
+
+def on_config(config: Any) -> Any:
+    """Put the generated reference into the menu."""
+    pages = [{title: f"reference/{name}.md"} for name, (title, _) in REFERENCE.items()]
+    (section,) = (entry["Reference"] for entry in config.nav if "Reference" in entry)
+    section.append({"Python": pages})
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -34,10 +71,26 @@ def on_files(files: Files, config: Any) -> Files:
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=_relinked(text)))
     files.append(File.generated(config, "reference/commands.md", content=commands()))
+    for name, (title, names) in REFERENCE.items():
+        shown = "".join(f"::: gnn_repair.{each}\n\n" for each in names)
+        content = f"# {title}\n\n{shown}"
+        files.append(File.generated(config, f"reference/{name}.md", content=content))
     for path in notebooks():
         page = f"tutorials/{path.stem}.md"
         files.append(File.generated(config, page, content=as_markdown(path)))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links to tutorials lead to their pages; these offer the notebook; search knows its order."""
+    folder, _, name = page.file.src_uri.partition("/")
+    page.meta.setdefault("search", {"boost": BOOST.get(folder, 1.0)})
+    text = re.sub(r"(\]\([^)\s]*)\.ipynb([)#])", r"\1.md\2", markdown)
+    if folder == "tutorials":
+        notebook = name.replace(".md", ".ipynb")
+        title, _, rest = text.partition("\n")
+        text = f"{title}\n\n[Download this notebook]({notebook})\n{rest}"
+    return text
 
 
 def on_page_content(html: str, **_: Any) -> str:
