@@ -64,7 +64,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _H
     from gnn_repair.results.frame import read_results as read_results
     from gnn_repair.study import run_study as run_study
 
-__version__ = "0.2.0"
+__version__ = "1.0.0"
 
 _HOMES = {
     "DATASETS": "catalog",

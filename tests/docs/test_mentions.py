@@ -21,6 +21,9 @@ TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for
 SPAN = re.compile(r"`([^`\n]*(?:\n[^`\n]+)?)`")
 """Code in a sentence, which may go on in the next line."""
 
+OF_EARLIER_VERSIONS = {"CHANGELOG.md", "docs/start/migration.md"}
+"""Pages that name what is gone."""
+
 pytestmark = pytest.mark.skipif(not TEXTS, reason="not in a checkout")
 
 
@@ -41,7 +44,7 @@ PROGRAMS = [
 ]
 
 
-@pytest.mark.parametrize("name", sorted(set(TEXTS) - {"CHANGELOG.md"}))
+@pytest.mark.parametrize("name", sorted(set(TEXTS) - OF_EARLIER_VERSIONS))
 @pytest.mark.parametrize(("program", "own_app"), PROGRAMS, ids=[name for name, _ in PROGRAMS])
 def test_options_of_commands_that_are_mentioned(name, program, own_app):
     for words in _mentioned(TEXTS[name], program):
@@ -56,7 +59,7 @@ def test_options_of_commands_that_are_mentioned(name, program, own_app):
         assert used <= known | own, (name, words)
 
 
-@pytest.mark.parametrize("name", sorted(set(TEXTS) - {"CHANGELOG.md"}))
+@pytest.mark.parametrize("name", sorted(set(TEXTS) - OF_EARLIER_VERSIONS))
 def test_names_of_the_package_and_its_errors_are_found_where_the_page_says(name):
     for given in re.findall(r"\bgr\.([A-Za-z]\w*)", TEXTS[name]):
         assert given in gnn_repair.__all__, (name, given)

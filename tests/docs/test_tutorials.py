@@ -44,7 +44,7 @@ def test_a_tutorial_prints_what_it_shows(path, tmp_path):
     found = executed(path, tmp_path).cells
     for number, (old, new) in enumerate(zip(shown, found, strict=True)):
         if new.cell_type == "code":
-            # Real models are trained in float32, which rounds differently from processor to processor.
+            # Real models are trained in float32, which rounds differently on other processors.
             assert_alike(printed(new), printed(old), f"{path.name}, cell {number}", rounding=0.1)
             assert _pictures(new) == _pictures(old)
 

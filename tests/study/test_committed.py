@@ -1,6 +1,6 @@
 """The committed results: what the documentation prints of them, and how earlier versions kept them.
 
-The tables in docs/results/reproduction.md are the command's output on the committed file, to the letter.
+The tables in docs/results/reproduction.md are the command's output on the committed file.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Ten splits are trained and every test node's linear program is solved. Chameleon comes with its
 splits; those of Cora are drawn, and error reach is a share of about 65 nodes there, so it has more
-room. Splits and self-loops were identified with such figures in view (docs/results/reproduction.md): this
-guards the protocol, it is no evidence for it.
+room. Splits and self-loops were identified with such figures in view
+(docs/results/reproduction.md): this guards the protocol, it is no evidence for it.
 """
 
 from __future__ import annotations

@@ -61,7 +61,11 @@ def blocks_of(page: Path) -> list[Block]:
             found.append(Block("python", piece["text"].strip(), line))
             continue
         shown, place = None, (0, 0)
-        if piece["language"] == "python" and following is not None and _output(text, piece, following):
+        if (
+            piece["language"] == "python"
+            and following is not None
+            and _output(text, piece, following)
+        ):
             shown, place = following["code"], following.span("code")
         found.append(Block(piece["language"], piece["code"], line, shown, place, reason))
         reason = None

@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "tutorials"
-SECONDS = 300
+SECONDS = 900
 """A cell that takes longer hangs."""
 
 
