@@ -420,7 +420,7 @@ def verdicts(
     wins = margin > threshold
     # An optimum that is certified is γ itself, so what does not win cannot.
     lost = np.where(np.isin(status, EXACT), ~wins, bound <= threshold)
-    known = (wins != lost) & (status != FAILED)
+    known = (wins != lost) & (status != FAILED) & ~np.isnan(margin)
     return np.where(known, np.where(wins, CAN, CANNOT), UNDECIDED)
 
 

@@ -1,0 +1,348 @@
+"""Every figure a user can read, recomputed from rows by code that shares nothing with ours.
+
+Rows are planted: classes that can and cannot win, ties, answers that failed (NaN), answers whose
+bound decides nothing, nodes without a label, members with masks of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from statistics import fmean
+
+import numpy as np
+import pytest
+import torch
+
+from gnn_repair.oracle import class_reach, reach, solve, summarise
+from gnn_repair.oracle.baseline import compare, load_baseline, save_baseline
+from gnn_repair.oracle.frames import confusion_by_reach, source_ranking
+from gnn_repair.oracle.metrics import summarise_labels
+from gnn_repair.oracle.questions.relaxed import RelaxedMargins
+from tests.campaigns.lp_families import Numbers, exposure_of
+
+NODES, CLASSES, EDGE = 30, 4, 1e-7
+OPTIMAL, FALLBACK, FAILED, UNCERTIFIED = 0, 1, 3, 4
+nan = float("nan")
+
+
+def exposed(seed, outputs="classes", members=2):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 4, (NODES, 1))
+    terms = int(lengths.sum())
+
+    def one():
+        alpha, table = rng.uniform(0.1, 1, terms), rng.normal(size=(terms, CLASSES))
+        return exposure_of(Numbers(lengths, alpha, table, rng.normal(size=(NODES, CLASSES))))
+
+    parts = [one() for _ in range(members)]
+    names = ("coefficients", "contributions", "fixed_logits", "frozen_logits")
+    stacked = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+    return replace(parts[0], **stacked, outputs=outputs)
+
+
+def planted(solution, seed):
+    """Other margins, bounds and statuses: every kind of answer that there is."""
+    rng, count = np.random.default_rng(seed), len(solution)
+    kind = rng.integers(0, 8, count)
+    margin = np.choose(kind, [1.5, -1.5, 0.0, EDGE, nan, -1.0, -1.0, 2.0])
+    bound = np.choose(kind, [1.5, -1.5, 0.0, EDGE, nan, 1.0, -0.5, 3.0])
+    codes = [OPTIMAL, FALLBACK, OPTIMAL, OPTIMAL, FAILED, UNCERTIFIED, UNCERTIFIED, UNCERTIFIED]
+    return replace(solution, margin=margin, bound=bound, status=np.choose(kind, codes).astype("i1"))
+
+
+def verdict(solution, i):
+    margin, bound, status = solution.margin[i], solution.bound[i], solution.status[i]
+    if status == FAILED or margin != margin:
+        return "undecided"
+    if margin > EDGE:
+        return "can"
+    return "cannot" if status != UNCERTIFIED or bound <= EDGE else "undecided"
+
+
+def wilson(hits, possible, total, z=1.959963984540054):
+    def end(share, sign):
+        middle = share + z * z / (2 * total)
+        root = z * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5
+        return (middle + sign * root) / (1 + z * z / total)
+
+    return max(0, end(hits / total, -1)), min(1, end(possible / total, 1))
+
+
+def mean(values):
+    known = [v for v in values if v == v]
+    return fmean(known) if known else nan
+
+
+@pytest.fixture(params=[1, 2, 3])
+def asked(request):
+    """An exposure, a planted solution of all classes of labelled nodes, and y."""
+    exposure, rng = exposed(request.param), np.random.default_rng(request.param)
+    y = torch.from_numpy(rng.integers(-1, CLASSES, NODES))
+    mask = torch.from_numpy(rng.random((NODES, 2)) < 0.8) & (y >= 0)[:, None]
+    return exposure, planted(solve(exposure, "all", mask), request.param), y
+
+
+def rows_of(exposure, solution, y):
+    """By member and node: the verdicts of all classes."""
+    found = defaultdict(dict)
+    for i in range(len(solution)):
+        found[int(solution.member[i]), int(solution.node[i])][int(solution.target[i])] = i
+    for (s, v), places in found.items():
+        said = exposure.frozen_logits[s, v].tolist()
+        words = [verdict(solution, places[c]) for c in range(CLASSES)]
+        yield s, v, int(y[v]), said.index(max(said)), words, places
+
+
+def test_verdicts_of_every_kind_of_answer(asked):
+    _, solution, _ = asked
+    words = [verdict(solution, i) for i in range(len(solution))]
+    assert set(words) == {"can", "cannot", "undecided"}
+    assert solution.verdict.tolist() == words == solution.to_frame()["verdict"].tolist()
+    assert solution.reachable.tolist() == [w == "can" for w in words]
+    assert solution.excluded.tolist() == [w == "cannot" for w in words]
+    assert solution.decided.tolist() == [w != "undecided" for w in words]
+    counts = Counter(words)
+    assert f"{counts['can']:,} can (" in str(solution)
+    assert f"{counts['cannot']:,} cannot, {counts['undecided']:,} undecided" in str(solution)
+    # A number that is none certifies nothing, whatever its status says.
+    broken = replace(solution, margin=np.full(len(solution), nan), status=0 * solution.status)
+    assert set(broken.verdict) == {"undecided"} and not broken.excluded.any()
+
+
+def test_reach_chance_and_excess(asked):
+    exposure, solution, y = asked
+    found = summarise(exposure, solution, y)
+    rows = list(rows_of(exposure, solution, y))
+    frame = found.to_frame()
+    figures = defaultdict(list)
+    for s in range(2):
+        own = [(w[t], t != p, solution.support[at[t]]) for m, _, t, p, w, at in rows if m == s]
+        for name, kept in (("true_class", own), ("error", [row for row in own if row[1]])):
+            hits = sum(word == "can" for word, *_ in kept)
+            may = hits + sum(word == "undecided" for word, *_ in kept)
+            rate = getattr(found.members[s], name)
+            assert (rate.hits, rate.total, rate.undecided) == (hits, len(kept), may - hits)
+            assert rate.interval == pytest.approx(wilson(hits, may, len(kept)))
+            shown = frame.iloc[s]
+            assert shown[f"{name}_reach"] == hits / len(kept)
+            assert shown[f"{name}_possible"] == may / len(kept)
+            assert (shown[f"{name}_low"], shown[f"{name}_high"]) == pytest.approx(rate.interval)
+            figures[name].append(hits / len(kept))
+        active = [size for word, _, size in own if word == "can"]
+        figures["support"].append(mean(active))
+        assert frame["support"][s] == pytest.approx(mean(active), nan_ok=True)
+        assert frame["undecided"][s] == sum(word == "undecided" for word, *_ in own)
+        low, high, excess = [], [], []
+        for m, _, t, p, words, _ in rows:
+            if m == s and t != p:
+                rest = [words[c] for c in range(CLASSES) if c not in (t, p)]
+                low.append(rest.count("can") / len(rest))
+                high.append(1 - rest.count("cannot") / len(rest))
+                excess.append(((words[t] == "can") - high[-1], (words[t] != "cannot") - low[-1]))
+        assert (frame["chance"][s], frame["chance_possible"][s]) == pytest.approx(
+            (fmean(low), fmean(high))
+        )
+        ends = [fmean(e) for e in zip(*excess, strict=True)]
+        assert (frame["excess"][s], frame["excess_possible"][s]) == pytest.approx(ends)
+        figures["chance"].append((fmean(low), fmean(high)))
+        figures["excess"].append(ends)
+    for name in ("true_class", "error", "support"):
+        assert found.mean(name) == getattr(found, name) == pytest.approx(mean(figures[name]))
+    for name in ("chance", "excess"):
+        ends = getattr(found, name).low, getattr(found, name).high
+        assert ends == pytest.approx([fmean(e) for e in zip(*figures[name], strict=True)])
+    assert found.undecided == frame["undecided"].sum()
+
+
+def test_chance_of_all_nodes_classes_and_ranks(asked):
+    exposure, solution, y = asked
+    found = summarise(exposure, solution, y)
+    rows = list(rows_of(exposure, solution, y))
+    every, count, places = defaultdict(list), defaultdict(list), defaultdict(list)
+    for s, _, t, p, words, at in rows:
+        rest = [c for c in range(CLASSES) if c not in (t, p)]
+        low, high = [words[c] == "can" for c in rest], [words[c] != "cannot" for c in rest]
+        every[s].append((fmean(low), fmean(high)))
+        if t == p:
+            continue
+        count[s].append((words.count("can"), CLASSES - words.count("cannot")))
+        least = [-np.inf if np.isnan(m) else m for m in solution.margin[list(at.values())]]
+        bounds = solution.bound[list(at.values())]
+        most = [np.inf if np.isnan(b) else max(b, m) for b, m in zip(bounds, least, strict=True)]
+
+        def place(theirs, own, rest=rest):
+            ahead = sum(theirs[c] > own + EDGE for c in rest)
+            return (
+                1 + ahead + sum(theirs[c] == own or abs(theirs[c] - own) <= EDGE for c in rest) / 2
+            )
+
+        places[s].append((place(least, most[t]), place(most, least[t])))
+    for name, by_member in (
+        ("true_class_chance", every),
+        ("classes_per_error", count),
+        ("rank", places),
+    ):
+        means = [[fmean(x) for x in zip(*by_member[s], strict=True)] for s in (0, 1)]
+        shown = getattr(found, name)
+        assert (shown.low, shown.high) == pytest.approx(
+            [fmean(x) for x in zip(*means, strict=True)]
+        )
+
+
+def test_bootstrap_intervals_are_those_of_drawn_nodes(asked):
+    """Percentiles of plain draws of whole nodes, with other random numbers."""
+    exposure, solution, y = asked
+    found = summarise(exposure, solution, y)
+    ends = defaultdict(list)
+    for s, v, t, p, words, _ in rows_of(exposure, solution, y):
+        if t != p:
+            rest = [words[c] for c in range(CLASSES) if c not in (t, p)]
+            ends[v].append((s, rest.count("can") / len(rest), 1 - rest.count("cannot") / len(rest)))
+    rng, nodes, drawn = np.random.default_rng(99), list(ends), []
+    for _ in range(4000):
+        picked = [row for v in rng.choice(nodes, len(nodes)) for row in ends[v]]
+        of = [[row for row in picked if row[0] == s] for s in (0, 1)]
+        drawn.append([mean(fmean(r[k] for r in own) if own else nan for own in of) for k in (1, 2)])
+    low, high = np.percentile(drawn, 2.5, axis=0)[0], np.percentile(drawn, 97.5, axis=0)[1]
+    assert found.chance.interval == pytest.approx((low, high), abs=0.03)
+
+
+def test_reach_asks_labelled_nodes_only_and_says_how_many_it_skips(asked):
+    exposure, _, y = asked
+    found = reach(exposure, y)
+    assert found.skipped == 2 * int((y < 0).sum()) and (found.true >= 0).all()
+    assert len(found.true) == 2 * int((y >= 0).sum())
+    every = class_reach(exposure)
+    answers = solve(exposure, "all")
+    assert every.count.tolist() == every.possible.tolist()
+    for i in range(2 * NODES):
+        words = [verdict(answers, CLASSES * i + c) for c in range(CLASSES)]
+        assert every.count[i] == words.count("can")
+
+
+def test_rankings_and_confusions(asked):
+    exposure, solution, y = asked
+    uses, mass, gained, alone = Counter(), Counter(), Counter(), Counter()
+    alpha = exposure.coefficients.numpy()
+    for i in range(len(solution)):
+        part = range(solution.indptr[i], solution.indptr[i + 1])
+        if verdict(solution, i) != "can":
+            continue
+        heard = {int(solution.sources[k]) for k in part}
+        for source in heard:
+            uses[source] += 1
+            alone[source] += len(heard) == 1
+        for k in part:
+            source, share = int(solution.sources[k]), solution.coefficients[k]
+            mass[source] += share
+            gained[source] += max(share - alpha[solution.member[i], solution.terms[k]], 0)
+    ranked = source_ranking(solution, exposure)
+    assert ranked["source"].tolist() == sorted(uses, key=lambda s: (-uses[s], -gained[s], s))
+    for row in ranked.itertuples():
+        assert (row.witnesses, row.alone) == (uses[row.source], alone[row.source])
+        assert (row.mass, row.gained) == pytest.approx((mass[row.source], gained[row.source]))
+    counts = Counter()
+    for _, _, t, p, words, _ in rows_of(exposure, solution, y):
+        counts[t, p, words[t]] += 1
+    shown = confusion_by_reach(solution, exposure, y)
+    for row in shown.itertuples():
+        said = [counts[row.true, row.predicted, w] for w in ("can", "cannot", "undecided")]
+        assert [row.can, row.cannot, row.undecided] == said and row.nodes == sum(said)
+    assert shown["nodes"].sum() == sum(counts.values())
+
+
+def test_baselines(asked, tmp_path):
+    _, solution, _ = asked
+    later = planted(solution, 77)
+    half = later.taken(np.arange(0, len(later), 2))
+    save_baseline(solution.taken(np.arange(5, len(solution))), tmp_path / "b.json", 0.25)
+    for today, before in ((half, tmp_path / "b.json"), (half, load_baseline(tmp_path / "b.json"))):
+        found = compare(today, before, chance=0.5)
+        old = {i: verdict(solution, i) for i in range(5, len(solution))}
+        new = {2 * k: verdict(half, k) for k in range(len(half))}
+        both = sorted(old.keys() & new.keys())
+        lost = [i for i in both if old[i] == "can" and new[i] != "can"]
+        gained = [i for i in both if old[i] != "can" and new[i] == "can"]
+        assert (found.compared, found.missing, found.new) == (
+            len(both), len(old) - len(both), len(new) - len(both),
+        )  # fmt: skip
+        assert found.reach_before == pytest.approx(mean(old[i] == "can" for i in both))
+        assert found.reach_after == pytest.approx(mean(new[i] == "can" for i in both))
+        assert (len(found.lost), len(found.gained)) == (len(lost), len(gained))
+        assert len(found.changes) == sum(old[i] != new[i] for i in both)
+        assert (found.chance_before, found.chance_after) == (0.25, 0.5)
+        names = ["member", "node", "class"]
+        at = [[int(x[i]) for x in (solution.member, solution.node, solution.target)] for i in lost]
+        assert found.lost[names].to_numpy().tolist() == at
+    assert not found.ok(1.0)  # something is missing
+
+
+def test_relaxed_reach_is_over_what_is_decided():
+    rng = np.random.default_rng(0)
+    member, margin = np.repeat([0, 1, 2], [7, 4, 2]), rng.choice([1.0, -1.0, 0.0, nan], (3, 13))
+    margin[:, 11:] = nan  # a member without any answer
+    found = RelaxedMargins((0.0, 0.5, 1.0), False, member, member, member, margin, margin)
+    for k in range(3):
+        by_member = [[m for m in margin[k][member == s] if m == m] for s in range(3)]
+        shares = [mean(m > EDGE for m in own) if own else nan for own in by_member]
+        assert found.reach[k] == pytest.approx(mean(shares))
+
+
+# Labels -------------------------------------------------------------------------------------------
+
+
+def f1(pairs):
+    hit = sum(said and true for said, true in pairs)
+    missed, false = (sum((true - said) == d for said, true in pairs) for d in (1, -1))
+    return 2 * hit / (2 * hit + missed + false) if hit + missed + false else nan
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_labels(seed):
+    exposure, rng = exposed(seed, "labels"), np.random.default_rng(seed)
+    y = torch.from_numpy(rng.choice([0.0, 1.0, nan], (NODES, CLASSES), p=[0.5, 0.3, 0.2]))
+    own, other = (planted(solve(exposure, side), seed + k) for k, side in enumerate((y, 1 - y)))
+    found = summarise_labels(exposure, own, other)
+    rows = []
+    for i in range(len(own)):
+        s, v, k = (int(x[i]) for x in (own.member, own.node, own.target))
+        said = bool(exposure.frozen_logits[s, v, k] > 0)
+        rows.append((k, bool(y[v, k]), said, verdict(own, i), verdict(other, i), v))
+    assert found.skipped == 2 * int(y.isnan().sum()) and len(rows) == 2 * int((~y.isnan()).sum())
+
+    def counts(kept, column):
+        words = [row[column] for row in kept]
+        return words.count("can"), len(words), words.count("undecided")
+
+    def check(rate, kept, column):
+        assert (rate.hits, rate.total, rate.undecided) == counts(kept, column)
+
+    wrong, right = ([r for r in rows if (r[1] != r[2]) == side] for side in (True, False))
+    check(found.micro, rows, 3)
+    check(found.micro_error, wrong, 3)
+    check(found.chance, right, 4)
+    frame, scores = found.to_frame(), []
+    for k, one in enumerate(found.labels):
+        of = [[r for r in part if r[0] == k] for part in (rows, wrong, right)]
+        check(one.reach, of[0], 3)
+        check(one.error, of[1], 3)
+        check(one.chance, of[2], 4)
+        hits, total, open_ = counts(of[0], 3)
+        shown = frame.iloc[k]
+        assert (shown["reach_low"], shown["reach_high"]) == pytest.approx(
+            wilson(hits, hits + open_, total)
+        )
+        before = [(said, true) for _, true, said, *_ in of[0]]
+        # An error that is not proved out of reach may be undone: no reweighting does better.
+        best = [(said if word == "cannot" else true, true) for _, true, said, word, *_ in of[0]]
+        assert (shown["f1"], shown["f1_within_reach"]) == pytest.approx((f1(before), f1(best)))
+        scores.append((hits / total, mean(r[3] == "can" for r in of[1])))
+        assert shown["undecided"] == open_ and shown["error_reach"] == scores[-1][1]
+    assert (found.macro, found.macro_error) == pytest.approx(
+        [fmean(x) for x in zip(*scores, strict=True)]
+    )
+    low = mean(r[3] == "can" for r in wrong) - mean(r[4] != "cannot" for r in right)
+    high = mean(r[3] != "cannot" for r in wrong) - mean(r[4] == "can" for r in right)
+    assert (found.excess.low, found.excess.high) == pytest.approx((low, high))
+    assert found.excess.interval[0] < low <= high < found.excess.interval[1]
