@@ -16,13 +16,12 @@ from gnn_repair.oracle.metrics import (
 )
 from gnn_repair.oracle.questions import (
     nearest_reweighting,
-    relax,
     relaxed_margins,
     stable_evidence,
 )
 from gnn_repair.oracle.questions.nearest import Nearest
 from gnn_repair.oracle.questions.ranges import ValueRange, value_range
-from gnn_repair.oracle.questions.relaxed import RelaxedMargins
+from gnn_repair.oracle.questions.relaxed import RelaxedMargins, relax
 from gnn_repair.oracle.questions.stable import StableEvidence
 from gnn_repair.oracle.rates import Rate
 from gnn_repair.oracle.solution import Solution

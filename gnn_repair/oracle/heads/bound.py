@@ -27,8 +27,7 @@ from gnn_repair.exposure.heads.operations import (
     Root,
     Slopes,
 )
-from gnn_repair.oracle.heads.kernels import maxima
-from gnn_repair.oracle.heads.polytope import Base
+from gnn_repair.oracle.heads.polytope import Base, maxima
 from gnn_repair.oracle.problems import Floats, Integers
 
 

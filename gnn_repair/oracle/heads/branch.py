@@ -12,6 +12,7 @@ its leaves are closed or one λ met on the way wins.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,16 +21,16 @@ from torch import Tensor
 
 from gnn_repair.exposure.heads.operations import Activation, Curved, Operation, Root
 from gnn_repair.oracle.heads.bound import Region, Relaxed, region_of
-from gnn_repair.oracle.heads.kernels import widest
 from gnn_repair.oracle.heads.polytope import (
     DEEPEST,
     FEW,
     Base,
     original_shares,
     subdivided,
+    widest,
 )
 from gnn_repair.oracle.heads.proof import Halving, ProofCase, inner_of
-from gnn_repair.oracle.heads.relax import (
+from gnn_repair.oracle.heads.search import (
     Certificate,
     Cuts,
     SlopesOf,
@@ -38,8 +39,8 @@ from gnn_repair.oracle.heads.relax import (
     mixed_at,
     parts_with,
     rows_and_mixture,
+    worst,
 )
-from gnn_repair.oracle.heads.search import worst
 from gnn_repair.oracle.lps import Piece
 from gnn_repair.oracle.problems import Floats, Integers
 
@@ -188,6 +189,13 @@ class LeafBatch:
         self.depth = len(cases[0][1].units)
         self.position = np.array([tree.position for tree, _ in cases])
         self.target = np.array([tree.target for tree, _ in cases])
+        assumed = [
+            (row, level, *unit, sign)
+            for row, (_, leaf) in enumerate(cases)
+            for level, (unit, sign) in enumerate(zip(leaf.units, leaf.signs, strict=True))
+        ]
+        self.assumed = np.array(assumed, np.int64).reshape(-1, 5)
+        """[A, 5]: row, level, operation, channel and sign of everything that the leaves assume."""
         self.signs = self._signs()
         self.region = self._region()
         self.inner = inner_slopes(self.region)
@@ -206,10 +214,14 @@ class LeafBatch:
             number: torch.zeros(len(self.cases), width, dtype=torch.float64)
             for number, width in elementwise(self.base).items()
         }
-        for row, (_, leaf) in enumerate(self.cases):
-            for (number, unit), sign in zip(leaf.units, leaf.signs, strict=True):
-                signs[number][row, unit] = sign
+        for number, (row, _, unit, sign) in self._by_operation():
+            signs[number].numpy()[row, unit] = sign
         return signs
+
+    def _by_operation(self) -> Iterator[tuple[int, Integers]]:
+        """Row, level, channel and sign, [4, A'], of what is assumed about each operation."""
+        for number in np.unique(self.assumed[:, 2]).tolist():
+            yield number, self.assumed[self.assumed[:, 2] == number][:, [0, 1, 3, 4]].T
 
     def bound(self, rounds: int) -> list[Leaf]:
         """The leaves with bounds; every λ met is offered to its tree."""
@@ -259,14 +271,12 @@ class LeafBatch:
         rows = (-weights).scatter(1, torch.from_numpy(self.target)[:, None], 1.0)
         sizes = {n: seen[0][0].abs().amax((1, 2)) for n, seen in cuts.weighted.items()}
         pushes = {
-            number: torch.zeros(len(self.cases), self.depth + 1, signs.shape[1]).double()
+            number: signs.new_zeros(len(self.cases), self.depth + 1, signs.shape[1])
             for number, signs in self.signs.items()
         }
-        for row, (_, leaf) in enumerate(self.cases):
-            for level, ((number, unit), sign) in enumerate(
-                zip(leaf.units, leaf.signs, strict=True)
-            ):
-                pushes[number][row, level, unit] = self.push * sign * float(sizes[number][row])
+        for number, (row, level, unit, sign) in self._by_operation():
+            size = self.push * sign * sizes[number].numpy()[row]
+            pushes[number].numpy()[row, level, unit] = size
         many = (-1, self.depth + 1, -1)
         cuts.add(rows.unsqueeze(1).expand(many), weights.unsqueeze(1).expand(many), parts, pushes)
 
@@ -290,13 +300,15 @@ class LeafBatch:
         found = certify(self.region, self.target, weights, parts, given if self.depth else None)
         flat, bounds = flat_slopes(self.region, slopes), found.bound.tolist()
         splits, edges = self._splits(found, parts, values), self._edges(found, parts)
+        sizes = np.zeros((len(self.cases), self.depth))
+        for number, (row, level, unit, _) in self._by_operation():
+            sizes[row, level] = betas[number].numpy()[row, unit]
         for row, (_, leaf) in enumerate(self.cases):
             old = self.best[row]
             if old is not None and old.bound <= bounds[row]:
                 continue
-            sizes = np.array([float(betas[n][row, unit]) for n, unit in leaf.units])
             self.best[row] = Leaf(
-                leaf.units, leaf.signs, bounds[row], weights[row].numpy(), flat[row], sizes,
+                leaf.units, leaf.signs, bounds[row], weights[row].numpy(), flat[row], sizes[row],
                 self.inner[row], *splits[row], leaf.last, leaf.halvings, edges[row],
             )  # fmt: skip
 

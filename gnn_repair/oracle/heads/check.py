@@ -267,10 +267,14 @@ class Recomputation:
     def _assumed(self, k: int, box: Interval) -> Interval:
         """The side of zero on which units are taken to be."""
         low, high = box.low.clone(), box.high.clone()
+        signs = np.zeros(low.shape)
         for b, part in enumerate(self.parts):
             for place, unit, sign in part.signs:
-                for end in (low, high) if self.form.curved[place] == k else ():
-                    end[b, unit] = end[b, unit].clamp(**{"min" if sign > 0 else "max": 0.0})
+                if self.form.curved[place] == k:
+                    signs[b, unit] = sign
+        for end in (low.numpy(), high.numpy()):
+            end[...] = np.where(signs > 0, end.clip(min=0.0), end)
+            end[...] = np.where(signs < 0, end.clip(max=0.0), end)
         return Interval(low, high)
 
     def _raise_heights(self, k: int, root: Root) -> None:
@@ -384,12 +388,12 @@ class Recomputation:
         rows[np.arange(len(at)), target] = total.numpy()
         slopes = self.form.slopes(torch.from_numpy(np.stack([case.slopes for case in cases])))
         lines = {k: self._line(k, (own, own), at) for k, own in slopes.items()}
-        pushes: dict[int, Tensor] = {}
+        used = {self.form.curved[place] for case in cases for place, *_ in case.splits}
+        added = {k: np.zeros((len(at), 1, self.form.reads[k][0])) for k in used}
         for q, case in enumerate(cases):
             for place, unit, sign, beta in case.splits:
-                k = self.form.curved[place]
-                zero = torch.zeros(len(at), 1, self.boxes[k][0].low.shape[1], dtype=torch.float64)
-                pushes.setdefault(k, zero)[q, 0, unit] += sign * max(beta, 0.0)
+                added[self.form.curved[place]][q, 0, unit] = sign * max(beta, 0.0)
+        pushes = {k: torch.from_numpy(push) for k, push in added.items()}
         outputs, given = len(self.operations), torch.from_numpy(rows).unsqueeze(1)
         found = self._largest(*self._walk(outputs, given, lines, at, pushes), at)[:, 0] / total
         return torch.where(self.lost[at] | found.isnan(), torch.inf, found).numpy()

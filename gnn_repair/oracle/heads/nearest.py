@@ -21,15 +21,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.exposure.value import Exposure, Group
 from gnn_repair.highs import new_highs
 from gnn_repair.oracle.heads.search import on_cpu, replay_margins
-from gnn_repair.oracle.heads.solve import solve_head
-from gnn_repair.oracle.problems import CANNOT, Floats, Instance, Integers
-from gnn_repair.oracle.questions.nearest import ALREADY, MOVED, UNREACHABLE, closest
+from gnn_repair.oracle.heads.solve import NAMED, Effort, EffortLimit, solve_head
+from gnn_repair.oracle.problems import CANNOT, UNDECIDED, Floats, Instance, Integers
+from gnn_repair.oracle.questions.nearest import (
+    ALREADY,
+    MOVED,
+    NEAREST,
+    UNREACHABLE,
+    Nearest,
+    closest,
+)
 from gnn_repair.oracle.solution import Solution
-from gnn_repair.oracle.witness import Gains, gain_words, gains_of, percent
+from gnn_repair.oracle.witness import gains_of
 
 
 def ball(exposure: Exposure, distance: Tensor) -> Exposure:
@@ -319,81 +325,18 @@ class Approach:
         return Instance(gaps, fixed, self.group, self.mass, terms, rivals)
 
 
-UNDECIDED = "undecided"
-HALVINGS = {"fast": 6, "normal": 6}
-"""Steps towards the lower value by effort: without cases until a 64th of the upper value is left,
-then with cases between what that proved and the upper value."""
-NEAREST = 1e-2
-"""Upper and lower value this close, relative to the upper one, are called the nearest."""
+HALVINGS = ((NAMED["fast"], 6), (EffortLimit(NAMED["normal"].leaves, 0.1), 6))
+"""Steps towards the lower value: without cases until a 64th of the upper value is left, then with
+cases between what that proved and the upper value, all steps together about as long as ``normal``
+takes for one question."""
 AIMS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)
 """By how much more the head is to win, relative to its logits, until the model, which is run in a
 precision of its own, confirms it."""
 
 
-@dataclass(frozen=True, eq=False)
-class HeadNearest:
-    """One node's nearest winning reweighting that was found, and what is proved of nearer ones."""
-
-    member: int
-    node: int
-    target: int
-    status: str
-    """``already wins``, ``moved``, ``unreachable`` (proved) or ``undecided``."""
-    moved: float
-    """Mass that moves, ½ Σ |λ − α|: an upper value; NaN without an answer."""
-    bound: float
-    """What must move at least, proved; 0 where nothing is."""
-    margin: float
-    """The margin at λ, of the model itself where ``replayed``; NaN without an answer."""
-    terms: Integers
-    """The exposure's terms whose coefficient changes."""
-    change: Floats
-    """λ − α there."""
-    sources: Integers
-    """The nodes that sent them."""
-    mass: float
-    """The node's total mass, for comparison."""
-    replayed: bool
-    """Whether the model itself was run with λ."""
-    gains: Gains = ()
-    """Who gets more weight, and how much, as shares of the mass."""
-    reason: str = ""
-    """Why it is undecided."""
-    names: NodeNames = ONE_KIND
-    """What nodes and groups are called."""
-
-    @property
-    def share(self) -> float:
-        """The share of the node's mass that moves."""
-        return self.moved / self.mass if self.mass else float("nan")
-
-    @property
-    def proved(self) -> bool:
-        """Whether nothing notably nearer wins."""
-        return bool(self.moved - self.bound <= NEAREST * self.moved)
-
-    def __str__(self) -> str:
-        head = f"{self.names.node(self.node)}, class {self.target}"
-        if self.status != MOVED:
-            return f"{head}: {self.status}" + (f" ({self.reason})" if self.reason else "")
-        where = "the model itself" if self.replayed else "its head"
-        return (
-            f"{head}: {gain_words(self.gains, self.names)} would be enough ({where} says so); "
-            f"{percent(self.share)} of the mass moves, {self._limit()}"
-        )
-
-    __repr__ = __str__
-
-    def _limit(self) -> str:
-        if self.bound <= 0:
-            return "not proved nearest"
-        words = f"no less than {percent(self.bound / self.mass)} will do"
-        return words if self.proved else f"not proved nearest: {words}"
-
-
 def nearest_behind_head(
     exposure: Exposure, target: Tensor, nodes: Tensor | None, margin: float
-) -> tuple[HeadNearest, ...]:
+) -> tuple[Nearest, ...]:
     """One answer a node and target, in the order of :func:`solve_head`."""
     exposure = on_cpu(exposure)
     solution = solve_head(exposure, target, nodes)
@@ -457,7 +400,7 @@ def _lower_values(
     are, the balls all around α.
     """
     proved = dict.fromkeys(approaches, 0.0)
-    for effort, steps in HALVINGS.items():
+    for effort, steps in HALVINGS:
         high = {i: one.moved(one.best) for i, one in approaches.items()}
         for step in range(steps):
             left = [i for i in sorted(approaches) if high[i] - proved[i] > NEAREST / 2 * high[i]]
@@ -481,7 +424,7 @@ def within(
     solution: Solution,
     chosen: Integers,
     distance: Floats,
-    effort: str = "normal",
+    effort: Effort,
 ) -> tuple[Floats, list[Floats]]:
     """Bounds [k] of the margins within a distance, and α + p − n of the best λ found there."""
     bound, shares = np.empty(len(chosen)), [np.empty(0)] * len(chosen)
@@ -520,7 +463,7 @@ def _answer(
     margin: float,
     found: _Found | None,
     bound: float,
-) -> HeadNearest:
+) -> Nearest:
     ends = exposure.segments[:: exposure.num_groups]
     first, last = (int(ends[int(solution.recipient[i]) + k]) for k in (0, 1))
     alpha = exposure.coefficients[0, first:last].double().numpy()
@@ -531,13 +474,14 @@ def _answer(
     rows = exposure.rows[first:last].long()
     senders = solution.named(exposure.sources[rows].numpy().astype(np.int64))
     moved = {ALREADY: 0.0, MOVED: 0.0 if found is None else found.moved}.get(status, np.nan)
-    return HeadNearest(
+    return Nearest(
         member=0,
         node=int(solution.named(solution.node[i])),
         target=int(solution.target[i]),
         status=status,
         moved=moved,
         bound=bound,
+        weights=np.zeros(exposure.num_classes),
         margin=frozen if status == ALREADY else np.nan if found is None else found.margin,
         terms=terms,
         change=change[active],

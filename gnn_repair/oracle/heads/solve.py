@@ -28,14 +28,18 @@ from gnn_repair.oracle.heads.branch import (
 from gnn_repair.oracle.heads.check import proved_bounds
 from gnn_repair.oracle.heads.polytope import Base, base_of, free_terms
 from gnn_repair.oracle.heads.proof import Proofs
-from gnn_repair.oracle.heads.relax import dense_shares, first_relaxation, mixed_at
-from gnn_repair.oracle.heads.search import Search, on_cpu, replay_margins
+from gnn_repair.oracle.heads.search import (
+    Search,
+    dense_shares,
+    first_relaxation,
+    mixed_at,
+    on_cpu,
+    replay_margins,
+)
 from gnn_repair.oracle.heads.verification import PRECISION
 from gnn_repair.oracle.problems import FIRST_STAGE, Floats, Integers, about, problems
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.published import REACHABLE
-
-Effort = str | float
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class EffortLimit:
     None: no limit."""
 
 
+Effort = str | float | EffortLimit
 NAMED = {
     "fast": EffortLimit(1, 0.1),
     "normal": EffortLimit(1000, 0.5),
@@ -63,6 +68,8 @@ MOST = 1_000_000
 
 def budget_of(effort: Effort) -> EffortLimit:
     """The budget that a word or a number of seconds stands for."""
+    if isinstance(effort, EffortLimit):
+        return effort
     if isinstance(effort, str) and effort in NAMED:
         return NAMED[effort]
     if isinstance(effort, int | float) and not isinstance(effort, bool) and effort >= 0:

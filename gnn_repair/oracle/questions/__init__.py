@@ -11,24 +11,16 @@ from torch import Tensor
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.arguments import require_outputs
 from gnn_repair.exposure.value import Exposure
-from gnn_repair.oracle.heads.nearest import HeadNearest, nearest_behind_head
-from gnn_repair.oracle.heads.variants import (
-    HeadRelaxedMargins,
-    NeededTerms,
-    needed_terms,
-    relax_head,
-    relaxed_behind_head,
-)
+from gnn_repair.oracle.heads.nearest import nearest_behind_head
 from gnn_repair.oracle.problems import check_number, require_exposure
 from gnn_repair.oracle.questions.nearest import Nearest, nearest
 from gnn_repair.oracle.questions.relaxed import (
     SLACKS,
     RelaxedMargins,
     margins_by_slack,
-    relax_mixture,
     slacks,
 )
-from gnn_repair.oracle.questions.stable import StableEvidence, near_optimal
+from gnn_repair.oracle.questions.stable import StableEvidence, near_optimal, needed_terms
 from gnn_repair.published import REACHABLE
 
 
@@ -39,7 +31,7 @@ def nearest_reweighting(
     *,
     margin: float = REACHABLE,
     threads: int | None = None,
-) -> tuple[Nearest, ...] | tuple[HeadNearest, ...]:
+) -> tuple[Nearest, ...]:
     """The admissible λ closest to α in moved mass that makes the target win by ``margin``.
 
     Args:
@@ -68,7 +60,7 @@ def stable_evidence(
     *,
     epsilon: float = 1e-3,
     threads: int | None = None,
-) -> tuple[StableEvidence, ...] | tuple[NeededTerms, ...]:
+) -> tuple[StableEvidence, ...]:
     """The smallest and largest λ_a of every term over reweightings within ``epsilon`` of γ.
 
     Args:
@@ -100,7 +92,7 @@ def relaxed_margins(
     slack: Sequence[float] = SLACKS,
     between_groups: bool = False,
     threads: int | None = None,
-) -> RelaxedMargins | HeadRelaxedMargins:
+) -> RelaxedMargins:
     """γ_v(c) when each group's mass may lie in m_g(1−ρ) … m_g(1+ρ), for each ρ in ``slack``.
 
     Args:
@@ -113,19 +105,4 @@ def relaxed_margins(
     """
     require_exposure(exposure)
     require_outputs(exposure, "classes")
-    tried = slacks(slack)
-    if exposure.head is not None:
-        return relaxed_behind_head(exposure, target, nodes, tried, between_groups)
-    return margins_by_slack(exposure, target, nodes, tried, between_groups, threads)
-
-
-def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exposure:
-    """The exposure whose exact-mass problem is the relaxed problem of ``exposure``.
-
-    It has the same frozen logits. Its null terms point at the last table row: a zero contribution,
-    a zero message of its own, sent by nobody (source −1). Repairs and reports, which are about
-    messages that somebody sent, refuse it.
-    """
-    require_exposure(exposure)
-    relaxed = relax_mixture if exposure.head is None else relax_head
-    return relaxed(exposure, slack, between_groups)
+    return margins_by_slack(exposure, target, nodes, slacks(slack), between_groups, threads)

@@ -26,6 +26,8 @@ from gnn_repair.oracle.solver import solve
 from gnn_repair.oracle.witness import Gains, gain_words, gains_of, percent
 
 ALREADY, MOVED, UNREACHABLE, UNSOLVED = "already wins", "moved", "unreachable", "failed"
+NEAREST = 1e-2
+"""Upper and lower value this close, relative to the upper one, are called the nearest."""
 SETTLED = 1000 * TIGHT
 """What an answer may violate, relative to the numbers in question: highspy's tolerance holds for
 its scaled numbers, and scaling back costs a few digits."""
@@ -39,13 +41,15 @@ class Nearest:
     node: int
     target: int
     status: str
-    """``already wins``, ``moved``, ``unreachable`` (γ < margin) or ``failed``."""
+    """``already wins``, ``moved``, ``unreachable`` (γ < margin) or ``failed``; behind a head
+    ``undecided`` instead."""
     moved: float
-    """Mass that moves, ½ Σ |λ − α|; NaN without an answer."""
+    """Mass that moves, ½ Σ |λ − α|, behind a head an upper value; NaN without an answer."""
     bound: float
-    """What must move at least, by ``weights``."""
+    """What must move at least, proved by ``weights`` or, behind a head, by bounds; 0 where nothing
+    is."""
     weights: Floats
-    """[C]: w ≥ 0, zero at the target; not normalised."""
+    """[C]: w ≥ 0, zero at the target; not normalised. Zero behind a head."""
     terms: Integers
     """The exposure's terms whose coefficient changes."""
     change: Floats
@@ -58,19 +62,37 @@ class Nearest:
     """Who gets more weight, and how much, as shares of the mass."""
     names: NodeNames = ONE_KIND
     """What nodes and groups are called."""
+    margin: float = np.nan
+    """Behind a head: the margin at λ, of the model itself where ``replayed``."""
+    replayed: bool | None = None
+    """Whether the model itself was run with λ; None: there is no head, and the answer is exact."""
+    reason: str = ""
+    """Why it is undecided."""
 
     @property
     def share(self) -> float:
         """The share of the node's mass that moves."""
         return self.moved / self.mass if self.mass else float("nan")
 
+    @property
+    def proved(self) -> bool:
+        """Whether nothing notably nearer wins."""
+        return bool(self.moved - self.bound <= NEAREST * self.moved)
+
     def __str__(self) -> str:
         head = f"{self.names.node(self.node)}, class {self.target}"
         if self.status != MOVED:
-            return f"{head}: {self.status}"
+            return f"{head}: {self.status}" + (f" ({self.reason})" if self.reason else "")
+        says, limit = "", "and no less will do"
+        if self.replayed is not None:
+            says = f" ({'the model itself' if self.replayed else 'its head'} says so)"
+            least = f"no less than {percent(self.bound / self.mass)} will do"
+            limit = least if self.proved else f"not proved nearest: {least}"
+        if self.replayed is not None and self.bound <= 0:
+            limit = "not proved nearest"
         return (
-            f"{head}: {gain_words(self.gains, self.names)} would be enough; "
-            f"{percent(self.share)} of the mass moves, and no less will do"
+            f"{head}: {gain_words(self.gains, self.names)} would be enough{says}; "
+            f"{percent(self.share)} of the mass moves, {limit}"
         )
 
     __repr__ = __str__

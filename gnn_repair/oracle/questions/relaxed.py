@@ -8,20 +8,29 @@ and our own solver and its certificates serve unchanged.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure, Group
-from gnn_repair.oracle.problems import Floats, Integers, check_number
-from gnn_repair.oracle.rates import count_reach, mean_over_members
+from gnn_repair.oracle.problems import (
+    CAN,
+    CANNOT,
+    UNDECIDED,
+    Floats,
+    Integers,
+    check_number,
+    require_exposure,
+)
+from gnn_repair.oracle.rates import Rate, count_reach, mean_over_members
 from gnn_repair.oracle.solver import solve
-from gnn_repair.published import REACHABLE
 
 SLACKS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
 """From exact masses to masses that may vanish or double; denser where reach changes fastest."""
@@ -42,17 +51,26 @@ class RelaxedMargins:
     target: Integers
     """[L]."""
     margin: Floats
-    """[len(slack), L]: γ_ρ; NaN where it was not decided whether the class can win."""
+    """[len(slack), L]: γ_ρ, behind a head the largest margin found; NaN where an LP was not
+    solved."""
     bound: Floats
     """[len(slack), L]: its certified upper bound."""
+    verdict: NDArray[np.str_]
+    """[len(slack), L]: whether the class can win."""
 
     @property
     def reach(self) -> Floats:
         """[len(slack)]: the share of decided LPs whose class can win, the mean over members."""
         return np.array([self._reach(k) for k in range(len(self.slack))])
 
+    @property
+    def rates(self) -> tuple[Rate, ...]:
+        """How many classes can win, from proved to not excluded, for each ρ."""
+        counts = [(row == CAN, row == UNDECIDED) for row in self.verdict]
+        return tuple(Rate(int(c.sum()), len(c), int(u.sum())) for c, u in counts)
+
     def _reach(self, k: int) -> float:
-        decided, reachable = ~np.isnan(self.margin[k]), self.margin[k] > REACHABLE
+        decided, reachable = self.verdict[k] != UNDECIDED, self.verdict[k] == CAN
         none = np.zeros(len(decided), np.int64)
         members = [self.member == s for s in np.unique(self.member)]
         return mean_over_members(
@@ -64,13 +82,14 @@ class RelaxedMargins:
         kind = ", mass may move between groups" if self.between_groups else ""
         lines = [f"relaxed masses of {len(self.node):,} LPs{kind}:"]
         for k, rho in enumerate(self.slack):
-            known = self.margin[k][~np.isnan(self.margin[k])]
-            mean = float(known.mean()) if len(known) else float("nan")
-            missing = len(self.node) - len(known)
+            known = self.verdict[k] != UNDECIDED
+            margin, missing = self.margin[k][known], int((~known).sum())
+            # Behind a head a bound may be far above the margin that was found.
+            tight = self.bound[k][known] - margin <= 1e-6 * (1 + np.abs(margin))
+            mean = float(margin.mean()) if len(margin) else float("nan")
+            words = f"mean γ {mean:.4g}, " if tight.all() else ""
             lost = f", {missing:,} undecided and left out" if missing else ""
-            lines.append(
-                f"  ρ = {rho:g}: mean γ {mean:.4g}, reach {100 * self.reach[k]:.1f} %{lost}"
-            )
+            lines.append(f"  ρ = {rho:g}: {words}reach {100 * self.reach[k]:.1f} %{lost}")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -84,21 +103,32 @@ def margins_by_slack(
     between_groups: bool,
     threads: int | None,
 ) -> RelaxedMargins:
-    """γ for each slack, of a model without a head."""
+    """γ for each slack, or verdicts about it behind a head."""
     solutions = [
-        solve(relax_mixture(exposure, rho, between_groups), target, nodes, threads=threads)
-        for rho in slack
+        solve(relax(exposure, rho, between_groups), target, nodes, threads=threads) for rho in slack
     ]
-    first = solutions[0]
+    first, headed = solutions[0], exposure.head is not None
+    margin = np.stack([np.where(one.decided | headed, one.margin, np.nan) for one in solutions])
+    bound = np.stack([one.bound for one in solutions])
+    verdict = np.stack([one.verdict for one in solutions])
+    if headed:
+        _carry(np.array(slack), margin, bound, verdict)
     return RelaxedMargins(
-        slack,
-        between_groups,
-        first.member,
-        first.node,
-        first.target,
-        np.stack([np.where(one.decided, one.margin, np.nan) for one in solutions]),
-        np.stack([one.bound for one in solutions]),
+        slack, between_groups, first.member, first.node, first.target, margin, bound, verdict
     )
+
+
+def _carry(slack: Floats, margin: Floats, bound: Floats, verdict: NDArray[np.str_]) -> None:
+    """The set of admissible λ grows with ρ: what wins within a part of it wins in the whole, and
+    what the whole excludes no part allows."""
+    order = np.argsort(slack, kind="stable")
+    for less, more in itertools.pairwise(order):
+        better = margin[less] > margin[more]
+        margin[more] = np.where(better, margin[less], margin[more])
+        verdict[more] = np.where((verdict[less] == CAN), CAN, verdict[more])
+    for less, more in list(itertools.pairwise(order))[::-1]:
+        bound[less] = np.minimum(bound[less], bound[more])
+        verdict[less] = np.where(verdict[more] == CANNOT, CANNOT, verdict[less])
 
 
 def slacks(slack: Sequence[float]) -> tuple[float, ...]:
@@ -113,23 +143,38 @@ def slacks(slack: Sequence[float]) -> tuple[float, ...]:
     return slacks
 
 
-def relax_mixture(exposure: Exposure, slack: float, between_groups: bool = False) -> Exposure:
-    """:func:`relax` of a mixture, whatever follows it."""
+def relax(exposure: Exposure, slack: float, between_groups: bool = False) -> Exposure:
+    """The exposure whose exact-mass problem is the relaxed problem of ``exposure``.
+
+    It has the same frozen logits. Its null terms point at the last table row: a zero contribution,
+    a zero message of its own, sent by nobody (source −1). Repairs and reports, which are about
+    messages that somebody sent, refuse it.
+    """
+    require_exposure(exposure)
     slack = check_number(slack, "slack")
     if not 0 <= slack <= 1:
         raise InputError(f"slack must lie between 0 and 1, not {slack}")
-    if between_groups:
-        exposure = merged_groups(exposure)
-    return _with_slack(exposure, slack) if slack > 0 else exposure
+    mixture = exposure.aggregate
+    if between_groups:  # one group with all terms
+        mixture = replace(
+            mixture,
+            groups=(Group("all groups", "merged", "merged"),),
+            segments=mixture.segments[:: mixture.num_groups].contiguous(),
+        )
+    relaxed = _with_slack(mixture, slack) if slack > 0 else mixture
+    if exposure.head is None:
+        return relaxed
+    behind, terms, replay = _old_terms(mixture, slack), exposure.num_terms, exposure.replay
 
+    def replay_relaxed(coefficients: Tensor) -> Tensor:
+        assert replay is not None
+        sent = behind >= 0
+        whole = torch.zeros(terms, dtype=torch.float64)
+        whole.index_add_(0, behind[sent].cpu(), coefficients.double().cpu()[sent])
+        return replay(whole.to(coefficients.device))
 
-def merged_groups(exposure: Exposure) -> Exposure:
-    """The exposure in which mass may move between groups: one group with all terms."""
-    return replace(
-        exposure,
-        groups=(Group("all groups", "merged", "merged"),),
-        segments=exposure.segments[:: exposure.num_groups].contiguous(),
-    )
+    run = replay_relaxed if replay else None
+    return relaxed.with_head(exposure.head, exposure.frozen_logits, exposure.residual, run)
 
 
 def _with_slack(exposure: Exposure, slack: float) -> Exposure:
@@ -164,7 +209,7 @@ def _with_slack(exposure: Exposure, slack: float) -> Exposure:
     )
 
 
-def old_terms(exposure: Exposure, slack: float) -> Tensor:
+def _old_terms(exposure: Exposure, slack: float) -> Tensor:
     """[T']: the term of ``exposure`` behind each term of the relaxed one, −1 for a null term."""
     if slack == 0:
         return torch.arange(exposure.num_terms)

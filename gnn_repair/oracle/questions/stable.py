@@ -4,24 +4,33 @@ The optimum of an LP may not be unique, so one λ says little about a single ter
 admissible λ whose worst margin is within ε of γ, each term's share λ_a ranges over an interval:
 a term whose lower end is notable is indispensable, one whose upper end alone is notable is
 interchangeable, the others do not matter. Notable is more than a hundredth of the group's mass.
+
+Behind a nonlinear head γ is known up to its verdict only, so instead of ranges of λ the question
+is, term by term, whether the class can still win while the term's message stays unused. A λ that
+wins without it answers at once; a term that is all of its group cannot stay unused.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.exposure.names import ONE_KIND, NodeNames
-from gnn_repair.exposure.value import Exposure
+from gnn_repair.exposure.value import Exposure, Replay
 from gnn_repair.highs import new_highs, pass_lp, status_of
 from gnn_repair.oracle.fallback import SMALLEST, oracle_matrix, solve_with_second_attempts
 from gnn_repair.oracle.lps import over_lps
 from gnn_repair.oracle.problems import (
+    CAN,
+    CANNOT,
     FAILED,
+    UNDECIDED,
     Floats,
     Instance,
     Integers,
@@ -39,45 +48,65 @@ if TYPE_CHECKING:
 
 QUESTIONS = 1 << 16
 """Asked together: with some hundred terms each, the copies of their rows take 50 MB."""
+WORD = f"U{max(len(word) for word in (CAN, CANNOT, UNDECIDED))}"
+"""NumPy cuts texts to the first one's length unless told."""
 NOTABLE = 0.01
 """Share of a group's mass below which a term does not matter: nobody would name it as a reason."""
 
 
 @dataclass(frozen=True, eq=False)
 class StableEvidence:
-    """The range of every term's λ over the near-optimal reweightings of one node."""
+    """One node's terms: which of them every good reweighting needs.
+
+    Without a head the range of every term's λ over the near-optimal reweightings; behind one, for
+    every term whether the class can win while it is unused.
+    """
 
     member: int
     node: int
     target: int
     margin: float
-    """γ."""
-    epsilon: float
-    """How far below γ a reweighting may stay."""
+    """γ; behind a head the largest margin found."""
     terms: Integers
     """[K]: all terms of the node."""
     sources: Integers
     """[K]."""
-    mass: Floats
+    epsilon: float = np.nan
+    """How far below γ a reweighting may stay."""
+    mass: Floats | None = None
     """[K]: the mass of the term's group."""
-    low: Floats
+    low: Floats | None = None
     """[K]: the smallest λ_a; NaN where no answer was found."""
-    high: Floats
+    high: Floats | None = None
     """[K]: the largest λ_a, likewise."""
+    verdict: str | None = None
+    """Behind a head: whether the class can win with all terms."""
+    without: NDArray[np.str_] | None = None
+    """[K] behind a head: whether the class can win while this term is unused: ``can``, ``cannot``
+    (proved, or the term is all of its group) or ``undecided``."""
     names: NodeNames = ONE_KIND
     """What nodes and groups are called."""
 
     @property
     def indispensable(self) -> NDArray[np.bool_]:
-        """[K]: every near-optimal reweighting uses the term."""
+        """[K]: every near-optimal reweighting uses the term; the class cannot win without it."""
+        if self.without is not None:
+            return (self.without == CANNOT) & (self.verdict == CAN)
+        assert self.low is not None and self.mass is not None
         return self.low > NOTABLE * self.mass
 
     @property
     def interchangeable(self) -> NDArray[np.bool_]:
-        """[K]: some use it, others do without."""
-        return (self.low <= NOTABLE * self.mass) & (self.high > NOTABLE * self.mass)
+        """[K]: some use it, others do without; the class can win without it."""
+        if self.without is not None:
+            return np.asarray(self.without == CAN)
+        assert self.high is not None and self.mass is not None
+        return ~self.indispensable & (self.high > NOTABLE * self.mass)
 
     def __str__(self) -> str:
+        if self.without is not None:
+            return self._behind_head(self.without)
+        assert self.low is not None and self.high is not None
         needed = np.flatnonzero(self.indispensable)
         parts = ", ".join(
             f"{self.names.sender(self.sources[i])} (λ {self.low[i]:.4g} to {self.high[i]:.4g})"
@@ -92,6 +121,21 @@ class StableEvidence:
         )
 
     __repr__ = __str__
+
+    def _behind_head(self, without: NDArray[np.str_]) -> str:
+        head = f"{self.names.node(self.node)}, class {self.target}"
+        if self.verdict == CANNOT:
+            return f"{head} cannot win, with all of its {len(self.terms)} terms or fewer"
+        if self.verdict != CAN:
+            return f"{head} is undecided, so it is not known which terms it needs"
+        needed = self.sources[self.indispensable]
+        names = ", ".join(self.names.sender(source) for source in needed[:6])
+        open_ = int((without == UNDECIDED).sum())
+        return (
+            f"{head} can win: {len(needed)} indispensable terms{': ' * bool(len(needed))}{names}; "
+            f"{int(self.interchangeable.sum())} of {len(self.terms)} can be done without"
+            + (f", {open_} undecided" if open_ else "")
+        )
 
 
 def near_optimal(
@@ -198,6 +242,125 @@ def _pass(highs: Any, problem: Instance, margin: float, epsilon: float, optimum:
         oracle_matrix(problem.columns / lengths[:, None], problem.group, shorter),
     )
     return shorter
+
+
+# Behind a head -----------------------------------------------------------------------------------
+
+
+def needed_terms(
+    exposure: Exposure, target: Tensor, nodes: Tensor | None
+) -> tuple[StableEvidence, ...]:
+    """One answer per node, in the order of :func:`solve`."""
+    exposure = exposure.to("cpu")
+    solution = solve(exposure, target, nodes)
+    ends = exposure.segments[:: exposure.num_groups].numpy()
+    begin, end = ends[solution.recipient], ends[solution.recipient + 1]
+    without = [np.full(last - first, CAN, WORD) for first, last in zip(begin, end, strict=True)]
+    used = solution.in_use(exposure.mass)
+    asked: dict[int, list[tuple[int, int]]] = {}
+    for i, node in enumerate(solution.node.tolist()):
+        single, shared = _used(exposure, solution, used, i)
+        without[i][single - begin[i]] = CANNOT
+        asked.setdefault(node, []).extend((i, term) for term in shared.tolist())
+    for one_per_node in zip_longest(*asked.values()):
+        chosen, dropped = np.array([pair for pair in one_per_node if pair]).T
+        answers = _solve_without(exposure, solution, chosen, dropped)
+        for i, term, answer in zip(chosen, dropped, answers, strict=True):
+            without[i][term - begin[i]] = answer
+    rows, sources = exposure.rows.numpy(), exposure.sources.numpy()
+    return tuple(
+        StableEvidence(
+            member=0,
+            node=int(solution.named(solution.node[i])),
+            target=int(solution.target[i]),
+            margin=float(solution.margin[i]),
+            terms=np.arange(begin[i], end[i]),
+            sources=solution.named(sources[rows[begin[i] : end[i]]].astype(np.int64)),
+            verdict=str(solution.verdict[i]),
+            # What cannot win with all terms cannot with fewer; of the undecided nothing is known.
+            without=without[i]
+            if solution.verdict[i] == CAN
+            else np.full(len(without[i]), str(solution.verdict[i]), WORD),
+            names=solution.names,
+        )
+        for i in range(len(solution))
+    )
+
+
+def _used(
+    exposure: Exposure, solution: Solution, used: NDArray[np.bool_], i: int
+) -> tuple[Integers, Integers]:
+    """Terms alone in their group, and others that the λ which wins uses."""
+    groups, position = exposure.num_groups, int(solution.recipient[i])
+    ends = exposure.segments[position * groups : (position + 1) * groups + 1].numpy()
+    single = ends[:-1][np.diff(ends) == 1]
+    if solution.verdict[i] != CAN:
+        return single, np.empty(0, np.int64)
+    part = slice(solution.indptr[i], solution.indptr[i + 1])
+    return single, np.setdiff1d(solution.terms[part][used[part]], single)
+
+
+def _solve_without(
+    exposure: Exposure, solution: Solution, chosen: Integers, dropped: Integers
+) -> list[str]:
+    """The verdicts of the chosen questions (of different nodes) without one term each."""
+    groups, nodes = exposure.num_groups, torch.from_numpy(solution.node[chosen])
+    part = exposure.restrict(nodes)
+    theirs = exposure.segments[::groups].numpy()[solution.recipient[chosen]]
+    ours = part.segments[::groups].numpy()[:-1]
+    target = torch.full((exposure.num_nodes,), -1)
+    target[nodes] = torch.from_numpy(solution.target[chosen])
+    rest = without_terms(part, torch.from_numpy(dropped - theirs + ours))
+    # None: every recipient, in the order in which they were chosen.
+    return [str(word) for word in solve(rest, target, None).verdict]
+
+
+def without_terms(exposure: Exposure, dropped: Tensor) -> Exposure:
+    """The exposure whose λ leave some terms unused; each of their groups has others.
+
+    Its frozen coefficients spread a dropped term's share over the rest of its group, in proportion
+    to α.
+    """
+    mixture = exposure.aggregate
+    kept = torch.ones(mixture.num_terms, dtype=torch.bool)
+    kept[dropped] = False
+    count = len(mixture.segments) - 1
+    owner = torch.repeat_interleave(torch.arange(count), mixture.segments.diff())[kept]
+    alpha = mixture.coefficients[0].double()[kept]
+    left = alpha.new_zeros(count).index_add_(0, owner, alpha)
+    scaled = alpha * (mixture.mass[0].reshape(-1) / left.clamp(min=1e-300))[owner]
+    lengths = torch.bincount(owner, minlength=count)
+    rows, frozen = mixture.rows[kept], mixture.fixed_logits.clone()
+    to = mixture.recipients[owner // mixture.num_groups]
+    sent = scaled.unsqueeze(1) * mixture.contributions[0, rows.long()]
+    frozen[0].index_add_(0, to, sent)
+    pieces = replace(
+        mixture,
+        segments=torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]),
+        rows=rows,
+        coefficients=scaled.unsqueeze(0),
+        frozen_logits=frozen,
+    )
+    logits = exposure.frozen_logits.clone()
+    assert exposure.head is not None
+    logits[0, pieces.recipients] = exposure.head(
+        frozen[0, pieces.recipients], pieces.recipients
+    ).detach()
+    return pieces.with_head(exposure.head, logits, exposure.residual, _replay_kept(exposure, kept))
+
+
+def _replay_kept(exposure: Exposure, kept: Tensor) -> Replay | None:
+    """The model run with λ on the kept terms and nothing on the others."""
+    replay = exposure.replay
+    if replay is None:
+        return None
+
+    def run(coefficients: Tensor) -> Tensor:
+        whole = torch.zeros(len(kept), dtype=torch.float64)
+        whole[kept] = coefficients.double().cpu()
+        return replay(whole.to(coefficients.device))
+
+    return run
 
 
 # Whose message a class cannot do without ----------------------------------------------------------

@@ -144,8 +144,8 @@ def test_an_affine_tail_gets_the_affine_answers(groups):
     for between in (False, True):
         mine = relaxed_margins(exposure, y, slack=slack, between_groups=between)
         exact = relaxed_margins(plain, y, slack=slack, between_groups=between)
-        assert not any(rate.undecided for rate in mine.reach)
-        np.testing.assert_allclose([rate.value for rate in mine.reach], exact.reach)
+        assert not any(rate.undecided for rate in mine.rates)
+        np.testing.assert_allclose(mine.reach, exact.reach)
         assert (mine.bound >= exact.margin - 1e-6).all()
         assert (mine.margin <= exact.margin + 1e-5).all()
 
@@ -202,8 +202,8 @@ def test_what_is_needed_does_not_hang_on_the_size_of_the_masses():
 def test_relaxed_reach_grows_with_the_slack_and_is_replayed():
     exposure, y = tailed("relu", 3, groups=2), labels(1)
     found = relaxed_margins(exposure, y, slack=SLACKS)
-    proved = [rate.hits for rate in found.reach]
-    possible = [rate.hits + rate.undecided for rate in found.reach]
+    proved = [rate.hits for rate in found.rates]
+    possible = [rate.hits + rate.undecided for rate in found.rates]
     assert proved == sorted(proved) and possible == sorted(possible) and proved[0] < proved[-1]
     np.testing.assert_array_equal(found.verdict[0], solve(exposure, y).verdict)
     loose = relax(exposure, 0.25)
