@@ -1,67 +1,55 @@
-"""What must hold of an exposure when it is built, and how far it may be from its model."""
+"""What must hold of an exposure when it is built, of what its users say about it, and how far it
+may be from its model.
+
+Of classes the largest logit wins, and only differences count. A label is there where its own logit
+is positive; a value is what it is. Everything is checked before it reaches a kernel, which reads
+memory by the sizes it is told.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
+from gnn_repair.checks import as_classes, as_member, as_nodes
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.head import check_head
-from gnn_repair.exposure.terms import slices
+from gnn_repair.exposure.parts import slices, through_head
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
 
+Outputs = Literal["classes", "labels", "values"]
+OUTPUTS = ("classes", "labels", "values")
+NOUNS = {"classes": "class", "labels": "label", "values": "value"}
 RECONSTRUCTION = 1e-5
 """Largest |z(α) − z⁰| / max(1, |z⁰|) accepted at construction: coefficients may be float32, whose
 sums are right to five digits."""
-
-
-def check_exposure(exposure: Exposure) -> None:
-    """Raise :class:`InputError` naming the first field that is not what it must be."""
-    _check_kinds(exposure)
-    _check_shapes(exposure)
-    _check_terms(exposure)
-    _check_masses(exposure)
-    gap = reconstruction(exposure.aggregate)
-    if not gap <= RECONSTRUCTION:
-        raise InputError(
-            f"β + Σ α ℓ differs from the frozen logits by {gap:.2g} (relative); "
-            "fixed_logits must be frozen_logits − Σ coefficients · contributions"
-        )
-    if exposure.head is None:
-        return
-    outputs = check_head(exposure.head, exposure.num_nodes, exposure.rows.device)
-    classes = exposure.num_classes
-    _require(outputs == classes, f"the head gives {outputs} classes instead of {classes}")
-    gap = reconstruction(exposure)
-    _require(
-        gap <= max(RECONSTRUCTION, exposure.residual or 0.0),
-        f"the head of the frozen aggregate differs from the frozen logits by {gap:.2g} (relative)",
-    )
-
-
-def reconstruction(exposure: Exposure) -> float:
-    """max |z(α) − z⁰| / max(1, |z⁰|) over recipients, members and classes.
-
-    Behind a head the largest |z⁰| of a recipient is the scale of all its classes.
-    """
-    members, nodes, classes = exposure.frozen_logits.shape
-    if members * nodes * classes * exposure.num_recipients == 0:
-        return 0.0
-    if exposure.head is not None:
-        frozen = exposure.frozen_logits[:, exposure.recipients]
-        scale = frozen.abs().amax(2, keepdim=True).clamp(min=1)
-        return float(((exposure.logits() - frozen).abs() / scale).max())
-    mixed, worst = exposure.mixture(), []
-    for some in slices(exposure.num_recipients, members * classes):
-        chosen = exposure.recipients[some]
-        frozen = exposure.frozen_logits[:, chosen]
-        gap = exposure.fixed_logits[:, chosen] + mixed[:, some] - frozen
-        worst.append((gap.abs_() / frozen.abs_().clamp_(min=1)).max())
-    return float(torch.stack(worst).max())
+WHOLE, ROW = (torch.int64,), (torch.int32,)
+REAL, DOUBLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64), (torch.float64,)
+PIECES: dict[str, tuple[str, tuple[torch.dtype, ...]]] = {
+    "recipients": ("n", WHOLE),
+    "segments": ("s", WHOLE),
+    "rows": ("T", ROW),
+    "coefficients": ("?T", REAL),
+    "contributions": ("SRD", DOUBLE),
+    "fixed_logits": ("SND", DOUBLE),
+    "frozen_logits": ("SNC", DOUBLE),
+    "frozen_aggregate": ("SND", DOUBLE),
+    "state": ("?Nd", REAL),
+    "messages": ("?Md", REAL),
+    "message_rows": ("R", ROW),
+    "sources": ("R", ROW),
+    "embedding": ("SNk", REAL),
+    "n_id": ("N", WHOLE),
+    "graph_starts": ("g", WHOLE),
+}
+"""Sizes and number types of every tensor, named as in :class:`Exposure`: ? is S or 1, s = n·G + 1,
+g = N + 1, k is free."""
+OPTIONAL = ("embedding", "n_id", "graph_starts", "frozen_aggregate")
+"""Tensors that may be None."""
 
 
 def _require(condition: bool, message: str) -> None:
@@ -69,39 +57,46 @@ def _require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
-FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-KINDS: dict[str, tuple[int, tuple[torch.dtype, ...]]] = {
-    "recipients": (1, (torch.int64,)),
-    "segments": (1, (torch.int64,)),
-    "rows": (1, (torch.int32,)),
-    "coefficients": (2, FLOATING),
-    "contributions": (3, (torch.float64,)),
-    "fixed_logits": (3, (torch.float64,)),
-    "frozen_logits": (3, (torch.float64,)),
-    "frozen_aggregate": (3, (torch.float64,)),
-    "state": (3, FLOATING),
-    "messages": (3, FLOATING),
-    "message_rows": (1, (torch.int32,)),
-    "sources": (1, (torch.int32,)),
-    "embedding": (3, FLOATING),
-    "n_id": (1, (torch.int64,)),
-    "graph_starts": (1, (torch.int64,)),
-}
-"""Axes and number types of every tensor: the kernels read memory by them."""
-OPTIONAL = ("embedding", "n_id", "graph_starts", "frozen_aggregate")
-"""Tensors that may be None."""
+# The value ----------------------------------------------------------------------------------------
 
 
-def _check_kinds(exposure: Exposure) -> None:
+def check_exposure(exposure: Exposure, derived: bool = False) -> None:
+    """Raise :class:`InputError` naming the first field that is not what it must be.
+
+    Args:
+        exposure: what is built.
+        derived: whether β was made of z⁰ and the mixture.
+    """
+    _check_pieces(exposure)
+    _check_terms(exposure)
+    _check_masses(exposure)
+    gap = 0.0 if derived else reconstruction(exposure.aggregate)
+    if not gap <= RECONSTRUCTION:
+        raise InputError(
+            f"β + Σ α ℓ differs from the frozen logits by {gap:.2g} (relative); "
+            "fixed_logits must be frozen_logits − Σ coefficients · contributions"
+        )
+    if exposure.head is not None:
+        _check_head(exposure)
+
+
+def check_with_head(exposure: Exposure) -> None:
+    """What must hold of an exposure whose mixture has been checked and that has got a head."""
+    _check_pieces(exposure)
+    _require(_is_finite(exposure.frozen_logits), "frozen_logits holds NaN or infinite values")
+    _check_head(exposure)
+
+
+def _check_pieces(exposure: Exposure) -> None:
     device = None
-    for name, (axes, dtypes) in KINDS.items():
+    for name, (axes, dtypes) in PIECES.items():
         value = getattr(exposure, name)
         if value is None and name in OPTIONAL:
             continue
         _require(isinstance(value, Tensor), f"{name} is a {type(value).__name__}, not a tensor")
         _require(
-            value.dim() == axes,
-            f"{name} has shape {list(value.shape)}; it needs {axes} axes, see Exposure.{name}",
+            value.dim() == len(axes),
+            f"{name} has shape {list(value.shape)}; it needs {len(axes)} axes, see Exposure.{name}",
         )
         wanted = str(dtypes[-1]).removeprefix("torch.")
         _require(
@@ -113,20 +108,14 @@ def _check_kinds(exposure: Exposure) -> None:
             value.device == device,
             f"{name} is on {value.device} and recipients on {device}; an exposure is on one device",
         )
-    named = isinstance(exposure.groups, tuple) and all(hasattr(g, "rule") for g in exposure.groups)
+    groups, head, outputs = exposure.groups, exposure.head, exposure.outputs
+    named = isinstance(groups, tuple) and all(hasattr(group, "rule") for group in groups)
     _require(named, "groups must be a tuple of Group")
-
-
-def _check_shapes(exposure: Exposure) -> None:
+    _require(len(groups) >= 1, "an exposure needs at least one group")
+    _require(outputs in OUTPUTS, f"outputs is {outputs!r:.40}, none of classes, labels and values")
     members, rows, channels = exposure.contributions.shape
-    head = exposure.head
     classes = channels if head is None else exposure.num_classes
-    nodes = exposure.fixed_logits.shape[1]
-    recipients, groups = exposure.recipients.numel(), len(exposure.groups)
-    _require(groups >= 1, "an exposure needs at least one group")
-    named = exposure.outputs in ("classes", "labels", "values")
-    _require(named, f"outputs is {exposure.outputs!r:.40}, none of classes, labels and values")
-    least = 2 if exposure.outputs == "classes" else 1
+    least = 2 if outputs == "classes" else 1
     _require(classes >= least, f"an exposure needs at least two classes, not {classes}")
     _require(head is None or members == 1, "an exposure with a head has one member")
     wide = head is None or head.width == channels
@@ -135,48 +124,30 @@ def _check_shapes(exposure: Exposure) -> None:
     )
     both = (head is None) == (exposure.frozen_aggregate is None)
     _require(both, "frozen_aggregate belongs to an exposure with a head")
-    expected: dict[str, tuple[int, ...]] = {
-        "segments": (recipients * groups + 1,),
-        "coefficients": (_shared(exposure.coefficients, members), exposure.rows.numel()),
-        "fixed_logits": (members, nodes, channels),
-        "frozen_logits": (members, nodes, classes),
-        "state": (_shared(exposure.state, members), nodes, exposure.state.shape[-1]),
-        "messages": (
-            _shared(exposure.messages, members),
-            exposure.messages.shape[1],
-            exposure.state.shape[-1],
-        ),
-        "message_rows": (rows,),
-        "sources": (rows,),
-    }
     known = len(exposure.fingerprint)
     _require(known in (0, members), f"fingerprint has {known} entries for {members} members")
-    if exposure.embedding is not None:
-        expected["embedding"] = (members, nodes, exposure.embedding.shape[-1])
-    if exposure.frozen_aggregate is not None:
-        expected["frozen_aggregate"] = (members, nodes, channels)
-    if exposure.n_id is not None:
-        expected["n_id"] = (nodes,)
-    if exposure.graph_starts is not None:
-        expected["graph_starts"] = (nodes + 1,)
-    for name, shape in expected.items():
-        found = tuple(getattr(exposure, name).shape)
-        _require(found == shape, f"{name} has shape {list(found)} instead of {list(shape)}")
-
-
-def _shared(tensor: Tensor, members: int) -> int:
-    return 1 if tensor.shape[0] == 1 else members
+    count, nodes = len(exposure.recipients), exposure.num_nodes
+    sizes = {
+        "S": members, "R": rows, "D": channels, "C": classes, "N": nodes, "g": nodes + 1,
+        "n": count, "s": count * len(groups) + 1, "T": exposure.num_terms,
+        "d": exposure.state.shape[2], "M": exposure.messages.shape[1],
+    }  # fmt: skip
+    for name, (axes, _) in PIECES.items():
+        value = getattr(exposure, name)
+        if value is not None:
+            shared = {"?": 1 if len(value) == 1 else members}
+            found = list(value.shape)
+            shape = [{**sizes, **shared}.get(axis, found[-1]) for axis in axes]
+            _require(found == shape, f"{name} has shape {found} instead of {shape}")
 
 
 def _check_terms(exposure: Exposure) -> None:
-    ends = exposure.segments
-    whole = bool(ends[0] == 0) and bool(ends[-1] == exposure.num_terms)
-    ordered = bool((ends.diff() >= 0).all())
-    _require(whole and ordered, "segments must rise from 0 to the number of terms")
+    _check_rising("segments", exposure.segments, exposure.num_terms, "terms")
     _check_index(exposure.rows, exposure.contributions.shape[1], "rows")
     _check_index(exposure.recipients, exposure.num_nodes, "recipients")
     _check_index(exposure.message_rows, exposure.messages.shape[1], "message_rows")
-    _check_graphs(exposure)
+    if exposure.graph_starts is not None:
+        _check_rising("graph_starts", exposure.graph_starts, exposure.num_sources, "nodes")
     _check_index(exposure.sources, exposure.num_sources, "sources", low=-1)
     if exposure.n_id is not None:
         negative = bool((exposure.n_id < 0).any())
@@ -186,19 +157,9 @@ def _check_terms(exposure: Exposure) -> None:
         _require(_is_finite(getattr(exposure, name)), f"{name} holds NaN or infinite values")
 
 
-def _is_finite(values: Tensor) -> bool:
-    """Whether no number is NaN or infinite, without a second table of the size."""
-    if values.numel() == 0:
-        return True
-    return all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(values))
-
-
-def _check_graphs(exposure: Exposure) -> None:
-    starts = exposure.graph_starts
-    if starts is not None:
-        ends = bool(starts[0] == 0) and bool(starts[-1] == exposure.num_sources)
-        rising = ends and bool((starts.diff() >= 0).all())
-        _require(rising, "graph_starts must rise from 0 to the number of nodes")
+def _check_rising(name: str, ends: Tensor, last: int, noun: str) -> None:
+    whole = bool(ends[0] == 0) and bool(ends[-1] == last) and bool((ends.diff() >= 0).all())
+    _require(whole, f"{name} must rise from 0 to the number of {noun}")
 
 
 def _check_index(index: Tensor, size: int, name: str, low: int = 0) -> None:
@@ -206,24 +167,172 @@ def _check_index(index: Tensor, size: int, name: str, low: int = 0) -> None:
     _require(inside, f"{name} must lie in {low}..{size - 1}")
 
 
+def _is_finite(values: Tensor) -> bool:
+    """Whether no number is NaN or infinite, without a second table of the size."""
+    return not values.numel() or all(bool(torch.isfinite(end)) for end in torch.aminmax(values))
+
+
 def _check_masses(exposure: Exposure) -> None:
     nonnegative = bool((exposure.coefficients >= 0).all())
     _require(nonnegative, "coefficients must be nonnegative")
     present = (exposure.segments.diff() > 0).view(exposure.num_recipients, exposure.num_groups)
-    massive = exposure.mass > 0
-    wrong = (present & ~massive).nonzero()
+    wrong = (present & ~(exposure.mass > 0)).nonzero()
     if wrong.numel():
         _, recipient, group = wrong[0].tolist()
-        node, name = int(exposure.recipients[recipient]), exposure.groups[group].name
-        owner = exposure.names.node(node)
+        owner = exposure.names.node(int(exposure.recipients[recipient]))
+        name = exposure.groups[group].name
         raise InputError(f"group {name} of {owner} has terms but no mass; leave its terms out")
+
+
+def _check_head(exposure: Exposure) -> None:
+    assert exposure.head is not None and exposure.frozen_aggregate is not None
+    outputs = check_head(exposure.head, exposure.num_nodes, exposure.rows.device)
+    classes = exposure.num_classes
+    _require(outputs == classes, f"the head gives {outputs} classes instead of {classes}")
+    nodes = exposure.recipients
+    given = through_head(exposure.head, exposure.frozen_aggregate[0, nodes], nodes)
+    gap = _relative(given, exposure.frozen_logits[0, nodes])
+    _require(
+        gap <= max(RECONSTRUCTION, exposure.residual or 0.0),
+        f"the head of the frozen aggregate differs from the frozen logits by {gap:.2g} (relative)",
+    )
+
+
+def _relative(given: Tensor, frozen: Tensor) -> float:
+    """The largest difference of logits [n, C], beside the largest of a row."""
+    if not given.numel():
+        return 0.0
+    scale = frozen.abs().amax(1, keepdim=True).clamp(min=1)
+    return float(((given - frozen).abs() / scale).max())
+
+
+def reconstruction(exposure: Exposure) -> float:
+    """max |z(α) − z⁰| / max(1, |z⁰|) over recipients, members and classes.
+
+    Behind a head the largest |z⁰| of a recipient is the scale of all its classes.
+    """
+    members, nodes, classes = exposure.frozen_logits.shape
+    if members * nodes * classes * exposure.num_recipients == 0:
+        return 0.0
+    if exposure.head is not None:
+        return _relative(exposure.logits()[0], exposure.frozen_logits[0, exposure.recipients])
+    mixed, worst = exposure.mixture(), []
+    for some in slices(exposure.num_recipients, members * classes):
+        chosen = exposure.recipients[some]
+        frozen = exposure.frozen_logits[:, chosen]
+        gap = exposure.fixed_logits[:, chosen] + mixed[:, some] - frozen
+        worst.append((gap.abs_() / frozen.abs_().clamp_(min=1)).max())
+    return float(torch.stack(worst).max())
+
+
+# What users say about it --------------------------------------------------------------------------
+
+
+def check_outputs(outputs: Any) -> None:
+    """Raise InputError unless it names what outputs can be, or is None."""
+    if outputs is not None and outputs not in OUTPUTS:
+        raise InputError(f"outputs is {outputs!r}; choose 'classes', 'labels' or 'values'")
+
+
+def require_outputs(exposure: Any, *wanted: str) -> None:
+    """Raise InputError where the exposure's outputs are none of ``wanted``."""
+    if exposure.outputs in wanted:
+        return
+    advice = {
+        "labels": "use solve, reach(exposure, y [N, K]) or value_range",
+        "values": "use value_range",
+        "classes": "expose the model with outputs='labels' or outputs='values'",
+    }
+    raise InputError(
+        f"the exposure's outputs are {exposure.outputs}, and this is about {' or '.join(wanted)}; "
+        + advice[exposure.outputs]
+    )
+
+
+def truths_for(exposure: Exposure, y: Any) -> Tensor:
+    """y as [N, K] float64 of zeros and ones, NaN where unknown, on the exposure's device.
+
+    Args:
+        exposure: N nodes, K labels.
+        y: [N, K] (or [N] for one label): truth values, zeros and ones; −1 or NaN is unknown.
+    """
+    table = as_table(y, (exposure.num_nodes, exposure.num_classes))
+    unknown = table.isnan() | (table == -1)
+    wrong = ~(unknown | (table == 0) | (table == 1))
+    if bool(wrong.any()):
+        node, label = wrong.nonzero()[0].tolist()
+        raise InputError(
+            f"y holds {float(table[node, label]):g} for label {label} of node {node}; give 1 where "
+            "the label is, 0 where it is not, and NaN (or −1) where that is not known"
+        )
+    return table.masked_fill(unknown, torch.nan).to(exposure.recipients.device)
+
+
+def as_table(y: Any, shape: tuple[int, int], name: str = "y") -> Tensor:
+    """Numbers a user gives for every node and output, [N, K] float64."""
+    try:
+        table = torch.as_tensor(y)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        kind = type(y).__name__
+        raise InputError(f"{name} is a {kind}; give a tensor {list(shape)}") from error
+    if table.dim() == 1 and shape[1] == 1:
+        table = table.unsqueeze(1)
+    if tuple(table.shape) != shape or table.is_complex():
+        raise InputError(
+            f"{name} has shape {list(table.shape)} instead of {list(shape)}: a row for every node, "
+            "a column for every output"
+        )
+    return table.detach().double()
+
+
+def coefficients_for(exposure: Exposure, coefficients: Any) -> Tensor:
+    """λ as [S or 1, T] on the exposure's device; a vector [T] is shared by all members."""
+    if not isinstance(coefficients, Tensor):
+        kind = type(coefficients).__name__
+        raise InputError(f"coefficients is a {kind}; pass a tensor [S or 1, T]")
+    if not coefficients.is_floating_point():
+        raise InputError(f"coefficients holds {coefficients.dtype}; convert it with .double()")
+    members, terms = exposure.num_members, exposure.num_terms
+    shaped = coefficients.unsqueeze(0) if coefficients.dim() == 1 else coefficients
+    if shaped.dim() != 2 or shaped.shape[0] not in (1, members) or shaped.shape[1] != terms:
+        first = "1" if members == 1 else f"1 or {members}"
+        raise InputError(
+            f"coefficients has shape {list(coefficients.shape)} instead of [{first}, {terms}]: "
+            "one number for every term of the exposure"
+        )
+    if shaped.device != exposure.rows.device:
+        raise InputError(
+            f"coefficients is on {shaped.device} and the exposure on {exposure.rows.device}; "
+            "move one of them with .to()"
+        )
+    if not bool(torch.isfinite(shaped).all()):
+        raise InputError("coefficients holds NaN or infinite values")
+    return shaped
+
+
+def classes_for(exposure: Exposure, target: Any) -> Tensor:
+    """The class of every node of the graph, [N] int64, −1 where it is not known."""
+    require_outputs(exposure, "classes")
+    given = as_classes(target, exposure.num_nodes, exposure.num_classes, "target")
+    return given.to(exposure.rows.device)
+
+
+def nodes_for(exposure: Exposure, nodes: Any) -> Tensor:
+    """Node numbers [k] int64 from a mask [N], numbers in any order, or anything like them."""
+    return as_nodes(nodes, exposure.num_nodes).to(exposure.recipients.device)
+
+
+def member_for(exposure: Exposure, index: Any) -> int:
+    """A member's number, counted from the end where negative, as Python's sequences do."""
+    return as_member(index, exposure.num_members)
+
+
+# How far it may be from its model -----------------------------------------------------------------
 
 
 EXACT = {torch.float32: 1e-5, torch.float64: 1e-12}
 """Largest deviation of an exposure from its model beside what moved, by the model's precision: a
 hundred (float32) or some thousand (float64) roundings, as sums over a node's terms add up."""
-
-
 WORST_ROUNDING = 100.0
 """How many times EXACT rounding can be where a model amplifies it (1e-3 in float32, 1e-10 in
 float64): it then has lost all but three of its seven digits, and beyond that neither its logits nor

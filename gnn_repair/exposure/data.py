@@ -23,7 +23,7 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor, to_edge_index
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.arguments import Outputs
+from gnn_repair.exposure.checks import Outputs
 from gnn_repair.exposure.names import NodeNames
 
 

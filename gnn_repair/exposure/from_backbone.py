@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from gnn_repair.backbones import Frozen, Operator
+from gnn_repair.exposure.parts import mixture_of
 from gnn_repair.exposure.state import digest_of_weights
-from gnn_repair.exposure.terms import mixture_of
-from gnn_repair.exposure.value import Exposure, Group
+from gnn_repair.exposure.value import Exposure, Group, derived_exposure
 from gnn_repair.kernels import Pattern
 
 
@@ -28,7 +28,7 @@ def expose_frozen(frozen: Frozen) -> Exposure:
         for stream in readout.streams
     )
     by_recipient = Pattern(terms.indptr[:: len(groups)], terms.indices, contributions.shape[1])
-    return Exposure(
+    return derived_exposure(
         groups=groups,
         recipients=nodes,
         segments=terms.indptr,

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from gnn_repair.backbones import Frozen
 from gnn_repair.errors import GnnRepairError, InputError
-from gnn_repair.exposure.arguments import Outputs, check_outputs
 from gnn_repair.exposure.calling import (
     Forward,
     ModelOnData,
@@ -23,6 +22,7 @@ from gnn_repair.exposure.calling import (
     on_data,
     one_graph,
 )
+from gnn_repair.exposure.checks import Outputs, check_outputs
 from gnn_repair.exposure.data import batches_of
 from gnn_repair.exposure.from_backbone import expose_frozen
 from gnn_repair.exposure.heads.logit_form import TAKEN_OFF
@@ -147,7 +147,7 @@ def _expose_graph(
         if lazy:
             subject.call()
             refuse_untrained(model, lazy)
-        found = expose_subject(subject, wanted).exposure
+        found = expose_subject(subject, wanted)
     return of_subgraph(found, data)
 
 
@@ -162,7 +162,7 @@ def _expose_batches(
     each = replace(wanted, expected=None)
     with resting(model), torch.no_grad():
         for batch in batches:
-            parts.append(expose_subject(on_data(model, batch, *calling), each).exposure)
+            parts.append(expose_subject(on_data(model, batch, *calling), each))
             if parts[0].graph_starts is None:
                 raise InputError(
                     f"{type(model).__name__} classifies nodes, and data is {len(batches)} batches "
@@ -240,7 +240,7 @@ class ExposurePlan:
         certified = not self._is_known()
         wanted = replace(self._wanted, certified=certified, gradients=gradients)
         with resting(self.model), torch.no_grad():
-            exposure = expose_subject(self._subject(data, forward), wanted).exposure
+            exposure = expose_subject(self._subject(data, forward), wanted)
         if certified:
             self._weights = [tensor.detach().clone() for tensor in self._held()]
         return exposure

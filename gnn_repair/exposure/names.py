@@ -1,4 +1,4 @@
-"""What recipients and senders are called, where a graph has more than one kind of node.
+"""What recipients and senders are called, an exposure in words, and its terms as a frame.
 
 Sources are numbered through all kinds of sender, one kind after another, so that one number names
 one sender everywhere. The recipients' own kind comes first where it sends at all: its numbers are
@@ -8,13 +8,22 @@ then node numbers, as in a graph of one kind.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.checks import NOUNS, member_for, nodes_for, reconstruction
+from gnn_repair.exposure.heads.head import ANSWERS, followed_by, kind_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from gnn_repair.exposure.value import Exposure
 
 
 @dataclass(frozen=True)
@@ -109,3 +118,145 @@ ONE_KIND = NodeNames()
 def recipients_called(names: NodeNames) -> str:
     """The name of a frame's column of recipients: ``graph`` where these are classified."""
     return "graph" if names.recipient == "graph" else "node"
+
+
+# In words -----------------------------------------------------------------------------------------
+
+
+def describe(exposure: Exposure) -> str:
+    """What was exposed, by which rule, and how exactly: the text of ``print(exposure)``."""
+    members = exposure.num_members
+    head = exposure.head
+    lines = [
+        f"Exposure of {exposure.origin or 'a model'}"
+        + (f", {members} members" * (members > 1))
+        + _follows(exposure),
+        f"  {_recipients(exposure)}, {counted_outputs(exposure)}, "
+        f"{exposure.num_terms:,} terms ({_spread(exposure)})",
+    ]
+    if exposure.called:
+        lines.append(f"  called as {exposure.called}")
+    numbered = list(enumerate(exposure.groups))
+    for rule, groups in groupby(numbered, lambda item: (item[1].rule, item[1].coefficients_from)):
+        lines.append(f"  {rule[0]}; coefficients from {rule[1]}")
+        lines += [f"    group {group.name}: {_size(exposure, g)}" for g, group in groups]
+    root = "; the node's own state is context for repairs" if exposure.root else ""
+    fixed = "fixed logits" if head is None else f"aggregate of {head.width} channels; fixed"
+    lines.append(f"  {fixed}: {exposure.fixed}{root}")
+    for beside, words in ((True, "held as it is"), (False, "before the messages, held as it is")):
+        parts = ", ".join(str(part) for part in exposure.held if part.beside == beside)
+        lines += [f"  {words}: {parts}"] if parts else []
+    if head is not None:
+        lines.append(f"  {ANSWERS[kind_of(head)]}")
+    exact = f"  reconstruction {reconstruction(exposure):.1e}"
+    if exposure.residual is not None:
+        exact += f"; residual {exposure.residual:.1e} on the model run with reweighted messages"
+    elif head is None:
+        exact += "; exact by algebra"
+    if head is not None and exposure.replay is None:
+        exact += "; not bound to its model (use bind)"
+    lines.append(exact)
+    return "\n".join(lines)
+
+
+def one_line(exposure: Exposure) -> str:
+    """What a list or a debugger shows of an exposure."""
+    members = exposure.num_members
+    counted = f"{members} members, " if members > 1 else ""
+    return (
+        f"<Exposure of {exposure.origin or 'a model'}: {counted}{_recipients(exposure)}, "
+        f"{counted_outputs(exposure)}, {exposure.num_groups} "
+        f"group{'s' * (exposure.num_groups > 1)}, {exposure.num_terms:,} terms{_follows(exposure)}>"
+    )
+
+
+def _follows(exposure: Exposure) -> str:
+    return "" if exposure.head is None else f", followed by: {followed_by(exposure.head)}"
+
+
+def counted_outputs(exposure: Exposure) -> str:
+    """``18 classes``, ``121 labels``, ``1 value``."""
+    number = exposure.num_classes
+    return f"{number} {NOUNS[exposure.outputs] if number == 1 else exposure.outputs}"
+
+
+def _recipients(exposure: Exposure) -> str:
+    """``3 recipients``, and of how many nodes where some were left out."""
+    count, nodes = exposure.num_recipients, exposure.num_nodes
+    if exposure.graph_starts is not None:
+        some = f" of {nodes:,}" * (count < nodes)
+        noun = "graph" if nodes == 1 else "graphs"
+        return f"{count:,}{some} {noun} with {exposure.num_sources:,} nodes"
+    noun = "recipient" if count == 1 else "recipients"
+    kind = f" ({exposure.names.recipient})" if exposure.names.typed else ""
+    whole = "" if count == nodes else f" of {nodes:,} nodes"
+    sampled = " of a sampled subgraph" * (exposure.n_id is not None)
+    return f"{count:,} {noun}{kind}{whole}{sampled}"
+
+
+def _size(exposure: Exposure, group: int) -> str:
+    lengths = exposure.segments.diff().view(-1, exposure.num_groups)[:, group]
+    absent = int((lengths == 0).sum())
+    mass = exposure.mass[:, lengths > 0, group]
+    text = f"{int(lengths.sum()):,} terms"
+    if mass.numel():
+        low, high = f"{float(mass.min()):.4g}", f"{float(mass.max()):.4g}"
+        text += f", mass {low}" if low == high else f", mass {low} to {high}"
+    return text + (f", absent at {absent:,} recipient{'s' * (absent > 1)}" if absent else "")
+
+
+def _spread(exposure: Exposure) -> str:
+    counts = exposure.segments[:: exposure.num_groups].diff()
+    if counts.numel() == 0:
+        return "none"
+    low, high, mean = int(counts.min()), int(counts.max()), float(counts.double().mean())
+    if low == high:
+        return f"{low:,} a recipient"
+    return f"{low:,} to {high:,} a recipient, {mean:.1f} on average"
+
+
+def term_frame(exposure: Exposure, nodes: Any = None, member: int = 0) -> pd.DataFrame:
+    """One row a term: recipient, group, source, α and the contribution ℓ, one column a class.
+
+    Where graphs are classified the recipient is called ``graph``, ``source`` is a node's number in
+    the whole list and ``node`` its number in that graph.
+
+    Before a nonlinear head single messages contribute no logits, so those columns are left out.
+    Where senders are of several kinds, ``source_type`` says which and ``source`` is the number
+    within that kind.
+    """
+    import pandas as pd  # which loads slowly
+
+    chosen = exposure if nodes is None else exposure.restrict(nodes_for(exposure, nodes))
+    one = chosen.member(member_for(exposure, member))
+    lengths = one.segments.diff()
+    slot = torch.repeat_interleave(lengths).cpu()
+    row = one.rows.long()
+    kind, number = one.names.split(one.sources[row].cpu().numpy())
+    pooled = one.graph_starts is not None
+    frame = pd.DataFrame(
+        {
+            "graph" if pooled else "node": _numbers(
+                one, one.recipients.cpu()[slot // one.num_groups]
+            ),
+            "group": [one.groups[g].name for g in (slot % one.num_groups).tolist()],
+            **({"source_type": kind} if one.names.typed and not pooled else {}),
+            "source": number if one.n_id is None else _numbers(one, one.sources[row].cpu()),
+            "coefficient": one.coefficients[0].cpu().numpy(),
+        }
+    )
+    if one.graph_starts is not None:
+        first = one.graph_starts[one.recipients].cpu()[slot // one.num_groups]
+        frame.insert(3, "node", frame["source"] - first.numpy())
+    if one.head is not None:
+        return frame
+    logits = pd.DataFrame(one.contributions[0, row].cpu().numpy()).add_prefix("logit ")
+    return pd.concat([frame, logits], axis=1)
+
+
+def _numbers(exposure: Exposure, nodes: Tensor) -> Any:
+    """The graph's numbers of nodes; −1, nobody, stays."""
+    if exposure.n_id is None:
+        return nodes.numpy()
+    names = exposure.n_id.cpu()[nodes.clamp(min=0).long()]
+    return torch.where(nodes < 0, nodes, names).numpy()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure.arguments import Outputs
+from gnn_repair.exposure.checks import Outputs
 from gnn_repair.exposure.data import field, field_names, infer_outputs
 from gnn_repair.exposure.heads import logit_form as form
 from gnn_repair.exposure.heads.head import simplified
@@ -40,7 +40,7 @@ class Reading:
     """The key of the output in a tuple or dict; None: the output itself."""
     binary: bool = False
     """Whether a zero stands before the outputs: one logit z a node as the two classes (0, z), or
-    labels and values beside their anchor (:mod:`gnn_repair.exposure.arguments`)."""
+    labels and values beside their anchor (:mod:`gnn_repair.exposure.checks`)."""
     outputs: Outputs = "classes"
     single: bool = False
     """Whether the numbers of the only row come without an axis for rows."""

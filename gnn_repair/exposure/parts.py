@@ -1,8 +1,8 @@
-"""Parts of an exposure: some recipients alone; several subgraphs or batches of graphs as one."""
+"""Terms as they lie in memory; some recipients alone; several subgraphs or batches as one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,12 +11,61 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure.checks import EXACT
 from gnn_repair.exposure.heads.operations import HeadGraph, Operation
-from gnn_repair.exposure.terms import cut_terms
+from gnn_repair.kernels import Pattern, mix
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
+
+NUMBERS = 1 << 22
+"""Numbers of a table that are looked at together: 32 MB in double precision, where a graph of a
+million nodes has tables ten times as large and a comparison holds five of them."""
+
+
+def slices(rows: int, width: int) -> Iterator[slice]:
+    """The rows of a table so wide, in order; at least one slice, which may be empty."""
+    step = max(1, NUMBERS // max(1, width))
+    for start in range(0, max(1, rows), step):
+        yield slice(start, min(start + step, rows))
+
+
+CHUNK = 1 << 24
+"""Numbers of the aggregate that go through a head at once: 128 MB, and a few times that for the
+values in between."""
+
+
+def through_head(head: HeadGraph, aggregate: Tensor, nodes: Tensor) -> Tensor:
+    """T of the aggregates [k, D] of some nodes [k], some rows at a time."""
+    step = max(1, CHUNK // max(1, head.width))
+    parts = zip(aggregate.split(step), nodes.split(step), strict=True)
+    return torch.cat([head(rows, some) for rows, some in parts])
+
+
+def mixture_of(terms: Pattern, coefficients: Tensor, contributions: Tensor) -> Tensor:
+    """Σ λ ℓ of every recipient, [S, n, C].
+
+    Args:
+        terms: recipients × rows of the table.
+        coefficients: λ, [S or 1, T].
+        contributions: ℓ, the table [S, R, C].
+    """
+    members, rows, classes = contributions.shape
+    table = contributions.transpose(0, 1).reshape(rows, members * classes)
+    mixed = mix(terms, coefficients.to(table.dtype).t().contiguous(), table)
+    return mixed.view(-1, members, classes).transpose(0, 1)
+
+
+def cut_terms(segments: Tensor, groups: int, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Segments and term numbers of the recipients at ``positions``."""
+    each = torch.arange(groups, device=positions.device)
+    index = (positions.unsqueeze(1) * groups + each).view(-1)
+    lengths = segments.diff()[index]
+    cut = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    shift = torch.repeat_interleave(segments[index] - cut[:-1], lengths)
+    return cut, torch.arange(int(cut[-1]), device=cut.device) + shift
+
+
+# Some recipients ----------------------------------------------------------------------------------
 
 
 class Focus(NamedTuple):
@@ -74,65 +123,6 @@ def _kept(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
     return used.nonzero().view(-1), (used.cumsum(0, dtype=torch.int32) - 1)
 
 
-def _one_after_another(parts: Sequence[Exposure]) -> Exposure:
-    """The nodes, terms and tables of all parts, numbered one part after the other."""
-    first, senders = parts[0], sum(part.num_sources for part in parts)
-    starts = [part.graph_starts for part in parts if part.graph_starts is not None]
-    names = replace(first.names, senders=(("node", senders),)) if starts else first.names
-    tables: dict[str, Any] = {name: _side_by_side(parts, name) for name in BESIDE}
-    return replace(
-        first,
-        recipients=_shifted(parts, "recipients", lambda part: part.num_nodes),
-        segments=_chained([part.segments for part in parts]),
-        rows=_shifted(parts, "rows", lambda part: part.contributions.shape[1]),
-        message_rows=_shifted(parts, "message_rows", lambda part: part.messages.shape[1]),
-        sources=_shifted(parts, "sources", lambda part: part.num_sources),
-        graph_starts=_chained(starts) if starts else None,
-        n_id=None if first.n_id is None else torch.cat([part.n_id for part in parts]),  # type: ignore[misc]
-        names=names,
-        residual=_largest(parts),
-        **tables,
-    )
-
-
-def _side_by_side(parts: Sequence[Exposure], name: str) -> Tensor | None:
-    """Values one after the other along their second axis, for all members where any has its own."""
-    values = [getattr(part, name) for part in parts]
-    if any(value is None for value in values):
-        return None
-    members = max(value.shape[0] for value in values)
-    return torch.cat([value.expand(members, *value.shape[1:]) for value in values], dim=1)
-
-
-def _largest(parts: Sequence[Exposure]) -> float | None:
-    known = [part.residual for part in parts if part.residual is not None]
-    return max(known) if known else None
-
-
-def _chained(ends: Sequence[Tensor]) -> Tensor:
-    """Where things start, one part after the other."""
-    starts = accumulate((int(end[-1]) for end in ends), initial=0)
-    moved = [end[1:] + start for end, start in zip(ends, starts, strict=False)]
-    return torch.cat([ends[0][:1], *moved])
-
-
-def _shifted(parts: Sequence[Exposure], name: str, size: Callable[[Exposure], int]) -> Tensor:
-    """Numbers of rows after those of the parts before; −1, nobody, stays."""
-    starts = accumulate((size(part) for part in parts), initial=0)
-    pairs = [(getattr(part, name), start) for part, start in zip(parts, starts, strict=False)]
-    return torch.cat([torch.where(rows < 0, rows, rows + start) for rows, start in pairs])
-
-
-# Sampled subgraphs -------------------------------------------------------------------------------
-
-
-BESIDE = ("coefficients", "contributions", "fixed_logits", "frozen_logits", "state", "messages",
-          "embedding")  # fmt: skip
-"""Tables with an axis for members, and then one for nodes, rows or terms."""
-SAME = ("groups", "root", "fixed", "origin", "fingerprint", "outputs")
-"""What parts of one exposure have in common."""
-
-
 def local_values(exposure: Exposure, values: Any) -> Tensor:
     """Values of the graph's nodes as values of the exposure's; a mask keeps recipients alone."""
     if not isinstance(values, Tensor) or values.dim() == 0:
@@ -154,6 +144,18 @@ def local_values(exposure: Exposure, values: Any) -> Tensor:
     return kept
 
 
+# Several as one -----------------------------------------------------------------------------------
+
+
+BESIDE = ("coefficients", "contributions", "fixed_logits", "frozen_logits", "state", "messages",
+          "embedding")  # fmt: skip
+"""Tables with an axis for members, and then one for nodes, rows or terms."""
+SAME = ("groups", "root", "fixed", "origin", "fingerprint", "outputs")
+"""What parts of one exposure have in common."""
+ONE_BATCH = "pass these graphs as one batch, with torch_geometric.data.Batch.from_data_list"
+OTHER_HEAD = f"the model's head differs from batch to batch; {ONE_BATCH}"
+
+
 def concatenated(kind: type[Exposure], parts: Sequence[Any]) -> Exposure:
     """Exposures of one model on several subgraphs as one; see :meth:`Exposure.concatenate`."""
     parts = list(parts) if isinstance(parts, Iterable) else [parts]
@@ -164,80 +166,106 @@ def concatenated(kind: type[Exposure], parts: Sequence[Any]) -> Exposure:
             f"{odd[0]!r:.60} cannot be joined; give exposures without a nonlinear head, at least "
             "one (answers about models with a head can be joined as frames)"
         )
-    _check_alike(parts)
-    return _one_after_another(parts)
-
-
-def _check_alike(parts: Sequence[Exposure]) -> None:
-    first = parts[0]
     if not all(sends_to_itself(part) for part in parts):
         raise InputError("exposures of graphs, or of several kinds of node, cannot be joined yet")
     for number, part in enumerate(parts[1:], 1):
         for name in SAME:
-            if getattr(part, name) != getattr(first, name):
+            if getattr(part, name) != getattr(parts[0], name):
                 raise InputError(
                     f"part {number} has another {name} than part 0; join exposures of one model"
                 )
-        sizes = (part.num_members, part.num_classes, part.state.shape[2], part.n_id is None)
-        if sizes != (
-            first.num_members,
-            first.num_classes,
-            first.state.shape[2],
-            first.n_id is None,
-        ):
+        if _sizes(part) != _sizes(parts[0]):
             raise InputError(
                 f"part {number} differs from part 0 in members, classes, width or in having "
                 "node numbers (n_id); join exposures of one model on parts of one graph"
             )
-
-
-# Batches of graphs -------------------------------------------------------------------------------
-
-
-ONE_BATCH = "pass these graphs as one batch, with torch_geometric.data.Batch.from_data_list"
-
-
-def joined(parts: Sequence[Exposure]) -> Exposure:
-    """One exposure over the graphs of all parts, numbered one part after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    if all(part.head is None for part in parts):
-        return _joined_mixtures(list(parts))
-    if not all(part.head is not None for part in parts):
-        raise ExposureRefused(f"the model ends differently from batch to batch; {ONE_BATCH}")
-    return _joined_with_head(list(parts))
-
-
-def _joined_mixtures(parts: list[Exposure]) -> Exposure:
-    first = parts[0]
-    if any(part.groups != first.groups for part in parts):
-        raise ExposureRefused(
-            f"the pools of one batch make other groups than those of another; {ONE_BATCH}"
-        )
     return _one_after_another(parts)
 
 
-def _joined_with_head(parts: list[Exposure]) -> Exposure:
-    counts = [part.num_nodes for part in parts]
-    lengths = [part.num_terms for part in parts]
-    replays = [part.replay for part in parts]
+def _sizes(part: Exposure) -> tuple[Any, ...]:
+    return part.num_members, part.num_classes, part.state.shape[2], part.n_id is None
+
+
+def joined(parts: Sequence[Exposure]) -> Exposure:
+    """One exposure over the graphs of all batches, numbered one batch after the other."""
+    heads = [part.head for part in parts if part.head is not None]
+    if len(parts) == 1:
+        return parts[0]
+    if len(heads) not in (0, len(parts)):
+        raise ExposureRefused(f"the model ends differently from batch to batch; {ONE_BATCH}")
+    if any(part.groups != parts[0].groups for part in parts):
+        raise ExposureRefused(
+            f"the pools of one batch make other groups than those of another; {ONE_BATCH}"
+        )
+    mixture = _one_after_another([part.aggregate for part in parts])
+    if not heads:
+        return mixture
+    replays, lengths = [part.replay for part in parts], [part.num_terms for part in parts]
 
     def replay(coefficients: Tensor) -> Tensor:
         pieces = zip(replays, coefficients.reshape(-1).split(lengths), strict=True)
         return torch.cat([run(piece) for run, piece in pieces if run is not None])
 
-    return _joined_mixtures([part.aggregate for part in parts]).with_head(
-        _joined_head([part.head for part in parts if part.head is not None], counts),
+    return mixture.with_head(
+        _joined_head(heads, [part.num_nodes for part in parts]),
         torch.cat([part.frozen_logits for part in parts], dim=1),
         _largest(parts),
         None if None in replays else replay,
     )
 
 
+def _one_after_another(parts: Sequence[Exposure]) -> Exposure:
+    """The nodes, terms and tables of all parts, numbered one part after the other."""
+    first, senders = parts[0], sum(part.num_sources for part in parts)
+    starts = [part.graph_starts for part in parts if part.graph_starts is not None]
+    tables: dict[str, Any] = {name: _side_by_side(parts, name) for name in BESIDE}
+    return replace(
+        first,
+        recipients=_shifted(parts, "recipients", lambda part: part.num_nodes),
+        segments=_chained([part.segments for part in parts]),
+        rows=_shifted(parts, "rows", lambda part: part.contributions.shape[1]),
+        message_rows=_shifted(parts, "message_rows", lambda part: part.messages.shape[1]),
+        sources=_shifted(parts, "sources", lambda part: part.num_sources),
+        graph_starts=_chained(starts) if starts else None,
+        n_id=None if first.n_id is None else torch.cat([part.n_id for part in parts]),  # type: ignore[misc]
+        names=replace(first.names, senders=(("node", senders),)) if starts else first.names,
+        residual=_largest(parts),
+        **tables,
+    )
+
+
+def _side_by_side(parts: Sequence[Exposure], name: str) -> Tensor | None:
+    """Values one after the other along their second axis, for all members where any has its own."""
+    values = [getattr(part, name) for part in parts]
+    if any(value is None for value in values):
+        return None
+    members = max(value.shape[0] for value in values)
+    return torch.cat([value.expand(members, *value.shape[1:]) for value in values], dim=1)
+
+
+def _largest(parts: Sequence[Exposure]) -> float | None:
+    return max((part.residual for part in parts if part.residual is not None), default=None)
+
+
+def _chained(ends: Sequence[Tensor]) -> Tensor:
+    """Where things start, one part after the other."""
+    starts = accumulate((int(end[-1]) for end in ends), initial=0)
+    moved = [end[1:] + start for end, start in zip(ends, starts, strict=False)]
+    return torch.cat([ends[0][:1], *moved])
+
+
+def _shifted(parts: Sequence[Exposure], name: str, size: Callable[[Exposure], int]) -> Tensor:
+    """Numbers of rows after those of the parts before; −1, nobody, stays."""
+    starts = accumulate((size(part) for part in parts), initial=0)
+    pairs = [(getattr(part, name), start) for part, start in zip(parts, starts, strict=False)]
+    return torch.cat([torch.where(rows < 0, rows, rows + start) for rows, start in pairs])
+
+
 def _joined_head(heads: list[HeadGraph], counts: list[int]) -> HeadGraph:
+    """The head of all batches' graphs; constants that differ become a row per graph."""
     shapes = {tuple((type(op), op.inputs) for op in head.operations) for head in heads}
     if len(shapes) > 1:
-        raise ExposureRefused(f"the model's head differs from batch to batch; {ONE_BATCH}")
+        raise ExposureRefused(OTHER_HEAD)
     steps = zip(*[head.operations for head in heads], strict=True)
     operations = tuple(_joined_operation(list(step), counts) for step in steps)
     return HeadGraph(heads[0].width, operations)
@@ -247,61 +275,21 @@ def _joined_operation(step: list[Operation], counts: list[int]) -> Operation:
     changed: dict[str, Any] = {}
     for field in fields(step[0]):
         values = [getattr(operation, field.name) for operation in step]
-        if all(isinstance(value, Tensor) for value in values):
-            changed[field.name] = _joined_constant(values, counts)
-        elif not _alike(values):
-            raise ExposureRefused(f"the model's head differs from batch to batch; {ONE_BATCH}")
+        if all(_alike(value, values[0]) for value in values):
+            continue
+        wide = [v for v in values if isinstance(v, Tensor) and v.dim() <= 2]
+        if len(wide) < len(values):
+            raise ExposureRefused(OTHER_HEAD)
+        rows = [v.expand(n, wide[0].shape[-1]) for v, n in zip(wide, counts, strict=True)]
+        changed[field.name] = torch.cat(rows)
     return replace(step[0], **changed)
 
 
-def _alike(values: list[Any]) -> bool:
+def _alike(left: Any, right: Any) -> bool:
     """Whether settings are the same; tensors inside them are compared by their numbers."""
-    first = values[0]
-    if isinstance(first, tuple | list):
-        same = all(len(value) == len(first) for value in values)
-        return same and all(_alike(list(items)) for items in zip(*values, strict=True))
-    if isinstance(first, Tensor):
-        return all(isinstance(v, Tensor) and torch.equal(v, first) for v in values)
-    return all(value == first for value in values)
-
-
-def _joined_constant(values: list[Tensor], counts: list[int]) -> Tensor:
-    """The same for every graph, or a row a graph."""
-    first = values[0]
-    if all(value.shape == first.shape and torch.equal(value, first) for value in values):
-        return first
-    width = first.shape[-1]
-    wide = [v.expand(n, width) for v, n in zip(values, counts, strict=True) if v.dim() <= 2]
-    if len(wide) < len(values):
-        raise ExposureRefused(f"the model's head differs from batch to batch; {ONE_BATCH}")
-    return torch.cat(wide)
-
-
-def bound(exposure: Exposure, fresh: Exposure, tolerance: float | None) -> Exposure:
-    """An exposure read from a file with the replay of one that has the same mixture and logits."""
-    if fresh.head is None:
-        raise InputError("the model has no nonlinear head; bind the model that was exposed")
-    device = exposure.recipients.device
-    known = fresh.num_nodes == exposure.num_nodes
-    here = fresh.restrict(exposure.recipients.to(fresh.recipients.device)) if known else None
-    if here is None or not (
-        torch.equal(here.segments.to(device), exposure.segments)
-        and torch.equal(here.rows.to(device), exposure.rows)
-    ):
-        raise InputError(
-            "the model sends other messages than the exposure holds; bind the model and the data "
-            "that were exposed"
-        )
-    _check_logits(exposure, fresh, tolerance)
-    return replace(exposure, replay=here.replay)
-
-
-def _check_logits(exposure: Exposure, fresh: Exposure, tolerance: float | None) -> None:
-    frozen = fresh.frozen_logits.to(exposure.frozen_logits.device)
-    limit = tolerance or EXACT[fresh.coefficients.dtype]
-    gap = (frozen - exposure.frozen_logits).abs() / frozen.abs().amax(2, keepdim=True).clamp(min=1)
-    if frozen.shape != exposure.frozen_logits.shape or not float(gap.max()) <= limit:
-        raise InputError(
-            "the model's logits are not those of the exposure; bind the model that was exposed, "
-            "with the parameters it had"
-        )
+    if isinstance(right, Tensor):
+        return isinstance(left, Tensor) and torch.equal(left, right)
+    if isinstance(right, tuple | list):
+        same = isinstance(left, tuple | list) and len(left) == len(right)
+        return same and all(map(_alike, left, right))
+    return bool(left == right)

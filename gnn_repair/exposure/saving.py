@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
+from gnn_repair.exposure.checks import OPTIONAL, PIECES
 from gnn_repair.exposure.heads.head import read_head, write_head
-from gnn_repair.files import (
-    INDEX,
-    REAL,
-    check_fields,
-    check_tensor,
-    contents_of,
-    load_tensors,
-    save_tensors,
-)
+from gnn_repair.files import check_fields, contents_of, load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from gnn_repair.exposure.value import Exposure
@@ -35,28 +28,7 @@ HEADER = {
 ABSENT: dict[str, Any] = {
     "fingerprint": [], "called": "", "names": None, "outputs": "classes", "held": [], "head": None,
 }  # fmt: skip
-"""What files may leave out, and what that means."""
-PIECES = {
-    "recipients": (1, INDEX),
-    "segments": (1, INDEX),
-    "rows": (1, INDEX),
-    "coefficients": (2, REAL),
-    "contributions": (3, REAL),
-    "fixed_logits": (3, REAL),
-    "frozen_logits": (3, REAL),
-    "frozen_aggregate": (3, REAL),
-    "state": (3, REAL),
-    "messages": (3, REAL),
-    "message_rows": (1, INDEX),
-    "sources": (1, INDEX),
-    "embedding": (3, REAL),
-    "n_id": (1, INDEX),
-    "graph_starts": (1, INDEX),
-}
-"""Axes and types of every tensor; see :class:`~gnn_repair.exposure.value.Exposure`."""
-OPTIONAL = {"messages", "embedding", "n_id", "graph_starts", "frozen_aggregate"}
-"""Left out where messages are the state itself, where the model shows no embedding, where nodes
-have no other numbers, where recipients are nodes, and where there is no head."""
+"""What files may leave out, and what that means; of tensors also messages that are the state."""
 
 
 def write_exposure(exposure: Exposure, path: str | Path) -> None:
@@ -68,10 +40,7 @@ def write_exposure(exposure: Exposure, path: str | Path) -> None:
     header["fingerprint"] = list(exposure.fingerprint)
     header["names"] = exposure.names.header() if exposure.names.typed else None
     header["held"] = [[part.title, list(part.operations), part.beside] for part in exposure.held]
-    header["head"] = None
-    check_pieces(header, tensors)
-    if exposure.head is not None:
-        header["head"] = write_head(exposure.head, tensors)
+    header["head"] = None if exposure.head is None else write_head(exposure.head, tensors)
     if exposure.messages.data_ptr() == exposure.state.data_ptr():
         del tensors["messages"]
     given = {n: v for n, v in header.items() if n not in ABSENT or v != ABSENT[n]}
@@ -86,7 +55,8 @@ def read_pieces(path: str | Path) -> dict[str, Any]:
             header, tensors = _as_written_now(header, tensors)
         header = {**ABSENT, **header}
         head = None if header["head"] is None else read_head(header["head"], tensors)
-        check_pieces(header, tensors)
+        _check_header(header)
+        _check_tensors(tensors)
     # Since an exposure may hold one matrix as both, it does so after reading, too.
     return {"messages": tensors["state"], **header, **tensors, "head": head}
 
@@ -102,8 +72,7 @@ def _as_written_now(header: dict[str, Any], tensors: dict[str, Tensor]) -> tuple
     return {**header["aggregate"], "head": header["tail"], "residual": header["residual"]}, moved
 
 
-def check_pieces(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Raise :class:`InputError` unless header and tensors are what an exposure is made of."""
+def _check_header(header: dict[str, Any]) -> None:
     check_fields(header, HEADER, "header")
     for group in header["groups"]:
         if not isinstance(group, list) or [type(text) for text in group] != [str] * 3:
@@ -116,9 +85,14 @@ def check_pieces(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
         raise InputError("its fingerprint is not a list of texts")
     if header["residual"] is not None and header["residual"] < 0:
         raise InputError(f"residual is {header['residual']}, which is negative")
+
+
+def _check_tensors(tensors: dict[str, Tensor]) -> None:
+    """What the exposure itself does not check when it is built."""
     if unknown := sorted(tensors.keys() - PIECES.keys()):
         raise InputError(f"it holds {unknown[0][:80]!r}, which is no piece of an exposure")
-    if missing := sorted(PIECES.keys() - OPTIONAL - tensors.keys()):
+    if missing := sorted(PIECES.keys() - {*OPTIONAL, "messages"} - tensors.keys()):
         raise InputError(f"it lacks {missing[0]}, which every exposure has")
     for name, tensor in tensors.items():
-        check_tensor(name, tensor, *PIECES[name])
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"{name} holds NaN or infinite values")

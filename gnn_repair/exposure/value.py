@@ -17,7 +17,7 @@ and the same pieces hold h and o in the D channels of the aggregate instead of C
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,14 +27,26 @@ from torch import Tensor
 
 import gnn_repair
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.arguments import classes_for, coefficients_for, member_for, nodes_for
-from gnn_repair.exposure.checks import check_exposure
-from gnn_repair.exposure.description import describe, one_line, term_frame
+from gnn_repair.exposure.checks import (
+    EXACT,
+    check_exposure,
+    check_with_head,
+    classes_for,
+    coefficients_for,
+    member_for,
+    nodes_for,
+)
 from gnn_repair.exposure.heads.operations import HeadGraph
-from gnn_repair.exposure.names import ONE_KIND, NodeNames
-from gnn_repair.exposure.parts import bound, concatenated, local_values
+from gnn_repair.exposure.names import ONE_KIND, NodeNames, describe, one_line, term_frame
+from gnn_repair.exposure.parts import (
+    concatenated,
+    cut_terms,
+    local_values,
+    mixture_of,
+    slices,
+    through_head,
+)
 from gnn_repair.exposure.saving import read_pieces, write_exposure
-from gnn_repair.exposure.terms import cut_terms, mixture_of, slices
 from gnn_repair.files import contents_of
 from gnn_repair.kernels import Pattern
 from gnn_repair.notebook import shown
@@ -59,9 +71,6 @@ BY_MEMBER = (
 """Fields with a leading member axis."""
 Replay = Callable[[Tensor], Tensor]
 """λ [T] → the logits [N, C] of the user's own model run with its messages reweighted."""
-CHUNK = 1 << 24
-"""Numbers of the aggregate that go through a head at once: 128 MB, and a few times that for the
-values in between."""
 
 
 @dataclass(frozen=True)
@@ -253,16 +262,20 @@ class Exposure:
         head this exposure itself."""
         if self.head is None:
             return self
-        before = object.__new__(Exposure)  # its pieces were checked with this exposure
-        before.__dict__.update(self.__dict__)
-        before.__dict__.update(
+        return self._altered(
             head=None,
             frozen_logits=self.frozen_aggregate,
             frozen_aggregate=None,
             residual=None,
             replay=None,
         )
-        return before
+
+    def _altered(self, **changes: Any) -> Exposure:
+        """The same with other fields, whose pieces were checked with this exposure."""
+        other = object.__new__(Exposure)
+        other.__dict__.update(self.__dict__)
+        other.__dict__.update(changes)
+        return other
 
     def with_head(
         self,
@@ -279,14 +292,17 @@ class Exposure:
             residual: see :attr:`residual`.
             replay: see :attr:`replay`.
         """
-        return replace(
-            self,
+        made = self._altered(
             head=head,
             frozen_aggregate=self.aggregate.frozen_logits,
             frozen_logits=frozen_logits,
             residual=residual,
             replay=replay,
         )
+        made.__dict__.pop("aggregate", None)
+        with torch.no_grad():
+            check_with_head(made)
+        return made
 
     def logits(self, coefficients: Tensor | None = None) -> Tensor:
         """z(λ) at the recipients, [S, n, C] float64; λ = α unless given.
@@ -296,9 +312,7 @@ class Exposure:
         """
         if self.head is not None:
             aggregate = self.aggregate.logits(coefficients)[0]
-            step = max(1, CHUNK // max(1, self.head.width))
-            parts = zip(aggregate.split(step), self.recipients.split(step), strict=True)
-            return torch.cat([self.head(rows, nodes) for rows, nodes in parts]).unsqueeze(0)
+            return through_head(self.head, aggregate, self.recipients).unsqueeze(0)
         mixed = self.mixture(coefficients)
         if mixed.requires_grad:
             return self.fixed_logits[:, self.recipients] + mixed
@@ -404,7 +418,29 @@ class Exposure:
             settings: what else was given to ``expose``.
         """
         fresh = gnn_repair.expose(model, data, **{"outputs": self.outputs, **settings})
-        return bound(self, fresh, settings.get("tolerance"))
+        if fresh.head is None:
+            raise InputError("the model has no nonlinear head; bind the model that was exposed")
+        known = fresh.num_nodes == self.num_nodes
+        here = fresh.restrict(self.recipients.to(fresh.recipients.device)) if known else None
+        device = self.recipients.device
+        if here is None or not (
+            torch.equal(here.segments.to(device), self.segments)
+            and torch.equal(here.rows.to(device), self.rows)
+        ):
+            raise InputError(
+                "the model sends other messages than the exposure holds; bind the model and the "
+                "data that were exposed"
+            )
+        frozen = fresh.frozen_logits.to(device)
+        limit = settings.get("tolerance") or EXACT[fresh.coefficients.dtype]
+        scale = frozen.abs().amax(2, keepdim=True).clamp(min=1)
+        same = frozen.shape == self.frozen_logits.shape
+        if not same or not float(((frozen - self.frozen_logits).abs() / scale).max()) <= limit:
+            raise InputError(
+                "the model's logits are not those of the exposure; bind the model that was "
+                "exposed, with the parameters it had"
+            )
+        return replace(self, replay=here.replay)
 
     def _tensors(self) -> dict[str, Tensor]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -439,3 +475,15 @@ class Exposure:
 
     def __repr__(self) -> str:
         return one_line(self)
+
+
+def derived_exposure(**pieces: Any) -> Exposure:
+    """An exposure whose fixed logits were just made by taking the mixture off the frozen ones."""
+    made = object.__new__(Exposure)
+    defaults = {one.name: one.default for one in fields(Exposure) if one.default is not MISSING}
+    made.__dict__.update(defaults | pieces)
+    with torch.no_grad():
+        check_exposure(made, derived=True)
+    if made.coefficients.requires_grad:
+        made.__dict__.pop("mass", None)
+    return made

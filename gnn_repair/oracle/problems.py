@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.arguments import require_outputs, truths_for
+from gnn_repair.exposure.checks import require_outputs, truths_for
 from gnn_repair.exposure.heads.head import simplified
 from gnn_repair.exposure.heads.operations import Affine, HeadGraph
 from gnn_repair.exposure.value import Exposure, Replay

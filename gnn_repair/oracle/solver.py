@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.arguments import as_table
+from gnn_repair.exposure.checks import as_table
 from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.kernel_cache import cached_njit

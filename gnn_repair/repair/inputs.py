@@ -15,7 +15,7 @@ from torch import Tensor
 from gnn_repair.backbones.graph import Features
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.terms import mixture_of
+from gnn_repair.exposure.parts import mixture_of
 from gnn_repair.kernels import Pattern, mix
 from gnn_repair.kernels.products import SharedRows, picked_product, product
 from gnn_repair.kernels.sets import TermSets, compare

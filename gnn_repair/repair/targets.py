@@ -16,7 +16,7 @@ from gnn_repair.backbones import Frozen
 from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.arguments import truths_for
+from gnn_repair.exposure.checks import truths_for
 from gnn_repair.exposure.parts import focused
 from gnn_repair.repair.inputs import RepairInputs, repair_inputs
 from gnn_repair.training import ProgressCallback

@@ -19,7 +19,7 @@ from torch import Tensor
 from gnn_repair.checks import as_classes, as_member, as_nodes
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
-from gnn_repair.exposure.arguments import require_outputs
+from gnn_repair.exposure.checks import require_outputs
 from gnn_repair.exposure.heads.head import followed_by
 from gnn_repair.exposure.names import NodeNames
 from gnn_repair.methods import METHODS, title_of

@@ -24,7 +24,7 @@ from gnn_repair.exposure.heads.operations import (
     Select,
     Softmax,
 )
-from gnn_repair.exposure.terms import mixture_of
+from gnn_repair.exposure.parts import mixture_of
 from gnn_repair.exposure.value import Exposure, Replay
 from gnn_repair.kernels import Pattern
 

@@ -39,14 +39,9 @@ from gnn_repair.exposure.links.calls import (
 )
 from gnn_repair.exposure.links.value import ENDS, LinkExposure
 from gnn_repair.exposure.output import Reading
+from gnn_repair.exposure.parts import cut_terms
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite, gathered
-from gnn_repair.exposure.record.exposing import (
-    Captured,
-    Exposing,
-    Wanted,
-    parts_of_sites,
-    values_of_sites,
-)
+from gnn_repair.exposure.record.exposing import Exposing, Wanted
 from gnn_repair.exposure.record.recorder import (
     GATHERS,
     LINKS,
@@ -61,6 +56,7 @@ from gnn_repair.exposure.record.recorder import (
 )
 from gnn_repair.exposure.record.replay import (
     Capture,
+    Captured,
     CapturePlan,
     Replay,
     Substitutes,
@@ -70,7 +66,6 @@ from gnn_repair.exposure.record.replay import (
 )
 from gnn_repair.exposure.record.words import held_parts, operation_of
 from gnn_repair.exposure.state import emptied, refuse_compiled, resting
-from gnn_repair.exposure.terms import cut_terms
 from gnn_repair.exposure.value import Exposure, HeldPart
 
 
@@ -243,7 +238,7 @@ def decoding_of(
     """Follow the sums node by node to the lookups, and from there link by link to the logits."""
     by_node = {site.value for site in sites if not site.readers}
     read_by = {place: site.value for site in sites for place in site.readers}
-    hops = set().union(*(site.hops | {site.step} for site in sites))
+    hops = set().union(*(site.sums for site in sites))
     linked, of_links = set[int](), set[int]()
     elsewhere: dict[int, frozenset[int]] = {}
     varied, still = list[Lookup](), list[Lookup]()
@@ -316,7 +311,9 @@ class _LinkExposing(Exposing):
 
         return held_parts(analysis, where, own, beside | decoding.second_ways)
 
-    def _from_record(self, record: Record, logits: Tensor, embedding: Tensor | None) -> Any:
+    def _from_record(
+        self, record: Record, logits: Tensor, embedding: Tensor | None, stored: dict[int, Tensor]
+    ) -> Any:
         analysis, nodes = self.analysis_of(record), self.subject.nodes
         assert nodes is not None
         lookups = lookups_of(analysis, self.links.shape[1])
@@ -328,20 +325,16 @@ class _LinkExposing(Exposing):
             sites = self._final_sites(analysis, self._sites(analysis, nodes), nodes)
             decoding = decoding_of(analysis, sites, lookups, self.end)
             analysis.refuse_branches(sites, self.where)
-            parts = parts_of_sites(analysis, sites)
         if not decoding.varied:
             raise ExposureRefused(self._no_rows)
         held = analysis.mixing_after(sites, self.outputs)
-        plan = CapturePlan.of(analysis, sites, parts, nodes, {*held, *decoding.elsewhere})
+        plan = CapturePlan.of(analysis, sites, nodes, {*held, *decoding.elsewhere})
         plan.wanted.update(*decoding.elsewhere.values())
         plan.wanted.update(x.table for x in (*decoding.varied, *decoding.still))
-        found, after, across = self._followed(analysis, plan, decoding, logits)
+        found, after, across = self._followed(analysis, sites, plan, decoding, logits)
         self.decoding = replace(decoding, across=across)
-        channels = found.extracted.aggregate(values_of_sites(found, sites))
         with made_on(self.device):
-            mixture, replay = self._mixture(
-                analysis, sites, parts, found, (channels, logits), None, held
-            )
+            mixture, replay = self._mixture(found, (found.channels, logits), None, held)
             ends, others = (self._nodes_at(analysis, end) for end in (self.end, 1 - self.end))
             run = _LinkReplay(replay, mixture, ends, others, self._still(found, record))
             self.made = self._joined(run, found.extracted.head, after, logits)
@@ -355,8 +348,9 @@ class _LinkExposing(Exposing):
         )
 
     def _followed(
-        self, analysis: Analysis, plan: CapturePlan, decoding: Decoding, logits: Tensor
-    ) -> tuple[Captured, HeadGraph, dict[int, list[Tensor]]]:
+        self, analysis: Analysis, sites: Sequence[FinalSite], plan: CapturePlan,
+        decoding: Decoding, logits: Tensor,
+    ) -> tuple[Captured, HeadGraph, dict[int, list[Tensor]]]:  # fmt: skip
         """What leads to the ends' embeddings, node by node, and from there on, link by link.
 
         Also what mixes links.
@@ -393,7 +387,7 @@ class _LinkExposing(Exposing):
         extracted = affine_start(before, plan.width, device)
         last, _ = links.builder.flat(links.output(output))
         after = simplified(links.builder.operations, links.builder.widths, last)
-        found = Captured(capture.kept, plan.offsets, extracted, False, {})
+        found = Captured(analysis, sites, capture.kept, plan.offsets, extracted)
         return found, HeadGraph(width, tuple(after)), capture.across
 
     def _nodes_at(self, analysis: Analysis, end: int) -> Tensor:

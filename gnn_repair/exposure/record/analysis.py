@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -26,6 +26,9 @@ from gnn_repair.exposure.record.reductions import NodeRows, Reduction, distinct,
 
 NONNEGATIVE = {"_softmax", "sigmoid", "exp", "relu", "softplus", "abs", "square", "hardsigmoid"}
 """Operations that give no negative numbers."""
+FINITE = {"isnan", "isinf", "isfinite", "isneginf", "isposinf"}
+JOINED = {"any", "all", "sum", "logical_not", "bitwise_not", "logical_or", "bitwise_or"}
+"""Operations by which truth values become one."""
 
 
 Push = Callable[[Tensor], Tensor]
@@ -104,19 +107,29 @@ class Analysis:
             found |= dict(zip(step.outs, outs, strict=False))
         return found
 
-    def above(self, values: Iterable[int]) -> set[int]:
-        """All operations that some values depend on."""
-        todo, seen, steps = list(values), set[int](), set[int]()
+    def behind(
+        self, values: Iterable[int], follow: Callable[[int], Iterable[int]] | None = None
+    ) -> Iterator[tuple[int, int]]:
+        """Every value that some values depend on, they included, and the operation that made it.
+
+        Args:
+            values: where to start.
+            follow: of an operation the values to go on with; unless given, all that it reads.
+        """
+        todo, seen = list(values), set[int]()
         while todo:
             number = todo.pop()
             if number in seen:
                 continue
             seen.add(number)
-            step = self.value(number).step
-            if step >= 0 and step not in steps:
-                steps.add(step)
-                todo += self.record.steps[step].reads
-        return steps
+            place = self.value(number).step
+            yield number, place
+            if place >= 0:
+                todo += follow(place) if follow else self.record.steps[place].reads
+
+    def above(self, values: Iterable[int]) -> set[int]:
+        """All operations that some values depend on."""
+        return {place for _, place in self.behind(values) if place >= 0}
 
     @cached_property
     def needed(self) -> set[int]:
@@ -133,26 +146,26 @@ class Analysis:
         Returns:
             Their places, and the values that the output follows from row by row.
         """
-        todo, seen, found = list(outputs) or [self.record.output], set[int](), list[int]()
-        while todo:
-            number = todo.pop()
-            if number in seen:
-                continue
-            seen.add(number)
-            place = self.value(number).step
-            if place < 0:
-                continue
+        found = list[int]()
+
+        def follow(place: int) -> Iterable[int]:
             step = self.record.steps[place]
-            if self.is_of_recipients(place, size):
-                if place not in found:
-                    found.append(place)
-                if step.reduction is not None and step.reduction.base is not None:
-                    todo.append(step.reduction.base)
-            elif not step.mixes:
-                todo += step.reads
-        behind = [self.above(self.feeding(place)) for place in found]
-        feeds = set().union(*behind) if behind else set()
+            if not self.is_of_recipients(place, size):
+                return () if step.mixes else step.reads
+            if place not in found:
+                found.append(place)
+            return self._base(step)
+
+        start = list(outputs) or [self.record.output]
+        seen = {number for number, _ in self.behind(start, follow)}
+        feeds = self.above(number for place in found for number in self.feeding(place))
         return sorted(place for place in found if place not in feeds), seen
+
+    @staticmethod
+    def _base(step: RecordedStep) -> list[int]:
+        """What a sum is added to."""
+        base = None if step.reduction is None else step.reduction.base
+        return [] if base is None else [base]
 
     def is_of_recipients(self, place: int, size: int) -> bool:
         """Whether a sum has a row for every recipient, alone or among others."""
@@ -227,21 +240,17 @@ class Analysis:
 
     def beside(self, final: Collection[int]) -> list[int]:
         """Live operations that mix nodes on ways to the output that do not pass the final sums."""
-        cut, todo, seen, found = set(final), [self.record.output], set[int](), set[int]()
-        while todo:
-            number = todo.pop()
-            place = self.value(number).step
-            if number in seen or place < 0:
-                continue
-            seen.add(number)
+        found = set[int]()
+
+        def follow(place: int) -> Iterable[int]:
             step = self.record.steps[place]
-            if place in cut:
-                base = step.reduction.base if step.reduction is not None else None
-                todo += [] if base is None else [base]
-                continue
-            if step.mixes and self.value(number).live:
+            if place in final:
+                return self._base(step)
+            if step.mixes and any(self.value(out).live for out in step.outs):
                 found.add(place)
-            todo += step.reads
+            return step.reads
+
+        list(self.behind([self.record.output], follow))
         return sorted(found)
 
     def moved_in(self, final: Collection[int], nodes: int) -> list[int]:
@@ -251,28 +260,25 @@ class Analysis:
             final: the final sums.
             nodes: how many nodes there are, of all types.
         """
-        cut, todo, seen, found = set(final), [self.record.output], set[int](), set[int]()
+        found = set[int]()
 
         def count(number: int) -> int:
             rows = self.value(number).rows
             return sum(r.ids.numel() > 0 and int(distinct(r.ids).max()) < nodes for r in rows)
 
-        while todo:
-            number = todo.pop()
-            place = self.value(number).step
-            if number in seen or place < 0 or place in cut:
-                continue
-            seen.add(number)
+        def follow(place: int) -> Iterable[int]:
             step = self.record.steps[place]
-            if step.mixes:
-                continue
-            reads = list(step.reads)
-            if self.pooled and count(number) == len(self.value(number).rows) > 0:
+            if place in final or step.mixes:
+                return ()
+            known = [(count(out), len(self.value(out).rows)) for out in step.outs]
+            if self.pooled and any(own == several > 0 for own, several in known):
                 found.add(place)  # a node's row beside the pooled ones
-                continue
-            if count(number) > 1 and all(count(read) < 2 for read in reads):
+                return ()
+            if any(own > 1 for own, _ in known) and all(count(read) < 2 for read in step.reads):
                 found.add(place)
-            todo += reads
+            return step.reads
+
+        list(self.behind([self.record.output], follow))
         return sorted(found)
 
     def within(self, final: Collection[int]) -> list[int]:
@@ -289,31 +295,17 @@ class Analysis:
 
         What they give is held. ``outputs``: other values in the place of the output.
         """
-        makers = [self.value(site.value).step for site in sites]
-        reached = self.after(place for place in makers if place >= 0)
-        reached &= self.above(outputs) if outputs else self.needed
-        own = set().union(*(site.hops for site in sites))
+        reached = self.reached(sites) & (self.above(outputs) if outputs else self.needed)
+        own = set().union(*(site.sums for site in sites))
         return sorted(p for p in reached - own if self.record.steps[p].mixes)
 
     def leaves_above(self, values: Iterable[int]) -> set[int]:
         """The identities of tensors that were there before the run and that values depend on."""
-        todo, seen, found = list(values), set[int](), set[int]()
-        while todo:
-            number = todo.pop()
-            if number in seen:
-                continue
-            seen.add(number)
-            value = self.value(number)
-            if value.step < 0:
-                found.add(id(value.kept))
-            else:
-                todo += self.record.steps[value.step].reads
-        return found
+        return {id(self.value(number).kept) for number, place in self.behind(values) if place < 0}
 
     def is_gated(self, sites: Sequence[FinalSite]) -> bool:
         """Whether what follows the sums multiplies them by numbers that depend on features."""
-        makers = [self.value(site.value).step for site in sites]
-        reached = self.after(place for place in makers if place >= 0) & self.needed
+        reached = self.reached(sites) & self.needed
         moving = {out for p in reached for out in self.record.steps[p].outs}
         moving |= {site.value for site in sites}
         factors = [
@@ -329,9 +321,7 @@ class Analysis:
             sites: the final sums.
             where: a module's title, by its name.
         """
-        makers = [self.value(site.value).step for site in sites]
-        reached = self.after(place for place in makers if place >= 0)
-        for place in sorted(reached):
+        for place in sorted(self.reached(sites)):
             step = self.record.steps[place]
             if step.looks and not self._only_finite(step):
                 raise ExposureRefused(
@@ -347,17 +337,9 @@ class Analysis:
             maker = self.maker(todo.pop())
             if maker is None:
                 return False
-            if maker.name in ("isnan", "isinf", "isfinite", "isneginf", "isposinf"):
+            if maker.name in FINITE:
                 continue
-            if maker.name not in (
-                "any",
-                "all",
-                "logical_not",
-                "bitwise_not",
-                "sum",
-                "logical_or",
-                "bitwise_or",
-            ):
+            if maker.name not in JOINED:
                 return False
             todo += maker.reads
         return True
@@ -407,14 +389,15 @@ class Analysis:
         own = self.value(number).shape
         return number, _pushed(pushes[::-1], torch.arange(prod(own)).view(own))
 
-    def after(self, places: Iterable[int]) -> set[int]:
-        """The operations that depend on what some operations make."""
-        reached = {out for place in places for out in self.record.steps[place].outs}
+    def reached(self, sites: Sequence[FinalSite]) -> set[int]:
+        """The operations that depend on what the operations behind some sites make."""
+        makers = [self.value(site.value).step for site in sites]
+        moving = {out for p in makers if p >= 0 for out in self.record.steps[p].outs}
         found = set[int]()
         for number, step in enumerate(self.record.steps):
-            if not reached.isdisjoint(step.reads):
+            if not moving.isdisjoint(step.reads):
                 found.add(number)
-                reached.update(step.outs)
+                moving.update(step.outs)
         return found
 
 
@@ -583,17 +566,26 @@ def gathered(analysis: Analysis, step: RecordedStep) -> tuple[int, int, int] | N
     if step.name == "index_select":
         return table, step.args[1] % len(analysis.value(table).shape), step.args[2].number
     used = [(place, index) for place, index in enumerate(step.args[1]) if index is not None]
-    if len(used) != 1 or analysis.value(used[0][1].number).kept is None:
+    index = analysis.value(used[0][1].number).kept if len(used) == 1 else None
+    if index is None or index.dtype == torch.bool:
         return None
-    index = analysis.value(used[0][1].number).kept
-    return (
-        None
-        if index is None or index.dtype == torch.bool
-        else (table, used[0][0], used[0][1].number)
-    )
+    return table, used[0][0], used[0][1].number
 
 
 # Where sums end ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Powers:
+    """A filter: Σ_k γ_k Â^k base."""
+
+    coefficients: tuple[float, ...]
+    """γ₀, γ₁, …."""
+    base: int
+    hops: frozenset[int]
+    """All of its sums."""
+    readers: frozenset[int] = frozenset()
+    """Of the base as it is (Â⁰): the operations that read it as such."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -606,21 +598,28 @@ class FinalSite:
     step: int
     """The sum; of a filter its last one."""
     reduction: Reduction
+    parts: Parts | None = None
+    """What its messages are made of; None: of a product, or of a loop."""
     after: tuple[After, ...] = ()
     """What recipients' sums are multiplied by before the value."""
-    powers: tuple[float, ...] | None = None
-    """Of a filter: the coefficients of Â⁰, Â¹, … that are applied to ``base``."""
-    base: int | None = None
+    powers: Powers | None = None
     rows: Tensor | None = None
     """[n] the recipient in every row, −1: none; None: rows are the recipients."""
-    readers: frozenset[int] = frozenset()
-    """Of a filter's input as it is (Â⁰): the operations that read it as such."""
-    hops: frozenset[int] = frozenset()
-    """Of a filter, or of a loop over recipients: all of its sums."""
     members: tuple[FinalSite, ...] = ()
     """Of a loop: the sum of every recipient."""
     shortened: bool = False
     """Whether it is a filter's last hop, and earlier hops stay inside h."""
+
+    @property
+    def sums(self) -> set[int]:
+        """All sums that it is made of."""
+        hops = self.powers.hops if self.powers is not None else ()
+        return {self.step, *hops, *(member.step for member in self.members)}
+
+    @property
+    def readers(self) -> frozenset[int]:
+        """The operations that alone read its value as such; none: all of them."""
+        return frozenset() if self.powers is None else self.powers.readers
 
 
 @dataclass(frozen=True, eq=False)
@@ -643,9 +642,9 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
         return FinalSite(
             step.result, axis % len(analysis.value(step.result).shape), place,
             replace(members[0].reduction, size=size), members=members,
-            hops=frozenset(member.step for member in members),
         )  # fmt: skip
     number, after = step.result, list[After]()
+    parts = parts_of(analysis, reduction) if reduction.matrix is None else None
     while reduction.base is None or not analysis.value(reduction.base).live:
         readers = [r for r in analysis.readers.get(number, ()) if r in analysis.needed]
         if len(readers) != 1:
@@ -654,13 +653,13 @@ def site_of(analysis: Analysis, place: int, size: int) -> FinalSite:
         if _divides_by_count(analysis, reader, number, reduction):
             reduction, number = replace(reduction, mean=True), reader.result
             continue
-        found = _factor_of_recipients(analysis, reader, number, reduction)
+        found = _factor_of_recipients(analysis, reader, number, reduction, parts)
         if found is None:
             break
         after.append(found)
         number = reader.result
     rows = analysis.recipient_rows(place, size)
-    return FinalSite(number, reduction.out_axis, place, reduction, tuple(after), rows=rows)
+    return FinalSite(number, reduction.out_axis, place, reduction, parts, tuple(after), rows=rows)
 
 
 def _divides_by_count(
@@ -675,8 +674,9 @@ def _divides_by_count(
 
 
 def _factor_of_recipients(
-    analysis: Analysis, reader: RecordedStep, number: int, reduction: Reduction
-) -> After | None:
+    analysis: Analysis, reader: RecordedStep, number: int, reduction: Reduction,
+    parts: Parts | None,
+) -> After | None:  # fmt: skip
     axis = reduction.out_axis
     if reader.name not in ("mul", "div") or len(reader.args) != 2:
         return None
@@ -687,7 +687,7 @@ def _factor_of_recipients(
     shape = analysis.value(number).shape
     if reader.name == "div" and other != right.number:
         return None
-    if analysis.value(other).live and not _is_denominator(analysis, other, reduction):
+    if analysis.value(other).live and not _is_denominator(analysis, other, reduction, parts):
         return None
     if analysis.value(reader.result).shape != shape:
         return None
@@ -704,14 +704,16 @@ def _factor_of_recipients(
     return After(root, reader.name == "div", nodes)
 
 
-def _is_denominator(analysis: Analysis, number: int, reduction: Reduction) -> bool:
+def _is_denominator(
+    analysis: Analysis, number: int, reduction: Reduction, parts: Parts | None
+) -> bool:
     """Whether numbers are the sum of the messages' own weights: Σ e h / Σ e."""
     place = analysis.sum_behind(number)
     total = None if place is None else analysis.record.steps[place].reduction
-    if total is None or total.recipients is None or reduction.recipients is None:
+    if parts is None or total is None or total.recipients is None or reduction.recipients is None:
         return False
     same = total.recipients.shape == reduction.recipients.shape
     if not same or not torch.equal(total.recipients, reduction.recipients):
         return False
-    weights = {analysis.root(f.value) for f in parts_of(analysis, reduction).factors}
+    weights = {analysis.root(f.value) for f in parts.factors}
     return analysis.root(total.message) in weights

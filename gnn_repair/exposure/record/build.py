@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -15,11 +16,9 @@ from torch.nn.functional import pad
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.data import TypedGraph
 from gnn_repair.exposure.heads.building import Frame, Places
-from gnn_repair.exposure.names import ONE_KIND, NodeNames
-from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts, parts_of
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts
 from gnn_repair.exposure.record.filters import polynomial
-from gnn_repair.exposure.terms import mixture_of
-from gnn_repair.exposure.value import Exposure, Group, HeldPart
+from gnn_repair.exposure.value import Exposure, Group, derived_exposure
 from gnn_repair.kernels import Pattern, mix
 
 
@@ -57,7 +56,7 @@ class Mixture:
     entries: Tensor
     """[T] the entry of the block behind each term."""
 
-    @property
+    @cached_property
     def pattern(self) -> Pattern:
         """Recipients × states."""
         return Pattern(self.indptr, self.rows, self.states.shape[0])
@@ -67,68 +66,56 @@ class Mixture:
         """ℓ = ± W h, [M, C] float64."""
         return self.states.double() @ self.weight.t() * self.sign
 
+    def total(self, contributions: Tensor) -> Tensor:
+        """Σ α ℓ of every recipient, [N, C] float64; h or ℓ are added up, whichever is narrower."""
+        alpha = self.coefficients.double()
+        if self.states.shape[1] >= len(self.weight):
+            return mix(self.pattern, alpha, contributions)
+        return mix(self.pattern, alpha * self.sign, self.states.double()) @ self.weight.t()
+
     def value(self, coefficients: Tensor) -> Tensor:
         """Σ ± λ h for coefficients λ [T] ≥ 0, [N, D]."""
         return mix(self.pattern, coefficients.to(self.states.dtype) * self.sign, self.states)
 
 
-@dataclass(frozen=True)
-class Words:
-    """What an exposure says of its model beside the mixture."""
-
-    origin: str
-    fixed: str
-    root: bool
-    embedding: Tensor | None
-    called: str
-    fingerprint: tuple[str, ...] = ()
-    names: NodeNames = ONE_KIND
-    graph_starts: Tensor | None = None
-    """Where recipients are graphs: see ``Exposure.graph_starts``."""
-    held: tuple[HeldPart, ...] = ()
-
-
 def assemble(
-    mixtures: Sequence[Mixture], logits: Tensor, words: Words
+    mixtures: Sequence[Mixture], logits: Tensor, **about: Any
 ) -> tuple[Exposure, Tensor | None]:
     """The exposure, and the place in it of each term of the mixtures one after the other.
 
     The place is None where terms kept their order (one group).
+
+    Args:
+        mixtures: its groups.
+        logits: what β and the mixture add up to, [N, C].
+        about: the exposure's other fields.
     """
     messages, state, starts = _contexts([mixture.context for mixture in mixtures])
     segments, order = _layout(mixtures)
     rows, alpha = _terms(mixtures, order)
-    coefficients = alpha.unsqueeze(0)
-    contributions = torch.cat([mixture.contributions for mixture in mixtures]).unsqueeze(0)
-    pattern = Pattern(segments[:: len(mixtures)], rows, contributions.shape[1])
+    tables = [mixture.contributions for mixture in mixtures]
+    mixed = sum(mixture.total(table) for mixture, table in zip(mixtures, tables, strict=True))
+    contributions = _joined(tables).unsqueeze(0)
+    del tables
     frozen = logits.double().unsqueeze(0)
-    exposure = Exposure(
+    numbers = [
+        torch.arange(len(m.states), dtype=torch.int32, device=rows.device) + start
+        for m, start in zip(mixtures, starts, strict=True)
+    ]
+    exposure = derived_exposure(
         groups=tuple(mixture.group for mixture in mixtures),
         recipients=torch.arange(logits.shape[0], device=logits.device),
         segments=segments,
         rows=rows,
-        coefficients=coefficients,
+        coefficients=alpha.unsqueeze(0),
         contributions=contributions,
-        fixed_logits=frozen - mixture_of(pattern, coefficients, contributions),
+        fixed_logits=frozen - mixed,
         frozen_logits=frozen,
         state=_settled(state).unsqueeze(0),
         messages=_settled(messages).unsqueeze(0),
-        message_rows=torch.cat(
-            [
-                torch.arange(len(m.states), dtype=torch.int32, device=rows.device) + start
-                for m, start in zip(mixtures, starts, strict=True)
-            ]
-        ),
+        message_rows=torch.cat(numbers),
         sources=torch.cat([mixture.senders for mixture in mixtures]),
-        root=words.root,
-        origin=words.origin,
-        fixed=words.fixed,
-        embedding=None if words.embedding is None else words.embedding.unsqueeze(0),
-        called=words.called,
-        fingerprint=words.fingerprint,
-        graph_starts=words.graph_starts,
-        names=words.names,
-        held=words.held,
+        **about,
     )
     return exposure, order
 
@@ -189,13 +176,13 @@ def _contexts(contexts: Sequence[Context]) -> tuple[Tensor, Tensor, list[int]]:
     return _joined(parts), state, [starts[_key(context.messages)] for context in contexts]
 
 
-def with_shared_contexts(mixtures: Sequence[Mixture]) -> list[Mixture]:
+def with_shared_contexts(mixtures: Sequence[Sequence[Mixture]]) -> list[list[Mixture]]:
     """All groups' contexts over the same columns: one block for every matrix that is read.
 
     A recipient stands in the columns of its own input, a message in those of its sender's; they
     are the same where both are of one type. Other columns are zero.
     """
-    contexts = [mixture.context for mixture in mixtures]
+    contexts = [mixture.context for several in mixtures for mixture in several]
     blocks = {_key(c.state): c.state for c in contexts} | {
         _key(c.messages): c.messages for c in contexts
     }
@@ -211,7 +198,10 @@ def with_shared_contexts(mixtures: Sequence[Mixture]) -> list[Mixture]:
         for key, matrix in {_key(c.messages): c.messages for c in contexts}.items()
     }
     shared = {key: Context(table, state, shared=True) for key, table in messages.items()}
-    return [replace(m, context=shared[_key(m.context.messages)]) for m in mixtures]
+    return [
+        [replace(m, context=shared[_key(m.context.messages)]) for m in several]
+        for several in mixtures
+    ]
 
 
 def _key(matrix: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
@@ -236,6 +226,13 @@ class SiteChannels:
     @property
     def columns(self) -> slice:
         return slice(self.first, self.first + self.channels.numel())
+
+    def at(self, rows: Any) -> tuple[Any, Any]:
+        """The index of these channels in some rows [k] (or a slice of them) of the site's."""
+        first, width = int(self.channels[0]), self.channels.numel()
+        if int(self.channels[-1]) == first + width - 1:
+            return rows, slice(first, first + width)
+        return rows.unsqueeze(1) if isinstance(rows, Tensor) else rows, self.channels
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,47 +269,39 @@ def frame_of_site(shape: tuple[int, ...], site: FinalSite, recipients: int) -> F
     return Frame(shape, site.axis, shape, places)
 
 
-def wanted_values(analysis: Analysis, site: FinalSite, parts: Parts | None) -> set[int]:
+def wanted_values(site: FinalSite) -> set[int]:
     """The values that a site's terms are made of."""
-    if site.members:
-        several = [
-            {one.value} | wanted_values(analysis, one, parts_of(analysis, one.reduction))
-            for one in site.members
-        ]
-        return set().union(*several)
-    found = {after.value for after in site.after}
-    found |= set() if site.base is None else {site.base}
+    found = {after.value for after in site.after} | ({site.powers.base} if site.powers else set())
+    for member in site.members:
+        found |= {member.value} | wanted_values(member)
+    parts, reduction = site.parts, site.reduction
     if parts is None:
-        assert site.reduction.matrix is not None
-        return found | {site.reduction.matrix, site.reduction.message}
-    found |= {factor.value for factor in parts.factors}
-    found |= set() if parts.kinds is None else {parts.kinds}
-    if parts.table is None:
-        return found | {parts.whole}
-    return found | {parts.table, parts.index}  # type: ignore[arg-type]
+        known = [] if site.members else [reduction.matrix, reduction.message]
+    else:
+        known = [factor.value for factor in parts.factors]
+        known += [parts.kinds, *([parts.whole] if parts.table is None else [parts.table])]
+        known.append(parts.index)
+    return found | {number for number in known if number is not None}
 
 
-def blocks_of(
-    analysis: Analysis, site: FinalSite, parts: Parts | None, kept: Mapping[int, Tensor]
-) -> list[Block]:
+def blocks_of(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -> list[Block]:
     """The terms of one site, a block for every set of channels with coefficients of their own."""
     if site.members:
         return _blocks_of_loop(analysis, site, kept)
     if site.powers is not None:
-        (hop,) = blocks_of(analysis, replace(site, powers=None), parts, kept)
-        assert site.base is not None
+        (hop,) = blocks_of(analysis, replace(site, powers=None), kept)
         recipients, rows, alpha = polynomial(
-            hop.recipients, hop.rows, hop.coefficients, site.reduction.size, site.powers
-        )
-        states = kept[site.base].flatten(1)
+            hop.recipients, hop.rows, hop.coefficients, site.reduction.size,
+            site.powers.coefficients,
+        )  # fmt: skip
+        states = kept[site.powers.base].flatten(1)
         channels = torch.arange(states.shape[1])
         return [
             Block((SiteChannels(site, channels),), recipients, rows, alpha, states, rows, False)
         ]
-    after = _after(site, kept)
+    after, parts, reduction = _after(site, kept), site.parts, site.reduction
     if parts is None:
         return _product_blocks(site, kept, after)
-    reduction = site.reduction
     assert reduction.recipients is not None
     axes, recipients = reduction.axes, reduction.recipients.reshape(-1)
     entries = recipients.numel()
@@ -494,7 +483,7 @@ def _blocks_of_loop(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tens
     for recipient, one in enumerate(site.members):
         assert one.reduction.recipients is not None
         if one.reduction.recipients.numel():
-            blocks = blocks_of(analysis, one, parts_of(analysis, one.reduction), kept)
+            blocks = blocks_of(analysis, one, kept)
             several[recipient], found = blocks[0], max(found, len(blocks))
     if found != 1:
         raise ExposureRefused(
@@ -568,17 +557,28 @@ def joined_blocks(left: Block, right: Block) -> Block:
 
 
 def mixtures_of(
-    block: Block, group: Group, weight: Tensor, recipients: int, context: Context, nodes: int
-) -> list[Mixture]:  # fmt: skip
-    """One group for each sign of the coefficients; entries with coefficient 0 are no terms."""
-    signed = bool((block.coefficients < 0).any())
+    block: Block, group: Group, weight: Tensor, context: Context, nodes: int, by_recipient: Tensor
+) -> list[Mixture]:
+    """One group for each sign of the coefficients; entries with coefficient 0 are no terms.
+
+    Args:
+        block: the channels.
+        group: their name.
+        weight: see :class:`Mixture`.
+        context: what repairs see.
+        nodes: of all types.
+        by_recipient: [T] the block's entries sorted by recipient.
+    """
+    lowest = float(block.coefficients.min()) if len(block.coefficients) else 0.0
+    signed = lowest < 0
     found = []
     for sign in (1, -1) if signed else (1,):
-        kept = (block.coefficients * sign > 0).nonzero().view(-1)
-        if signed and not kept.numel():
+        order = by_recipient
+        if lowest <= 0:
+            order = order[block.coefficients[order] * sign > 0]
+        if signed and not order.numel():
             continue
-        order = kept[torch.argsort(block.recipients[kept], stable=True)]
-        counts = torch.bincount(block.recipients[order], minlength=recipients)
+        counts = torch.bincount(block.recipients[order], minlength=len(context.state))
         rows = block.rows[order]
         behind = _sender_of_states(block, nodes)
         found.append(

@@ -14,20 +14,18 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.aggr import Aggregation
 
 from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure.arguments import Outputs
 from gnn_repair.exposure.calling import ModelOnData, check_expected
-from gnn_repair.exposure.checks import EXACT, excused, residual_limit
+from gnn_repair.exposure.checks import EXACT, Outputs, excused, residual_limit
 from gnn_repair.exposure.data import count_classes, field, field_names
-from gnn_repair.exposure.heads.head import Extracted, affine_start, simplified
+from gnn_repair.exposure.heads.head import affine_start, simplified
 from gnn_repair.exposure.heads.logit_form import folded, is_affine
 from gnn_repair.exposure.heads.operations import HeadGraph, Operation, Softmax
 from gnn_repair.exposure.names import NodeNames
 from gnn_repair.exposure.output import Reading, check_numbers, graphs_told, read_output
-from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts, parts_of, site_of
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite, site_of
 from gnn_repair.exposure.record.build import (
     Block,
     Mixture,
-    Words,
     assemble,
     blocks_of,
     context_of,
@@ -49,6 +47,7 @@ from gnn_repair.exposure.record.recorder import (
     values_of,
 )
 from gnn_repair.exposure.record.replay import (
+    Captured,
     CapturePlan,
     DivergedError,
     Replay,
@@ -101,25 +100,9 @@ class Wanted:
     """Whether the exposure carries gradients for what the model is given."""
 
 
-@dataclass(frozen=True, eq=False)
-class Exposed:
-    """The exposure, and the model itself run with reweighted messages."""
-
-    exposure: Exposure
-    replay: Replay
-
-
-def expose_subject(subject: ModelOnData, wanted: Wanted) -> Exposed:
+def expose_subject(subject: ModelOnData, wanted: Wanted) -> Exposure:
     """Expose a model on data."""
     return Exposing(subject, wanted).exposed()
-
-
-def parts_of_sites(analysis: Analysis, sites: Sequence[FinalSite]) -> list[Parts | None]:
-    products = [s.reduction.matrix is not None or s.members for s in sites]
-    return [
-        None if product else parts_of(analysis, s.reduction)
-        for s, product in zip(sites, products, strict=True)
-    ]
 
 
 class Exposing:
@@ -131,8 +114,6 @@ class Exposing:
         self.graphs: int | None = None
         self.modules = dict(self.model.named_modules())
         self.caches: list[KeptTable] = []
-        self.stored: dict[int, Tensor] = {}
-        """What the recorded run has kept."""
         self.outputs: tuple[int, ...] = ()
         """Values that take the output's place: the embeddings of links' ends."""
 
@@ -162,18 +143,19 @@ class Exposing:
     def _leaves(self) -> dict[int, KnownTensor]:
         found: dict[int, KnownTensor] = {}
         for name, value in self.model.named_buffers():
-            found[id(value)] = self._leaf(name, value, False)
+            found[id(value)] = self._leaf(name, value)
         for name, parameter in self.model.named_parameters():
             found[id(parameter)] = KnownTensor(name, True)
+        relations = {} if self.subject.graph is None else self.subject.graph.edges
         for name, value, space, ends in self._fields():
             if isinstance(value, Tensor):
-                leaf = replace(self._leaf(name, value, True, space, ends), field=True)
-                relation = self._relations.get(id(value))
-                found[id(value)] = leaf if relation is None else replace(leaf, relation=relation)
+                same = [n for n, edges in enumerate(relations.values()) if edges is value]
+                leaf = self._leaf(name, value, space, ends)
+                found[id(value)] = replace(leaf, field=True, relation=same[-1] if same else None)
         return found
 
     def _leaf(
-        self, name: str, value: Tensor, features: bool, space: int | None = None,
+        self, name: str, value: Tensor, space: int | None = None,
         ends: tuple[int, int] | None = None,
     ) -> KnownTensor:  # fmt: skip
         counts = self.spaces.counts
@@ -197,25 +179,14 @@ class Exposing:
                 edges = name == "edge_index" and isinstance(value, Tensor)
                 yield name, value, None, (0, 0) if edges else None
             return
-        graph = subject.graph
-        order = graph.order
+        graph, order = subject.graph, subject.graph.order
         for relation, index in graph.edges.items():
-            yield (
-                " ".join(relation),
-                index,
-                None,
-                (order.index(relation[0]), order.index(relation[2])),
-            )
+            ends = order.index(relation[0]), order.index(relation[2])
+            yield " ".join(relation), index, None, ends
         for name, value in subject.fields.items():
             kind = name.rpartition(".")[0]
             if not any(value is edges for edges in graph.edges.values()):
                 yield name, value, order.index(kind) if kind in order else None, None
-
-    @cached_property
-    def _relations(self) -> dict[int, int]:
-        """The number of the relation whose edge list a tensor is."""
-        graph = self.subject.graph
-        return {} if graph is None else {id(e): n for n, e in enumerate(graph.edges.values())}
 
     @cached_property
     def spaces(self) -> Spaces:
@@ -228,7 +199,8 @@ class Exposing:
 
     # Stages ------------------------------------------------------------------------------------
 
-    def exposed(self) -> Exposed:
+    def exposed(self) -> Exposure:
+        """The exposure; what the first run has filled is seen by the second."""
         cached = holds_propagations(self.model)
         before = self.run() if cached else None
         forget_propagations(self.model)
@@ -243,7 +215,6 @@ class Exposing:
         for last in (False, False, True):
             recorder = Recorder(self.spaces, self._leaves(), self.device)
             record, logits, head = record_run(self.model, self.run, recorder)
-            self.stored = recorder.store.values
             assert self.read is not None
             check_numbers(logits, self.model, self.subject.fields)
             residual_limit(self.wanted.tolerance, logits.dtype)
@@ -254,7 +225,7 @@ class Exposing:
                 raise ExposureRefused(changing(self.model, self.run, first, gap))
             try:
                 embedding = head.embedding(logits, self.read.binary)
-                return self._from_record(record, logits, embedding)
+                return self._from_record(record, logits, embedding, recorder.store.values)
             except DivergedError as diverged:
                 if last:  # caches were filled by the first run
                     told = changing(self.model, self.run, logits, diverged.gap)
@@ -276,21 +247,24 @@ class Exposing:
             text if self.graphs is None else text.replace("z a node", "z a graph")
         )
 
-    def _from_record(self, record: Record, logits: Tensor, embedding: Tensor | None) -> Exposed:
+    def _from_record(
+        self, record: Record, logits: Tensor, embedding: Tensor | None, stored: dict[int, Tensor]
+    ) -> Exposure:
+        """The exposure that a record shows; ``stored``: what its run has kept."""
         analysis = self.analysis_of(record)
         with made_on(self.device):
-            sites, parts = self._analysed(analysis, len(logits))
+            sites = self._final_sites(analysis, self._sites(analysis, len(logits)), len(logits))
+            analysis.refuse_branches(sites, self.where)
         try:
-            held = analysis.mixing_after(sites)
-            plan = CapturePlan.of(analysis, sites, parts, len(logits), held)
-            found = self._captured(analysis, plan, logits)
+            plan = CapturePlan.of(analysis, sites, len(logits), analysis.mixing_after(sites))
+            found = self._captured(analysis, sites, plan, logits, stored)
         except ExposureRefused:
             for told in no_sums(analysis, self.modules):
                 raise ExposureRefused(told) from None
             raise
-        self.stored.clear()
+        stored.clear()
         if not self.wanted.gradients:
-            return self._built(analysis, sites, parts, found, logits, embedding)
+            return self._built(found, logits, embedding)
         filtered = any(site.powers is not None for site in sites)
         if filtered or not is_affine(found.extracted.head) or analysis.is_gated(sites):
             raise InputError(
@@ -302,21 +276,13 @@ class Exposing:
             found = replace(found, kept=redone(record))
             if embedding is not None and record.embedding is not None:
                 embedding = found.kept[record.embedding]
-            return self._built(analysis, sites, parts, found, found.kept[record.output], embedding)
+            return self._built(found, found.kept[record.output], embedding)
 
     def analysis_of(self, record: Record) -> Analysis:
         """A record with what depends on what."""
         kinds = tuple(WHOLE_MESSAGES)
         whole = {name for name, module in self.modules.items() if isinstance(module, kinds)}
         return Analysis(record, self.graphs is not None, whole)
-
-    def _analysed(
-        self, analysis: Analysis, size: int
-    ) -> tuple[list[FinalSite], list[Parts | None]]:
-        """The final sums, and what their messages are made of."""
-        sites = self._final_sites(analysis, self._sites(analysis, size), size)
-        analysis.refuse_branches(sites, self.where)
-        return sites, parts_of_sites(analysis, sites)
 
     @cached_property
     def device(self) -> torch.device:
@@ -362,16 +328,21 @@ class Exposing:
                 )
         return sites
 
-    def _captured(self, analysis: Analysis, plan: CapturePlan, logits: Tensor) -> Captured:
+    def _captured(
+        self, analysis: Analysis, sites: Sequence[FinalSite], plan: CapturePlan, logits: Tensor,
+        stored: Mapping[int, Tensor],
+    ) -> Captured:  # fmt: skip
         record, device = analysis.record, logits.device
-        capture, output = captured(self.run, record, plan, device, self.where, self.stored)
+        capture, output = captured(self.run, record, plan, device, self.where, stored)
         self.check_same(output, logits)
         builder = capture.tracer.builder
         value, _ = builder.flat(capture.tracer.output(output))
         operations = simplified(builder.operations, builder.widths, value)
         operations, shifted = _without_shift(operations, plan.width, logits.shape[1])
         extracted = affine_start(operations, plan.width, device)
-        return Captured(capture.kept, plan.offsets, extracted, shifted, capture.beside)
+        return Captured(
+            analysis, sites, capture.kept, plan.offsets, extracted, shifted, capture.beside
+        )
 
     @staticmethod
     def check_same(output: Tensor, logits: Tensor) -> None:
@@ -380,12 +351,9 @@ class Exposing:
         if not gap <= 10 * EXACT[logits.dtype]:
             raise DivergedError(gap)
 
-    def _built(
-        self, analysis: Analysis, sites: Sequence[FinalSite], parts: Sequence[Parts | None],
-        found: Captured, logits: Tensor, embedding: Tensor | None,
-    ) -> Exposed:  # fmt: skip
+    def _built(self, found: Captured, logits: Tensor, embedding: Tensor | None) -> Exposure:
         with made_on(self.device):
-            exposure, replay = self._assembled(analysis, sites, parts, found, logits, embedding)
+            exposure, replay = self._assembled(found, logits, embedding)
         if self.wanted.certified:
             with torch.no_grad():
                 residual = self._certified(exposure, replay, logits, found.shifted)
@@ -393,108 +361,85 @@ class Exposing:
         if self.wanted.gradients:
             exposure.__dict__.pop("mass", None)  # worked out by the certificate, without gradients
         assert self.read is not None
-        return Exposed(self.read.finished(exposure), replay)
+        return self.read.finished(exposure)
 
     def _assembled(
-        self, analysis: Analysis, sites: Sequence[FinalSite], parts: Sequence[Parts | None],
-        found: Captured, logits: Tensor, embedding: Tensor | None,
-    ) -> tuple[Exposure, Replay]:  # fmt: skip
-        extracted, head = found.extracted, found.extracted.head
-        channels = extracted.aggregate(values_of_sites(found, sites)) if head.operations else logits
-        mixture, replay = self._mixture(
-            analysis,
-            sites,
-            parts,
-            found,
-            (channels, logits),
-            embedding,
-            analysis.mixing_after(sites),
-        )
-        exposure: Exposure
-        if head.operations and not is_affine(head):
-            try:
-                frozen = logits.double().unsqueeze(0)
-                exposure = mixture.with_head(head, frozen, replay=replay)
-            except InputError as error:
-                raise ExposureRefused(
-                    f"{error}: the same sums in another order change them, for {logits.dtype} is "
-                    "too coarse for what the model computes; pass model.double() and double data"
-                ) from error
-        elif head.operations:
+        self, found: Captured, logits: Tensor, embedding: Tensor | None
+    ) -> tuple[Exposure, Replay]:
+        head, still = found.extracted.head, found.analysis.mixing_after(found.sites)
+        channels = found.channels if head.operations else logits
+        mixture, replay = self._mixture(found, (channels, logits), embedding, still)
+        if not head.operations:
+            return mixture, replay
+        frozen = logits.double().unsqueeze(0)
+        if is_affine(head):
             exposure = folded(mixture, head, None)
             # The model's own logits: apart by rounding, or by a shift common to a node's classes.
-            frozen = logits.double().unsqueeze(0)
             fixed = exposure.fixed_logits + (frozen - exposure.frozen_logits)
-            exposure = replace(exposure, frozen_logits=frozen, fixed_logits=fixed)
-        else:
-            exposure = mixture
-        return exposure, replay
+            return replace(exposure, frozen_logits=frozen, fixed_logits=fixed), replay
+        try:
+            return mixture.with_head(head, frozen, replay=replay), replay
+        except InputError as error:
+            raise ExposureRefused(
+                f"{error}: the same sums in another order change them, for {logits.dtype} is "
+                "too coarse for what the model computes; pass model.double() and double data"
+            ) from error
 
     def _mixture(
-        self, analysis: Analysis, sites: Sequence[FinalSite], parts: Sequence[Parts | None],
-        found: Captured, values: tuple[Tensor, Tensor], embedding: Tensor | None,
+        self, found: Captured, values: tuple[Tensor, Tensor], embedding: Tensor | None,
         still: Sequence[int],
     ) -> tuple[Exposure, Replay]:  # fmt: skip
         """The mixture in the channels that what follows reads, and the model run with it.
 
         Args:
-            analysis: the record.
-            sites: the final sums.
-            parts: what their messages are made of.
             found: what the second run showed.
             values: the channels [n, D] as they are, and the model's output.
             embedding: what the last linear layer reads.
             still: operations after the sums whose results are held.
         """
-        channels, logits = values
-        recipients, modules = len(channels), self.modules
-        read = _read_by_head(found, analysis, sites)
-        pairs = [(s, p) for s, p in zip(sites, parts, strict=True) if s.value in read]
-        blocks = self._blocks(analysis, modules, pairs, found)
-        mixtures, counts = list[Mixture](), list[int]()
-        named = group_words(analysis, modules, blocks, self.subject.graph, self.graphs is not None)
-        for block, about in named:
+        (channels, logits), analysis, subject = values, found.analysis, self.subject
+        size, pooled = len(channels), self.graphs is not None
+        sites = _read_by_head(found)
+        blocks = self._blocks(sites, found)
+        made: list[list[Mixture]] = []
+        orders: dict[int, Tensor] = {}  # heads share their entries
+        named = group_words(analysis, self.modules, blocks, subject.graph, pooled)
+        for block, group in zip(blocks, named, strict=True):
+            if id(block.recipients) not in orders:
+                orders[id(block.recipients)] = torch.argsort(block.recipients, stable=True)
             columns = [found.offsets[p.site.value] + p.channels for p in block.pieces]
             weight = found.extracted.weight[:, torch.cat(columns)]
-            step = analysis.record.steps[block.pieces[0].site.step]
-            given = values_of(step.given, found.kept)
-            context = context_of(
-                block, recipients, given, self.graphs is not None, self.subject.graph
-            )
-            made = mixtures_of(block, about.group, weight, recipients, context, self.spaces.total)
-            counts.append(len(made))
-            mixtures += made
-        if self.subject.graph is not None:
-            mixtures = with_shared_contexts(mixtures)
-        own = {site.step for site, _ in pairs}.union(*(site.hops for site, _ in pairs))
-        behind = [analysis.sum_behind(a.value) for site, _ in pairs for a in site.after]
+            given = analysis.record.steps[block.pieces[0].site.step].given
+            context = context_of(block, size, values_of(given, found.kept), pooled, subject.graph)
+            order = orders[id(block.recipients)]
+            made.append(mixtures_of(block, group, weight, context, self.spaces.total, order))
+        if subject.graph is not None:
+            made = with_shared_contexts(made)
+        own = set().union(*(site.sums for site in sites))
+        behind = [analysis.sum_behind(a.value) for site in sites for a in site.after]
         own |= {place for place in behind if place is not None}  # denominators are in α
-        held = self._held(analysis, own)
-        names, starts = self.subject.names, None
+        names, starts = subject.names, None
         if self.graphs is not None:
-            assert self.subject.nodes is not None
-            names = NodeNames("graph", (("node", self.subject.nodes),))
-            starts = graph_starts(
-                blocks, self.subject.nodes, self.graphs, field(self.subject.data, "batch")
-            )
-        words = Words(
-            type(self.model).__name__, fixed_words(found.shifted),
-            has_root(analysis, modules, [s for s, _ in pairs]), embedding, self.called,
-            fingerprint_of_model(self.model, self.wanted.hops, logits.shape[1] - self.anchored),
-            names, starts, held,
-        )  # fmt: skip
-        mixture, order = assemble(mixtures, channels, words)
-        replay = Replay.of(
-            self.model,
-            self.run,
-            analysis.record,
-            zip(blocks, _split(mixtures, counts), strict=True),
-            found.kept,
-            order,
-            logits,
-            still,
-            found.beside,
+            assert subject.nodes is not None
+            names = NodeNames("graph", (("node", subject.nodes),))
+            starts = graph_starts(blocks, subject.nodes, self.graphs, field(subject.data, "batch"))
+        mixture, order_of_terms = assemble(
+            [mixture for several in made for mixture in several],
+            channels,
+            origin=type(self.model).__name__,
+            fixed=fixed_words(found.shifted),
+            root=has_root(analysis, self.modules, sites),
+            embedding=None if embedding is None else embedding.unsqueeze(0),
+            called=self.called,
+            fingerprint=fingerprint_of_model(
+                self.model, self.wanted.hops, logits.shape[1] - self.anchored
+            ),
+            names=names,
+            graph_starts=starts,
+            held=self._held(analysis, own),
         )
+        pairs = zip(blocks, made, strict=True)
+        replay = Replay.of(self.model, self.run, found, pairs, order_of_terms, logits.dtype, still)
         return mixture, replay
 
     def _held(self, analysis: Analysis, own: set[int]) -> tuple[HeldPart, ...]:
@@ -509,28 +454,25 @@ class Exposing:
         reduction = analysis.record.steps[place].reduction
         return reduction is not None and reduction.size == self.graphs
 
-    def _blocks(
-        self, analysis: Analysis, modules: Mapping[str, nn.Module],
-        pairs: Sequence[tuple[FinalSite, Parts | None]], found: Captured,
-    ) -> list[Block]:  # fmt: skip
+    def _blocks(self, sites: Sequence[FinalSite], found: Captured) -> list[Block]:
         """The blocks of all sites; sums of one convolution with the same coefficients are one."""
         blocks: list[Block] = []
-        known: list[tuple[str, tuple[FinalSite, Parts | None], int]] = []
-        for site, part in pairs:
-            several = blocks_of(analysis, site, part, found.kept)
-            holder = holder_of(modules, analysis.record.steps[site.step].module)[0]
-            alike = isinstance(modules.get(holder), MessagePassing | Aggregation)
+        known: list[tuple[str, FinalSite, int]] = []
+        for site in sites:
+            several = blocks_of(found.analysis, site, found.kept)
+            steps = found.analysis.record.steps
+            holder, module = holder_of(self.modules, steps[site.step].module)
+            alike = isinstance(module, MessagePassing | Aggregation)
             alike = alike and site.powers is None and len(several) == 1 and not site.members
             twins = [
-                first
-                for name, other, first in known
-                if alike and name == holder and same_entries(analysis, other, (site, part))
-            ]
+                first for name, other, first in known
+                if alike and name == holder and same_entries(found.analysis, other, site)
+            ]  # fmt: skip
             if twins:
                 blocks[twins[0]] = joined_blocks(blocks[twins[0]], several[0])
                 continue
             if alike:
-                known.append((holder, (site, part), len(blocks)))
+                known.append((holder, site, len(blocks)))
             blocks += several
         blocks = [block for block in blocks if len(block.recipients)] or blocks[:1]
         graph = self.subject.graph
@@ -543,7 +485,7 @@ class Exposing:
 
     def where(self, module: str) -> str:
         """Such as ```conv1` (GCNConv)``."""
-        return titled(self.modules, module).text
+        return titled(self.modules, module)
 
     def _look_behind_caches(self, analysis: Analysis) -> None:
         """Have the model make anew what its modules keep between runs; ``DivergedError`` then."""
@@ -579,26 +521,6 @@ class Exposing:
         return residual
 
 
-@dataclass(frozen=True, eq=False)
-class Captured:
-    """What the second run showed."""
-
-    kept: dict[int, Tensor]
-    offsets: dict[int, int]
-    extracted: Extracted
-    shifted: bool
-    """Whether a log_softmax at the end was left out: a shift common to a node's classes."""
-    beside: Mapping[int, Tensor]
-    """What enters behind the sums and does not depend on them, by value."""
-
-
-def _split(mixtures: Sequence[Mixture], counts: Sequence[int]) -> Iterator[Sequence[Mixture]]:
-    """So many groups of the first block, so many of the second, …."""
-    for count in counts:
-        yield mixtures[:count]
-        mixtures = mixtures[count:]
-
-
 def _gap(left: Tensor, right: Tensor) -> float:
     """How far two runs are apart, beside the largest logit."""
     if left.shape != right.shape:
@@ -618,29 +540,14 @@ def _without_shift(
     return (rest, True) if is_affine(HeadGraph(width, tuple(rest))) else (operations, False)
 
 
-def values_of_sites(found: Captured, sites: Sequence[FinalSite]) -> Tensor:
-    """What the sites hold, side by side, [n, Σ widths]."""
-    flat = []
-    for site in sites:
-        value = found.kept[site.value]
-        value = value.unsqueeze(0) if site.axis is None else value.movedim(site.axis, 0)
-        value = value.reshape(len(value), -1)
-        flat.append(
-            value
-            if site.rows is None
-            else value[torch.argsort(site.rows)[-int((site.rows >= 0).sum()) :]]
-        )
-    return torch.cat(flat, dim=1)
-
-
-def _read_by_head(found: Captured, analysis: Analysis, sites: Sequence[FinalSite]) -> set[int]:
+def _read_by_head(found: Captured) -> list[FinalSite]:
     """The sites that what follows reads at all."""
-    read = set()
-    for site in sites:
+    read = []
+    for site in found.sites:
         first = found.offsets[site.value]
-        frame = frame_of_site(analysis.value(site.value).shape, site, 0)
+        frame = frame_of_site(found.analysis.value(site.value).shape, site, 0)
         if bool((found.extracted.weight[:, first : first + frame.width] != 0).any()):
-            read.add(site.value)
+            read.append(site)
     if not read:
         raise ExposureRefused("the logits do not depend on what the model's last sums give")
     return read

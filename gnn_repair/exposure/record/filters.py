@@ -20,13 +20,7 @@ from scipy import sparse
 from torch import Tensor
 
 from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure.record.analysis import (
-    Analysis,
-    FinalSite,
-    Parts,
-    parts_of,
-    site_of,
-)
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Powers, site_of
 from gnn_repair.exposure.record.recorder import SAME, RecordedStep, Ref
 
 NOISE = 1e-15
@@ -38,7 +32,6 @@ class RecordedHop:
     """One application of Â."""
 
     site: FinalSite
-    parts: Parts | None
     table: int
     between: frozenset[int]
     """The operations that make messages of the table."""
@@ -82,14 +75,14 @@ class Filters:
         if reduction.matrix is not None:
             if reduction.turned or len(self.analysis.value(reduction.message).shape) != 2:
                 return None
-            return RecordedHop(site, None, self.analysis.root(reduction.message), frozenset())
-        parts = parts_of(self.analysis, reduction)
-        if parts.table is None or len(reduction.axes) > 1 or parts.axis != 0:
+            return RecordedHop(site, self.analysis.root(reduction.message), frozenset())
+        parts = site.parts
+        if parts is None or parts.table is None or len(reduction.axes) > 1 or parts.axis != 0:
             return None
         if any(self.analysis.value(factor.value).live for factor in parts.factors):
             return None
         between = self.analysis.above([reduction.message]) - self.analysis.above([parts.table])
-        return RecordedHop(site, parts, parts.table, frozenset(between))
+        return RecordedHop(site, parts.table, frozenset(between))
 
     def form(self, number: int) -> Form:
         """A value as a polynomial; of itself where it is none."""
@@ -152,9 +145,7 @@ class Filters:
 
     def same(self, left: RecordedHop, right: RecordedHop) -> bool:
         """Whether two hops send over the same entries with the same numbers."""
-        return left is right or same_entries(
-            self.analysis, (left.site, left.parts), (right.site, right.parts)
-        )
+        return left is right or same_entries(self.analysis, left.site, right.site)
 
     # Exits -------------------------------------------------------------------------------------
 
@@ -198,56 +189,45 @@ class Filters:
             readers = [r for r in self.analysis.readers.get(value, ()) if r in self.analysis.needed]
             outside = any(r not in inside for r in readers) or value == self.analysis.record.output
             if outside and value in reached:
-                exits.append(
-                    replace(site, value=value, powers=other.powers, base=form.base, hops=sums)
-                )
+                powers = Powers(other.powers, form.base, sums)
+                exits.append(replace(site, value=value, powers=powers))
         own = self.holder(form.hop.site.step)
         first = {
             r for r in self.analysis.readers.get(form.base, ())
             if r in self.analysis.needed and r not in inside and self.holder(r) == own
         }  # fmt: skip
         if first and own and form.base in reached:
-            whole = replace(
-                site, value=form.base, powers=(1.0,), base=form.base, readers=frozenset(first),
-                hops=sums,
-            )  # fmt: skip
-            exits.insert(0, whole)
+            powers = Powers((1.0,), form.base, sums, frozenset(first))
+            exits.insert(0, replace(site, value=form.base, powers=powers))
         return exits
 
 
-def same_entries(
-    analysis: Analysis, left: tuple[FinalSite, Parts | None], right: tuple[FinalSite, Parts | None]
-) -> bool:
+def same_entries(analysis: Analysis, one: FinalSite, two: FinalSite) -> bool:
     """Whether two sums go over the same entries with the same numbers, as the record says."""
-    (one, mine), (two, theirs) = left, right
-    if (
-        (mine is None) != (theirs is None)
-        or len(one.after) != len(two.after)
-        or (one.reduction.factor != two.reduction.factor)
-    ):
+    mine, theirs = one.parts, two.parts
+    left, right = one.reduction, two.reduction
+    if (mine is None) != (theirs is None) or left.factor != right.factor:
+        return False
+    marks = [[a.inverse for a in site.after] for site in (one, two)]
+    if marks[0] != marks[1]:
         return False
     pairs: list[tuple[int | None, int | None]] = []
     for a, b in zip(one.after, two.after, strict=True):
-        if a.inverse != b.inverse or not torch.equal(a.place, b.place):
+        if not torch.equal(a.place, b.place):
             return False
         pairs.append((a.value, b.value))
     if mine is None or theirs is None:
-        pairs.append((one.reduction.matrix, two.reduction.matrix))
+        pairs.append((left.matrix, right.matrix))
     else:
-        if len(mine.factors) != len(theirs.factors) or mine.scale != theirs.scale:
+        forms = [
+            (p.scale, p.table is None, r.mean, [f.inverse for f in p.factors])
+            for p, r in ((mine, left), (theirs, right))
+        ]
+        if forms[0] != forms[1] or not _equal_tensors(left.recipients, right.recipients):
             return False
-        if any(f.inverse != g.inverse for f, g in zip(mine.factors, theirs.factors, strict=True)):
+        if mine.table is None and not _equal_tensors(left.sources, right.sources):
             return False
         pairs += [(f.value, g.value) for f, g in zip(mine.factors, theirs.factors, strict=True)]
-        if (mine.table is None) != (
-            theirs.table is None
-        ) or one.reduction.mean != two.reduction.mean:
-            return False
-        senders = one.reduction.sources, two.reduction.sources
-        if mine.table is None and not _equal_tensors(*senders):
-            return False
-        if not _equal_tensors(one.reduction.recipients, two.reduction.recipients):
-            return False
         pairs += [] if mine.table is None else [(mine.index, theirs.index)]
     return all(_equal(analysis, a, b) for a, b in pairs if a is not None and b is not None)
 

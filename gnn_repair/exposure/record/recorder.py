@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -300,12 +300,14 @@ class Record:
         )
 
 
+@cache
 def is_in_place(func: Any) -> bool:
     """Whether an operation overwrites its first argument, such as ``relu_``."""
     name = func._schema.name
     return func._schema.is_mutable and name.endswith("_") and not name.endswith("__")
 
 
+@cache
 def plain_name(func: Any) -> str:
     """``scatter_add`` of ``aten::scatter_add_``."""
     name = str(func._schema.name.partition("::")[2])
@@ -358,9 +360,12 @@ class ValueStore:
             place = self.record.values[number].step
             todo += self.record.steps[place].reads if place >= 0 else ()
         sizes = {t.untyped_storage()._cdata: t.numel() for t in self.values.values()}
-        self.full = self.full or sum(sizes.values()) > max(KEPT_ALWAYS, self.largest // 2)
-        if self.full:
-            self.values.clear()
+        excess = sum(sizes.values()) - max(KEPT_ALWAYS, self.largest // 2)
+        for storage, size in sorted(sizes.items(), key=lambda pair: -pair[1]):
+            if excess > 0 or self.full:
+                excess -= size
+                kept = self.values.items()
+                self.values = {n: t for n, t in kept if t.untyped_storage()._cdata != storage}
 
     def _parts(self, read: list[int]) -> set[int]:
         """What messages are made of: numbers that multiply them, gathered tables, indices."""

@@ -10,7 +10,7 @@ where it adds up numbers of different nodes, who sends to whom (:class:`Reductio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -264,6 +264,10 @@ class OpContext:
     def are_nodes(self, rows: NodeRows) -> bool:
         return rows.ids.numel() == 0 or int(distinct(rows.ids).max()) < self.recorder.spaces.total
 
+    def varies(self, tensor: Tensor, axes: Iterable[int]) -> bool:
+        """Whether different nodes stand along some axes."""
+        return any(rows.varies(axis) for axis in axes for rows in self.rows(tensor))
+
     def is_count(self, size: int) -> bool:
         return size in self.recorder.spaces.counts
 
@@ -315,33 +319,24 @@ def _shaped(c: OpContext) -> list[Behind]:
     return [tuple(r.viewed(lambda t: reshaped(t, shape)) for r in c.rows(c.args[0]))]
 
 
-def _cat(c: OpContext) -> list[Behind]:
-    parts, dim = list(c.args[0]), c.argument(1, "dim", 0)
-    return _joined(c, parts, lambda ids: torch.cat(ids, dim))
+def _joined(join: Callable[..., Tensor]) -> Callable[[OpContext], list[Behind]]:
+    """cat and stack."""
 
+    def after(c: OpContext) -> list[Behind]:
+        parts, dim = list(c.args[0]), c.argument(1, "dim", 0)
+        behind = [c.rows(part) for part in parts]
+        made: list[NodeRows] = []
+        for place in range(max(len(rows) for rows in behind)):
+            known = [rows[min(place, len(rows) - 1)] if rows else None for rows in behind]
+            ids = [
+                torch.full((1,), -1).expand(part.shape) if rows is None else rows.ids
+                for part, rows in zip(parts, known, strict=True)
+            ]
+            partial = any(rows is None or rows.partial for rows in known)
+            made.append(NodeRows(_compact(ids, lambda several: join(several, dim)), partial))
+        return [tuple(made)]
 
-def _stack(c: OpContext) -> list[Behind]:
-    parts, dim = list(c.args[0]), c.argument(1, "dim", 0)
-    return _joined(c, parts, lambda ids: torch.stack(ids, dim))
-
-
-def _joined(
-    c: OpContext, parts: list[Tensor], join: Callable[[list[Tensor]], Tensor]
-) -> list[Behind]:
-    behind = [c.rows(part) for part in parts]
-    made: list[NodeRows] = []
-    for place in range(max(len(rows) for rows in behind)):
-        ids, partial = [], False
-        for part, rows in zip(parts, behind, strict=True):
-            known = rows[place] if place < len(rows) else (rows[-1] if rows else None)
-            if known is None:
-                partial = True
-                ids.append(torch.full((1,), -1).expand(part.shape))
-            else:
-                partial = partial or known.partial
-                ids.append(known.ids)
-        made.append(NodeRows(_compact(ids, join), partial))
-    return [tuple(made)]
+    return after
 
 
 def _compact(ids: list[Tensor], join: Callable[[list[Tensor]], Tensor]) -> Tensor:
@@ -369,18 +364,17 @@ def _compact(ids: list[Tensor], join: Callable[[list[Tensor]], Tensor]) -> Tenso
 def _picked(c: OpContext, table: Tensor, dim: int, index: Tensor) -> list[Behind]:
     """table[…, index, …]: the node that every picked row is of."""
     dim = dim % table.dim()
-    known = c.rows(table)
-    shape = c.out.shape
+    known, shape, size = c.rows(table), c.out.shape, table.shape[dim]
     if table.is_floating_point() and not any(rows.ids.stride(dim) != 0 for rows in known):
         space = c.recorder.value(index).space
-        size = table.shape[dim]
         space = space if space is not None else c.recorder.spaces.only(size)
-        if space is None or c.recorder.spaces.counts[space] != size or index.dtype == torch.bool:
-            return [tuple(_taken(rows, dim, index, shape) for rows in known)]
-        first = c.recorder.spaces.first(space)
-        ids = index if first == 0 else index + first
-        places = [1] * dim + list(index.shape) + [1] * (table.dim() - dim - 1)
-        return [(NodeRows(ids.reshape(places).expand(shape)),)]
+        counted = space is not None and c.recorder.spaces.counts[space] == size
+        if counted and index.dtype != torch.bool:
+            assert space is not None
+            first = c.recorder.spaces.first(space)
+            ids = index if first == 0 else index + first
+            places = [1] * dim + list(index.shape) + [1] * (table.dim() - dim - 1)
+            return [(NodeRows(ids.reshape(places).expand(shape)),)]
     return [tuple(_taken(rows, dim, index, shape) for rows in known)]
 
 
@@ -392,14 +386,6 @@ def _taken(rows: NodeRows, dim: int, index: Tensor, shape: Sequence[int]) -> Nod
         places = [1] * dim + list(flat.shape) + [1] * (ids.dim() - dim - 1)
         return NodeRows(flat.reshape(places).expand(tuple(shape)), rows.partial)
     return NodeRows(ids[(slice(None),) * dim + (index,)], rows.partial)
-
-
-def _index_select(c: OpContext) -> list[Behind]:
-    return _picked(c, c.args[0], c.args[1], c.args[2])
-
-
-def _embedding(c: OpContext) -> list[Behind]:
-    return _picked(c, c.args[0], 0, c.args[1])
 
 
 def _index(c: OpContext) -> list[Behind]:
@@ -466,7 +452,7 @@ def _scatter(c: OpContext) -> list[Behind]:
     if not isinstance(values, Tensor):
         return [c.rows(base)]
     if c.kwargs.get("reduce") == "add":
-        return _scatter_add(c)
+        return _scattered(c)
     return _written(c, lambda ids, rows: ids.scatter_(dim, index, rows.expand(index.shape)), values)
 
 
@@ -545,16 +531,6 @@ def _are_recipients(rows: NodeRows, axes: tuple[int, ...], recipients: Tensor) -
     return bool((ids - recipients == ids[0] - recipients[0]).all())
 
 
-def _index_add(c: OpContext) -> list[Behind]:
-    base, dim, index, message = c.args[:4]
-    return _entry_sum(c, message, dim, index, base, factor=float(c.kwargs.get("alpha", 1)))
-
-
-def _scatter_add(c: OpContext) -> list[Behind]:
-    base, dim, index, message = c.args[:4]
-    return _entry_sum(c, message, dim, _listed(c, index, dim), base)
-
-
 def _listed(c: OpContext, index: Tensor, dim: int) -> Tensor:
     """An index repeated over all other axes, as a list."""
     dim = dim % index.dim()
@@ -566,21 +542,15 @@ def _listed(c: OpContext, index: Tensor, dim: int) -> Tensor:
     return found
 
 
-def _scatter_reduce(c: OpContext) -> list[Behind]:
-    base, dim, index, message, how = c.args[:5]
-    place = _listed(c, index, dim)
+def _scattered(c: OpContext) -> list[Behind]:
+    """index_add, scatter_add, and their kin that reduce otherwise."""
+    base, dim, index, message = c.args[:4]
+    how = c.argument(4, "reduce", "sum") if c.step.name.endswith("reduce") else "sum"
+    index = index if c.step.name.startswith("index") else _listed(c, index, dim)
     included = c.kwargs.get("include_self", True)
-    if how in ("sum", "mean") and not (how == "mean" and included):
-        return _entry_sum(c, message, dim, place, base if included else None, how == "mean")
-    c.step.mixes = True
-    return c.each((c.counted(c.out.shape, dim % message.dim(), place),))
-
-
-def _index_reduce(c: OpContext) -> list[Behind]:
-    dim, index, message, how = c.args[1:5]
-    included = c.kwargs.get("include_self", True)
-    if how == "mean" and not included:
-        return _entry_sum(c, message, dim, index, None, mean=True)
+    if how == "sum" or (how == "mean" and not included):
+        factor = float(c.kwargs.get("alpha", 1))
+        return _entry_sum(c, message, dim, index, base if included else None, how == "mean", factor)
     c.step.mixes = True
     return c.each((c.counted(c.out.shape, dim % message.dim(), index),))
 
@@ -609,24 +579,15 @@ def _segments(c: OpContext) -> tuple[int, Tensor]:
     return dim, torch.repeat_interleave(listed.diff())
 
 
-def _by_pointers(mean: bool) -> Callable[[OpContext], list[Behind]]:
-    def after(c: OpContext) -> list[Behind]:
-        return _entry_sum(c, c.args[0], *_segments(c), None, mean)
-
-    return after
-
-
-def _by_index(mean: bool) -> Callable[[OpContext], list[Behind]]:
-    """torch_scatter's sums by an index that counts along its last axis, or along ``dim``."""
-
-    def after(c: OpContext) -> list[Behind]:
-        source, index = c.args[:2]
-        scattered = c.step.name.startswith("scatter")
-        dim = c.args[2] % source.dim() if scattered else index.dim() - 1
-        base = c.argument(3 if scattered else 2, "out")
-        return _entry_sum(c, source, dim, _listed(c, index, min(dim, index.dim() - 1)), base, mean)
-
-    return after
+def _by_segments(c: OpContext) -> list[Behind]:
+    """torch_scatter's sums and means, by pointers or by an index along ``dim`` or its last axis."""
+    source, index, mean = c.args[0], c.args[1], "mean" in c.step.name
+    if c.step.name.endswith("csr"):
+        return _entry_sum(c, source, *_segments(c), None, mean)
+    scattered = c.step.name.startswith("scatter")
+    dim = c.args[2] % source.dim() if scattered else index.dim() - 1
+    base = c.argument(3 if scattered else 2, "out")
+    return _entry_sum(c, source, dim, _listed(c, index, min(dim, index.dim() - 1)), base, mean)
 
 
 def _extreme_by_index(c: OpContext) -> list[Behind]:
@@ -650,26 +611,14 @@ def _gather_segments(c: OpContext) -> list[Behind]:
     return _picked(c, c.args[0], dim, index)
 
 
-def _spmm(how: str) -> Callable[[OpContext], list[Behind]]:
+def _spmm(c: OpContext) -> list[Behind]:
     """torch_sparse's product: pointers, columns and values of a matrix, and a table."""
-
-    def after(c: OpContext) -> list[Behind]:
-        pointers, columns, value, table = c.args[1], c.args[2], c.args[3], c.args[-1]
-        rows = table.dim() - 2
-        c.step.mixes = True
-        if how in ("sum", "mean") and (c.live(table) or c.live(value)) and rows == 0:
-            numbers = torch.ones(len(columns), dtype=table.dtype) if value is None else value
-            size = (len(pointers) - 1, len(table))
-            places = torch.stack([torch.repeat_interleave(pointers.diff()), columns])
-            matrix = torch.sparse_coo_tensor(places, numbers.detach(), size, is_coalesced=True)
-            inner = [r for r in c.rows(table) if r.varies(0)]
-            c.step.reduction = Reduction(
-                message=c.number(table), matrix=c.recorder.made_of(matrix, value),
-                sources=inner[0].ids if inner else None, size=size[0], mean=how == "mean",
-            )  # fmt: skip
-        return c.each((c.counted(c.out.shape, rows),))
-
-    return after
+    pointers, columns, value, table = c.args[1], c.args[2], c.args[3], c.args[-1]
+    how, rows = c.step.name.removeprefix("spmm_"), table.dim() - 2
+    c.step.mixes = True
+    if how in ("sum", "mean") and rows == 0:
+        _matrix_sum(c, table, pointers, columns, value, how == "mean")
+    return c.each((c.counted(c.out.shape, rows),))
 
 
 def _bag(c: OpContext) -> list[Behind]:
@@ -677,18 +626,29 @@ def _bag(c: OpContext) -> list[Behind]:
     table, index, offsets, mode = *c.args[:3], c.argument(4, "mode", 0)
     weights, last = c.argument(6, "per_sample_weights"), c.argument(7, "include_last_offset", False)
     c.step.mixes = True
-    if mode in (0, 1) and (c.live(table) or c.live(weights)):
+    if mode in (0, 1):
         ends = offsets if last else torch.cat([offsets, offsets.new_tensor([len(index)])])
-        places = torch.stack([torch.repeat_interleave(ends.diff()), index])
-        numbers = torch.ones(len(index), dtype=table.dtype) if weights is None else weights
-        size = (len(ends) - 1, len(table))
-        matrix = torch.sparse_coo_tensor(places, numbers.detach(), size)
-        inner = [r for r in c.rows(table) if r.varies(0)]
-        c.step.reduction = Reduction(
-            message=c.number(table), matrix=c.recorder.made_of(matrix, weights),
-            sources=inner[0].ids if inner else None, size=size[0], mean=mode == 1,
-        )  # fmt: skip
+        _matrix_sum(c, table, ends, index, weights, mode == 1)
     return [(c.counted(c.out.shape, 0),), *[()] * (len(c.outs) - 1)]
+
+
+def _matrix_sum(
+    c: OpContext, table: Tensor, ends: Tensor, columns: Tensor, value: Tensor | None, mean: bool
+) -> None:
+    """Note a product with a matrix that is given by the ends of its rows."""
+    if not (c.live(table) or c.live(value)):
+        return
+    numbers = torch.ones(len(columns), dtype=table.dtype) if value is None else value.detach()
+    size = (len(ends) - 1, len(table))
+    places = torch.stack([torch.repeat_interleave(ends.diff()), columns])
+    matrix = torch.sparse_coo_tensor(
+        places, numbers, size, is_coalesced=True if c.step.name.startswith("spmm") else None
+    )
+    inner = [r for r in c.rows(table) if r.varies(0)]
+    c.step.reduction = Reduction(
+        message=c.number(table), matrix=c.recorder.made_of(matrix, value),
+        sources=inner[0].ids if inner else None, size=size[0], mean=mean,
+    )  # fmt: skip
 
 
 def _rows_stay(c: OpContext) -> list[Behind]:
@@ -701,45 +661,35 @@ def _rows_stay(c: OpContext) -> list[Behind]:
     return made
 
 
-def _axis_sum(mean: bool) -> Callable[[OpContext], list[Behind]]:
+def _axis_sum(c: OpContext) -> list[Behind]:
     """Σ over axes: a sum over nodes where different nodes stand along them."""
-
-    def after(c: OpContext) -> list[Behind]:
-        source = c.args[0]
-        dims = axes_of(c.argument(1, "dim"), source.dim())
-        behind = c.rows(source)
-        if not any(rows.varies(axis) for rows in behind for axis in dims):
-            return _kept(c, source, dims)
-        c.step.mixes = True
-        kept = [axis for axis in range(source.dim()) if axis not in dims]
-        along = [
-            a
-            for a in kept
-            if any(rows.varies(a) for rows in behind)
-            or (source.shape[a] == 1 and a == 0 and len(kept) > 1)
-        ]
-        if len(along) > 1:
-            return [() for _ in c.outs]
-        axes = (*along, *dims)
-        keepdim = c.out.dim() == source.dim()
-        size = source.shape[along[0]] if along else 1
-        count = prod(source.shape[axis] for axis in dims)
-        places = torch.arange(size).repeat_interleave(count)
-        out_axis = None if not along else along[0] - sum(d < along[0] for d in dims if not keepdim)
-        if c.live(source) and c.of_nodes(behind):
-            c.step.reduction = Reduction(
-                message=c.number(source), axes=axes, out_axis=out_axis, recipients=places,
-                sources=_senders(c, source, axes, places, c.is_count(size)),
-                size=size, mean=mean,
-            )  # fmt: skip
-        if out_axis is None:
-            return [() for _ in c.outs]
-        fixed = [r for r in behind if not any(r.varies(a) for a in dims) and r.varies(along[0])]
-        if fixed:
-            return _kept(c, source, dims)
-        return c.each((c.counted(c.out.shape, out_axis),))
-
-    return after
+    source, behind = c.args[0], c.rows(c.args[0])
+    dims = axes_of(c.argument(1, "dim"), source.dim())
+    if not c.varies(source, dims):
+        return _kept(c, source, dims)
+    c.step.mixes = True
+    kept = [axis for axis in range(source.dim()) if axis not in dims]
+    along = [
+        a for a in kept
+        if c.varies(source, [a]) or (source.shape[a] == 1 and a == 0 and len(kept) > 1)
+    ]  # fmt: skip
+    if len(along) > 1:
+        return [() for _ in c.outs]
+    axes, keepdim = (*along, *dims), c.out.dim() == source.dim()
+    size = source.shape[along[0]] if along else 1
+    places = torch.arange(size).repeat_interleave(prod(source.shape[axis] for axis in dims))
+    out_axis = None if not along else along[0] - sum(d < along[0] for d in dims if not keepdim)
+    if c.live(source) and c.of_nodes(behind):
+        c.step.reduction = Reduction(
+            message=c.number(source), axes=axes, out_axis=out_axis, recipients=places,
+            sources=_senders(c, source, axes, places, c.is_count(size)),
+            size=size, mean=c.step.name == "mean",
+        )  # fmt: skip
+    if out_axis is None:
+        return [() for _ in c.outs]
+    if any(not any(r.varies(a) for a in dims) and r.varies(along[0]) for r in behind):
+        return _kept(c, source, dims)
+    return c.each((c.counted(c.out.shape, out_axis),))
 
 
 def _kept(c: OpContext, source: Tensor, dims: Sequence[int]) -> list[Behind]:
@@ -764,7 +714,7 @@ def _axis_extreme(c: OpContext) -> list[Behind]:
         return _pointwise(c)
     place = 2 if c.step.name in ("norm", "linalg_vector_norm") else 1
     dims = axes_of(c.argument(place, "dim"), source.dim())
-    c.step.mixes = any(rows.varies(axis) for rows in c.rows(source) for axis in dims)
+    c.step.mixes = c.varies(source, dims)
     return _kept(c, source, dims)
 
 
@@ -773,7 +723,7 @@ def _along(c: OpContext) -> list[Behind]:
     source = c.args[0]
     place = c.argument(1, "dim", -1)
     dim = place if isinstance(place, int) and not isinstance(place, bool) else -1
-    c.step.mixes = any(rows.varies(dim % source.dim()) for rows in c.rows(source))
+    c.step.mixes = c.varies(source, [dim % source.dim()])
     return c.each(() if c.step.mixes and c.step.name in ("sort", "topk") else c.rows(source))
 
 
@@ -788,53 +738,35 @@ def _batch_norm(c: OpContext) -> list[Behind]:
 def _halved(c: OpContext) -> list[Behind]:
     """GLU: one half of an axis gates the other."""
     source, axis = c.args[0], c.argument(1, "dim", -1) % c.args[0].dim()
-    c.step.mixes = any(rows.varies(axis) for rows in c.rows(source))
+    c.step.mixes = c.varies(source, [axis])
     shape = c.out.shape
     return c.each(tuple(r.viewed(lambda t: t.narrow(axis, 0, shape[axis])) for r in c.rows(source)))
 
 
 def _first_axis(c: OpContext) -> list[Behind]:
-    """Convolutions and pools over a node's own channels: nodes along the first axis only."""
-    source = c.args[0]
-    c.step.mixes = any(r.varies(axis) for r in c.rows(source) for axis in range(1, source.dim()))
-    found = [rows.along(0) for rows in c.rows(source)]
-    return c.each(tuple(NodeRows(along_axis(f, 0, c.out.shape)) for f in found if f is not None))
-
-
-def _bilinear(c: OpContext) -> list[Behind]:
-    """x W y of every row: nodes along the first axis of both."""
-    behind = [rows for one in (c.args[0], c.args[2]) for rows in c.rows(one)]
-    c.step.mixes = any(r.varies(axis) for r in behind for axis in range(1, r.ids.dim()))
-    found = [rows.along(0) for rows in behind]
+    """Convolutions, pools and bilinear maps of channels: nodes along the first axis only."""
+    several = [c.args[0], c.args[2]] if c.step.name == "_trilinear" else [c.args[0]]
+    c.step.mixes = any(c.varies(source, range(1, source.dim())) for source in several)
+    found = [rows.along(0) for source in several for rows in c.rows(source)]
     shown = [NodeRows(along_axis(f, 0, c.out.shape)) for f in found if f is not None]
     return c.each(union([shown]))
 
 
-def _last_axes(c: OpContext) -> list[Behind]:
-    """Layer normalisation over the last axes."""
-    source, count = c.args[0], len(c.args[1])
-    axes = range(source.dim() - count, source.dim())
-    c.step.mixes = any(rows.varies(axis) for rows in c.rows(source) for axis in axes)
-    return c.each(c.rows(source))
-
-
-def _group_norm(c: OpContext) -> list[Behind]:
+def _normed(c: OpContext) -> list[Behind]:
+    """Normalisation over the last axes, or over groups of channels."""
     source = c.args[0]
-    c.step.mixes = any(r.varies(axis) for r in c.rows(source) for axis in range(1, source.dim()))
+    first = source.dim() - len(c.args[1]) if c.step.name == "native_layer_norm" else 1
+    c.step.mixes = c.varies(source, range(first, source.dim()))
     return c.each(c.rows(source))
 
 
 # Products ----------------------------------------------------------------------------------------
 
 
-def _mm(c: OpContext) -> list[Behind]:
-    return _product(c, c.args[0], c.args[1], None)
-
-
 def _mm_reduce(c: OpContext) -> list[Behind]:
     """A sparse product whose rows are sums or means, or no sums at all."""
     if c.args[2] in ("sum", "mean"):
-        made = _product(c, c.args[0], c.args[1], None)
+        made = _product(c, *c.args[:2])
         if c.args[2] == "mean" and c.step.reduction is not None:
             c.step.reduction = replace(c.step.reduction, mean=True)
         return [made[0], *[()] * (len(c.outs) - 1)]
@@ -842,14 +774,13 @@ def _mm_reduce(c: OpContext) -> list[Behind]:
     return c.each((c.counted(c.out.shape, 0),))
 
 
-def _addmm(c: OpContext) -> list[Behind]:
+def _added_product(c: OpContext) -> list[Behind]:
+    """addmm and baddbmm: β base + α left · right."""
     base = None if c.kwargs.get("beta", 1) == 0 else c.args[0]
     made = _product(c, c.args[1], c.args[2], base, float(c.kwargs.get("alpha", 1)))
-    if base is None:
-        return made
     shape = c.out.shape
-    base = [r.viewed(lambda t: t.expand(shape)) for r in c.rows(c.args[0])]
-    return [union([made[0], base])]
+    shown = [r.viewed(lambda t: t.expand(shape)) for r in c.rows(base)]
+    return [union([made[0], shown])]
 
 
 def _mv(c: OpContext) -> list[Behind]:
@@ -858,16 +789,13 @@ def _mv(c: OpContext) -> list[Behind]:
         return [tuple(NodeRows(r.ids[:, 0], r.partial) for r in c.rows(matrix) if not r.varies(1))]
     c.step.mixes = True
     nodes = [rows for rows in c.rows(vector) if c.are_nodes(rows)]
-    if nodes and (c.live(matrix) or c.live(vector)):
-        c.step.reduction = Reduction(
-            message=c.number(vector), matrix=c.number(matrix), sources=nodes[0].ids.unsqueeze(1),
-            size=len(matrix),
-        )  # fmt: skip
+    if nodes:
+        _note_product(c, vector, matrix, nodes[0].ids.unsqueeze(1), len(matrix))
     return [(c.counted(c.out.shape, 0),)]
 
 
 def _product(
-    c: OpContext, left: Tensor, right: Tensor, base: Tensor | None, factor: float = 1.0
+    c: OpContext, left: Tensor, right: Tensor, base: Tensor | None = None, factor: float = 1.0
 ) -> list[Behind]:
     """left @ right, of matrices or of batches of them."""
     rows, columns = left.dim() - 2, left.dim() - 1
@@ -882,53 +810,32 @@ def _product(
     down = [r for r in c.rows(left) if r.varies(rows)]
     counted = bool(down) or c.is_count(left.shape[rows]) or not c.live(left)
     if left.dim() == 3 and left.shape[1] == 1 and any(r.varies(0) for r in inner):
-        return _batched(c, left, right, inner[0])
-    turned = bool(inner and across) and not (outer and down) and not sparse
-    if turned:
-        return _turned(c, left, right, base, factor, across)
+        # Row vectors times matrices, as attention over the nodes of each graph of a dense batch.
+        _note_product(c, right, left, inner[0].ids, len(left), batched=True)
+        return [(c.counted(c.out.shape, 0),)]
+    added: dict[str, Any] = {"base": None if base is None else c.number(base), "factor": factor}
+    if inner and across and not (outer and down) and not sparse:  # outᵀ = rightᵀ leftᵀ
+        sources = outer[0].ids.mT if outer else None
+        size = right.shape[columns]
+        _note_product(c, left, right, sources, size, turned=True, out_axis=columns, **added)
+        return [tuple(NodeRows(r.narrowed(rows).expand(c.out.shape)) for r in across[:1])]
     if not (inner or matrix) or not counted:
         return _outer_rows(c, left, right)
-    if (c.live(right) or c.live(left)) and c.of_nodes(inner):
+    if c.of_nodes(inner):
         sources = inner[0].ids if inner else None
-        c.step.reduction = Reduction(
-            message=c.number(right), matrix=c.number(left), out_axis=rows, sources=sources,
-            base=None if base is None else c.number(base), size=left.shape[rows],
-            factor=factor,
-        )  # fmt: skip
+        _note_product(c, right, left, sources, left.shape[rows], out_axis=rows, **added)
     kept = [NodeRows(r.narrowed(columns).expand(c.out.shape), r.partial) for r in down]
     return [tuple(kept[:1]) or (c.counted(c.out.shape, rows),)]
 
 
-def _batched(c: OpContext, left: Tensor, right: Tensor, inner: NodeRows) -> list[Behind]:
-    """Row vectors times matrices, as attention over the nodes of each graph of a dense batch."""
-    if c.live(left) or c.live(right):
+def _note_product(
+    c: OpContext, table: Tensor, matrix: Tensor, sources: Tensor | None, size: int, **form: Any
+) -> None:
+    """Note a product in which a matrix weighs the rows of a table, if either is live."""
+    if c.live(table) or c.live(matrix):
         c.step.reduction = Reduction(
-            message=c.number(right), matrix=c.number(left), batched=True, sources=inner.ids,
-            size=len(left),
-        )  # fmt: skip
-    return [(c.counted(c.out.shape, 0),)]
-
-
-def _turned(
-    c: OpContext,
-    left: Tensor,
-    right: Tensor,
-    base: Tensor | None,
-    factor: float,
-    across: list[NodeRows],
-) -> list[Behind]:
-    """NodeRows are the columns: outᵀ = rightᵀ leftᵀ."""
-    columns = left.dim() - 1
-    if c.live(left) or c.live(right):
-        senders = [r for r in c.rows(left) if r.varies(columns)]
-        c.step.reduction = Reduction(
-            message=c.number(left), matrix=c.number(right), turned=True, out_axis=columns,
-            base=None if base is None else c.number(base), size=right.shape[columns],
-            factor=factor,
-            sources=senders[0].ids.mT if senders else None,
-        )  # fmt: skip
-    ids = [r.narrowed(columns - 1).expand(c.out.shape) for r in across]
-    return [tuple(NodeRows(one) for one in ids[:1])]
+            c.number(table), matrix=c.number(matrix), sources=sources, size=size, **form
+        )
 
 
 def _outer_rows(c: OpContext, left: Tensor, right: Tensor) -> list[Behind]:
@@ -946,11 +853,6 @@ def _outer_rows(c: OpContext, left: Tensor, right: Tensor) -> list[Behind]:
         if not r.varies(rows)
     ]
     return [union([made])]
-
-
-def _baddbmm(c: OpContext) -> list[Behind]:
-    base = None if c.kwargs.get("beta", 1) == 0 else c.args[0]
-    return _product(c, c.args[1], c.args[2], base, float(c.kwargs.get("alpha", 1)))
 
 
 def _pad(c: OpContext) -> list[Behind]:
@@ -985,24 +887,24 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
         "split_with_sizes", "unbind", "unfold", "diagonal", "flip", "roll", "repeat",
         "unsafe_split",
         "repeat_interleave", "narrow", "movedim")},
-    "cat": _cat,
-    "stack": _stack,
-    "index_select": _index_select,
-    "embedding": _embedding,
+    "cat": _joined(torch.cat),
+    "stack": _joined(torch.stack),
+    "index_select": lambda c: _picked(c, *c.args[:3]),
+    "embedding": lambda c: _picked(c, c.args[0], 0, c.args[1]),
     "index": _index,
     "gather": _gather,
     "copy": _copy,
     "index_put": _index_put,
     "scatter": _scatter,
     "index_copy": _index_copy,
-    "index_add": _index_add,
-    "scatter_add": _scatter_add,
-    "scatter_reduce": _scatter_reduce,
-    "index_reduce": _index_reduce,
+    "index_add": _scattered,
+    "scatter_add": _scattered,
+    "scatter_reduce": _scattered,
+    "index_reduce": _scattered,
     "segment_reduce": _segment_reduce,
     "_segment_reduce": _segment_reduce,
-    "sum": _axis_sum(mean=False),
-    "mean": _axis_sum(mean=True),
+    "sum": _axis_sum,
+    "mean": _axis_sum,
     **dict.fromkeys(
         ("amax", "amin", "max", "min", "prod", "var", "std", "var_mean", "std_mean", "logsumexp",
          "norm", "linalg_vector_norm", "argmax", "argmin", "any", "all", "median", "nanmean",
@@ -1015,28 +917,27 @@ HANDLERS: dict[str, Callable[[OpContext], list[Behind]]] = {
     "glu": _halved,
     **dict.fromkeys(
         ("convolution", "max_pool2d_with_indices", "avg_pool2d", "avg_pool1d", "max_pool1d",
-         "_adaptive_avg_pool2d", "adaptive_max_pool2d", "upsample_nearest1d"), _first_axis),
-    "_trilinear": _bilinear,
-    "native_layer_norm": _last_axes,
-    "native_group_norm": _group_norm,
-    **dict.fromkeys(("mm", "bmm", "_sparse_mm", "matmul"), _mm),
+         "_adaptive_avg_pool2d", "adaptive_max_pool2d", "upsample_nearest1d", "_trilinear"),
+        _first_axis),
+    "native_layer_norm": _normed,
+    "native_group_norm": _normed,
+    **dict.fromkeys(("mm", "bmm", "_sparse_mm", "matmul"), lambda c: _product(c, *c.args[:2])),
     "_sparse_mm_reduce_impl": _mm_reduce,
-    **dict.fromkeys(("addmm", "_sparse_addmm"), _addmm),
-    "baddbmm": _baddbmm,
+    **dict.fromkeys(("addmm", "_sparse_addmm", "baddbmm"), _added_product),
     "mv": _mv,
     "constant_pad_nd": _pad,
     "select_scatter": _into(torch.select_scatter),
     "slice_scatter": _into(torch.slice_scatter),
     "nonzero": _nothing,
-    "segment_sum_csr": _by_pointers(mean=False),
-    "segment_mean_csr": _by_pointers(mean=True),
-    **dict.fromkeys(("segment_sum_coo", "scatter_sum"), _by_index(mean=False)),
-    **dict.fromkeys(("segment_mean_coo", "scatter_mean"), _by_index(mean=True)),
+    **dict.fromkeys(
+        (f"{form}_{how}{end}" for how in ("sum", "mean")
+         for form, end in (("segment", "_csr"), ("segment", "_coo"), ("scatter", ""))),
+        _by_segments),
     **dict.fromkeys(
         ("scatter_max", "scatter_min", "scatter_mul", "segment_max_csr", "segment_min_csr",
          "segment_max_coo", "segment_min_coo"), _extreme_by_index),
     **dict.fromkeys(("gather_csr", "gather_coo"), _gather_segments),
-    **{f"spmm_{how}": _spmm(how) for how in ("sum", "mean", "min", "max")},
+    **dict.fromkeys((f"spmm_{how}" for how in ("sum", "mean", "min", "max")), _spmm),
     **dict.fromkeys(("segment_matmul", "grouped_matmul"), _rows_stay),
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _bag),
 }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.exposure.checks import EXACT, centre
 from gnn_repair.exposure.heads.building import Frame
+from gnn_repair.exposure.heads.head import Extracted
 from gnn_repair.exposure.heads.tracer import Tracer
-from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite
 from gnn_repair.exposure.record.build import (
     Block,
     Mixture,
@@ -106,14 +107,13 @@ class CapturePlan:
 
     @classmethod
     def of(
-        cls, analysis: Analysis, sites: Sequence[FinalSite], parts: Sequence[Parts | None],
-        recipients: int, held: Collection[int],
-    ) -> CapturePlan:  # fmt: skip
+        cls, analysis: Analysis, sites: Sequence[FinalSite], recipients: int, held: Collection[int]
+    ) -> CapturePlan:
         """The plan for some sums, and operations that are held."""
         wanted: set[int] = {out for place in held for out in analysis.record.steps[place].outs}
         followed, offsets, width = {}, dict[int, int](), 0
-        for site, part in zip(sites, parts, strict=True):
-            wanted |= wanted_values(analysis, site, part) | {site.value}
+        for site in sites:
+            wanted |= wanted_values(site) | {site.value}
             wanted |= set(refs(analysis.record.steps[site.step].given))
             frame = frame_of_site(analysis.value(site.value).shape, site, recipients)
             followed[site.value], offsets[site.value] = (frame, site.readers), width
@@ -168,6 +168,35 @@ class Capture(_Counted):
                 self.tracer.adopt(argument, place)
                 return argument
         return None
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """What the second run showed."""
+
+    analysis: Analysis
+    sites: Sequence[FinalSite]
+    kept: dict[int, Tensor]
+    offsets: dict[int, int]
+    """By value of a site: its first channel of the aggregate."""
+    extracted: Extracted
+    shifted: bool = False
+    """Whether a log_softmax at the end was left out: a shift common to a node's classes."""
+    beside: Mapping[int, Tensor] = field(default_factory=dict)
+    """What enters behind the sums and does not depend on them, by value."""
+
+    @property
+    def channels(self) -> Tensor:
+        """[n, D] what the rest of the model reads, of what the sites hold."""
+        flat = []
+        for site in self.sites:
+            value = self.kept[site.value]
+            value = value.unsqueeze(0) if site.axis is None else value.movedim(site.axis, 0)
+            value = value.reshape(len(value), -1)
+            if site.rows is not None:
+                value = value[torch.argsort(site.rows)[-int((site.rows >= 0).sum()) :]]
+            flat.append(value)
+        return self.extracted.aggregate(torch.cat(flat, dim=1))
 
 
 class Replace(_Counted):
@@ -402,12 +431,12 @@ class Replay:
 
     @staticmethod
     def of(
-        model: nn.Module, forward: Callable[[], Tensor], record: Record,
-        made: Iterable[tuple[Block, Sequence[Mixture]]],
-        kept: dict[int, Tensor], order: Tensor | None, logits: Tensor, held: Sequence[int],
-        beside: Mapping[int, Tensor],
+        model: nn.Module, forward: Callable[[], Tensor], found: Captured,
+        made: Iterable[tuple[Block, Sequence[Mixture]]], order: Tensor | None, dtype: torch.dtype,
+        held: Sequence[int],
     ) -> Replay:  # fmt: skip
-        """The replay of what was built."""
+        """The replay of what was built: blocks with their groups, and operations that are held."""
+        record, kept = found.analysis.record, found.kept
         parts, start = list[ReplayPart](), 0
         for block, mixtures in made:
             mine = []
@@ -417,12 +446,12 @@ class Replay:
             parts += [ReplayPart(piece, block, tuple(mine)) for piece in block.pieces]
         values = {part.piece.site.value: kept[part.piece.site.value] for part in parts}
         still = {place: tuple(kept[out] for out in record.steps[place].outs) for place in held}
-        for number, value in beside.items():
+        for number, value in found.beside.items():
             place = record.values[number].step
             if len(record.steps[place].outs) == 1:
                 still.setdefault(place, (value,))
         return Replay(
-            model, forward, record, tuple(parts), values, still, order, start, logits.dtype,
+            model, forward, record, tuple(parts), values, still, order, start, dtype,
             versions_of(model),
         )  # fmt: skip
 
@@ -544,21 +573,16 @@ class Replay:
             target = tensors_in(out)[0] if several else unfilled(self.record, step, func, args)
             moved = value.movedim(site.axis, 0) if site.axis is not None else value.unsqueeze(0)
             flat = moved.reshape(len(moved), -1).clone()
-            rows = (
-                torch.arange(len(flat), device=flat.device)
-                if site.rows is None
-                else (site.rows >= 0).nonzero().view(-1)
-            )
-            own = rows if site.rows is None else site.rows[rows]
+            rows: Any = slice(None) if site.rows is None else (site.rows >= 0).nonzero().view(-1)
+            own: Any = rows if site.rows is None else site.rows[rows]
             whole = site.powers is not None or site.reduction.base is None
-            for part in mine:
-                places = rows.unsqueeze(1), part.piece.channels
-                flat[places] = 0.0 if whole else flat[places]
+            for part in mine if whole else ():
+                flat[part.piece.at(rows)] = 0.0
             for part in mine:
                 for mixture, terms in part.groups:
                     given = placed[terms] if whole else placed[terms] - mixture.coefficients
                     made = mixture.value(given)[own][:, part.piece.columns]
-                    flat[rows.unsqueeze(1), part.piece.channels] += made
+                    flat[part.piece.at(rows)] += made
             made = flat.reshape(moved.shape)
             made = made.movedim(0, site.axis) if site.axis is not None else made.squeeze(0)
             target.copy_(made.reshape(target.shape))
@@ -606,11 +630,7 @@ def _messages(
     for part in mine:
         for mixture, terms in part.groups:
             states = part.scale(mixture, placed, terms).unsqueeze(1) * part.states(mixture)
-            first, width = int(part.piece.channels[0]), part.piece.channels.numel()
-            if int(part.piece.channels[-1]) == first + width - 1:  # side by side: no index of them
-                flat[:, first : first + width].index_copy_(0, part.entries(mixture), states)
-            else:
-                flat[part.entries(mixture).unsqueeze(1), part.piece.channels] = states
+            flat[part.piece.at(part.entries(mixture))] = states
     back = torch.argsort(torch.tensor([*reduction.axes, *rest]))
     return flat.reshape(moved.shape).permute(*back.tolist())
 
@@ -648,7 +668,7 @@ def versions_of(model: nn.Module) -> tuple[int, ...]:
 # Comparing ---------------------------------------------------------------------------------------
 
 
-FEW = 1 << 13
+FEW = 1 << 10
 """Groups of recipients up to which two draws are made: one holds some of them at a corner and the
 others inside."""
 ROUNDINGS = 16

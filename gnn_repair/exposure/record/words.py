@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +14,7 @@ from torch_geometric.nn.aggr import Aggregation
 
 from gnn_repair.exposure.calling import ModelOnData
 from gnn_repair.exposure.data import TypedGraph, field, field_names
-from gnn_repair.exposure.record.analysis import Analysis, FinalSite, parts_of
+from gnn_repair.exposure.record.analysis import Analysis, FinalSite
 from gnn_repair.exposure.record.recorder import RecordedStep
 from gnn_repair.exposure.value import LAST_HOP, Group, HeldPart
 
@@ -36,14 +36,6 @@ ROOTS = ("root_weight", "lin_root", "root", "lin3", "res", "eps", "lins_r", "com
 """Attributes by which convolutions show that a node's own input enters beside the aggregate."""
 
 
-@dataclass(frozen=True)
-class Title:
-    """A place in the model."""
-
-    name: str
-    text: str
-
-
 def holder_of(modules: Mapping[str, nn.Module], name: str) -> tuple[str, nn.Module | None]:
     """The convolution, the aggregation, or else the module in which an operation happens."""
     parts = name.split(".") if name else []
@@ -55,35 +47,27 @@ def holder_of(modules: Mapping[str, nn.Module], name: str) -> tuple[str, nn.Modu
     return name, modules.get(name)
 
 
-def titled(modules: Mapping[str, nn.Module], name: str) -> Title:
+def titled(modules: Mapping[str, nn.Module], name: str) -> str:
     """Such as ```conv1` (GCNConv)``."""
     held, module = holder_of(modules, name)
     kind = type(module).__name__
-    return Title(held, f"`{held}` ({kind})" if held else f"the forward of {kind}")
-
-
-@dataclass(frozen=True)
-class GroupWords:
-    """A group and the module it is of."""
-
-    group: Group
-    module: str
+    return f"`{held}` ({kind})" if held else f"the forward of {kind}"
 
 
 def group_words(
     analysis: Analysis, modules: Mapping[str, nn.Module], blocks: Sequence[Block],
     graph: TypedGraph | None, pooled: bool,
-) -> Iterator[tuple[Block, GroupWords]]:  # fmt: skip
-    """Every block with a name of its own and a rule."""
-    found = [(one, *_named(analysis, modules, one, blocks, graph, pooled)) for one in blocks]
-    holders = {(words.group.name, words.module) for _, words, _ in found}
-    several = {name for name, count in Counter(name for name, _ in holders).items() if count > 1}
+) -> Iterator[Group]:  # fmt: skip
+    """A group for every block, with a name of its own and a rule."""
+    found = [_named(analysis, modules, one, blocks, graph, pooled) for one in blocks]
+    keys = [(group.name, holder) for group, holder, _ in found]
+    several = {name for name, count in Counter(name for name, _ in set(keys)).items() if count > 1}
     used = Counter[tuple[str, str]]()
-    for block, words, module in found:
-        name, key = words.group.name, (words.group.name, words.module)
-        alike = [b for b, w, _ in found if (w.group.name, w.module) == key]
-        if name in several and words.module:
-            name = f"{name} ({words.module if graph is None else _outer(words.module)})"
+    for key, (group, holder, module) in zip(keys, found, strict=True):
+        name = group.name
+        alike = [b for b, other in zip(blocks, keys, strict=True) if other == key]
+        if name in several and holder:
+            name = f"{name} ({holder if graph is None else _outer(holder)})"
         sums = len({id(b.pieces[0].site) for b in alike})
         if sums < len(alike):
             kind = "head" if hasattr(module, "heads") or graph is not None else "stack"
@@ -92,7 +76,7 @@ def group_words(
             relations = hasattr(module, "num_relations")
             name = f"{name} relation {used[key]}" if relations else f"{name} {used[key] + 1}"
         used[key] += 1
-        yield block, replace(words, group=replace(words.group, name=name))
+        yield replace(group, name=name)
 
 
 def _outer(name: str) -> str:
@@ -104,7 +88,8 @@ def _outer(name: str) -> str:
 def _named(
     analysis: Analysis, modules: Mapping[str, nn.Module], block: Block, blocks: Sequence[Block],
     graph: TypedGraph | None, pooled: bool,
-) -> tuple[GroupWords, nn.Module | None]:  # fmt: skip
+) -> tuple[Group, str, nn.Module | None]:  # fmt: skip
+    """The group of a block before names are told apart, its module's name, and the module."""
     site = block.pieces[0].site
     name, module = holder_of(modules, analysis.record.steps[site.step].module)
     convolution = isinstance(module, MessagePassing | Aggregation)
@@ -116,12 +101,12 @@ def _named(
     if graph is not None:
         base = _relation(analysis, site, block, graph) or base
     if site.powers is not None:
-        base = f"{name} {power_label(site.powers)}".strip()
+        base = f"{name} {power_label(site.powers.coefficients)}".strip()
     elif block.kind is not None and graph is None:
         base = f"{base} relation {block.kind}"
     if site.shortened:
         base, rule = f"{base} last hop", f"{rule}; {LAST_HOP}"
-    return GroupWords(Group(base, f"{kind}: {rule}", origin), name), module
+    return Group(base, f"{kind}: {rule}", origin), name, module
 
 
 def _kind(site: FinalSite) -> str:
@@ -132,26 +117,30 @@ def _kind(site: FinalSite) -> str:
 
 def _weighing(analysis: Analysis, site: FinalSite, block: Block, blocks: Sequence[Block]) -> str:
     """How a sum weighs its messages, as the coefficients show; no answer depends on it."""
-    alpha = block.coefficients.double()
-    mass = alpha.new_zeros(site.reduction.size)
-    for one in blocks:  # relations may share a softmax
-        if (
-            one.pieces[0].site is site
-            and one.pieces[0].channels[:1] == block.pieces[0].channels[:1]
-        ):
-            mass.index_add_(0, one.recipients, one.coefficients.double())
-    count = torch.bincount(block.recipients, minlength=len(mass))[block.recipients]
-    mean = site.after or site.reduction.mean
-    for how, scaled in sorted({"sum": alpha, "mean": alpha * count}.items(), reverse=not mean):
-        if bool(((scaled - 1).abs() < 1e-4).all()):
+    mean = bool(site.after) or site.reduction.mean
+    for how in ("mean", "sum") if mean else ("sum", "mean"):
+        if _are_ones(block, by_count=how == "mean"):
             return how
-    site = site.members[0] if site.members else site
-    parts = None if site.reduction.matrix is not None else parts_of(analysis, site.reduction)
-    numbers = [site.reduction.matrix] if parts is None else [f.value for f in parts.factors]
+    of, site = site, site.members[0] if site.members else site
+    factors = () if site.parts is None else site.parts.factors
+    numbers = [site.reduction.matrix, *(factor.value for factor in factors)]
     if not any(n is not None and analysis.value(n).live for n in numbers):
         return "scaled"
+    mass = block.coefficients.new_zeros(of.reduction.size, dtype=torch.float64)
+    for one in blocks:  # relations may share a softmax
+        first = one.pieces[0]
+        if first.site is of and first.channels[:1] == block.pieces[0].channels[:1]:
+            mass.index_add_(0, one.recipients, one.coefficients.double())
     whole = bool(((mass[mass != 0] - 1).abs() < 1e-4).all())
     return "attention" if whole else "weighted"
+
+
+def _are_ones(block: Block, by_count: bool) -> bool:
+    """Whether coefficients are 1, or 1 / the recipient's number of entries."""
+    alpha = block.coefficients
+    if by_count and len(alpha):
+        alpha = alpha * torch.bincount(block.recipients)[block.recipients]
+    return not len(alpha) or all(abs(float(end) - 1) < 1e-4 for end in torch.aminmax(alpha))
 
 
 def power_label(powers: Sequence[float]) -> str:
@@ -167,18 +156,19 @@ def _rule(
 ) -> tuple[str, str, str]:
     """How messages are weighed, what α and h are, and where α comes from."""
     if site.powers is not None:
-        label = power_label(site.powers)
+        label = power_label(site.powers.coefficients)
         return "scaled", f"α = entries of {label}, h = its input", "sparse product of Â"
     how, noun = _weighing(analysis, site, block, blocks), "node" if pooled else "message"
     said = WEIGHED[how].format(noun=noun)
     after = " / count" if site.after or site.reduction.mean else ""
     site = site.members[0] if site.members else site
-    if site.reduction.matrix is not None:
+    parts = site.parts
+    if site.reduction.matrix is not None or parts is None:
+        assert site.reduction.matrix is not None
         live = analysis.value(site.reduction.matrix).live
         origin = "the model" if live else "the matrix itself"
         said = said if live or pooled else "the matrix's entry"
         return how, f"α = {said}, h = the row that is multiplied", origin + after
-    parts = parts_of(analysis, site.reduction)
     state = "the whole message" if parts.table is None else "the sender's row"
     state = "the node's row" if pooled else state
     values = [analysis.value(analysis.root(f.value)) for f in parts.factors]
@@ -266,7 +256,7 @@ def why_nothing(
         return told
     if mixing:
         last = analysis.record.steps[mixing[-1]]
-        what = f"{titled(modules, last.module).text} mixes nodes by {operation_of(last)}"
+        what = f"{titled(modules, last.module)} mixes nodes by {operation_of(last)}"
         if last.reduction is None:
             return f"{what}, no weighted sum of messages; {SUMS}"
         return (
