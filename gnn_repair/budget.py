@@ -9,12 +9,17 @@ from numbers import Integral, Real
 
 from gnn_repair.errors import InputError
 
+LARGEST = 2**31 - 1
+"""Counts are 32-bit in some kernels, and nothing sensible comes near."""
 
-def check_whole(owner: str, name: str, value: object, least: int) -> None:
-    """A setting is a whole number of at least ``least``."""
+
+def check_whole(owner: str, name: str, value: object, least: int, most: int = LARGEST) -> None:
+    """A setting is a whole number from ``least`` to ``most``."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not whole or int(value) < least:  # type: ignore[call-overload]
-        raise InputError(f"{owner}: {name} is {value!r}; give a whole number of at least {least}")
+    if not whole or not least <= int(value) <= most:  # type: ignore[call-overload]
+        raise InputError(
+            f"{owner}: {name} is {value!r:.60}; give a whole number from {least} to {most:,}"
+        )
 
 
 def check_real(
@@ -26,13 +31,13 @@ def check_real(
     if not inside:
         least = f"above {low:g}" if above else f"of at least {low:g}"
         most = "" if high == math.inf else f" and below {high:g}"
-        raise InputError(f"{owner}: {name} is {value!r}; give a finite number {least}{most}")
+        raise InputError(f"{owner}: {name} is {value!r:.60}; give a finite number {least}{most}")
 
 
 def check_switch(owner: str, name: str, value: object) -> None:
     """A setting is True or False."""
     if not isinstance(value, bool):
-        raise InputError(f"{owner}: {name} is {value!r}; give True or False")
+        raise InputError(f"{owner}: {name} is {value!r:.60}; give True or False")
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class Budget:
 def adjusted(owner: str, budget: object, epochs: int | None, lr: float | None) -> Budget:
     """A budget with another number of epochs or learning rate, where they are given."""
     if not isinstance(budget, Budget):
-        raise InputError(f"{owner}: budget is {budget!r}; give a Budget")
+        raise InputError(f"{owner}: budget is {budget!r:.60}; give a Budget")
     if epochs is not None:
         check_whole(owner, "epochs", epochs, 1)
         budget = replace(budget, epochs=epochs)

@@ -82,5 +82,5 @@ def test_the_range_is_part_of_the_sentence():
         Shape(dropout=2)
     with pytest.raises(InputError, match=r"give a finite number above 0$"):
         replace(SHORT, clip=0)
-    with pytest.raises(InputError, match=r"give a whole number of at least 1$"):
+    with pytest.raises(InputError, match=r"give a whole number from 1 to"):
         replace(SHORT, epochs=0)

@@ -8,7 +8,7 @@ import gnn_repair as gr
 from gnn_repair.errors import InputError, closest, suggestion
 from gnn_repair.oracle.baseline import load_baseline
 from gnn_repair.results.protocol import changed
-from gnn_repair.results.runs import chosen_methods
+from gnn_repair.results.records import chosen_methods
 from gnn_repair.results.tables import make_tables
 from gnn_repair.study import PAPER
 

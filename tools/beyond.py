@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gnn_repair.atomic import replacing
-from gnn_repair.results.records import RunRecord
+from gnn_repair.results.records import Run, RunRecord
 from gnn_repair.results.rendering import RENDERERS
-from gnn_repair.results.runs import Run
 from gnn_repair.results.store import Packed
 from gnn_repair.study import PAPER, make_tables
 

@@ -38,7 +38,7 @@ from gnn_repair.cli.options import (
 from gnn_repair.errors import InputError
 from gnn_repair.published import TITLES
 from gnn_repair.results.averages import Entry, Sheet, Table, without_published, without_spread
-from gnn_repair.results.plan import PAPER_BACKBONES, PAPER_DATASETS, make_plan
+from gnn_repair.results.records import Run, all_runs
 from gnn_repair.results.rendering import (
     RENDERERS,
     cases_text,
@@ -47,8 +47,7 @@ from gnn_repair.results.rendering import (
     remark,
     usual_count,
 )
-from gnn_repair.results.runs import Run, all_runs
-from gnn_repair.results.store import Store, open_results
+from gnn_repair.results.store import PAPER_BACKBONES, PAPER_DATASETS, Store, make_plan, open_results
 from gnn_repair.results.store import merge as merge_stores
 from gnn_repair.results.store import pack as pack_store
 from gnn_repair.results.tables import TABLES, make_tables

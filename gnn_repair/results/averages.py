@@ -78,42 +78,21 @@ def accuracy(method: str) -> Kind:
     return Kind(lambda record: percent(record.scores(method).get("test")), method, 1.5, 0.5)
 
 
-def reach(metric: str) -> Kind:
-    """True-class reach or error reach on test nodes, in per cent."""
-    return Kind(
-        lambda record: percent(record.on_test(metric)),
-        metric,
-        2.5,
-        2.0,
-        read_upper=lambda record: percent(record.on_test(f"{metric}_possible")),
-    )
+def on_test(
+    metric: str, scale: float = 100.0, tolerance: float = 0.0, macro_tolerance: float = 0.0,
+    *, published: bool = False, digits: int = 1, signed: bool = False,
+) -> Kind:  # fmt: skip
+    """What the oracle says of the test nodes, and what is not excluded; in per cent unless said."""
 
+    def read(record: RunRecord, name: str = metric) -> float | None:
+        value = record.on_test(name)
+        return None if value is None else scale * value
 
-def chance_reach() -> Kind:
-    """How often a class that is neither true nor predicted could win at an error (%)."""
-    return Kind(
-        lambda record: percent(record.on_test("chance_reach")),
-        read_upper=lambda record: percent(record.on_test("chance_reach_possible")),
-    )
+    def read_upper(record: RunRecord) -> float | None:
+        return read(record, f"{metric}_possible")
 
-
-def excess() -> Kind:
-    """Error reach less chance, in points."""
-    return Kind(
-        lambda record: percent(record.on_test("excess")),
-        read_upper=lambda record: percent(record.on_test("excess_possible")),
-        signed=True,
-    )
-
-
-def reachable_classes() -> Kind:
-    """Mean number of classes that could win at an error."""
-    return Kind(lambda record: record.on_test("reachable_classes"), digits=2)
-
-
-def support() -> Kind:
-    """Mean number of active coefficients of reachable test nodes."""
-    return Kind(lambda record: record.on_test("support"), "support", 0.15, 0.15, digits=2)
+    table = metric if published else None
+    return Kind(read, table, tolerance, macro_tolerance, digits, read_upper, signed)
 
 
 def share_of_errors_fixed(method: str) -> Kind:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,75 @@ from gnn_repair.budget import (
     SHORT,
     TRANSLATION,
     Budget,
+    adjusted,
+    check_real,
+    check_switch,
+    check_whole,
     paper_batch_size,
 )
 from gnn_repair.errors import FileFormatError, InputError, closest
 from gnn_repair.published import ACTIVE, REACHABLE
 
+# Which values settings may take; budgets know their own ------------------------------------------
+
+WIDEST = 65_536
+"""A layer wider than any in use: such a number is a typing error that would fill the memory."""
+
+
+def _check_one_of(*names: str) -> Check:
+    def check(owner: str, name: str, value: object) -> None:
+        if value not in names:
+            raise InputError(f"{owner}: {name} is {value!r:.60}; choose from {', '.join(names)}")
+
+    return check
+
+
+def _check_sizes(owner: str, name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{owner}: {name} is {value!r:.60}; give a table such as {name}.cora=32")
+    for key, size in value.items():
+        check_whole(owner, f"{name}.{key}", size, 1)
+
+
+def _check_names(owner: str, name: str, value: object) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+        raise InputError(f"{owner}: {name} is {value!r:.60}; give a list of names")
+
+
+Check = Callable[[str, str, object], None]
+CHECKS: dict[str, Check] = {
+    "draw": _check_one_of("torch", "numpy"),
+    "self_loops": _check_one_of("one", "listed"),
+    "zero_stream_biases": check_switch,
+    "hidden": partial(check_whole, least=1, most=WIDEST),
+    "heads": partial(check_whole, least=1, most=WIDEST),
+    "dropout": partial(check_real, low=0, high=1),
+    "seed": partial(check_whole, least=0),
+    "backbones": _check_names,
+    "size": partial(check_whole, least=1),
+    "sizes": _check_sizes,
+    "smoothing_layers": partial(check_whole, least=1, most=1_000_000),
+    "reachable_above": partial(check_real, low=0),
+    "active_above": partial(check_real, low=0),
+}
+"""By the name of the setting, in whatever group it stands."""
+
 
 @dataclass(frozen=True)
-class DataProtocol:
+class _Group:
+    """Settings that are checked when they are made."""
+
+    def __post_init__(self) -> None:
+        for part in dataclasses.fields(self):
+            value = getattr(self, part.name)
+            if part.type == "Budget":
+                adjusted(part.name, value, None, None)
+            elif part.name in CHECKS:
+                CHECKS[part.name](type(self).__name__, part.name, value)
+
+
+@dataclass(frozen=True)
+class DataProtocol(_Group):
     """What the datasets' files leave open."""
 
     draw: str = "torch"
@@ -45,7 +107,7 @@ class DataProtocol:
 
 
 @dataclass(frozen=True)
-class BackboneProtocol:
+class BackboneProtocol(_Group):
     """How backbones are built and trained."""
 
     hidden: int = 128
@@ -71,7 +133,7 @@ class BackboneProtocol:
 
 
 @dataclass(frozen=True)
-class RepairProtocol:
+class RepairProtocol(_Group):
     """How repairs and controls are built and trained."""
 
     hidden: int = 128
@@ -89,7 +151,7 @@ class RepairProtocol:
 
 
 @dataclass(frozen=True)
-class BatchProtocol:
+class BatchProtocol(_Group):
     """Target nodes an update of a repair sees; full batch for all other backbones."""
 
     backbones: tuple[str, ...] = BATCHED
@@ -105,7 +167,7 @@ class BatchProtocol:
 
 
 @dataclass(frozen=True)
-class OracleProtocol:
+class OracleProtocol(_Group):
     """When a class counts as reachable and a coefficient as active."""
 
     reachable_above: float = REACHABLE
@@ -127,11 +189,15 @@ class Protocol:
     """Raised when the meaning of all results changes without any number here doing so."""
 
     def __post_init__(self) -> None:
-        check_tree(self)
+        check_whole("Protocol", "version", self.version, 1)
+        for name, kind in typing.get_type_hints(Protocol).items():
+            value = getattr(self, name)
+            if kind is not int and not isinstance(value, kind):
+                raise InputError(f"the setting {name} is {value!r:.60}; give a {kind.__name__}")
 
     def settings(self) -> dict[str, Any]:
         """The tree as plain JSON values."""
-        tree: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        tree: dict[str, Any] = json.loads(json.dumps(asdict(self), default=_plain))
         return tree
 
     def differences(self) -> dict[str, Any]:
@@ -142,6 +208,11 @@ class Protocol:
     def digest(self) -> str:
         """Twelve hexadecimal digits that stand for the differences from the paper."""
         return digest_of(self.differences())
+
+
+def _plain(value: Any) -> int | float:
+    """Numbers of NumPy and others as JSON has them."""
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def differences(
@@ -183,100 +254,6 @@ def _with_choices(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     chosen = {name: independent["backbones"][name] for name in ("self_loops", "zero_stream_biases")}
     backbones = {**chosen, **own} if isinstance(own, Mapping) else own
     return {**settings, "data": independent["data"], "backbones": backbones}
-
-
-# Which values settings may take -------------------------------------------------------------------
-
-_LARGEST = 2**31 - 1
-"""Counts are 32-bit in some kernels, and nothing sensible comes near."""
-_WIDEST = 65_536
-"""A layer wider than any in use: such a number is a typing error that would fill the memory."""
-
-Limit = tuple[Callable[[Any], bool], str]
-
-
-def _whole(least: int, most: int = _LARGEST) -> Limit:
-    return lambda value: least <= value <= most, f"from {least} to {most:,}"
-
-
-_SHARE: Limit = (lambda value: 0 <= value < 1, "at least 0 and less than 1")
-_POSITIVE: Limit = (lambda value: 0 < value < math.inf, "a positive finite number")
-_NONNEGATIVE: Limit = (lambda value: 0 <= value < math.inf, "0 or a positive finite number")
-
-
-def _one_of(*names: str) -> Limit:
-    return lambda value: value in names, " or ".join(names)
-
-
-LIMITS: dict[str, Limit] = {
-    "draw": _one_of("torch", "numpy"),
-    "self_loops": _one_of("one", "listed"),
-    "hidden": _whole(1, _WIDEST),
-    "heads": _whole(1, _WIDEST),
-    "dropout": _SHARE,
-    "seed": _whole(0),
-    "epochs": _whole(1),
-    "patience": _whole(1),
-    "learning_rate": _POSITIVE,
-    "weight_decay": _NONNEGATIVE,
-    "clip": _POSITIVE,
-    "size": _whole(1),
-    "sizes": _whole(1),
-    "smoothing_layers": _whole(1, 1_000_000),
-    "reachable_above": _NONNEGATIVE,
-    "active_above": _NONNEGATIVE,
-    "version": _whole(1),
-}
-"""By the name of the setting, wherever it stands in the tree."""
-
-
-def check_tree(node: Any, where: str = "") -> None:
-    """Raise a sentence that names the first setting of a dataclass tree with a bad value."""
-    hints = typing.get_type_hints(type(node))
-    for part in dataclasses.fields(node):
-        value, path = getattr(node, part.name), f"{where}{part.name}"
-        hint = hints[part.name]
-        if dataclasses.is_dataclass(hint):
-            if not isinstance(value, typing.cast(type, hint)):
-                kind = getattr(hint, "__name__", "group")
-                raise InputError(f"the setting {path} is {value!r}; it must be a {kind}")
-            check_tree(value, f"{path}.")
-        elif typing.get_origin(hint) is not None and isinstance(value, Mapping):
-            for key, item in value.items():
-                check_value(part.name, item, int, f"{path}.{key}")
-        else:
-            check_value(part.name, value, hint, path)
-
-
-def check_value(name: str, value: Any, hint: Any, path: str) -> None:
-    """Type and range of one setting."""
-    if typing.get_origin(hint) is tuple:
-        if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
-            raise InputError(f"{path} is {value!r}; it must be a list of names")
-        return
-    kinds = typing.get_args(hint) or (hint,)
-    whole = float in kinds and type(value) is int
-    if type(value) not in kinds and not whole:
-        raise InputError(f"{path} is {_shown(value)}; it must be of type {kind_names(kinds)}")
-    if value is None or isinstance(value, bool) or name not in LIMITS:
-        return
-    accepted, words = LIMITS[name]
-    if not accepted(value):
-        raise InputError(f"{path} is {_shown(value)}; it must be {words}")
-
-
-def kind_names(kinds: tuple[Any, ...]) -> str:
-    """``int or none``."""
-    return " or ".join("none" if kind is type(None) else str(kind.__name__) for kind in kinds)
-
-
-def _shown(value: Any) -> str:
-    """A value as a sentence can hold it."""
-    try:
-        text = repr(value)
-    except ValueError:  # an integer of thousands of digits
-        return "a number too long to write"
-    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 PAPER = Protocol()
@@ -363,13 +340,16 @@ def _changed(node: Any, changes: Mapping[str, Any], where: str) -> Any:
         if name not in hints:
             raise InputError(f"the protocol has no setting {path[:80]!r}; {_meant(node, path)}")
         current = getattr(node, name)
-        if dataclasses.is_dataclass(current):
-            if not isinstance(value, Mapping):
-                raise InputError(f"{path} is a group of settings; set one of its fields")
+        if not dataclasses.is_dataclass(current):
+            new[name] = _converted(value, current, hints[name])
+        elif isinstance(value, Mapping):
             new[name] = _changed(current, value, f"{path}.")
         else:
-            new[name] = _accepted(value, hints[name], current, path)
-    return dataclasses.replace(node, **new)
+            raise InputError(f"{path} is a group of settings; set one of its fields")
+    try:
+        return dataclasses.replace(node, **new)
+    except InputError as error:  # its owner is named by where it stands
+        raise InputError(where + str(error).partition(": ")[2]) from error
 
 
 def _meant(node: Any, path: str) -> str:
@@ -386,26 +366,12 @@ def _meant(node: Any, path: str) -> str:
     return f"did you mean {f'{where}.{near}'.lstrip('.')}?"
 
 
-def _accepted(value: Any, hint: Any, current: Any, path: str) -> Any:
-    """``value`` in the type the field asks for."""
-    if isinstance(current, Mapping):
-        return _table(value, current, path)
+def _converted(value: Any, current: Any, hint: Any) -> Any:
+    """What TOML or an assignment can write, in the type the field asks for; others as they are."""
+    if isinstance(current, Mapping) and isinstance(value, Mapping):
+        return {key: size for key, size in {**current, **value}.items() if size is not None}
     if isinstance(current, tuple) and isinstance(value, list | str):
-        value = tuple(value) if isinstance(value, list) else tuple(value.split(","))
-    kinds = typing.get_args(hint) or (hint,)
-    if value in ("none", "None") and type(None) in kinds:
+        return tuple(value) if isinstance(value, list) else tuple(value.split(","))
+    if value in ("none", "None") and type(None) in typing.get_args(hint):
         return None
-    if float in kinds and type(value) is int and abs(value) < 2**53:
-        value = float(value)
-    check_value(path.rpartition(".")[2], value, hint, path)
-    return value
-
-
-def _table(value: Any, current: Mapping[str, int], path: str) -> dict[str, int]:
-    """A table of whole numbers by name with some of its entries changed."""
-    if not isinstance(value, Mapping):
-        raise InputError(f"{path} is {value!r}; it must be a table such as {path}.cora=32")
-    for key, item in value.items():
-        if item is not None:
-            check_value(path.rpartition(".")[2], item, int, f"{path}.{key}")
-    return {k: v for k, v in {**current, **value}.items() if v is not None}
+    return float(value) if hint is float and type(value) is int and abs(value) < 2**53 else value

@@ -161,18 +161,8 @@ def facts(tables: Iterable[Table]) -> Iterator[dict[str, Any]]:
 def _fact(entry: Entry) -> dict[str, Any]:
     if isinstance(entry, str):
         return {**dict.fromkeys(FIELDS[4:]), "text": entry}
-    return {
-        "value": entry.value,
-        "std": entry.deviation,
-        "count": entry.count,
-        "counted": entry.counted,
-        "published": entry.published,
-        "difference": entry.difference,
-        "outside": entry.outside,
-        "best": entry.best,
-        "text": None,
-        "upper": entry.upper,
-    }
+    own = {name: getattr(entry, name, None) for name in FIELDS[4:]}
+    return own | {"std": entry.deviation}
 
 
 def as_csv(tables: Iterable[Table]) -> str:

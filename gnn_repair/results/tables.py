@@ -24,21 +24,17 @@ from gnn_repair.results.averages import (
     best_of,
     case_figures,
     case_order,
-    chance_reach,
     comparable,
-    excess,
     gain,
     in_paper,
     mark_best,
+    on_test,
     ordered,
     ordered_datasets,
     panel,
     percent,
-    reach,
-    reachable_classes,
     share_of_errors_fixed,
     share_of_shifts,
-    support,
     wins,
     with_best_macro,
 )
@@ -68,15 +64,15 @@ REPAIRS = ("reweighting", "set_translation")
 
 
 def _exposure_oracle(records: Sequence[RunRecord]) -> Table:
-    panels = (
-        ("True-class reach (%)", reach("true_class_reach")),
-        ("Error reach (%)", reach("error_reach")),
-        ("Chance: classes neither true nor predicted, at errors (%)", chance_reach()),
-        ("Excess of error reach over chance (points)", excess()),
-        ("Classes that can win, per error", reachable_classes()),
-        ("Active support", support()),
-    )
-    sheets = tuple(panel(title, kind, records) for title, kind in panels)
+    panels = {
+        "True-class reach (%)": on_test("true_class_reach", 100, 2.5, 2.0, published=True),
+        "Error reach (%)": on_test("error_reach", 100, 2.5, 2.0, published=True),
+        "Chance: classes neither true nor predicted, at errors (%)": on_test("chance_reach"),
+        "Excess of error reach over chance (points)": on_test("excess", signed=True),
+        "Classes that can win, per error": on_test("reachable_classes", 1, digits=2),
+        "Active support": on_test("support", 1, 0.15, 0.15, published=True, digits=2),
+    }
+    sheets = tuple(panel(title, kind, records) for title, kind in panels.items())
     return Table("exposure-oracle", "Exact-mass oracle on test nodes", sheets)
 
 

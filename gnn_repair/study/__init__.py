@@ -1,7 +1,6 @@
 """The study: a grid of cases, run once, stored, resumed, merged and set beside the paper."""
 
 from gnn_repair.results.frame import export_results, read_results
-from gnn_repair.results.plan import Plan, make_plan
 from gnn_repair.results.protocol import (
     INDEPENDENT,
     PAPER,
@@ -10,10 +9,9 @@ from gnn_repair.results.protocol import (
     override,
     read_protocol,
 )
-from gnn_repair.results.records import RunRecord
+from gnn_repair.results.records import Case, Run, RunRecord
 from gnn_repair.results.rendering import RENDERERS
-from gnn_repair.results.runs import Case, Run
-from gnn_repair.results.store import Store
+from gnn_repair.results.store import Plan, Store, make_plan
 from gnn_repair.results.tables import TABLES, make_tables
 from gnn_repair.study.engine import Engine, LocalEngine, ProcessEngine
 from gnn_repair.study.grid import Outcome, StudyProgress, Watcher, run_study

@@ -39,8 +39,7 @@ from gnn_repair.methods import METHODS
 from gnn_repair.repair import FittedRepair
 from gnn_repair.repair.cross_fitting import build_repair
 from gnn_repair.results.protocol import BackboneProtocol, Protocol
-from gnn_repair.results.records import PARTS, Numbers, RunRecord
-from gnn_repair.results.runs import FROZEN, ORACLE, Case, stage_keys
+from gnn_repair.results.records import FROZEN, ORACLE, PARTS, Case, Numbers, RunRecord, stage_keys
 from gnn_repair.study.engine import Tell
 from gnn_repair.study.measures import (
     OracleFindings,

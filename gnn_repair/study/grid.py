@@ -22,21 +22,21 @@ from gnn_repair.datasets.loading import SPLITS
 from gnn_repair.devices import choose_device, parse_device
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.methods import METHODS
-from gnn_repair.results.plan import (
+from gnn_repair.results.protocol import PAPER, Protocol
+from gnn_repair.results.records import (
+    Case,
+    RunRecord,
+    all_runs,
+    check_splits,
+)
+from gnn_repair.results.store import (
     PAPER_BACKBONES,
     PAPER_DATASETS,
     PAPER_SPLITS,
     Plan,
+    Store,
     make_plan,
 )
-from gnn_repair.results.protocol import PAPER, Protocol
-from gnn_repair.results.records import RunRecord
-from gnn_repair.results.runs import (
-    Case,
-    all_runs,
-    check_splits,
-)
-from gnn_repair.results.store import Store
 from gnn_repair.study.case import Architecture, Settings, build_backbone, run_case
 from gnn_repair.study.engine import Engine, Failure, LocalEngine, Work
 

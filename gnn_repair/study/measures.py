@@ -6,6 +6,7 @@ A record holds counts, so that shares can be formed over any set of runs; tables
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,13 +14,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import BLOCKS, FROZEN, RUNGS
+from gnn_repair.oracle.fallback import solve_with_second_attempts
+from gnn_repair.oracle.lps import Piece
 from gnn_repair.oracle.metrics import Reach, reach
-from gnn_repair.oracle.problems import CAN, STATUS
-from gnn_repair.oracle.rates import ReachCounts, count_reach
+from gnn_repair.oracle.problems import (
+    CAN,
+    FAILED,
+    STATUS,
+    UNDECIDED,
+    Floats,
+    Integers,
+    Problems,
+    Tables,
+    require_no_head,
+    selection,
+)
 from gnn_repair.oracle.solver import solve
-from gnn_repair.published import REACHABLE
+from gnn_repair.published import REACHABLE, REALIZABLE
 from gnn_repair.repair import FittedRepair
 from gnn_repair.repair.adapters import FittedTranslation
 from gnn_repair.repair.controls import KeptPrediction
@@ -27,7 +41,6 @@ from gnn_repair.repair.ladder import FittedLadder
 from gnn_repair.repair.ladder.rungs import calibration_error, mixed, temperature
 from gnn_repair.results.protocol import OracleProtocol
 from gnn_repair.results.records import Numbers
-from gnn_repair.study.displacement import solve_displacements
 
 Flags = NDArray[np.bool_]
 
@@ -50,10 +63,7 @@ def summarise_oracle(
 ) -> OracleFindings:
     """Solve the true class of every node in the masks [N, S]; one summary a member."""
     parts = {"val": val_mask, "test": test_mask}
-    if exposure.head is not None:
-        summaries, reachable_errors = _summarise_heads(exposure, y, parts, settings)
-    else:
-        summaries, reachable_errors = _summarise(exposure, y, parts, settings)
+    summaries, reachable_errors = _summarise(exposure, y, parts, settings)
     wrong = exposure.frozen_logits.argmax(2).cpu() != y.cpu()
     if settings.reachable_above == REACHABLE:  # chance counts wins above this alone
         errors = wrong.t() & test_mask.cpu()
@@ -90,13 +100,13 @@ def _mean_of(values: NDArray[Any]) -> float | None:
 def _summarise(
     exposure: Exposure, y: Tensor, parts: dict[str, Tensor], settings: OracleProtocol
 ) -> tuple[list[dict[str, Any]], Tensor]:
-    """Without a nonlinear head."""
-    val_mask, test_mask = parts.values()
-    solution = solve(exposure, y, (val_mask | test_mask).to(exposure.recipients.device))
-    wrong = (exposure.frozen_logits.argmax(2).cpu() != y.cpu()).numpy()
-    error = wrong[solution.member, solution.node]
-    reachable = solution.margin > settings.reachable_above
-    decided = solution.decided_at(settings.reachable_above)
+    """One summary per member, and the errors [S, N] that a reweighting is proved to undo."""
+    headed = exposure.head is not None
+    asked = (parts["val"] | parts["test"]).to(exposure.recipients.device)
+    solution = solve(exposure, y, asked)
+    mistakes = (exposure.frozen_logits.argmax(2).cpu() != y.cpu()).numpy()
+    wrong = mistakes[solution.member, solution.node]
+    verdict = solution.verdict_at(settings.reachable_above)
     active = solution.active_above(settings.active_above)
     summaries: list[dict[str, Any]] = []
     for member in range(exposure.num_members):
@@ -104,13 +114,13 @@ def _summarise(
         summary: dict[str, Any] = {}
         for part, mask in parts.items():
             chosen = own & mask[:, member].cpu().numpy()[solution.node]
-            counts = count_reach(reachable[chosen], error[chosen], active[chosen], decided[chosen])
-            summary[part] = _figures(counts)
+            summary[part] = _figures(verdict[chosen], wrong[chosen], active[chosen], headed)
         summary["status"] = _by_status(solution.status[own])
-        summary["largest_gap"] = float(np.nanmax(solution.gap[own], initial=0.0))
+        if not headed:
+            summary["largest_gap"] = float(np.nanmax(solution.gap[own], initial=0.0))
         summaries.append(summary)
-    found = torch.zeros(wrong.shape, dtype=torch.bool)
-    found[solution.member, solution.node] = torch.from_numpy(reachable & decided & error)
+    found = torch.zeros(mistakes.shape, dtype=torch.bool)
+    found[solution.member, solution.node] = torch.from_numpy((verdict == CAN) & wrong)
     return summaries, found
 
 
@@ -118,61 +128,173 @@ def _by_status(codes: NDArray[Any]) -> dict[str, int]:
     return {name: int((codes == code).sum()) for code, name in STATUS.items() if code in codes}
 
 
-def _figures(counts: ReachCounts) -> Numbers:
-    """Counts and shares as a record holds them: None where there is nothing to count."""
-    names = ("nodes", "reachable", "errors", "reachable_errors", "undecided")
-    shares = {n: getattr(counts, n) for n in ("true_class_reach", "error_reach", "support")}
-    return {
-        **{name: getattr(counts, name) for name in names},
-        **{name: None if np.isnan(value) else value for name, value in shares.items()},
-    }
+def _figures(verdict: NDArray[Any], wrong: Flags, active: Integers, headed: bool) -> Numbers:
+    """Counts and shares as a record holds them; a share of nothing is None.
 
-
-def _summarise_heads(
-    exposure: Exposure, y: Tensor, parts: dict[str, Tensor], settings: OracleProtocol
-) -> tuple[list[dict[str, Any]], Tensor]:
-    """The same behind a nonlinear head, of one member.
-
-    Shares are of all nodes: ``true_class_reach`` counts what is proved and
-    ``true_class_reach_possible`` what is not excluded; the same for errors.
+    Shares are of decided nodes. Behind a nonlinear head, where many are undecided, they are of all
+    nodes: what is proved, and as ``_possible`` what is not excluded.
     """
-    chosen = (parts["val"] | parts["test"])[:, 0].to(exposure.recipients.device)
-    solution = solve(exposure, y, chosen)
-    wrong = (exposure.frozen_logits[0].argmax(1).cpu() != y.cpu()).numpy()[solution.node]
-    proved = (solution.verdict == CAN) & (solution.margin > settings.reachable_above)
-    possible = proved | ~(solution.bound <= settings.reachable_above)
-    active = solution.active_above(settings.active_above)
-    summary: dict[str, Any] = {}
-    for part, mask in parts.items():
-        own = mask[:, 0].cpu().numpy()[solution.node]
-        summary[part] = _head_figures(proved[own], possible[own], wrong[own], active[own])
-    summary["status"] = _by_status(solution.status)
-    found = torch.zeros(1, exposure.num_nodes, dtype=torch.bool)
-    found[0, solution.node] = torch.from_numpy(proved & wrong)
-    return [summary], found
-
-
-def _head_figures(
-    proved: Flags, possible: Flags, wrong: Flags, active: NDArray[np.int64]
-) -> Numbers:
-    nodes, errors = len(proved), int(wrong.sum())
+    proved, undecided = verdict == CAN, verdict == UNDECIDED
+    counted = np.ones_like(proved) if headed else ~undecided
     counts = {
-        "nodes": nodes,
+        "nodes": int(counted.sum()),
         "reachable": int(proved.sum()),
-        "possible": int(possible.sum()),
-        "errors": errors,
+        "errors": int((wrong & counted).sum()),
         "reachable_errors": int((proved & wrong).sum()),
-        "possible_errors": int((possible & wrong).sum()),
-        "undecided": int((possible & ~proved).sum()),
+        "undecided": int(undecided.sum()),
     }
     ratios = {
-        "true_class_reach": (counts["reachable"], nodes),
-        "true_class_reach_possible": (counts["possible"], nodes),
-        "error_reach": (counts["reachable_errors"], errors),
-        "error_reach_possible": (counts["possible_errors"], errors),
+        "true_class_reach": (counts["reachable"], counts["nodes"]),
+        "error_reach": (counts["reachable_errors"], counts["errors"]),
         "support": (int(active[proved].sum()), counts["reachable"]),
     }
+    if headed:
+        possible = proved | undecided
+        counts |= {
+            "possible": int(possible.sum()),
+            "possible_errors": int((possible & wrong).sum()),
+        }
+        ratios |= {
+            "true_class_reach_possible": (counts["possible"], counts["nodes"]),
+            "error_reach_possible": (counts["possible_errors"], counts["errors"]),
+        }
     return {**counts, **{name: a / b if b else None for name, (a, b) in ratios.items()}}
+
+
+# Which shifts of the logits a reweighting could have made: q ∈ D_v, by our own solver ------------
+#
+# D_v = {P(z_v(λ) − z⁰_v) : λ ∈ Δ_v}. With centred contributions P ℓ and goal = P(z⁰ − β + q), the
+# distance of q to D_v is
+#
+#     min_λ max_j |Σ_a λ_a (P ℓ_a)_j − goal_j| = −max_λ min_{j,±} ±(goal_j − Σ_a λ_a (P ℓ_a)_j),
+#
+# which is the oracle's own linear program for a class of zeros among 2C rivals, ±P ℓ. So the same
+# solver answers, and the same bound proves: a shift is inside when its λ comes near enough, outside
+# when the bound says that none does, and otherwise undecided.
+
+
+@dataclass(frozen=True, eq=False)
+class Displacements:
+    """One shift a member and node, and where it lies."""
+
+    member: Integers
+    """[L]."""
+    node: Integers
+    """[L]."""
+    distance: Floats
+    """[L]: to the nearest point of D_v that was found, in the largest class; NaN: none was."""
+    bound: Floats
+    """[L]: what the distance is at least."""
+    inside: Flags
+    """[L]: a reweighting makes this shift."""
+    outside: Flags
+    """[L]: proved that none does."""
+
+    @property
+    def undecided(self) -> Flags:
+        """[L]: neither."""
+        undecided: Flags = ~(self.inside | self.outside)
+        return undecided
+
+
+def solve_displacements(
+    exposure: Exposure,
+    shift: Tensor,
+    nodes: Tensor | None = None,
+    *,
+    tolerance: float = REALIZABLE,
+    threads: int | None = None,
+) -> Displacements:
+    """Decide of each shift q_v whether it lies in D_v.
+
+    Args:
+        exposure: the frozen model.
+        shift: q, [S, n, C]; a common offset of a node's classes does not matter.
+        nodes: a mask [N] or [N, S] (member s takes column s), node numbers, or None for all.
+        tolerance: distance accepted, relative to max(1, |q|, |m ℓ|).
+        threads: worker threads; all cores unless given.
+    """
+    require_no_head(exposure, "which shifts it can make is not known")
+    expected = (exposure.num_members, exposure.num_recipients, exposure.num_classes)
+    if not isinstance(shift, Tensor) or tuple(shift.shape) != expected:
+        shape = list(shift.shape) if isinstance(shift, Tensor) else type(shift).__name__
+        raise InputError(f"shift has shape {shape} instead of {list(expected)}")
+    goal = shift.detach().double().cpu().numpy()
+    if not np.isfinite(goal).all():
+        raise InputError("shift holds NaN or infinite values; a repair that diverged has no shifts")
+    member, position = selection(exposure, nodes)
+    tables = Tables.of(exposure)
+    asked = Problems(member, position, np.zeros(len(member), np.int64))
+    frozen = exposure.frozen_logits.detach().cpu().numpy()
+    solved = solve_with_second_attempts(_two_sided(tables, frozen, goal), asked, threads)
+    allowed = tolerance * _sizes(tables, goal, member, position)
+    return _verdicts(tables, asked, solved, allowed)
+
+
+def _verdicts(tables: Tables, asked: Problems, solved: Piece, allowed: Floats) -> Displacements:
+    """What margin and bound say of each; an answer that nobody could certify says nothing."""
+    known = solved.status != FAILED
+    distance = np.where(known, np.maximum(-solved.margin, 0.0), np.nan)
+    bound = np.where(known, np.maximum(-solved.bound, 0.0), 0.0)
+    return Displacements(
+        asked.member,
+        tables.nodes[asked.position],
+        distance,
+        bound,
+        inside=distance <= allowed,
+        outside=bound > allowed,
+    )
+
+
+def _two_sided(tables: Tables, frozen: Floats, shift: Floats) -> Tables:
+    """The oracle's tables with classes 0, +P ℓ and −P ℓ; the fixed logits hold the goals.
+
+    Args:
+        tables: the exposure's own.
+        frozen: z⁰, [S, N, C].
+        shift: q, [S, n, C].
+    """
+    columns = _centred(tables.contributions)
+    goal = np.zeros_like(tables.fixed_logits)
+    goal[:, tables.nodes] = _centred((frozen - tables.fixed_logits)[:, tables.nodes] + shift)
+    return replace(
+        tables,
+        contributions=_mirrored(columns),
+        fixed_logits=_mirrored(-goal),
+    )
+
+
+def _mirrored(values: Floats) -> Floats:
+    """[…, C] as [0, v, −v], […, 2C + 1]."""
+    return np.concatenate([np.zeros_like(values[..., :1]), values, -values], axis=-1)
+
+
+def _centred(values: Floats) -> Floats:
+    centred: Floats = values - values.mean(axis=-1, keepdims=True)
+    return centred
+
+
+def _sizes(tables: Tables, shift: Floats, member: Integers, position: Integers) -> Floats:
+    """[L]: max(1, |q|, |m ℓ|) of each shift, ℓ centred."""
+    largest = np.abs(_centred(tables.contributions)).max(axis=2, initial=0.0)
+    ends = tables.segments[:: tables.num_groups]
+    out: Floats = np.maximum(1.0, np.abs(shift[member, position]).max(axis=1, initial=0.0))
+    for s in np.unique(member):
+        own = member == s
+        mass = tables.mass[min(int(s), len(tables.mass) - 1)].max(axis=1, initial=0.0)
+        by_node = mass * _largest_term(largest[s], tables.rows, ends)
+        out[own] = np.maximum(out[own], by_node[position[own]])
+    return out
+
+
+def _largest_term(largest: Floats, rows: NDArray[Any], ends: Integers) -> Floats:
+    """[n]: the largest of a recipient's terms; 0 where it has none."""
+    out = np.zeros(len(ends) - 1)
+    some = np.flatnonzero(np.diff(ends) > 0)
+    if len(some):
+        # Recipients without terms begin where the next one does, so leaving them out is enough.
+        out[some] = np.maximum.reduceat(largest[rows], ends[some])
+    return out
 
 
 # The use of evidence ------------------------------------------------------------------------------

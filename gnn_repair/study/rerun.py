@@ -19,8 +19,7 @@ from torch_geometric.data import Data
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import METHODS
 from gnn_repair.results.protocol import PAPER, Protocol
-from gnn_repair.results.records import RunRecord
-from gnn_repair.results.runs import FROZEN, ORACLE, Case, all_runs, chosen_methods
+from gnn_repair.results.records import FROZEN, ORACLE, Case, RunRecord, all_runs, chosen_methods
 from gnn_repair.results.store import ResultsSource
 from gnn_repair.study.case import Architecture, Worked, records_of, work_case
 from gnn_repair.study.grid import checked_settings

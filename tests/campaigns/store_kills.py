@@ -26,8 +26,7 @@ from typing import IO
 from gnn_repair.errors import ResourceError
 from gnn_repair.methods import METHODS
 from gnn_repair.results.protocol import PAPER
-from gnn_repair.results.records import RunRecord
-from gnn_repair.results.runs import Run
+from gnn_repair.results.records import Run, RunRecord
 from gnn_repair.results.store import Store
 from tests.campaigns import CampaignResult
 

@@ -1,6 +1,6 @@
 """Which translations a reweighting could have made, by one plain linear program per node.
 
-An independent judge of :mod:`gnn_repair.study.displacement`: it shares no code with it.
+An independent judge of :mod:`gnn_repair.study.measures`: it shares no code with it.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from toy_exposures import toy_exposure
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.errors import InputError
 from gnn_repair.oracle.problems import FAILED
-from gnn_repair.study import displacement
-from gnn_repair.study.displacement import solve_displacements
+from gnn_repair.study import measures
+from gnn_repair.study.measures import solve_displacements
 
 EVERY = pytest.mark.parametrize("backbone", list(BACKBONES))
 
@@ -140,7 +140,7 @@ def test_the_tolerance_is_relative_to_the_contributions():
 
 
 def test_what_nobody_could_certify_is_undecided(monkeypatch):
-    real = displacement.solve_with_second_attempts
+    real = measures.solve_with_second_attempts
 
     def gives_up(*arguments):
         solved = real(*arguments)
@@ -148,7 +148,7 @@ def test_what_nobody_could_certify_is_undecided(monkeypatch):
         status[1::2] = FAILED
         return replace(solved, status=status)
 
-    monkeypatch.setattr(displacement, "solve_with_second_attempts", gives_up)
+    monkeypatch.setattr(measures, "solve_with_second_attempts", gives_up)
     exposure = toy_exposure("gcn")
     shift = torch.zeros(2, exposure.num_recipients, exposure.num_classes)
     shift[1, :, 0] = 100.0

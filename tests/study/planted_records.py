@@ -6,8 +6,7 @@ from typing import Any
 
 from gnn_repair.methods import METHODS
 from gnn_repair.results.protocol import PAPER
-from gnn_repair.results.records import RunRecord
-from gnn_repair.results.runs import Case
+from gnn_repair.results.records import Case, RunRecord
 
 OFFSETS = {"refit_head": -0.01, "node_translation": 0.01, "set_translation": 0.03}
 

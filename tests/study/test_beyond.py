@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
 from planted_records import make_record
 
-from gnn_repair.methods import NOTHING, RUNGS, rung_title
-from gnn_repair.results.rendering import RENDERERS, facts
+from gnn_repair.methods import NOTHING, RUNGS
+from gnn_repair.results.rendering import facts
 from gnn_repair.results.store import pack
 from gnn_repair.study import PAPER, Store, make_tables
 from tools.beyond import LINE, TABLES, gathered, written
@@ -41,110 +40,10 @@ def record(dataset: str, backbone: str, split: int, gain: float, retrained: floa
     return make_record(dataset, backbone, split, methods=methods)
 
 
-GRID = [
-    *(record("cora", "gcn", split, 0.02, 0.03) for split in range(2)),
-    *(record("cora", "sage", split, -0.01) for split in range(2)),
-    *(record("squirrel", "gcn", split, 0.1 + 0.02 * split) for split in range(2)),
-]
-
-
-@pytest.fixture(scope="module")
-def found():
-    made = make_tables(GRID, TABLES)
-    return {(f["sheet"], f["row"], f["column"]): f for f in facts(made)}
-
-
-GAINS = "Points of test accuracy over Frozen"
-
-
-@pytest.mark.parametrize(
-    ("row", "column", "value"),
-    [
-        ("Evidence ladder", "gain over Frozen", (2 - 1 + 11) / 3),
-        ("Evidence ladder", "cora", 0.5),
-        ("Evidence ladder", "squirrel", 11.0),
-        (f"only {rung_title('similar')}", "gain over Frozen", (2 - 1 + 11) / 3 - 1),
-        ("Retrained backbone", "gain over Frozen", 3.0),
-        # Where the control was run, which is one case of three.
-        ("Retrained backbone", "the ladder there", 2.0),
-        ("Retrained backbone, its single models", "gain over Frozen", 0.0),
-    ],
-)
-def test_gains_are_means_over_the_cases_there_are(found, row, column, value):
-    assert found[GAINS, row, column]["value"] == pytest.approx(value)
-
-
-def test_cases_above_frozen_are_counted_and_the_cover_is_said(found):
-    assert found[GAINS, "Evidence ladder", "cases above Frozen"]["text"] == "2 of 3"
-    assert found[GAINS, "Retrained backbone", "cases above Frozen"]["text"] == "1 of 1"
-    text = RENDERERS["markdown"](make_tables(GRID, ["beyond"]))
-    assert "It covers 3 of the paper's cases that can be had (48), 2 splits each." in text
-
-
-def test_calibration_and_cases(found):
-    sheet = "Calibration error on test nodes (%)"
-    values = [found[sheet, row, "all"]["value"] for row in ("Evidence ladder", "Frozen")]
-    assert values == [pytest.approx(3.0), pytest.approx(9.0)]
-    cell = found["The ladder's gain by case (points)", "gcn", "squirrel"]
-    assert (cell["value"], cell["std"]) == (pytest.approx(11), pytest.approx(math.sqrt(2)))
-
-
-LOST = "What each kind of evidence is worth, out of fold (points)"
-
-
-def test_evidence_is_compared_with_the_rung_below_and_advised_upon(found):
-    row = "squirrel × GCN"
-    worth = {
-        name: found[LOST, row, f"{rung_title(name)} over {rung_title(RUNGS[name].above)}"]["value"]
-        for name in ("messages", "labels", "similar")
-    }
-    assert worth == pytest.approx({"messages": 1.0, "labels": 0.5, "similar": 4.0})
-    advice = found[LOST, row, "advice"]["text"].split("; ")
-    assert advice == [
-        "let nodes attend to similar ones, wherever they are (+4.0)",
-        "give the classifier more labels: hold out fewer of them (+1.0)",
-        "feed known labels of neighbours as input (+0.5)",
-    ]
-
-
-def test_by_class_the_gains_are_those_of_its_nodes(found):
-    column = f"{rung_title('similar')} over {rung_title('labels')}"
-    for label, value in ((0, 8.0), (1, 0.0)):
-        cell = found[LOST, f"cora × GCN, class {label}", column]
-        assert cell["value"] == pytest.approx(value)
-
-
 def test_what_no_split_confirms_is_no_advice():
     alone = make_tables([record("cora", "gcn", 0, 0.1)], ["lost-evidence"])
     assert next(f["text"] for f in facts(alone) if f["column"] == "advice") == NOTHING
     assert make_tables([make_record("cora", "gcn", 0, methods={})], TABLES)[1].sheets == ()
-    assert [table.name for table in make_tables(GRID)][-1] == "time"
-
-
-def test_the_best_control_of_each_case_and_who_is_behind_it():
-    """Three controls; two of three cases have them, and the ladder is behind in one."""
-
-    def with_controls(dataset, gain, controls):
-        one = record(dataset, "gcn", 0, gain)
-        names = ("retrained_backbone", "feature_perceptron", "correct_and_smooth")
-        one.methods.update({n: {"test": 0.8 + g} for n, g in zip(names, controls, strict=True)})
-        return one
-
-    records = [
-        with_controls("cora", 0.02, (0.01, 0.024, -0.1)),
-        with_controls("actor", 0.02, (0.0, 0.0, 0.022)),
-        record("squirrel", "gcn", 0, 0.5),
-    ]
-    sheet = "The best control of each case (points over Frozen)"
-    cells = {
-        (f["row"], f["column"]): f
-        for f in facts(make_tables(records, ["beyond"]))
-        if f["sheet"] == sheet
-    }
-    assert cells["all", "best control"]["value"] == pytest.approx(2.3)
-    assert cells["all", "Evidence ladder"]["value"] == pytest.approx(2.0)
-    behind = {row: f["text"] for (row, column), f in cells.items() if "below" in column}
-    assert behind == {"all": "1 of 2", "cora": "1 of 1", "actor": "0 of 1"}
 
 
 @pytest.mark.skipif(not RECORDS.exists(), reason="the records are not in this checkout")

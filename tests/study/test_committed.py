@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from gnn_repair.published import published
-from gnn_repair.results.plan import current_methods
 from gnn_repair.results.protocol import digest_of
+from gnn_repair.results.records import chosen_methods
 from gnn_repair.results.rendering import RENDERERS, facts
-from gnn_repair.results.runs import chosen_methods
-from gnn_repair.results.store import Packed
+from gnn_repair.results.store import Packed, current_methods
 from gnn_repair.study import INDEPENDENT, PAPER, Store, make_tables
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from gnn_repair.repair.controls import FeaturePerceptron
 from gnn_repair.repair.cross_fitting import build_repair
 from gnn_repair.reporting.figures import _look
 from gnn_repair.reporting.writing import report
-from gnn_repair.results.runs import chosen_methods
+from gnn_repair.results.records import chosen_methods
 from gnn_repair.study import PAPER, Case, make_tables, override
 from gnn_repair.study.case import Settings, run_case
 

@@ -15,7 +15,7 @@ from planted_records import fake_case, make_record
 
 from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.methods import METHODS
-from gnn_repair.results.runs import all_runs, chosen_methods
+from gnn_repair.results.records import all_runs, chosen_methods
 from gnn_repair.study import PAPER, Case, Run, Store, Watcher, make_plan, override, run_study
 
 GRID = {"datasets": ["cora", "pubmed"], "backbones": ["gcn", "gat"], "splits": range(3)}

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from planted_records import make_record
 
-import gnn_repair.results.runs as identity
+import gnn_repair.results.records as identity
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.budget import LONG, SHORT
 from gnn_repair.methods import METHODS
-from gnn_repair.results.plan import current_methods
 from gnn_repair.results.protocol import BackboneProtocol, changed, differences, digest_of
-from gnn_repair.results.runs import VERSIONS, stage_keys
+from gnn_repair.results.records import VERSIONS, stage_keys
+from gnn_repair.results.store import current_methods
 from gnn_repair.study import INDEPENDENT, PAPER, Protocol, Run, Store, make_plan, override
 
 LEGACY = "f5ac0ef9f0b2"

@@ -15,7 +15,7 @@ from gnn_repair.exposure import expose
 from gnn_repair.methods import METHODS
 from gnn_repair.oracle.solver import solve
 from gnn_repair.repair import EvidenceLadder, Reweighting
-from gnn_repair.results.runs import chosen_methods
+from gnn_repair.results.records import chosen_methods
 from gnn_repair.study import PAPER, Case, Store, override, run_study
 from gnn_repair.study.case import Settings, build_backbone, run_case
 from gnn_repair.study.measures import summarise_oracle

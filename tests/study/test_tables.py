@@ -1,241 +1,524 @@
-"""Table arithmetic against values computed by hand, and the forms for machines."""
+"""Every figure of every table, recomputed from the records' rows by code that shares nothing.
+
+The records are random and hostile: cases outside the paper, missing methods, parts without nodes,
+values of None, ties, unequal numbers of splits, and names of version 0.2.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import statistics
+import random
+from itertools import product
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from planted_records import make_record
 
+import gnn_repair
 from gnn_repair.errors import InputError
-from gnn_repair.published import published
+from gnn_repair.methods import METHODS, NOTHING, RUNGS, rung_title
 from gnn_repair.results.averages import Figure, average, gain, wins
-from gnn_repair.results.rendering import facts, number, plain, remark
+from gnn_repair.results.rendering import facts, number, own_text, plain, remark
+from gnn_repair.results.store import merge, pack
+from gnn_repair.results.tables import TABLES, counts, published_cases
 from gnn_repair.study import PAPER, RENDERERS, Store, export_results, make_tables, read_results
 
+ROOT = Path(gnn_repair.__file__).parent
+PUBLISHED = json.loads((ROOT / "paper.json").read_text(encoding="utf-8"))["tables"]
+DATASETS, BACKBONES = ("cora", "pubmed", "actor", "mine"), ("gcn", "sgc", "own_net")
+TITLE = {name: method.title for name, method in METHODS.items()} | {"frozen": "Frozen"}
+SEEDS = range(4)
 
-def records():
-    """Cora and PubMed (published) and one graph of our own, on GCN and SGC."""
+
+def planted(seed):
+    """Random records of a part of a grid."""
+    chance = random.Random(seed)
+
+    def maybe(value, p=0.85):
+        return value if chance.random() < p else None
+
+    def share():
+        return chance.randrange(0, 41) / 40  # coarse, so that ties happen
+
     made = []
-    for dataset, backbone, tests in [
-        ("cora", "gcn", (0.86, 0.88, 0.90)),
-        ("cora", "sgc", (0.70, 0.80, 0.90)),
-        ("pubmed", "gcn", (0.89, 0.89, 0.89)),
-        ("mine", "gcn", (0.10, 0.20)),
-    ]:
-        made += [make_record(dataset, backbone, k, test) for k, test in enumerate(tests)]
+    for dataset, backbone in product(DATASETS, BACKBONES):
+        for split in chance.sample(range(9), chance.randrange(0, 4)):
+            methods = {}
+            for name in METHODS:
+                if chance.random() < 0.75:
+                    own = {"train": 0.9, "val": maybe(share()), "test": maybe(share())}
+                    own |= {"parameters": maybe(chance.randrange(1, 999))}
+                    own |= {"reachable_errors_fixed": maybe(chance.randrange(4), 0.6)}
+                    own |= {"shifts": chance.randrange(4), "shifts_inside": 0}
+                    own |= {"shifts_undecided": maybe(0)}
+                    methods[name] = own
+            if "evidence_ladder" in methods:
+                own = methods["evidence_ladder"]
+                own |= {"out-of-fold frozen": share(), "test without similar": maybe(share())}
+                own |= {"out-of-fold together": share()}
+                for key in ("", " frozen", " frozen scaled"):
+                    own["calibration error" + key] = share()
+                for rung, what in RUNGS.items():
+                    name = what.formerly if what.formerly and split % 2 else rung
+                    own |= {f"out-of-fold {name}": maybe(share()), f"test {name}": maybe(share())}
+                    for label in range(2):
+                        own[f"out-of-fold gain {name} class {label}"] = maybe(share() - 0.5)
+            test = {"true_class_reach": maybe(share()), "error_reach": maybe(share())}
+            test |= {"reachable_errors": maybe(chance.randrange(4)), "support": maybe(2 * share())}
+            if chance.random() < 0.5:
+                test |= {"chance_reach": share(), "excess": share() - 0.5, "reachable_classes": 2.5}
+                test |= {"error_reach_possible": maybe(1.0), "excess_possible": 0.9}
+            frozen = {"test": share(), "terms": maybe(chance.randrange(50)), "parameters": 7}
+            seconds = {"frozen": share(), "reweighting": maybe(share()), "total": 2 * share()}
+            made.append(
+                make_record(
+                    dataset, backbone, split, frozen=frozen, methods=methods, seconds=seconds,
+                    oracle=maybe({"test": test}),
+                )
+            )  # fmt: skip
+    chance.shuffle(made)
     return made
 
 
-def entry(tables, table, sheet, row, column):
-    (found,) = [
-        fact
-        for fact in facts(tables)
-        if (fact["table"], fact["sheet"], fact["row"], fact["column"])
-        == (table, sheet, row, column)
-    ]
-    return found
+# The judge: rows in, means out --------------------------------------------------------------------
 
 
-def test_a_cell_is_the_mean_over_splits_beside_the_published_value():
-    cell = entry(make_tables(records()), "repair-accuracy", "Frozen", "gcn", "cora")
-    assert cell["value"] == pytest.approx(88.0)
-    assert cell["std"] == pytest.approx(2.0)
-    assert cell["count"] == 3
-    assert cell["published"] == 88.1
-    assert cell["difference"] == pytest.approx(-0.1)
-    assert cell["outside"] is False
+def mean(values):
+    values = list(values)
+    return sum(values) / len(values) if values and None not in values else None
 
 
-def test_a_cell_outside_the_tolerance_stands_out():
-    tables = make_tables(records())
-    cell = entry(tables, "repair-accuracy", "Frozen", "sgc", "cora")
-    assert (cell["published"], cell["outside"]) == (88.6, True)
-    assert cell["difference"] == pytest.approx(80.0 - 88.6)
-    text = RENDERERS["markdown"](tables)
-    assert "| 80.0 ± 10.0 (88.6, −8.6) ! |" in text
-    assert "| GCN | 88.0 ± 2.0 (88.1, −0.1) |" in text
-    assert r"& 80.0 $\pm$ 10.0 (88.6)$^{!}$ &" in RENDERERS["latex"](tables)
+def known(case):
+    return case[1] in PUBLISHED["frozen"]["cells"].get(case[0], {})
 
 
-@pytest.mark.parametrize(
-    ("difference", "outside"), [(1.5, False), (-1.5, False), (1.51, True), (-1.51, True)]
-)
-def test_the_tolerance_is_inclusive(difference, outside):
-    assert Figure(50 + difference, 50.0, tolerance=1.5).outside is outside
+def by_case(rows, read):
+    """The values of the splits that have one, by backbone and dataset."""
+    out = {}
+    for row in rows:
+        value = read(row)
+        if value is not None:
+            out.setdefault((row["backbone"], row["dataset"]), []).append(value)
+    return out
 
 
-def test_averages_are_over_the_cases_that_exist_in_both():
-    tables = make_tables(records())
-    macro = entry(tables, "repair-accuracy", "Frozen", "average", "average")
-    assert macro["value"] == pytest.approx((88 + 80 + 89) / 3)
-    assert macro["published"] == pytest.approx((88.1 + 88.6 + 89.2) / 3)
-    assert (macro["count"], macro["counted"]) == (3, "cases")
-    row = entry(tables, "repair-accuracy", "Frozen", "gcn", "average")
-    assert (row["value"], row["count"]) == (pytest.approx(88.5), 2)
-    column = entry(tables, "repair-accuracy", "Frozen", "average", "cora")
-    assert (column["value"], column["count"]) == (pytest.approx(84.0), 2)
-    own = entry(tables, "repair-accuracy", "Frozen", "average", "mine")
-    assert (own["value"], own["published"], own["count"]) == (pytest.approx(15.0), None, 1)
-    assert "; 3 cases)" in RENDERERS["markdown"](tables)
+def chosen(cases, among):
+    """Cases of the paper, or all where none is."""
+    there = [case for case in among if case in cases]
+    return [case for case in there if known(case)] or there
 
 
-def test_a_case_without_results_is_empty_and_counts_nowhere():
-    cell = entry(make_tables(records()), "repair-accuracy", "Frozen", "sgc", "pubmed")
-    assert (cell["value"], cell["published"], cell["outside"]) == (None, None, False)
+def times(factor, value):
+    return None if value is None else factor * value
 
 
-def test_the_controls_add_up():
-    tables = make_tables(records(), ["controls"])
-    macro = entry(tables, "controls", "Macro means", "Set translation", "accuracy")
-    assert macro["value"] == pytest.approx((91 + 83 + 92) / 3)
-    assert macro["published"] == pytest.approx((88.1 + 88.3 + 89.4) / 3)
-    change = entry(tables, "controls", "Macro means", "Set translation", "gain over Frozen")
-    assert change["value"] == pytest.approx(3.0)
-    assert change["published"] == pytest.approx((0.0 - 0.3 + 0.2) / 3)
-    won = entry(tables, "controls", "Macro means", "Set translation", "wins over Frozen")
-    assert (won["value"], won["published"], won["count"]) == (3, 1, 3)
-    lost = entry(tables, "controls", "Macro means", "Refit head", "wins over Frozen")
-    assert (lost["value"], lost["published"]) == (0, 0)
-    tied = entry(tables, "controls", "Macro means", "Reweight", "wins over Frozen")
-    assert tied["value"] == 0
-    duel = entry(
-        tables, "controls", "Value of the message set", "Set over node translation", "wins"
-    )
-    assert (duel["value"], duel["published"], duel["count"]) == (3, 1, 3)
-    smooth = "Correct and smooth (not in the paper)"
-    outside_paper = entry(tables, "controls", "Macro means", smooth, "accuracy")
-    assert (outside_paper["published"], outside_paper["count"]) == (None, 3)
-    change = entry(tables, "controls", "Macro means", smooth, "gain over Frozen")
-    frozen = entry(tables, "controls", "Macro means", "Frozen", "accuracy")
-    assert change["value"] == pytest.approx(outside_paper["value"] - frozen["value"])
+def accuracy_of(method, key="test"):
+    def read(row):
+        own = row["frozen"] if method == "frozen" else row["methods"].get(method, {})
+        return times(100, own.get(key))
+
+    return read
 
 
-def test_cases_that_are_not_in_the_paper_have_averages_of_their_own():
-    tables = make_tables(records(), ["controls"])
-    own = entry(tables, "controls", "Macro means, not in the paper", "Frozen", "accuracy")
-    assert (own["value"], own["published"], own["count"]) == (pytest.approx(15.0), None, 1)
-    only_theirs = [record for record in records() if record.dataset != "mine"]
-    (table,) = make_tables(only_theirs, ["controls"])
-    assert [sheet.title for sheet in table.sheets] == ["Macro means", "Value of the message set"]
-    (table,) = make_tables([r for r in records() if r.dataset == "mine"], ["controls"])
-    assert [sheet.title for sheet in table.sheets] == ["Macro means", "Value of the message set"]
+def oracle(name, factor=100):
+    return lambda row: times(factor, ((row["oracle"] or {}).get("test") or {}).get(name))
 
 
-def test_the_published_macro_averages_follow_from_the_published_cells():
-    """Our arithmetic, applied to the published cells, gives the published averages."""
-    for name, table in published()["tables"].items():
-        cells = {
-            (backbone, dataset): Figure(value, value)
-            for backbone, row in table["cells"].items()
-            for dataset, value in row.items()
-            if dataset != "average"
-        }
-        macro = average(cells, cells)
-        assert macro.count == 64
-        assert macro.value == pytest.approx(table["average"]["macro"], abs=0.06), name
+def share(method, part):
+    """Of a method's own count, or of the oracle's where errors are fixed."""
+
+    def read(row):
+        own, whole = row["methods"].get(method, {}), oracle("reachable_errors", 1)(row)
+        whole = whole if part == "reachable_errors_fixed" else own.get("shifts")
+        return None if own.get(part) is None or not whole else 100 * own[part] / whole
+
+    return read
 
 
-def test_the_published_wins_follow_from_the_published_cells():
+def agree(fact, value, **others):
+    for name, expected in ({"value": value} | others).items():
+        found = fact[name]
+        assert (found is None) == (expected is None), (fact, name, expected)
+        assert found is None or found == pytest.approx(expected, abs=1e-9), (fact, name, expected)
+
+
+def agree_panel(found, rows, place, read, paper=None, tolerance=0.0, macro=0.0, upper=None):
+    """A sheet of backbones × datasets: cells, averages, what stands out."""
+    values, table = by_case(rows, read), PUBLISHED.get(paper, {}).get("cells", {})
+    backbones, datasets = {r["backbone"] for r in rows}, {r["dataset"] for r in rows}
+    tops = {}
+    for case, own in values.items():
+        mine = [r for r in rows if (r["backbone"], r["dataset"]) == case and read(r) is not None]
+        highest = [read(r) if upper is None or upper(r) is None else upper(r) for r in mine]
+        tops[case] = mean(highest) if highest != own else None
+    published = {case: table.get(case[0], {}).get(case[1]) for case in values}
+
+    def averaged(among, tolerance=None):
+        used = chosen(values, among)
+        own, theirs = mean(mean(values[c]) for c in used), mean(published[c] for c in used)
+        above = None
+        if any(tops[c] is not None for c in used):
+            above = mean(mean(values[c]) if tops[c] is None else tops[c] for c in used)
+        gap = None if own is None or theirs is None else own - theirs
+        out = gap is not None and tolerance is not None and abs(gap) > tolerance + 1e-9
+        return {"value": own, "published": theirs, "upper": above, "difference": gap,
+                "count": len(used), "outside": out}  # fmt: skip
+
+    for backbone, dataset in product(backbones, datasets):
+        case = backbone, dataset
+        own, theirs = values.get(case), published.get(case)
+        fact = found[*place, backbone, dataset]
+        if own is None:
+            agree(fact, None, std=None, count=0)
+            continue
+        centre = mean(own)
+        spread = (sum((v - centre) ** 2 for v in own) / (len(own) - 1)) ** 0.5 if own[1:] else None
+        gap = None if theirs is None else centre - theirs
+        agree(fact, centre, std=spread, count=len(own), published=theirs, upper=tops[case],
+              difference=gap, outside=gap is not None and abs(gap) > tolerance + 1e-9)  # fmt: skip
+    for backbone in backbones:
+        agree(found[*place, backbone, "average"], **averaged([(backbone, d) for d in datasets]))
+    for dataset in datasets:
+        agree(found[*place, "average", dataset], **averaged([(b, dataset) for b in backbones]))
+    everything = averaged(product(backbones, datasets), macro)
+    agree(found[*place, "average", "average"], **everything)
+
+
+def compared(first, second):
+    """Gain and wins of one method over another, with the published ones."""
+    used = chosen(first, [case for case in first if case in second])
+    pairs = [(mean(first[c]), mean(second[c])) for c in used]
+    won = sum(round(a, 1) > round(b, 1) for a, b in pairs)
+    a, b = mean(x for x, _ in pairs), mean(y for _, y in pairs)
+    return (None if a is None else a - b), won, len(used)
+
+
+@pytest.fixture(params=SEEDS, scope="module")
+def told(request):
+    """Records as rows, and every entry of every table by its place."""
+    records = planted(request.param)
+    made = {
+        (f["table"], f["sheet"], f["row"], f["column"]): f
+        for f in facts(make_tables(records, TABLES))
+    }
+    return [json.loads(json.dumps(r.as_json())) for r in records], made
+
+
+def test_panels(told):
+    rows, found = told
+    for name, title in TITLE.items():
+        main = name in ("frozen", "reweighting", "set_translation")
+        table = "repair-accuracy" if main else "full-controls"
+        method = METHODS.get(name)
+        words = title if method is None or method.from_paper else f"{title} (not in the paper)"
+        if by_case(rows, accuracy_of(name)):
+            agree_panel(found, rows, (table, words), accuracy_of(name), name, 1.5, 0.5)
+    place = "exposure-oracle"
+    titles = {"true_class_reach": "True-class reach (%)", "error_reach": "Error reach (%)"}
+    for name, title in titles.items():
+        upper = oracle(f"{name}_possible")
+        agree_panel(found, rows, (place, title), oracle(name), name, 2.5, 2.0, upper)
+    title = "Chance: classes neither true nor predicted, at errors (%)"
+    agree_panel(found, rows, (place, title), oracle("chance_reach"))
+    title, upper = "Excess of error reach over chance (points)", oracle("excess_possible")
+    agree_panel(found, rows, (place, title), oracle("excess"), upper=upper)
+    title = "Classes that can win, per error"
+    agree_panel(found, rows, (place, title), oracle("reachable_classes", 1))
+    agree_panel(found, rows, (place, "Active support"), oracle("support", 1), "support", 0.15, 0.15)
+    title = "Reachable errors that learned reweighting fixes (%)"
+    agree_panel(found, rows, ("evidence", title), share("reweighting", "reachable_errors_fixed"))
+    title = "Learned set translations inside D_v (%)"
+    agree_panel(found, rows, ("evidence", title), share("set_translation", "shifts_inside"))
+    terms = lambda r: times(1 / r["graph"]["nodes"], r["frozen"].get("terms"))  # noqa: E731
+    agree_panel(found, rows, ("readout-exposure", "Adjustable terms a node"), terms)
+
+
+def test_controls_and_gains(told):
+    rows, found = told
+    datasets = {r["dataset"] for r in rows}
+    for inside in (True, False):
+        part = [r for r in rows if known((r["backbone"], r["dataset"])) is inside]
+        anywhere = any(known((r["backbone"], r["dataset"])) for r in rows)
+        where = "" if inside or not anywhere else ", not in the paper"
+        cells = {name: by_case(part, accuracy_of(name)) for name in TITLE}
+        means = {n: mean(mean(v) for v in c.values()) for n, c in cells.items() if c}
+        ours = {n: means[n] for n in METHODS if METHODS[n].from_paper and n in means}
+        top = max(ours.values(), default=0)
+        best = next((n for n in ours if ours[n] == top and top > means["frozen"]), None)
+        for name in (name for name in METHODS if cells[name]):
+            title = TITLE[name] + ("" if METHODS[name].from_paper else " (not in the paper)")
+            place = ("controls", "Macro means" + where, title)
+            change, won, count = compared(cells[name], cells["frozen"])
+            agree(found[*place, "accuracy"], means[name], count=len(cells[name]), best=name == best)
+            agree(found[*place, "gain over Frozen"], change, count=count, best=name == best)
+            agree(found[*place, "wins over Frozen"], won, count=count)
+            fixed = by_case(part, share(name, "reachable_errors_fixed"))
+            expected = mean(mean(v) for v in fixed.values())
+            agree(found[*place, "reachable errors fixed (%)"], expected, count=len(fixed))
+    cells = {name: by_case(rows, accuracy_of(name)) for name in TITLE}
+    for name in (name for name in METHODS if cells[name]):
+        for dataset in datasets:
+            first, second = (
+                {c: v for c, v in cells[n].items() if c[1] == dataset} for n in (name, "frozen")
+            )
+            change, _, count = compared(first, second)
+            fact = found["gains", "Gain in points of test accuracy", TITLE[name], dataset]
+            agree(fact, change, count=count)
+        fact = found["gains", "Gain in points of test accuracy", TITLE[name], "all"]
+        agree(fact, compared(cells[name], cells["frozen"])[0])
+
+
+def test_time_parameters_and_statistics(told):
+    rows, found = told
+    for stage, title in (("frozen", "frozen"), ("reweighting", "Reweight"), ("total", "total")):
+        minutes = [(r["dataset"], (r["seconds"][stage] or 0) / 60) for r in rows]
+        for dataset in {r["dataset"] for r in rows}:
+            spent = sum(m for d, m in minutes if d == dataset)
+            text = found["time", "Minutes", title, dataset]["text"]
+            assert float(text) == pytest.approx(spent, abs=0.006)
+        total = sum(m for _, m in minutes)
+        text = found["time", "Minutes", title, "all"]["text"]
+        assert float(text) == pytest.approx(total, abs=0.006)
+    sizes = lambda n: [r["methods"].get(n, {}).get("parameters") for r in rows]  # noqa: E731
+    for name in ("set_translation", "reweighting", "node_translation"):
+        own = [size for size in sizes(name) if size is not None]
+        place = ("parameters", "Numbers of parameters", TITLE[name])
+        agree(found[*place, "smallest"], min(own, default=None))
+        agree(found[*place, "largest"], max(own, default=None))
+    pairs = zip(sizes("node_translation"), sizes("set_translation"), strict=True)
+    off = [100 * abs(a - b) / b for a, b in pairs if a is not None and b is not None]
+    place = ("parameters", "Matching of capacities", "Node against set translation")
+    agree(found[*place, "largest mismatch (%)"], max(off, default=None))
+
+
+def over_frozen(key, method="evidence_ladder"):
+    def read(row):
+        own = row["methods"].get(method, {})
+        names = [key]
+        if key.startswith("test ") and key[5:] in RUNGS:
+            names.append(f"test {RUNGS[key[5:]].formerly}")
+        value = next((own[n] for n in names if own.get(n) is not None), None)
+        return None if value is None else 100 * (value - row["frozen"]["test"])
+
+    return read
+
+
+def test_beyond_the_paper(told):
+    rows, found = told
+    ladder = by_case(rows, over_frozen("test"))
+    sheet = ("beyond", "Points of test accuracy over Frozen")
+    readers = {f"only {rung.title}": over_frozen(f"test {name}") for name, rung in RUNGS.items()}
+    readers |= {TITLE[name]: over_frozen("test", name) for name in METHODS}
+    readers["Evidence ladder, without similar nodes"] = over_frozen("test without similar")
+    for title, read in readers.items():
+        cells = by_case(rows, read)
+        if not cells:
+            continue
+        used = chosen(cells, cells)
+        above = sum(mean(cells[c]) > 0 for c in used)
+        agree(found[*sheet, title, "gain over Frozen"], mean(mean(cells[c]) for c in used))
+        assert found[*sheet, title, "cases above Frozen"]["text"] == f"{above} of {len(used)}"
+        there = chosen(ladder, [c for c in used if c in ladder])
+        agree(found[*sheet, title, "the ladder there"], mean(mean(ladder[c]) for c in there))
+    names = ("retrained_backbone", "feature_perceptron", "correct_and_smooth")
+    controls = [by_case(rows, over_frozen("test", name)) for name in names]
+    both = [c for c in ladder if all(c in cells for cells in controls)]
+    best = {c: max(mean(cells[c]) for cells in controls) for c in both}
+    sheet = ("beyond", "The best control of each case (points over Frozen)")
+    for dataset in {c[1] for c in both}:
+        own = [c for c in both if c[1] == dataset]
+        used = chosen(ladder, own)
+        agree(found[*sheet, dataset, "Evidence ladder"], mean(mean(ladder[c]) for c in used))
+        agree(found[*sheet, dataset, "best control"], mean(best[c] for c in used))
+        behind = sum(mean(ladder[c]) < best[c] - 0.3 for c in own)
+        text = found[*sheet, dataset, "ladder more than 0.3 below it"]["text"]
+        assert text == f"{behind} of {len(own)}"
+    sheet = ("beyond", "Calibration error on test nodes (%)")
+    kinds = {"Evidence ladder": "", "Frozen": " frozen"}
+    for title, key in (kinds | {"Frozen, temperature-scaled": " frozen scaled"}).items():
+        cells = by_case(rows, accuracy_of("evidence_ladder", "calibration error" + key))
+        used = chosen(cells, cells)
+        total = "all" if len(used) == len(cells) else "the paper's"
+        agree(found[*sheet, title, total], mean(mean(cells[c]) for c in used))
+    sheet = ("beyond", "The ladder's gain by case (points)")
+    for (backbone, dataset), values in ladder.items():
+        agree(found[*sheet, backbone, dataset], mean(values), count=len(values))
+
+
+def test_where_evidence_was_lost(told):
+    rows, found = told
+    shown = {"gcn": "GCN", "sgc": "SGC"}
+
+    def number_of(row, what, name, where=""):
+        own, rung = row["methods"].get("evidence_ladder", {}), RUNGS.get(name)
+        keys = [f"{what} {n}{where}" for n in (name, rung.formerly if rung else name)]
+        return next((own[k] for k in keys if own.get(k) is not None), None)
+
+    def worth(row, name, label=None):
+        above = RUNGS[name].above
+        if label is None:
+            pair = [number_of(row, "out-of-fold", n) for n in (name, above)]
+        else:
+            where = f" class {label}"
+            pair = [number_of(row, "out-of-fold gain", n, where) for n in (name, above)]
+            pair = [pair[0], 0.0 if above == "frozen" else pair[1]]
+        return None if None in pair else 100 * (pair[0] - pair[1])
+
+    sheet = "What each kind of evidence is worth, out of fold (points)"
+    for name, rung in RUNGS.items():
+        column = f"{rung_title(name)} over {rung_title(rung.above)}"
+        for label in (None, 0, 1):
+            table = "lost-evidence" if label is None else "lost-evidence-by-class"
+            for case, values in by_case(rows, lambda r: worth(r, name, label)).items():  # noqa: B023
+                row = f"{case[1]} × {shown.get(case[0], case[0])}"
+                row += "" if label is None else f", class {label}"
+                agree(found[table, sheet, row, column], mean(values), count=len(values))
+                if label is None:
+                    middle = mean(values)
+                    var = sum((v - middle) ** 2 for v in values) / max(1, len(values) - 1)
+                    clear = len(values) > 1 and middle > max(var**0.5, 1e-9)
+                    said = f"{rung.advice} ({middle:+.1f})"
+                    assert (said in found[table, sheet, row, "advice"]["text"]) is clear
+
+
+# What must not matter -----------------------------------------------------------------------------
+
+
+def stored(records, folder):
+    store = Store(folder)
+    store.begin(PAPER)
+    for record in records:
+        store.put(record)
+    return store
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_order_packing_merging_and_repeating_change_nothing(seed, tmp_path):
+    records = planted(seed)
+    held = stored(records, tmp_path / "whole")
+    expected = RENDERERS["json"](make_tables(held.records(PAPER.digest), TABLES))
+    halves = [records[::2], records[1::2] + records[:3]]  # three are in both
+    for place, part in enumerate(halves):
+        stored(part, tmp_path / f"half-{place}")
+    pack(tmp_path / "half-1", tmp_path / "half.jsonl")
+    for order in (["half-0", "half.jsonl"], ["half.jsonl", "half-0", "whole", "half.jsonl"]):
+        target = tmp_path / "-".join(order)
+        merged = merge([tmp_path / name for name in order], target)
+        assert (merged.added, merged.kept) == (len(records), ())
+        again = Store(target).records(PAPER.digest)
+        assert RENDERERS["json"](make_tables(again, TABLES)) == expected
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_frame_has_every_number_once(seed, tmp_path):
+    records = planted(seed)
+    frame = read_results(stored(records, tmp_path).root)
+    keys = ["dataset", "backbone", "split", "method", "part", "metric"]
+    assert not frame.duplicated(keys).any()
+    accuracies = frame[(frame.metric == "accuracy") & (frame.part == "test")].dropna()
+    expected = by_case([r.as_json() for r in records], accuracy_of("reweighting"))
+    own = accuracies[accuracies.method == "reweighting"].groupby(["backbone", "dataset"]).value
+    assert {case: sorted(100 * v) for case, v in own} == {
+        case: pytest.approx(sorted(values)) for case, values in expected.items()
+    }
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_results_are_exported(tmp_path, ending):
+    store, path = stored(planted(0), tmp_path / "store").root, tmp_path / f"results.{ending}"
+    count = export_results(store, path)
+    read = pd.read_csv(path, keep_default_na=False) if ending == "csv" else pd.read_parquet(path)
+    expected = read_results(store)
+    assert len(read) == len(expected) == count
+    values = pd.to_numeric(read["value"], errors="coerce").tolist()
+    assert values == pytest.approx(expected["value"].tolist(), nan_ok=True)
+    with pytest.raises(InputError, match="parquet"):
+        export_results(store, tmp_path / "results.xlsx")
+
+
+# The paper's own numbers --------------------------------------------------------------------------
+
+
+def test_our_arithmetic_gives_the_published_averages_and_wins():
     """53 cases over Frozen and 40 over node translation, up to cells that round to a tie."""
-    tables = published()["tables"]
-    figures = {
+    cells = {
         name: {
             (b, d): Figure(v, v)
-            for b, row in tables[name]["cells"].items()
+            for b, row in table["cells"].items()
             for d, v in row.items()
             if d != "average"
         }
-        for name in ("frozen", "set_translation", "node_translation")
+        for name, table in PUBLISHED.items()
     }
-    over_frozen = wins(figures["set_translation"], figures["frozen"])
-    over_node = wins(figures["set_translation"], figures["node_translation"])
-    assert over_frozen.count == over_node.count == 64
-    assert abs(over_frozen.value - 53) <= 5
-    assert abs(over_node.value - 40) <= 5
-    advantage = gain(figures["set_translation"], figures["node_translation"])
-    assert advantage.value == pytest.approx(0.63, abs=0.05)
+    for name, own in cells.items():
+        macro = average(own, own)
+        assert macro.count == 64
+        assert macro.value == pytest.approx(PUBLISHED[name]["average"]["macro"], abs=0.06), name
+    ours = cells["set_translation"]
+    for other, won in (("frozen", 53), ("node_translation", 40)):
+        assert abs(wins(ours, cells[other]).value - won) <= 5
+        assert abs(wins(ours, cells[other]).published - won) <= 5
+    assert gain(ours, cells["node_translation"]).value == pytest.approx(0.63, abs=0.05)
 
 
-def test_wins_count_in_the_digits_of_the_published_values():
-    """88.04 against 88.00 is a tie once both are written as the paper writes them."""
-    close = {("gcn", "cora"): Figure(88.04, 88.1), ("sgc", "cora"): Figure(88.06, 88.1)}
-    frozen = {("gcn", "cora"): Figure(88.00, 88.1), ("sgc", "cora"): Figure(88.04, 88.0)}
-    found = wins(close, frozen)
-    assert (found.value, found.published, found.count) == (1, 1, 2)
-    made = [make_record("cora", "gcn", 0, 0.8801), make_record("pubmed", "gcn", 0, 0.8801)]
-    for record, shift in zip(made, (0.0002, 0.0010), strict=True):
-        record.methods["set_translation"]["test"] = record.frozen["test"] + shift
-    tables = make_tables(made, ["controls"])
-    won = entry(tables, "controls", "Macro means", "Set translation", "wins over Frozen")
-    assert (won["value"], won["count"]) == (1, 2)
+def test_published_ranges_of_parameters_follow_from_the_papers_formulas():
+    """101 K to 1.93 M and 3.36 M do; 150 K and 0.083 % do not."""
+    assert len(published_cases()) == 64
+    (table,) = make_tables([make_record("cora", "gcn", 0)], ["parameters"])
+    ends = {name: row[2:] for name, row in table.sheets[0].rows.items()}
+    assert [(f.value, f.outside) for f in ends["Reweight"]] == [(151_297, True), (3_357_185, False)]
+    assert [f.outside for f in ends["Set translation"]] == [False, False]
+    (row,) = table.sheets[1].rows.values()
+    assert row[1].value == pytest.approx(0.08204, abs=1e-5) and row[1].outside
 
 
-def test_reach_and_support_come_from_the_test_nodes():
-    tables = make_tables(records())
-    reach = entry(tables, "exposure-oracle", "True-class reach (%)", "gcn", "cora")
-    assert (reach["value"], reach["published"]) == (pytest.approx(90.0), 95.3)
-    assert reach["outside"] is True
-    support = entry(tables, "exposure-oracle", "Active support", "gcn", "cora")
-    assert (support["value"], support["published"], support["outside"]) == (1.5, 1.12, True)
+@pytest.mark.parametrize(("state", "classes"), [(128, 3), (300, 18)])
+def test_parameter_formulas_count_real_models(state, classes):
+    from gnn_repair.repair import NodeTranslation, Reweighting, SetTranslation
+
+    expected = counts(state, classes)
+    for repair, name in (
+        (SetTranslation(), "set_translation"),
+        (Reweighting(), "reweighting"),
+        (NodeTranslation(), "node_translation"),
+    ):
+        size = sum(p.numel() for p in repair.network(state, classes).parameters())
+        assert getattr(expected, name) == size
 
 
-def test_chance_stands_beside_reach():
-    made = [make_record("cora", "gcn", split) for split in (0, 1, 2)]
-    for record, chance in zip(made, (0.1, 0.3), strict=False):  # the third is of version 0.2
-        figures = {"chance_reach": chance, "excess": 0.5 - chance, "reachable_classes": 2.0}
-        record.oracle["test"] = record.oracle["test"] | figures
-    tables, sheet = make_tables(made), "exposure-oracle"
-    chance = entry(
-        tables, sheet, "Chance: classes neither true nor predicted, at errors (%)", "gcn", "cora"
-    )
-    assert (chance["value"], chance["count"]) == (pytest.approx(20.0), 2)
-    excess = entry(tables, sheet, "Excess of error reach over chance (points)", "gcn", "cora")
-    assert excess["value"] == pytest.approx(30.0)
-    classes = entry(tables, sheet, "Classes that can win, per error", "gcn", "cora")
-    assert classes["value"] == pytest.approx(2.0)
+# How figures are written --------------------------------------------------------------------------
 
 
-def test_dataset_statistics_are_compared_exactly():
-    tables = make_tables(records(), ["dataset-statistics"])
-    nodes = entry(tables, "dataset-statistics", "Dataset statistics", "cora", "nodes")
-    assert (nodes["value"], nodes["published"], nodes["outside"]) == (20, 2708, True)
-    own = entry(tables, "dataset-statistics", "Dataset statistics", "mine", "nodes")
-    assert (own["value"], own["published"], own["outside"]) == (20, None, False)
-    shares = entry(tables, "dataset-statistics", "Dataset statistics", "mine", "train/val/test")
-    assert shares["text"] == "50/25/25"
+@pytest.mark.parametrize(
+    ("figure", "text"),
+    [
+        (Figure(-0.04, counted=""), "0.0"),
+        (Figure(-0.06, signed=True, counted=""), "−0.1"),
+        (Figure(10_740, digits=0, counted=""), "10,740"),
+        (Figure(None, 3.0), "– (3.0)"),
+        (Figure(2.0, 3.0, counted=""), "2.0 (3.0)"),
+        (Figure(2.0, 3.0, count=2), "2.0 [2 splits] (3.0, −1.0)"),
+        (Figure(2.0, deviation=0.5, upper=4.0, count=3), "2.0–4.0 ± 0.5"),
+        (Figure(2.0, upper=2.01, count=3), "2.0"),
+        (Figure(2.0, count=5, counted="cases"), "2.0 (5 cases)"),
+    ],
+)
+def test_figures(figure, text):
+    assert plain(figure, 3) == text
 
 
-def test_minutes_add_up_by_stage_and_dataset():
-    spent = {"frozen": 30.0, "reweighting": 90.0, "total": 126.0}
-    made = [make_record("cora", "gcn", k, seconds=spent) for k in range(2)]
-    made.append(make_record("mine", "gcn", 0, seconds={"frozen": 6.0, "total": 12.0}))
-    tables = make_tables(made, ["time"])
-    for row, column, minutes in [
-        ("frozen", "cora", "1.00"),
-        ("frozen", "all", "1.10"),
-        ("Reweight", "cora", "3.00"),
-        ("Reweight", "mine", "0.00"),
-        ("total", "all", "4.40"),
-    ]:
-        assert entry(tables, "time", "Minutes", row, column)["text"] == minutes
-    assert list(tables[0].sheets[0].rows)[-1] == "total"
-
-
-def test_fewer_splits_than_usual_are_said():
-    sheet = make_tables(records(), ["repair-accuracy"])[0].sheets[0]
-    text = RENDERERS["markdown"](make_tables(records(), ["repair-accuracy"]))
-    assert "15.0 ± 7.1 [2 splits]" in text
-    assert remark(sheet).startswith("Mean ± standard deviation over 3 splits")
-    assert "2 of 3 cases within 1.5 of the published value" in remark(sheet)
+@pytest.mark.parametrize(
+    ("gap", "outside"), [(1.5, False), (-1.5, False), (1.51, True), (-1.51, True)]
+)
+def test_the_tolerance_is_inclusive(gap, outside):
+    assert Figure(50 + gap, 50.0, tolerance=1.5).outside is outside
 
 
 def test_csv_and_json_hold_the_same_facts():
-    tables = make_tables(records())
+    tables = make_tables(planted(1), TABLES)
     rows = list(csv.DictReader(io.StringIO(RENDERERS["csv"](tables))))
     objects = json.loads(RENDERERS["json"](tables))
     assert len(rows) == len(objects) > 50
@@ -243,59 +526,29 @@ def test_csv_and_json_hold_the_same_facts():
         assert row == {key: "" if value is None else str(value) for key, value in item.items()}
 
 
-def test_numbers_are_typeset():
-    assert number(-0.04, 1) == "0.0"
-    assert number(-0.06, 1, signed=True) == "−0.1"
-    assert number(0.06, 1, signed=True) == "+0.1"
-    assert number(10_740, 0) == "10,740"
+def test_what_a_reader_must_know_is_said():
+    records = [make_record("cora", "gcn", k, 0.7 + 0.1 * k) for k in range(3)]
+    records.append(make_record("mine", "gcn", 0))
+    (table,) = make_tables(records, ["repair-accuracy"])
+    said = remark(table.sheets[0])
+    for words in ("over 3 splits", "published value", "0 of 1 case within 1.5", "!"):
+        assert words in said
+    assert "[1 split]" in own_text(table.sheets[0].rows["gcn"][1], 3)
     assert number(None, 1) == "–"
-    assert plain(Figure(None, 3.0), 10) == "– (3.0)"
+    alone = make_tables([make_record("cora", "gcn", 0, methods={})], ["lost-evidence"])
+    assert alone[0].sheets == () and NOTHING
 
 
-def test_an_unknown_table_is_named():
-    with pytest.raises(InputError, match="there is no table 'nonsense'"):
-        make_tables(records(), ["nonsense"])
-
-
-@pytest.fixture
-def store(tmp_path):
-    held = Store(tmp_path / "store")
-    held.begin(PAPER)
-    for record in records():
-        held.put(record)
-    return held
-
-
-def test_results_are_long(store):
-    frame = read_results(store.root)
-    chosen = frame.query(
-        "dataset == 'cora' and backbone == 'gcn' and method == 'set_translation' "
-        "and part == 'test' and metric == 'accuracy'"
-    )
-    assert chosen["value"].tolist() == pytest.approx([0.89, 0.91, 0.93])
-    assert chosen["split"].tolist() == [0, 1, 2]
-    assert set(frame["protocol"]) == {PAPER.digest}
-    reach = frame.query("method == 'oracle' and part == 'test' and metric == 'error_reach'")
-    assert statistics.fmean(reach["value"]) == 0.5
-    assert len(reach) == len(records())
-    assert frame.query("metric == 'status: optimal'")["value"].unique().tolist() == [20.0]
-    with pytest.raises(InputError, match=f"no result of protocol 0+; it has {PAPER.digest}"):
-        read_results(store.root, "0" * 12)
-
-
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_results_are_exported(store, tmp_path, ending):
-    path = tmp_path / f"results.{ending}"
-    count = export_results(store.root, path)
-    read = pd.read_csv(path, keep_default_na=False) if ending == "csv" else pd.read_parquet(path)
-    assert len(read) == count
-    expected = read_results(store.root)
-    assert read["value"].astype(float).tolist() == pytest.approx(expected["value"].tolist())
-    assert read["method"].tolist() == expected["method"].tolist()
-
-
-def test_bad_exports_are_refused(store, tmp_path):
-    with pytest.raises(InputError, match=r"neither .csv nor .parquet"):
-        export_results(store.root, tmp_path / "results.xlsx")
-    with pytest.raises(InputError, match="there is no store"):
-        read_results(tmp_path / "absent")
+@pytest.mark.parametrize(
+    ("held", "names", "words"),
+    [
+        (3, None, "records"),
+        ([{"methods": 3}], None, "not a record"),
+        ([], "time", "names"),
+        ([], 3, "names"),
+        ([], ["nonsense"], "nonsense"),
+    ],
+)
+def test_what_is_no_record_or_table_is_named(held, names, words):
+    with pytest.raises(InputError, match=words):
+        make_tables(held, names)

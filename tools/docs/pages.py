@@ -81,7 +81,7 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **site: Any) -> str:
     """Links to tutorials lead to their pages; these offer the notebook; search knows its order."""
     folder, _, name = page.file.src_uri.partition("/")
     page.meta.setdefault("search", {"boost": BOOST.get(folder, 1.0)})
