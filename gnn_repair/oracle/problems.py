@@ -387,12 +387,16 @@ def against_zero(exposure: Exposure, output: int, threshold: float | Tensor = 0.
     frozen = exposure.frozen_logits
     limit = torch.as_tensor(threshold, dtype=torch.float64, device=frozen.device)
     column = frozen[0, :, output] - limit
+    head = _one_output(exposure.head, exposure.num_classes, output, limit)
+    two = torch.stack([torch.zeros_like(column), column], 1)
+    # The head's own: of what a threshold leaves, the model's rounding may be a large part.
+    two[exposure.recipients] = head(exposure.aggregate.logits()[0], exposure.recipients)
     replay = exposure.replay
     return replace(
         exposure,
         outputs="classes",
-        head=_one_output(exposure.head, exposure.num_classes, output, limit),
-        frozen_logits=torch.stack([torch.zeros_like(column), column], 1).unsqueeze(0),
+        head=head,
+        frozen_logits=two.unsqueeze(0),
         replay=None if replay is None else _against(replay, output, limit),
     )
 

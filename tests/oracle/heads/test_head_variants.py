@@ -11,7 +11,7 @@ import torch
 from head_cases import CLASSES, NODES, mixture, replay_of, tail_of, tailed
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.heads.operations import HeadGraph
+from gnn_repair.exposure.heads.operations import HeadGraph, Scale
 from gnn_repair.exposure.value import LAST_HOP, Exposure
 from gnn_repair.oracle import (
     nearest_reweighting,
@@ -21,6 +21,7 @@ from gnn_repair.oracle import (
     solve,
     stable_evidence,
     summarise,
+    value_range,
 )
 from gnn_repair.oracle.heads.nearest import ball
 
@@ -233,3 +234,15 @@ def test_an_operation_without_bounds_is_not_called_nearest():
     assert any(answer.status == "undecided" and answer.reason for answer in found)
     assert all(isinstance(answer.moved, float) for answer in found)
     assert isinstance(exposure.head, HeadGraph)
+
+
+def test_ranges_of_values_far_from_zero_in_the_precision_of_the_model():
+    exposure = replace(tailed("relu", 3), outputs="values", replay=None)
+    near = value_range(exposure, [4, 5], effort="fast")
+    head, shift = exposure.head, torch.full((CLASSES,), 1000.0, dtype=torch.float64)
+    last = Scale((len(head.operations),), torch.ones_like(shift), shift)
+    head = HeadGraph(head.width, (*head.operations, last))
+    said = (exposure.frozen_logits + 1000.0).float().double()
+    far = value_range(replace(exposure, head=head, frozen_logits=said), [4, 5], effort="fast")
+    np.testing.assert_allclose(far.low - 1000, near.low, atol=1e-3)
+    np.testing.assert_allclose(far.high - 1000, near.high, atol=1e-3)
