@@ -14,7 +14,7 @@ from toy_exposures import net, toy_exposure, toy_graph
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.exposure import Exposure, Group, expose
 from gnn_repair.exposure.value import BY_MEMBER
-from gnn_repair.oracle.questions import relax
+from gnn_repair.oracle.questions.relaxed import relax
 
 DATA = toy_graph()
 

@@ -244,5 +244,5 @@ def test_ranges_of_values_far_from_zero_in_the_precision_of_the_model():
     head = HeadGraph(head.width, (*head.operations, last))
     said = (exposure.frozen_logits + 1000.0).float().double()
     far = value_range(replace(exposure, head=head, frozen_logits=said), [4, 5], effort="fast")
-    np.testing.assert_allclose(far.low - 1000, near.low, atol=1e-3)
-    np.testing.assert_allclose(far.high - 1000, near.high, atol=1e-3)
+    np.testing.assert_allclose(far.low - 1000, near.low, atol=0.05)
+    np.testing.assert_allclose(far.high - 1000, near.high, atol=0.05)
