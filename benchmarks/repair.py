@@ -349,7 +349,7 @@ def bench_minibatch(
 @contextmanager
 def before() -> Iterator[None]:
     """Inside, nothing of what was removed is left out."""
-    rows_plainly = patch("gnn_repair.repair.layers.drop_rows", drop_rows_plainly)
+    rows_plainly = patch("gnn_repair.repair.inputs.drop_rows", drop_rows_plainly)
     with patch.object(Description, "picks_cheaply", False), rows_plainly:
         yield
 

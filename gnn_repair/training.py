@@ -9,6 +9,8 @@ a CUDA graph and replayed; all decisions stay on the device and the host looks o
 
 from __future__ import annotations
 
+import logging
+import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -17,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from gnn_repair.budget import LONG as LONG
 from gnn_repair.budget import SHORT as SHORT
@@ -257,6 +260,65 @@ def _forget_capture(device: torch.device) -> None:
     generator = torch.cuda.default_generators[device.index or torch.cuda.current_device()]
     fresh = torch.Generator(device).manual_seed(generator.initial_seed())
     generator.graphsafe_set_state(fresh.graphsafe_get_state())
+
+
+# Who hears how it goes ----------------------------------------------------------------------------
+
+LOG = logging.getLogger("gnn_repair.repair")
+"""Epochs at DEBUG, what was learned at INFO."""
+SELDOM = 10.0
+"""Seconds between two states of a bar that cannot be written over, in a file or a pipe."""
+
+
+class Listener:
+    """Hears how something is fitted and tells whoever wants to know."""
+
+    def __init__(
+        self, title: str, on_progress: Any, progress: Any, outputs: str = "classes"
+    ) -> None:
+        check_progress(on_progress)
+        if not isinstance(progress, bool):
+            raise InputError(f"progress is {progress!r:.60}; give True or False")
+        self.title, self.user, self.outputs = title, on_progress, outputs
+        # A program without a terminal may have no stream for errors at all.
+        shown = progress and sys.stderr is not None
+        live = shown and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+        often = 0.1 if live else SELDOM
+        self.bar = tqdm(desc=title, unit="epoch", disable=not shown, mininterval=often)
+
+    @property
+    def callback(self) -> ProgressCallback | None:
+        """What the loop calls; None where nobody listens, so that it need not look."""
+        heard = self.user is not None or not self.bar.disable or LOG.isEnabledFor(logging.DEBUG)
+        return self._hear if heard else None
+
+    def _hear(self, progress: Progress) -> None:
+        if self.user is not None:
+            self.user(progress)
+        words = in_words(progress, self.outputs)
+        self.bar.total = progress.epochs
+        self.bar.set_postfix_str(words, refresh=False)
+        self.bar.update(progress.epoch - self.bar.n)
+        LOG.debug("%s: epoch %d of %d, %s", self.title, progress.epoch, progress.epochs, words)
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.close()
+
+
+def in_words(progress: Progress, outputs: str = "classes") -> str:
+    """Such as ``2 members training, 61.5 validation nodes right``.
+
+    Before the first epoch was scored nothing is said of a score; of labels it is their micro-F1.
+    """
+    text = f"{progress.active} member{'s' * (progress.active != 1)} training"
+    if progress.best < 0:
+        return text
+    if outputs == "labels":
+        return f"{text}, validation micro-F1 {100 * progress.best:.1f} %"
+    return f"{text}, {progress.best:g} validation nodes right"
 
 
 def mask_weights(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -7,6 +7,7 @@ do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -19,13 +20,13 @@ from gnn_repair.exposure import Exposure
 from gnn_repair.kernels.sets import BOUND, Layer, Scorer, TermSets, tilt
 from gnn_repair.methods import METHODS
 from gnn_repair.repair.base import FittedRepair, TrainedRepair
-from gnn_repair.repair.inputs import RepairInputs, repair_inputs
-from gnn_repair.repair.layers import (
+from gnn_repair.repair.inputs import (
     ContextWeights,
     MessageTable,
     Noise,
     PairWeights,
     Parameters,
+    RepairInputs,
     affine,
     centred,
     encode,
@@ -33,11 +34,14 @@ from gnn_repair.repair.layers import (
     pair_width,
     perceptron,
     perceptron_size,
+    repair_inputs,
     split_context,
     split_pair,
 )
 from gnn_repair.repair.targets import Targets
 
+SHARED = {"hidden": "hidden", "dropout": "dropout", "seed": "seed"}
+"""Settings that a study's protocol has once for all of them."""
 SCORED = 1 << 24
 """Numbers of one block when all terms are scored."""
 RECIPIENTS = 1 << 16
@@ -96,7 +100,7 @@ class Reweighting(TrainedRepair[FittedReweighting]):
 
     title: ClassVar[str] = METHODS["reweighting"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedReweighting
-    budget_setting: ClassVar[str] = "reweighting"
+    protocol: ClassVar[Mapping[str, str]] = {"budget": "reweighting", **SHARED}
     takes_labels: ClassVar[bool] = True
     budget: Budget = REWEIGHTING
     hidden: int = 128
@@ -261,7 +265,7 @@ class SetTranslation(_Translation):
     """q_v = P · 4 tanh(ρ([h_v, z⁰_v, p_v, m̄_v])), p_v pooled over the whole message set."""
 
     title: ClassVar[str] = METHODS["set_translation"].title
-    budget_setting: ClassVar[str] = "set_translation"
+    protocol: ClassVar[Mapping[str, str]] = {"budget": "set_translation", **SHARED}
     budget: Budget = TRANSLATION
     hidden: int = 128
     """H, also the width of p_v."""
@@ -300,7 +304,7 @@ class NodeTranslation(_Translation):
     """q_v = P · 4 tanh(ρ([h_v, z⁰_v])): the control that does not see the message set."""
 
     title: ClassVar[str] = METHODS["node_translation"].title
-    budget_setting: ClassVar[str] = "node_translation"
+    protocol: ClassVar[Mapping[str, str]] = {"budget": "node_translation", **SHARED}
     budget: Budget = CONTROL
     hidden: int | None = None
     """H_N; None: as wide as makes it match set translation's parameter count."""
@@ -367,11 +371,10 @@ class RefitHead(TrainedRepair[FittedHead]):
 
     title: ClassVar[str] = METHODS["refit_head"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedHead
-    budget_setting: ClassVar[str] = "refit_head"
+    protocol: ClassVar[Mapping[str, str]] = {"budget": "refit_head", "seed": "seed"}
     takes_labels: ClassVar[bool] = True
     budget: Budget = REFIT
     dropout: float = 0.0
-    shared_settings: ClassVar[tuple[str, ...]] = ()
 
     def network(self, width: int, classes: int) -> nn.Module:
         """The new classifier."""

@@ -7,7 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import InitVar, asdict, dataclass, field, fields, replace
+from dataclasses import InitVar, asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
@@ -34,11 +34,16 @@ from gnn_repair.files import (
     save_tensors,
 )
 from gnn_repair.notebook import shown
-from gnn_repair.repair.fitting import Listener, RepairTrainee
-from gnn_repair.repair.inputs import RepairInputs, repair_inputs
-from gnn_repair.repair.layers import Noise, Parameters
-from gnn_repair.repair.targets import Targets, Task, around, check_exposure_given, prepare
-from gnn_repair.training import Budget, Fitted, ProgressCallback, fit
+from gnn_repair.repair.inputs import Noise, Parameters, RepairInputs, repair_inputs
+from gnn_repair.repair.targets import (
+    RepairTrainee,
+    Targets,
+    Task,
+    around,
+    check_exposure_given,
+    prepare,
+)
+from gnn_repair.training import LOG, Budget, Fitted, Listener, ProgressCallback, fit
 
 KIND = "gnn-repair repair"
 TRY = (
@@ -69,10 +74,13 @@ class Repair(ABC, Generic[F]):
         if "title" not in vars(cls):
             cls.title = cls.__name__
 
+    protocol: ClassVar[Mapping[str, str]] = {}
+    """Which of its settings a study's ``RepairProtocol`` gives, and what they are called there."""
+
     @classmethod
     def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
-        """The repair as a study's ``RepairProtocol`` asks for it; as it is unless overridden."""
-        return cls()
+        """The repair as a study's ``RepairProtocol`` asks for it."""
+        return cls(**{own: getattr(settings, name) for own, name in cls.protocol.items()})
 
     def fit(
         self,
@@ -132,7 +140,8 @@ class Repair(ABC, Generic[F]):
                 frozen=frozen,
             )
             fitted = self.learn(task)
-        return listener.told(fitted)
+        LOG.info("%s", fitted)
+        return fitted
 
     @abstractmethod
     def learn(self, task: Task) -> F:
@@ -207,20 +216,6 @@ class TrainedRepair(Repair[F]):
     def most_epochs(self) -> int:
         """As the budget says."""
         return self.budget.epochs
-
-    @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
-        """With the protocol's seed, and its budget, dropout and width where it has them."""
-        own = {field.name for field in fields(cls)} & {"seed", *cls.shared_settings}
-        values = {field: getattr(settings, field) for field in own}
-        if isinstance(budget := getattr(settings, cls.budget_setting, None), Budget):
-            values["budget"] = budget
-        return cls(**values)
-
-    budget_setting: ClassVar[str] = ""
-    """What the protocol calls its budget."""
-    shared_settings: ClassVar[tuple[str, ...]] = ("dropout", "hidden")
-    """Settings that the protocol has once for all repairs, and that this one takes from it."""
 
     @abstractmethod
     def network(self, width: int, classes: int) -> nn.Module:

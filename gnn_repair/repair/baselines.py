@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import inf
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -145,15 +146,11 @@ def _check_graph(exposure: Exposure, nodes: int, entries: Tensor) -> None:
 class CorrectAndSmooth(Repair[FittedSmoothing]):
     """Correct-and-Smooth over the exposure's own sources, strengths chosen on validation."""
 
+    protocol: ClassVar[Mapping[str, str]] = {"layers": "smoothing_layers"}
     title: ClassVar[str] = METHODS["correct_and_smooth"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedSmoothing
     layers: int = 50
     """Propagation steps of each of the two parts."""
-
-    @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
-        """With the protocol's number of steps."""
-        return cls(layers=settings.smoothing_layers)
 
     def __post_init__(self) -> None:
         check_whole("CorrectAndSmooth", "layers", self.layers, 1)

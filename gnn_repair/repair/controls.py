@@ -5,8 +5,9 @@ None of these is from the paper. Each is fitted like a repair and stands in the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,6 @@ from gnn_repair.methods import METHODS
 from gnn_repair.repair.base import FittedRepair, Repair, about, starts, untrained
 from gnn_repair.repair.baselines import TINY, normalised_adjacency, sources_to_recipients
 from gnn_repair.repair.evidence import DROPPED, FeatureEvidence
-from gnn_repair.repair.fitting import RepairTrainee
 from gnn_repair.repair.folds import (
     FOLDS,
     averaged,
@@ -31,8 +31,8 @@ from gnn_repair.repair.folds import (
     middle_copy,
     signature,
 )
-from gnn_repair.repair.layers import Noise, Parameters, affine
-from gnn_repair.repair.targets import Task, as_targets
+from gnn_repair.repair.inputs import Noise, Parameters, affine
+from gnn_repair.repair.targets import RepairTrainee, Task, as_targets
 from gnn_repair.training import fit
 
 ALPHAS = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -99,6 +99,7 @@ class KeptRepair(Repair[KeptPrediction]):
 class LabelPropagation(KeptRepair):
     """Known labels spread over the graph: no features, no model."""
 
+    protocol: ClassVar[Mapping[str, str]] = {"layers": "smoothing_layers"}
     title: ClassVar[str] = METHODS["label_propagation"].title
     reads_graph: ClassVar[bool] = True
     layers: int = 50
@@ -106,11 +107,6 @@ class LabelPropagation(KeptRepair):
 
     def __post_init__(self) -> None:
         check_whole("LabelPropagation", "layers", self.layers, 1)
-
-    @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
-        """With the protocol's number of steps."""
-        return cls(layers=settings.smoothing_layers)
 
     @torch.no_grad()
     def learn(self, task: Task) -> KeptPrediction:
@@ -157,6 +153,7 @@ class LabelPropagation(KeptRepair):
 class FeaturePerceptron(KeptRepair):
     """One hidden layer on the raw features alone, in folds: no graph, no frozen model."""
 
+    protocol: ClassVar[Mapping[str, str]] = {"hidden": "hidden", "seed": "seed"}
     title: ClassVar[str] = METHODS["feature_perceptron"].title
     reads_graph: ClassVar[bool] = True
     hidden: int = 128
@@ -168,11 +165,6 @@ class FeaturePerceptron(KeptRepair):
         for name, least in (("hidden", 1), ("folds", 2), ("seed", 0)):
             check_whole("FeaturePerceptron", name, getattr(self, name), least)
         adjusted("FeaturePerceptron", self.budget, None, None)
-
-    @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
-        """With the protocol's width and seed."""
-        return cls(hidden=settings.hidden, seed=settings.seed)
 
     @property
     def most_epochs(self) -> int:
@@ -233,6 +225,7 @@ class RetrainedBackbone(KeptRepair):
     One model a fold, each kept at its best epoch on that fold; log-probabilities are averaged.
     """
 
+    protocol: ClassVar[Mapping[str, str]] = {"seed": "seed"}
     title: ClassVar[str] = METHODS["retrained_backbone"].title
     folds: int = FOLDS
     seed: int = 0
@@ -240,11 +233,6 @@ class RetrainedBackbone(KeptRepair):
     def __post_init__(self) -> None:
         check_whole("RetrainedBackbone", "folds", self.folds, 2)
         check_whole("RetrainedBackbone", "seed", self.seed, 0)
-
-    @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
-        """With the protocol's seed."""
-        return cls(seed=settings.seed)
 
     @property
     def most_epochs(self) -> int:

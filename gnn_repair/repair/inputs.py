@@ -1,4 +1,4 @@
-"""What repairs see of an exposure: each recipient, its messages and how the two compare.
+"""What repairs see of an exposure, and the first layers of their perceptrons on it.
 
 Nothing of size terms × state is built. A node or message is described by [h, z⁰]; the pair
 features of a term follow from the two descriptions and two frozen numbers, the cosine and the
@@ -7,39 +7,31 @@ distance of the states, which are computed once per exposure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from gnn_repair.backbones.graph import Features
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.parts import mixture_of
-from gnn_repair.kernels import Pattern, mix
-from gnn_repair.kernels.products import SharedRows, picked_product, product
-from gnn_repair.kernels.sets import TermSets, compare
+from gnn_repair.kernels import Pattern, drop_rows, mix
+from gnn_repair.kernels.products import SharedRows, picked_product, product, read_product
+from gnn_repair.kernels.sets import Dropout, Layer, TermSets, compare, pool, rows_read
 
+Parameters = Mapping[str, Tensor]
+"""Trained parameters [S, …]; matrices input × output."""
 NARROW = 32
 """A state no wider than this is kept once a member, beside the logits, even where all share it."""
 CHUNK = 1 << 22
 """Numbers that go through a head at once: 32 MB, and a few times that for values in between."""
-WIDEST = 160
-"""Wider states are projected: they are raw features, which a rung of their own reads in full."""
-PROJECTED = 128
-"""Directions of the projection, as wide as the hidden states of the paper's backbones."""
-SHARP = 6.0
-"""Weights e^(6 cos): a message that points the same way counts e^6 times one at a right angle."""
-NEAR = 3.0
-"""Weights e^(∓3 d) of distances in units of the set's own mean: near counts e^3 times far."""
-FARTHEST = 4.0
-"""Distances beyond four means count as four, so that one outlier cannot take all the weight."""
-SURE = -8.0
-"""Log-probabilities below are cut: e⁻⁸ and less mean the same, never."""
-CUT = 6.0
-"""Standardised values beyond six deviations are cut, for sums over thousands of neighbours."""
-KERNELS = 5
-"""α, even, alike by angle, near, far."""
+FEW = 0.5
+"""Share of the messages up to which they are picked: picking copies rows before multiplying, and on
+a GPU its products run at a good half of the speed of the whole one."""
 
 
 class Description:
@@ -248,17 +240,6 @@ class RepairInputs:
         """β of every recipient, [S, n, C]; before a head o, [S, n, D]."""
         return self._each(self._fixed[:, self.nodes].to(self.dtype))
 
-    @cached_property
-    @torch.no_grad()
-    def summary(self) -> Tensor:
-        """A frozen description of every recipient's message set, [S, n, D].
-
-        A learned encoder reads every term in every step of every copy. What it can say of a set is
-        mostly in a few means, under the model's own coefficients and under weights that prefer what
-        is alike or what is far. These are computed once and shared by all rungs, folds and epochs.
-        """
-        return torch.stack([_of_member(self, member) for member in range(self.num_members)])
-
     def after_head(self, mixed: Tensor, targets: Tensor) -> Tensor:
         """Logits [S, L, C] of targets [S, L] from what was mixed for them, [S, L, C or D]."""
         if self._head is None:
@@ -344,107 +325,256 @@ def _moved(mixture: Exposure, slot: Tensor, by_term: Tensor, count: int) -> Tens
     return out
 
 
-# The summary of a message set --------------------------------------------------------------------
+# Perceptrons, and their first layer on pairs taken apart -----------------------------------------
 
 
-def summary_width(state: int, classes: int) -> int:
-    """Numbers a recipient, for a state this wide."""
-    return 3 * _kept(state) + (3 + KERNELS) * classes + 3
+class Noise(NamedTuple):
+    """Dropout during one step of training, the same for every member."""
+
+    share: float
+    seed: Tensor
+    """int64 scalar: this number and the three after it are the step's, one a place."""
+
+    @property
+    def encoder(self) -> Dropout:
+        """Of ψ's hidden channels."""
+        return Dropout(self.share, self.seed)
+
+    @property
+    def scorer(self) -> Dropout:
+        """Of the scorer's hidden channels."""
+        return Dropout(self.share, self.seed + 1)
+
+    def root(self, values: Tensor) -> Tensor:
+        """ψ's hidden channels at the root, [S, L, H], dropped."""
+        return drop_rows(values, self.share, self.seed + 2)
+
+    def head(self, values: Tensor) -> Tensor:
+        """ρ's hidden channels, [S, L, H], dropped."""
+        return drop_rows(values, self.share, self.seed + 3)
 
 
-def _kept(state: int) -> int:
-    return state if state <= WIDEST else PROJECTED
+SEEDS_A_STEP = 4
+"""How many numbers :class:`Noise` takes from its seed on."""
 
 
-def statistics(inputs: RepairInputs) -> dict[str, Tensor]:
-    """Mean and deviation of every number over the recipients, [S, D] each."""
-    table = inputs.summary
-    deviation = table.std(1, correction=0)
-    scale = torch.where(deviation > 1e-6, deviation, torch.ones_like(deviation))
-    return {"mean": table.mean(1), "scale": scale}
+def perceptron(inputs: int, hidden: int, outputs: int, *, zero: bool = False) -> nn.Sequential:
+    """Affine, ReLU (and dropout), affine; ``zero`` starts the last layer at zero."""
+    first, last = nn.Linear(inputs, hidden), nn.Linear(hidden, outputs)
+    if zero:
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+    return nn.Sequential(first, nn.ReLU(), last)
 
 
-def standardised(table: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """A summary [S, n, D] in units of these deviations [S, D] from these means."""
-    return ((table - mean.unsqueeze(1)) / scale.unsqueeze(1)).clamp(-CUT, CUT)
+def perceptron_size(inputs: int, outputs: int, hidden: int = 128) -> int:
+    """F(i, o) = iH + H + Ho + o."""
+    return inputs * hidden + hidden + hidden * outputs + outputs
 
 
-def _of_member(inputs: RepairInputs, member: int) -> Tensor:
-    """[n, D]: the recipient itself, its mean message and its spread, classes under each weight."""
-    here, there, sender = _states(inputs, member)
-    told = inputs.frozen_logits[member].log_softmax(1)
-    ends = inputs.sets.segments[:: inputs.groups].contiguous()
-    pattern = Pattern(ends, inputs.sets.columns, there.shape[0])
-    cosine, distance, alpha = (
-        values[min(member, len(values) - 1)]
-        for values in (inputs.sets.cosine, inputs.sets.distance, inputs.sets.coefficients)
-    )
-    said = told.exp()[sender]
-    weights = _weights(pattern, alpha, cosine, distance)
-    message, spread = _moments(pattern, weights[0], torch.cat([there, said], 1))
-    own = told[inputs.nodes]
-    return torch.cat(
-        [
-            here,
-            own.clamp(min=SURE),
-            own.exp(),
-            inputs.total[member].unsqueeze(1),
-            ends.diff().to(said.dtype).log1p().unsqueeze(1),
-            _sums(pattern, weights[0] * cosine),
-            message,
-            spread,
-            *(mix(pattern, others, said) for others in weights[1:]),
-        ],
-        1,
-    )
+def pair_width(state: int, classes: int) -> int:
+    """d_x = 3d + 3C + 2."""
+    return 3 * state + 3 * classes + 2
 
 
-def _states(inputs: RepairInputs, member: int) -> tuple[Tensor, Tensor, Tensor]:
-    """States of the recipients and of the messages, projected where wide; who sent each."""
-    nodes = inputs.frozen_logits.shape[1]
-    distinct, _ = inputs._pairs
-    state, messages = (
-        values[min(member, len(values) - 1)] for values in (inputs._state, inputs._messages)
-    )
-    width = state.shape[1]
-    if width > WIDEST:
-        # Drawn on the CPU from a fixed seed: the same directions everywhere, nothing to keep.
-        generator = torch.Generator().manual_seed(width)
-        onto = torch.randn(width, PROJECTED, generator=generator) / PROJECTED**0.5
-        state, messages = (values @ onto.to(values) for values in (state, messages))
-    return state[inputs.nodes], messages[distinct // nodes], distinct % nodes
+class PairWeights(NamedTuple):
+    """W acting on x_{v,a} = [h_v, h_a, h_a−h_v, z_v, z_a, z_a−z_v, cos, ‖·‖], by what it reads.
+
+    x W = [h_v, z_v] recipient + [h_a, z_a] source + cos · cosine + ‖·‖ · distance.
+    """
+
+    recipient: Tensor
+    """[S, d + C, H]."""
+    source: Tensor
+    """[S, d + C, H]."""
+    cosine: Tensor
+    """[S, H]."""
+    distance: Tensor
+    """[S, H]."""
 
 
-def _weights(pattern: Pattern, alpha: Tensor, cosine: Tensor, distance: Tensor) -> list[Tensor]:
-    """Shares of the terms [T] under each of the kernels; they sum to 1 over a set."""
-    even = torch.ones_like(alpha)
-    counts = _sums(pattern, even).clamp(min=1)
-    usual = _sums(pattern, distance) / counts
-    apart = (distance / _spread(pattern, usual).clamp(min=1e-12)).clamp(max=FARTHEST)
-    kernels = [
-        alpha.abs(),
-        even,
-        (SHARP * cosine).exp(),
-        (-NEAR * apart).exp(),
-        (NEAR * apart).exp(),
-    ]
-    return [
-        kernel / _spread(pattern, _sums(pattern, kernel)).clamp(min=1e-12) for kernel in kernels
-    ]
+def split_pair(weight: Tensor, state: int, classes: int) -> PairWeights:
+    """Take a first-layer weight [S, 3d + 3C + 2, H] apart."""
+    return PairWeights(*_SplitPair.apply(weight, state, classes))  # type: ignore[no-untyped-call]
 
 
-def _sums(pattern: Pattern, values: Tensor) -> Tensor:
-    """Of a number a term over every set, [n, 1]."""
-    return mix(pattern, values, values.new_ones(pattern.num_columns, 1))
+class _SplitPair(torch.autograd.Function):
+    """One pass over the weight each way; left to autograd it would be a dozen."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, state: int, classes: int) -> tuple[Tensor, ...]:
+        ctx.sizes = [state] * 3 + [classes] * 3 + [2]
+        own, other, gap, own_z, other_z, gap_z, rest = weight.split(ctx.sizes, dim=1)
+        recipient = weight.new_empty(weight.shape[0], state + classes, weight.shape[2])
+        source = torch.empty_like(recipient)
+        torch.sub(own, gap, out=recipient[:, :state])
+        torch.sub(own_z, gap_z, out=recipient[:, state:])
+        torch.add(other, gap, out=source[:, :state])
+        torch.add(other_z, gap_z, out=source[:, state:])
+        return recipient, source, rest[:, 0].clone(), rest[:, 1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, recipient: Tensor, source: Tensor, cosine: Tensor, distance: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        state = ctx.sizes[0]
+        members, _, channels = recipient.shape
+        out = recipient.new_empty(members, sum(ctx.sizes), channels)
+        own, other, gap, own_z, other_z, gap_z, rest = out.split(ctx.sizes, dim=1)
+        for part, to in (
+            (slice(state), (own, other, gap)),
+            (slice(state, None), (own_z, other_z, gap_z)),
+        ):
+            to[0].copy_(recipient[:, part])
+            to[1].copy_(source[:, part])
+            torch.sub(source[:, part], recipient[:, part], out=to[2])
+        rest[:, 0], rest[:, 1] = cosine, distance
+        return out, None, None
 
 
-def _spread(pattern: Pattern, values: Tensor) -> Tensor:
-    """Of a number a recipient [n, 1] to its terms, [T]."""
-    return values.view(-1)[pattern.recipients.long()]
+def affine(p: Parameters, name: str, values: Tensor) -> Tensor:
+    """values W + b for every member: [S, L, i] gives [S, L, o]."""
+    return torch.baddbmm(p[f"{name}.bias"].unsqueeze(1), values, p[f"{name}.weight"])
 
 
-def _moments(pattern: Pattern, weights: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of table rows over every set."""
-    mean = mix(pattern, weights, table)
-    square = mix(pattern, weights, table.square())
-    return mean, (square - mean.square()).clamp(min=0).sqrt()
+def encode(
+    p: Parameters,
+    inputs: RepairInputs,
+    targets: Tensor,
+    pair: PairWeights,
+    own: Sequence[Tensor],
+    messages: Tensor,
+    noise: Noise | None,
+) -> Tensor:
+    """p_v = (1/m̄) Σ ω ψ(x_{v,a}), [S, L, d_p]; zero for an empty set.
+
+    ψ's last affine layer commutes with the weighted mean, so it is applied once a target.
+
+    Args:
+        p: ψ's parameters are ``encoder.*``.
+        inputs: what the repair sees.
+        targets: [S, L].
+        pair: ψ's first weight, taken apart.
+        own: [h_v, z_v] times :func:`encoder_reads`, [S, L, H] each.
+        messages: [h_a, z_a] times its source part, [S, P, H].
+        noise: dropout.
+    """
+    by_recipient = own[0] + p["encoder.0.bias"].unsqueeze(1)
+    layer = Layer(by_recipient, messages, pair.cosine, pair.distance)
+    summed = pool(inputs.sets, targets, layer, noise.encoder if noise else None)
+    if inputs.root:
+        cosine = inputs.root_cosine.gather(1, inputs.node_of(targets)).unsqueeze(2)
+        at_root = by_recipient + own[1] + cosine * pair.cosine.unsqueeze(1)
+        summed = summed + (noise.root(at_root.relu()) if noise else at_root.relu())
+    total = inputs.total.gather(1, targets).unsqueeze(2)
+    known = (total > 0).to(total.dtype)
+    mean = summed / (total + (1 - known))
+    return torch.bmm(mean, p["encoder.2.weight"]) + known * p["encoder.2.bias"].unsqueeze(1)
+
+
+def encoder_reads(inputs: RepairInputs, pair: PairWeights) -> list[Tensor]:
+    """What ψ multiplies [h_v, z_v] with: the recipient's part and, for a root, the source's."""
+    return [pair.recipient, pair.source] if inputs.root else [pair.recipient]
+
+
+class ContextWeights(NamedTuple):
+    """W acting on c_v = [h_v, z_v, p_v, m̄_v], by what it reads."""
+
+    own: Tensor
+    """[S, d + C, H]."""
+    pooled: Tensor
+    """[S, d_p, H]."""
+    total: Tensor
+    """[S, 1, H]."""
+
+    def times(self, own: Tensor, pooled: Tensor, total: Tensor) -> Tensor:
+        """c_v W, given its part ``own`` on [h_v, z_v]; [S, L, H]."""
+        return torch.baddbmm(own + total.unsqueeze(2) * self.total, pooled, self.pooled)
+
+
+def split_context(weight: Tensor, own: int) -> ContextWeights:
+    """Take a weight [S, d + C + d_p + 1, H] apart."""
+    return ContextWeights(*weight.split([own, weight.shape[1] - own - 1, 1], dim=1))
+
+
+def centred(values: Tensor) -> Tensor:
+    """Without its mean over classes: P q."""
+    return values - values.mean(-1, keepdim=True)
+
+
+class MessageTable:
+    """[h_a, z_a] W of all messages with one weight [S, d + C, H], when it is known who reads it.
+
+    A step on a few targets reads the messages of their sets, and where graphs are large that is a
+    small part of all. The table has all P rows all the same, so that terms find theirs where they
+    are; the rows that nobody reads are left as they come.
+    """
+
+    def __init__(self, inputs: RepairInputs, weight: Tensor, whole: bool = False) -> None:
+        """``whole``: every message is multiplied at once, whoever reads it."""
+        self.inputs, self.weight = inputs, weight
+        self.whole = whole or not inputs.messages.picks_cheaply
+
+    @cached_property
+    def all(self) -> Tensor:
+        """[S, P, H]."""
+        return self.inputs.messages.times(self.weight)
+
+    def read_by(self, targets: Tensor) -> Tensor:
+        """[S, P, H], of which the rows that terms of the targets [S, L] read are right."""
+        if self.whole or "all" in self.__dict__:
+            return self.all
+        picked = (self._on_gpu if self.inputs.messages.pieces else self._on_cpu)(targets)
+        return self.all if picked is None else picked
+
+    def _on_gpu(self, targets: Tensor) -> Tensor | None:
+        """How many rows are read is known to the device alone, as a captured step asks."""
+        messages, sets = self.inputs.messages, self.inputs.sets
+        rows = messages.rows.shape[1]
+        if messages.pieces is None or expected_terms(sets, targets) > FEW * rows:
+            return None
+        return read_product(
+            messages.pieces, messages.rows, rows_read(sets, targets, rows), self.weight
+        )
+
+    def _on_cpu(self, targets: Tensor) -> Tensor | None:
+        messages = self.inputs.messages
+        rows = messages.rows.shape[1]
+        numbers, counts = rows_read(self.inputs.sets, targets, rows)
+        most = int(counts.max())
+        if most == 0 or most > FEW * rows:
+            return None
+        picked = numbers[:, :most]
+        out: Tensor = _PickedTable.apply(messages, picked, self.weight)  # type: ignore[no-untyped-call]
+        return out
+
+
+def expected_terms(sets: TermSets, targets: Tensor) -> float:
+    """Terms of a member's targets [S, L] if they are like all recipients."""
+    recipients = max(1, (sets.segments.numel() - 1) // sets.groups)
+    return targets.shape[1] * sets.columns.numel() / recipients
+
+
+class _PickedTable(torch.autograd.Function):
+    """A table [S, P, H] of which rows [S, K] are worked out; gradients for the weight alone.
+
+    Behind a member's own rows others fill up the K; nobody reads them, and their gradient is zero.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, messages: Description, numbers: Tensor, weight: Tensor) -> Tensor:
+        rows = messages.at(numbers)
+        ctx.save_for_backward(rows, numbers)
+        out = weight.new_empty(weight.shape[0], messages.rows.shape[1], weight.shape[2])
+        # Member by member: whole rows are copied, not single numbers.
+        for table, own, found in zip(out, numbers, torch.bmm(rows, weight), strict=True):
+            table.index_copy_(0, own, found)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        rows, numbers = ctx.saved_tensors
+        own = torch.stack([g.index_select(0, n) for g, n in zip(upstream, numbers, strict=True)])
+        return None, None, torch.bmm(rows.transpose(1, 2), own)

@@ -1,8 +1,9 @@
-"""From labels, masks and graphs to what a repair is fitted to; what cannot be used is named."""
+"""From labels, masks and graphs to what a repair is fitted to, and how it learns from that."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,20 +11,29 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 from torch_geometric.data import Data
 
 from gnn_repair.backbones import Frozen
+from gnn_repair.checks import as_nodes
 from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.checks import truths_for
 from gnn_repair.exposure.parts import focused
-from gnn_repair.repair.inputs import RepairInputs, repair_inputs
-from gnn_repair.training import ProgressCallback
+from gnn_repair.f1 import micro_scores
+from gnn_repair.kernels import row_hash
+from gnn_repair.kernels.dropout import LOW
+from gnn_repair.repair.inputs import SEEDS_A_STEP, Noise, Parameters, RepairInputs, repair_inputs
+from gnn_repair.training import ProgressCallback, Trainee
 
 LARGE = 1 << 20
 """Terms from which it pays to leave out those of other recipients; below, setting up is seconds at
 most, and numbers stay the very same."""
+SEED_STRIDE, EPOCH_STRIDE = 0x9E3779B1, 0x85EBCA77
+"""Odd 32-bit numbers far apart from their multiples: seeds and epochs share no stream."""
+Predict = Callable[[Parameters, Any, Tensor, Noise | None], Tensor]
+"""Logits [S, L, C] of targets [S, L], from parameters, tables and dropout."""
 SHARE = 0.5
 """Of all terms: where targets read more than this, numbering anew would cost what it saves."""
 
@@ -231,30 +241,21 @@ def _mask(exposure: Exposure, chosen: Any, name: str) -> Tensor:
 
 
 def _boolean(chosen: Any, nodes: int, name: str) -> Tensor:
-    """Nodes as a mask, bool [N, columns], or a sentence that says what was given instead."""
-    wanted = f"give a boolean mask of the {nodes} nodes, [N] or [N, members], or node numbers"
-    if isinstance(chosen, list | tuple | range) and all(type(node) is int for node in chosen):
-        chosen = torch.tensor([*chosen], dtype=torch.long)
-    if not isinstance(chosen, Tensor) or chosen.dim() not in (1, 2):
-        shape = f"has shape {list(chosen.shape)}" if isinstance(chosen, Tensor) else None
-        raise SplitError(f"{name} {shape or 'is ' + type(chosen).__name__}; {wanted}")
-    if chosen.dtype == torch.bool and chosen.shape[0] == nodes:
-        return chosen if chosen.dim() == 2 else chosen.unsqueeze(1)
-    whole = not (chosen.is_floating_point() or chosen.is_complex() or chosen.dtype == torch.bool)
-    if not whole or chosen.dim() == 2 or _is_a_mask(chosen, nodes):
-        advice = "" if chosen.dtype == torch.bool else f", such as {name} > 0"
-        raise SplitError(f"{name} is {chosen.dtype} of {chosen.shape[0]} nodes; {wanted}{advice}")
-    outside = chosen[(chosen < 0) | (chosen >= nodes)]
-    if outside.numel():
-        raise SplitError(f"{name} holds node {int(outside[0])}; nodes are 0 to {nodes - 1}")
-    mask = torch.zeros(nodes, 1, dtype=torch.bool, device=chosen.device)
-    mask[chosen.long()] = True
-    return mask
-
-
-def _is_a_mask(chosen: Tensor, nodes: int) -> bool:
-    """Whether whole numbers are zeros and ones for all nodes, not numbers of nodes."""
-    return chosen.numel() == nodes > 2 and bool(((chosen == 0) | (chosen == 1)).all())
+    """Nodes as a mask, bool [N, columns]."""
+    by_member = isinstance(chosen, Tensor) and chosen.dtype == torch.bool and chosen.dim() == 2
+    if by_member and len(chosen) == nodes:
+        mask: Tensor = chosen
+        return mask
+    numbers = isinstance(chosen, Tensor) and chosen.dtype != torch.bool and chosen.numel() == nodes
+    if numbers and nodes > 2 and bool(((chosen == 0) | (chosen == 1)).all()):
+        raise SplitError(
+            f"{name} is {chosen.dtype}, zeros and ones for all {nodes} nodes; give a boolean mask, "
+            f"such as {name} > 0, or node numbers"
+        )
+    picked = as_nodes(chosen, nodes, name)
+    return torch.zeros(nodes, dtype=torch.bool, device=picked.device).index_fill(0, picked, True)[
+        :, None
+    ]
 
 
 def _labels(exposure: Exposure, y: Any, used: Tensor) -> Tensor:
@@ -372,3 +373,148 @@ def around(exposure: Exposure, train: Targets, val: Targets) -> tuple[Exposure, 
         return targets._replace(positions=positions)
 
     return focused(exposure, chosen).exposure, moved(train), moved(val)
+
+
+# Learning from targets ---------------------------------------------------------------------------
+
+
+class RepairTrainee(Trainee):
+    """A repair over its training targets, in one batch or in shuffled minibatches.
+
+    A member's batches, their order and its dropout follow from the seed, the epoch and the step
+    alone, and it learns only in steps that hold one of its targets: who else is in the stack does
+    not matter.
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, Tensor],
+        tables: Callable[[Parameters], Any],
+        predict: Predict,
+        train: Targets,
+        val: Targets,
+        *,
+        dropout: float,
+        batch_size: int | None,
+        seed: int,
+    ) -> None:
+        self.parameters = parameters
+        # Other precisions go the plain way, which asks the device how many terms there are.
+        self.captures = all(value.dtype == torch.float32 for value in parameters.values())
+        self.tables, self.predict = tables, predict
+        self.val, self.dropout = val, dropout
+        longest = train.positions.shape[1]
+        self.batch = longest if batch_size is None else min(batch_size, longest)
+        self.steps_per_epoch = -(-longest // self.batch)
+        self.train = _padded(train, self.steps_per_epoch * self.batch)
+        self.weights = _batch_weights(self.train, self.batch)
+        if train.shares is not None:
+            self.weights = self._shares(self.train.positions) * self.train.real
+        # One tensor, so that a step picks positions and labels at once.
+        self.ordered = torch.stack(self.train[:2])
+        self.positions, self.labels = self.ordered
+        place = train.positions.device
+        # On the device, where the steps of a captured CUDA graph count them on; each is a launch.
+        self.epoch, self.step, self.stream = (
+            torch.zeros((), dtype=torch.long, device=place) for _ in range(3)
+        )
+        self.places = torch.arange(self.batch, device=place)
+        self.start = (seed * SEED_STRIDE) & LOW
+
+    def trunk(self) -> Any:
+        return self.tables(self.parameters)
+
+    def begin_epoch(self) -> None:
+        """A new order of every member's real targets; padding stays behind.
+
+        What fits into one batch keeps its order, as it would alone.
+        """
+        self.epoch.add_(1)
+        self.step.zero_()
+        if self.steps_per_epoch == 1:
+            return
+        self.stream.copy_(self._stream() - SEEDS_A_STEP)
+        torch.arange(-self.batch, 0, out=self.places)
+        place = torch.arange(self.train.positions.shape[1], device=self.epoch.device)
+        shuffled = row_hash(self._stream() - 1, place).expand_as(self.train.positions)
+        keys = torch.where(self.train.sizes.unsqueeze(1) > self.batch, shuffled, place)
+        order = (keys + (LOW + 1) * ~self.train.real).argsort(dim=1, stable=True)
+        # Into the same memory, which the steps of a captured CUDA graph go on reading.
+        torch.gather(self.train.positions, 1, order, out=self.positions)
+        torch.gather(self.train.labels, 1, order, out=self.labels)
+
+    def _stream(self) -> Tensor:
+        """Where this step's random numbers begin."""
+        return self.start + self.epoch * EPOCH_STRIDE + self.step * SEEDS_A_STEP
+
+    def _next_stream(self) -> Tensor:
+        """The same, counted on from the step before."""
+        return self._stream() if self.steps_per_epoch == 1 else self.stream.add_(SEEDS_A_STEP)
+
+    def losses(self, trunk: Any) -> Tensor:
+        noise = Noise(self.dropout, self._next_stream()) if self.dropout else None
+        targets, labels, weights = self._next_batch()
+        logits = self.predict(self.parameters, trunk, targets, noise)
+        if self.train.truths is not None:
+            chosen = label_likelihood(logits, self.train.truths[targets])
+        else:
+            chosen = logits.log_softmax(2).gather(2, labels.unsqueeze(2)).squeeze(2)
+        return -(chosen * weights.to(chosen.dtype)).sum(1)
+
+    def learning(self) -> Tensor | None:
+        """Whether a member had a target in the batch before: not past the end of its own."""
+        if self.steps_per_epoch == 1:
+            return None
+        return self.places[:1] < self.train.sizes
+
+    def _next_batch(self) -> tuple[Tensor, ...]:
+        """Positions, labels and weights of the batch that comes next, each [S, L]."""
+        if self.steps_per_epoch == 1:
+            return self.positions, self.labels, self.weights
+        self.places.add_(self.batch)
+        self.step.add_(1)
+        positions, labels = self.ordered.index_select(2, self.places)
+        weights = self.weights.index_select(1, self.places)
+        if self.train.shares is not None:  # they travel with their nodes
+            weights = self._shares(positions) * (weights > 0)
+        return positions, labels, weights
+
+    def _shares(self, positions: Tensor) -> Tensor:
+        """Of the loss; a batch's sum stands for the epoch's, however many steps a member has."""
+        assert self.train.shares is not None
+        own_steps = -(-self.train.sizes // self.batch)
+        return self.train.shares.gather(1, positions) * own_steps.unsqueeze(1)
+
+    def scores(self, trunk: Any) -> Tensor:
+        logits = self.predict(self.parameters, trunk, self.val.positions, None)
+        if self.val.truths is not None:
+            return micro_scores(logits > 0, self.val.truths[self.val.positions], self.val.real)
+        return ((logits.argmax(2) == self.val.labels) & self.val.real).sum(1)
+
+
+def label_likelihood(logits: Tensor, truths: Tensor) -> Tensor:
+    """Mean log-likelihood of a target's known labels, each of them a coin, [S, L].
+
+    Args:
+        logits: [S, L, K].
+        truths: [S, L, K]: 0, 1, or NaN where unknown.
+    """
+    known = ~truths.isnan()
+    signs = torch.where(truths == 1, 1.0, -1.0).to(logits.dtype)
+    told = torch.where(known, logsigmoid(signs * logits), 0.0)
+    return told.sum(2) / known.sum(2).clamp(min=1)
+
+
+def _padded(targets: Targets, length: int) -> Targets:
+    extra = length - targets.positions.shape[1]
+    index, labels = (
+        torch.cat([values, values[:, :1].expand(-1, extra)], dim=1) for values in targets[:2]
+    )
+    return targets._replace(positions=index, labels=labels)
+
+
+def _batch_weights(targets: Targets, batch: int) -> Tensor:
+    """[S, L]: 1 / (real targets in the batch) on real targets, so that a batch's loss is a mean."""
+    real = targets.real
+    counts = real.view(real.shape[0], -1, batch).sum(2, keepdim=True).clamp(min=1)
+    return (real.view(real.shape[0], -1, batch) / counts).view_as(real)

@@ -1,4 +1,4 @@
-"""One contract for every repair of the registry on every kind of exposure."""
+"""One contract for every repair on every kind of exposure: what may change and what may not."""
 
 from __future__ import annotations
 
@@ -11,14 +11,31 @@ import pytest
 import torch
 from contract_exposures import (
     KINDS,
+    in_single_precision,
     renumbered_nodes,
+    reordered_classes,
     reordered_members,
     shuffled_terms,
     world,
 )
+from repaired_models import KINDS as MODELS
+from repaired_models import fitted_on, graph
 
-from gnn_repair.repair import REPAIRS, FittedRepair
+import gnn_repair as gr
+from gnn_repair.budget import LADDER, Budget
+from gnn_repair.errors import InputError
+from gnn_repair.exposure import Exposure
+from gnn_repair.repair import (
+    REPAIRS,
+    CorrectAndSmooth,
+    CrossFitted,
+    EvidenceLadder,
+    FittedRepair,
+    SetTranslation,
+    evidence,
+)
 from gnn_repair.repair.base import TrainedRepair, about, untrained
+from gnn_repair.repair.controls import LabelPropagation
 from gnn_repair.repair.inputs import repair_inputs
 
 START = {
@@ -30,8 +47,18 @@ START = {
     "temperature-scaling": "not trained",
 }
 """What every repair is before it has learned: whoever adds a repair says so here."""
-EVERY = pytest.mark.parametrize("name", REPAIRS)
-ON_ALL = pytest.mark.parametrize("kind", KINDS)
+BRIEF = replace(LADDER, epochs=2, learning_rate=0.03, epoch_zero=False)
+FOLDED = {
+    "ladder": EvidenceLadder(hidden=5, folds=2, budget=BRIEF, dropout=0.0),
+    "set-translation-in-folds": CrossFitted(SetTranslation(BRIEF, 0.0, hidden=5), folds=2),
+    "smoothing-in-folds": CrossFitted(CorrectAndSmooth(layers=3), folds=2),
+    "label-propagation": LabelPropagation(layers=4),
+}
+"""What is fitted in folds or reads the graph, on fewer kinds."""
+SOME = ["by-hand", "gat", "h2gcn", "users-model"]
+EVERY = [(name, kind) for name in REPAIRS for kind in KINDS]
+EVERY += [(name, kind) for name in FOLDED for kind in SOME]
+ALL = pytest.mark.parametrize(("name", "kind"), EVERY)
 CLOSE = {"rtol": 1e-8, "atol": 1e-9}
 REFITTED = {"rtol": 1e-5, "atol": 1e-6}
 """Sums in another order round differently, and Adam divides a gradient by its own size: where one
@@ -41,6 +68,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:member . is repaired without")
 
 def method(name: str, dropout: float = 0.0):
     """The repair, small, fast to move and forced to learn something."""
+    if name in FOLDED:
+        return FOLDED[name]
     repair = REPAIRS[name]()
     if not isinstance(repair, TrainedRepair):
         return repair
@@ -49,10 +78,24 @@ def method(name: str, dropout: float = 0.0):
     return replace(repair, budget=budget, dropout=dropout, **small)
 
 
+def fit(name: str, exposure: Exposure, y, train, val, dropout: float = 0.0, **options):
+    return method(name, dropout).fit(exposure, y, train, val, device="cpu", **options)
+
+
 @cache
 def fitted(name: str, kind: str) -> FittedRepair:
-    exposure, *rest = world(kind)
-    return method(name, 0.2).fit(exposure, *rest, device="cpu", batch_size=3)
+    return fit(name, *world(kind), dropout=0.2, batch_size=3)
+
+
+@cache
+def without_dropout(name: str, kind: str) -> torch.Tensor:
+    exposure = world(kind).exposure
+    return fit(name, *world(kind)).member_logits(exposure)
+
+
+def close(name: str) -> dict[str, float]:
+    """Predictions that are kept by node are single precision."""
+    return REFITTED if name in FOLDED else CLOSE
 
 
 def test_every_repair_is_under_the_contract():
@@ -63,7 +106,7 @@ def test_every_repair_is_under_the_contract():
         assert REPAIRS[name]().starts_frozen == (start == "frozen")
 
 
-@ON_ALL
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [name for name, start in START.items() if start == "frozen"])
 def test_epoch_zero_is_the_frozen_prediction(name, kind):
     exposure = world(kind).exposure
@@ -75,52 +118,9 @@ def test_epoch_zero_is_the_frozen_prediction(name, kind):
     torch.testing.assert_close(start.member_logits(exposure), frozen, rtol=1e-12, atol=1e-12)
 
 
-@EVERY
-@ON_ALL
-def test_something_is_learned_and_is_not_the_same_for_all(name, kind):
+@ALL
+def test_logits_are_finite_decide_the_class_and_are_not_the_same_for_all(name, kind):
     """A repair that did nothing, or member 0's for everybody, would pass much of the rest."""
-    exposure, repair = world(kind).exposure, fitted(name, kind)
-    change = repair.member_logits(exposure) - exposure.frozen_logits[:, exposure.recipients]
-    assert bool((change.abs().amax((1, 2)) > 1e-6).all())
-    held = [*repair.parameters.values(), *repair.constants.values()]
-    own = [value for value in held if value.shape[0] == exposure.num_members > 1 < value[0].numel()]
-    assert not own or any(not torch.equal(value[0], value[-1]) for value in own)
-
-
-@EVERY
-@ON_ALL
-def test_a_member_alone_is_that_member_of_the_stack(name, kind):
-    exposure, y, train, val = world(kind)
-    together = fitted(name, kind)
-    for s in range(exposure.num_members):
-        one = exposure.member(s)
-        alone = method(name, 0.2).fit(one, y, train[:, s], val[:, s], device="cpu", batch_size=3)
-        torch.testing.assert_close(
-            together.member_logits(exposure)[s], alone.member_logits(one)[0], **CLOSE
-        )
-        torch.testing.assert_close(
-            together.member(s).member_logits(one), alone.member_logits(one), **CLOSE
-        )
-        for statistic in ("best_epoch", "epochs_run", "diverged"):
-            assert getattr(together, statistic)[s] == getattr(alone, statistic)[0]
-
-
-@EVERY
-@pytest.mark.parametrize("kind", ["by-hand", "gat", "h2gcn", "message-per-edge"])
-def test_members_in_another_order(name, kind):
-    exposure, y, train, val = world(kind)
-    order = list(reversed(range(exposure.num_members)))
-    moved = reordered_members(exposure, order)
-    again = method(name, 0.2).fit(
-        moved, y, train[:, order], val[:, order], device="cpu", batch_size=3
-    )
-    expected = fitted(name, kind).member_logits(exposure)[order]
-    torch.testing.assert_close(again.member_logits(moved), expected, **CLOSE)
-
-
-@EVERY
-@ON_ALL
-def test_predictions_follow_the_logits(name, kind):
     exposure, repair = world(kind).exposure, fitted(name, kind)
     logits = repair.member_logits(exposure)
     shape = exposure.num_members, exposure.num_recipients, exposure.num_classes
@@ -130,13 +130,42 @@ def test_predictions_follow_the_logits(name, kind):
     shown = logits[0] if exposure.num_members == 1 else logits
     assert torch.equal(repair.logits(exposure), shown)
     assert torch.equal(repair.predict(exposure), shown.argmax(-1))
+    change = logits - exposure.frozen_logits[:, exposure.recipients]
+    assert bool((change.abs().amax((1, 2)) > 1e-6).all())
+    held = [*repair.parameters.values(), *repair.constants.values()]
+    several = [v for v in held if v.shape[0] == exposure.num_members > 1 < v[0].numel()]
+    assert not several or any(not torch.equal(value[0], value[-1]) for value in several)
     if hasattr(repair, "shift"):
         moved = exposure.frozen_logits[:, exposure.recipients] + repair.shift(exposure)
         assert torch.equal(logits, moved)
 
 
-@EVERY
-@ON_ALL
+@ALL
+def test_a_member_alone_is_that_member_of_the_stack(name, kind):
+    exposure, y, train, val = world(kind)
+    together = fitted(name, kind)
+    for s in range(exposure.num_members):
+        one = exposure.member(s)
+        alone = fit(name, one, y, train[:, s], val[:, s], dropout=0.2, batch_size=3)
+        expected = alone.member_logits(one)
+        torch.testing.assert_close(together.member_logits(exposure)[s], expected[0], **close(name))
+        torch.testing.assert_close(together.member(s).member_logits(one), expected, **close(name))
+        for statistic in ("best_epoch", "epochs_run", "diverged"):
+            assert getattr(together, statistic)[s] == getattr(alone, statistic)[0]
+
+
+@pytest.mark.parametrize("name", [*REPAIRS, *FOLDED])
+@pytest.mark.parametrize("kind", ["by-hand", "gat"])
+def test_members_in_another_order(name, kind):
+    exposure, y, train, val = world(kind)
+    order = list(reversed(range(exposure.num_members)))
+    moved = reordered_members(exposure, order)
+    again = fit(name, moved, y, train[:, order], val[:, order], dropout=0.2, batch_size=3)
+    expected = fitted(name, kind).member_logits(exposure)[order]
+    torch.testing.assert_close(again.member_logits(moved), expected, **close(name))
+
+
+@ALL
 def test_copies_predict_the_same_bits(name, kind, tmp_path):
     exposure, repair = world(kind).exposure, fitted(name, kind)
     repair.save(tmp_path / "repair.safetensors")
@@ -151,80 +180,167 @@ def test_copies_predict_the_same_bits(name, kind, tmp_path):
     for again in copies:
         assert type(again) is type(repair)
         assert (again.repair, again.fingerprint) == (repair.repair, repair.fingerprint)
+        assert again.num_parameters == repair.num_parameters
         assert torch.equal(again.member_logits(exposure), expected)
         assert repr(again) == repr(repair)
 
 
-@EVERY
-@ON_ALL
+@ALL
 def test_a_restricted_exposure_gives_the_restricted_rows(name, kind):
+    if name == "smoothing-in-folds":
+        pytest.skip("it spreads over the recipients that there are")
     exposure, repair = world(kind).exposure, fitted(name, kind)
     positions = torch.tensor([9, 3, 17, 4, 0])
     part = exposure.restrict(exposure.recipients[positions])
     expected = repair.member_logits(exposure)[:, positions]
-    torch.testing.assert_close(repair.member_logits(part), expected, **CLOSE)
+    torch.testing.assert_close(repair.member_logits(part), expected, **close(name))
 
 
-@ON_ALL
-@pytest.mark.parametrize(
-    "name", [name for name in REPAIRS if hasattr(fitted(name, "gcn"), "coefficients")]
-)
-def test_coefficients_keep_signs_support_and_masses(name, kind):
-    exposure, repair = world(kind).exposure, fitted(name, kind)
+@pytest.mark.parametrize("kind", KINDS)
+def test_coefficients_keep_signs_support_and_masses(kind):
+    exposure, repair = world(kind).exposure, fitted("reweighting", kind)
     found = repair.coefficients(exposure)
     alpha = exposure.coefficients.expand_as(found)
-    assert bool((found >= 0).all())
-    assert torch.equal(found > 0, alpha > 0)
+    assert bool((found >= 0).all()) and torch.equal(found > 0, alpha > 0)
     mass = exposure.mass.expand(exposure.num_members, -1, -1)
     torch.testing.assert_close(exposure.masses(found), mass, rtol=1e-12, atol=1e-13)
     torch.testing.assert_close(repair.member_logits(exposure), exposure.logits(found))
 
 
-@EVERY
-@ON_ALL
+@ALL
 def test_the_order_of_terms_and_tables_does_not_matter(name, kind):
     exposure, y, train, val = world(kind)
     moved, order = shuffled_terms(exposure)
-    repair = method(name).fit(exposure, y, train, val, device="cpu")
-    torch.testing.assert_close(repair.member_logits(moved), repair.member_logits(exposure), **CLOSE)
+    repair = fit(name, exposure, y, train, val)
+    expected = repair.member_logits(exposure)
+    torch.testing.assert_close(repair.member_logits(moved), expected, **close(name))
     if hasattr(repair, "coefficients"):
-        found, expected = repair.coefficients(moved), repair.coefficients(exposure)[:, order]
-        torch.testing.assert_close(found, expected, **CLOSE)
-    again = method(name).fit(moved, y, train, val, device="cpu")
-    torch.testing.assert_close(
-        again.member_logits(moved), repair.member_logits(exposure), **REFITTED
-    )
+        found = repair.coefficients(moved)
+        torch.testing.assert_close(found, repair.coefficients(exposure)[:, order], **CLOSE)
+    again = fit(name, moved, y, train, val).member_logits(moved)
+    loose = {"rtol": 1e-4, "atol": 1e-4} if name in FOLDED else REFITTED
+    torch.testing.assert_close(again, expected, **loose)
 
 
-@EVERY
-@ON_ALL
-def test_the_numbers_of_nodes_do_not_matter(name, kind):
+@ALL
+def test_the_numbers_of_nodes_do_not_matter(name, kind, monkeypatch):
+    # Which labels are hidden while the ladder learns goes by their nodes' numbers.
+    monkeypatch.setattr(evidence, "HIDDEN", 0.0)
     exposure, y, train, val = world(kind)
     moved, old = renumbered_nodes(exposure)
-    expected = method(name).fit(exposure, y, train, val, device="cpu").member_logits(exposure)
-    again = method(name).fit(moved, y[old], train[old], val[old], device="cpu")
-    torch.testing.assert_close(again.member_logits(moved), expected, **REFITTED)
+    expected = fit(name, exposure, y, train, val).member_logits(exposure)
+    found = fit(name, moved, y[old], train[old], val[old]).member_logits(moved)
+    loose = {"rtol": 1e-4, "atol": 1e-4} if name in FOLDED else REFITTED
+    torch.testing.assert_close(found, expected, **loose)
 
 
-@EVERY
-@pytest.mark.parametrize("kind", ["by-hand", "gat", "sgc", "restricted", "users-model"])
-def test_no_label_outside_the_masks_is_read(name, kind):
+@pytest.mark.parametrize("kind", SOME)
+@pytest.mark.parametrize("name", ["correct-and-smooth", "temperature-scaling", "label-propagation"])
+def test_the_numbers_of_classes_do_not_matter(name, kind):
+    """Of what is not trained: trained weights start at chance, another one for every class."""
     exposure, y, train, val = world(kind)
+    order = torch.arange(exposure.num_classes).flip(0)
+    moved = reordered_classes(exposure, order)
+    found = fit(name, moved, order[y], train, val).member_logits(moved)
+    torch.testing.assert_close(found[..., order], without_dropout(name, kind), **REFITTED)
+
+
+@pytest.mark.parametrize("kind", ["by-hand", "gat", "h2gcn", "message-per-edge"])
+@pytest.mark.parametrize("name", [*REPAIRS, "label-propagation"])
+def test_a_graph_beside_a_copy_of_itself_learns_the_same(name, kind):
+    exposure, y, train, val = world(kind)
+    twice = Exposure.concatenate([exposure, exposure])
+    found = fit(name, twice, y.repeat(2), train.repeat(2, 1), val.repeat(2, 1))
+    for half in found.member_logits(twice).chunk(2, dim=1):
+        torch.testing.assert_close(half, without_dropout(name, kind), **REFITTED)
+
+
+@pytest.mark.parametrize("kind", SOME)
+@pytest.mark.parametrize("name", [*REPAIRS, *FOLDED])
+def test_single_precision_learns_the_same_up_to_its_rounding(name, kind):
+    exposure, *rest = world(kind)
+    single = in_single_precision(exposure)
+    found = fit(name, single, *rest).member_logits(single)
+    assert found.dtype == torch.float64
+    # A hidden unit that is near zero may switch: nearly all logits agree, and closely.
+    wrong = (found - without_dropout(name, kind)).abs() > 0.02
+    assert float(wrong.double().mean()) < 0.02
+
+
+@ALL
+def test_no_label_outside_a_member_s_masks_is_read(name, kind):
+    exposure, y, train, val = world(kind)
+    usual = fitted(name, kind).member_logits(exposure)
     garbage = torch.where(torch.arange(y.numel()) % 2 == 0, 1_000_003, -1)
     planted = torch.where((train | val).any(1), y, garbage)
-    again = method(name, 0.2).fit(exposure, planted, train, val, device="cpu", batch_size=3)
-    assert torch.equal(again.member_logits(exposure), fitted(name, kind).member_logits(exposure))
-
-
-@EVERY
-@pytest.mark.parametrize("kind", ["by-hand", "gat", "sgc"])
-def test_a_member_reads_only_its_own_masks(name, kind):
-    """Labels of nodes that only member 1 sees are changed: member 0 must not notice."""
-    exposure, y, train, val = world(kind)
+    again = fit(name, exposure, planted, train, val, dropout=0.2, batch_size=3)
+    assert torch.equal(again.member_logits(exposure), usual)
+    if exposure.num_members == 1 or kind not in ("by-hand", "gat", "sgc"):
+        return
     mine, other = (train | val)[:, 0], (train | val)[:, 1]
     planted = torch.where(other & ~mine, (y + 1) % exposure.num_classes, y)
-    assert not torch.equal(planted, y)
-    again = method(name, 0.2).fit(exposure, planted, train, val, device="cpu", batch_size=3)
-    expected = fitted(name, kind).member_logits(exposure)
-    assert torch.equal(again.member_logits(exposure)[0], expected[0])
-    assert not torch.equal(again.member_logits(exposure)[1], expected[1])
+    again = fit(name, exposure, planted, train, val, dropout=0.2, batch_size=3)
+    assert torch.equal(again.member_logits(exposure)[0], usual[0])
+    # Frozen may stay for the other member of a ladder; its rungs have learned something else.
+    told = [
+        repair.rung_log_probs(exposure)["labels"] if name == "ladder" else one
+        for repair in (again, fitted(name, kind))
+        for one in [repair.member_logits(exposure)]
+    ]
+    assert not torch.equal(told[0][1], told[1][1])
+
+
+# Nothing that a repaired model remembers may speak for another model or graph ---------------------
+
+
+def change_in_place(model, data):
+    with torch.no_grad():
+        next(model.parameters()).mul_(1.5)
+
+
+def change_data(model, data):
+    parameter = next(model.parameters())
+    parameter.data = 1.5 * parameter.data
+
+
+def change_state(model, data):
+    model.load_state_dict({name: 1.5 * value for name, value in model.state_dict().items()})
+
+
+def change_features(model, data):
+    data.x = data.x.flip(0)
+
+
+def change_edges(model, data):
+    data.edge_index = data.edge_index[:, : data.num_edges // 2]
+
+
+def change_size(model, data):
+    other = graph(7, data.num_nodes - 9)
+    data.x, data.edge_index, data.y = other.x, other.edge_index, other.y
+
+
+CHANGES = [
+    change_in_place, change_data, change_state, change_features, change_edges, change_size,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("kind", ["gcn", "gat", "gin", "residual", "appnp"])
+def test_a_repaired_model_forgets_what_has_changed(kind, change):
+    torch.manual_seed(0)
+    model, data = MODELS[kind]().eval(), graph(1, 40)
+    repair = fitted_on(model, data, gr.Reweighting(budget=Budget(5, None, 0.05, 0.0), hidden=8))
+    bound, free = gr.repaired(model, repair), gr.repaired(model, repair.unbound())
+    for repaired in (bound, free):
+        repaired(data.x, data.edge_index)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    change(model, data)
+    expected = repair.unbound().member_logits(gr.expose(model, data))[0]
+    found = free(data.x, data.edge_index)
+    torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-4)
+    if all(torch.equal(value, before[name]) for name, value in model.state_dict().items()):
+        torch.testing.assert_close(bound(data.x, data.edge_index), found, atol=2e-5, rtol=1e-4)
+    else:
+        with pytest.raises(InputError, match="other weights"):
+            bound(data.x, data.edge_index)

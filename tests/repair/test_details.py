@@ -23,9 +23,8 @@ from gnn_repair.repair.base import (
     _fingerprint,
     repair_of,
 )
-from gnn_repair.repair.fitting import EPOCH_STRIDE, SEED_STRIDE
-from gnn_repair.repair.layers import Noise
-from gnn_repair.repair.targets import find_targets
+from gnn_repair.repair.inputs import Noise
+from gnn_repair.repair.targets import EPOCH_STRIDE, SEED_STRIDE, find_targets
 
 DATA = toy_graph()
 

@@ -11,9 +11,8 @@ from toy_exposures import toy_exposure, toy_graph
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposure, Group
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
-from gnn_repair.repair.fitting import EPOCH_STRIDE, RepairTrainee
-from gnn_repair.repair.layers import SEEDS_A_STEP
-from gnn_repair.repair.targets import Targets, find_targets
+from gnn_repair.repair.inputs import SEEDS_A_STEP
+from gnn_repair.repair.targets import EPOCH_STRIDE, RepairTrainee, Targets, find_targets
 
 DATA = toy_graph()
 EXPERTS = 12

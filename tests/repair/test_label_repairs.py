@@ -14,8 +14,8 @@ from gnn_repair.budget import Budget
 from gnn_repair.datasets.planted_outputs import planted_labels
 from gnn_repair.errors import InputError
 from gnn_repair.f1 import f1_of, micro_scores
-from gnn_repair.repair.fitting import label_likelihood
 from gnn_repair.repair.label_table import label_f1, label_table
+from gnn_repair.repair.targets import label_likelihood
 
 BUDGET = Budget(epochs=60, patience=None, learning_rate=1e-2, weight_decay=0.0)
 FEW = Budget(epochs=3, patience=None, learning_rate=1e-2, weight_decay=0.0)

@@ -9,8 +9,7 @@ import torch
 from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
-from gnn_repair.repair.fitting import RepairTrainee
-from gnn_repair.repair.targets import Targets
+from gnn_repair.repair.targets import RepairTrainee, Targets
 
 DATA = toy_graph()
 PLACE = torch.arange(30)

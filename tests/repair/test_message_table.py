@@ -13,8 +13,7 @@ from gnn_repair.budget import Budget
 from gnn_repair.kernels.sets import TermSets, rows_read
 from gnn_repair.repair import Reweighting, SetTranslation
 from gnn_repair.repair import layers as tables
-from gnn_repair.repair.inputs import Description, repair_inputs
-from gnn_repair.repair.layers import MessageTable, expected_terms
+from gnn_repair.repair.inputs import Description, MessageTable, expected_terms, repair_inputs
 
 
 def read_one_by_one(sets, targets):

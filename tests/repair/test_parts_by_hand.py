@@ -11,14 +11,13 @@ from torch import nn
 from torch_geometric.data import Data
 from toy_exposures import toy_exposure, toy_graph
 
-from gnn_repair.errors import InputError, SplitError
+from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
 from gnn_repair.repair import NodeTranslation, SetTranslation
 from gnn_repair.repair.base import _check_fitted as check_fitted
 from gnn_repair.repair.base import _scores
 from gnn_repair.repair.inputs import Description
 from gnn_repair.repair.model import repaired
-from gnn_repair.repair.targets import _boolean
 
 BRIEF = replace(NodeTranslation().budget, epochs=2, epoch_zero=False)
 
@@ -96,7 +95,7 @@ def test_a_repaired_model_s_state_names_the_model_it_belongs_to():
 
 def test_the_pair_layer_s_gradient_where_state_and_classes_differ():
     """ψ's first weight taken apart: state width 5, 3 classes, by finite differences."""
-    from gnn_repair.repair.layers import _SplitPair
+    from gnn_repair.repair.inputs import _SplitPair
 
     generator = torch.Generator().manual_seed(1)
     weight = torch.randn(2, 26, 4, generator=generator, dtype=torch.float64, requires_grad=True)
@@ -154,15 +153,3 @@ def test_scores_in_files_are_pairs_of_shares():
     ):
         with pytest.raises(InputError, match="pairs of shares"):
             _scores(wrong)
-
-
-def test_numbers_are_told_from_a_mask_of_another_type():
-    assert _boolean(torch.tensor([7]), 30, "train").nonzero().tolist() == [[7, 0]]
-    assert _boolean(torch.zeros(0, dtype=torch.long), 30, "train").sum() == 0
-    for mask, words in (
-        (torch.ones(30, dtype=torch.long), "is torch.int64 of 30 nodes"),
-        (torch.full((30,), 2.0), "is torch.float32 of 30 nodes"),
-        (torch.tensor([-1]), "holds node -1"),
-    ):
-        with pytest.raises(SplitError, match=words):
-            _boolean(mask, 30, "train")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import InitVar, dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from gnn_repair.repair.baselines import (
     normalised_adjacency,
     sources_to_recipients,
 )
-from gnn_repair.repair.evidence import evidence_of
+from gnn_repair.repair.evidence import evidence_of, summary_width
 from gnn_repair.repair.folds import (
     FOLDS,
     Roles,
@@ -36,7 +36,6 @@ from gnn_repair.repair.folds import (
     same_graph,
     signature,
 )
-from gnn_repair.repair.inputs import summary_width
 from gnn_repair.repair.ladder.network import Climbed, HeadTraining, Sources, climb, from_messages
 from gnn_repair.repair.ladder.rungs import (
     MORE_LABELS,
@@ -238,6 +237,11 @@ def reads_features(name: str) -> bool:
 class EvidenceLadder(Repair[FittedLadder]):
     """Frozen, then candidates that read more or other evidence, weighed out of fold."""
 
+    protocol: ClassVar[Mapping[str, str]] = {
+        "dropout": "dropout",
+        "seed": "seed",
+        "budget": "evidence_ladder",
+    }
     title: ClassVar[str] = METHODS["evidence_ladder"].title
     fitted_type: ClassVar[type[FittedRepair[Any]]] = FittedLadder
     reads_graph: ClassVar[bool] = True
@@ -270,12 +274,6 @@ class EvidenceLadder(Repair[FittedLadder]):
         check_real("EvidenceLadder", "dropout", self.dropout, 0, 1)
         check_whole("EvidenceLadder", "folds", self.folds, 2)
         check_whole("EvidenceLadder", "seed", self.seed, 0)
-
-    @classmethod
-    def from_protocol(cls, settings: Any, exposure: Exposure) -> Self:
-        """With the protocol's dropout, seed and budget."""
-        budget = settings.evidence_ladder
-        return cls(dropout=settings.dropout, seed=settings.seed, budget=budget)
 
     @classmethod
     def setting_hints(cls) -> dict[str, Any]:

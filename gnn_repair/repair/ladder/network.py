@@ -23,12 +23,16 @@ from gnn_repair.kernels.dropout import LOW, kept
 from gnn_repair.kernels.products import product
 from gnn_repair.kernels.sets import BOUND
 from gnn_repair.methods import BLOCKS, RUNGS
-from gnn_repair.repair.evidence import FeatureEvidence, KnownEvidence
-from gnn_repair.repair.fitting import EPOCH_STRIDE, SEED_STRIDE
+from gnn_repair.repair.evidence import (
+    FeatureEvidence,
+    KnownEvidence,
+    standardised,
+    statistics,
+    summary,
+)
 from gnn_repair.repair.folds import Roles
-from gnn_repair.repair.inputs import repair_inputs, standardised, statistics
-from gnn_repair.repair.layers import Parameters, centred
-from gnn_repair.repair.targets import Task
+from gnn_repair.repair.inputs import Parameters, centred, repair_inputs
+from gnn_repair.repair.targets import EPOCH_STRIDE, SEED_STRIDE, Task
 from gnn_repair.training import Fitted, ProgressCallback, Trainee, fit
 
 AT_ONCE = 1 << 28
@@ -59,7 +63,8 @@ class Sources:
     def of(task: Task, evidence: KnownEvidence) -> Sources:
         """Of a frozen model on its graph."""
         inputs = task.inputs
-        table, own = inputs.summary, statistics(inputs)
+        table = summary(inputs)
+        own = statistics(table)
         frozen = inputs.frozen_logits[:, inputs.nodes]
         return Sources(frozen, inputs.nodes, standardised(table, **own), own, evidence)
 
@@ -398,7 +403,7 @@ def from_messages(p: Parameters, exposure: Exposure) -> Tensor:
     ``p`` holds its parameters [S, K, …] and the summary's ``mean`` and ``scale`` [S, D].
     """
     inputs = repair_inputs(exposure)
-    rows = standardised(inputs.summary, p["mean"], p["scale"]).unsqueeze(1)
+    rows = standardised(summary(inputs), p["mean"], p["scale"]).unsqueeze(1)
     hidden = (rows @ p["messages"] + p["bias"]).relu()
     shift = centred(BOUND * (hidden @ p["last"] + p["last bias"]).tanh())
     frozen = exposure.frozen_logits[:, exposure.recipients].unsqueeze(1)

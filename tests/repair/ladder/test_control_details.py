@@ -12,11 +12,10 @@ from toy_exposures import toy_exposure, toy_graph
 from gnn_repair.errors import InputError
 from gnn_repair.repair import evidence as graph_evidence
 from gnn_repair.repair.controls import LabelPropagation
-from gnn_repair.repair.evidence import evidence_of
-from gnn_repair.repair.fitting import RepairTrainee
+from gnn_repair.repair.evidence import evidence_of, standardised, statistics, summary
 from gnn_repair.repair.folds import check_table, deal_folds
-from gnn_repair.repair.inputs import repair_inputs, standardised, statistics
-from gnn_repair.repair.targets import as_targets, prepare
+from gnn_repair.repair.inputs import repair_inputs
+from gnn_repair.repair.targets import RepairTrainee, as_targets, prepare
 
 NODES, CLASSES = 5, 3
 
@@ -149,8 +148,8 @@ def test_propagation_of_one_step_by_hand():
 
 def test_statistics_of_inputs_without_copies():
     own = repair_inputs(toy_exposure("gcn"))
-    found = statistics(own)
-    table = own.summary
+    table = summary(own)
+    found = statistics(table)
     assert found["mean"].shape == (2, table.shape[2])
     torch.testing.assert_close(found["mean"], table.mean(1))
     rows = standardised(table, **found)

@@ -9,9 +9,14 @@ import pytest
 import torch
 from toy_exposures import toy_exposure
 
-from gnn_repair.repair import inputs as summary
-from gnn_repair.repair.evidence import SIMILAR, alike_by_features, alike_by_links
-from gnn_repair.repair.inputs import repair_inputs, summary_width
+from gnn_repair.repair.evidence import (
+    SIMILAR,
+    alike_by_features,
+    alike_by_links,
+    summary,
+    summary_width,
+)
+from gnn_repair.repair.inputs import repair_inputs
 
 
 def literal(exposure, member: int, position: int, onto: np.ndarray | None) -> np.ndarray:
@@ -61,7 +66,7 @@ def test_the_summary_is_what_a_loop_over_terms_gives(backbone, wide, monkeypatch
         width = exposure.state.shape[2]
         generator = torch.Generator().manual_seed(width)
         onto = (torch.randn(width, 3, generator=generator) / 3**0.5).double().numpy()
-    found = repair_inputs(exposure).summary
+    found = summary(repair_inputs(exposure))
     assert found.shape[2] == summary_width(exposure.state.shape[2], exposure.num_classes)
     for member in range(exposure.num_members):
         for position in range(0, exposure.num_recipients, 3):
