@@ -36,8 +36,8 @@ BAD = {
     "label list": ({"y": Y.tolist()}, "y is list; give a tensor"),
     "no labels": ({"y": None}, "y is NoneType; give a tensor"),
     "frozen": ({"exposure": toy_frozen("gcn")}, "exposure is Frozen; give what expose"),
-    "batch 0": ({"batch_size": 0}, "batch_size is 0; give a whole number of at least 1"),
-    "batch 2.5": ({"batch_size": 2.5}, "batch_size is 2.5; give a whole number"),
+    "batch 0": ({"batch_size": 0}, "batch_size is 0"),
+    "batch 2.5": ({"batch_size": 2.5}, "batch_size is 2.5"),
 }
 
 
