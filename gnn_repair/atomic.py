@@ -32,7 +32,7 @@ _CHOICES = {
 
 
 def as_path(path: str | Path) -> Path:
-    """``path`` as a :class:`Path`; what cannot be one is refused."""
+    """``path`` as a :class:`Path`; anything else is rejected."""
     if not isinstance(path, str | os.PathLike) or "\0" in str(path):
         said = repr(path) if isinstance(path, str) else type(path).__name__
         raise InputError(f"{said:.80} is no path; give a string or a Path")

@@ -25,7 +25,7 @@ class Source:
     collection: str
     """What the listing calls it."""
     url: str
-    """Where its files can be had."""
+    """Where its files are available."""
     reader: str
     """A class of ``torch_geometric.datasets``, or one of our own (:mod:`gnn_repair.datasets`)."""
     folder: str

@@ -117,7 +117,7 @@ class ClassDiagnosis(Diagnosis):
     reach: Reach
     """How often the true class can win, and how often by chance."""
     changes: Changes
-    """The least change of every error; with a nonlinear head of the true class alone."""
+    """The smallest change of every error; with a nonlinear head of the true class alone."""
     edge_index: Tensor | None = None
 
     @cached_property
@@ -152,7 +152,7 @@ class ClassDiagnosis(Diagnosis):
         by the ``key_messages``. ``mass_moved`` is the least share of the node's mass that must
         move, ``smallest_change`` how. ``chance`` is the share of classes neither true nor predicted
         that can win here, ``classes_in_reach`` counts all that can, ``place_by_change`` is the true
-        class's place by least change among those not predicted.
+        class's rank by smallest change among those not predicted.
         """
         import pandas as pd
 
@@ -278,7 +278,7 @@ class ClassDiagnosis(Diagnosis):
             f"Where it can, half need at most {percent(float(np.median(can)))} of the mass moved"
             f"{other}; {few:,} of {len(own):,} errors need at most 10 %."
             + (
-                f" By least change the true class has place {self.changes.rank.words()} of "
+                f" By smallest change the true class has rank {self.changes.rank.words()} of "
                 f"{classes - 1} ({classes / 2:.1f} by chance)."
                 if self.changes.complete
                 else ""

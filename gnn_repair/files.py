@@ -81,7 +81,7 @@ def load_tensors(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read back what :func:`save_tensors` wrote: header and tensors (on the CPU).
 
-    Files of earlier versions carry no checksum; with ``sealed`` they are refused. ``formerly`` are
+    Files of earlier versions carry no checksum; with ``sealed`` they are rejected. ``formerly`` are
     other kinds that are read, too.
     """
     path = as_path(path)
@@ -249,7 +249,7 @@ def _words(hint: Any) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text; doubled names, NaN, infinities and bad text are refused."""
+    """The value of a JSON text; doubled names, NaN, infinities and bad text are rejected."""
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
         value = json.loads(

@@ -195,7 +195,7 @@ METHODS: dict[str, Method] = {
 
 
 def title_of(name: str) -> str:
-    """How people read a name of a record or page; names of one's own stay as they are."""
+    """How people read a name of a record or page; names of your own stay as they are."""
     if name in METHODS:
         return METHODS[name].title
     return "Frozen" if name == "frozen" else name
@@ -212,7 +212,7 @@ class Rung(NamedTuple):
     blocks: tuple[str, ...]
     """Of ``BLOCKS``; empty: a combination of the rungs before it."""
     keeps: bool
-    """Whether it shifts the frozen logits, by a bounded amount; else it does without the model."""
+    """Whether it shifts the frozen logits, by a bounded amount; else it does not use the model."""
     above: str
     """The candidate it is compared with to say what its evidence is worth."""
     evidence: str
@@ -247,7 +247,7 @@ RUNGS: dict[str, Rung] = {
         ("messages",),
         True,
         FROZEN,
-        "honest mistakes to learn from (validation nodes, in folds)",
+        "held-out errors to learn from (validation nodes, in folds)",
         "give the classifier more labels: hold out fewer of them",
         "summary",
     ),

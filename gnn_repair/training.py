@@ -271,7 +271,7 @@ SELDOM = 10.0
 
 
 class Listener:
-    """Hears how something is fitted and tells whoever wants to know."""
+    """Hears how something is fitted and reports it."""
 
     def __init__(
         self, title: str, on_progress: Any, progress: Any, outputs: str = "classes"

@@ -31,7 +31,7 @@ from gnn_repair.training import LONG, SHORT
 #
 # They define parameter names and initialisation, serve as the peer in benchmarks and tests, and are
 # what :meth:`Frozen.network` hands to a user. Self-loops are entries of the graph already; a
-# convolution that normalises or attends makes them one a node, or keeps all that are listed.
+# convolution that normalises or attends makes them one per node, or keeps all that are listed.
 
 
 class TwoLayerNetwork(nn.Module):

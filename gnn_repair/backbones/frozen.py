@@ -218,7 +218,7 @@ class Frozen:
 
     @staticmethod
     def load(path: str | Path, data: Data, like: Backbone, budget: Budget, seed: int) -> Frozen:
-        """Read what :meth:`save` wrote; a file of another dataset or protocol is refused."""
+        """Read what :meth:`save` wrote; a file of another dataset or protocol is rejected."""
         _check_given(data, like, budget, seed)
         header, tensors = load_tensors(path, KIND)
         with contents_of(path):

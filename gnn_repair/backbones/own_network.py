@@ -33,7 +33,7 @@ Forward = Callable[[nn.Module, Any], Tensor]
 
 @dataclass(frozen=True)
 class OwnNetwork:
-    """How a network of one's own is built and trained.
+    """How a network of your own is built and trained.
 
     Args:
         build: (features, classes) → a network whose output is logits or log-probabilities [N, C].
@@ -127,7 +127,7 @@ class FrozenNetwork:
 
 @torch.no_grad()
 def load_network(path: str | Path, own: OwnNetwork, data: Data) -> FrozenNetwork:
-    """Read what :meth:`FrozenNetwork.save` wrote; a file of another graph or network is refused."""
+    """Read what :meth:`FrozenNetwork.save` wrote; raises for another graph or network."""
     header, tensors = load_tensors(path, KIND)
     with contents_of(path):
         check_fields(header, {"data": str, "splits": list}, "header")

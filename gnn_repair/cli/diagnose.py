@@ -1,4 +1,4 @@
-"""``gnn-repair diagnose``: which errors of one's own model could be undone, with chance."""
+"""``gnn-repair diagnose``: which errors of your own model could be undone, with chance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated graphs with planted truths: several labels a node, values, and links.
+"""Generated graphs with planted truths: several labels per node, values, and links.
 
 In each the evidence lies in single messages, so that it is known beforehand what a reweighting of
 them can do to a model that listens to its neighbours evenly, and what it cannot.
@@ -40,7 +40,7 @@ def _splits(generator: np.random.Generator, nodes: int) -> dict[str, torch.Tenso
 
 
 def planted_labels(nodes: int = 800, labels: int = 6, neighbours: int = 5) -> Data:
-    """Several labels a node, each of which one neighbour's message speaks for.
+    """Several labels per node, each of which one neighbour's message speaks for.
 
     Returns:
         ``x`` [N, K]: 2 where a node speaks for a label, about −1 elsewhere; ``y`` bool [N, K];

@@ -72,7 +72,9 @@ def _check(y: Any, ratios: Any, seeds: Any) -> None:
     if not fair or y.is_floating_point() or y.is_complex() or y.dtype is torch.bool:
         raise SplitError("The labels y are no tensor of whole numbers [N]; give a class per node.")
     if not isinstance(seeds, Sequence) or isinstance(seeds, str | bytes) or not len(seeds):
-        raise SplitError(f"The seeds {seeds!r:.60} are no list of whole numbers; give one a split.")
+        raise SplitError(
+            f"The seeds {seeds!r:.60} are no list of whole numbers; give one per split."
+        )
     for seed in seeds:
         if type(seed) is not int or seed < 0:
             raise SplitError(f"The seed {seed!r:.60} is no whole number from 0; choose another.")

@@ -291,7 +291,7 @@ def batches_of(data: Any) -> list[Any] | None:
 
 
 def _batches_of_loader(loader: DataLoader[Any]) -> list[Any]:
-    """Its graphs in order, in batches of our own size; of a sampler of one's own, its batches."""
+    """Its graphs in order, in batches of our own size; of a sampler of your own, its batches."""
     if isinstance(loader.sampler, RANDOM):
         raise InputError(
             "the loader shuffles its graphs, so that an exposure's graphs could not be told; pass "
@@ -362,7 +362,7 @@ def infer_outputs(data: Any, columns: int, nodes: int) -> Outputs:
 
 
 def _inferred_of_one(known: Tensor, columns: int) -> Outputs:
-    """What one number a node says, of a model with so many outputs."""
+    """What one number per node says, of a model with so many outputs."""
     if known.is_floating_point() and bool((known != known.round()).any()):
         return "values"  # no class is called so
     # Whole numbers in a whole type are classes, even of a single logit: one against the rest.

@@ -86,7 +86,7 @@ def expose(
             needed where only one has labels, or only one has outputs.
         outputs: what the model gives: rival ``classes``, ``labels`` (each there where its own
             logit is positive) or plain ``values``. Unless given, data.y decides: several zeros
-            and ones a node are labels, other real numbers are values, anything else classes.
+            and ones per node are labels, other real numbers are values, anything else classes.
 
     Returns:
         The exposure, certified by running the model on randomly reweighted messages. A model that

@@ -132,7 +132,7 @@ def describe(exposure: Exposure) -> str:
         + (f", {members} members" * (members > 1))
         + _follows(exposure),
         f"  {_recipients(exposure)}, {counted_outputs(exposure)}, "
-        f"{exposure.num_terms:,} terms ({_spread(exposure)})",
+        f"{exposure.num_terms:,} messages ({_spread(exposure)})",
     ]
     if exposure.called:
         lines.append(f"  called as {exposure.called}")
@@ -165,8 +165,9 @@ def one_line(exposure: Exposure) -> str:
     counted = f"{members} members, " if members > 1 else ""
     return (
         f"<Exposure of {exposure.origin or 'a model'}: {counted}{_recipients(exposure)}, "
-        f"{counted_outputs(exposure)}, {exposure.num_groups} "
-        f"group{'s' * (exposure.num_groups > 1)}, {exposure.num_terms:,} terms{_follows(exposure)}>"
+        f"{counted_outputs(exposure)}, "
+        f"{exposure.num_groups} group{'s' * (exposure.num_groups > 1)}, "
+        f"{exposure.num_terms:,} messages{_follows(exposure)}>"
     )
 
 
@@ -181,28 +182,28 @@ def counted_outputs(exposure: Exposure) -> str:
 
 
 def _recipients(exposure: Exposure) -> str:
-    """``3 recipients``, and of how many nodes where some were left out."""
+    """``3 nodes``, and of how many where some were left out."""
     count, nodes = exposure.num_recipients, exposure.num_nodes
     if exposure.graph_starts is not None:
         some = f" of {nodes:,}" * (count < nodes)
         noun = "graph" if nodes == 1 else "graphs"
         return f"{count:,}{some} {noun} with {exposure.num_sources:,} nodes"
-    noun = "recipient" if count == 1 else "recipients"
+    noun = "node" if nodes == 1 else "nodes"
     kind = f" ({exposure.names.recipient})" if exposure.names.typed else ""
-    whole = "" if count == nodes else f" of {nodes:,} nodes"
+    some = "" if count == nodes else f" of {nodes:,}"
     sampled = " of a sampled subgraph" * (exposure.n_id is not None)
-    return f"{count:,} {noun}{kind}{whole}{sampled}"
+    return f"{count:,}{some} {noun}{kind}{sampled}"
 
 
 def _size(exposure: Exposure, group: int) -> str:
     lengths = exposure.segments.diff().view(-1, exposure.num_groups)[:, group]
     absent = int((lengths == 0).sum())
     mass = exposure.mass[:, lengths > 0, group]
-    text = f"{int(lengths.sum()):,} terms"
+    text = f"{int(lengths.sum()):,} messages"
     if mass.numel():
         low, high = f"{float(mass.min()):.4g}", f"{float(mass.max()):.4g}"
         text += f", mass {low}" if low == high else f", mass {low} to {high}"
-    return text + (f", absent at {absent:,} recipient{'s' * (absent > 1)}" if absent else "")
+    return text + (f", absent at {absent:,} node{'s' * (absent > 1)}" if absent else "")
 
 
 def _spread(exposure: Exposure) -> str:
@@ -210,13 +211,14 @@ def _spread(exposure: Exposure) -> str:
     if counts.numel() == 0:
         return "none"
     low, high, mean = int(counts.min()), int(counts.max()), float(counts.double().mean())
+    noun = "node" if exposure.graph_starts is None else "graph"
     if low == high:
-        return f"{low:,} a recipient"
-    return f"{low:,} to {high:,} a recipient, {mean:.1f} on average"
+        return f"{low:,} per {noun}"
+    return f"{low:,} to {high:,} per {noun}, {mean:.1f} on average"
 
 
 def term_frame(exposure: Exposure, nodes: Any = None, member: int = 0) -> pd.DataFrame:
-    """One row a term: recipient, group, source, α and the contribution ℓ, one column a class.
+    """One row per term: recipient, group, source, α and the contribution ℓ, one column per class.
 
     Where graphs are classified the recipient is called ``graph``, ``source`` is a node's number in
     the whole list and ``node`` its number in that graph.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LOGITS = ("logits", "logit", "y_pred", "scores")
 """Names of an output that say what it is."""
 TWO_CLASSES = "as the two classes (0, z)"
-"""Said of a model's call where it gives one logit a row."""
+"""Said of a model's call where it gives one logit per row."""
 NAMED = "pass forward=lambda model, data: ... that returns the logits"
 
 

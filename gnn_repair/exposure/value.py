@@ -447,7 +447,7 @@ class Exposure:
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def to_frame(self, nodes: Any = None, member: int = 0) -> pd.DataFrame:
-        """One row a term of these nodes (all unless given): group, source, α, contribution."""
+        """One row per term of these nodes (all unless given): group, source, α, contribution."""
         return term_frame(self, nodes, member)
 
     def _repr_html_(self) -> str:

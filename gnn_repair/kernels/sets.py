@@ -1,7 +1,7 @@
 """The two operations of a set-conditioned repair, with gradients, the same on every device.
 
 A repair's first affine layer acts on a pair (recipient v, message a), and splits into a table by
-recipient, a table by message and two frozen numbers a term (see :class:`Layer`), so
+recipient, a table by message and two frozen numbers per term (see :class:`Layer`), so
 
     hidden_{v,a} = drop(relu(recipient_v + source_a + cos_{v,a} · cosine + dist_{v,a} · distance))
 

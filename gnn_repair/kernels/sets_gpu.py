@@ -81,7 +81,7 @@ def piece(start, stop, part, BLOCK_T: tl.constexpr):
 def rows_read_kernel(
     segments, columns, targets, seen, numbers, counts, P, L, G, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
-    """numbers[s, :counts[s]] = the rows that terms of s's targets read; whoever sees one first."""
+    """numbers[s, :counts[s]] = the rows that terms of s's targets read, in the order seen."""
     row = tl.program_id(0).to(tl.int64)
     s = row // L
     v = tl.load(targets + row)

@@ -39,7 +39,7 @@ class OracleExplainer(ExplainerAlgorithm):
     explained nodes, and 0 elsewhere: what the exposed layer's messages are to be multiplied by.
     PyG multiplies the messages of every layer that does not forbid it, so the explainer sets
     ``explain = False`` on the others; :meth:`release` undoes that. Before it returns, it runs the
-    masked model and refuses if that is not the reweighted one. So of PyG's tools
+    masked model and raises if that is not the reweighted one. So of PyG's tools
 
     * ``Explainer.get_masked_prediction``, ``unfaithfulness`` and the second number of ``fidelity``
       (fid−) see the reweighted model, at the explained nodes;
@@ -50,9 +50,9 @@ class OracleExplainer(ExplainerAlgorithm):
     With several groups (heads, parallel layers) ``edge_mask`` holds Σλ/Σα of an edge's groups and
     ``group_mask`` [E, G] each group's own ratio; the exposed layers apply the latter when they are
     given the former. Layers that propagate several times (relations), hops beyond the edges, and
-    self-loops that a convolution adds itself have no place on edges and are refused; add the loops
-    to ``edge_index`` beforehand. ``solution`` carries margins and certificates, one LP per node; a
-    model with a head gives verdicts, and an undecided node the best λ that was found.
+    self-loops that a convolution adds itself have no place on edges and are unsupported; add the
+    loops to ``edge_index`` beforehand. ``solution`` carries margins and certificates, one LP per
+    node; a model with a head gives verdicts, and an undecided node the best λ that was found.
 
     Args:
         exposure: of the model on the graph to be explained; found with

@@ -237,8 +237,8 @@ class Reach:
 
     @cached_property
     def rank(self) -> Mean:
-        """The true class's place by γ among the classes that were not predicted, over errors: 1 is
-        first, C / 2 is chance, ties share their place."""
+        """The true class's rank by γ among the classes that were not predicted, over errors: 1 is
+        first, C / 2 is chance, ties share their rank."""
         low, high = places_of(*self._margins(), self.true, ~self._is_predicted())
         return self._over(self.wrong, low[self.wrong], high[self.wrong])
 
@@ -307,7 +307,7 @@ class Reach:
             lines[1] += f"; chance {self.chance.words(100, unit=' %')}, excess {excess}"
             count, place = self.classes_per_error.words(), self.rank.words()
             lines.append(
-                f"classes          {count} of {classes} can win per error; the true one has place "
+                f"classes          {count} of {classes} can win per error; the true one has rank "
                 f"{place} of {classes - 1} by γ ({classes / 2:.1f} by chance)"
             )
         lines.append(f"support          {support_words(self.support)}")
@@ -376,7 +376,7 @@ class Reach:
 
 def support_words(support: float) -> str:
     """A mean number of active terms; where no class was reachable there is none."""
-    return "–" if np.isnan(support) else f"{support:.2f} active terms on average"
+    return "–" if np.isnan(support) else f"{support:.2f} messages used on average"
 
 
 def reach(
@@ -429,7 +429,7 @@ def summarise(exposure: Exposure, solution: Solution, y: Tensor, *, skipped: int
     return Reach(found, true, predicted, own, skipped, exposure.scope, members, exposure)
 
 
-# The least change ---------------------------------------------------------------------------------
+# The smallest change ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -458,7 +458,7 @@ class Changes:
 
     @property
     def places(self) -> tuple[Floats, Floats]:
-        """[E]: the true class's place by least change among classes not predicted, 1 for the
+        """[E]: the true class's rank by smallest change among classes not predicted, 1 for the
         least; classes that cannot win share the last. Best and worst, equal where all is known."""
         if not self.complete:
             unknown = np.full(len(self.true), np.nan)
@@ -508,16 +508,16 @@ class Changes:
             for x in (own, others)
         )
         return (
-            f"least change of {len(own):,} errors: where it can win, the true class needs {median} "
-            f"of the mass moved (median), another class {other}; the true class has place "
-            f"{self.rank.words()} of {classes - 1} by least change ({classes / 2:.1f} by chance)"
+            f"smallest change of {len(own):,} errors: where it can win, the true class needs "
+            f"{median} of the mass moved (median), another class {other}; the true class has rank "
+            f"{self.rank.words()} of {classes - 1} by smallest change ({classes / 2:.1f} by chance)"
         )
 
     __repr__ = __str__
 
 
 def least_changes(found: Reach, exposure: Exposure, *, others: bool = True) -> Changes:
-    """The least change of every error's true class and, unless told otherwise, of all classes."""
+    """The smallest change of every error's true class and, unless told not to, of all classes."""
     errors = np.flatnonzero(found.wrong)
     rows = errors[np.lexsort((found.classes.node[errors], found.classes.member[errors]))]
     member, node = found.classes.member[rows], found.classes.node[rows]
@@ -621,7 +621,7 @@ class LabelReach:
         return sum(one.undecided for one in self.labels)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a label."""
+        """One row per label."""
         import pandas as pd
 
         rows = []

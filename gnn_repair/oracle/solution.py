@@ -405,7 +405,7 @@ class Solution:
                 if (self.status == code).any()
             )
             mean = float(support[verdict == CAN].mean()) if counts[0] else 0.0
-            active = f"{mean:.2f} active terms on average, " if counts[0] else ""
+            active = f"{mean:.2f} messages used on average, " if counts[0] else ""
             gap = f"largest gap {np.nanmax(self.gap, initial=0.0):.1e}"
             lines.append(f"  by {self.method}: {solved or 'none'}; {active}{gap}")
         return "\n".join(lines) + (f"; about the {self.scope}" if self.scope else "")
@@ -471,7 +471,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def written(solution: Solution) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The words and arrays of a file; what could not be read back is refused at once."""
+    """The words and arrays of a file; what could not be read back is rejected at once."""
     if solution.parts:
         raise InputError(
             "answers about labels behind a head hold a proof per output; save each of "

@@ -63,7 +63,7 @@ class Repair(ABC, Generic[F]):
     fitted_type: ClassVar[type[FittedRepair[Any]]]
     """What its fit returns."""
     takes_labels: ClassVar[bool] = False
-    """Whether it also learns several labels a node, by their binary cross-entropy."""
+    """Whether it also learns several labels per node, by their binary cross-entropy."""
     former_settings: ClassVar[tuple[str, ...]] = ()
     """Settings that files of version 0.2 hold and that nothing depends on any more."""
     reads_graph: ClassVar[bool] = False
@@ -257,7 +257,7 @@ class TrainedRepair(Repair[F]):
             batch_size=task.batch_size,
             seed=self.seed,
         )
-        # Ours draw nothing from PyTorch's generators; a repair of one's own may.
+        # Ours draw nothing from PyTorch's generators; a repair of your own may.
         with seeded(self.seed, inputs.device):
             outcome = fit(trainee, self.budget, task.on_progress)
         self._warn_diverged(outcome, inputs.copies)
@@ -327,7 +327,7 @@ class FittedRepair(ABC, Generic[R]):
     """A repair that has learned, for S members. Nothing in it changes."""
 
     one_by_one: ClassVar[bool] = False
-    """Whether a recipient's logits follow from its own terms, whoever else is there."""
+    """Whether a recipient's logits follow from its own terms alone."""
     repair: R
     """The method, with its settings."""
     width: int
@@ -345,7 +345,7 @@ class FittedRepair(ABC, Generic[R]):
     diverged: Tensor
     """[S] bool: training ended because the loss was not finite."""
     fingerprint: tuple[str, ...] | None = ()
-    """[S]: the members' models; empty: not known; None: any model will do."""
+    """[S]: the members' models; empty: not known; None: any model."""
     outputs: str = "classes"
     """What the C outputs are: ``classes`` or ``labels``."""
     f1: tuple[tuple[float, float], ...] = ()
@@ -517,7 +517,7 @@ class FittedRepair(ABC, Generic[R]):
     # In words ---------------------------------------------------------------------------------
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a member: the epoch that was kept, epochs run, whether anything was learned."""
+        """One row per member: the epoch that was kept, epochs run, whether anything was learned."""
         columns = {name: getattr(self, name).tolist() for name in (*STATISTICS, "unchanged")}
         if self.f1:
             columns |= {"micro_f1": [f[0] for f in self.f1], "macro_f1": [f[1] for f in self.f1]}

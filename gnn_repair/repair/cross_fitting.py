@@ -168,7 +168,7 @@ class CrossFitted(Repair[FittedCrossFit]):
         return {name: (fitted.copies, *shape) for name, shape in own.items()}
 
     def check_constants(self, fitted: FittedCrossFit) -> None:
-        """Epochs [S, K], what was said out of fold [S, N, C], and what the repair itself keeps."""
+        """Epochs [S, K], held-out predictions [S, N, C], and what the repair itself keeps."""
         check_table(fitted, "best_epochs", torch.int64, None)
         epochs = fitted.constants["best_epochs"]
         if fitted.copies < 1 or not bool(((epochs >= 0) & (epochs <= self.most_epochs)).all()):

@@ -77,12 +77,12 @@ class LabelEvidence:
 
     @property
     def similar_width(self) -> int:
-        """Numbers a node that similar nodes add."""
+        """Numbers per node that similar nodes add."""
         return (1 if self.x is None else 2) * (self.classes + 1)
 
     @property
     def width(self) -> int:
-        """Numbers a node: C classes and "unknown", one hop and two."""
+        """Numbers per node: C classes and "unknown", one hop and two."""
         return 2 * (self.classes + 1)
 
     def histograms(self, labels: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ def evidence_of(task: Task) -> KnownEvidence:
 
 
 def summary_width(state: int, classes: int) -> int:
-    """Numbers a recipient, for a state this wide."""
+    """Numbers per recipient, for a state this wide."""
     return 3 * _kept(state) + (3 + KERNELS) * classes + 3
 
 
@@ -350,12 +350,12 @@ def _weights(pattern: Pattern, alpha: Tensor, cosine: Tensor, distance: Tensor) 
 
 
 def _sums(pattern: Pattern, values: Tensor) -> Tensor:
-    """Of a number a term over every set, [n, 1]."""
+    """Of a number per term over every set, [n, 1]."""
     return mix(pattern, values, values.new_ones(pattern.num_columns, 1))
 
 
 def _spread(pattern: Pattern, values: Tensor) -> Tensor:
-    """Of a number a recipient [n, 1] to its terms, [T]."""
+    """Of a number per recipient [n, 1] to its terms, [T]."""
     return values.view(-1)[pattern.recipients.long()]
 
 

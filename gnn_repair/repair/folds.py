@@ -130,7 +130,7 @@ def middle_copy(stack: Mapping[str, Tensor], copies: int) -> dict[str, Tensor]:
 
 
 def signature(exposure: Exposure) -> Tensor:
-    """One number a node and member that another graph or model would not share, [S, N]."""
+    """One number per node and member that another graph or model would not share, [S, N]."""
     weights = torch.linspace(1, 2, exposure.num_classes, dtype=torch.float64)
     return (exposure.frozen_logits @ weights.to(exposure.frozen_logits.device)).float()
 

@@ -512,7 +512,7 @@ class MessageTable:
     """
 
     def __init__(self, inputs: RepairInputs, weight: Tensor, whole: bool = False) -> None:
-        """``whole``: every message is multiplied at once, whoever reads it."""
+        """``whole``: every message is multiplied at once, read or not."""
         self.inputs, self.weight = inputs, weight
         self.whole = whole or not inputs.messages.picks_cheaply
 

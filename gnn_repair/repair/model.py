@@ -130,8 +130,8 @@ class RepairedModel(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the model's own forward gives for this, with repaired logits.
 
-        [N, C], or one number a node; log-probabilities, or probabilities of labels, where it gives
-        those. Where it gives a dict or a tuple, the logits in it are replaced.
+        [N, C], or one number per node; log-probabilities, or probabilities of labels, where it
+        gives those. Where it gives a dict or a tuple, the logits in it are replaced.
         """
         wanted = torch.is_grad_enabled() and wants_gradient(args, kwargs)
         exposure, output = self._exposed(args, kwargs, wanted)

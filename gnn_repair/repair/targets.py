@@ -160,7 +160,7 @@ def find_targets(
         y: [N] classes; of labels [N, K] zeros and ones.
         train: bool [N] or [N, S], or node numbers.
         val: likewise.
-        labels: whether several labels a node can be learned from.
+        labels: whether several labels per node can be learned from.
     """
     _check_outputs(exposure, labels)
     train, val = _mask(exposure, train, "train"), _mask(exposure, val, "val")

@@ -61,7 +61,7 @@ class FittedLike(Protocol):
 
 
 RepairLike = FittedLike | Tensor
-"""A fitted repair, or the logits [N, C] of a method of one's own."""
+"""A fitted repair, or the logits [N, C] of a method of your own."""
 Kind = Literal["coefficients", "shift", "logits"]
 Answers = tuple[Reach, Changes]
 """What ``reach`` and ``least_changes`` say of the shown nodes."""
@@ -307,7 +307,7 @@ def gather(
         y: [N] true classes, −1 where unknown (such nodes are not shown).
         nodes: mask [N] or [N, S], node numbers, or None for every recipient.
         member: which member (split) is shown.
-        repairs: by name, fitted repairs or logits [N, C] of one's own method.
+        repairs: by name, fitted repairs or logits [N, C] of your own method.
         edge_index: [2, E] the graph; without it the sources of the terms stand for neighbours.
         others: whether to ask about the other classes, too: which could win, by what change.
         answers: to that, where they are known; those about other nodes are not used.
@@ -575,7 +575,7 @@ def best_on(
 ) -> str | None:
     """The repair that is right most often at the validation ``nodes``; None where none gains.
 
-    What learned from these very labels is judged out of fold, or not at all.
+    What learned from these very labels is judged on held-out nodes, or not at all.
     """
     part = exposure.to("cpu").restrict(nodes)
     truth = y.cpu()[part.recipients].numpy()

@@ -156,7 +156,7 @@ def intervals(found: ValueRange, true: Any, *, ax: Axes | None = None) -> Axes:
 
 
 def rungs(fitted: FittedLadder, *, ax: Axes | None = None) -> Axes:
-    """What each kind of evidence brings out of fold, in points, with its standard error."""
+    """What each kind of evidence brings on held-out nodes, in points, with its standard error."""
     findings = getattr(fitted, "findings", None)
     if not callable(findings):
         raise InputError(f"fitted is a {type(fitted).__name__}; pass a fitted EvidenceLadder")
@@ -169,7 +169,7 @@ def rungs(fitted: FittedLadder, *, ax: Axes | None = None) -> Axes:
     axes.set_yticks(range(len(rows)), [title_of(row.rung) for row in rows])
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_xlabel("points of accuracy out of fold; grey: does not stand out")
+    axes.set_xlabel("points of accuracy on held-out nodes; grey: not significant")
     return axes
 
 

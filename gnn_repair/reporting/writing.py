@@ -125,7 +125,7 @@ def report(
         nodes: mask [N] or [N, S] (test nodes, usually), node numbers, or None for all.
         val: validation nodes likewise, on which the best of the repairs is chosen.
         member: which member (split) of the exposure is shown.
-        repairs: by name, fitted repairs or logits [N, C] of one's own method.
+        repairs: by name, fitted repairs or logits [N, C] of your own method.
         edge_index: [2, E] the graph; gives degrees and the edges among sources.
         answers: of an exposure with one member, what :func:`gnn_repair.reach` and its ``changes``
             say of these nodes; asked for here unless given.

@@ -34,7 +34,7 @@ class Figure:
     signed: bool = False
     """Whether it is a change, written with its sign."""
     upper: float | None = None
-    """What is not excluded, where ``value`` is only what is proved (models with a tail)."""
+    """What is not excluded, where ``value`` is only what is proved (nonlinear heads)."""
     best: bool = False
     """Whether it is the best of its kind and printed in bold."""
 

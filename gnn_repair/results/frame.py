@@ -17,7 +17,7 @@ COLUMNS = ["dataset", "backbone", "split", "protocol", "method", "part", "metric
 
 
 def read_results(store: str | Path | ResultsSource, protocol: str | None = None) -> pd.DataFrame:
-    """Everything a store holds, one number a row.
+    """Everything a store holds, one number per row.
 
     Args:
         store: the folder of results, or a packed file of them.

@@ -126,7 +126,7 @@ class BackboneProtocol(_Group):
     """Whether the biases of H2GCN's streams start at zero."""
 
     def budget(self, own: Budget) -> Budget:
-        """The budget that stands for a backbone's ``own`` one; a budget of one's own is kept."""
+        """The budget that stands for a backbone's ``own`` one; a budget of your own is kept."""
         if own == SHORT:
             return self.short
         return self.long if own == LONG else own

@@ -91,7 +91,9 @@ def remark_parts(sheet: Sheet, where: str = "in parentheses", difference: bool =
         both = any(len(paper_parts(figure)) == 2 for figure in figures) and difference
         parts.append(f"{where} the published value" + " and the difference" * both)
     if any(figure.upper is not None for figure in figures):
-        parts.append("a range is what is proved to what is not excluded (models with a tail)")
+        parts.append(
+            "a range is what is proved to what is not excluded (models with a nonlinear head)"
+        )
     parts += [sheet.summary] if sheet.summary else []
     if any(figure.outside for figure in figures):
         parts.append("! marks what differs by more than its tolerance")

@@ -190,7 +190,7 @@ def _readout_exposure(records: Sequence[RunRecord]) -> Table:
         )
     columns = ("adjustable term", "frozen coefficient", "groups", "fixed logits")
     sheet = Sheet("What is adjustable", "backbone", columns, rows)
-    terms = panel("Adjustable terms a node", Kind(_terms_per_node), records)
+    terms = panel("Adjustable terms per node", Kind(_terms_per_node), records)
     return Table("readout-exposure", "Exposure of the final aggregation", (sheet, terms))
 
 
@@ -435,7 +435,7 @@ def _ladder_gains(present: Mapping[str, Cells], ladder: Cells) -> Sheet:
     splits = sorted({figure.count for figure in ladder.values()})
     each = f"{splits[0]}" if len(splits) == 1 else f"{splits[0]} to {splits[-1]}"
     covered = sum(in_paper(a) for a in ladder)
-    said = f"it covers {covered} of the paper's cases that can be had (48), {each} splits each"
+    said = f"it covers {covered} of the paper's available cases (48), {each} splits each"
     return Sheet("Points of test accuracy over Frozen", "method", columns, rows, said)
 
 
@@ -483,7 +483,7 @@ def _by_case(ladder: Cells) -> Sheet:
 
 
 def _worth(rung: str, label: int | None = None) -> Read:
-    """What a rung gains out of fold over the candidate it is compared with."""
+    """What a rung gains on held-out nodes over the candidate it is compared with."""
     above = RUNGS[rung].above
 
     def read(record: RunRecord) -> float | None:
@@ -561,7 +561,7 @@ def _lost_sheet(lost: Mapping[str, Mapping[str, Figure]], corner: str, advise: b
         figures = tuple(worth.get(rung, Figure(None)) for rung in rungs)
         rows[name] = (*figures, _advice(worth)) if advise else figures
     columns = tuple(f"{rung_title(rung)} over {rung_title(RUNGS[rung].above)}" for rung in rungs)
-    title = "What each kind of evidence is worth, out of fold (points)"
+    title = "What each kind of evidence is worth on held-out nodes (points)"
     return Sheet(title, corner, (*columns, "advice") if advise else columns, rows)
 
 

@@ -349,7 +349,7 @@ def records_of(
 
 
 def _method_scores(worked: Worked, name: str, use: list[Numbers] | None) -> list[Numbers]:
-    """A method's accuracies, what else is counted of it, and how it was found, one a split."""
+    """A method's accuracies, what else is counted of it, and how it was found, one per split."""
     fitted, exposure = worked.repairs[name], worked.exposure
     more = further_scores(fitted, exposure, worked.data.y, worked.masks["test"])
     if use is not None:

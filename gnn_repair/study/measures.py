@@ -49,7 +49,7 @@ class OracleFindings(NamedTuple):
     """What the oracle says of a case."""
 
     summaries: list[dict[str, Any] | None]
-    """One a member; None where it was not asked."""
+    """One per member; None where it was not asked."""
     reachable_errors: Tensor | None
     """[S, N] bool: the frozen model is wrong, and proved that a reweighting is right."""
 
@@ -421,7 +421,7 @@ def _of_ladder(
 
 
 def _by_class(fitted: FittedLadder, member: int, labels: Tensor) -> Numbers:
-    """Validation nodes a class, and each rung's gain over Frozen on them, out of fold."""
+    """Validation nodes per class, and each rung's held-out gain over Frozen on them."""
     right, _ = fitted.right_out_of_fold()
     numbers: Numbers = {}
     for label in range(fitted.num_classes):

@@ -244,15 +244,15 @@ def test_no_mass_names_the_node_and_the_group() -> None:
 
 def test_the_short_form_is_true_of_members_and_restrictions(exposure: Exposure) -> None:
     assert repr(exposure) == (
-        f"<Exposure of a model: 2 members, 7 recipients, 3 classes, 2 groups, {TERMS} terms>"
+        f"<Exposure of a model: 2 members, 7 nodes, 3 classes, 2 groups, {TERMS} messages>"
     )
     one = exposure.member(0).restrict([3])
     terms = int((matrices()[0, :, 3] != 0).sum())
     assert repr(one) == (
-        f"<Exposure of a model: 1 recipient of 7 nodes, 3 classes, 2 groups, {terms} terms>"
+        f"<Exposure of a model: 1 of 7 nodes, 3 classes, 2 groups, {terms} messages>"
     )
-    assert "1 recipient of 7 nodes" in str(one) and f"({terms} a recipient)" in str(one)
-    assert "0 recipients of 7 nodes, 3 classes, 0 terms (none)" in str(exposure.restrict([]))
+    assert "1 of 7 nodes" in str(one) and f"({terms} per node)" in str(one)
+    assert "0 of 7 nodes, 3 classes, 0 messages (none)" in str(exposure.restrict([]))
 
 
 def test_the_text_gives_the_masses_of_all_members(exposure: Exposure) -> None:
@@ -261,7 +261,7 @@ def test_the_text_gives_the_masses_of_all_members(exposure: Exposure) -> None:
     low, high = f"{float(mass.min()):.4g}", f"{float(mass.max()):.4g}"
     count = int((alpha[0, 1] != 0).sum())
     text = str(exposure)
-    assert f"group second: {count} terms, mass {low} to {high}, absent at 1 recipient" in text
+    assert f"group second: {count} messages, mass {low} to {high}, absent at 1 node" in text
     assert "Exposure of a model, 2 members" in text and "exact by algebra" in text
 
 

@@ -1448,7 +1448,7 @@ class Lowered:
     squashed: bool
     """Whether a softmax at the end was left out: margins of its inputs share only their sign."""
     reason: str
-    """Why no bound can be had, naming the operation; empty where all are known."""
+    """Why no bound is available, naming the operation; empty where all are known."""
 
 
 def lower(head: HeadGraph) -> Lowered:

@@ -99,7 +99,7 @@ class LinkExposure:
         return chosen.long() + self.offset
 
     def to_frame(self, links: Sequence[int] | Tensor | None = None) -> pd.DataFrame:
-        """One row a term: the link, its ends, group, sender, α and the contribution."""
+        """One row per term: the link, its ends, group, sender, α and the contribution."""
         frame = self.mixture.to_frame(self.numbers(links))
         number = frame.pop("node").to_numpy() - self.offset
         ends = self.links.cpu().numpy()
@@ -123,5 +123,5 @@ class LinkExposure:
     def __repr__(self) -> str:
         return (
             f"<LinkExposure of {self.mixture.origin or 'a model'}: {self.num_links:,} links, "
-            f"{self.vary}s varied, {self.mixture.num_terms:,} terms>"
+            f"{self.vary}s varied, {self.mixture.num_terms:,} messages>"
         )

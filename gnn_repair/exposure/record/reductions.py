@@ -543,7 +543,7 @@ def _listed(c: OpContext, index: Tensor, dim: int) -> Tensor:
 
 
 def _scattered(c: OpContext) -> list[Behind]:
-    """index_add, scatter_add, and their kin that reduce otherwise."""
+    """index_add, scatter_add, and the same with other reductions."""
     base, dim, index, message = c.args[:4]
     how = c.argument(4, "reduce", "sum") if c.step.name.endswith("reduce") else "sum"
     index = index if c.step.name.startswith("index") else _listed(c, index, dim)

@@ -395,7 +395,7 @@ class ReplayPart:
     groups: tuple[tuple[Mixture, slice], ...]
 
     def states(self, mixture: Mixture) -> Tensor:
-        """The states of these channels, one row a term."""
+        """The states of these channels, one row per term."""
         return mixture.states[:, self.piece.columns][mixture.rows.long()]
 
     def scale(self, mixture: Mixture, placed: Tensor, terms: slice) -> Tensor:
@@ -495,7 +495,7 @@ class Replay:
     ) -> None:
         reduction = site.reduction
         if site.readers:
-            return None  # one term a recipient, so that nothing can change
+            return None  # one term per recipient, so that nothing can change
         inside = reduction.matrix is not None and not self._is_argument(site, reduction.matrix)
         terms = sum(g.rows.numel() * p.piece.channels.numel() for p in mine for g, _ in p.groups)
         by_value = site.powers is not None or reduction.turned or reduction.batched or site.members

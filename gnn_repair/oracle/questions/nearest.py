@@ -83,7 +83,7 @@ class Nearest:
         head = f"{self.names.node(self.node)}, class {self.target}"
         if self.status != MOVED:
             return f"{head}: {self.status}" + (f" ({self.reason})" if self.reason else "")
-        says, limit = "", "and no less will do"
+        says, limit = "", "and no smaller change is enough"
         if self.replayed is not None:
             says = f" ({'the model itself' if self.replayed else 'its head'} says so)"
             least = f"no less than {percent(self.bound / self.mass)} will do"
@@ -218,7 +218,7 @@ def _lengths(problem: Instance, need: Floats, optimum: Integers) -> tuple[Floats
 
 
 def _settled(problem: Instance, lam: Floats, margin: float, moved: float, bound: float) -> bool:
-    """Whether λ is admissible and reaches the margin, and no less will do."""
+    """Whether λ is admissible and reaches the margin, and no smaller change is enough."""
     reached = problem.fixed + lam @ problem.gaps
     sizes = np.abs(problem.fixed) + np.abs(lam) @ np.abs(problem.gaps)
     sums = np.bincount(problem.group, lam, len(problem.mass))

@@ -97,7 +97,7 @@ class StableEvidence:
 
     @property
     def interchangeable(self) -> NDArray[np.bool_]:
-        """[K]: some use it, others do without; the class can win without it."""
+        """[K]: some use it, others do not; the class can win without it."""
         if self.without is not None:
             return np.asarray(self.without == CAN)
         assert self.high is not None and self.mass is not None

@@ -1,6 +1,6 @@
 """The evidence ladder: which kind of evidence a frozen model lost, and a repair that reads it.
 
-Cross-fitted rungs, each reading another kind of evidence, weighed by what they said out of fold.
+Cross-fitted rungs, each reading another kind of evidence, weighed by their held-out predictions.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from gnn_repair.repair.ladder.rungs import (
 from gnn_repair.repair.targets import Task
 
 TWINS = 2
-"""Copies per fold: what is said of a node out of fold is their mean, as deployed it is the mean of
+"""Copies per fold: a node's held-out prediction is their mean, as deployed it is the mean of
 all, and a single copy would do worse than either."""
 STRENGTH, LAYERS = 0.5, 10
 """Of smoothing: half from neighbours, ten times, after which a thousandth is left to come."""
@@ -59,7 +59,7 @@ STRENGTH, LAYERS = 0.5, 10
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FittedLadder(FittedRepair["EvidenceLadder"]):
-    """Rungs weighed by what they said out of fold.
+    """Rungs weighed by their held-out predictions.
 
     On the graph it was fitted on it holds each rung's predictions, since rungs that read labels
     hold for that graph only. On another graph the rungs that read none predict.
@@ -197,7 +197,7 @@ class FittedLadder(FittedRepair["EvidenceLadder"]):
         who = "1 member" if members == 1 else f"{members} members"
         lines = [f"Evidence ladder of {who}, {self.repair.folds} folds"]
         wide = max(len(rung_title(name)) for name in self.candidates)
-        lines.append(f"  {'candidate':{wide}}  out of fold   weight   most weight for")
+        lines.append(f"  {'candidate':{wide}}     held out   weight   most weight for")
         mean, most = self.weights.mean(0).tolist(), Counter(self.chosen)
         for (name, accuracy), weight in zip(self.out_of_fold.items(), mean, strict=True):
             share = f"{100 * float(accuracy.mean()):9.1f} %   {weight:6.2f}"
@@ -235,7 +235,7 @@ def reads_features(name: str) -> bool:
 
 @dataclass(frozen=True)
 class EvidenceLadder(Repair[FittedLadder]):
-    """Frozen, then candidates that read more or other evidence, weighed out of fold."""
+    """Frozen, then candidates that read more or other evidence, weighed by held-out accuracy."""
 
     protocol: ClassVar[Mapping[str, str]] = {
         "dropout": "dropout",
@@ -290,7 +290,7 @@ class EvidenceLadder(Repair[FittedLadder]):
         return HeadTraining(self.folds, self.hidden, self.dropout, self.seed, self.budget)
 
     def learn(self, task: Task) -> FittedLadder:
-        """Fit every rung in folds, then weigh them by what they said out of fold.
+        """Fit every rung in folds, then weigh them by their held-out predictions.
 
         Heads are small and learn from all their targets at once, whatever the batch size.
         """
@@ -456,7 +456,7 @@ def _smoothed(
 ) -> tuple[Tensor, Tensor]:
     """The candidates' weighed mean, smoothed along links with the known labels, [S, n, C] twice.
 
-    Out of fold: for fold k the k-th copies speak, weighed without the fold's labels, and these
+    Held out: for fold k the k-th copies speak, weighed without the fold's labels, and these
     are not among those that are spread. And with all labels.
     """
     data, exposure = task.data, task.exposure

@@ -69,7 +69,7 @@ class Sources:
         return Sources(frozen, inputs.nodes, standardised(table, **own), own, evidence)
 
     def width(self, block: str) -> int:
-        """Numbers a recipient."""
+        """Numbers per recipient."""
         labels, features = self.evidence.labels, self.evidence.features
         if block == "messages":
             return self.messages.shape[2]

@@ -29,7 +29,7 @@ BINS = 15
 """Of confidence, for the calibration error; the usual number."""
 
 
-# From what candidates said out of fold to weights, Frozen's right to stay, and a temperature ------
+# From candidates' held-out predictions to weights, Frozen's right to stay, and a temperature ------
 #
 # Everything here works on one member: log-probabilities [R, m, C] of R candidates at its m
 # validation nodes, their labels [m] and folds [m].
@@ -126,7 +126,7 @@ def decide(told: Tensor, labels: Tensor, folds: Tensor, count: int) -> Decision:
     beside theirs, and rungs that keep it bring it along.
 
     Args:
-        told: [S, R, n, C] log-probabilities out of fold, Frozen first.
+        told: [S, R, n, C] held-out log-probabilities, Frozen first.
         labels: [n], read at validation nodes.
         folds: [S, n], −1 where a recipient is no validation node.
         count: how many folds there are.
@@ -181,7 +181,7 @@ def calibration_error(log_probs: Tensor, labels: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one rung gains over the one it is compared with, out of fold, in points of accuracy."""
+    """What one rung gains on held-out nodes over the one it is compared with, in points."""
 
     rung: str
     above: str
@@ -205,7 +205,7 @@ class Finding:
     """Validation nodes behind it, mean over members."""
 
     overruled: bool = False
-    """Whether a rival, which reads what this rung does without, does clearly better."""
+    """Whether a rival, which reads what this rung leaves out, does clearly better."""
 
     @property
     def clear(self) -> bool:
@@ -253,7 +253,7 @@ class Findings:
         return next(row for row in self.rows if (row.rung, row.label) == (rung, label))
 
     def overall(self) -> tuple[Finding, ...]:
-        """One a rung."""
+        """One per rung."""
         return tuple(row for row in self.rows if row.label is None)
 
     def advice(self) -> tuple[str, ...]:
@@ -280,7 +280,7 @@ def find(
 
     Args:
         candidates: R names, Frozen first.
-        told: [S, R, N, C] log-probabilities out of fold.
+        told: [S, R, N, C] held-out log-probabilities.
         labels: [S, N], −1 where a node is not judged.
         folds: [S, N], likewise.
         classes: C.

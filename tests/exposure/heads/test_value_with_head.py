@@ -118,7 +118,7 @@ def test_replaying_leaves_the_model_as_it_was() -> None:
 def test_words() -> None:
     text = str(exposed("LayerNorm, jumping sum"))
     assert "Exposure of Tuned, followed by: layer_norm, relu, affine" in text
-    assert "26 recipients, 4 classes" in text and "aggregate of 8 channels" in text
+    assert "26 nodes, 4 classes" in text and "aggregate of 8 channels" in text
     assert "smooth head" in text and "residual" in text
     assert "decided exactly" in str(exposed("ReLU"))
     assert "cannot be proved" in str(exposed("opaque softplus"))
