@@ -122,7 +122,7 @@ def test_words() -> None:
     assert "smooth head" in text and "residual" in text
     assert "decided exactly" in str(exposed("ReLU"))
     assert "cannot be proved" in str(exposed("opaque softplus"))
-    assert repr(exposed("ReLU")).endswith("1 group, 119 terms, followed by: relu, affine>")
+    assert repr(exposed("ReLU")).endswith("1 group, 119 messages, followed by: relu, affine>")
 
 
 def test_what_is_left_out_is_said() -> None:
