@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -36,9 +36,6 @@ from gnn_repair.exposure.state import (
     resting,
 )
 from gnn_repair.exposure.value import Exposure
-
-if TYPE_CHECKING:
-    from gnn_repair.exposure.value import Exposure
 
 
 @overload

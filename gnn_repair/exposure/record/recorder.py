@@ -53,26 +53,6 @@ def place(names: Sequence[str], running: Sequence[str]) -> str:
     return names[0]
 
 
-@contextmanager
-def followed(model: nn.Module, running: list[str]) -> Iterator[None]:
-    """While open, ``running`` holds the names of the modules that run, the innermost last."""
-    names = names_of(model)
-
-    def enter(module: nn.Module, args: Any) -> None:
-        running.append(place(names[module], running))
-
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
-        running.pop()
-
-    handles = [module.register_forward_pre_hook(enter) for module in names]
-    handles += [module.register_forward_hook(leave) for module in names]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 @dataclass
 class Head:
     """What the linear layer that ran last read and gave."""
@@ -96,24 +76,6 @@ class Head:
         if binary and not same:  # of labels a sigmoid may follow, which is taken off
             same = torch.allclose(gave[:, 1:].sigmoid(), logits[:, 1:], rtol=1e-4, atol=1e-5)
         return self.read if same and self.read.dim() == 2 else None
-
-
-@contextmanager
-def last_linear(model: nn.Module) -> Iterator[Head]:
-    """While open, remember the linear layer that ran last."""
-    head = Head()
-
-    def remember(module: nn.Module, args: Any, output: Any) -> None:
-        if args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
-            head.read, head.gave = args[0], output
-
-    layers = [module for module in model.modules() if isinstance(module, nn.Linear | Linear)]
-    handles = [layer.register_forward_hook(remember) for layer in layers]
-    try:
-        yield head
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 KEPT_ALWAYS = 1 << 22
@@ -696,20 +658,27 @@ def record_run(
     model: nn.Module, run: Callable[[Recorder], Tensor], recorder: Recorder
 ) -> tuple[Record, Tensor, Head]:
     """Run a model once and write down what it does."""
+    names, head = names_of(model), Head()
 
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-        given = args[0] if args else kwargs.get("x", kwargs.get("x_dict"))
-        with _disable_current_modes():
-            recorder.inside.append(recorder._shown(given))
+        recorder.running.append(place(names[module], recorder.running))
+        if isinstance(module, MessagePassing):
+            given = args[0] if args else kwargs.get("x", kwargs.get("x_dict"))
+            with _disable_current_modes():
+                recorder.inside.append(recorder._shown(given))
 
-    def leave(*_: Any) -> None:
-        recorder.inside.pop()
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        recorder.running.pop()
+        if isinstance(module, MessagePassing):
+            recorder.inside.pop()
+        linear = isinstance(module, nn.Linear | Linear) and isinstance(output, Tensor)
+        if linear and args and isinstance(args[0], Tensor):
+            head.read, head.gave = args[0], output
 
-    convolutions = [module for module in model.modules() if isinstance(module, MessagePassing)]
-    handles = [conv.register_forward_pre_hook(enter, with_kwargs=True) for conv in convolutions]
-    handles += [conv.register_forward_hook(leave) for conv in convolutions]
+    handles = [m.register_forward_pre_hook(enter, with_kwargs=True) for m in names]
+    handles += [module.register_forward_hook(leave) for module in names]
     try:
-        with last_linear(model) as head, followed(model, recorder.running), unfused(), recorder:
+        with unfused(), recorder:
             output = run(recorder)
     finally:
         for handle in handles:
