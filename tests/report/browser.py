@@ -6,7 +6,7 @@ import importlib.util
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,10 +67,13 @@ class Browser:
 
     def until(self, condition: str, *arguments: Any) -> Any:
         """Wait until a JavaScript expression holds, and give its value."""
+        return self.wait(lambda: self.run(f"return {condition}", *arguments), condition)
+
+    def wait(self, holds: Callable[[], Any], what: str) -> Any:
+        """Wait until something holds, and give its value."""
         from selenium.webdriver.support.ui import WebDriverWait
 
-        wait = WebDriverWait(self.driver, 20, poll_frequency=0.02)
-        return wait.until(lambda _: self.run(f"return {condition}", *arguments), condition)
+        return WebDriverWait(self.driver, 20, poll_frequency=0.02).until(lambda _: holds(), what)
 
     def settle(self) -> None:
         """Wait for two frames: what observers and scrolling ask for is drawn."""

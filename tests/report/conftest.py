@@ -61,8 +61,8 @@ def binary(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def tailed(tmp_path_factory):
-    """A model that ends in a nonlinear tail, with all three answers."""
+def nonlinear_world(tmp_path_factory):
+    """A model that ends in a nonlinear head, with all three answers: page, exposure, labels."""
     from torch import nn
     from torch_geometric.data import Data
     from torch_geometric.nn import GCNConv
@@ -84,5 +84,11 @@ def tailed(tmp_path_factory):
     ends = torch.cat([ends, ends.flip(0)], 1).unique(dim=1)
     x = torch.randn(30, 5, generator=generator) + nn.functional.one_hot(y, 5)
     exposure = expose(Model(), Data(x=x, edge_index=ends, y=y))
-    path = tmp_path_factory.mktemp("tailed") / "report.html"
-    return report(exposure, y, path, edge_index=ends)
+    path = tmp_path_factory.mktemp("nonlinear") / "report.html"
+    return report(exposure, y, path, edge_index=ends), exposure, y
+
+
+@pytest.fixture(scope="session")
+def nonlinear(nonlinear_world):
+    """The page of that model."""
+    return nonlinear_world[0]

@@ -25,13 +25,13 @@ def dress(browser, theme: str) -> None:
 
 @needs_axe
 @pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("view", ["overview", "node", "line", "tail"])
-def test_axe_finds_nothing_serious(browser, demo, small, binary, tailed, theme, view):
+@pytest.mark.parametrize("view", ["overview", "node", "line", "head"])
+def test_axe_finds_nothing_serious(browser, demo, small, binary, nonlinear, theme, view):
     path, fragment = {
         "overview": (demo[0], ""),
         "node": (demo[0], f"#node={demo[1].nodes[0]}"),
         "line": (binary, "#nodes"),
-        "tail": (tailed, "#nodes"),
+        "head": (nonlinear, "#nodes"),
     }[view]
     browser.open(path, fragment, PHONE if view == "line" else 1280)
     dress(browser, theme)

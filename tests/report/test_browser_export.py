@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import time
 from xml.etree import ElementTree
 
 import numpy as np
@@ -38,13 +37,10 @@ def folder(browser, tmp_path):
     return tmp_path
 
 
-def fetched(folder, name: str) -> bytes:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        if (folder / name).is_file() and (folder / name).stat().st_size:
-            return (folder / name).read_bytes()
-        time.sleep(0.05)
-    raise AssertionError(f"{name} did not come; there are {list(folder.iterdir())}")
+def fetched(browser, folder, name: str) -> bytes:
+    path = folder / name
+    browser.wait(lambda: path.is_file() and path.stat().st_size, f"the file {name}")
+    return path.read_bytes()
 
 
 def press(browser, label: str) -> None:
@@ -57,14 +53,14 @@ def test_pictures_are_files_of_their_own(browser, world, folder):
     browser.open(path, f"#node={node}")
     for what in ("polytope", "logits", "neighbourhood"):
         press(browser, f"Save {what} as SVG")
-        text = fetched(folder, f"{what}-node-{node}.svg").decode()
+        text = fetched(browser, folder, f"{what}-node-{node}.svg").decode()
         root = ElementTree.fromstring(text)
         assert root.tag == "{http://www.w3.org/2000/svg}svg" and float(root.get("width")) > 100
         assert "var(" not in text and "rgb(" in text
     drawn = browser.run("return document.querySelector('#plane .hull').getAttribute('points')")
     assert drawn in (folder / f"polytope-node-{node}.svg").read_text()
     press(browser, "Save polytope as PNG")
-    image = fetched(folder, f"polytope-node-{node}.png")
+    image = fetched(browser, folder, f"polytope-node-{node}.png")
     assert image[:8] == b"\x89PNG\r\n\x1a\n"
     box = browser.run("return document.querySelector('#plane svg').viewBox.baseVal.width")
     assert int.from_bytes(image[16:20], "big") == 2 * int(box)
@@ -76,7 +72,7 @@ def test_pictures_are_files_of_their_own(browser, world, folder):
     )
     assert all(buttons == 2 for _, buttons, drawn in cards if drawn) and len(cards) >= 7
     press(browser, "Save Accuracy as SVG")
-    assert b"Reweight" in fetched(folder, "accuracy.svg")
+    assert b"Reweight" in fetched(browser, folder, "accuracy.svg")
     assert browser.messages() == []
 
 
@@ -88,7 +84,7 @@ def test_tables_of_the_overview_are_saved_as_they_are(browser, folder, tmp_path)
     path = report_results(pd.DataFrame(rows, columns=columns), tmp_path / "r.html")
     browser.open(path)
     press(browser, "Save Beside the published numbers as CSV")
-    text = fetched(folder, "beside-the-published-numbers.csv").decode("utf-8-sig")
+    text = fetched(browser, folder, "beside-the-published-numbers.csv").decode("utf-8-sig")
     assert text.splitlines()[:2] == [
         "Quantity,Here,Deviation,Published,Difference",
         '"Frozen, accuracy (%)",80,0,88.1,-8.1',
@@ -103,7 +99,7 @@ def test_the_listed_nodes_as_csv(browser, world, folder):
     path, evidence, names = world
     browser.open(path, "#nodes&status=wrong&order=node")
     press(browser, "Save the listed nodes as CSV")
-    found = rows(fetched(folder, "nodes.csv"))
+    found = rows(fetched(browser, folder, "nodes.csv"))
     wrong = np.flatnonzero(~evidence.right)
     order = wrong[np.argsort(evidence.nodes[wrong])]
     assert [int(row["node"]) for row in found] == evidence.nodes[order].tolist()
@@ -124,7 +120,7 @@ def test_all_terms_of_a_node_as_csv(browser, world, folder):
     i = int(np.flatnonzero(evidence.nodes == 2)[0])  # terms from everybody
     browser.open(path, "#node=2")
     press(browser, "Save all terms as CSV")
-    found = rows(fetched(folder, "terms-node-2.csv"))
+    found = rows(fetched(browser, folder, "terms-node-2.csv"))
     terms = slice(evidence.starts[i], evidence.starts[i + 1])
     assert len(found) == terms.stop - terms.start > 25
     alpha = np.array([float(row["alpha"]) for row in found])

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from browser import missing
 from report_worlds import Moved, Tilted, make_exposure
 
@@ -70,26 +69,18 @@ def test_every_word_is_explained_on_hover_and_in_a_list(browser, demo):
         assert found and len(found[0]) > 20, word
 
 
-def test_a_tail_s_story_names_the_undecided(browser, tailed):
-    browser.open(tailed)
+def test_a_nonlinear_head_s_story_names_the_undecided(browser, nonlinear):
+    browser.open(nonlinear)
     sentence = browser.text("#story-sentence")
     wrong = int(sentence.split()[0])
     # What is undecided may be there, so that nobody is told "none of them".
-    there, open_ = (
-        0,
-        int(
-            re.search(
-                r"are wrong; for (\d+) of them it is undecided whether the evidence was there",
-                sentence,
-            )[1]
-        ),
-    )
+    open_ = int(re.search(r"for (\d+) of them it is undecided whether the", sentence)[1])
     browser.run(
         "[...document.querySelectorAll('#story button')].find(b =>"
         " b.textContent.includes('undecided')).click()"
     )
     assert browser.shown() == open_ > 0
-    for status, expected in (("wrong", wrong), ("reachable", there)):
+    for status, expected in (("wrong", wrong), ("reachable", 0)):
         browser.choose("#filter-status", status)
         assert browser.shown() == expected
     total = 0
@@ -113,7 +104,7 @@ def world(tmp_path_factory):
     exposure = replace(exposure, fixed_logits=fixed, frozen_logits=frozen)
     path = tmp_path_factory.mktemp("clicks") / "r.html"
     report(exposure, y, path, repairs=repairs)
-    return path, gather(exposure, y, repairs=repairs), exposure
+    return path, gather(exposure, y, repairs=repairs)
 
 
 def chosen(evidence, go: dict[str, str]) -> np.ndarray:
@@ -153,7 +144,7 @@ def chosen(evidence, go: dict[str, str]) -> np.ndarray:
 
 
 def test_every_mark_leads_to_the_nodes_it_counts(browser, world):
-    path, evidence, _ = world
+    path, evidence = world
     assert ((evidence.margin > 0) & (evidence.margin < 1e-7)).sum() == 1
     browser.open(path)
     browser.unfold()
@@ -169,26 +160,34 @@ def test_every_mark_leads_to_the_nodes_it_counts(browser, world):
         "Best margin γ of the true class", "Reach by local homophily", "Size of the witness",
         "Reach by class", "Which classes are taken for which",
     }  # fmt: skip
-    counts = browser.run(
-        "return [...document.querySelectorAll('#overview .go')].map(mark => {"
-        "  mark.dispatchEvent(new MouseEvent('click', {bubbles: true}));"
-        "  const text = document.getElementById('count').textContent;"
-        "  document.getElementById('tab-overview').click(); return parseInt(text); })"
-    )
-    for (go, name, tip), listed in zip(marks, counts, strict=True):
-        if "node" in go:
-            continue
-        expected = chosen(evidence, go)
-        assert listed == expected.sum(), (name, go)
+    for go, name, tip in marks:
         counted = re.search(r": (\d+)(?: corrected| broken| right|;)", tip)
         if counted and name != "Key figures":
-            assert int(counted[1]) == expected.sum(), (name, tip)
-    # Hundreds of steps in seconds are the test's; the page goes on where the browser refuses one.
+            assert int(counted[1]) == chosen(evidence, go).sum(), (name, tip)
+    # A few marks of every card are clicked.
+    seen: dict[str, int] = {}
+    places = []
+    for k, (go, name, _) in enumerate(marks):
+        seen[name] = seen.get(name, 0) + 1
+        if "node" not in go and seen[name] <= 4:
+            places.append(k)
+    counts = browser.run(
+        "const marks = [...document.querySelectorAll('#overview .go')];"
+        "return arguments[0].map(k => {"
+        "  marks[k].dispatchEvent(new MouseEvent('click', {bubbles: true}));"
+        "  const text = document.getElementById('count').textContent;"
+        "  document.getElementById('tab-overview').click(); return parseInt(text); })",
+        places,
+    )
+    for k, listed in zip(places, counts, strict=True):
+        go, name, _ = marks[k]
+        assert listed == chosen(evidence, go).sum(), (name, go)
+    # So many steps in a second are the test's; the page goes on where the browser refuses one.
     assert [line for line in browser.messages() if "Throttling" not in line] == []
 
 
 def test_what_was_picked_can_be_taken_away(browser, world):
-    path, evidence, _ = world
+    path, evidence = world
     browser.open(path, "#nodes&gamma=0~1&status=reachable")
     inside = (evidence.margin > 1e-7) & (evidence.margin < 1) & ~evidence.right
     assert browser.shown() == inside.sum() > 0
@@ -201,31 +200,3 @@ def test_what_was_picked_can_be_taken_away(browser, world):
     browser.open(path, "#nodes&gamma=nonsense&status=nonsense&label=77")
     assert browser.shown() == len(evidence.nodes)
     assert browser.messages() == []
-
-
-def test_the_confusion_matrix_counts_by_reach(browser, world):
-    path, evidence, exposure = world
-    browser.open(path)
-    cells = dict(
-        browser.run(
-            "return [...document.querySelectorAll('[data-cell]')].map(c => [c.dataset.cell, c.tip])"
-        )
-    )
-    y = torch.from_numpy(evidence.labels)
-    chance = gather(exposure, y, others=True).classes.chance
-    true, said = evidence.true_class, evidence.predictions[evidence.nodes]
-    pairs = sorted({(int(a), int(b)) for a, b in zip(true, said, strict=True)})
-    assert sorted(cells) == [f"{a} {b}" for a, b in pairs]
-    for a, b in pairs:
-        here = (true == a) & (said == b)
-        if a == b:
-            assert cells[f"{a} {b}"][0] == f"class {a}: {here.sum()} right"
-        else:
-            reach = int((here & evidence.reachable).sum())
-            assert cells[f"{a} {b}"][:2] == [
-                f"class {a} taken for class {b}: {here.sum()}",
-                f"{reach} reachable, {here.sum() - reach} unreachable",
-            ]
-            words = re.fullmatch(r"reachable (\d+) %, chance (<?[\d.]+) %", cells[f"{a} {b}"][2])
-            assert int(words[1]) == round(100 * reach / here.sum())
-            assert float(words[2]) == pytest.approx(100 * chance[here].mean(), abs=0.51)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from browser import missing, open_browser
+from browser import missing
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import global_mean_pool
@@ -85,23 +85,22 @@ def test_edges_between_graphs_are_refused(world: Any) -> None:
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
-def test_the_witness_is_what_is_coloured(world: Any, tmp_path: Path) -> None:
+def test_the_witness_is_what_is_coloured(browser: Any, world: Any, tmp_path: Path) -> None:
     exposure, y, batch = world
     page = gr.report(exposure, y, tmp_path / "page.html", edge_index=batch.edge_index)
-    with open_browser() as browser:
-        browser.open(page, "#node=1")
-        found = browser.driver.execute_script(
-            "return [...document.querySelectorAll('#neighbourhood [data-lambda]')]"
-            ".map((mark) => [Number(mark.dataset.lambda), mark.textContent])"
-        )
-        lines = browser.driver.execute_script(
-            "return document.querySelectorAll('#neighbourhood line').length"
-        )
-        facts = browser.text("#node-head")
-        tip = browser.run("return document.querySelector('#neighbourhood [data-lambda]').tip()")
-        browser.open(page)
-        story, words = browser.text("#story-sentence"), browser.text("#overview")
-        heading, errors = browser.text("#subtitle"), browser.messages()
+    browser.open(page, "#node=1")
+    found = browser.driver.execute_script(
+        "return [...document.querySelectorAll('#neighbourhood [data-lambda]')]"
+        ".map((mark) => [Number(mark.dataset.lambda), mark.textContent])"
+    )
+    lines = browser.driver.execute_script(
+        "return document.querySelectorAll('#neighbourhood line').length"
+    )
+    facts = browser.text("#node-head")
+    tip = browser.run("return document.querySelector('#neighbourhood [data-lambda]').tip()")
+    browser.open(page)
+    story, words = browser.text("#story-sentence"), browser.text("#overview")
+    heading, errors = browser.text("#subtitle"), browser.messages()
     assert sorted(found) == sorted([[float(k == 2), str(k)] for k in range(6)])
     assert lines == 6 and not errors
     assert story.startswith("4 of 4 graphs are wrong; for 4 of them the evidence was there")

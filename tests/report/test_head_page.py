@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from browser import DESKTOP, PHONE, missing, open_browser
+from browser import DESKTOP, PHONE, missing
 from matplotlib.figure import Figure
 from torch import nn
 from torch_geometric.data import Data
@@ -15,7 +15,7 @@ from torch_geometric.nn import GATConv, GCNConv
 
 from gnn_repair.exposure import expose
 from gnn_repair.oracle import reach, solve
-from gnn_repair.reporting import gather, plots, report, write_figures
+from gnn_repair.reporting import gather, plots, report
 from gnn_repair.reporting.figures import hull, plane_of
 
 CLASSES, NODES = 4, 60
@@ -87,13 +87,6 @@ def test_gathered_logits_are_those_of_the_model_really_run(world, graph):
     assert (evidence.reach.reachable, evidence.reach.nodes) == (proved.hits, proved.total)
 
 
-def test_figures_of_a_nonlinear_head_are_drawn_without_a_polytope(world, graph, tmp_path):
-    _, exposure, *_ = world
-    paths = write_figures(gather(exposure, graph.y), tmp_path, formats=["svg"])
-    text = next(path for path in paths if path.name.startswith("node-")).read_text()
-    assert "wins" in text and len(paths) == 6
-
-
 def test_single_plots_of_a_nonlinear_head(world, graph):
     _, exposure, solution, _ = world
     node = int(solution.node[solution.reachable][-1])
@@ -107,12 +100,6 @@ def test_single_plots_of_a_nonlinear_head(world, graph):
 
 
 needs_browser = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with open_browser() as opened:
-        yield opened
 
 
 @needs_browser

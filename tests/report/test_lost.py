@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from browser import missing, open_browser
+from browser import missing
 
 import gnn_repair as gr
 from gnn_repair.budget import LADDER, Budget
@@ -69,18 +69,17 @@ def test_without_a_ladder_there_is_no_such_section(written, tmp_path):
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
-def test_a_browser_shows_it_and_names_are_no_markup(written):
+def test_a_browser_shows_it_and_names_are_no_markup(browser, written):
     path, fitted, *_ = written
-    with open_browser() as browser:
-        browser.open(path)
-        assert "Where the evidence was lost" in browser.text("#charts")
-        text = browser.text("#lost")
-        for line in fitted.member(1).findings().advice():
-            assert line in text
-        assert "<b>first</b>" in text
-        rows = browser.run("return document.querySelectorAll('#lost tbody tr').length")
-        assert rows == len(fitted.candidates) - 1
-        assert browser.messages() == []
+    browser.open(path)
+    assert "Where the evidence was lost" in browser.text("#charts")
+    text = browser.text("#lost")
+    for line in fitted.member(1).findings().advice():
+        assert line in text
+    assert "<b>first</b>" in text
+    rows = browser.run("return document.querySelectorAll('#lost tbody tr').length")
+    assert rows == len(fitted.candidates) - 1
+    assert browser.messages() == []
 
 
 def test_the_ladder_s_own_budget_is_the_one_of_the_study():
