@@ -510,7 +510,7 @@ def build(scratch: Any) -> dict[str, Good]:
             "y": labels(),
             "nodes": nodes("short"),
             "member": junk(two=2, half=0.5, true=True),
-            "solution": junk("None"),
+            "answers": junk("None"),
             "repairs": junk("None", none={"a": None}, name={3: data.x}, shape={"a": data.x}),
             "edge_index": junk(
                 "None", floats=torch.zeros(2, 3), far=torch.full((2, 3), 10**6), flat=data.y
@@ -520,7 +520,7 @@ def build(scratch: Any) -> dict[str, Good]:
         y=data.y,
         nodes=test,
         member=0,
-        solution=None,
+        answers=None,
         repairs=None,
         edge_index=None,
     )

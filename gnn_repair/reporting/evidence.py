@@ -318,6 +318,8 @@ def gather(
     y = as_classes(y, exposure.num_nodes, exposure.num_classes, "y").cpu()
     member = as_member(member, exposure.num_members)
     check_repairs(repairs)
+    if answers is not None and not (isinstance(answers, tuple) and isinstance(answers[0], Reach)):
+        raise InputError(f"answers is {answers!r:.60}; give reach(…) and its changes, or None")
     _check_graph(edge_index, exposure.num_sources)
     if bool((exposure.sources < 0).any()):
         raise InputError(

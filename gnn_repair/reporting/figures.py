@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gnn_repair.atomic import replacing
+from gnn_repair.atomic import as_path, replacing
 from gnn_repair.errors import InputError
 from gnn_repair.methods import METHODS
 from gnn_repair.reporting.evidence import Evidence, Floats, check_names, plural
@@ -58,7 +58,9 @@ def write_figures(
     _check_formats(formats)
     own = check_names(class_names, evidence.num_classes, "class")
     names = own or [f"class {c}" for c in range(evidence.num_classes)]
-    target = _folder(folder)
+    target = as_path(folder)
+    if target.is_file():
+        raise InputError(f"{target} is no folder; name one for the figures")
     place = _position(evidence, node)
     figures: dict[str, Callable[[Axes], None]] = {
         "accuracy": lambda axes: draw_accuracy(axes, evidence),
@@ -87,17 +89,6 @@ def _check_formats(formats: Any) -> None:
             raise InputError(f"there is no format {kind!r:.60}; choose from {', '.join(known)}")
 
 
-def _folder(folder: Any) -> Path:
-    try:
-        target = Path(folder)
-        is_file = target.is_file()
-    except (TypeError, OSError, ValueError) as error:
-        raise InputError(f"{str(folder)[:80]!r} cannot be a folder: {error}") from error
-    if is_file or "\0" in str(folder):
-        raise InputError(f"{target} is no folder; name one for the figures")
-    return target
-
-
 def _position(evidence: Evidence, node: int | None) -> int:
     if node is None:
         return 0
@@ -105,9 +96,9 @@ def _position(evidence: Evidence, node: int | None) -> int:
         raise InputError(f"node is {node!r:.60}; give a node's number")
     found = np.flatnonzero(evidence.nodes == node)
     if not len(found):
-        nouns = plural(evidence.noun)
+        who = f"{evidence.noun} {node}"
         raise InputError(
-            f"{evidence.noun} {node} is not among the report's {nouns}; choose one of them"
+            f"{who} is not among the report's {plural(evidence.noun)}; choose one of them"
         )
     return int(found[0])
 
@@ -265,7 +256,8 @@ def draw_polytope(axes: Axes, evidence: Evidence, i: int, names: Sequence[str]) 
         axes.fill(*outline.T, facecolor="none", edgecolor=TRUE, linewidth=1.4)
     axes.plot(*plane.place(vertices(evidence, i)).T, ".", color=TRUE, markersize=4)
     translated = {c.name for c in evidence.corrections if c.kind == "shift" and _reads_set(c.name)}
-    for name, title, at in _points(evidence, i, plane):
+    for name, title, logits in _predictions(evidence, i):
+        at = plane.place(logits)
         if name in translated and len(outline):
             axes.fill(*(outline + at - frozen).T, fill=False, edgecolor=REACHED, linestyle="--")
         if name != "frozen":
@@ -307,12 +299,6 @@ def _predictions(evidence: Evidence, i: int) -> list[tuple[str, str, np.ndarray[
     if not np.isnan(evidence.margin[i]):
         found.append(("oracle", "Oracle", best))
     return found + [(c.name, c.title, c.logits[i]) for c in evidence.corrections]
-
-
-def _points(
-    evidence: Evidence, i: int, plane: Plane
-) -> list[tuple[str, str, np.ndarray[Any, Any]]]:
-    return [(name, title, plane.place(z)) for name, title, z in _predictions(evidence, i)]
 
 
 def _regions(axes: Axes, plane: Plane, names: Sequence[str]) -> None:

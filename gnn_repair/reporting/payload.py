@@ -31,7 +31,6 @@ from gnn_repair.reporting.evidence import (
     VERDICTS,
     Evidence,
     Flags,
-    HeadEvidence,
     Integers,
     RepairLike,
     check_names,
@@ -142,8 +141,7 @@ def run_payload(
             for item in evidence.corrections
         ],
     }
-    arrays = _arrays(part, kept)
-    return words, arrays if part is evidence else arrays | _of_everyone(evidence, opened)
+    return words, _of_opened(part, kept) | _of_everyone(evidence, opened)
 
 
 def _check_drawable(evidence: Evidence) -> None:
@@ -184,24 +182,34 @@ def _of_everyone(evidence: Evidence, opened: Integers) -> Arrays:
     order = np.concatenate([opened, np.flatnonzero(closed)])
     names = ("nodes", "degree", "homophily", "support")
     arrays = {name: narrow(getattr(evidence, name)[order]) for name in names}
+    # γ decides at a threshold that float32 would blur.
     arrays["margins"] = narrow(evidence.margin[order], wide=True)
     for j, item in enumerate(evidence.corrections):
         arrays[f"repair_{j}_predictions"] = narrow(item.predictions[order])
-    return arrays | _head_answers(evidence.head, order) | _chance(evidence, order)
+    if evidence.head is not None:
+        head = evidence.head
+        arrays["head_verdict"] = narrow(head.verdict[order])
+        arrays["head_margin"] = narrow(head.margin[order], wide=True)
+        # An infinite bound is none, which NaN says.
+        bound = np.where(np.isfinite(head.bound), head.bound, np.nan)
+        arrays["head_bound"] = narrow(bound[order], wide=True)
+    if evidence.classes is not None:
+        arrays["chance"] = narrow(evidence.classes.chance[order])
+        if evidence.head is not None:  # some classes may be undecided
+            arrays["chance_possible"] = narrow(evidence.classes.possible[order])
+    return arrays
 
 
-def _arrays(evidence: Evidence, kept: Flags) -> Arrays:
+def _of_opened(evidence: Evidence, kept: Flags) -> Arrays:
+    """What the explorer needs of every node that can be opened, and what all of them share."""
     groups, n = len(evidence.groups), len(evidence.nodes)
     lengths = np.diff(evidence.segments).reshape(n, groups) * kept[:, None]
     shown = np.repeat(kept, np.diff(evidence.starts))
     # The table of contributions keeps only the rows that are still pointed at.
     used, rows = np.unique(evidence.rows[shown], return_inverse=True)
-    per_node: Arrays = {
-        "nodes": evidence.nodes,
+    plain: Arrays = {
         "labels": evidence.labels,
         "predictions": evidence.predictions,
-        "degree": evidence.degree,
-        "homophily": evidence.homophily,
         "frozen_logits": evidence.frozen_logits,
         "fixed_logits": evidence.fixed_logits,
         "kept": kept.astype(np.uint8),
@@ -210,30 +218,24 @@ def _arrays(evidence: Evidence, kept: Flags) -> Arrays:
         "coefficients": evidence.coefficients[shown],
         "contributions": evidence.contributions[used],
         "sources": evidence.sources[used],
-        "support": evidence.support,
     }
-    everyone = np.arange(n)
-    arrays = {name: narrow(values) for name, values in per_node.items()}
-    arrays |= sparse("rival_weights", evidence.rival_weights, evidence.rival_weights > 0)
-    arrays |= _term_arrays("witness", evidence, kept, evidence.witness, evidence.witness > 0)
-    arrays |= _class_arrays(evidence, kept) | _chance(evidence, everyone)
-    # γ decides at a threshold that float32 would blur.
-    arrays["margins"] = narrow(evidence.margin, wide=True)
     for j, item in enumerate(evidence.corrections):
-        arrays[f"repair_{j}_logits"] = narrow(item.logits)
-        arrays[f"repair_{j}_predictions"] = narrow(item.predictions)
+        plain[f"repair_{j}_logits"] = item.logits
         if item.coefficients is not None:
-            arrays[f"repair_{j}_coefficients"] = narrow(item.coefficients[shown])
+            plain[f"repair_{j}_coefficients"] = item.coefficients[shown]
     if evidence.head is not None:
-        arrays |= _head_answers(evidence.head, everyone)
-        arrays["oracle_logits"] = narrow(evidence.head.oracle_logits)
-        arrays["alone_logits"] = narrow(evidence.head.alone_logits[shown])
+        plain["oracle_logits"] = evidence.head.oracle_logits
+        plain["alone_logits"] = evidence.head.alone_logits[shown]
     if evidence.graph_starts is not None:
-        arrays["graph_starts"] = narrow(evidence.graph_starts)
+        plain["graph_starts"] = evidence.graph_starts
     if evidence.edges is not None:
-        arrays["edge_sources"] = narrow(evidence.edges[0])
-        arrays["edge_recipients"] = narrow(evidence.edges[1])
-    return arrays
+        plain["edge_sources"], plain["edge_recipients"] = evidence.edges
+    return {
+        **{name: narrow(values) for name, values in plain.items()},
+        **sparse("rival_weights", evidence.rival_weights, evidence.rival_weights > 0),
+        **_term_arrays("witness", evidence, kept, evidence.witness, evidence.witness > 0),
+        **_class_arrays(evidence, kept),
+    }
 
 
 def _class_arrays(evidence: Evidence, kept: Flags) -> Arrays:
@@ -255,17 +257,6 @@ def _class_arrays(evidence: Evidence, kept: Flags) -> Arrays:
     }
 
 
-def _chance(evidence: Evidence, order: Integers) -> Arrays:
-    """Shares of classes neither true nor predicted; the second where some are undecided."""
-    found = evidence.classes
-    if found is None:
-        return {}
-    arrays = {"chance": narrow(found.chance[order])}
-    if evidence.head is not None:
-        arrays["chance_possible"] = narrow(found.possible[order])
-    return arrays
-
-
 def _head_words(evidence: Evidence) -> dict[str, Any] | None:
     """What a page says about a head; None: there is none."""
     head = evidence.head
@@ -277,18 +268,6 @@ def _head_words(evidence: Evidence) -> dict[str, Any] | None:
         "replayed": head.replayed,
         "verdicts": list(VERDICTS),
         "reasons": reasons,
-    }
-
-
-def _head_answers(head: HeadEvidence | None, order: Integers) -> Arrays:
-    """Bounds in float64, like margins; an infinite one is none, which NaN says."""
-    if head is None:
-        return {}
-    bound = np.where(np.isfinite(head.bound), head.bound, np.nan)
-    return {
-        "head_verdict": narrow(head.verdict[order]),
-        "head_margin": narrow(head.margin[order], wide=True),
-        "head_bound": narrow(bound[order], wide=True),
     }
 
 
