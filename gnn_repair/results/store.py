@@ -194,7 +194,9 @@ class Store(ResultsSource):
 
     def resolve(self, digest: str | None = None) -> str:
         """A protocol's digest, also from the name that its folder has of earlier versions."""
-        return super().resolve(digest and self._meaning().get(digest, digest))
+        if isinstance(digest, str):
+            digest = self._meaning().get(digest, digest)
+        return super().resolve(digest)
 
     # Writing ----------------------------------------------------------------------------------
 
