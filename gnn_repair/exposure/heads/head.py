@@ -485,7 +485,7 @@ def affine_start(operations: list[Operation], width: int, device: torch.device) 
         if step is None or not 2 <= step.weight.shape[0] <= weight.shape[0]:
             break
         weight, bias = step.weight @ weight, bias @ step.weight.t() + step.bias
-        operations = _without(operations, first)
+        operations = without(operations, first)
     if weight.shape[0] < 2:  # an exposure has at least two channels: the second one stays zero
         weight = torch.cat([weight, torch.zeros_like(weight)])
         bias = torch.nn.functional.pad(bias, (0, 1))
@@ -506,7 +506,7 @@ def _as_affine(operation: Operation, width: int) -> Affine | None:
     return None
 
 
-def _without(operations: list[Operation], removed: int) -> list[Operation]:
+def without(operations: list[Operation], removed: int) -> list[Operation]:
     """The head without the operation that starts it; its readers read the aggregate instead."""
 
     def number(old: int) -> int:

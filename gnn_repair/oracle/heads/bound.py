@@ -207,6 +207,20 @@ class Region:
     def __len__(self) -> int:
         return len(self.position)
 
+    def places(self) -> tuple[Integers, Integers, Integers]:
+        """Of every place: whose it is, the exposure's term there, and that term's group."""
+        owner = np.repeat(np.arange(len(self)), np.diff(self.begins))
+        term = np.arange(len(owner)) - self.begins[owner] + self.ends[owner, 0]
+        return owner, term, (term[:, None] >= self.ends[owner, 1:-1]).sum(1)
+
+    def corners(self) -> tuple[Floats, Floats]:
+        """Mass times message of every place, [places, D], and each group's mean, [B, G, D]."""
+        owner, term, group = self.places()
+        points = self.base.table[self.base.rows[term]] * self.mass[owner, group][:, None]
+        centre = np.zeros((len(self), self.ends.shape[1] - 1, self.base.width))
+        np.add.at(centre, (owner, group), points)
+        return points, centre / np.maximum(np.diff(self.ends, axis=1), 1)[:, :, None]
+
     def take(self, index: Integers) -> Region:
         """Some of the rows, in any order, repeated or not."""
         at = torch.from_numpy(index)
@@ -457,14 +471,11 @@ def _interpolation(region: Region, operation: Root, slack: Tensor) -> tuple[Floa
     of equal messages then adds nothing. Each is rounded up by ``slack`` [B, parts].
     """
     base, ends, mass = region.base, region.ends, region.mass
-    owner = np.repeat(np.arange(len(region)), np.diff(region.begins))
-    term = np.arange(len(owner)) - region.begins[owner] + ends[owner, 0]
-    group = (term[:, None] >= ends[owner, 1:-1]).sum(1)
+    owner, term, group = region.places()
     weight = mass[owner, group]
-    points = base.table[base.rows[term]] * weight[:, None]
     main_group = _main_groups(base, ends, owner, term, group)
     first = main_group[owner] == group
-    centre = _centres(points, owner, group, ends)
+    points, centre = region.corners()
     points[~first] -= centre[owner[~first], group[~first]]
     rest = centre.sum(1) - centre[np.arange(len(region)), main_group]
     points[first] += (base.fixed[region.position] + rest)[owner[first]]
@@ -503,13 +514,6 @@ def _main_groups(
     rank = (ends[:, 1:] > ends[:, :-1]).astype(np.int64)
     np.maximum.at(rank, (owner, group), 1 + differs)
     return np.argmax(rank, axis=1)
-
-
-def _centres(points: Floats, owner: Integers, group: Integers, ends: Integers) -> Floats:
-    """The mean vertex of each group, [B, G, D]."""
-    centre = np.zeros((len(ends), ends.shape[1] - 1, points.shape[1]))
-    np.add.at(centre, (owner, group), points)
-    return centre / np.maximum(np.diff(ends, axis=1), 1)[:, :, None]
 
 
 def _affine_value(graph: HeadGraph, value: int, x: Tensor, nodes: Tensor) -> Tensor:

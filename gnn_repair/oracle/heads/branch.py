@@ -451,17 +451,10 @@ def _level(base: Base, trees: list[Tree]) -> None:
 
 def corner_points(region: Region) -> tuple[Tensor, Tensor]:
     """x at every corner, [places, D], other groups at their mean; and each one's graph node."""
-    base, ends = region.base, region.ends
-    owner = np.repeat(np.arange(len(region)), np.diff(region.begins))
-    term = np.arange(len(owner)) - region.begins[owner] + ends[owner, 0]
-    group = (term[:, None] >= ends[owner, 1:-1]).sum(1)
-    points = base.table[base.rows[term]] * region.mass[owner, group][:, None]
-    centre = np.zeros((len(region), ends.shape[1] - 1, base.width))
-    if ends.shape[1] > 2:
-        np.add.at(centre, (owner, group), points)
-        centre /= np.maximum(np.diff(ends, axis=1), 1)[:, :, None]
-    rest = base.fixed[region.position] + centre.sum(1)
-    points += rest[owner] - centre[owner, group]
+    owner, _, group = region.places()
+    points, centre = region.corners()
+    points += region.base.fixed[region.position][owner]
+    points += centre.sum(1)[owner] - centre[owner, group]
     return torch.from_numpy(points), region.nodes[torch.from_numpy(owner)]
 
 

@@ -46,17 +46,26 @@ def ball(exposure: Exposure, distance: Tensor) -> Exposure:
         distance: [n] d > 0: the mass that may move in each group of a recipient, of which no more
             can move than it has.
     """
-    aggregate = exposure.aggregate
-    frozen = aggregate.logits()
+    aggregate, table = exposure.aggregate, exposure.aggregate.contributions
     everywhere = aggregate.frozen_logits.clone()
-    everywhere[:, aggregate.recipients] = frozen
-    table = aggregate.contributions
+    everywhere[:, aggregate.recipients] = aggregate.logits()
+    term, less = _twice(aggregate)
+    lengths = aggregate.segments.diff()
+    twice = lengths.repeat_interleave(2)
+    mass = aggregate.mass[0]
+    scale = torch.minimum(distance.unsqueeze(1), mass) / mass.clamp(min=1e-300)
+    # The same on both sides, so that it starts at the frozen aggregate.
+    share = scale.reshape(-1).repeat_interleave(lengths) * aggregate.coefficients[0].double()
     pieces = Exposure(
-        groups=_groups(aggregate),
+        groups=tuple(
+            Group(f"{group.name} ({side})", group.rule, group.coefficients_from)
+            for group in aggregate.groups
+            for side in ("more", "less")
+        ),
         recipients=aggregate.recipients,
-        segments=_segments(aggregate.segments),
-        rows=_rows(aggregate),
-        coefficients=_shares(aggregate, distance),
+        segments=torch.cat([twice.new_zeros(1), twice.cumsum(0)]),
+        rows=aggregate.rows[term] + less.int() * table.shape[1],
+        coefficients=share[term].unsqueeze(0),
         contributions=torch.cat([table, -table], dim=1),
         fixed_logits=everywhere,
         frozen_logits=everywhere,
@@ -71,20 +80,6 @@ def ball(exposure: Exposure, distance: Tensor) -> Exposure:
     return pieces.with_head(exposure.head, exposure.frozen_logits, exposure.residual)
 
 
-def _groups(aggregate: Exposure) -> tuple[Group, ...]:
-    return tuple(
-        Group(f"{group.name} ({side})", group.rule, group.coefficients_from)
-        for group in aggregate.groups
-        for side in ("more", "less")
-    )
-
-
-def _segments(segments: Tensor) -> Tensor:
-    """Every segment twice, one after the other."""
-    lengths = segments.diff().repeat_interleave(2)
-    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-
-
 def _twice(aggregate: Exposure) -> tuple[Tensor, Tensor]:
     """[2T]: the old term behind each new one, and whether it takes mass away."""
     lengths = aggregate.segments.diff().repeat_interleave(2)
@@ -93,21 +88,6 @@ def _twice(aggregate: Exposure) -> tuple[Tensor, Tensor]:
     place = torch.arange(int(lengths.sum())) - (ends - lengths).repeat_interleave(lengths)
     side = torch.arange(len(lengths)) % 2
     return begins.repeat_interleave(lengths) + place, side.repeat_interleave(lengths).bool()
-
-
-def _rows(aggregate: Exposure) -> Tensor:
-    term, less = _twice(aggregate)
-    return aggregate.rows[term] + less.int() * aggregate.contributions.shape[1]
-
-
-def _shares(aggregate: Exposure, distance: Tensor) -> Tensor:
-    """[1, 2T]: the same on both sides, so that it starts at the frozen aggregate."""
-    term, _ = _twice(aggregate)
-    mass = aggregate.mass[0]
-    scale = torch.minimum(distance.unsqueeze(1), mass) / mass.clamp(min=1e-300)
-    lengths = aggregate.segments.diff()
-    each = scale.reshape(-1).repeat_interleave(lengths) * aggregate.coefficients[0].double()
-    return each[term].unsqueeze(0)
 
 
 def change_of(exposure: Exposure, coefficients: Tensor) -> list[NDArray[np.float64]]:

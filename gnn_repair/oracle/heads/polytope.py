@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnn_repair.exposure.heads.head import without
 from gnn_repair.exposure.heads.operations import (
     ROUNDING,
     Affine,
     HeadGraph,
     Linear,
     Lowered,
-    Operation,
     Scale,
     Select,
     lower,
@@ -194,23 +194,10 @@ def _fold(lowered: Lowered) -> tuple[Lowered, tuple[Linear, ...]]:
         assert isinstance(first, Linear)
         folded.append(first)
         widths.append(first.width(widths[-1:]))
-        operations = _without(operations, readers[0])
+        operations = without(operations, readers[0])
     graph = HeadGraph(widths[-1], tuple(operations))
     scale = lowered.scale if lowered.scale is None else lowered.scale - len(folded)
     return replace(lowered, graph=graph, scale=scale), tuple(folded)
-
-
-def _without(operations: list[Operation], number: int) -> list[Operation]:
-    """The operations with what operation ``number`` made as the aggregate."""
-
-    def place(value: int) -> int:
-        return 0 if value == number + 1 else value - (value > number + 1)
-
-    return [
-        replace(op, inputs=tuple(place(i) for i in op.inputs))
-        for k, op in enumerate(operations)
-        if k != number
-    ]
 
 
 FEW = 8

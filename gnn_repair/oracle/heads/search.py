@@ -151,16 +151,11 @@ def first_relaxation(
 ) -> tuple[Certificate, Piece]:
     """The cheapest bound: one line a unit, tight at the middle of its interval."""
     parts = region.lines
-    classes = width(region)
+    classes = region.base.num_classes
     rows, rivals = rival_rows(target, classes)
     linear = region.backward(len(region.base.graph.operations), rows, parts)
     piece = play(region, game_of(region, linear), threads)
     return certify(region, target, class_weights(piece, rivals, classes), parts), piece
-
-
-def width(region: Region) -> int:
-    """C."""
-    return region.sizes[-1].shape[1]
 
 
 TINY = 1e-12
@@ -251,19 +246,9 @@ class Cuts:
         }
 
 
-def places_to_terms(region: Region, piece: Piece) -> Piece:
-    """A piece whose support is by places of a region, by the exposure's terms instead."""
-    shift = np.repeat(region.ends[:, 0] - region.begins[:-1], piece.counts)
-    terms = piece.terms + shift
-    return Piece(
-        piece.margin, piece.bound, piece.status, piece.weights, piece.counts, terms,
-        piece.coefficients, piece.sources, piece.groups, piece.reasons,
-    )  # fmt: skip
-
-
 def mixed_at(region: Region, piece: Piece) -> Tensor:
     """x at the λ of a game, [B, D]."""
-    terms = places_to_terms(region, piece).terms
+    terms = region.places()[1][piece.terms]
     indptr = np.append(0, np.cumsum(piece.counts))
     return region.base.mix(region.position, indptr, terms, piece.coefficients)
 
@@ -277,7 +262,7 @@ def dense_shares(region: Region, piece: Piece) -> Floats:
 
 def rows_and_mixture(region: Region, target: Integers) -> tuple[Tensor, Tensor]:
     """The margins' rows [B, C − 1, C], and the rival each is about as weights."""
-    classes = width(region)
+    classes = region.base.num_classes
     rows, _ = rival_rows(target, classes)
     own = torch.from_numpy(target)[:, None, None].expand(-1, classes - 1, 1)
     return rows, (-rows).scatter(2, own, 0.0)
@@ -323,7 +308,7 @@ class Search:
     @classmethod
     def start(cls, region: Region, target: Integers, frozen: Floats) -> Search:
         """Begin at the frozen coefficients α [T]."""
-        shares = frozen[term_numbers(region)]
+        shares = frozen[region.places()[1]]
         x = mix_dense(region, shares)
         return cls(region, target, shares, x, margins(region, target, x))
 
@@ -347,10 +332,9 @@ class Search:
             self._vertices(region, group)
 
     def _vertices(self, region: Region, group: int) -> None:
-        ends, mass = region.ends, region.mass
-        owner = np.repeat(np.arange(len(region)), np.diff(region.begins))
-        term = term_numbers(region)
-        inside = (term >= ends[owner, group]) & (term < ends[owner, group + 1])
+        mass = region.mass
+        owner, term, own = region.places()
+        inside = own == group
         if not inside.any():
             return
         rest = np.where(inside, 0.0, self.shares)
@@ -436,17 +420,10 @@ def _jacobian_together(region: Region, x: Tensor, classes: int) -> tuple[Tensor,
     return own.detach(), slopes.view(len(x), classes, -1)
 
 
-def term_numbers(region: Region) -> Integers:
-    """The exposure's term at each place."""
-    counts = np.diff(region.begins)
-    shift = np.repeat(region.ends[:, 0] - region.begins[:-1], counts)
-    return np.arange(int(region.begins[-1])) + shift
-
-
 def mix_dense(region: Region, shares: Floats) -> Tensor:
     """x [B, D] at λ by places."""
     out = region.base.fixed[region.position]
-    mixtures(region.begins, term_numbers(region), shares, region.base.rows, region.base.table, out)
+    mixtures(region.begins, region.places()[1], shares, region.base.rows, region.base.table, out)
     return torch.from_numpy(out)
 
 
