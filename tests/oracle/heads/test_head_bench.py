@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from gnn_repair.oracle.reference import new_highs
 from head_cases import tailed
 from head_graph import small_graph
 from head_references import exact, triangle
@@ -18,6 +17,7 @@ from benchmarks.tails import TAILS, Journal, parse_widths, tail_exposure, time_s
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.heads.operations import Curved
+from gnn_repair.highs import new_highs
 from gnn_repair.oracle import solve
 from gnn_repair.oracle.heads.polytope import base_of
 

@@ -23,7 +23,7 @@ from head_references import exact, triangle
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.oracle import solve
-from gnn_repair.oracle.heads import relax
+from gnn_repair.oracle.heads import search
 from gnn_repair.oracle.heads.bound import region_of
 from gnn_repair.oracle.heads.branch import Leaf, Tree, bounded
 from gnn_repair.oracle.heads.polytope import base_of
@@ -157,14 +157,14 @@ def test_a_node_without_messages_is_judged_as_it_stands():
 def test_a_solver_that_gives_up_costs_tightness_only(monkeypatch):
     exposure = tailed("relu", 5)
     wanted = solve(exposure, "all")
-    original = relax.solve_tables
+    original = search.solve_tables
 
     def failing(*args):
         piece = original(*args)
         piece.status[::3] = 3
         return piece
 
-    monkeypatch.setattr(relax, "solve_tables", failing)
+    monkeypatch.setattr(search, "solve_tables", failing)
     found = solve(exposure, "all", effort="full")
     assert found.check(exposure).ok
     both = found.decided & wanted.decided
