@@ -26,9 +26,13 @@ def as_classes(value: Any, nodes: int, classes: int, name: str) -> Tensor:
     """The class of every node of a graph, [N] int64, −1 where it is not known."""
     labels = _tensor(value, name, "a class for every node, [N]")
     if labels.shape != (nodes,):
+        advice = ""
+        if labels.dim() == 2:
+            several = "for several labels per node expose the model with outputs='labels'"
+            advice = f"; pass {name}.flatten()" if labels.shape[1] == 1 else f"; {several}"
         raise InputError(
             f"{name} has shape {list(labels.shape)} instead of [{nodes}]: one class for every node "
-            "of the graph"
+            f"of the graph{advice}"
         )
     _check_classes(labels, classes - 1, name, InputError)
     return labels.long()

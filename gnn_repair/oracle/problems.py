@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure.checks import require_outputs, truths_for
+from gnn_repair.exposure.checks import classes_for, nodes_for, require_outputs, truths_for
 from gnn_repair.exposure.heads.head import simplified
 from gnn_repair.exposure.heads.operations import Affine, HeadGraph
 from gnn_repair.exposure.value import Exposure, Replay
@@ -163,20 +163,6 @@ def require_no_head(exposure: Any, remedy: str) -> None:
         raise InputError(f"exposure is that of a model with a nonlinear head; {remedy}")
 
 
-def _whole_numbers(value: Any, name: str) -> Tensor:
-    """A tensor of integers or truth values, or InputError."""
-    try:
-        tensor = torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        kind = type(value).__name__
-        raise InputError(f"{name} is a {kind} that is no tensor of whole numbers") from error
-    if tensor.is_floating_point() and tensor.numel() == 0:
-        tensor = tensor.long()  # an empty list says nothing about its kind
-    if tensor.is_floating_point() or tensor.is_complex():
-        raise InputError(f"{name} holds {tensor.dtype}; give integers")
-    return tensor
-
-
 def _array(tensor: Tensor) -> NDArray[Any]:
     return np.ascontiguousarray(tensor.detach().cpu().numpy())
 
@@ -235,7 +221,7 @@ def problems(
         count = len(member)
         labels = np.tile(np.arange(classes), count)
         return Problems(np.repeat(member, classes), np.repeat(position, classes), labels)
-    labels = _labels(exposure, target)[_array(exposure.recipients)[position]]
+    labels = _array(classes_for(exposure, target))[_array(exposure.recipients)[position]]
     known = labels >= 0
     skipped = len(labels) - int(np.count_nonzero(known))
     if skipped == len(labels):
@@ -243,27 +229,6 @@ def problems(
     if skipped:
         member, position, labels = member[known], position[known], labels[known]
     return Problems(member, position, labels, skipped)
-
-
-def _labels(exposure: Exposure, target: Tensor) -> Integers:
-    if target is None:
-        raise InputError('target is missing; give a class per node of the graph, or "all"')
-    target = _whole_numbers(target, "target")
-    if target.shape != (exposure.num_nodes,):
-        raise InputError(
-            f"target has shape {list(target.shape)} instead of [{exposure.num_nodes}], "
-            "one class per node of the graph" + _flat(target)
-        )
-    if target.dtype == torch.bool:
-        raise InputError("target holds truth values; give integer classes")
-    labels: Integers = _array(target).astype(np.int64)
-    if labels.min() < -1 or labels.max() >= exposure.num_classes:
-        wrong = int(np.flatnonzero((labels < -1) | (labels >= exposure.num_classes))[0])
-        raise InputError(
-            f"target {labels[wrong]} of node {wrong} is not a class 0..{exposure.num_classes - 1} "
-            "(or −1 for unknown)"
-        )
-    return labels
 
 
 def label_problems(
@@ -320,57 +285,29 @@ def columns_for(count: int, outputs: Any) -> Integers:
     return chosen.astype(np.int64)
 
 
-def _flat(target: Tensor) -> str:
-    """What to do about labels in a column, as some collections keep them, or in several."""
-    if target.dim() != 2:
-        return ""
-    several = "; for several labels per node expose the model with outputs='labels'"
-    return "; pass target.flatten()" if target.shape[1] == 1 else several
-
-
-def selection(exposure: Exposure, nodes: Tensor | None) -> tuple[Integers, Integers]:
+def selection(exposure: Exposure, nodes: Any) -> tuple[Integers, Integers]:
     """Members and recipient positions asked for, member by member."""
-    members, count = exposure.num_members, exposure.num_recipients
-    if nodes is None:
-        position = np.arange(count)
-        member = np.repeat(np.arange(members), count)
-        position = np.tile(position, members)
-    else:
-        member, position = _positions(exposure, _whole_numbers(nodes, "nodes").cpu())
-    if not len(member):
-        raise InputError("nodes selects no node; give a mask or numbers of at least one recipient")
-    return member, position
-
-
-def _one_split(mask: Tensor, size: int) -> str:
-    """What to do about the masks of several splits, as datasets keep them."""
-    several = mask.dim() == 2 and mask.shape[0] == size
-    return "; pass the column of one split, such as mask[:, 0]" if several else ""
-
-
-def _positions(exposure: Exposure, nodes: Tensor) -> tuple[Integers, Integers]:
     size, members = exposure.num_nodes, exposure.num_members
-    if nodes.dtype == torch.bool:
-        if nodes.shape not in ((size,), (size, members)):
+    recipients = _array(exposure.recipients)
+    if getattr(nodes, "ndim", 1) == 2:  # a mask with a column per member
+        mask = torch.as_tensor(nodes)
+        if mask.dtype != torch.bool or mask.shape != (size, members):
+            one = "; pass the column of one split, such as mask[:, 0]" * (mask.shape[0] == size)
             raise InputError(
-                f"the mask nodes has shape {list(nodes.shape)} instead of [{size}] "
-                f"or [{size}, {members}]" + _one_split(nodes, size)
+                f"nodes has shape {list(mask.shape)}; give node numbers, or a mask [{size}] or "
+                f"[{size}, {members}]{one}"
             )
-        mask = nodes.view(size, -1).expand(size, members)
         member, chosen = (_array(index) for index in mask.t().nonzero(as_tuple=True))
     else:
-        if nodes.dim() != 1:
-            shape = list(nodes.shape)
-            raise InputError(f"nodes has shape {shape}; give a mask or a list of node numbers")
-        if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < size:
-            raise InputError(f"nodes holds numbers outside 0..{size - 1}")
-        chosen = np.tile(_array(nodes).astype(np.int64), members)
-        member = np.repeat(np.arange(members), nodes.numel())
+        own = recipients if nodes is None else _array(nodes_for(exposure, nodes))
+        member, chosen = np.repeat(np.arange(members), len(own)), np.tile(own, members)
+    if not len(member):
+        raise InputError("nodes selects no node; give a mask or numbers of at least one recipient")
     place = np.full(size, -1)
-    place[_array(exposure.recipients)] = np.arange(exposure.num_recipients)
+    place[recipients] = np.arange(len(recipients))
     position = place[chosen]
     if (position < 0).any():
-        node = int(chosen[np.flatnonzero(position < 0)[0]])
+        node = int(chosen[position < 0][0])
         raise InputError(f"node {node} is not among the exposure's recipients; leave it out")
     return member, position
 

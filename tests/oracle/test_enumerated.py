@@ -280,13 +280,18 @@ def test_baselines(asked, tmp_path):
 
 def test_relaxed_reach_is_over_what_is_decided():
     rng = np.random.default_rng(0)
-    member, margin = np.repeat([0, 1, 2], [7, 4, 2]), rng.choice([1.0, -1.0, 0.0, nan], (3, 13))
-    margin[:, 11:] = nan  # a member without any answer
-    found = RelaxedMargins((0.0, 0.5, 1.0), False, member, member, member, margin, margin)
-    for k in range(3):
-        by_member = [[m for m in margin[k][member == s] if m == m] for s in range(3)]
-        shares = [mean(m > EDGE for m in own) if own else nan for own in by_member]
+    words, member = ["can", "cannot", "undecided"], np.repeat([0, 1, 2], [7, 4, 2])
+    verdict = rng.choice(words, (3, 13))
+    verdict[:, 11:] = "undecided"  # a member without any answer
+    margin = np.where(verdict == "can", 1.0, nan)
+    found = RelaxedMargins((0.0, 0.5, 1.0), False, member, member, member, margin, margin, verdict)
+    for k, row in enumerate(verdict):
+        by_member = [[w for w in row[member == s] if w != "undecided"] for s in range(3)]
+        shares = [mean(w == "can" for w in own) for own in by_member]
         assert found.reach[k] == pytest.approx(mean(shares))
+        said = [sum(row == w) for w in words]
+        assert (found.rates[k].hits, found.rates[k].undecided) == (said[0], said[2])
+        assert found.rates[k].total == sum(said) and f"{said[2]:,} undecided" in str(found)
 
 
 # Labels -------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from gnn_repair.oracle.problems import (
     check_number,
     require_exposure,
 )
-from gnn_repair.oracle.rates import Rate, count_reach, mean_over_members
+from gnn_repair.oracle.rates import Rate, mean_over_members
 from gnn_repair.oracle.solver import solve
 
 SLACKS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -61,22 +61,20 @@ class RelaxedMargins:
     @property
     def reach(self) -> Floats:
         """[len(slack)]: the share of decided LPs whose class can win, the mean over members."""
-        return np.array([self._reach(k) for k in range(len(self.slack))])
+        members = [self.member == s for s in np.unique(self.member)]
+
+        def share(row: NDArray[np.str_]) -> float:
+            return Rate(int((row == CAN).sum()), int((row != UNDECIDED).sum())).value
+
+        return np.array(
+            [mean_over_members(share(row[own]) for own in members) for row in self.verdict]
+        )
 
     @property
     def rates(self) -> tuple[Rate, ...]:
         """How many classes can win, from proved to not excluded, for each ρ."""
         counts = [(row == CAN, row == UNDECIDED) for row in self.verdict]
         return tuple(Rate(int(c.sum()), len(c), int(u.sum())) for c, u in counts)
-
-    def _reach(self, k: int) -> float:
-        decided, reachable = self.verdict[k] != UNDECIDED, self.verdict[k] == CAN
-        none = np.zeros(len(decided), np.int64)
-        members = [self.member == s for s in np.unique(self.member)]
-        return mean_over_members(
-            count_reach(reachable[own], reachable[own], none[own], decided[own]).true_class_reach
-            for own in members
-        )
 
     def __str__(self) -> str:
         kind = ", mass may move between groups" if self.between_groups else ""
