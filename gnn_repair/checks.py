@@ -41,6 +41,7 @@ def as_classes(value: Any, nodes: int, classes: int, name: str) -> Tensor:
 def _check_classes(labels: Tensor, top: int, name: str, error: type[InputError]) -> None:
     if labels.is_floating_point() or labels.is_complex() or labels.dtype is torch.bool:
         raise error(f"{name} holds {labels.dtype}; pass class numbers, such as data.y")
+    labels = labels.long()  # an unsigned number is never below −1
     outside = ((labels < -1) | (labels > top)).nonzero()
     if outside.numel():
         node = int(outside[0])

@@ -84,7 +84,7 @@ def labels(*fine: str) -> dict[str, Any]:
 
 
 def nodes(*fine: str) -> dict[str, Any]:
-    every = {**junk("None"), **TENSORS, **MASKS}
+    every = {**junk("None", "int"), **TENSORS, **MASKS}  # a number is one node
     return {label: value for label, value in every.items() if label not in fine}
 
 
