@@ -140,6 +140,8 @@ def describe(exposure: Exposure) -> str:
     for rule, groups in groupby(numbered, lambda item: (item[1].rule, item[1].coefficients_from)):
         lines.append(f"  {rule[0]}; coefficients from {rule[1]}")
         lines += [f"    group {group.name}: {_size(exposure, g)}" for g, group in groups]
+    if exposure.graph_starts is not None and exposure.num_groups > 1:
+        lines.append("    every group has weights of its own, also where a node is in several")
     root = "; the node's own state is context for repairs" if exposure.root else ""
     fixed = "fixed logits" if head is None else f"aggregate of {head.width} channels; fixed"
     lines.append(f"  {fixed}: {exposure.fixed}{root}")

@@ -357,6 +357,11 @@ class Analysis:
         followed = step.name in MOVES | SAME | GATHERS or step.name in ("scatter_add", "sum")
         return followed and self.is_weight(read[-1] if step.name == "scatter_add" else read[0])
 
+    def is_layer(self, step: RecordedStep) -> bool:
+        """Whether an operation multiplies by a matrix that the model has learned."""
+        roots = [self.value(self.root(read)) for read in step.reads]
+        return step.name in ("mm", "addmm") and any(r.step < 0 and r.name and r.live for r in roots)
+
     def root(self, number: int) -> int:
         """The value itself, before it was moved, repeated or copied."""
         while True:

@@ -438,10 +438,10 @@ def _product_blocks(
     assert reduction.matrix is not None
     matrix, table = kept[reduction.matrix], kept[reduction.message]
     table = table if table.dim() > 1 else table.unsqueeze(1)
-    if reduction.batched:
-        return [_batched_block(site, matrix, table, after)]
     if reduction.turned:
         matrix, table = matrix.mT, table.mT
+    if reduction.batched:
+        return [_batched_block(site, matrix, table, after)]
     if matrix.dim() == 2:
         return [
             _product_block(
@@ -650,15 +650,17 @@ def graph_starts(blocks: Sequence[Block], nodes: int, graphs: int, batch: Any) -
     told = isinstance(batch, Tensor) and batch.shape == (nodes,) and batch.dtype == torch.long
     owners = [batch] if told and bool(((batch >= 0) & (batch < graphs)).all()) else []
     for block in blocks:
-        if bool((block.sources < 0).any()) or bool((block.sources >= nodes).any()):
+        used = block.coefficients != 0
+        sources, recipients = block.sources[used], block.recipients[used]
+        if bool((sources < 0).any()) or bool((sources >= nodes).any()):
             raise ExposureRefused(
-                "which node stands behind a pooled row is not known (clusters, or rows that a "
-                "layer has left out or merged); pool all nodes by sums, means or attention"
+                "a pool adds up rows that are no nodes: edges, clusters, or what a layer has left "
+                "of several nodes; pool the rows of nodes by sums, means or attention"
             )
-        owner = block.recipients.new_full((nodes,), -1)
-        owner[block.sources] = block.recipients
+        owner = recipients.new_full((nodes,), -1)
+        owner[sources] = recipients
         again = owner.clone()
-        again[block.sources.flip(0)] = block.recipients.flip(0)
+        again[sources.flip(0)] = recipients.flip(0)
         if not torch.equal(owner, again):
             raise ExposureRefused("the model pools a node into several graphs")
         owners.append(owner)

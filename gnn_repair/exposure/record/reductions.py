@@ -183,7 +183,8 @@ class Reduction:
     turned: bool = False
     """Of a product: whether it is written from the other side, outᵀ = matrixᵀ · tableᵀ."""
     batched: bool = False
-    """Of products of a batch, [B, 1, n] · [B, n, d]: whether each has a recipient of its own."""
+    """Of products of a batch, [B, 1, n] · [B, n, d], or turned [B, d, n] · [B, n, 1]: whether each
+    has a recipient of its own."""
     axes: tuple[int, ...] = (0,)
     """The message's axes that count entries, in order; the others are channels."""
     out_axis: int | None = 0
@@ -803,8 +804,10 @@ def _product(
     outer = [r for r in c.rows(left) if r.varies(columns)]
     sparse = left.layout != torch.strided
     matrix = sparse or (bool(outer) and not c.live(left))
-    if not (inner or outer or sparse):
-        return _outer_rows(c, left, right)
+    joined = outer and not inner and not sparse and left.dim() == 2
+    beside = _side_by_side(outer) if joined else None
+    if beside is not None or not (inner or outer or sparse):
+        return _outer_rows(c, left, right, beside or [])
     c.step.mixes = True
     across = [r for r in c.rows(right) if r.varies(columns)]
     down = [r for r in c.rows(left) if r.varies(rows)]
@@ -812,6 +815,10 @@ def _product(
     if left.dim() == 3 and left.shape[1] == 1 and any(r.varies(0) for r in inner):
         # Row vectors times matrices, as attention over the nodes of each graph of a dense batch.
         _note_product(c, right, left, inner[0].ids, len(left), batched=True)
+        return [(c.counted(c.out.shape, 0),)]
+    several = any(r.varies(0) for r in outer) and right.shape[2:] == (1,) and not down
+    if left.dim() == 3 and several and c.live(left):  # the same from the other side
+        _note_product(c, left, right, outer[0].ids.mT, len(left), batched=True, turned=True)
         return [(c.counted(c.out.shape, 0),)]
     added: dict[str, Any] = {"base": None if base is None else c.number(base), "factor": factor}
     if inner and across and not (outer and down) and not sparse:  # outᵀ = rightᵀ leftᵀ
@@ -838,15 +845,32 @@ def _note_product(
         )
 
 
-def _outer_rows(c: OpContext, left: Tensor, right: Tensor) -> list[Behind]:
+SIDE_BY_SIDE = 4
+"""Nodes whose channels are joined to one row: the ends of an edge, and a few more. Beyond that rows
+are taken to be all nodes of something."""
+
+
+def _side_by_side(outer: Sequence[NodeRows]) -> list[NodeRows] | None:
+    """Every node of rows in which the channels of a few nodes stand side by side; else None."""
+    found: list[NodeRows] = []
+    for rows in outer:
+        ids = distinct(rows.ids, keep=rows.ids.dim() - 1)
+        other = (ids[..., 1:] != ids[..., :-1]).reshape(-1, ids.shape[-1] - 1).any(0)
+        starts = [0, *(other.nonzero().view(-1) + 1).tolist()]
+        if len(starts) > SIDE_BY_SIDE or not rows.varies(0):
+            return None
+        found += [NodeRows(rows.ids[..., start : start + 1], rows.partial) for start in starts]
+    return found
+
+
+def _outer_rows(
+    c: OpContext, left: Tensor, right: Tensor, beside: Sequence[NodeRows] = ()
+) -> list[Behind]:
     """NodeRows of the left operand stay rows, columns of the right one columns."""
     rows, columns = left.dim() - 2, left.dim() - 1
     shape = c.out.shape
-    made = [
-        NodeRows(r.narrowed(columns).expand(shape), r.partial)
-        for r in c.rows(left)
-        if not r.varies(columns)
-    ]
+    kept = [r for r in c.rows(left) if not r.varies(columns)]
+    made = [NodeRows(r.narrowed(columns).expand(shape), r.partial) for r in (*kept, *beside)]
     made += [
         NodeRows(r.narrowed(rows).expand(shape), r.partial)
         for r in c.rows(right)

@@ -242,6 +242,8 @@ NO_SUMS: dict[tuple[type, ...], str] = {
     (pool.MemPooling,): "puts the nodes of a graph into clusters",
 }  # fmt: skip
 """PyG's aggregations of graphs that are no sums, and what they do."""
+ADDING = {"mm", "bmm", "addmm", "baddbmm", "sum", "mean", "scatter_add", "index_add"}
+"""Operations that add up rows."""
 SUMS = "only sums, means and attention can be reweighted"
 
 
@@ -255,8 +257,12 @@ def why_nothing(
     for told in no_sums(analysis, modules):
         return told
     if mixing:
-        last = analysis.record.steps[mixing[-1]]
+        several = [analysis.record.steps[place] for place in mixing]
+        named = [step for step in several if not analysis.is_layer(step)]
+        last = (named or several)[-1]
         what = f"{titled(modules, last.module)} mixes nodes by {operation_of(last)}"
+        if last.reduction is None and last.name in ADDING:
+            return f"{what} into rows that stand for no {noun} (clusters, attention heads); {SUMS}"
         if last.reduction is None:
             return f"{what}, no weighted sum of messages; {SUMS}"
         return (

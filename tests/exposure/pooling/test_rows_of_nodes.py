@@ -150,7 +150,7 @@ def heads_in_a_loop(x: Tensor, batch: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("pool", "words"),
     [
-        (clusters, "`bmm`, no weighted sum"),
+        (clusters, "`bmm` into rows that stand for no graph"),
         (heads_in_a_loop, "sums for one graph at a time"),
     ],
 )
@@ -171,5 +171,5 @@ def test_merged_nodes_are_refused() -> None:
             return self.head(global_mean_pool(x, batch))
 
     torch.manual_seed(1)
-    with pytest.raises(ExposureRefused, match="which node stands behind a pooled row is not known"):
+    with pytest.raises(ExposureRefused, match="rows that are no nodes: edges"):
         gr.expose(Merged().double(), batch_of())
