@@ -87,7 +87,7 @@ def test_two_methods_on_one_node(browser, world):
     assert browser.run("return document.querySelectorAll('#compare-pictures svg').length") == 2
     browser.open(path, f"#node={first.nodes[0]}&a=0 frozen&b=0 set_translation")
     tables(browser)
-    assert "moves the logits and weighs no term" in browser.text("#compare-tables")
+    assert "reweights no message" in browser.text("#compare-tables")
     assert browser.messages() == []
 
 
