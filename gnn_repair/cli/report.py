@@ -80,7 +80,9 @@ def report(
     the named case, the store's only one, or without a store GCN on the built-in graph. A store of
     several cases gives the overview alone unless --dataset and --backbone name one.
     """
+    from gnn_repair.catalog import DATASETS
     from gnn_repair.methods import METHODS
+    from gnn_repair.published import TITLES
     from gnn_repair.reporting import evidence_of, report_results, report_run, write_figures
     from gnn_repair.reporting.writing import made_of
     from gnn_repair.results.protocol import PAPER
@@ -113,6 +115,10 @@ def report(
         typer.echo(f"{written} (overview alone; --dataset and --backbone show a case's nodes)")
         return
     named = [given or name for given, name in zip(typed_names, case, strict=True)]
+    known = {"dataset": list(DATASETS), "backbone": list(TITLES)}
+    for (option, names), name in zip(known.items(), named, strict=True):
+        if source is not None and name in case and name not in names:
+            raise InputError(f"{name!r} is your own; say where it is: --{option} FILE.py:{name}")
     graphs = user_code.datasets(named[:1], root, protocol.data.draw)
     paper = [name for name, method in METHODS.items() if method.from_paper]
     listed = paper if methods == "paper" else [name.strip() for name in methods.split(",")]

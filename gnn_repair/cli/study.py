@@ -100,7 +100,7 @@ def run(
 
     Exit code 1 if a case failed, 130 after Ctrl-C and 143 after SIGTERM; whatever is stored stays.
     """
-    from gnn_repair.study.grid import StudyProgress, run_study
+    from gnn_repair.study.grid import StudyProgress, counted, run_study
 
     settings = chosen_protocol(protocol, set_)
     graphs = user_code.datasets(_names(datasets, PAPER_DATASETS), root, settings.data.draw)
@@ -119,10 +119,10 @@ def run(
             watcher=progress,
             keep_models=keep_models.value,
         )
-    cases = "case" if len(outcome.failures) == 1 else "cases"
+    failed = counted(len(outcome.failures), "case")
     typer.echo(
-        f"{outcome.stored} runs stored, {outcome.already} were there already, "
-        f"{len(outcome.failures)} {cases} failed (protocol {outcome.protocol}, store {store})"
+        f"{counted(outcome.stored, 'run')} stored, {outcome.already} already there, {failed} "
+        f"failed (protocol {outcome.protocol}, store {store})"
     )
     if outcome.stored:
         _say_source()
@@ -148,6 +148,8 @@ def status(
     runs = all_runs(graphs, models, numbers(splits))
     # A store that is not there yet is an empty one: everything is missing.
     held = open_results(store) if _exists(store) else Store(store)
+    if not (protocol or set_) and len(held.digests()) == 1:
+        settings = held.protocol()
     plan = make_plan(held, settings, runs, _methods(methods))
     kinds = {"done": plan.done, "failed": tuple(plan.failed), "missing": plan.missing}
     counted = Counter(

@@ -64,6 +64,11 @@ class Watcher:
         """Something that a reader should know, once."""
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 run`` or ``3 runs``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 QUIET = 60.0
 """Seconds without a line after which a long case says where it is."""
 
@@ -91,10 +96,10 @@ class StudyProgress(Watcher):
         self.bar.total = self.total
         self.bar.refresh()
         if plan.cases:
-            cases = "1 case" if len(plan.cases) == 1 else f"{len(plan.cases)} cases"
-            text = f"{self.done} of {plan.total} runs stored; {cases} to run"
+            text = f"{self.done} of {counted(plan.total, 'run')} stored; "
+            text += f"{counted(len(plan.cases), 'case')} to run"
             if plan.failed:
-                text += f", {len(plan.failed)} runs that failed before among them"
+                text += f", {counted(len(plan.failed), 'run')} that failed before among them"
             self.noted(text)
 
     def stage(self, case: Case, text: str) -> None:
@@ -105,7 +110,9 @@ class StudyProgress(Watcher):
 
     def finished(self, case: Case, seconds: float) -> None:
         """A step, and a line."""
-        self._advance(case, f": {len(case.splits)} splits in {tqdm.format_interval(seconds)}")
+        self._advance(
+            case, f": {counted(len(case.splits), 'split')} in {tqdm.format_interval(seconds)}"
+        )
 
     def failed(self, case: Case, failure: Failure) -> None:
         """The same."""
@@ -123,7 +130,7 @@ class StudyProgress(Watcher):
         if not self.live:
             rate = (time.monotonic() - self.start) / max(1, self.done - self.first)
             left = tqdm.format_interval(rate * (self.total - self.done))
-            text += f" ({self.done} of {self.total} runs, {left} left)"
+            text += f" ({self.done} of {counted(self.total, 'run')}, {left} left)"
         self.noted(f"{case}{text}")
 
 

@@ -72,18 +72,18 @@ def test_run_then_run_again_then_tables(tmp_path):
     methods = ["--methods", "oracle,refit_head,set_translation,node_translation"]
     first = call("study", "run", "--store", target, *GRID, *methods)
     assert first.returncode == 0
-    assert first.stdout == (
-        f"4 runs stored, 0 were there already, 0 cases failed (protocol {DIGEST}, store {target})\n"
-    )
+    assert first.stdout.startswith("4 runs stored, 0 already there, 0 cases failed")
+    assert DIGEST in first.stdout and target in first.stdout
     assert "builtin × gcn: 2 splits in" in first.stderr
     assert "(4 of 4 runs" in first.stderr
     again = call("study", "run", "--store", target, *GRID, *methods)
-    assert again.stdout.startswith("0 runs stored, 4 were there already, 0 cases failed")
+    assert again.stdout.startswith("0 runs stored, 4 already there, 0 cases failed")
     shown = call("study", "tables", "--store", target, *SMALL, "--format", "json")
     facts = json.loads(shown.stdout)
     (macro,) = [f for f in facts if f["sheet"] == "Frozen" and f["row"] == f["column"] == "average"]
     assert (macro["count"], macro["published"]) == (2, None)
-    status = call("study", "status", "--store", target, *GRID, *methods, "--format", "json")
+    grid = [*GRID[:6], *methods]  # without its settings: the store holds one protocol
+    status = call("study", "status", "--store", target, *grid, "--format", "json")
     assert [row["done"] for row in json.loads(status.stdout)] == [2, 2]
 
 
@@ -118,7 +118,7 @@ def test_a_failed_case_is_exit_code_1_and_is_listed(tmp_path):
     bad += ["--methods", "refit_head"]
     done = call("study", "run", "--store", target, *bad, "--root", str(root))
     assert done.returncode == 1
-    assert "1 runs stored" in done.stdout
+    assert "1 run stored" in done.stdout
     assert "minesweeper × gcn failed: " in done.stderr
     assert "is truncated or altered" in done.stderr
     status = call("study", "status", "--store", target, *bad)

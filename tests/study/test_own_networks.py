@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 import gnn_repair as gr
 from gnn_repair.backbones import OwnNetwork, train_own
 from gnn_repair.budget import Budget
-from gnn_repair.cli import user_code
 from gnn_repair.cli.main import app
 from gnn_repair.errors import InputError
 from gnn_repair.results.protocol import PAPER
@@ -134,43 +133,6 @@ def test_a_second_run_finds_everything_done(done):
         device="cpu",
     )  # fmt: skip
     assert (again.already, again.stored) == (6, 0)
-
-
-OWN = """
-import torch
-from torch_geometric.nn import GCNConv
-
-class Net(torch.nn.Module):
-    def __init__(self, features, classes):
-        super().__init__()
-        self.conv, self.head = GCNConv(features, 8), torch.nn.Linear(8, classes)
-    def forward(self, x, edge_index):
-        return self.head(self.conv(x, edge_index).relu())
-
-broken = 3
-"""
-
-
-def test_the_command_line_takes_a_network_from_a_file(tmp_path):
-    file, store, page = tmp_path / "own_net.py", tmp_path / "store", tmp_path / "page.html"
-    file.write_text(OWN)
-    own = ["--backbones", f"{file}:Net", "--datasets", "builtin", "--splits", "0"]
-    own += ["--methods", "oracle", "--set", "backbones.short.epochs=3", "--store", str(store)]
-    ran = CliRunner().invoke(app, ["study", "run", *own, "--device", "cpu"])
-    assert ran.exit_code == 0, ran.output
-    listed = CliRunner().invoke(app, ["study", "status", *own])
-    assert "1 done, 0 failed, 0 missing" in " ".join(listed.output.split())
-    shown = ["report", "--store", str(store), "--dataset", "builtin", "--methods", "oracle"]
-    made = CliRunner().invoke(
-        app, [*shown, "--backbone", f"{file}:Net", "--out", str(page), "--device", "cpu"]
-    )
-    assert made.exit_code == 0, made.output
-    text = page.read_text()
-    assert "nonlinear head (relu, affine)" in text and "the stored models" in text
-    wrong = {f"{file}:broken": "is a int", f"{file}:no": "has no", "a.py:b": "no file"}
-    for name, message in wrong.items():
-        with pytest.raises(InputError, match=message):
-            user_code.backbones([name])
 
 
 def test_training_keeps_the_best_state_with_its_buffers():

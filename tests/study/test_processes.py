@@ -9,10 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from planted_records import fake_case
 
 from gnn_repair.errors import InputError
-from gnn_repair.study import PAPER, ProcessEngine, Store, run_study
+from gnn_repair.study import ProcessEngine
 from gnn_repair.study.engine import Failure
 
 
@@ -69,13 +68,6 @@ def test_nothing_is_left_behind_when_nobody_listens_any_more():
     assert not multiprocessing.active_children()
 
 
-def test_a_study_in_processes_is_the_study(tmp_path):
-    grid = (["cora", "pubmed"], ["gcn", "gat"], range(3))
-    outcome = run_study(*grid, store=tmp_path, work=fake_case, engine=ProcessEngine(2))
-    assert (outcome.stored, outcome.failures) == (12, {})
-    assert len(list(Store(tmp_path).records(PAPER.digest))) == 12
-
-
 def test_no_jobs_are_refused():
-    with pytest.raises(InputError, match="0 jobs cannot do anything"):
+    with pytest.raises(InputError, match="0 jobs"):
         ProcessEngine(0)

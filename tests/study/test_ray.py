@@ -36,6 +36,9 @@ from gnn_repair.study.engine import Failure
 # Ray reads this when it is first imported: its ports stay on the loopback address.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 ray = pytest.importorskip("ray")
+LONG = pytest.mark.skipif(
+    not os.environ.get("GNN_REPAIR_LONG"), reason="takes half a minute; GNN_REPAIR_LONG=1 runs it"
+)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +83,7 @@ def located(shared, case, tell):
     ]
 
 
+@LONG
 def test_a_real_case_is_the_same_on_a_worker(cluster, tmp_path):
     """First, while both nodes live."""
     data = {"mine": tiny_graph()}
@@ -110,6 +114,7 @@ def test_the_oracle_shards_over_the_cluster(cluster):
         np.testing.assert_array_equal(getattr(sharded, name), getattr(whole, name))
 
 
+@LONG
 def test_a_repair_shards_over_the_cluster_with_the_same_bits(cluster):
     data = tiny_graph()
     budget = Budget(epochs=5, patience=None, learning_rate=1e-2, weight_decay=0.0)
@@ -140,6 +145,7 @@ def test_errors_of_a_task_come_back_and_are_not_retried(cluster, tmp_path):
     assert Counter(marker.read_text().split()) == {"0": 1, "1": 1, "2": 1}
 
 
+@LONG
 def test_a_worker_that_keeps_dying_is_a_failure(cluster):
     def work(shared, task, tell):
         if task:
@@ -203,6 +209,7 @@ class Killer(Watcher):
             time.sleep(0.02)
 
 
+@LONG
 def test_a_node_dies_in_the_middle_and_nothing_is_lost_or_stored_twice(cluster, tmp_path):
     """Last, because one node is gone afterwards."""
     begun = tmp_path / "begun"

@@ -113,6 +113,9 @@ main()
 """
 
 
+@pytest.mark.skipif(
+    not os.environ.get("GNN_REPAIR_LONG"), reason="takes half a minute; GNN_REPAIR_LONG=1 runs it"
+)
 def test_a_killed_head_ends_the_study_with_a_sentence_and_keeps_the_records(tmp_path):
     from ray.cluster_utils import Cluster
 
