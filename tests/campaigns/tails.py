@@ -150,6 +150,9 @@ KINDS: dict[str, Callable[[Draw, int], Function]] = {
     "relu": _stacked(torch.relu),
     "gelu": _stacked(functional.gelu),
     "silu": _stacked(functional.silu),
+    "softplus": _stacked(functional.softplus),
+    "softplus far out": _stacked(lambda x: functional.softplus(30 * x, beta=0.7)),
+    "mish": _stacked(functional.mish),
     "elu": _stacked(functional.elu),
     "gate": _stacked(lambda x: x * x.flip(1).sigmoid()),
 }
