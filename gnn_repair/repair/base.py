@@ -609,8 +609,7 @@ RETIRED = (
 )  # fmt: skip
 """Classes of version 0.2 that its files may name."""
 LARGEST = 2**62
-"""No setting is larger; torch counts and seeds with 63 bits."""
-_LIMITS = {"dropout": 1}
+"""No width is larger; torch counts with 63 bits."""
 INNER = {"name": str, "settings": dict}
 """The repair that another one fits in folds, in its settings."""
 
@@ -667,13 +666,6 @@ def repair_of(name: str, settings: dict[str, Any]) -> Repair[Any]:
         raise InputError(f"it holds a repair named {name[:80]!r}, which this version lacks")
     settings = {key: settings[key] for key in settings if key not in kind.former_settings}
     check_fields(settings, kind.setting_hints(), "settings")
-    numbers = {**settings, **settings.get("budget", {})}
-    for key, value in numbers.items():
-        number = isinstance(value, int | float) and key != "seed"
-        if number and not 0 <= value <= _LIMITS.get(key, LARGEST):
-            raise InputError(f"its {key} is {value}, outside 0..{_LIMITS.get(key, LARGEST)}")
-    if abs(settings.get("seed", 0)) > LARGEST:
-        raise InputError(f"its seed is {settings['seed']}, outside ±{LARGEST}")
     if isinstance(settings.get("repair"), dict):
         inner = check_fields(settings["repair"], INNER, "repair")
         if inner["name"] == name:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from toy_exposures import toy_exposure, toy_graph
 
-from gnn_repair.errors import InputError, SplitError
+from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, Group
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
 from gnn_repair.repair.inputs import SEEDS_A_STEP
@@ -219,26 +219,6 @@ def test_a_minibatch_gradient_is_that_of_its_targets():
             chosen = made.positions[s, 4 * step : 4 * step + 4]
             expected = torch.nn.functional.cross_entropy(logits[s, chosen], DATA.y[chosen])
             torch.testing.assert_close(found[s], expected)
-
-
-def test_masks_that_cannot_be_used():
-    exposure = toy_exposure("gcn")
-    train, val = DATA.train_mask, DATA.val_mask
-
-    def refused(message: str, y=DATA.y, train=train, val=val, exposure=exposure, error=SplitError):
-        with pytest.raises(error, match=message):
-            SetTranslation().fit(exposure, y, train, val, device="cpu")
-
-    refused("is in train and in val", val=val | train)
-    refused("val of member 1 is empty", val=val & torch.tensor([True, False]))
-    refused("boolean mask of the 30 nodes", train=train[:10])
-    refused("boolean mask of the 30 nodes", train=train.long())
-    refused("has 3 splits but the exposure has 2", train=torch.cat([train, train[:, :1]], 1))
-    refused("not among the exposure's recipients", exposure=exposure.restrict(train[:, 0]))
-    refused("must lie in 0..2", y=DATA.y + 1, error=InputError)
-    refused("y has shape", y=DATA.y[:4], error=InputError)
-    with pytest.raises(InputError, match="batch_size is 0"):
-        SetTranslation().fit(exposure, DATA.y, train, val, batch_size=0)
 
 
 def test_a_class_absent_from_training_is_said():

@@ -11,7 +11,7 @@ from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
 from gnn_repair.repair import inputs as inputs_module
-from gnn_repair.repair import layers as message_table
+from gnn_repair.repair import inputs as message_table
 
 DATA = toy_graph()
 pytestmark = [

@@ -17,9 +17,6 @@ from gnn_repair.repair import (
     Reweighting,
     SetTranslation,
 )
-from gnn_repair.repair.base import about
-from gnn_repair.repair.base import untrained as statistics
-from gnn_repair.repair.inputs import repair_inputs
 from gnn_repair.training import Budget
 
 DATA = toy_graph()
@@ -28,15 +25,6 @@ EVERY = pytest.mark.parametrize("backbone", list(BACKBONES))
 
 def fit(repair, exposure: Exposure, epochs: int):
     return run(repair, exposure, replace(repair.budget, epochs=epochs, learning_rate=0.02))
-
-
-def untrained(repair, exposure: Exposure):
-    """The state that training starts from."""
-    return repair.fitted(
-        **about(exposure),
-        **statistics(exposure),
-        parameters=repair.initial(repair_inputs(exposure)),
-    )
 
 
 def train(repair, exposure: Exposure):
@@ -55,38 +43,6 @@ def run(repair, exposure: Exposure, budget: Budget):
 
 def accuracy(logits: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return ((logits.argmax(2) == DATA.y) & mask.t()).sum(1)
-
-
-@EVERY
-def test_untrained_reweighting_is_the_frozen_rule(backbone):
-    exposure = toy_exposure(backbone)
-    fitted = untrained(Reweighting(), exposure)
-    alpha = exposure.coefficients.double().expand(2, -1)
-    torch.testing.assert_close(fitted.coefficients(exposure), alpha, rtol=1e-14, atol=0)
-    torch.testing.assert_close(fitted.member_logits(exposure), exposure.frozen_logits)
-
-
-@EVERY
-@pytest.mark.parametrize("repair", [SetTranslation(), NodeTranslation()])
-def test_untrained_translation_is_an_exact_no_op(backbone, repair):
-    exposure = toy_exposure(backbone)
-    fitted = untrained(repair, exposure)
-    assert torch.equal(fitted.member_logits(exposure), exposure.frozen_logits)
-    assert fitted.best_epoch.tolist() == [0, 0]
-
-
-@EVERY
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_reweighting_keeps_masses_support_and_signs(backbone, dtype):
-    exposure = toy_exposure(backbone, dtype)
-    fitted = train(Reweighting(), exposure)
-    found, alpha = fitted.coefficients(exposure), exposure.coefficients.expand(2, -1)
-    assert bool((found >= 0).all())
-    assert bool(((found - alpha).abs().amax(1) > 1e-3).all())
-    assert torch.equal(found > 0, alpha > 0)
-    mass = exposure.mass.expand(2, -1, -1)
-    torch.testing.assert_close(exposure.masses(found), mass, rtol=1e-6, atol=0)
-    torch.testing.assert_close(fitted.member_logits(exposure), exposure.logits(found))
 
 
 @EVERY

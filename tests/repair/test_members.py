@@ -27,25 +27,6 @@ def brief(repair, dropout: float, patience: int | None = None):
 
 
 @pytest.mark.filterwarnings("ignore:member . is repaired without")
-@pytest.mark.parametrize("repair", TRAINED, ids=lambda r: type(r).__name__)
-@pytest.mark.parametrize(
-    "backbone,dropout,batch",
-    [("sage", 0.3, 4), ("sage", 0.0, None), ("mixhop", 0.3, 4), ("mixhop", 0.3, 64)],
-)
-def test_members_of_different_size_learn_what_they_would_alone(repair, backbone, dropout, batch):
-    method, exposure = brief(repair, dropout), toy_exposure(backbone)
-    together = method.fit(exposure, DATA.y, TRAIN, VAL, device="cpu", batch_size=batch)
-    for s in range(2):
-        one = exposure.member(s)
-        alone = method.fit(one, DATA.y, TRAIN[:, s], VAL[:, s], device="cpu", batch_size=batch)
-        for name, value in alone.parameters.items():
-            torch.testing.assert_close(together.parameters[name][s], value[0], rtol=1e-8, atol=1e-9)
-        torch.testing.assert_close(together.member_logits(exposure)[s], alone.member_logits(one)[0])
-        assert together.best_epoch[s] == alone.best_epoch[0]
-        assert together.epochs_run[s] == alone.epochs_run[0]
-
-
-@pytest.mark.filterwarnings("ignore:member . is repaired without")
 @pytest.mark.parametrize("repair", TRAINED[:3], ids=lambda r: type(r).__name__)
 def test_one_member_stopping_early_leaves_the_other_alone(repair):
     method, exposure = brief(repair, 0.3, patience=3), toy_exposure("graphconv")

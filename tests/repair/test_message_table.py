@@ -12,7 +12,7 @@ from toy_exposures import toy_exposure, toy_graph
 from gnn_repair.budget import Budget
 from gnn_repair.kernels.sets import TermSets, rows_read
 from gnn_repair.repair import Reweighting, SetTranslation
-from gnn_repair.repair import layers as tables
+from gnn_repair.repair import inputs as tables
 from gnn_repair.repair.inputs import Description, MessageTable, expected_terms, repair_inputs
 
 

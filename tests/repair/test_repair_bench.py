@@ -12,7 +12,7 @@ from benchmarks.repair import LiteralRepair
 from gnn_repair.errors import InputError
 from gnn_repair.kernels import dropout
 from gnn_repair.repair import Reweighting, SetTranslation
-from gnn_repair.repair import layers as message_table
+from gnn_repair.repair import inputs as message_table
 from gnn_repair.repair.inputs import repair_inputs
 
 

@@ -12,9 +12,8 @@ from toy_exposures import toy_exposure, toy_graph
 from gnn_repair.errors import InputError
 from gnn_repair.repair import evidence as graph_evidence
 from gnn_repair.repair.controls import LabelPropagation
-from gnn_repair.repair.evidence import evidence_of, standardised, statistics, summary
-from gnn_repair.repair.folds import check_table, deal_folds
-from gnn_repair.repair.inputs import repair_inputs
+from gnn_repair.repair.evidence import evidence_of
+from gnn_repair.repair.folds import deal_folds
 from gnn_repair.repair.targets import RepairTrainee, as_targets, prepare
 
 NODES, CLASSES = 5, 3
@@ -55,11 +54,6 @@ def test_a_kept_prediction_is_checked_clause_by_clause():
             LabelPropagation().check_constants(kept(**changes))
 
 
-def test_a_table_s_refusal_says_what_was_asked_for():
-    with pytest.raises(InputError, match=r"not \('any', 7\), torch.int64"):
-        check_table(kept(), "single", torch.int64, None, 7)
-
-
 def test_evidence_of_a_graph_with_and_without_features():
     graph, exposure = toy_graph(), toy_exposure("gcn")
     masks = graph.train_mask[:, :2], graph.val_mask[:, :2]
@@ -69,11 +63,6 @@ def test_evidence_of_a_graph_with_and_without_features():
     whole = evidence_of(prepare(*given, graph, "cpu"))
     assert whole.features.width == graph.x.shape[1]
     assert whole.labels.similar_width == 2 * (CLASSES + 1)
-
-
-def test_what_is_fitted_must_be_an_exposure():
-    with pytest.raises(InputError, match="exposure"):
-        prepare("cora", *3 * [torch.ones(3)], None, "cpu")
 
 
 @pytest.mark.parametrize("how", ["links", "features"])
@@ -144,17 +133,6 @@ def test_propagation_of_one_step_by_hand():
         total = spread.sum(1, keepdim=True)
         expected = torch.where(total > 0, spread / total.clamp(min=1e-30), 1 / CLASSES)
         torch.testing.assert_close(found[s], expected)
-
-
-def test_statistics_of_inputs_without_copies():
-    own = repair_inputs(toy_exposure("gcn"))
-    table = summary(own)
-    found = statistics(table)
-    assert found["mean"].shape == (2, table.shape[2])
-    torch.testing.assert_close(found["mean"], table.mean(1))
-    rows = standardised(table, **found)
-    expected = (table - found["mean"].unsqueeze(1)) / found["scale"].unsqueeze(1)
-    torch.testing.assert_close(rows, expected.clamp(-6, 6))
 
 
 class Copies:

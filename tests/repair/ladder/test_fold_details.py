@@ -184,15 +184,3 @@ def test_signatures_tell_graphs_apart():
             moved = signature(exposure)
             moved.view(-1)[place] += slack * (absolute + relative * own)
             assert same_graph(moved, exposure) is same
-
-
-def test_what_a_cross_fit_is_given():
-    masks = DATA.train_mask[:, :2], DATA.val_mask[:, :2]
-    method = CrossFitted(TemperatureScaling(), folds=3)
-    assert method.fit(toy_exposure("gcn"), DATA.y, *masks, device="cpu", batch_size=1).copies == 3
-    with pytest.raises(InputError, match="batch_size is 0"):
-        method.fit(toy_exposure("gcn"), DATA.y, *masks, device="cpu", batch_size=0)
-    with pytest.raises(InputError, match="exposure is str"):
-        method.fit("exposure", DATA.y, *masks, device="cpu")
-    with pytest.raises(InputError, match="on_progress is 3"):
-        method.fit(toy_exposure("gcn"), DATA.y, *masks, device="cpu", on_progress=3)
