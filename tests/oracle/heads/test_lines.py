@@ -74,6 +74,16 @@ def test_lines_of_any_slope_stay_above_and_below(name):
     assert bool((found.low <= f.amin(0)).all()) and bool((found.high >= f.amax(0)).all())
 
 
+def test_bounds_hold_where_pytorch_lets_softplus_fall():
+    operation, at = operation_of("softplus_linear"), torch.tensor([[20.0]], dtype=torch.float64)
+    box, nodes = Interval(at - 10, at + 1e-10), torch.zeros(1, dtype=torch.int64)
+    top, end = (operation.evaluate([y], nodes) for y in (at, at + 1e-10))
+    assert top > end and operation.interval([box]).high >= top
+    for slope in (torch.zeros_like(at), torch.ones_like(at)):
+        low, high = operation.gaps((slope,), [box])
+        assert low + slope * (at + 1e-10) <= end and high + slope * at >= top
+
+
 def test_a_relu_has_its_chord_above_and_the_nearer_side_below():
     box = Interval(
         torch.tensor([[-1.0, -3.0, 1.0, -2.0]]).double(),
