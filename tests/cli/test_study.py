@@ -141,7 +141,7 @@ def test_a_signal_finishes_cleanly(tmp_path, number, code):
         # A shell starts what runs in its background with interrupts ignored, and so would this be.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     while not list(target.rglob("split-0.json")):
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()

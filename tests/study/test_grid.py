@@ -197,7 +197,7 @@ def start(store: Path) -> subprocess.Popen[str]:
 
 def test_kill_9_in_the_middle_loses_at_most_the_case_in_flight(tmp_path):
     process, wanted = start(tmp_path), 3
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while len(list(tmp_path.rglob("split-2.json"))) < wanted:
         assert time.monotonic() < deadline
         assert process.poll() is None
@@ -209,7 +209,7 @@ def test_kill_9_in_the_middle_loses_at_most_the_case_in_flight(tmp_path):
     assert wanted <= len(complete) < 40
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("split-*.json")}
     resumed = start(tmp_path)
-    assert resumed.communicate(timeout=60)[0] == "finished\n"
+    assert resumed.communicate(timeout=300)[0] == "finished\n"
     assert len(list(Store(tmp_path).records(PAPER.digest))) == 120
     # What was stored before the kill was not run again.
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
