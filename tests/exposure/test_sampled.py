@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch_geometric import typing
 from torch_geometric.data import Data
+from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import GCNConv, SAGEConv
 
 import gnn_repair as gr
@@ -92,6 +94,18 @@ def test_all_neighbours_give_the_whole_graphs_answers_in_its_numbers(graph, mode
         said = str(mine).replace(" (sampled subgraph)", "")
         assert said.partition(" by ")[0] == str(theirs).partition(" by ")[0]
     assert here.check(joined).ok
+
+
+@pytest.mark.skipif(
+    not (typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE),
+    reason="NeighborLoader samples with pyg-lib or torch-sparse, and neither is installed",
+)
+def test_batches_of_a_neighbor_loader(graph, model) -> None:
+    whole, seeds = gr.expose(model, graph), torch.tensor([31, 7, 55, 2])
+    loader = NeighborLoader(graph, [-1, -1], input_nodes=seeds, batch_size=3)
+    joined = gr.Exposure.concatenate([gr.expose(model, batch) for batch in loader])
+    assert torch.equal(joined.n_id[joined.recipients], seeds)
+    torch.testing.assert_close(joined.logits()[0], whole.logits()[0, seeds], rtol=1e-5, atol=1e-5)
 
 
 def test_frames_and_rankings_say_the_graphs_numbers(graph, model) -> None:
