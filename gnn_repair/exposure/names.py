@@ -205,7 +205,8 @@ def _size(exposure: Exposure, group: int) -> str:
     if mass.numel():
         low, high = f"{float(mass.min()):.4g}", f"{float(mass.max()):.4g}"
         text += f", mass {low}" if low == high else f", mass {low} to {high}"
-    return text + (f", absent at {absent:,} node{'s' * (absent > 1)}" if absent else "")
+    noun = recipients_called(exposure.names)
+    return text + (f", absent at {absent:,} {noun}{'s' * (absent > 1)}" if absent else "")
 
 
 def _spread(exposure: Exposure) -> str:
@@ -213,7 +214,7 @@ def _spread(exposure: Exposure) -> str:
     if counts.numel() == 0:
         return "none"
     low, high, mean = int(counts.min()), int(counts.max()), float(counts.double().mean())
-    noun = "node" if exposure.graph_starts is None else "graph"
+    noun = recipients_called(exposure.names)
     if low == high:
         return f"{low:,} per {noun}"
     return f"{low:,} to {high:,} per {noun}, {mean:.1f} on average"
