@@ -73,6 +73,15 @@ def test_tutorials(path):
     ]
 
 
+def test_the_documentation_is_short():
+    """Without what commands generate."""
+    generated = ("## Exact-mass oracle", "<!-- below this line")
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    for start in generated:
+        texts = [text.partition(start)[0] for text in texts]
+    assert sum(len(text.split()) for text in texts) < 25_000
+
+
 def test_commands():
     def check(command, name):
         texts = [command.help or "", *(getattr(p, "help", None) or "" for p in command.params)]

@@ -86,7 +86,7 @@ class Nearest:
         says, limit = "", "and no smaller change is enough"
         if self.replayed is not None:
             says = f" ({'the model itself' if self.replayed else 'its head'} says so)"
-            least = f"no less than {percent(self.bound / self.mass)} will do"
+            least = f"at least {percent(self.bound / self.mass)} must move"
             limit = least if self.proved else f"not proved nearest: {least}"
         if self.replayed is not None and self.bound <= 0:
             limit = "not proved nearest"
