@@ -52,6 +52,29 @@ def test_linear_aggregates_are_the_model_run_on_reweighted_messages(name: str) -
     assert float((truth - exposure.frozen_logits[0]).abs().max()) > 1e-3
 
 
+def test_signed_messages_narrower_than_the_classes_leave_the_bias_fixed() -> None:
+    torch.manual_seed(1)
+
+    class Narrow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin, self.head = nn.Linear(5, 6), nn.Linear(6, CLASSES)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            source, target = edge_index
+            signed = torch.where(source > target, -0.5, 1.0).to(x)
+            weight = torch.stack([signed, 2 * signed, 3 * signed], dim=1).unsqueeze(2)
+            sent = weight * self.lin(x).view(-1, 3, 2)[source]  # three heads of two channels
+            logits: Tensor = self.head(scatter(sent, target, dim_size=len(x)).flatten(1))
+            return logits
+
+    model = Narrow().double()
+    exposure = expose(model, graph())
+    assert exposure.num_groups == 6
+    everywhere = model.head.bias.detach().expand(NODES, CLASSES)
+    torch.testing.assert_close(exposure.fixed_logits[0], everywhere)
+
+
 def test_what_is_no_sum_is_held_as_the_model_has_it() -> None:
     torch.manual_seed(1)
     model = pyg.SAGEConv(5, CLASSES, aggr=["mean", "max", "sum"]).double()
