@@ -61,8 +61,8 @@ def literal(exposure, member: int, position: int, onto: np.ndarray | None) -> np
 def test_the_summary_is_what_a_loop_over_terms_gives(backbone, wide, monkeypatch):
     exposure, onto = replace(toy_exposure(backbone)), None
     if wide:
-        monkeypatch.setattr(summary, "WIDEST", 2)
-        monkeypatch.setattr(summary, "PROJECTED", 3)
+        monkeypatch.setattr(evidence, "WIDEST", 2)
+        monkeypatch.setattr(evidence, "PROJECTED", 3)
         width = exposure.state.shape[2]
         generator = torch.Generator().manual_seed(width)
         onto = (torch.randn(width, 3, generator=generator) / 3**0.5).double().numpy()
