@@ -494,6 +494,7 @@ def common(a: Tensor, e: Tensor) -> Tensor:
 LINK_MODELS: dict[str, Callable[..., Tensor]] = {
     "dot": lambda m, z, y, e, a: dot(z, e),
     "columns": lambda m, z, y, e, a: z[e[0], 0] - z[e[1], 1],
+    "columns of both": lambda m, z, y, e, a: z[e.t()][:, 0, 0] - z[e.t()][:, 1, 1],
     "rows of both": lambda m, z, y, e, a: z[e.t()].prod(1).sum(1),
     "number of common neighbours": lambda m, z, y, e, a: dot(z, e) + common(a, e).sum(1),
     "Adamic Adar": lambda m, z, y, e, a: dot(z, e) + common(a, e) @ (1 / a.sum(1).log1p()),

@@ -20,6 +20,7 @@ FOUND = {
     "graphs: clusters": "refused",
     "graphs: edges of neighbours in order": "refused",
     "links: norm before, encode and decode": "exact",
+    "links: columns of both, encode and decode": "exact",
     "links: gathered, in one forward": "exact",
     "links: attention between ends, encode and decode": "exact",
     "links: NCN, encode and decode": "held",
