@@ -24,7 +24,7 @@ MODELS = ("GCN", "GAT", "GIN", "SAGE", "sparse")
 PHASES = {
     "forwards": "calling.py:__call__",
     "record": "recorder.py:record_run",
-    "analyse": "exposing.py:_analysed",
+    "analyse": "exposing.py:_sites",
     "follow": "exposing.py:_captured",
     "build": "exposing.py:_assembled",
     "certify": "exposing.py:_certified",
