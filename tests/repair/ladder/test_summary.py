@@ -9,6 +9,7 @@ import pytest
 import torch
 from toy_exposures import toy_exposure
 
+from gnn_repair.repair import evidence
 from gnn_repair.repair.evidence import (
     SIMILAR,
     alike_by_features,
