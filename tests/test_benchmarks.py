@@ -6,11 +6,15 @@ import json
 import sys
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from benchmarks import explainers
 from benchmarks.__main__ import app, main
 from benchmarks.oracle import parse_cases, parse_shapes, synthetic
+from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import InputError
+from gnn_repair.exposure import expose
 from gnn_repair.oracle import solve
 
 
@@ -66,3 +70,20 @@ def test_a_bad_line_is_refused(monkeypatch, capsys, line):
     said = capsys.readouterr()
     assert caught.value.code == 2 and not said.out
     assert "Traceback" not in said.err and said.err.strip()
+
+
+def test_a_smallest_reweighting_changes_the_prediction_of_the_model_itself():
+    data = load_dataset("builtin").subgraph(torch.arange(200))
+    model = explainers.trained(data, 5)
+    exposure = expose(model, data)
+    predicted = exposure.frozen_logits[0].argmax(1)
+    wrong = (predicted != data.y).nonzero().view(-1)[:20].tolist()
+    answers = 0
+    for node in wrong:
+        asked = explainers.Question.of(model, data, node, int(predicted[node]), int(data.y[node]))
+        answer = explainers.smallest_reweighting(asked, exposure)
+        with torch.no_grad():
+            assert asked.lead(asked.logits()) > 0
+            assert answer is None or explainers.replayed(asked, exposure, answer)
+        answers += answer is not None
+    assert answers > 3
