@@ -20,6 +20,7 @@ from gnn_repair.devices import choose_device
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.exposure import Exposure
 from gnn_repair.exposure.checks import truths_for
+from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.parts import focused
 from gnn_repair.f1 import micro_scores
 from gnn_repair.kernels import row_hash
@@ -144,6 +145,11 @@ def prepare(
 
 def check_exposure_given(exposure: Any) -> None:
     """Raise unless this is an exposure."""
+    if isinstance(exposure, LinkExposure):
+        raise InputError(
+            "exposure is of links, and repairs reweight the messages of nodes or graphs that are "
+            "classified: one node's weights would serve all of its links; ask solve about links"
+        )
     if not isinstance(exposure, Exposure):
         raise InputError(
             f"exposure is {type(exposure).__name__}; give what expose(model, data) returns"
