@@ -1,8 +1,7 @@
 """What proofs prove: bounds recomputed from an exposure, without a solver and without a choice.
 
-Shared with the code that finds proofs is the definition of the operations and the form of the
-proofs. Everything starts from the aggregate itself and is rounded outwards: whatever numbers a
-proof holds, what is recomputed from them is true, and only as good as they are.
+Shared with the code that finds proofs are the operations and the form of the proofs. Everything is
+rounded outwards: whatever numbers a proof holds, what is recomputed from them is true.
 """
 
 from __future__ import annotations
@@ -266,16 +265,13 @@ class Recomputation:
 
     def _assumed(self, k: int, box: Interval) -> Interval:
         """The side of zero on which units are taken to be."""
-        low, high = box.low.clone(), box.high.clone()
-        signs = np.zeros(low.shape)
+        signs = torch.zeros_like(box.low)
         for b, part in enumerate(self.parts):
             for place, unit, sign in part.signs:
                 if self.form.curved[place] == k:
-                    signs[b, unit] = sign
-        for end in (low.numpy(), high.numpy()):
-            end[...] = np.where(signs > 0, end.clip(min=0.0), end)
-            end[...] = np.where(signs < 0, end.clip(max=0.0), end)
-        return Interval(low, high)
+                    signs.numpy()[b, unit] = sign
+        ends = [torch.where(signs > 0, end.clamp(min=0.0), end) for end in (box.low, box.high)]
+        return Interval(*(torch.where(signs < 0, end.clamp(max=0.0), end) for end in ends))
 
     def _raise_heights(self, k: int, root: Root) -> None:
         """σ is convex: below its values at the vertices of one group, and a sum's length is at most
@@ -388,8 +384,8 @@ class Recomputation:
         rows[np.arange(len(at)), target] = total.numpy()
         slopes = self.form.slopes(torch.from_numpy(np.stack([case.slopes for case in cases])))
         lines = {k: self._line(k, (own, own), at) for k, own in slopes.items()}
-        used = {self.form.curved[place] for case in cases for place, *_ in case.splits}
-        added = {k: np.zeros((len(at), 1, self.form.reads[k][0])) for k in used}
+        split = {self.form.curved[place] for case in cases for place, *_ in case.splits}
+        added = {k: np.zeros((len(at), 1, self.form.reads[k][0])) for k in split}
         for q, case in enumerate(cases):
             for place, unit, sign, beta in case.splits:
                 added[self.form.curved[place]][q, 0, unit] = sign * max(beta, 0.0)
