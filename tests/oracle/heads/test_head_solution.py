@@ -242,7 +242,7 @@ def test_classes_within_reach(exposure, solution):
     [
         ("none", None, 'or "all"'),
         (torch.zeros(NODES + 1, dtype=torch.int64), None, "target has shape"),
-        (torch.full((NODES,), CLASSES), None, "is not a class"),
+        (torch.full((NODES,), CLASSES), None, f"is {CLASSES} at node"),
         (torch.full((NODES,), -1), None, "has a label"),
         ("all", torch.tensor([NODES]), "nodes holds numbers"),
     ],
