@@ -290,7 +290,7 @@ def test_relaxed_reach_is_the_mean_over_members():
     y = torch.zeros(3, dtype=torch.long)
     found = relaxed_margins(pair, y, mask, slack=(0.0, 0.25, 1.0))
     assert found.reach.tolist() == [0.5, 0.5, 1.0]
-    torn = replace(found, margin=np.where(np.arange(4) == 1, np.nan, found.margin))
+    torn = replace(found, verdict=np.where(np.arange(4) == 1, "undecided", found.verdict))
     assert torn.reach.tolist() == [0.5, 0.5, 1.0]
     assert "1 undecided and left out" in str(torn) and "undecided" not in str(found)
     assert "mean γ 2, reach 50.0 %" in str(found).split("\n")[1]
