@@ -241,11 +241,11 @@ def test_refusals_name_the_node_at_fault():
     )
     assert refusal(exposure, y, torch.tensor([], dtype=torch.long)).startswith("nodes selects no")
     assert refusal(exposure, y, torch.zeros(size, dtype=torch.bool)).startswith("nodes selects no")
-    assert refusal(exposure, y > 0) == "target holds truth values; give integer classes"
+    assert refusal(exposure, y > 0).startswith("target holds torch.bool")
     assert refusal(exposure, y, torch.zeros(2, 2, dtype=torch.long)).startswith("nodes has shape")
     assert refusal(exposure, y, []).startswith("nodes selects no node")
     for wide in (torch.ones(size, exposure.num_members + 1, dtype=torch.bool), y[1:] > 0):
-        assert refusal(exposure, y, wide).startswith("the mask nodes has shape")
+        assert "mask" in refusal(exposure, y, wide)
 
 
 def test_numbers_that_are_none():
