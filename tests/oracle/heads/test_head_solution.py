@@ -244,7 +244,7 @@ def test_classes_within_reach(exposure, solution):
         (torch.zeros(NODES + 1, dtype=torch.int64), None, "target has shape"),
         (torch.full((NODES,), CLASSES), None, f"is {CLASSES} at node"),
         (torch.full((NODES,), -1), None, "has a label"),
-        ("all", torch.tensor([NODES]), "nodes holds numbers"),
+        ("all", torch.tensor([NODES]), "nodes"),
     ],
 )
 def test_bad_questions_are_refused(exposure, target, nodes, message):
