@@ -191,7 +191,7 @@ def test_what_the_model_does_not_confirm_is_not_claimed():
     honest = solve(exposure, "all")
     excluded = wins & honest.excluded & (honest.status == 6)
     assert excluded.any() and (contradicted.verdict[excluded] == "undecided").all()
-    assert "which its tail excludes" in contradicted.reasons[int(np.flatnonzero(excluded)[0])]
+    assert "which its head excludes" in contradicted.reasons[int(np.flatnonzero(excluded)[0])]
 
 
 def test_an_unknown_operation_is_named_and_wins_are_still_found():
