@@ -66,7 +66,7 @@ def test_nobody_needs_a_test_mask(graph):
 def test_arguments(graph):
     refused(graph, r"splits is 0; give several, such as \[0\]", splits=0)
     refused(graph, "split 0.5 does not exist", splits=[0.5])
-    refused(graph, "seed is -1; give a whole number of at least 0", seed=-1)
+    refused(graph, "seed is -1", seed=-1)
     with pytest.raises(InputError, match="budget is 5; give a Budget"):
         train_backbone("gcn", graph, budget=5)
     for wrong in (None, BACKBONES["gcn"], 3):

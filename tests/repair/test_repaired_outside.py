@@ -96,11 +96,11 @@ def test_another_threads_exposure_is_checked_meanwhile(served, monkeypatch):
             replace(exposure, fixed_logits=exposure.fixed_logits + 1)
         return True
 
-    def assembling(*arguments):
+    def assembling(*arguments, **words):
         thread, answers = beside(refused)
         thread.join()
         told.append(answers)
-        return assemble(*arguments)
+        return assemble(*arguments, **words)
 
     repaired(data.x, data.edge_index)
     monkeypatch.setattr("gnn_repair.exposure.record.exposing.assemble", assembling)

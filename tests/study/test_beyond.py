@@ -74,4 +74,4 @@ def test_files_are_gathered_and_each_method_of_a_run_is_taken_once(tmp_path):
     }
     page = written(f"# A page\n\n{LINE}old tables", tmp_path)
     assert page.startswith(f"# A page\n\n{LINE}## The ladder beside its controls")
-    assert "It covers 1 of the paper's cases" in page
+    assert "overs 1 of the paper's" in page

@@ -233,7 +233,7 @@ def test_panels(told):
     title = "Learned set translations inside D_v (%)"
     agree_panel(found, rows, ("evidence", title), share("set_translation", "shifts_inside"))
     terms = lambda r: times(1 / r["graph"]["nodes"], r["frozen"].get("terms"))  # noqa: E731
-    agree_panel(found, rows, ("readout-exposure", "Adjustable terms a node"), terms)
+    agree_panel(found, rows, ("readout-exposure", "Adjustable terms per node"), terms)
 
 
 def test_controls_and_gains(told):
@@ -367,7 +367,7 @@ def test_where_evidence_was_lost(told):
             pair = [pair[0], 0.0 if above == "frozen" else pair[1]]
         return None if None in pair else 100 * (pair[0] - pair[1])
 
-    sheet = "What each kind of evidence is worth, out of fold (points)"
+    sheet = "What each kind of evidence is worth on held-out nodes (points)"
     for name, rung in RUNGS.items():
         column = f"{rung_title(name)} over {rung_title(rung.above)}"
         for label in (None, 0, 1):

@@ -343,7 +343,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "sort": (
         lambda: Pooled(aggr.SortAggregation(2), wide=2 * WIDTH),
-        r"`pool` \(SortAggregation\) orders the nodes of a graph",
+        r"`pool` \(SortAggregation\)",
     ),
 }
 
