@@ -127,15 +127,15 @@ def _report(protocol: Protocol, store: Path, page: Path) -> Path:
 
 
 def _reach_line(records: list[RunRecord]) -> str:
-    shares = [
+    right, wrong, chance = (
         100 * fmean(record.on_test(name) or 0.0 for record in records)
-        for name in ("true_class_reach", "error_reach")
-    ]
+        for name in ("true_class_reach", "error_reach", "chance_reach")
+    )
     support = fmean(record.on_test("support") or 0.0 for record in records)
     return (
-        f"Over {len(records)} splits the true class is within reach of {shares[0]:.1f} % of the "
-        f"test nodes, and of {shares[1]:.1f} % of those it gets wrong;\n"
-        f"{support:.2f} messages suffice on average.\n"
+        f"Over {len(records)} splits the true class is within reach of {right:.1f} % of the test "
+        f"nodes, and of {wrong:.1f} % of those it gets wrong\n"
+        f"(chance {chance:.1f} %); {support:.2f} messages suffice on average.\n"
     )
 
 
