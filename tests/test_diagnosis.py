@@ -19,6 +19,7 @@ import gnn_repair as gr
 from gnn_repair.cli.main import app
 from gnn_repair.datasets import motif_graphs
 from gnn_repair.errors import InputError
+from gnn_repair.oracle.questions.ranges import ValueRange
 from tests.campaigns.lp_families import Numbers, exposure_of
 
 
@@ -203,6 +204,13 @@ def test_values_are_intervals_beside_chance(two_outputs, tmp_path):
     assert "(2 of 5)" in text and "chance 50.0 %" in text and "excess -10.0" in text
     assert "True: 2.5" in found.explain(0)
     assert sum(len(lines.get_segments()) for lines in found.plot().collections) == 5
+    lower, upper = (
+        replace(end, bound=end.bound + 1) for end in (found.range.lower, found.range.upper)
+    )
+    loose = replace(found, range=ValueRange(lower, upper, found.range.frozen))
+    verdicts = loose.to_frame()["verdict"].tolist()
+    assert verdicts == ["can", "cannot", "can", "undecided", "", "cannot"]
+    assert "2 proved, 1 undecided, of 5" in str(loose)
 
 
 def test_links_are_labels_of_their_own():
