@@ -360,11 +360,15 @@ class LabelDiagnosis(Diagnosis):
         """Per label, the share of errors that could be undone beside that of right ones lost."""
         return plots.labels(self.reach, ax=ax)
 
+    @property
+    def _mixture(self) -> Exposure:
+        if isinstance(self.exposure, LinkExposure):
+            return self.exposure.mixture
+        return self.exposure
+
     @cached_property
     def _frozen(self) -> NDArray[np.float64]:
-        mixture = (
-            self.exposure.mixture if isinstance(self.exposure, LinkExposure) else self.exposure
-        )
+        mixture = self._mixture
         logits = mixture.frozen_logits[:, mixture.recipients].cpu().numpy()
         own = self.true_side
         return np.asarray(logits[own.member, own.recipient, own.target])
@@ -375,9 +379,7 @@ class LabelDiagnosis(Diagnosis):
 
     def __str__(self) -> str:
         found, wrong = self.reach, int(self._wrong.sum())
-        mixture = (
-            self.exposure.mixture if isinstance(self.exposure, LinkExposure) else self.exposure
-        )
+        mixture = self._mixture
         asked = "" if self.true_side.links is not None else f"labels of {self.selection}"
         lines = [
             f"{mixture.origin or 'The model'} is wrong about {wrong:,} of {len(self.true_side):,} "
