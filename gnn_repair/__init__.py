@@ -1,13 +1,31 @@
 """Find out why a trained graph neural network is wrong about a node, and repair it.
 
+Which errors are fixable, by weighing the model's last messages differently?
+
     import gnn_repair as gr
 
     found = gr.diagnose(model, data)  # your own trained model; test nodes by default
-    print(found)
-    found.to_csv("errors.csv")
+    print(found)  # error reach beside chance, the smallest change that is enough
+    found.to_csv("errors.csv")  # a row per node
+    found.report("errors.html")  # a page to look at
 
-The public names are those of ``__all__``; they load when first used, so importing the package and
-starting the command line stay quick.
+``data`` is a PyG ``Data`` or ``HeteroData``, or a list, batch or loader of graphs. For links, pass
+what ``gr.expose_links`` returns in place of the model.
+
+Learn a repair on the frozen model, and use it in its place:
+
+    fitted = gr.EvidenceLadder().fit(
+        found.exposure, data.y, data.train_mask, data.val_mask, data=data
+    )
+    print(fitted)  # what each kind of evidence is worth
+    better = gr.repaired(model, fitted)  # called as your model is
+    better.save("repaired.safetensors")
+    better = gr.RepairedModel.load("repaired.safetensors", model)  # in another process
+
+``gr.Reweighting`` and ``gr.SetTranslation`` are the paper's repairs, ``gr.NodeTranslation`` and
+``gr.RefitHead`` its controls; all are fitted in the same way. ``gr.expose``, ``gr.solve``,
+``gr.reach`` and ``gr.nearest_reweighting`` are the steps of ``gr.diagnose``; ``gr.run_study`` runs
+the paper's grid. The public names are those of ``__all__``; they load when first used.
 """
 
 from __future__ import annotations
