@@ -65,7 +65,7 @@ wheel: .venv/.installed-dev
 # What the package gives, compared with the committed record: all of it, or ARGS="tails lps".
 # ARGS="--update tails" rewrites a part; say why in tests/golden/CHANGES.md.
 golden: .venv/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/golden.py $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.golden.golden $(ARGS)
 
 mutation: .venv/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutation $(ARGS)

@@ -165,5 +165,17 @@ def test_every_part_of_the_package_stands_in_the_design():
     assert parts - {"__init__", "__main__"} == words
 
 
+def test_what_tests_share_lies_in_helpers():
+    """No test imports another test module or changes the path."""
+    folder = Path(__file__).parent
+    for path in folder.rglob("*.py"):
+        tree, place = ast.parse(path.read_text("utf-8")), path.relative_to(folder).parts[0]
+        lines = "\n".join(ast.unparse(node).split("\n")[0] for node in tree.body)
+        test = path.name.startswith("test_") or path.name == "conftest.py"
+        assert test or place in ("helpers", "golden", "campaigns"), path
+        assert not re.search(r"^(from|import) (\S+\.)?(test_|conftest)", lines, re.M), path
+        assert not re.search(r"^sys\.path", lines, re.M), path
+
+
 if __name__ == "__main__":
     SURFACE.write_text(public_surface(), encoding="utf-8")

@@ -8,10 +8,8 @@ with the reason why it is no mistake.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,9 +26,7 @@ from gnn_repair.errors import GnnRepairError
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.reporting import gather, report_results, write_figures
 from gnn_repair.results.store import merge, pack
-
-sys.path.insert(0, str(Path(__file__).parent / "study"))
-from tiny import tiny_graph
+from tests.helpers.study.tiny import tiny_graph
 
 NODES, CLASSES, MEMBERS = 60, 3, 2
 JUNK: dict[str, Any] = {

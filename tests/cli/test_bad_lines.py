@@ -19,9 +19,7 @@ import pytest
 from gnn_repair.cli import main
 from gnn_repair.results.store import pack
 from gnn_repair.study import PAPER, Store
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "study"))
-from planted_records import make_record
+from tests.helpers.study.planted_records import make_record
 
 LONG = "x" * 5000
 DEEP = "[" * 5000 + "]" * 5000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,10 +11,8 @@ import gnn_repair as gr
 from gnn_repair.cli import main
 from gnn_repair.errors import DatasetError
 from gnn_repair.study import PAPER, Store
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "study"))
-from planted_records import make_record
-from tiny import TINY
+from tests.helpers.study.planted_records import make_record
+from tests.helpers.study.tiny import TINY
 
 HEARD: list[str] | None = None
 """Where attempts to reach anybody are noted; None: nobody listens."""

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,10 +19,8 @@ from gnn_repair.cli import main
 from gnn_repair.results.records import StoreWarning
 from gnn_repair.study import PAPER, Case, Plan, Run, Store, StudyProgress, override
 from gnn_repair.study.engine import Failure
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "study"))
-from planted_records import make_record
-from tiny import TINY
+from tests.helpers.study.planted_records import make_record
+from tests.helpers.study.tiny import TINY
 
 SMALL = [part for setting in TINY for part in ("--set", setting)]
 DIGEST = override(PAPER, TINY).digest

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shown_output import assert_alike
 from typer.main import get_command
 
 from gnn_repair.cli import app
+from tests.helpers.shown_output import assert_alike
 from tools.docs.blocks import blocks_of, commands_of, run
 
 ROOT = Path(__file__).parents[2]

@@ -7,10 +7,10 @@ import os
 import re
 
 import pytest
-from shown_output import assert_alike
 
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import GnnRepairError
+from tests.helpers.shown_output import assert_alike
 from tools.docs.notebooks import as_markdown, executed, notebooks, printed
 
 TUTORIALS = notebooks()

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from planted import CLASSES, GROUPS, MEMBERS, NODES, matrices, pieces, tables
 from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, Group
+from tests.helpers.models.planted import CLASSES, GROUPS, MEMBERS, NODES, matrices, pieces, tables
 
 
 @pytest.fixture

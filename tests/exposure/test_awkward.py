@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from awkward import (
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from gnn_repair.errors import ExposureRefused, InputError
+from gnn_repair.exposure import expose
+from tests.helpers.models.awkward import (
     AWKWARD,
     CLAIMED,
     Cached,
@@ -23,11 +28,6 @@ from awkward import (
     ring,
     silenced,
 )
-from torch import Tensor, nn
-from torch_geometric.data import Data
-
-from gnn_repair.errors import ExposureRefused, InputError
-from gnn_repair.exposure import expose
 
 
 @pytest.mark.parametrize("name", AWKWARD)

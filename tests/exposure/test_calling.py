@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from convolutions import NODES, graph
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data, InMemoryDataset
@@ -16,6 +15,7 @@ from torch_geometric.nn import models
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
+from tests.helpers.models.convolutions import NODES, graph
 
 
 def bare(**more: Any) -> Data:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import torch
-from convolutions import CASES, NODES, Net, graph
-from planted import GROUPS, matrices, pieces
-from planted import NODES as PLANTED
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.record.replay import random_admissible
+from tests.helpers.models.convolutions import CASES, NODES, Net, graph
+from tests.helpers.models.planted import GROUPS, matrices, pieces
+from tests.helpers.models.planted import NODES as PLANTED
 
 
 def test_draws_keep_every_mass_and_differ() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from spelled_models import LINEAR, NODES, graph, pna, reweighted
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.utils import scatter, softmax
@@ -14,6 +13,7 @@ from torch_geometric.utils import scatter, softmax
 from gnn_repair import SetTranslation, repaired
 from gnn_repair.budget import Budget
 from gnn_repair.exposure import expose
+from tests.helpers.models.spelled_models import LINEAR, NODES, graph, pna, reweighted
 
 WIDTH, CLASSES = 6, 4
 

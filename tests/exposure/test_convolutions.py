@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from convolutions import CASES, NODES, Net, graph
 from torch import Tensor
 
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.record.replay import random_admissible
+from tests.helpers.models.convolutions import CASES, NODES, Net, graph
 
 LIMIT = {torch.float32: 1e-5, torch.float64: 1e-12}
 

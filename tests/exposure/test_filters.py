@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from convolutions import NODES
-from filter_models import (
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+from torch_geometric.data import Data
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+from gnn_repair.errors import ExposureRefused
+from gnn_repair.exposure import Exposure, expose
+from gnn_repair.exposure.record.replay import random_admissible
+from gnn_repair.oracle import reach, solve
+from tests.helpers.models.convolutions import NODES
+from tests.helpers.models.filter_models import (
     STEPS,
     Filtered,
     Hop,
@@ -18,15 +27,6 @@ from filter_models import (
     repeated,
     restarting,
 )
-from torch import Tensor, nn
-from torch_geometric import nn as pyg
-from torch_geometric.data import Data
-from torch_geometric.nn.conv.gcn_conv import gcn_norm
-
-from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure import Exposure, expose
-from gnn_repair.exposure.record.replay import random_admissible
-from gnn_repair.oracle import reach, solve
 
 
 def hop() -> Tensor:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,9 +11,7 @@ import gnn_repair as gr
 from gnn_repair.budget import Budget
 from gnn_repair.exposure.parts import focused
 from gnn_repair.repair.inputs import repair_inputs
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
-from report_worlds import make_exposure
+from tests.helpers.report.report_worlds import make_exposure
 
 
 def test_the_part_says_the_same_and_names_its_place() -> None:

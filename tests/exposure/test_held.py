@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from convolutions import NODES, graph
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure import expose
+from tests.helpers.models.convolutions import NODES, graph
 
 
 class Beside(nn.Module):

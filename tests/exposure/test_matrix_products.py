@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from convolutions import NODES, graph
-from product_models import WAYS, Graphs, coo, dense
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
@@ -16,6 +14,8 @@ from torch_geometric.data import Data
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.record.replay import random_admissible
+from tests.helpers.models.convolutions import NODES, graph
+from tests.helpers.models.product_models import WAYS, Graphs, coo, dense
 
 
 def found_matrix(exposure: Exposure, coefficients: Tensor) -> Tensor:

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from convolutions import CASES, NODES, graph, normalised
-from convolutions import Net as CaseNet
 from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 from torch_geometric import nn as pyg
@@ -22,6 +20,8 @@ from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.record.replay import random_admissible
 from gnn_repair.training import Budget
+from tests.helpers.models.convolutions import CASES, NODES, graph, normalised
+from tests.helpers.models.convolutions import Net as CaseNet
 
 Change = Callable[[Tensor], Tensor]
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
-from output_models import NODES, HeadedGcn, Network, OgbSage, PpiGat, graph, several
 from torch import nn
 from torch_geometric.nn import GraphConv
 
 import gnn_repair as gr
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
+from tests.helpers.models.output_models import (
+    NODES,
+    HeadedGcn,
+    Network,
+    OgbSage,
+    PpiGat,
+    graph,
+    several,
+)
 
 
 @pytest.mark.parametrize("model", [PpiGat, OgbSage, HeadedGcn])

@@ -9,9 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from convolutions import CASES, NODES, graph
-from convolutions import Net as CaseNet
-from refused_models import REFUSED, Net
 from scipy import sparse
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
@@ -21,6 +18,9 @@ from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure import expose
 from gnn_repair.exposure.record import exposing
 from gnn_repair.exposure.record import filters as sizes
+from tests.helpers.models.convolutions import CASES, NODES, graph
+from tests.helpers.models.convolutions import Net as CaseNet
+from tests.helpers.models.refused_models import REFUSED, Net
 
 
 @pytest.fixture

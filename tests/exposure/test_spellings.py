@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from spelled_models import (
+from torch import Tensor, nn
+
+from gnn_repair.exposure import expose
+from tests.helpers.models.spelled_models import (
     CASES,
     CLASSES,
     FEATURES,
@@ -20,9 +23,6 @@ from spelled_models import (
     graph,
     reweighted,
 )
-from torch import Tensor, nn
-
-from gnn_repair.exposure import expose
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from convolutions import CASES, Net, graph
-from planted import CLASSES, GROUPS, MEMBERS, NODES, matrices, pieces, tables
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.kernels import cpu
+from tests.helpers.models.convolutions import CASES, Net, graph
+from tests.helpers.models.planted import CLASSES, GROUPS, MEMBERS, NODES, matrices, pieces, tables
 
 
 @pytest.fixture

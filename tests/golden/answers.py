@@ -14,26 +14,18 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import galleries  # which puts the galleries' folders on the path
 import torch
-from record import FEWER, numbers, of_frame, of_range, of_solution
 
 import gnn_repair as gr
 from gnn_repair.cli import main as command_line
 from gnn_repair.repair import REPAIRS
 from gnn_repair.study import PAPER, TABLES, override
 from tests.campaigns.lp_families import FAMILIES, draw
-
-sys.path.append(str(galleries.TESTS / "study"))
-
-import contract_exposures
-import head_cases
-import head_graph
-import label_cases
-import planted_graphs
-import repaired_models
-import tiny
-import toy_exposures
+from tests.golden import galleries
+from tests.golden.record import FEWER, numbers, of_frame, of_range, of_solution
+from tests.helpers.oracle import head_cases, head_graph, label_cases
+from tests.helpers.repair import contract_exposures, planted_graphs, repaired_models, toy_exposures
+from tests.helpers.study import tiny
 
 Entries = dict[str, Callable[[], Any]]
 SEED, LPS = 20, 36

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,32 +12,25 @@ from torch import nn
 from torch_geometric.data import Data
 
 import gnn_repair as gr
+from tests.helpers.models import (
+    census,
+    convolutions,
+    filter_models,
+    gallery,
+    gallery_models,
+    link_form_models,
+    link_models,
+    output_models,
+    pool_models,
+    product_models,
+    refused_models,
+    spelled_models,
+    typed_models,
+)
+from tests.helpers.oracle import head_graph
+from tests.helpers.repair import toy_exposures
 
 TESTS = Path(__file__).parents[1]
-sys.path += [
-    str(TESTS / folder)
-    for folder in (
-        *("exposure", "exposure/heads", "exposure/pooling", "exposure/hetero", "exposure/links"),
-        *("oracle/labels", "oracle/heads", "repair", "repair/ladder"),
-    )
-]
-
-import census  # noqa: E402
-import convolutions  # noqa: E402
-import filter_models  # noqa: E402
-import gallery  # noqa: E402
-import gallery_models  # noqa: E402
-import head_graph  # noqa: E402
-import link_form_models  # noqa: E402
-import link_models  # noqa: E402
-import output_models  # noqa: E402
-import pool_models  # noqa: E402
-import product_models  # noqa: E402
-import refused_models  # noqa: E402
-import spelled_models  # noqa: E402
-import toy_exposures  # noqa: E402
-import typed_models  # noqa: E402
-
 Exposure = Any
 Gallery = dict[str, Callable[[], Exposure]]
 """What exposes each model; a model that cannot be exposed raises."""

@@ -18,17 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gnn_repair as gr
+from tests.golden.answers import PARTS
+from tests.golden.galleries import galleries
+from tests.golden.kept_files import of_files
+from tests.golden.record import differences, of_exposure, refusal, without_words, write
+
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT), str(HERE)]
-
-from answers import PARTS  # noqa: E402
-from galleries import galleries  # noqa: E402
-from kept_files import of_files  # noqa: E402
-from record import differences, of_exposure, refusal, without_words, write  # noqa: E402
-
-import gnn_repair as gr  # noqa: E402
-
 RECORDS = HERE / "records"
 SHOWN = 12
 """Differences of a part that are printed."""

@@ -12,10 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import galleries  # which puts the galleries' folders on the path
 import torch
-from answers import of_fitted, small
-from record import FEWER, numbers, of_exposure, of_range, of_solution
 from torch import nn
 from torch_geometric.data import Batch
 from torch_geometric.nn import GCNConv
@@ -23,6 +20,9 @@ from torch_geometric.nn import GCNConv
 import gnn_repair as gr
 from gnn_repair.oracle import Solution, ValueRange
 from gnn_repair.repair import REPAIRS
+from tests.golden import galleries  # which puts the galleries' folders on the path
+from tests.golden.answers import of_fitted, small
+from tests.golden.record import FEWER, numbers, of_exposure, of_range, of_solution
 
 FOLDER = Path(__file__).parent / "files"
 NODES = torch.arange(0, 30, 5)

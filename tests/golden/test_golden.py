@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from golden import compare, entries_of, found_in
-from record import differences
+
+from tests.golden.golden import compare, entries_of, found_in
+from tests.golden.record import differences
 
 SAMPLE = {
     "convolutions": ("GCNConv signed weights", "GATConv heads", "ARMAConv"),
@@ -31,9 +32,9 @@ def test_a_sample_is_as_recorded(part):
 
 
 def test_the_order_of_groups_and_terms_is_not_recorded():
-    from contract_exposures import shuffled_terms
-    from record import of_exposure
-    from toy_exposures import toy_exposure
+    from tests.golden.record import of_exposure
+    from tests.helpers.repair.contract_exposures import shuffled_terms
+    from tests.helpers.repair.toy_exposures import toy_exposure
 
     exposure = toy_exposure("mixhop")
     assert not [*differences(of_exposure(exposure), of_exposure(shuffled_terms(exposure)[0]))]
@@ -56,7 +57,7 @@ def test_what_counts_as_a_difference(expected, found, said):
 
 
 def test_a_part_that_does_not_exist_is_named():
-    from golden import main
+    from tests.golden.golden import main
 
     assert main(["nonsense"]) == 2
     assert "ReLU" in entries_of("tails")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from device_places import DEVICES
 
 from gnn_repair.errors import InputError
 from gnn_repair.kernels import (
@@ -17,6 +16,7 @@ from gnn_repair.kernels import (
     spread,
 )
 from gnn_repair.kernels.aggregate import plain_mix, plain_pair_scores, plain_softmax
+from tests.helpers.device_places import DEVICES
 
 
 def random_pattern(rows: int = 40, columns: int = 30, entries: int = 300) -> Pattern:

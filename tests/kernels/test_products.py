@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from device_places import DEVICES
 
 from gnn_repair.kernels.products import SharedRows, picked_product, product, read_product
 from gnn_repair.kernels.sets import ReadRows
+from tests.helpers.device_places import DEVICES
 
 MEMBERS, ROWS, WIDTH, OWN, CHANNELS = 3, 301, 77, 5, 40
 

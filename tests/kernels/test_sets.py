@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from device_places import DEVICES
 
 from gnn_repair.errors import InputError
 from gnn_repair.kernels.dropout import drop_rows, drop_rows_plainly, kept
@@ -20,6 +19,7 @@ from gnn_repair.kernels.sets import (
     pool,
     tilt,
 )
+from tests.helpers.device_places import DEVICES
 
 N, P, R, S, H, C = 9, 7, 11, 3, 40, 4
 

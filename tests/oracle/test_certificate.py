@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from oracle_cases import exposure_of, families, members_exposure
 
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import certificate, solve
 from gnn_repair.oracle.problems import FAILED, UNCERTIFIED
+from tests.helpers.oracle.oracle_cases import exposure_of, families, members
 
 ERRORS = ("mass", "negative", "mixture", "margin", "bound", "gap")
 COUNTS = ("undecided", "misplaced", "oversized", "uncertified", "failed")
@@ -182,11 +182,6 @@ def test_failed_lps_are_counted_and_not_verified():
     assert verdict.lps == 3
     nothing = replace(broken, status=np.full(5, FAILED, np.int8)).check(exposure)
     assert nothing.lps == 0 and nothing.failed == 5 and not nothing.ok
-
-
-def members(shared=False):
-    whole = members_exposure(shared)
-    return whole, solve(whole, "all")
 
 
 def twins():

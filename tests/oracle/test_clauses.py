@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from oracle_cases import exposure_of, members_exposure
 
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import certificate, solve
@@ -17,6 +16,7 @@ from gnn_repair.oracle.metrics import _by_class
 from gnn_repair.oracle.problems import Tables, as_whole, check_number, problems
 from gnn_repair.oracle.rates import Rate
 from gnn_repair.published import ACTIVE, REACHABLE
+from tests.helpers.oracle.oracle_cases import exposure_of, members_exposure
 
 CLASSES, GROUPS = 3, 2
 SEGMENTS = np.array([0, 2, 5, 6, 6])

@@ -8,8 +8,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from oracle_cases import exposure_of, random_node
-from oracle_exact import exact_margin
 
 from gnn_repair.oracle import (
     fallback,
@@ -20,6 +18,8 @@ from gnn_repair.oracle import (
 )
 from gnn_repair.oracle.fallback import solve_exactly, undominated
 from gnn_repair.oracle.problems import Tables, instance
+from tests.helpers.oracle.oracle_cases import exposure_of, random_node
+from tests.helpers.oracle.oracle_exact import exact_margin
 
 FIRST = torch.tensor([0])
 

@@ -8,9 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from oracle_cases import exposure_of, random_node
 from scipy.optimize import linprog
-from test_certificate import members
 
 from gnn_repair import published
 from gnn_repair.errors import InputError
@@ -21,6 +19,7 @@ from gnn_repair.reporting.evidence import gather
 from gnn_repair.reporting.writing import case_of_run
 from gnn_repair.results.protocol import OracleProtocol
 from gnn_repair.study.measures import summarise_oracle
+from tests.helpers.oracle.oracle_cases import exposure_of, members, random_node
 
 
 def flags(text):

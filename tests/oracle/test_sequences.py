@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from oracle_cases import exposure_of, families, random_node
 
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.files import load_tensors, save_tensors
@@ -23,6 +22,7 @@ from gnn_repair.oracle import (
 )
 from gnn_repair.oracle.problems import FAILED, OPTIMAL, UNCERTIFIED
 from gnn_repair.oracle.solution import KIND
+from tests.helpers.oracle.oracle_cases import exposure_of, families, random_node
 
 
 @pytest.fixture(scope="module")

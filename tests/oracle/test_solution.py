@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from oracle_cases import exposure_of, families, random_node
 
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.oracle import Rate, Solution, class_reach, fallback, lps, reach, solve
 from gnn_repair.oracle.problems import FAILED
+from tests.helpers.oracle.oracle_cases import exposure_of, families, random_node
 
 
 @pytest.fixture(scope="module")

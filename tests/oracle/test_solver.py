@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from oracle_cases import exposure_of, families, random_node
-from oracle_exact import exact_margin
 
 from benchmarks.oracle import synthetic
 from gnn_repair.oracle import solve
 from gnn_repair.oracle.problems import Tables, instance
+from tests.helpers.oracle.oracle_cases import exposure_of, families, random_node
+from tests.helpers.oracle.oracle_exact import exact_margin
 
 FAMILIES = tuple(families(0))
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from oracle_cases import exposure_of, families
 from scipy.optimize import linprog
 
 from gnn_repair.errors import InputError
@@ -25,6 +24,7 @@ from gnn_repair.oracle.questions.nearest import moved_bound
 from gnn_repair.repair.baselines import sources_to_recipients
 from gnn_repair.repair.inputs import RepairInputs
 from gnn_repair.reporting.evidence import gather
+from tests.helpers.oracle.oracle_cases import exposure_of, families
 
 
 def setting(family, count, seed=0):

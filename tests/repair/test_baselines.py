@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
-from toy_exposures import NODES, toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.methods import METHODS
 from gnn_repair.repair import CorrectAndSmooth, TemperatureScaling
 from gnn_repair.repair.baselines import sources_to_recipients
+from tests.helpers.repair.toy_exposures import NODES, toy_exposure, toy_graph
 
 DATA = toy_graph()
 MASKS = (DATA.y, DATA.train_mask, DATA.val_mask)

@@ -8,11 +8,18 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.data import Data
-from toy_exposures import CLASSES, Net, net, toy_exposure, toy_frozen, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.repair import FittedRepair, NodeTranslation
+from tests.helpers.repair.toy_exposures import (
+    CLASSES,
+    Net,
+    net,
+    toy_exposure,
+    toy_frozen,
+    toy_graph,
+)
 
 DATA = toy_graph()
 BUDGET = replace(NodeTranslation().budget, epochs=2, epoch_zero=False)

@@ -9,17 +9,6 @@ from functools import cache
 
 import pytest
 import torch
-from contract_exposures import (
-    KINDS,
-    in_single_precision,
-    renumbered_nodes,
-    reordered_classes,
-    reordered_members,
-    shuffled_terms,
-    world,
-)
-from repaired_models import KINDS as MODELS
-from repaired_models import fitted_on, graph
 
 import gnn_repair as gr
 from gnn_repair.budget import LADDER, Budget
@@ -37,6 +26,17 @@ from gnn_repair.repair import (
 from gnn_repair.repair.base import TrainedRepair, about, untrained
 from gnn_repair.repair.controls import LabelPropagation
 from gnn_repair.repair.inputs import repair_inputs
+from tests.helpers.repair.contract_exposures import (
+    KINDS,
+    in_single_precision,
+    renumbered_nodes,
+    reordered_classes,
+    reordered_members,
+    shuffled_terms,
+    world,
+)
+from tests.helpers.repair.repaired_models import KINDS as MODELS
+from tests.helpers.repair.repaired_models import fitted_on, graph
 
 START = {
     "reweighting": "frozen",

@@ -8,7 +8,6 @@ from itertools import product
 import pytest
 import torch
 from torch_geometric.nn import CorrectAndSmooth as Reference
-from toy_exposures import NODES, toy_exposure, toy_graph
 
 from gnn_repair.repair import CorrectAndSmooth
 from gnn_repair.repair.baselines import (
@@ -20,6 +19,7 @@ from gnn_repair.repair.baselines import (
     normalised_adjacency,
     sources_to_recipients,
 )
+from tests.helpers.repair.toy_exposures import NODES, toy_exposure, toy_graph
 
 DATA = toy_graph()
 MASKS = (DATA.y, DATA.train_mask, DATA.val_mask)

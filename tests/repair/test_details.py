@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.kernels import drop_rows
@@ -25,6 +24,7 @@ from gnn_repair.repair.base import (
 )
 from gnn_repair.repair.inputs import Noise
 from gnn_repair.repair.targets import EPOCH_STRIDE, SEED_STRIDE, find_targets
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 DATA = toy_graph()
 

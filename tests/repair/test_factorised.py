@@ -4,56 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import literal
 import pytest
 import torch
-from contract_exposures import by_hand
-from toy_exposures import toy_exposure
 
 from gnn_repair.backbones import BACKBONES
-from gnn_repair.exposure import Exposure
 from gnn_repair.repair import NodeTranslation, Reweighting, SetTranslation
 from gnn_repair.repair.base import about
 from gnn_repair.repair.inputs import repair_inputs
+from tests.helpers.repair import literal
+from tests.helpers.repair.contract_exposures import by_hand
+from tests.helpers.repair.literal import check, random_parameters
+from tests.helpers.repair.toy_exposures import toy_exposure
 
 CASES = [
     (SetTranslation(hidden=12), literal.translated),
     (Reweighting(hidden=12), literal.reweighted),
 ]
-
-
-def random_parameters(repair, inputs) -> dict[str, torch.Tensor]:
-    """Members that differ, and last layers that are not zero."""
-    generator = torch.Generator().manual_seed(1)
-    initial = repair.initial(inputs)
-    return {
-        name: value + 0.2 * torch.randn(value.shape, generator=generator).to(value)
-        for name, value in initial.items()
-    }
-
-
-def gradients(out: torch.Tensor, leaves: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    weights = torch.cos(torch.arange(out.numel())).view_as(out).to(out)
-    return list(torch.autograd.grad((out * weights).sum(), list(leaves.values())))
-
-
-def check(repair, reference, exposure: Exposure, tolerance: float) -> None:
-    inputs = repair_inputs(exposure)
-    leaves = {
-        name: value.requires_grad_() for name, value in random_parameters(repair, inputs).items()
-    }
-    found = repair.corrected(leaves, inputs, repair.tables(leaves, inputs), inputs.everyone, None)
-    expected = torch.stack(
-        [
-            reference({name: value[s] for name, value in leaves.items()}, exposure, s)
-            for s in range(exposure.num_members)
-        ]
-    )
-    close = {"rtol": tolerance, "atol": tolerance * float(expected.detach().abs().max())}
-    torch.testing.assert_close(found, expected, **close)
-    for one, other in zip(gradients(found, leaves), gradients(expected, leaves), strict=True):
-        scale = float(other.abs().max())
-        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * max(1.0, scale))
 
 
 @pytest.mark.parametrize("repair,reference", CASES, ids=["translation", "reweighting"])

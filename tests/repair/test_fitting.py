@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure, Group
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
 from gnn_repair.repair.inputs import SEEDS_A_STEP
 from gnn_repair.repair.targets import EPOCH_STRIDE, RepairTrainee, Targets, find_targets
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 DATA = toy_graph()
 EXPERTS = 12

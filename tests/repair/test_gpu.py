@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
 from gnn_repair.repair import inputs as inputs_module
 from gnn_repair.repair import inputs as message_table
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 DATA = toy_graph()
 pytestmark = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from repaired_models import KINDS, TwoLayers, fitted_on, graph
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv, SAGEConv, SGConv
@@ -13,6 +12,7 @@ import gnn_repair as gr
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
 from gnn_repair.repair import TemperatureScaling
+from tests.helpers.repair.repaired_models import KINDS, TwoLayers, fitted_on, graph
 
 BUDGET = Budget(15, None, 0.05, 0.0)
 REPAIRS = {

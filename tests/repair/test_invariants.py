@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from displacement_judge import displacement_distance, realizable
-from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.exposure import Exposure
@@ -18,6 +16,8 @@ from gnn_repair.repair import (
     SetTranslation,
 )
 from gnn_repair.training import Budget
+from tests.helpers.repair.displacement_judge import displacement_distance, realizable
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 DATA = toy_graph()
 EVERY = pytest.mark.parametrize("backbone", list(BACKBONES))
@@ -149,7 +149,7 @@ def test_the_head_is_refitted_on_standardised_embeddings(backbone):
 
 
 def test_the_embedding_leads_to_the_frozen_logits():
-    from toy_exposures import toy_frozen
+    from tests.helpers.repair.toy_exposures import toy_frozen
 
     for backbone in BACKBONES:
         readout = toy_frozen(backbone).readout

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
 from gnn_repair.repair.targets import RepairTrainee, Targets
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 DATA = toy_graph()
 PLACE = torch.arange(30)

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from device_places import DEVICES
-from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.budget import Budget
 from gnn_repair.kernels.sets import TermSets, rows_read
 from gnn_repair.repair import Reweighting, SetTranslation
 from gnn_repair.repair import inputs as tables
 from gnn_repair.repair.inputs import Description, MessageTable, expected_terms, repair_inputs
+from tests.helpers.device_places import DEVICES
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 
 def read_one_by_one(sets, targets):

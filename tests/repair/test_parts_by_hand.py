@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.data import Data
-from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import expose
@@ -17,6 +16,7 @@ from gnn_repair.repair.base import _check_fitted as check_fitted
 from gnn_repair.repair.base import _scores
 from gnn_repair.repair.inputs import Description
 from gnn_repair.repair.model import repaired
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 BRIEF = replace(NodeTranslation().budget, epochs=2, epoch_zero=False)
 

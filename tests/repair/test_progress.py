@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair import EvidenceLadder, NodeTranslation
 from gnn_repair.errors import InputError
 from gnn_repair.repair.cross_fitting import CrossFitted
 from gnn_repair.training import Listener, Progress, in_words
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 DATA = toy_graph()
 MASKS = (DATA.y, DATA.train_mask, DATA.val_mask)

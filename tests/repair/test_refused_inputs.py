@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from toy_exposures import toy_exposure, toy_frozen, toy_graph
 
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.repair import REPAIRS, EvidenceLadder, RefitHead, SetTranslation
 from gnn_repair.training import Budget
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_frozen, toy_graph
 
 DATA = toy_graph()
 TRAIN, VAL, Y = DATA.train_mask, DATA.val_mask, DATA.y

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_factorised import random_parameters
-from toy_exposures import toy_exposure, toy_graph
 
 from benchmarks import repair as bench
 from benchmarks.repair import LiteralRepair
@@ -14,6 +12,8 @@ from gnn_repair.kernels import dropout
 from gnn_repair.repair import Reweighting, SetTranslation
 from gnn_repair.repair import inputs as message_table
 from gnn_repair.repair.inputs import repair_inputs
+from tests.helpers.repair.literal import random_parameters
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 
 @pytest.mark.parametrize("method", [SetTranslation(), Reweighting()])

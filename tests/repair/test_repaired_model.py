@@ -8,16 +8,16 @@ import pickle
 
 import pytest
 import torch
-from repaired_models import (
+
+import gnn_repair as gr
+from gnn_repair.budget import Budget
+from gnn_repair.errors import InputError
+from tests.helpers.repair.repaired_models import (
     CLASSES,
     KINDS,
     fitted_on,
     graph,
 )
-
-import gnn_repair as gr
-from gnn_repair.budget import Budget
-from gnn_repair.errors import InputError
 
 
 @pytest.fixture

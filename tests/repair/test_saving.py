@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.repair import REPAIRS, FittedRepair, SetTranslation
 from gnn_repair.repair.base import TrainedRepair
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 DATA = toy_graph()
 

@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from types import ModuleType
 
-import literal
 import pytest
 import torch
-from test_factorised import check
 
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.repair import NodeTranslation, RefitHead, Reweighting, SetTranslation
-
-
-def _convolutions() -> ModuleType:
-    path = Path(__file__).parent.parent / "exposure" / "convolutions.py"
-    spec = importlib.util.spec_from_file_location("convolutions_of_exposure", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-CONVOLUTIONS = _convolutions()
+from tests.helpers.models import convolutions
+from tests.helpers.repair import literal
+from tests.helpers.repair.literal import check
 
 
 @cache
 def exposed(name: str) -> Exposure:
     torch.manual_seed(5)
-    case = CONVOLUTIONS.CASES[name]
-    model = CONVOLUTIONS.Net(case).double().eval()
-    return expose(model, CONVOLUTIONS.graph(), hops=case.hops)
+    case = convolutions.CASES[name]
+    model = convolutions.Net(case).double().eval()
+    return expose(model, convolutions.graph(), hops=case.hops)
 
 
-@pytest.mark.parametrize("name", list(CONVOLUTIONS.CASES))
+@pytest.mark.parametrize("name", list(convolutions.CASES))
 def test_every_convolution_can_be_repaired(name):
     exposure = exposed(name)
     nodes = exposure.num_nodes
@@ -59,7 +43,7 @@ def test_every_convolution_can_be_repaired(name):
         RefitHead(budget=replace(RefitHead().budget, epochs=2)).fit(exposure, y, *masks)
 
 
-@pytest.mark.parametrize("name", list(CONVOLUTIONS.CASES))
+@pytest.mark.parametrize("name", list(convolutions.CASES))
 @pytest.mark.parametrize(
     "repair,reference",
     [

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.repair import REPAIRS, NodeTranslation, RefitHead, TemperatureScaling
 from gnn_repair.repair.base import TRY, FittedRepair, TrainedRepair
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 DATA = toy_graph()
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from browser import open_browser
-from report_worlds import NASTY, Moved, Tilted, make_exposure
 
 from gnn_repair.exposure import expose
 from gnn_repair.reporting import evidence_of, gather, report, report_run
 from gnn_repair.results.protocol import PAPER, override
 from gnn_repair.study.rerun import rerun
+from tests.helpers.report.browser import open_browser
+from tests.helpers.report.report_worlds import NASTY, Moved, Tilted, make_exposure
 
 SETTINGS = (
     "backbones.hidden=16",

@@ -12,13 +12,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from browser import missing
-from report_worlds import Moved, make_exposure
 
 from gnn_repair.oracle import metrics, reach
 from gnn_repair.oracle.problems import FAILED
 from gnn_repair.reporting import gather, report
 from gnn_repair.reporting.payload import run_payload
+from tests.helpers.report.browser import missing
+from tests.helpers.report.report_worlds import Moved, make_exposure
 
 LINES = "return [...document.querySelectorAll(arguments[0])].map(mark => mark.tip)"
 COLUMNS = ".chart[aria-label='Reach by class'] svg g > rect[fill=transparent]"

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from browser import DESKTOP, PHONE, missing
-from report_worlds import NASTY, Moved, Tilted, make_exposure
 
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import report, report_results
 from gnn_repair.reporting.figures import hull, plane_of
+from tests.helpers.report.browser import DESKTOP, PHONE, missing
+from tests.helpers.report.report_worlds import NASTY, Moved, Tilted, make_exposure
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from accessibility import axe_script, violations
-from browser import PHONE, missing
+
+from tests.helpers.report.accessibility import axe_script, violations
+from tests.helpers.report.browser import PHONE, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 

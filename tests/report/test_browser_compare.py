@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from browser import missing
-from report_worlds import Moved, Tilted, make_exposure
 
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import Beside, PageContext, gather, report
+from tests.helpers.report.browser import missing
+from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 

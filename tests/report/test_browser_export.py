@@ -8,11 +8,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from browser import missing
-from report_worlds import Moved, Tilted, make_exposure
 
 import gnn_repair
 from gnn_repair.reporting import PageContext, gather, report, report_results
+from tests.helpers.report.browser import missing
+from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 

@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from browser import PHONE, missing
-from report_worlds import Moved, Tilted, make_exposure
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
 
 import gnn_repair as gr
 from gnn_repair.reporting import gather, report, report_results
+from tests.helpers.report.browser import PHONE, missing
+from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 

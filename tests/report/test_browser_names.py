@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from browser import PHONE, missing
-from report_worlds import Moved, Tilted, make_exposure
 from torch import nn
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import HeteroConv, SAGEConv
 
 import gnn_repair as gr
 from gnn_repair.reporting import PageContext, gather, report
+from tests.helpers.report.browser import PHONE, missing
+from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from browser import missing
+
+from tests.helpers.report.browser import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 

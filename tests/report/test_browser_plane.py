@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from browser import PHONE, missing
-from report_worlds import Moved, Tilted, make_exposure
 
 from gnn_repair.reporting import gather, report
+from tests.helpers.report.browser import PHONE, missing
+from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from browser import missing
-from report_worlds import Moved, Tilted, make_exposure
 
 from gnn_repair.reporting import PageContext, gather, report, report_results
+from tests.helpers.report.browser import missing
+from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 
 import pytest
-from browser import missing
-from report_worlds import Moved, Tilted, make_exposure
 
 from gnn_repair.reporting import report
+from tests.helpers.report.browser import missing
+from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from browser import PHONE, missing
-from report_worlds import Moved, Tilted, make_exposure
 
 from gnn_repair.reporting import report
+from tests.helpers.report.browser import PHONE, missing
+from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 

@@ -9,12 +9,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from browser import missing
-from report_worlds import Moved, Tilted, make_exposure
 
 import gnn_repair as gr
 from gnn_repair.oracle.witness import gain_words
 from gnn_repair.reporting import PageContext, gather, report
+from tests.helpers.report.browser import missing
+from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 needs_browser = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 

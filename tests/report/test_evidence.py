@@ -8,13 +8,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from report_worlds import Moved, Tilted, make_exposure
 from scipy.optimize import linprog
 
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import reach, solve
 from gnn_repair.oracle.problems import FAILED
 from gnn_repair.reporting import gather
+from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 
 def best_margin(exposure, member: int, node: int, c: int) -> float:

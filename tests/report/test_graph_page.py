@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from browser import missing
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import global_mean_pool
@@ -17,6 +16,7 @@ import gnn_repair as gr
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather
 from gnn_repair.reporting.payload import run_payload
+from tests.helpers.report.browser import missing
 
 
 class Plain(nn.Module):

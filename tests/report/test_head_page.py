@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 import torch
-from browser import DESKTOP, PHONE, missing
 from matplotlib.figure import Figure
 from torch import nn
 from torch_geometric.data import Data
@@ -17,6 +16,7 @@ from gnn_repair.exposure import expose
 from gnn_repair.oracle import reach, solve
 from gnn_repair.reporting import gather, plots, report
 from gnn_repair.reporting.figures import hull, plane_of
+from tests.helpers.report.browser import DESKTOP, PHONE, missing
 
 CLASSES, NODES = 4, 60
 WIDTHS = [DESKTOP, 1440, PHONE]

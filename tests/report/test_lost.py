@@ -7,12 +7,12 @@ import re
 
 import pytest
 import torch
-from browser import missing
 
 import gnn_repair as gr
 from gnn_repair.budget import LADDER, Budget
 from gnn_repair.methods import rung_title
 from gnn_repair.repair.ladder import EvidenceLadder
+from tests.helpers.report.browser import missing
 
 BRIEF = Budget(4, 4, 0.02, 1e-4, decoupled=True, epoch_zero=True)
 NAMES = ["<b>first</b>", "second", "third"]

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from report_worlds import make_exposure
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.names import NodeNames
 from gnn_repair.reporting import gather, report, write_figures
 from gnn_repair.reporting.evidence import counted, plural
+from tests.helpers.report.report_worlds import make_exposure
 
 
 @pytest.mark.parametrize(

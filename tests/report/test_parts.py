@@ -11,8 +11,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from browser import missing
-from report_worlds import Moved, Tilted, make_exposure
 from typer.testing import CliRunner
 
 from gnn_repair.cli import app
@@ -20,6 +18,8 @@ from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather, report
 from gnn_repair.reporting.payload import parts_folder
 from gnn_repair.reporting.serving import PageServer, needs_server
+from tests.helpers.report.browser import missing
+from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 REPAIRS = {"reweighting": Tilted(), "set_translation": Moved()}
 needs_browser = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")

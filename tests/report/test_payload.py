@@ -9,7 +9,6 @@ import re
 import numpy as np
 import pytest
 import torch
-from report_worlds import Moved, Tilted, make_exposure
 
 from gnn_repair.errors import InputError
 from gnn_repair.reporting import gather, report, report_results
@@ -21,6 +20,7 @@ from gnn_repair.reporting.payload import (
     script_safe,
     within_budget,
 )
+from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 NASTY = ["</script><script>alert(1)</script>", "<!-- & -->", "@@PAYLOAD@@", "line\u2028end"]
 

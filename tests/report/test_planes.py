@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
-from report_worlds import Moved, Tilted, make_exposure
 from scipy.spatial import ConvexHull
 
 from gnn_repair.errors import InputError
@@ -22,6 +21,7 @@ from gnn_repair.reporting.figures import (
     plane_of,
     vertices,
 )
+from tests.helpers.report.report_worlds import Moved, Tilted, make_exposure
 
 
 def test_the_hull_is_scipys():

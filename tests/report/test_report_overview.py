@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from report_worlds import Tilted, make_exposure
 from typer.testing import CliRunner
 
 from gnn_repair.cli import app
@@ -21,6 +20,7 @@ from gnn_repair.results.protocol import PAPER, override
 from gnn_repair.results.records import RunRecord
 from gnn_repair.results.store import Store
 from tests.campaigns.lp_families import Numbers, exposure_of
+from tests.helpers.report.report_worlds import Tilted, make_exposure
 
 TINY = override(
     PAPER,

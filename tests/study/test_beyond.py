@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from planted_records import make_record
 
 from gnn_repair.methods import NOTHING, RUNGS
 from gnn_repair.results.rendering import facts
 from gnn_repair.results.store import pack
 from gnn_repair.study import PAPER, Store, make_tables
+from tests.helpers.study.planted_records import make_record
 from tools.beyond import LINE, TABLES, gathered, written
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import TINY, tiny_graph
 
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.errors import InputError
@@ -25,6 +24,7 @@ from gnn_repair.reporting.writing import report
 from gnn_repair.results.records import chosen_methods
 from gnn_repair.study import PAPER, Case, make_tables, override
 from gnn_repair.study.case import Settings, run_case
+from tests.helpers.study.tiny import TINY, tiny_graph
 
 PROTOCOL = override(PAPER, TINY)
 

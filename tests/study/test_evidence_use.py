@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import TINY, tiny_graph
 
 from gnn_repair.backbones import train_backbone
 from gnn_repair.backbones.architectures import GCN
@@ -16,6 +15,7 @@ from gnn_repair.repair import Reweighting, SetTranslation
 from gnn_repair.repair.adapters import FittedTranslation
 from gnn_repair.study import PAPER, override
 from gnn_repair.study.measures import errors_fixed, shifts_inside
+from tests.helpers.study.tiny import TINY, tiny_graph
 
 SETTINGS = override(PAPER, TINY)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from planted_records import make_record
 from torch_geometric.data import Data
 
 from gnn_repair.backbones import BACKBONES, Shape, train_backbone
@@ -20,6 +19,7 @@ from gnn_repair.results.averages import (
 )
 from gnn_repair.results.rendering import facts
 from gnn_repair.study import RENDERERS, make_tables
+from tests.helpers.study.planted_records import make_record
 
 PLACE = ("gcn", "cora")
 

@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from planted_records import fake_case, make_record
 
 from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.methods import METHODS
 from gnn_repair.results.records import all_runs, chosen_methods
 from gnn_repair.study import PAPER, Case, Run, Store, Watcher, make_plan, override, run_study
+from tests.helpers.study.planted_records import fake_case, make_record
 
 GRID = {"datasets": ["cora", "pubmed"], "backbones": ["gcn", "gat"], "splits": range(3)}
 ODD = override(PAPER, ["backbones.hidden=100"])
-HERE = str(Path(__file__).parent)
+ROOT = Path(__file__).parents[2]
 
 USUAL = tuple(name for name, method in METHODS.items() if method.by_default)
 
@@ -177,8 +177,7 @@ def test_methods_come_in_the_order_of_the_tables():
 
 SLOW = """
 import sys, time
-sys.path.insert(0, {here!r})
-from planted_records import fake_case
+from tests.helpers.study.planted_records import fake_case
 from gnn_repair.study import run_study
 
 def work(shared, case, tell):
@@ -191,8 +190,10 @@ print("finished")
 
 
 def start(store: Path) -> subprocess.Popen[str]:
-    code = SLOW.format(here=HERE, store=str(store))
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    code = SLOW.format(store=str(store))
+    return subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
 
 
 def test_kill_9_in_the_middle_loses_at_most_the_case_in_flight(tmp_path):

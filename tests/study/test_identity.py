@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from planted_records import make_record
 
 import gnn_repair.results.records as identity
 from gnn_repair.backbones import BACKBONES
@@ -17,6 +16,7 @@ from gnn_repair.results.protocol import BackboneProtocol, changed, differences, 
 from gnn_repair.results.records import VERSIONS, stage_keys
 from gnn_repair.results.store import current_methods
 from gnn_repair.study import INDEPENDENT, PAPER, Protocol, Run, Store, make_plan, override
+from tests.helpers.study.planted_records import make_record
 
 LEGACY = "f5ac0ef9f0b2"
 """What the folder of the independent protocol was called when the whole tree was hashed."""

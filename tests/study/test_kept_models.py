@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import TINY, tiny_graph
 from torch_geometric.nn import GIN
 
 from gnn_repair.backbones import OwnNetwork
@@ -13,6 +12,7 @@ from gnn_repair.results.store import merge
 from gnn_repair.study import PAPER, Run, Store, override, run_study
 from gnn_repair.study import case as cases
 from gnn_repair.study.rerun import rerun
+from tests.helpers.study.tiny import TINY, tiny_graph
 
 PROTOCOL = override(PAPER, TINY)
 METHODS = ["reweighting", "set_translation", "correct_and_smooth", "evidence_ladder"]

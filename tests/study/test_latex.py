@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from planted_records import make_record
 
 from gnn_repair.results.averages import Figure, Sheet, Table, without_published, without_spread
 from gnn_repair.results.rendering import escape, latex
 from gnn_repair.study import RENDERERS, make_tables
+from tests.helpers.study.planted_records import make_record
 
 SPECIAL = r"a_b & 50% #1 $x$ {y} ~z ^w \end{tabular} <|>"
 

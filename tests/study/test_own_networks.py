@@ -7,7 +7,6 @@ import json
 
 import pytest
 import torch
-from tiny import TINY, tiny_graph
 from torch import nn
 from torch_geometric.nn import GCNConv, SAGEConv
 from typer.testing import CliRunner
@@ -20,6 +19,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.results.protocol import PAPER
 from gnn_repair.results.rendering import as_json, markdown
 from gnn_repair.study import Store, Watcher, make_tables, override
+from tests.helpers.study.tiny import TINY, tiny_graph
 
 PROTOCOL = override(PAPER, TINY)
 METHODS = ["oracle", "reweighting", "set_translation", "refit_head"]

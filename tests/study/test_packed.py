@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from planted_records import make_record
 
 from gnn_repair.errors import InputError
 from gnn_repair.results.records import StoreWarning
 from gnn_repair.results.rendering import RENDERERS
 from gnn_repair.results.store import Packed, merge, pack
 from gnn_repair.study import PAPER, Run, Store, make_tables, override, read_results
+from tests.helpers.study.planted_records import make_record
 
 OTHER = override(PAPER, ["backbones.hidden=64"])
 

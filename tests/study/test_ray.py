@@ -12,8 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted_records import make_record
-from tiny import TINY, tiny_graph
 
 from gnn_repair.backbones import train_backbone
 from gnn_repair.budget import Budget
@@ -32,6 +30,8 @@ from gnn_repair.study import (
     solve_oracle_sharded,
 )
 from gnn_repair.study.engine import Failure
+from tests.helpers.study.planted_records import make_record
+from tests.helpers.study.tiny import TINY, tiny_graph
 
 # Ray reads this when it is first imported: its ports stay on the loopback address.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"

@@ -18,7 +18,7 @@ from gnn_repair.study.ray_engine import ClusterHead, answers, endpoint_of, split
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 ray = pytest.importorskip("ray")
-HERE = str(Path(__file__).parent)
+ROOT = str(Path(__file__).parents[2])
 
 
 @pytest.fixture
@@ -94,16 +94,15 @@ def test_a_silent_head_is_gone_after_its_patience(closed_port):
 
 STUDY = """
 import sys, time
-sys.path.insert(0, {here!r})
 import gnn_repair.study.grid as grid
 from gnn_repair.cli import main
-from planted_records import fake_case
+from tests.helpers.study.planted_records import fake_case
 
 def work(shared, case, tell):
     import time
     if case.backbone != "gcn":
         time.sleep(600)
-    from planted_records import fake_case
+    from tests.helpers.study.planted_records import fake_case
     return fake_case(shared, case, tell)
 
 grid.run_case = work
@@ -119,7 +118,7 @@ main()
 def test_a_killed_head_ends_the_study_with_a_sentence_and_keeps_the_records(tmp_path):
     from ray.cluster_utils import Cluster
 
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, str(Path(HERE).parents[1])])}
+    environment = {**os.environ, "PYTHONPATH": ROOT}
     environment |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
     before = dict(os.environ)
     os.environ.update(environment)
@@ -129,7 +128,7 @@ def test_a_killed_head_ends_the_study_with_a_sentence_and_keeps_the_records(tmp_
     )
     try:
         store = tmp_path / "store"
-        code = STUDY.format(here=HERE, store=str(store), address=cluster.address)
+        code = STUDY.format(store=str(store), address=cluster.address)
         study = subprocess.Popen(
             [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=environment
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tiny import TINY, tiny_graph
 from torch_geometric.data import Data
 
 from gnn_repair.backbones import BACKBONES, Backbone, Shape, train_backbone
@@ -19,6 +18,7 @@ from gnn_repair.results.records import chosen_methods
 from gnn_repair.study import PAPER, Case, Store, override, run_study
 from gnn_repair.study.case import Settings, build_backbone, run_case
 from gnn_repair.study.measures import summarise_oracle
+from tests.helpers.study.tiny import TINY, tiny_graph
 
 PROTOCOL = override(PAPER, TINY)
 

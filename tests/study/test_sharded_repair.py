@@ -6,7 +6,6 @@ import pickle
 
 import pytest
 import torch
-from tiny import tiny_graph
 
 import gnn_repair as gr
 from gnn_repair.backbones import train_backbone
@@ -14,6 +13,7 @@ from gnn_repair.budget import Budget
 from gnn_repair.errors import GnnRepairError, InputError
 from gnn_repair.repair import CorrectAndSmooth
 from gnn_repair.study import LocalEngine, repaired_logits_sharded
+from tests.helpers.study.tiny import tiny_graph
 
 BUDGET = Budget(epochs=8, patience=None, learning_rate=1e-2, weight_decay=0.0)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_graph
 
 from gnn_repair.backbones import train_backbone
 from gnn_repair.budget import Budget
@@ -16,6 +15,7 @@ from gnn_repair.oracle.solver import solve
 from gnn_repair.study import LocalEngine, solve_oracle_sharded
 from gnn_repair.study.engine import Failure
 from gnn_repair.study.sharding import make_shards
+from tests.helpers.study.tiny import tiny_graph
 
 ARRAYS = [name for name, kind in Solution.__annotations__.items() if kind != "int"]
 ARRAYS = [name for name in ARRAYS if name not in ("skipped", "method", "reasons")]

@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from planted_records import fake_case, make_record
 
 from gnn_repair.errors import InputError, ResourceError
 from gnn_repair.results.records import StoreWarning
@@ -23,6 +22,7 @@ from gnn_repair.study import (
     read_results,
     run_study,
 )
+from tests.helpers.study.planted_records import fake_case, make_record
 
 RUN = Run("cora", "gcn", 0)
 

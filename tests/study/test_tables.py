@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from planted_records import make_record
 
 import gnn_repair
 from gnn_repair.errors import InputError
@@ -25,6 +24,7 @@ from gnn_repair.results.rendering import facts, number, own_text, plain, remark
 from gnn_repair.results.store import merge, pack
 from gnn_repair.results.tables import TABLES, counts, published_cases
 from gnn_repair.study import PAPER, RENDERERS, Store, export_results, make_tables, read_results
+from tests.helpers.study.planted_records import make_record
 
 ROOT = Path(gnn_repair.__file__).parent
 PUBLISHED = json.loads((ROOT / "paper.json").read_text(encoding="utf-8"))["tables"]

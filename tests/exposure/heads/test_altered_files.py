@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_value_with_head import exposed
 from torch import Tensor
 
 from gnn_repair.exposure import Exposure
 from tests.campaigns import file_mutations
 from tests.campaigns.file_subjects import Subject, judge_exposure
+from tests.helpers.models.gallery import exposed
 
 NAMES = (
     "opaque softplus",

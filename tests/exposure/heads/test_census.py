@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import census_models as c
 import pytest
 import torch
-from census import AFFINE, NODES, STYLES, TAILED, built, graph
 from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused, GnnRepairError, InputError
 from gnn_repair.exposure import expose
+from tests.helpers.models import census_models as c
+from tests.helpers.models.census import AFFINE, NODES, STYLES, TAILED, built, graph
 
 DOCS = Path(__file__).parents[3] / "docs" / "reference" / "models.md"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gallery import graph
-from gallery_models import CONVENTIONS
 
 from gnn_repair.exposure import expose
+from tests.helpers.models.gallery import graph
+from tests.helpers.models.gallery_models import CONVENTIONS
 
 
 @pytest.mark.parametrize("name", CONVENTIONS)

@@ -2,141 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import pairwise
-from typing import Any
-
 import pytest
 import torch
-from gallery import AFFINE, HELD, NODES, REFUSED, TAILED, Entry, built, matrix
-from gallery import graph as plain_graph
-from gallery_models import ByMatrix
-from torch import Tensor, nn
 
 from gnn_repair.errors import ExposureRefused
-from gnn_repair.exposure import Exposure, expose
+from gnn_repair.exposure import expose
 from gnn_repair.exposure.heads.head import followed_by, kind_of
+from tests.helpers.models.gallery import AFFINE, HELD, REFUSED, TAILED, built
+from tests.helpers.models.gallery_judge import drawn, graph, judged, run
 
 LIMIT = {torch.float32: 1e-4, torch.float64: 1e-10}
 """Wider than what ``expose`` promises by the size of the drawn coefficients."""
-
-
-def graph(dtype: torch.dtype = torch.float64, model: nn.Module | None = None) -> Any:
-    """The gallery's graph, with the matrix that a model wants."""
-    data = plain_graph(dtype)
-    if isinstance(model, ByMatrix):
-        sparse = model.first.product in (torch.spmm, torch.sparse.mm)
-        data.adj = matrix(data).to_sparse() if sparse else matrix(data)
-    return data
-
-
-def drawn(exposure: Exposure, seed: int) -> Tensor:
-    """Shares of each group's mass from a Dirichlet draw, one at a time, [T]."""
-    generator = torch.Generator().manual_seed(seed)
-    out = torch.zeros(exposure.num_terms, dtype=torch.float64)
-    ends, alpha = exposure.segments.tolist(), exposure.coefficients[0].double()
-    for start, stop in pairwise(ends):
-        shares = torch.rand(stop - start, generator=generator, dtype=torch.float64).log().neg()
-        shares = shares / shares.sum().clamp(min=1e-300)
-        out[start:stop] = shares * alpha[start:stop].sum()
-    return out
-
-
-def dense(exposure: Exposure, values: Tensor) -> list[Tensor]:
-    """One matrix [recipient, source] a group, term by term."""
-    out = [torch.zeros(NODES, NODES, dtype=torch.float64) for _ in exposure.groups]
-    count = exposure.num_groups
-    for place in range(NODES * count):
-        for term in range(int(exposure.segments[place]), int(exposure.segments[place + 1])):
-            source = int(exposure.sources[exposure.rows[term]])
-            out[place % count][place // count, source] += float(values[term])
-    return out
-
-
-@contextmanager
-def reweighted(model: nn.Module, final: Sequence[str], ratios: list[Tensor]) -> Iterator[None]:
-    """While open, every message of the final convolutions' last runs is multiplied by λ / α.
-
-    Heads are the second axis of a message; groups follow the order of convolutions and heads. A
-    convolution named k times has its last k propagates reweighted.
-    """
-    modules, handles = dict(model.named_modules()), []
-    totals = {name: _propagates(model, modules[name]) for name in final}
-    for name in dict.fromkeys(final):
-        conv, seen = modules[name], [0]
-        first = sum(_heads(modules[other]) for other in final[: final.index(name)])
-
-        def change(
-            module: Any, inputs: Any, out: Tensor, *, seen: Any, first: int, skip: int
-        ) -> Tensor:
-            place = seen[0] - skip
-            seen[0] += 1
-            if place < 0:
-                return out
-            index = module.__dict__["_last_index"]
-            heads = _heads(module)
-            scale = torch.stack(
-                [ratios[first + place * heads + h][index[1], index[0]] for h in range(heads)], 1
-            ).to(out)
-            if hasattr(module, "num_stacks"):  # [stacks, entries, channels]
-                return out * scale.t().unsqueeze(2)
-            return out * (scale.unsqueeze(2) if out.dim() == 3 else scale)
-
-        def note(module: Any, inputs: Any) -> None:
-            module.__dict__["_last_index"] = inputs[0]
-
-        skip = totals[name] - list(final).count(name)
-        handles.append(conv.register_propagate_forward_pre_hook(note))
-        handles.append(
-            conv.register_message_forward_hook(
-                lambda m, i, o, s=seen, f=first, k=skip: change(m, i, o, seen=s, first=f, skip=k)
-            )
-        )
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _heads(conv: Any) -> int:
-    return int(getattr(conv, "heads", None) or getattr(conv, "num_stacks", None) or 1)
-
-
-def _propagates(model: nn.Module, conv: Any) -> int:
-    """How often a convolution propagates in one run."""
-    counted: list[int] = []
-    handle = conv.register_propagate_forward_pre_hook(lambda *_: counted.append(1))
-    run(model, graph(next(model.parameters()).dtype))
-    handle.remove()
-    return len(counted)
-
-
-@torch.no_grad()
-def run(model: nn.Module, data: Any) -> Tensor:
-    if "edge_type" in model.forward.__code__.co_varnames:
-        return model(data.x, data.edge_index, data.edge_type)
-    if isinstance(model, ByMatrix):
-        return model(data.x, data.adj)
-    return model(data.x, data.edge_index)
-
-
-def judged(entry: Entry, model: nn.Module, exposure: Exposure, lam: Tensor) -> Tensor:
-    """The model's own logits under λ, without anything of the package."""
-    data = graph(next(model.parameters()).dtype)
-    if entry.by_hand is not None:
-        operators = [op.to(data.x) for op in dense(exposure, lam)]
-        with torch.no_grad():
-            return entry.by_hand(model, data, operators)
-    if not entry.final:
-        assert exposure.replay is not None
-        return exposure.replay(lam)
-    alpha = dense(exposure, exposure.coefficients[0].double())
-    changed = dense(exposure, lam)
-    ratios = [torch.where(a > 0, c / a, 1.0) for a, c in zip(alpha, changed, strict=True)]
-    with reweighted(model, entry.final, ratios):
-        return run(model, data)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 import torch
 from torch import Tensor
 
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.record.replay import random_admissible
+from tests.helpers.models import convolutions
 
 
-def _convolutions() -> ModuleType:
-    path = Path(__file__).parent.parent / "convolutions.py"
-    spec = importlib.util.spec_from_file_location("convolutions_before_tails", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-C = _convolutions()
-
-
-class Net(C.Net):  # type: ignore[misc,name-defined]
+class Net(convolutions.Net):  # type: ignore[misc,name-defined]
     def forward(self, data):  # type: ignore[no-untyped-def]
         return self.lin(self.call(self.conv2, self.hidden(data), data).tanh())
 
@@ -42,12 +25,12 @@ def dense(exposure: Exposure, coefficients: Tensor) -> list[Tensor]:
     return list(out)
 
 
-@pytest.mark.parametrize("name", C.CASES)
+@pytest.mark.parametrize("name", convolutions.CASES)
 @torch.no_grad()
 def test_a_tail_after_every_convolution(name: str) -> None:
-    case = C.CASES[name]
+    case = convolutions.CASES[name]
     torch.manual_seed(5)
-    net, data = Net(case).double().eval(), C.graph()
+    net, data = Net(case).double().eval(), convolutions.graph()
     for parameter in net.parameters():
         parameter.add_(torch.randn_like(parameter) * 0.1)
     exposure = expose(net, data, hops=case.hops)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from gallery import TAILED, built, graph
-from test_gallery import drawn, judged
 
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure import Exposure, expose
 from gnn_repair.exposure.heads.operations import Activation, Affine, HeadGraph
 from gnn_repair.files import load_tensors, save_tensors
+from tests.helpers.models.gallery import TAILED, built, exposed, graph
+from tests.helpers.models.gallery_judge import drawn, judged
 
 SAMPLE = (
     "ReLU", "opaque softplus", "where", "LayerNorm, jumping max", "BatchNorm, jumping cat",
@@ -21,12 +21,6 @@ SAMPLE = (
     "UniMP",
 )  # fmt: skip
 """Between them every kind of operation."""
-
-
-def exposed(name: str, dtype: torch.dtype = torch.float64) -> Exposure:
-    exposure = expose(built(TAILED[name].build, dtype), graph(dtype))
-    assert exposure.head is not None
-    return exposure
 
 
 def test_sizes_are_those_of_the_mixture() -> None:

@@ -13,7 +13,6 @@ import torch
 from scipy.optimize import linprog
 from torch import nn
 from torch_geometric.data import Data, HeteroData
-from typed_models import CLASSES, Attributed, Heads, build, graph
 
 import gnn_repair as gr
 from gnn_repair import Exposure, expose, solve
@@ -22,6 +21,7 @@ from gnn_repair.exposure.names import ONE_KIND, NodeNames
 from gnn_repair.oracle.frames import source_ranking
 from gnn_repair.repair.baselines import sources_to_recipients
 from gnn_repair.repair.inputs import repair_inputs
+from tests.helpers.models.typed_models import CLASSES, Attributed, Heads, build, graph
 
 SENDER = re.compile(r"(paper|author|venue) (\d+) \(λ ([\d.e+-]+), (\w+ \w+ \w+)\)")
 

@@ -11,12 +11,17 @@ import math
 
 import pytest
 import torch
-from scaled_messages import random_factors, scaled, scaled_coefficients, scaled_run
 from torch import Tensor
 from torch_geometric.data import HeteroData
-from typed_models import Paths, build
 
 from gnn_repair import Exposure, expose, reach, solve
+from tests.helpers.models.scaled_messages import (
+    random_factors,
+    scaled,
+    scaled_coefficients,
+    scaled_run,
+)
+from tests.helpers.models.typed_models import Paths, build
 
 
 @pytest.fixture(scope="module")

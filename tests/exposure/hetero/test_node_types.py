@@ -9,11 +9,21 @@ import torch
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data, HeteroData
-from typed_models import CLASSES, HIDDEN, SIZES, WIDTHS, Heads, OwnWrapper, build, first_run, graph
 
 from gnn_repair import expose
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.names import NodeNames
+from tests.helpers.models.typed_models import (
+    CLASSES,
+    HIDDEN,
+    SIZES,
+    WIDTHS,
+    Heads,
+    OwnWrapper,
+    build,
+    first_run,
+    graph,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:There exist node types")
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from scaled_messages import random_factors, scaled, scaled_coefficients
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import HeteroData
 from torch_geometric.utils import scatter
-from typed_models import CLASSES, HIDDEN, SIZES, WIDTHS, graph
 
 from gnn_repair import expose
+from tests.helpers.models.scaled_messages import random_factors, scaled, scaled_coefficients
+from tests.helpers.models.typed_models import CLASSES, HIDDEN, SIZES, WIDTHS, graph
 
 LIKE = ("paper", "like", "paper")
 CITES = ("paper", "cites", "paper")

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch_geometric.data import Batch, HeteroData
 from torch_geometric.nn import HeteroConv, SAGEConv, global_mean_pool
-from typed_models import SIZES, build, graph
 
 from gnn_repair import expose
 from gnn_repair.errors import ExposureRefused, InputError
 from gnn_repair.exposure.call_arguments import typed_arguments
 from gnn_repair.exposure.data import counts_of, edges_of, typed_tensors
+from tests.helpers.models.typed_models import SIZES, build, graph
 
 
 def model_of(signature: str) -> nn.Module:

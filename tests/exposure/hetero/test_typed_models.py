@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from scaled_messages import logits_of, random_factors, scaled_coefficients, scaled_run
-from typed_models import MODELS, SIZES, build, first_run
 
 from gnn_repair import expose
 from gnn_repair.errors import ExposureRefused
+from tests.helpers.models.scaled_messages import (
+    logits_of,
+    random_factors,
+    scaled_coefficients,
+    scaled_run,
+)
+from tests.helpers.models.typed_models import MODELS, SIZES, build, first_run
 
 EXPOSED = [name for name, entry in MODELS.items() if not entry.refused]
 REFUSED = [name for name, entry in MODELS.items() if entry.refused]

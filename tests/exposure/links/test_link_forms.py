@@ -6,7 +6,10 @@ import re
 
 import pytest
 import torch
-from link_form_models import (
+
+import gnn_repair as gr
+from gnn_repair.errors import ExposureRefused, InputError
+from tests.helpers.models.link_form_models import (
     BACK,
     RATES,
     Embedding,
@@ -19,9 +22,6 @@ from link_form_models import (
     product,
     ratings,
 )
-
-import gnn_repair as gr
-from gnn_repair.errors import ExposureRefused, InputError
 
 
 @pytest.mark.parametrize("model", [OfData, TrueAndSampled, TwoClasses])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -15,9 +12,7 @@ from torch_geometric.nn import GraphConv, SAGEConv
 import gnn_repair as gr
 from gnn_repair.datasets.planted_outputs import planted_links
 from gnn_repair.errors import ExposureRefused, InputError
-
-sys.path.insert(0, str(Path(__file__).parent))
-from link_models import BENT, EXACT, WIDTH, EncodeDecode, Encoder, Whole, dot
+from tests.helpers.models.link_models import BENT, EXACT, WIDTH, EncodeDecode, Encoder, Whole, dot
 
 NODES = 50
 

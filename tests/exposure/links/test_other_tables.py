@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from link_form_models import NODES, Embedding, graph, product
 from torch import nn
 
 import gnn_repair as gr
+from tests.helpers.models.link_form_models import NODES, Embedding, graph, product
 
 
 def extra(kind: str, data):

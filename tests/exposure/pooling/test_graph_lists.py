@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from pool_models import GRAPHS, MODELS, SIZES, NodesFirst, batch_of
 from torch import Tensor, nn
 from torch.utils.data import DataLoader as PlainLoader
 from torch.utils.data import Sampler, SubsetRandomSampler, WeightedRandomSampler
@@ -20,6 +19,7 @@ from torch_geometric.nn import GCNConv
 import gnn_repair as gr
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import data as batches
+from tests.helpers.models.pool_models import GRAPHS, MODELS, SIZES, NodesFirst, batch_of
 
 STYLES = ("sum beside mean", "jumping knowledge, MLP", "attributes of the graph", "max beside mean")
 

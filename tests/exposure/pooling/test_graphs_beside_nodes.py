@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from pool_models import CLASSES, WIDTH, Body, batch_of, ring
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv, aggr, global_mean_pool
 
 import gnn_repair as gr
+from tests.helpers.models.pool_models import CLASSES, WIDTH, Body, batch_of, ring
 
 
 class Both(Body):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from pool_models import CLASSES, WIDTH, Body, Pooled, batch_of
 from torch import Tensor, nn
 from torch_geometric.nn import global_add_pool, global_mean_pool
 
 import gnn_repair as gr
+from tests.helpers.models.pool_models import CLASSES, WIDTH, Body, Pooled, batch_of
 
 
 def test_a_pool_that_one_later_pool_reads_is_not_final_though_another_does_not() -> None:

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from pool_models import (
+from torch import Tensor, nn
+from torch_geometric.nn import aggr, global_mean_pool
+
+import gnn_repair as gr
+from gnn_repair.errors import ExposureRefused
+from tests.helpers.models.pool_models import (
     GRAPHS,
     MODELS,
     REFUSED,
@@ -21,11 +26,6 @@ from pool_models import (
     one,
     ring,
 )
-from torch import Tensor, nn
-from torch_geometric.nn import aggr, global_mean_pool
-
-import gnn_repair as gr
-from gnn_repair.errors import ExposureRefused
 
 LIMIT = {torch.float32: 1e-5, torch.float64: 1e-12}
 """What is promised of residuals."""

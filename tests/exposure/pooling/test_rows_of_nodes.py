@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from pool_models import (
+from torch import Tensor, nn
+from torch_geometric.data import Batch
+from torch_geometric.nn import global_add_pool, global_mean_pool
+from torch_geometric.utils import to_dense_batch
+
+import gnn_repair as gr
+from gnn_repair.errors import ExposureRefused
+from tests.helpers.models.pool_models import (
     CLASSES,
     LAYERS,
     ROWS,
@@ -20,13 +27,6 @@ from pool_models import (
     mlp,
     ring,
 )
-from torch import Tensor, nn
-from torch_geometric.data import Batch
-from torch_geometric.nn import global_add_pool, global_mean_pool
-from torch_geometric.utils import to_dense_batch
-
-import gnn_repair as gr
-from gnn_repair.errors import ExposureRefused
 
 
 @pytest.mark.parametrize("bent", [False, True])

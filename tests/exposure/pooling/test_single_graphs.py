@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from pool_models import CLASSES, WIDTH, Body, Pooled, batch_of, ring
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import MemPooling, SAGEConv, aggr, global_mean_pool, to_hetero
@@ -15,6 +14,7 @@ from torch_geometric.utils import segment
 
 import gnn_repair as gr
 from gnn_repair.errors import ExposureRefused, InputError
+from tests.helpers.models.pool_models import CLASSES, WIDTH, Body, Pooled, batch_of, ring
 
 
 def alone(size: int = 6) -> Data:

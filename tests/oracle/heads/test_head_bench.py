@@ -8,9 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from head_cases import tailed
-from head_graph import small_graph
-from head_references import exact, triangle
 
 from benchmarks.tail_solvers import compare_with_milp, peer_figures, run_highs, triangle_model
 from benchmarks.tails import TAILS, Journal, parse_widths, tail_exposure, time_stages, trained
@@ -20,6 +17,9 @@ from gnn_repair.exposure.heads.operations import Curved
 from gnn_repair.highs import new_highs
 from gnn_repair.oracle import solve
 from gnn_repair.oracle.heads.polytope import base_of
+from tests.helpers.oracle.head_cases import tailed
+from tests.helpers.oracle.head_graph import small_graph
+from tests.helpers.oracle.head_references import exact, triangle
 
 CAMPAIGN = int(os.environ.get("GNN_REPAIR_TAIL_NODES", "0"))
 

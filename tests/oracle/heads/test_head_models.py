@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from head_graph import CLASSES, MODELS, model_of, small_graph
 from torch import nn
 from torch_geometric.explain import Explainer, ModelConfig
 from torch_geometric.nn import SAGEConv
 
 from gnn_repair.exposure import expose
 from gnn_repair.oracle import OracleExplainer, reach, solve
+from tests.helpers.oracle.head_graph import CLASSES, MODELS, model_of, small_graph
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from head_cases import CLASSES, NODES, tailed
 
 from gnn_repair.errors import InputError
 from gnn_repair.oracle import (
@@ -19,6 +18,7 @@ from gnn_repair.oracle import (
 from gnn_repair.oracle.heads.check import covers
 from gnn_repair.oracle.heads.proof import ProofCase
 from gnn_repair.oracle.solution import Solution
+from tests.helpers.oracle.head_cases import CLASSES, NODES, tailed
 
 
 @pytest.fixture(scope="module")

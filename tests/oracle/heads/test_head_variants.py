@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from head_cases import CLASSES, NODES, mixture, replay_of, tail_of, tailed
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.heads.operations import HeadGraph, Scale
@@ -24,6 +23,7 @@ from gnn_repair.oracle import (
     value_range,
 )
 from gnn_repair.oracle.heads.nearest import ball
+from tests.helpers.oracle.head_cases import CLASSES, NODES, mixture, replay_of, tail_of, tailed
 
 STEPS = 80
 SLACKS = (0.0, 0.25, 1.0)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from head_cases import KINDS, NODES, draw, tail_of
 
 from gnn_repair.exposure.heads.operations import (
     FUNCTIONS,
@@ -24,6 +23,7 @@ from gnn_repair.exposure.heads.operations import (
     Select,
     lower,
 )
+from tests.helpers.oracle.head_cases import KINDS, NODES, draw, tail_of
 
 NAMES = [name for name in FUNCTIONS if name != "leaky_relu"]  # that one becomes a ReLU
 STEEP = [name for name in NAMES if FUNCTIONS[name].steep]

@@ -9,16 +9,6 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from head_cases import (
-    CLASSES,
-    KINDS,
-    NODES,
-    PIECEWISE,
-    margins_at,
-    random_coefficients,
-    tailed,
-)
-from head_references import exact, triangle
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.value import Exposure
@@ -28,6 +18,16 @@ from gnn_repair.oracle.heads.bound import region_of
 from gnn_repair.oracle.heads.branch import Leaf, Tree, bounded
 from gnn_repair.oracle.heads.polytope import base_of
 from gnn_repair.oracle.solution import Solution
+from tests.helpers.oracle.head_cases import (
+    CLASSES,
+    KINDS,
+    NODES,
+    PIECEWISE,
+    margins_at,
+    random_coefficients,
+    tailed,
+)
+from tests.helpers.oracle.head_references import exact, triangle
 
 ASKED = 14
 """Nodes that every kind of tail is asked about, each for all classes."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +11,7 @@ import torch
 import gnn_repair as gr
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.oracle import Solution, ValueRange
-
-sys.path.insert(0, str(Path(__file__).parent))
-from label_cases import corners, random_exposure
+from tests.helpers.oracle.label_cases import corners, random_exposure
 
 
 def truths(seed, nodes=7, outputs=3):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +15,7 @@ from gnn_repair.oracle import Solution, ValueRange
 from gnn_repair.oracle.questions.ranges import KIND as RANGE
 from gnn_repair.oracle.solution import KIND
 from gnn_repair.oracle.witness import Witness
-
-sys.path.insert(0, str(Path(__file__).parent))
-from label_cases import random_exposure
+from tests.helpers.oracle.label_cases import random_exposure
 
 
 def witness(shares, groups=None, **other):

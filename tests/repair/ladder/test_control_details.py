@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch_geometric.data import Data
-from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.repair import evidence as graph_evidence
@@ -15,6 +14,7 @@ from gnn_repair.repair.controls import LabelPropagation
 from gnn_repair.repair.evidence import evidence_of
 from gnn_repair.repair.folds import deal_folds
 from gnn_repair.repair.targets import RepairTrainee, as_targets, prepare
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 NODES, CLASSES = 5, 3
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.nn import GCNConv
-from toy_exposures import toy_exposure, toy_graph
 
 import gnn_repair as gr
 from gnn_repair.errors import InputError, SplitError
 from gnn_repair.repair import CorrectAndSmooth, CrossFitted, FittedRepair, TemperatureScaling
 from gnn_repair.repair.folds import deal_folds
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 DATA = toy_graph()
 BRIEF = {"epochs": 5, "learning_rate": 0.02, "epoch_zero": False}

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.budget import Budget
 from gnn_repair.errors import InputError
 from gnn_repair.repair import CrossFitted, NodeTranslation, RefitHead
 from gnn_repair.repair import controls as spreading
 from gnn_repair.repair.base import fitted_of
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 
 def test_the_strength_is_the_one_that_is_right_about_validation_nodes(monkeypatch):
@@ -59,7 +59,7 @@ def test_copies_that_diverge_are_told():
 
 @pytest.fixture
 def described():
-    from toy_exposures import toy_exposure, toy_graph
+    from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
     data = toy_graph()
     repair = NodeTranslation(budget=Budget(2, None, 0.01, 0.0), hidden=3)

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import torch
-from planted_graphs import CLASSES, LADDER, climbed, fit, planted, planted_exposure, test_accuracy
 from torch_geometric.data import Data
 
 from gnn_repair.backbones import BACKBONES, Shape, train_backbone
@@ -18,6 +17,15 @@ from gnn_repair.exposure import expose
 from gnn_repair.methods import NOTHING, RUNGS, rung_title
 from gnn_repair.repair import EvidenceLadder, FittedRepair
 from gnn_repair.repair.base import repair_of
+from tests.helpers.repair.planted_graphs import (
+    CLASSES,
+    LADDER,
+    climbed,
+    fit,
+    planted,
+    planted_exposure,
+    test_accuracy,
+)
 
 BRIEF = replace(LADDER, budget=replace(LADDER.budget, epochs=5))
 

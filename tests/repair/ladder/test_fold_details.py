@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.repair import CorrectAndSmooth, CrossFitted, NodeTranslation, TemperatureScaling
@@ -21,6 +20,7 @@ from gnn_repair.repair.folds import (
     signature,
 )
 from gnn_repair.repair.targets import Task
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 DATA = toy_graph()
 S, K, NODES, CLASSES = 2, 3, 5, 4

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from planted_graphs import CLASSES, planted, planted_exposure, test_accuracy
 from torch_geometric.nn import LabelPropagation as Reference
 
 from gnn_repair.backbones import train_backbone
@@ -19,6 +18,7 @@ from gnn_repair.repair.controls import (
     RetrainedBackbone,
 )
 from gnn_repair.repair.folds import deal_folds
+from tests.helpers.repair.planted_graphs import CLASSES, planted, planted_exposure, test_accuracy
 
 
 def fit(repair, told_by: str, y: torch.Tensor | None = None, **options):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch_geometric.data import Data
-from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.errors import InputError
 from gnn_repair.repair import EvidenceLadder
@@ -15,6 +14,7 @@ from gnn_repair.repair.ladder import ladder as module
 from gnn_repair.repair.ladder.network import Climbed
 from gnn_repair.repair.ladder.rungs import mixed, weigh
 from gnn_repair.repair.targets import check_graph_data, prepare
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 
 def test_the_graph_that_is_given_must_be_the_exposed_one():

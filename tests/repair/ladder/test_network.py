@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy_exposures import toy_exposure, toy_graph
 
 from gnn_repair.budget import LADDER
 from gnn_repair.methods import RUNGS
@@ -14,6 +13,7 @@ from gnn_repair.repair.evidence import DROPPED, FeatureEvidence, evidence_of
 from gnn_repair.repair.folds import deal_folds, fold_roles
 from gnn_repair.repair.ladder.network import Heads, HeadTraining, LadderTrainee, Sources, climb
 from gnn_repair.repair.targets import prepare
+from tests.helpers.repair.toy_exposures import toy_exposure, toy_graph
 
 DATA = toy_graph()
 COPIES, HIDDEN = 3, 6

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from toy_exposures import toy_exposure
 
 from gnn_repair.repair import evidence
 from gnn_repair.repair.evidence import (
@@ -18,6 +17,7 @@ from gnn_repair.repair.evidence import (
     summary_width,
 )
 from gnn_repair.repair.inputs import repair_inputs
+from tests.helpers.repair.toy_exposures import toy_exposure
 
 
 def literal(exposure, member: int, position: int, onto: np.ndarray | None) -> np.ndarray:

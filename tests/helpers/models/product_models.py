@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from convolutions import NODES, graph
 from torch import Tensor, nn
+
+from tests.helpers.models.convolutions import NODES, graph
 
 
 def dense(signed: bool = False) -> Tensor:

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import gallery_models as g
 import torch
-from gallery_models import CLASSES, FEATURES, RELATIONS, WIDTH, Head
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 from torch_geometric.nn import models
+
+from gnn_repair.exposure import Exposure, expose
+from tests.helpers.models import gallery_models as g
+from tests.helpers.models.gallery_models import CLASSES, FEATURES, RELATIONS, WIDTH, Head
 
 NODES = 26
 
@@ -327,3 +329,9 @@ def built(build: Any, dtype: torch.dtype) -> nn.Module:
             if buffer.is_floating_point():
                 buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.5)
     return model
+
+
+def exposed(name: str, dtype: torch.dtype = torch.float64) -> Exposure:
+    exposure = expose(built(TAILED[name].build, dtype), graph(dtype))
+    assert exposure.head is not None
+    return exposure

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import census_models as c
 import torch
-from census_models import CLASSES, FEATURES, WIDTH
 from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
+
+from tests.helpers.models import census_models as c
+from tests.helpers.models.census_models import CLASSES, FEATURES, WIDTH
 
 NODES = 24
 AFFINE, TAILED = "affine", "tail"

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from convolutions import graph
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+from tests.helpers.models.convolutions import graph
 
 K = 4
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import HANConv, HGTConv, MessagePassing
-from typed_models import OneSet, first_run
+
+from tests.helpers.models.typed_models import OneSet, first_run
 
 Relation = tuple[str, str, str]
 Factors = dict[Relation, Tensor]

@@ -8,7 +8,7 @@ from typing import Any
 
 NAME = "GNN_REPAIR_AXE"
 """A variable that may name the script itself."""
-HOME = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
+HOME = Path(__file__).parents[3] / "node_modules" / "axe-core" / "axe.min.js"
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 RUN = (
     "const done = arguments[arguments.length - 1];"

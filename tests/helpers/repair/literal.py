@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.exposure import Exposure
+from gnn_repair.repair.inputs import repair_inputs
 
 
 @dataclass
@@ -99,3 +100,37 @@ def reweighted(p: dict[str, Tensor], exposure: Exposure, member: int) -> Tensor:
     message = exposure.contributions[member, exposure.rows.long()].to(weights.dtype)
     fixed = exposure.fixed_logits[member, exposure.recipients].to(weights.dtype)
     return fixed.index_add(0, owner, weights[:, None] * message)
+
+
+def random_parameters(repair, inputs) -> dict[str, torch.Tensor]:
+    """Members that differ, and last layers that are not zero."""
+    generator = torch.Generator().manual_seed(1)
+    initial = repair.initial(inputs)
+    return {
+        name: value + 0.2 * torch.randn(value.shape, generator=generator).to(value)
+        for name, value in initial.items()
+    }
+
+
+def gradients(out: torch.Tensor, leaves: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    weights = torch.cos(torch.arange(out.numel())).view_as(out).to(out)
+    return list(torch.autograd.grad((out * weights).sum(), list(leaves.values())))
+
+
+def check(repair, reference, exposure: Exposure, tolerance: float) -> None:
+    inputs = repair_inputs(exposure)
+    leaves = {
+        name: value.requires_grad_() for name, value in random_parameters(repair, inputs).items()
+    }
+    found = repair.corrected(leaves, inputs, repair.tables(leaves, inputs), inputs.everyone, None)
+    expected = torch.stack(
+        [
+            reference({name: value[s] for name, value in leaves.items()}, exposure, s)
+            for s in range(exposure.num_members)
+        ]
+    )
+    close = {"rtol": tolerance, "atol": tolerance * float(expected.detach().abs().max())}
+    torch.testing.assert_close(found, expected, **close)
+    for one, other in zip(gradients(found, leaves), gradients(expected, leaves), strict=True):
+        scale = float(other.abs().max())
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * max(1.0, scale))

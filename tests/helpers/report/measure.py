@@ -1,4 +1,4 @@
-"""How quick a report page is: ``python tests/report/measure.py PAGE.html …`` (not a test)."""
+"""How quick a report page is: ``python -m tests.helpers.report.measure PAGE.html …``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from browser import Browser, open_browser
-
 from gnn_repair.reporting.serving import PageServer, needs_server
+from tests.helpers.report.browser import Browser, open_browser
 
 STEPS = 80
 PAINT = "return performance.getEntriesByName('first-contentful-paint')[0].startTime"

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from toy_exposures import net, toy_exposure, toy_graph
 
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.exposure import Exposure, Group, expose
 from gnn_repair.exposure.value import BY_MEMBER
 from gnn_repair.oracle.questions.relaxed import relax
+from tests.helpers.repair.toy_exposures import net, toy_exposure, toy_graph
 
 DATA = toy_graph()
 

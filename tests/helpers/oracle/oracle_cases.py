@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from gnn_repair.exposure.value import Exposure, Group
+from gnn_repair.oracle import solve
 
 Floats = NDArray[np.float64]
 Node = tuple[Floats, list[tuple[Floats, Floats]]]
@@ -158,3 +159,8 @@ def members_exposure(shared: bool = False) -> Exposure:
 def _mixed(alpha: torch.Tensor, table: torch.Tensor, first: Exposure) -> torch.Tensor:
     owner = torch.repeat_interleave(torch.arange(4), first.segments[::2].diff())
     return torch.zeros(3, 4, 4).double().index_add(1, owner, alpha[..., None] * table)
+
+
+def members(shared=False):
+    whole = members_exposure(shared)
+    return whole, solve(whole, "all")

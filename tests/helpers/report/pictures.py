@@ -1,4 +1,4 @@
-"""The pictures of docs/howto/report.md: ``python tests/report/pictures.py PAGE.html NODE LOST``.
+"""The pictures of docs/howto/report.md: ``-m tests.helpers.report.pictures PAGE.html NODE LOST``.
 
 PAGE is a report, NODE an error whose evidence is there, LOST one whose evidence is not (not a
 test).
@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from browser import open_browser
+from tests.helpers.report.browser import open_browser
 
-IMAGES = Path(__file__).parents[2] / "docs" / "images"
+IMAGES = Path(__file__).parents[3] / "docs" / "images"
 
 
 def draw(page: Path, node: str, lost: str) -> None:

@@ -1,0 +1,1 @@
+"""Models of every kind, each with the graph it runs on."""

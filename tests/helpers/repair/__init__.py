@@ -1,0 +1,1 @@
+"""Exposures that repairs are fitted on, and repairs written out literally."""

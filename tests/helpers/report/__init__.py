@@ -1,0 +1,1 @@
+"""The browser, and exposures whose pages it opens."""

@@ -1,0 +1,1 @@
+"""Records and graphs small enough for a study in a test."""
