@@ -15,74 +15,31 @@ from tools.mutation.equivalent import read_equivalent
 from tools.mutation.mutants import Mutant, mutants_of
 from tools.mutation.trials import Trial, Trials, run_tests
 
-ORACLE = [
-    f"tests/oracle/test_{name}.py"
-    for name in (
-        *("certificate", "clauses", "reach", "solution", "sequences"),
-        *("own_scale", "solver", "variants", "frames"),
-    )
-]
-EXPOSURE = [
-    "tests/exposure/test_mixtures.py",
-    "tests/exposure/test_value.py",
-    "tests/exposure/test_from_backbone.py",
-    *ORACLE[:5],
-]
-REPAIR = [
-    "tests/repair",
-    "tests/exposure/test_focus.py",
-    "tests/test_paper_numbers.py",
-    "tests/test_settings.py",
-    "tests/study/test_declaring.py",
-]
-STUDY = ["tests/study/test_tables.py", "tests/study/test_rendering.py"]
-OUTPUTS = [
-    "tests/oracle/labels",
-    "tests/exposure/test_outputs.py",
-    "tests/exposure/links",
-    "tests/repair/test_label_repairs.py",
-    "tests/datasets/test_planted_outputs.py",
-]
-POOLING = [
-    "tests/exposure/pooling",
-    "tests/repair/test_graph_classifiers.py",
-    "tests/oracle/test_graph_evidence.py",
-]
-HOME = [
-    "tests/repair/test_repaired_plan.py",
-    "tests/repair/test_repaired_outside.py",
-    "tests/repair/test_repaired_model.py",
-]
-BASELINE = ["tests/oracle/test_baseline.py"]
 TESTS = {
-    "gnn_repair/oracle/certificate.py": ORACLE,
-    "gnn_repair/oracle/rates.py": ORACLE,
-    "gnn_repair/oracle/metrics.py": ORACLE,
-    "gnn_repair/oracle/problems.py": ORACLE,
-    "gnn_repair/oracle/solution.py": ORACLE,
-    "gnn_repair/exposure/value.py": EXPOSURE,
-    "gnn_repair/exposure/from_model.py": HOME,
-    "gnn_repair/exposure/parts.py": ["tests/exposure/test_sampled.py"],
-    "gnn_repair/oracle/frames.py": ORACLE,
-    "gnn_repair/oracle/baseline.py": BASELINE,
-    "gnn_repair/exposure/call_arguments.py": ["tests/exposure/hetero"],
-    "gnn_repair/exposure/calling.py": ["tests/exposure/test_calling.py"],
-    "gnn_repair/exposure/names.py": ["tests/exposure/hetero"],
-    "gnn_repair/exposure/pooling": POOLING,
-    "gnn_repair/results/tables.py": STUDY,
-    "gnn_repair/results/averages.py": STUDY,
-    "gnn_repair/results/rendering.py": STUDY,
-    "gnn_repair/repair": REPAIR,
-    "gnn_repair/repair/ladder": REPAIR,
-    "gnn_repair/f1.py": OUTPUTS,
-    "gnn_repair/exposure/arguments.py": OUTPUTS,
-    "gnn_repair/exposure/heads/logit_form.py": OUTPUTS,
-    "gnn_repair/exposure/links": OUTPUTS,
-    "gnn_repair/oracle/solver.py": OUTPUTS,
-    "gnn_repair/oracle/questions/ranges.py": OUTPUTS,
+    "backbones": ["backbones", "exposure/test_from_backbone.py"],
+    "cli": ["cli"],
+    "datasets": ["datasets"],
+    "exposure": ["exposure", "oracle/heads", "repair/test_repaired_*.py", "test_diagnosis.py"],
+    "kernels": ["kernels", "backbones", "repair/test_sizes.py"],
+    "oracle": ["oracle", "exposure/test_value.py", "exposure/test_outputs.py", "test_diagnosis.py"],
+    "repair": ["repair", "test_paper_numbers.py", "test_settings.py"],
+    "reporting": ["report"],
+    "results": ["study"],
+    "study": ["study"],
+    "": [
+        "test_[adfst]*.py",
+        "test_bad_calls.py",
+        "oracle/test_reach.py",
+        "study/test_declaring.py",
+    ],
 }
-"""A module or folder, and the tests that should notice when it is wrong."""
-SLOW = ["tests/repair/test_repair_bench.py", "tests/repair/test_gpu.py"]
+"""A folder of the package, and the tests that should notice when it is wrong."""
+SLOW = [
+    "tests/repair/test_repair_bench.py",
+    "tests/repair/test_gpu.py",
+    "tests/test_file_mutations.py",
+    "tests/test_architecture.py",
+]
 """Tests that take long and are there for another purpose: what only they notice counts as alive."""
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 
@@ -95,6 +52,7 @@ def main() -> None:
     parser.add_argument(
         "--most", type=float, default=float("inf"), help="seconds of tests spent on a mutant"
     )
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--output", type=Path, help="write every trial as a JSON line")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "mutation")
     options = parser.parse_args()
@@ -104,9 +62,8 @@ def main() -> None:
         for tests, modules in _groups(options.module).items():
             mutants = [m for path in modules for m in _sample(path, options.sample, options.seed)]
             show = functools.partial(_show, output=output)
-            _in_a_process(
-                Trials(mutants, every[tests], show, options.cache, options.most), list(tests)
-            )
+            trials = Trials(mutants, every[tests], show, options.cache, options.most, options.jobs)
+            _in_a_process(trials, list(tests))
         _summarise(output)
 
 
@@ -114,11 +71,12 @@ def _groups(wanted: list[str] | None) -> dict[tuple[str, ...], list[Path]]:
     """Modules by the tests that they share."""
     found: dict[tuple[str, ...], list[Path]] = {}
     for name, tests in TESTS.items():
-        path = Path(name)
-        for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
+        folder = Path("gnn_repair", name)
+        places = tuple(str(place) for test in tests for place in sorted(Path("tests").glob(test)))
+        for file in sorted(folder.rglob("*.py") if name else folder.glob("*.py")):
             asked = not wanted or any(file.match(part) for part in wanted)
-            if file.name != "__init__.py" and asked:
-                found.setdefault(tuple(tests), []).append(file)
+            if asked and file.name != "__init__.py" and not file.match("*_gpu.py"):
+                found.setdefault(places, []).append(file)
     return found
 
 
@@ -165,12 +123,13 @@ def _summarise(output: Path) -> None:
     total, alive = Counter[str](), Counter[str]()
     for line in output.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
-        total[record["path"]] += 1
-        alive[record["path"]] += record["fate"] == "survived"
-    for path, count in total.items():
+        for place in (record["path"], str(Path(record["path"]).parent)):
+            total[place] += 1
+            alive[place] += record["fate"] == "survived"
+    for path, count in sorted(total.items()):
         share = 100 * alive[path] / count
         print(f"{path}: {alive[path]} of {count} mutants survived ({share:.1f} %)")
-    count, left = sum(total.values()), sum(alive.values())
+    count, left = sum(total.values()) // 2, sum(alive.values()) // 2
     print(f"in all: {left} of {count} survived ({100 * left / max(count, 1):.1f} %)")
 
 

@@ -27,6 +27,11 @@ class Recorder:
         self.lines: set[Line] = set()
         self.fixtures: dict[str, set[Line]] = {}
         self.tests: dict[str, tuple[float, set[Line]]] = {}
+        self.failed: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.add(report.nodeid)
 
     def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
         return self._local if frame.f_code.co_filename in self.files else None
@@ -55,8 +60,12 @@ class Recorder:
         self.tests[item.nodeid] = time.process_time() - start, self.lines.union(*used)
 
     def write(self, path: Path) -> None:
-        """Keep it, with digests that say which of the files are still what they were."""
-        tests = {name: [s, sorted(lines)] for name, (s, lines) in self.tests.items()}
+        """Keep it, with digests that say which of the files are still what they were.
+
+        Tests that fail without any mutant are left out: they would notice everything.
+        """
+        passed = {name: entry for name, entry in self.tests.items() if name not in self.failed}
+        tests = {name: [s, sorted(lines)] for name, (s, lines) in passed.items()}
         files = {name: digest([Path(name)]) for name in self.files.values()}
         path.write_text(json.dumps({"files": files, "tests": tests}), encoding="utf-8")
 

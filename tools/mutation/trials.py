@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import itertools
 import os
 import shutil
 import signal
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NoReturn
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -54,6 +55,8 @@ class Trials:
     """A folder for what is known about tests that did not change."""
     most: float = float("inf")
     """Seconds of tests that are spent on a mutant; what they do not notice counts as alive."""
+    jobs: int = 1
+    """Processes side by side."""
     kills: Counter[str] = field(default_factory=Counter)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -62,8 +65,12 @@ class Trials:
         known = self._known(session.items, self.watched)
         cheap = [item for item in session.items if known.get(item.nodeid, (9.0,))[0] < CHEAP]
         _warm(cheap, self.watched)
-        for mutant in self.mutants:
-            self.on_trial(self._try(mutant, self._tests(mutant, session.items, known)))
+        works = (self._work(m, self._tests(m, session.items, known)) for m in self.mutants)
+        for work, code, killer, seconds in forked(works, self.jobs):
+            mutant, tests = work.about
+            self.kills[killer] += 1
+            fate: Fate = "survived" if code == 0 else "timeout" if code is None else "killed"
+            self.on_trial(Trial(mutant, fate, seconds, tests))
         return True
 
     def _known(
@@ -73,14 +80,21 @@ class Trials:
         by_file: dict[Path, list[pytest.Item]] = defaultdict(list)
         for item in items:
             by_file[item.path].append(item)
+        places = {
+            path: self.cache / f"{path.stem}-{digest([path])}-{named(files)}.json"
+            for path in by_file
+        }
+        works = (
+            Work(functools.partial(_record, by_file[path], files, place), 3600, path)
+            for path, place in places.items()
+            if not place.exists()
+        )
+        for work, code, failed, _ in forked(works, self.jobs):
+            if code != 0:
+                print(f"left out  {failed or work.about}: fails without any mutant", flush=True)
         known: dict[str, tuple[float, set[Line]]] = {}
-        for path, own in by_file.items():
-            place = self.cache / f"{path.stem}-{digest([path])}-{named(files)}.json"
-            if not place.exists():
-                code, _ = forked(lambda own=own, to=place: _record(own, files, to), 3600)  # type: ignore[misc]
-                if code != 0:
-                    raise SystemExit(f"the tests of {path} fail without any mutant")
-            known.update(read(place))
+        for place in places.values():
+            known.update(read(place) if place.exists() else {})
         return known
 
     def _tests(
@@ -93,7 +107,9 @@ class Trials:
         name, wanted = mutant.path.as_posix(), mutant.lines
         reached = []
         for number, item in enumerate(items):
-            seconds, lines = known.get(item.nodeid, (0.0, set()))
+            if item.nodeid not in known:
+                continue
+            seconds, lines = known[item.nodeid]
             own = {line for file, line in lines if file == name}
             near = not own.isdisjoint((SOMEWHERE, *wanted))
             if near or (not wanted and (own or seconds < CHEAP)):
@@ -107,34 +123,64 @@ class Trials:
             if total <= self.most
         ]
 
-    def _try(self, mutant: Mutant, tests: list[tuple[float, pytest.Item]]) -> Trial:
-        start = time.monotonic()
+    def _work(self, mutant: Mutant, tests: list[tuple[float, pytest.Item]]) -> Work:
         items = [item for _, item in tests]
         limit = 5 * sum(seconds for seconds, _ in tests) + SLACK
-        code, killer = forked(lambda: _run(items, mutant), limit) if items else (0, "")
-        self.kills[killer] += 1
-        fate: Fate = "survived" if code == 0 else "timeout" if code is None else "killed"
-        return Trial(mutant, fate, time.monotonic() - start, len(items))
+        return Work(functools.partial(_run, items, mutant), limit, (mutant, len(items)))
 
 
-def forked(work: Callable[[], str], limit: float) -> tuple[int | None, str]:
-    """Do the work in a process of its own: its exit code (None: too long) and what it returned."""
-    folder = Path(tempfile.mkdtemp(prefix="mutation-"))
-    child = os.fork()
-    if child == 0:
-        _be_quiet(folder)
-        code = 1
-        try:
-            answer = work()
-            (folder / "answer").write_text(answer, encoding="utf-8")
-            code = 1 if answer else 0
-        finally:
-            os._exit(code)
-    found = _wait(child, limit)
-    place = folder / "answer"
-    answer = place.read_text(encoding="utf-8") if place.exists() else ""
-    shutil.rmtree(folder, ignore_errors=True)
-    return found, answer
+@dataclass(frozen=True)
+class Work:
+    """What a process of its own is to do, and in how many seconds at most."""
+
+    call: Callable[[], str]
+    """Gives the name of a test that failed, or nothing."""
+    limit: float
+    about: Any
+
+
+def forked(works: Iterable[Work], jobs: int = 1) -> Iterator[tuple[Work, int | None, str, float]]:
+    """Each work in a process of its own, ``jobs`` at a time, as they end.
+
+    With its exit code (None: too long), what it returned, and its seconds.
+    """
+    waiting = iter(works)
+    running: dict[int, tuple[Work, Path, float]] = {}
+    while True:
+        for work in itertools.islice(waiting, jobs - len(running)):
+            folder = Path(tempfile.mkdtemp(prefix="mutation-"))
+            child = os.fork()
+            if child == 0:
+                _do(work.call, folder)
+            running[child] = work, folder, time.monotonic()
+        if not running:
+            return
+        time.sleep(0.01)
+        for child, (work, folder, begun) in list(running.items()):
+            process, status = os.waitpid(child, os.WNOHANG)
+            seconds = time.monotonic() - begun
+            if not process and seconds < work.limit:
+                continue
+            code = os.waitstatus_to_exitcode(status) if process else None
+            if not process:
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            place = folder / "answer"
+            answer = place.read_text(encoding="utf-8") if place.exists() else ""
+            shutil.rmtree(folder, ignore_errors=True)
+            del running[child]
+            yield work, code, answer, seconds
+
+
+def _do(call: Callable[[], str], folder: Path) -> NoReturn:
+    _be_quiet(folder)
+    code = 1
+    try:
+        answer = call()
+        (folder / "answer").write_text(answer, encoding="utf-8")
+        code = 1 if answer else 0
+    finally:
+        os._exit(code)
 
 
 def _be_quiet(folder: Path) -> None:
@@ -145,20 +191,6 @@ def _be_quiet(folder: Path) -> None:
     os.dup2(quiet, 2)
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
     tempfile.tempdir = str(folder)
-
-
-def _wait(child: int, limit: float) -> int | None:
-    end = time.monotonic() + limit
-    pause = 0.005
-    while time.monotonic() < end:
-        process, status = os.waitpid(child, os.WNOHANG)
-        if process:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(pause)
-        pause = min(2 * pause, 0.1)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
 
 
 def _warm(items: Sequence[pytest.Item], watched: Sequence[Path]) -> None:
@@ -199,6 +231,8 @@ class _Stop:
 
 def _run(items: Sequence[pytest.Item], mutant: Mutant | None) -> str:
     """The name of the first test that fails, or nothing."""
+    if not items:
+        return ""
     if mutant is not None:
         transplant(mutant)
     manager = items[0].config.pluginmanager
@@ -212,12 +246,13 @@ def _run(items: Sequence[pytest.Item], mutant: Mutant | None) -> str:
 
 
 def _record(items: Sequence[pytest.Item], files: Sequence[Path], place: Path) -> str:
+    """The names of tests that fail without any mutant; what the others run is written down."""
     recorder = Recorder(files)
     items[0].config.pluginmanager.register(recorder)
-    failed = _run(items, None)
-    if not failed:
-        recorder.write(place)
-    return failed
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    recorder.write(place)
+    return ", ".join(sorted(recorder.failed))
 
 
 def run_tests(trials: Trials, tests: Sequence[str]) -> None:
