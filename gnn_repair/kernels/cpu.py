@@ -300,8 +300,8 @@ def _score(own, message, c, d, by_cosine, by_distance, output, row, threshold, h
 
 @cached_njit(nogil=True)
 def tilt_range(
-    first, last, segments, groups, columns, rows, targets, base, coefficients, cosine, distance,
-    recipient, source, by_cosine, by_distance, key, threshold, scale, output, bias,
+    first, last, segments, groups, columns, targets, base, coefficients, cosine, distance,
+    recipient, source, by_cosine, by_distance, key, threshold, scale, rows, output, bias,
     contributions, bound, raw, out,
 ):  # fmt: skip
     """raw[base[at] + t] = the unbounded score; out[at, g] = Σ_t α e^s [ℓ, 1]."""
@@ -314,7 +314,7 @@ def tilt_range(
             total = out[at, g]
             total[:] = 0
             for t in range(segments[v * groups + g], segments[v * groups + g + 1]):
-                score = bias + scale * _score(
+                score = bias[0] + scale * _score(
                     recipient[at], source[columns[t]], cosine[t], distance[t], by_cosine,
                     by_distance, output, term_key(key, t), threshold, hidden,
                 )  # fmt: skip
@@ -481,45 +481,31 @@ def pair_gradient(
 # Sums over a repair's terms -----------------------------------------------------------------------
 
 
-def _bands(members: int, channels: int) -> list[tuple[int, int, int]]:
-    return [
-        (member, low, min(low + BAND, channels))
-        for member in range(members)
-        for low in range(0, channels, BAND)
-    ]
+def _each(count: int, step: int, kernel: Callable[..., None], *operands: Any) -> None:
+    """Run ``kernel(first, last, …)`` on every member's pieces of ``count``, ``step`` long.
+
+    What has two axes or more has members first, or one row that serves all; the rest is shared.
+    """
+    arrays = [_array(one) if isinstance(one, Tensor) else one for one in operands]
+    members = max((len(one) for one in arrays if np.ndim(one) > 1), default=0)
+    jobs: list[Callable[[], None]] = []
+    for s in range(members):
+        own = [one[s if len(one) > 1 else 0] if np.ndim(one) > 1 else one for one in arrays]
+        jobs += [
+            partial(kernel, first, min(first + step, count), *own)
+            for first in range(0, count, max(1, step))
+        ]
+    _run(jobs)
 
 
-def _ranges(members: int, count: int) -> list[tuple[int, int, int]]:
-    step = max(1, -(-count // CHUNKS))
-    return [
-        (member, first, min(first + step, count))
-        for member in range(members)
-        for first in range(0, count, step)
-    ]
-
-
-def _of(values: Tensor, member: int) -> Any:
-    return _array(values[0 if values.shape[0] == 1 else member])
-
-
-class _Member:
-    """The operands of one member's kernels, in the kernels' order."""
-
-    def __init__(
-        self, sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout, member: int
-    ) -> None:
-        self.ends = (_array(sets.segments), sets.groups)
-        self.columns, self.rows = _array(sets.columns), _array(sets.rows)
-        self.targets = _array(targets[member])
-        self.coefficients = _of(sets.coefficients, member)
-        self.geometry = (_of(sets.cosine, member), _of(sets.distance, member))
-        self.layer = tuple(_array(table[member]) for table in layer)
-        key = stream_key(int(dropout.seed) & LOW)
-        self.dropout = (key, dropout.threshold, _like(dropout.scale, layer.source))
-
-
-def _members(sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout) -> list[_Member]:
-    return [_Member(sets, targets, layer, dropout, s) for s in range(targets.shape[0])]
+def _terms(
+    sets: TermSets, targets: Tensor, base: Tensor, weights: Tensor, layer: Layer, dropout: Dropout
+) -> tuple[Any, ...]:
+    """What the kernels over terms have in common, in their order."""
+    key = stream_key(int(dropout.seed) & LOW)
+    masks = key, dropout.threshold, _like(dropout.scale, layer.source)
+    ends = sets.segments, sets.groups, sets.columns
+    return (*ends, targets, base, weights, sets.cosine, sets.distance, *layer, *masks)
 
 
 def _starts(sets: TermSets, targets: Tensor) -> Tensor:
@@ -538,17 +524,8 @@ def _offsets(sets: TermSets, targets: Tensor) -> tuple[Tensor, int]:
 def pool(sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout) -> Tensor:
     """See :func:`gnn_repair.kernels.sets.pool`."""
     out = torch.empty_like(layer.recipient)
-    starts = _starts(sets, targets)
-    members = _members(sets, targets, layer, dropout)
-
-    def job(s: int, low: int, high: int) -> None:
-        m = members[s]
-        pool_band(
-            low, high, *m.ends, m.columns, m.targets, _array(starts[s]), m.coefficients,
-            *m.geometry, *m.layer, *m.dropout, _array(out[s]),
-        )  # fmt: skip
-
-    _run([lambda b=band: job(*b) for band in _bands(len(members), out.shape[2])])  # type: ignore[misc]
+    terms = _terms(sets, targets, _starts(sets, targets), sets.coefficients, layer, dropout)
+    _each(out.shape[2], BAND, pool_band, *terms, out)
     return out
 
 
@@ -556,34 +533,18 @@ def pool_gradient(
     sets: TermSets, targets: Tensor, layer: Layer, dropout: Dropout, gradient: Tensor
 ) -> tuple[Tensor, ...]:
     """Gradients for the four tables."""
-    members = _members(sets, targets, layer, dropout)
-    weights = [(_starts(sets, targets)[s], m.coefficients) for s, m in enumerate(members)]
-    return _spread(members, layer, weights, gradient)[:4]
+    terms = _terms(sets, targets, _starts(sets, targets), sets.coefficients, layer, dropout)
+    return _spread(terms, layer, gradient)[:4]
 
 
-def _zeros(like: Tensor) -> Tensor:
-    """Zeros that cost nothing where nobody adds to them: the system hands out empty pages."""
-    shape = tuple(like.shape)
-    return torch.from_numpy(np.zeros(shape, _array(like).dtype))
-
-
-def _spread(
-    members: list[_Member],
-    layer: Layer,
-    weights: list[tuple[Tensor, Any]],
-    upstream: Tensor,
-) -> tuple[Tensor, ...]:
+def _spread(terms: tuple[Any, ...], layer: Layer, upstream: Tensor) -> tuple[Tensor, ...]:
     """Gradients of Σ_t weights · hidden · upstream for the tables, and Σ_t weights · hidden."""
-    out = [_zeros(table) for table in (*layer, layer.cosine)]
-
-    def job(s: int, low: int, high: int) -> None:
-        m, (base, values) = members[s], weights[s]
-        pool_gradient_band(
-            low, high, *m.ends, m.columns, m.targets, _array(base), values, *m.geometry, *m.layer,
-            *m.dropout, _array(upstream[s]), *(_array(table[s]) for table in out),
-        )  # fmt: skip
-
-    _run([lambda b=band: job(*b) for band in _bands(len(members), layer.cosine.shape[1])])  # type: ignore[misc]
+    # Zeros of numpy cost nothing where nobody adds to them: the system hands out empty pages.
+    out = [
+        torch.from_numpy(np.zeros(tuple(table.shape), _array(table).dtype))
+        for table in (*layer, layer.cosine)
+    ]
+    _each(layer.cosine.shape[1], BAND, pool_gradient_band, *terms, upstream, *out)
     return tuple(out)
 
 
@@ -597,21 +558,13 @@ def tilt(
 ) -> tuple[Tensor, Tensor]:
     """See :func:`gnn_repair.kernels.sets.tilt`; also the unbounded scores of the targets' terms."""
     offsets, total = _offsets(sets, targets)
-    members = _members(sets, targets, layer, dropout)
-    classes = contributions.shape[2]
-    out = contributions.new_empty(*targets.shape, sets.groups, classes + 1)
+    out = contributions.new_empty(*targets.shape, sets.groups, contributions.shape[2] + 1)
     raw = contributions.new_empty(total)
-
-    def job(s: int, first: int, last: int) -> None:
-        m = members[s]
-        tilt_range(
-            first, last, *m.ends, m.columns, m.rows, m.targets, _array(offsets[s]),
-            m.coefficients, *m.geometry, *m.layer, *m.dropout, _array(scorer.output[s]),
-            _array(scorer.bias)[s], _array(contributions[s]), _like(BOUND, raw), _array(raw),
-            _array(out[s]),
-        )  # fmt: skip
-
-    _run([lambda r=part: job(*r) for part in _ranges(*targets.shape)])  # type: ignore[misc]
+    _each(
+        targets.shape[1], -(-targets.shape[1] // CHUNKS), tilt_range,
+        *_terms(sets, targets, offsets, sets.coefficients, layer, dropout), sets.rows,
+        scorer.output, scorer.bias.unsqueeze(1), contributions, _like(BOUND, raw), raw, out,
+    )  # fmt: skip
     return out, raw
 
 
@@ -627,21 +580,15 @@ def tilt_gradient(
 ) -> tuple[Tensor, ...]:
     """Gradients for output, bias and the four tables."""
     offsets, _ = _offsets(sets, targets)
-    members = _members(sets, targets, layer, dropout)
     by_score = torch.empty_like(raw)
-
-    def job(s: int, first: int, last: int) -> None:
-        m = members[s]
-        tilt_weights_range(
-            first, last, *m.ends, m.rows, m.targets, _array(offsets[s]), m.coefficients,
-            _array(contributions[s]), _like(BOUND, raw), _array(raw), _array(gradient[s]),
-            _array(by_score),
-        )  # fmt: skip
-
-    _run([lambda r=part: job(*r) for part in _ranges(*targets.shape)])  # type: ignore[misc]
-    weights = [(offsets[s], _array(by_score)) for s in range(len(members))]
-    *tables, by_output = _spread(members, layer, weights, scorer.output.unsqueeze(1))
-    starts = [int(offsets[s, 0]) if offsets.shape[1] else 0 for s in range(len(members))]
+    _each(
+        targets.shape[1], -(-targets.shape[1] // CHUNKS), tilt_weights_range,
+        sets.segments, sets.groups, sets.rows, targets, offsets, sets.coefficients, contributions,
+        _like(BOUND, raw), raw, gradient, by_score,
+    )  # fmt: skip
+    terms = _terms(sets, targets, offsets, by_score, layer, dropout)
+    *tables, by_output = _spread(terms, layer, scorer.output.unsqueeze(1))
+    starts = [int(first[0]) if len(first) else 0 for first in offsets]
     by_bias = torch.stack(
         [by_score[a:b].sum() for a, b in zip(starts, [*starts[1:], raw.numel()], strict=True)]
     )
@@ -654,14 +601,9 @@ def compare(
     """h_v · h_a and ‖h_a − h_v‖² of every term."""
     products = recipients.new_empty(recipients.shape[0], columns.numel())
     squares = torch.empty_like(products)
-
-    def job(s: int, first: int, last: int) -> None:
-        compare_range(
-            first, last, _array(segments), _array(columns), _array(recipients[s]),
-            _array(sources[s]), _array(products[s]), _array(squares[s]),
-        )  # fmt: skip
-
-    _run([lambda r=part: job(*r) for part in _ranges(*recipients.shape[:2])])  # type: ignore[misc]
+    count = recipients.shape[1]
+    operands = segments, columns, recipients, sources, products, squares
+    _each(count, -(-count // CHUNKS), compare_range, *operands)
     return products, squares
 
 
