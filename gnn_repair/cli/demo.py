@@ -128,10 +128,10 @@ def _report(protocol: Protocol, store: Path, page: Path) -> Path:
 
 def _reach_line(records: list[RunRecord]) -> str:
     right, wrong, chance = (
-        100 * fmean(record.on_test(name) or 0.0 for record in records)
+        100 * fmean(record.number("oracle", name) for record in records)
         for name in ("true_class_reach", "error_reach", "chance_reach")
     )
-    support = fmean(record.on_test("support") or 0.0 for record in records)
+    support = fmean(record.number("oracle", "support") for record in records)
     return (
         f"Over {len(records)} splits the true class is within reach of {right:.1f} % of the test "
         f"nodes, and of {wrong:.1f} % of those it gets wrong\n"

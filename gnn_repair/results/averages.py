@@ -2,52 +2,53 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import nan
+from typing import Any
 
 from gnn_repair.published import TITLES, published
-from gnn_repair.results.records import RunRecord
+from gnn_repair.results.records import ORACLE, RunRecord
 
 Address = tuple[str, str]
 """(backbone, dataset): a case."""
 Cells = Mapping[Address, "Figure"]
-Read = Callable[[RunRecord], float | None]
-"""The value of one run."""
+Read = Callable[[RunRecord], float]
+"""The value of one run; NaN where it has none, as everywhere here."""
 
 
 @dataclass(frozen=True)
 class Figure:
     """One number of ours beside the published one."""
 
-    value: float | None
-    published: float | None = None
-    deviation: float | None = None
+    value: float
+    published: float = nan
+    deviation: float = nan
     """Sample standard deviation over splits."""
     count: int = 0
     """How many splits or cases stand behind it."""
     counted: str = "splits"
     digits: int = 1
-    tolerance: float | None = None
+    tolerance: float = nan
     """The largest difference that does not stand out."""
     signed: bool = False
     """Whether it is a change, written with its sign."""
-    upper: float | None = None
+    upper: float = nan
     """What is not excluded, where ``value`` is only what is proved (nonlinear heads)."""
     best: bool = False
     """Whether it is the best of its kind and printed in bold."""
 
     @property
-    def difference(self) -> float | None:
+    def difference(self) -> float:
         """Ours minus the published."""
-        return _minus(self.value, self.published)
+        return self.value - self.published
 
     @property
     def outside(self) -> bool:
         """Whether the difference exceeds the tolerance."""
-        if self.difference is None or self.tolerance is None:
-            return False
         return abs(self.difference) > self.tolerance + 1e-9
 
 
@@ -56,26 +57,26 @@ class Kind:
     """How the figures of a quantity are read and judged."""
 
     read: Read
-    published: str | None = None
+    published: str = ""
     """The published table, if there is one."""
     tolerance: float = 0.0
     """For a case."""
     macro_tolerance: float = 0.0
     """For the average over all cases."""
     digits: int = 1
-    read_upper: Read | None = None
+    read_upper: Read = lambda record: nan
     """What is not excluded in one run, where that may be more than the value."""
     signed: bool = False
 
 
-def percent(part: float | None, whole: float | None = 1) -> float | None:
-    """100 part / whole; None where one is missing or there is nothing to be a part of."""
-    return None if part is None or not whole else 100 * float(part) / whole
+def ratio(part: float, whole: float) -> float:
+    """NaN where there is nothing to be a part of."""
+    return part / whole if whole else nan
 
 
 def accuracy(method: str) -> Kind:
     """Test accuracy in per cent of a method, or of the frozen model."""
-    return Kind(lambda record: percent(record.scores(method).get("test")), method, 1.5, 0.5)
+    return Kind(lambda record: 100 * record.number(method, "test"), method, 1.5, 0.5)
 
 
 def on_test(
@@ -84,14 +85,13 @@ def on_test(
 ) -> Kind:  # fmt: skip
     """What the oracle says of the test nodes, and what is not excluded; in per cent unless said."""
 
-    def read(record: RunRecord, name: str = metric) -> float | None:
-        value = record.on_test(name)
-        return None if value is None else scale * value
+    def read(record: RunRecord, name: str = metric) -> float:
+        return scale * record.number(ORACLE, name)
 
-    def read_upper(record: RunRecord) -> float | None:
+    def read_upper(record: RunRecord) -> float:
         return read(record, f"{metric}_possible")
 
-    table = metric if published else None
+    table = metric if published else ""
     return Kind(read, table, tolerance, macro_tolerance, digits, read_upper, signed)
 
 
@@ -101,9 +101,9 @@ def share_of_errors_fixed(method: str) -> Kind:
     The paper has no such figure, and records made before it was counted have none.
     """
 
-    def read(record: RunRecord) -> float | None:
-        fixed = record.scores(method).get("reachable_errors_fixed")
-        return percent(fixed, record.on_test("reachable_errors"))
+    def read(record: RunRecord) -> float:
+        fixed = record.number(method, "reachable_errors_fixed")
+        return ratio(100 * fixed, record.number(ORACLE, "reachable_errors"))
 
     return Kind(read)
 
@@ -113,12 +113,7 @@ def share_of_shifts(method: str, counted: str) -> Kind:
 
     None where the frozen rule was kept, which has learned no shift, and in earlier records.
     """
-
-    def read(record: RunRecord) -> float | None:
-        scores = record.scores(method)
-        return percent(scores.get(counted), scores.get("shifts"))
-
-    return Kind(read)
+    return Kind(lambda r: ratio(100 * r.number(method, counted), r.number(method, "shifts")))
 
 
 # Over splits, over cases --------------------------------------------------------------------------
@@ -126,29 +121,26 @@ def share_of_shifts(method: str, counted: str) -> Kind:
 
 def case_figures(records: Iterable[RunRecord], kind: Kind) -> dict[Address, Figure]:
     """Mean and deviation over splits of every case that has the quantity, in the paper's order."""
-    values: dict[Address, list[float]] = {}
-    uppers: dict[Address, list[float]] = {}
+    splits: dict[Address, list[tuple[float, float]]] = {}
     for record in records:
-        value, address = kind.read(record), (record.backbone, record.dataset)
-        if value is not None:
-            values.setdefault(address, []).append(value)
-            upper = None if kind.read_upper is None else kind.read_upper(record)
-            uppers.setdefault(address, []).append(value if upper is None else upper)
-    cells = _published_cells(kind.published)
-    return {
-        address: Figure(
-            value=statistics.fmean(values[address]),
-            published=cells.get(address[0], {}).get(address[1]),
-            deviation=statistics.stdev(values[address]) if len(values[address]) > 1 else None,
-            count=len(values[address]),
+        value, upper = kind.read(record), kind.read_upper(record)
+        if not math.isnan(value):
+            pair = value, value if math.isnan(upper) else upper
+            splits.setdefault((record.backbone, record.dataset), []).append(pair)
+    figures = {}
+    for address in sorted(splits, key=case_order):
+        values, uppers = zip(*splits[address], strict=True)
+        figures[address] = Figure(
+            value=_mean(values),
+            published=_published(kind.published, address),
+            deviation=statistics.stdev(values) if len(values) > 1 else nan,
+            count=len(values),
             digits=kind.digits,
             tolerance=kind.tolerance,
             signed=kind.signed,
-            # None where all is decided.
-            upper=None if values[address] == above else statistics.fmean(above),
+            upper=nan if values == uppers else _mean(uppers),  # NaN where all is decided
         )
-        for address, above in sorted(uppers.items(), key=lambda item: case_order(item[0]))
-    }
+    return figures
 
 
 def case_order(address: Address) -> tuple[tuple[int, str], tuple[int, str]]:
@@ -173,17 +165,16 @@ def ordered_datasets(records: Iterable[RunRecord]) -> list[str]:
     return ordered((record.dataset for record in records), published()["datasets"])
 
 
-def _published_cells(table: str | None) -> Mapping[str, Mapping[str, float]]:
-    cells: Mapping[str, Mapping[str, float]] = (
-        published()["tables"].get(table or "", {}).get("cells", {})
-    )
-    return cells
+def _published(table: str, address: Address) -> float:
+    backbone, dataset = address
+    cells = published()["tables"].get(table, {}).get("cells", {})
+    value: float = cells.get(backbone, {}).get(dataset, nan)
+    return value
 
 
 def in_paper(address: Address) -> bool:
     """Whether the paper has this case."""
-    backbone, dataset = address
-    return dataset in _published_cells("frozen").get(backbone, {})
+    return not math.isnan(_published("frozen", address))
 
 
 def comparable(cells: Cells, addresses: Iterable[Address]) -> list[Address]:
@@ -199,13 +190,11 @@ def average(
     cells: Cells,
     addresses: Iterable[Address] | None = None,
     digits: int = 1,
-    tolerance: float | None = None,
+    tolerance: float = nan,
 ) -> Figure:
     """The macro average over comparable cases (all unless given), each weighing the same."""
     chosen = [cells[one] for one in comparable(cells, cells if addresses is None else addresses)]
-    upper = None
-    if any(figure.upper is not None for figure in chosen):
-        upper = _mean([f.value if f.upper is None else f.upper for f in chosen])
+    uppers = [f.value if math.isnan(f.upper) else f.upper for f in chosen]
     return Figure(
         value=_mean([figure.value for figure in chosen]),
         published=_mean([figure.published for figure in chosen]),
@@ -214,14 +203,13 @@ def average(
         digits=digits,
         tolerance=tolerance,
         signed=any(figure.signed for figure in chosen),
-        upper=upper,
+        upper=nan if all(math.isnan(figure.upper) for figure in chosen) else _mean(uppers),
     )
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    """None where a value is missing or there is none."""
-    present = [value for value in values if value is not None]
-    return statistics.fmean(present) if present and len(present) == len(values) else None
+def _mean(values: Sequence[float]) -> float:
+    """NaN where a value is missing or there is none."""
+    return statistics.fmean(values) if values else nan
 
 
 def wins(winner: Cells, loser: Cells) -> Figure:
@@ -231,16 +219,19 @@ def wins(winner: Cells, loser: Cells) -> Figure:
     """
     shared = comparable(winner, [address for address in winner if address in loser])
     both = [(winner[address], loser[address]) for address in shared]
-    judged = all(w.published is not None and lo.published is not None for w, lo in both) and both
+    published = [(w.published, lo.published, w.digits) for w, lo in both]
+    judged = both and not any(math.isnan(one + other) for one, other, _ in published)
     return Figure(
-        value=sum(_beats(w.value, lo.value, w.digits) for w, lo in both),
-        published=(
-            sum(_beats(w.published, lo.published, w.digits) for w, lo in both) if judged else None
-        ),
+        value=_wins((w.value, lo.value, w.digits) for w, lo in both),
+        published=_wins(published) if judged else nan,
         count=len(both),
         counted="cases",
         digits=0,
     )
+
+
+def _wins(pairs: Iterable[tuple[float, float, int]]) -> int:
+    return sum(round(first, digits) > round(second, digits) for first, second, digits in pairs)
 
 
 def gain(winner: Cells, loser: Cells) -> Figure:
@@ -248,21 +239,13 @@ def gain(winner: Cells, loser: Cells) -> Figure:
     shared = comparable(winner, [address for address in winner if address in loser])
     first, second = average(winner, shared), average(loser, shared)
     return Figure(
-        value=_minus(first.value, second.value),
-        published=_minus(first.published, second.published),
+        value=first.value - second.value,
+        published=first.published - second.published,
         count=first.count,
         counted="cases",
         digits=2,
         signed=True,
     )
-
-
-def _beats(first: float | None, second: float | None, digits: int) -> bool:
-    return first is not None and second is not None and round(first, digits) > round(second, digits)
-
-
-def _minus(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else first - second
 
 
 def mark_best(repairs: Mapping[str, Cells], frozen: Cells) -> dict[str, dict[Address, Figure]]:
@@ -272,18 +255,17 @@ def mark_best(repairs: Mapping[str, Cells], frozen: Cells) -> dict[str, dict[Add
     """
     marked = {name: dict(cells) for name, cells in repairs.items()}
     for address, base in frozen.items():
-        held = {name: cells[address] for name, cells in repairs.items() if address in cells}
-        name = best_of({name: figure.value for name, figure in held.items()}, base.value)
+        values = {name: cells[address].value for name, cells in repairs.items() if address in cells}
+        name = best_of(values, base.value)
         if name is not None:
-            marked[name][address] = replace(held[name], best=True)
+            marked[name][address] = replace(marked[name][address], best=True)
     return marked
 
 
-def best_of(values: Mapping[str, float | None], base: float | None) -> str | None:
+def best_of(values: Mapping[str, float], base: float) -> str | None:
     """Whose value is the largest, the first of equal ones; None unless it is above the base."""
-    present = {name: value for name, value in values.items() if value is not None}
-    name = max(present, key=lambda name: present[name], default=None)
-    return None if name is None or base is None or present[name] <= base else name
+    above = {name: value for name, value in values.items() if value > base}
+    return max(above, key=lambda name: above[name], default=None)
 
 
 # Sheets -------------------------------------------------------------------------------------------
@@ -291,7 +273,7 @@ def best_of(values: Mapping[str, float | None], base: float | None) -> str | Non
 Entry = Figure | str
 """A figure, or words."""
 Rows = dict[str, tuple[Entry, ...]]
-"""By name; one entry a column."""
+"""By name; one entry per column."""
 
 
 @dataclass(frozen=True)
@@ -333,12 +315,12 @@ def panel(
     rows: Rows = {}
     for backbone in backbones:
         line = [(backbone, dataset) for dataset in datasets]
-        entries = [cells.get(address, Figure(None, digits=kind.digits)) for address in line]
+        entries = [cells.get(address, Figure(nan, digits=kind.digits)) for address in line]
         rows[backbone] = (*entries, average(cells, line, kind.digits))
     columns = [[(backbone, dataset) for backbone in backbones] for dataset in datasets]
     macro = average(cells, chain(*columns), kind.digits, kind.macro_tolerance)
     rows["average"] = (*(average(cells, column, kind.digits) for column in columns), macro)
-    judged = [figure for figure in cells.values() if figure.difference is not None]
+    judged = [figure for figure in cells.values() if not math.isnan(figure.difference)]
     within = sum(not figure.outside for figure in judged)
     summary = (
         f"{within} of {len(judged)} case{'s' * (len(judged) != 1)} within {kind.tolerance:g} of "
@@ -372,11 +354,8 @@ def without_spread(table: Table) -> Table:
 
 
 def _without(name: str, rows: Mapping[str, tuple[Entry, ...]]) -> Rows:
-    nothing: dict[str, None] = {name: None}
+    nothing: dict[str, Any] = {name: nan}
     return {
-        title: tuple(
-            entry if isinstance(entry, str) else replace(entry, **nothing)  # type: ignore[arg-type]
-            for entry in row
-        )
+        title: tuple(e if isinstance(e, str) else replace(e, **nothing) for e in row)
         for title, row in rows.items()
     }

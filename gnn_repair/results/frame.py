@@ -10,7 +10,7 @@ import pandas as pd
 
 from gnn_repair.atomic import check_target, replacing
 from gnn_repair.errors import InputError
-from gnn_repair.results.records import PARTS, RunRecord
+from gnn_repair.results.records import FROZEN, PARTS, RunRecord
 from gnn_repair.results.store import ResultsSource, open_results
 
 COLUMNS = ["dataset", "backbone", "split", "protocol", "method", "part", "metric", "value"]
@@ -42,8 +42,8 @@ def read_results(store: str | Path | ResultsSource, protocol: str | None = None)
 
 def _numbers(record: RunRecord) -> Iterator[tuple[str, str, str, Any]]:
     """Method, part, metric and value of everything in a record; None becomes NaN in the frame."""
-    for method in ("frozen", *record.methods):
-        for name, value in record.scores(method).items():
+    for method, scores in {FROZEN: record.frozen, **record.methods}.items():
+        for name, value in scores.items():
             part = name if name in PARTS else ""
             yield method, part, "accuracy" if part else name, value
     for name, value in (record.oracle or {}).items():

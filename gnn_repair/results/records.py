@@ -31,6 +31,7 @@ from gnn_repair.results.protocol import PAPER, Protocol, digest_of
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 MOST_SPLITS = 10_000
 """Of a study; the paper has ten, and a larger number is a typing error."""
+GRAPH = "graph"
 FROZEN = "frozen"
 ORACLE = "oracle"
 """The exact-mass oracle on validation and test nodes; asked for like a method."""
@@ -240,14 +241,12 @@ class RunRecord:
         """Its dataset, backbone and split."""
         return Run(self.dataset, self.backbone, self.split)
 
-    def scores(self, method: str) -> Numbers:
-        """Of a method or the frozen model; empty where it was not evaluated."""
-        return self.frozen if method == FROZEN else self.methods.get(method, {})
-
-    def on_test(self, metric: str) -> float | None:
-        """What the oracle says of the test nodes."""
-        value = ((self.oracle or {}).get("test") or {}).get(metric)
-        return None if value is None else float(value)
+    def number(self, owner: str, name: str) -> float:
+        """Of a method, ``frozen``, ``graph``, or ``oracle`` on test nodes; NaN: there is none."""
+        tables = {GRAPH: self.graph, FROZEN: self.frozen, **self.methods}
+        tables[ORACLE] = (self.oracle or {}).get("test") or {}
+        value: float | None = tables.get(owner, {}).get(name)
+        return math.nan if value is None else value
 
     def as_json(self) -> dict[str, Any]:
         """As it is stored."""

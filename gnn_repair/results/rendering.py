@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
+from math import isnan
 from string import ascii_lowercase
 from typing import Any
 
@@ -20,9 +21,9 @@ FIELDS = (
 )
 
 
-def number(value: float | None, digits: int, signed: bool = False) -> str:
+def number(value: float, digits: int, signed: bool = False) -> str:
     """A number with a real minus sign; a dash for none."""
-    if value is None:
+    if isnan(value):
         return "–"
     # Rounding first, so that −0.04 does not become −0.0.
     rounded = round(value, digits) + 0.0
@@ -33,11 +34,11 @@ def number(value: float | None, digits: int, signed: bool = False) -> str:
 def own_text(figure: Figure, usual: int) -> str:
     """Our side of a figure: 88.0 ± 1.2, with the count where it is not the usual one."""
     text = number(figure.value, figure.digits, figure.signed)
-    if figure.upper is not None and number(figure.upper, figure.digits) != text:
+    if not isnan(figure.upper) and number(figure.upper, figure.digits) != text:
         text += f"–{number(figure.upper, figure.digits)}"
-    if figure.deviation is not None:
+    if not isnan(figure.deviation):
         text += f" ± {number(figure.deviation, figure.digits)}"
-    if figure.counted == "splits" and figure.value is not None and figure.count != usual:
+    if figure.counted == "splits" and not isnan(figure.value) and figure.count != usual:
         text += f" [{figure.count} split{'s' * (figure.count != 1)}]"
     return text
 
@@ -45,9 +46,9 @@ def own_text(figure: Figure, usual: int) -> str:
 def paper_parts(figure: Figure) -> list[str]:
     """The published side: the value and the difference."""
     parts = []
-    if figure.published is not None:
+    if not isnan(figure.published):
         parts.append(number(figure.published, figure.digits, figure.signed))
-    if figure.difference is not None and figure.counted:
+    if not isnan(figure.difference) and figure.counted:
         parts.append(number(figure.difference, figure.digits, signed=True))
     return parts
 
@@ -85,12 +86,12 @@ def remark_parts(sheet: Sheet, where: str = "in parentheses", difference: bool =
     usual, figures = usual_count(sheet), _figures(sheet)
     parts = []
     if usual:
-        spread = " ± standard deviation" if any(f.deviation is not None for f in figures) else ""
+        spread = " ± standard deviation" if any(not isnan(f.deviation) for f in figures) else ""
         parts.append(f"mean{spread} over {usual} split{'s' * (usual != 1)}")
-    if any(figure.published is not None for figure in figures):
+    if any(not isnan(figure.published) for figure in figures):
         both = any(len(paper_parts(figure)) == 2 for figure in figures) and difference
         parts.append(f"{where} the published value" + " and the difference" * both)
-    if any(figure.upper is not None for figure in figures):
+    if any(not isnan(figure.upper) for figure in figures):
         parts.append(
             "a range is what is proved to what is not excluded (models with a nonlinear head)"
         )
@@ -163,8 +164,9 @@ def facts(tables: Iterable[Table]) -> Iterator[dict[str, Any]]:
 def _fact(entry: Entry) -> dict[str, Any]:
     if isinstance(entry, str):
         return {**dict.fromkeys(FIELDS[4:]), "text": entry}
-    own = {name: getattr(entry, name, None) for name in FIELDS[4:]}
-    return own | {"std": entry.deviation}
+    held = {**vars(entry), "std": entry.deviation, "difference": entry.difference}
+    held |= {"outside": entry.outside, "text": None}
+    return {name: None if held[name] != held[name] else held[name] for name in FIELDS[4:]}
 
 
 def as_csv(tables: Iterable[Table]) -> str:
@@ -314,12 +316,12 @@ def _latex_cell(entry: Entry, usual: int) -> str:
     if isinstance(entry, str):
         return escape(entry)
     text = number(entry.value, entry.digits, entry.signed)
-    if entry.deviation is not None:
+    if not isnan(entry.deviation):
         text += f" ± {number(entry.deviation, entry.digits)}"
-    if entry.counted == "splits" and entry.value is not None and entry.count != usual:
+    if entry.counted == "splits" and not isnan(entry.value) and entry.count != usual:
         text += f" [{entry.count}]"
     out = rf"\textbf{{{escape(text)}}}" if entry.best else escape(text)
-    if entry.published is not None:
+    if not isnan(entry.published):
         out += escape(f" ({number(entry.published, entry.digits, entry.signed)})")
     return out + ("$^{!}$" if entry.outside else "")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import isnan, nan
 from typing import NamedTuple
 
 from gnn_repair.errors import InputError, suggestion
@@ -32,13 +33,13 @@ from gnn_repair.results.averages import (
     ordered,
     ordered_datasets,
     panel,
-    percent,
+    ratio,
     share_of_errors_fixed,
     share_of_shifts,
     wins,
     with_best_macro,
 )
-from gnn_repair.results.records import PARTS, Numbers, RunRecord
+from gnn_repair.results.records import GRAPH, PARTS, Numbers, RunRecord
 
 
 def make_tables(records: Iterable[RunRecord], names: Iterable[str] | None = None) -> list[Table]:
@@ -153,7 +154,7 @@ def _macro_sheets(records: Sequence[RunRecord], where: str) -> list[Sheet]:
 
 
 def _macro(cells: Cells) -> Figure:
-    return average(cells) if cells else Figure(None)
+    return average(cells) if cells else Figure(nan)
 
 
 def _dataset_statistics(records: Sequence[RunRecord]) -> Table:
@@ -162,7 +163,7 @@ def _dataset_statistics(records: Sequence[RunRecord]) -> Table:
     for name in ordered_datasets(records):
         graph, paper = facts[name], published()["datasets"].get(name, {})
         figures = [
-            Figure(graph.get(key), paper.get(key), digits=0, tolerance=0.0, counted="")
+            Figure(graph.get(key, nan), paper.get(key, nan), digits=0, tolerance=0.0, counted="")
             for key in ("nodes", "entries", "features", "classes")
         ]
         rows[name] = (*figures, _shares(graph), paper.get("splits", "–"))
@@ -190,13 +191,9 @@ def _readout_exposure(records: Sequence[RunRecord]) -> Table:
         )
     columns = ("adjustable term", "frozen coefficient", "groups", "fixed logits")
     sheet = Sheet("What is adjustable", "backbone", columns, rows)
-    terms = panel("Adjustable terms per node", Kind(_terms_per_node), records)
-    return Table("readout-exposure", "Exposure of the final aggregation", (sheet, terms))
-
-
-def _terms_per_node(record: RunRecord) -> float | None:
-    terms, nodes = record.frozen.get("terms"), record.graph.get("nodes")
-    return None if terms is None or not nodes else terms / nodes
+    terms = Kind(lambda r: ratio(r.number(FROZEN, "terms"), r.number(GRAPH, "nodes")))
+    counts = panel("Adjustable terms per node", terms, records)
+    return Table("readout-exposure", "Exposure of the final aggregation", (sheet, counts))
 
 
 def _gains(records: Sequence[RunRecord]) -> Table:
@@ -229,8 +226,8 @@ def _evidence(records: Sequence[RunRecord]) -> Table:
     inside = panel(title, share_of_shifts(method, "shifts_inside"), records)
     undecided = case_figures(records, share_of_shifts(method, "shifts_undecided"))
     if undecided:
-        share = average(undecided).value or 0.0
-        inside = replace(inside, summary=f"{share:.2g} % are undecided and count as outside")
+        share = f"{average(undecided).value:.2g} %"
+        inside = replace(inside, summary=f"{share} are undecided and count as outside")
     return Table("evidence", "Use of reachable evidence, on test nodes", (fixed, inside))
 
 
@@ -312,29 +309,33 @@ def counts(state: int, classes: int) -> Counts:
 def _parameters(records: Sequence[RunRecord]) -> Table:
     """Ranges over the cases here, and over the paper's 64 by its own formulas."""
     paper = published_cases()
-    held = [{n: r.scores(n).get("parameters") for n in PUBLISHED_RANGES} for r in records]
+    sizes = {name: [r.number(name, "parameters") for r in records] for name in PUBLISHED_RANGES}
     rows: Rows = {}
     for name, ends in PUBLISHED_RANGES.items():
-        here = [int(size) for sizes in held if (size := sizes[name]) is not None]
+        here = [size for size in sizes[name] if not isnan(size)]
         there = [getattr(case, name) for case in paper]
-        rows[title_of(name)] = (
-            Figure(min(here, default=None), digits=0, counted=""),
-            Figure(max(here, default=None), digits=0, counted=""),
-            *(
-                Figure(value, end, digits=0, tolerance=half, counted="")
-                for value, end, half in zip(
-                    (min(there), max(there)), ends, HALF_DIGITS, strict=True
-                )
-            ),
+        rows[title_of(name)] = tuple(
+            Figure(value, end, digits=0, tolerance=half, counted="")
+            for value, end, half in (
+                (min(here, default=nan), nan, nan),
+                (max(here, default=nan), nan, nan),
+                (min(there), ends[0], HALF_DIGITS[0]),
+                (max(there), ends[1], HALF_DIGITS[1]),
+            )
         )
     columns = ("smallest", "largest", "smallest of the paper's 64", "largest of the paper's 64")
     ranges = Sheet("Numbers of parameters", "method", columns, rows)
-    pairs = [(sizes["node_translation"], sizes["set_translation"]) for sizes in held]
-    mismatches = [100 * abs(a - b) / b for a, b in pairs if a is not None and b]
-    largest = max(case.mismatch for case in paper)
+    pairs = zip(sizes["node_translation"], sizes["set_translation"], strict=True)
+    mismatches = [ratio(100 * abs(a - b), b) for a, b in pairs]
     figures: tuple[Entry, ...] = (
-        Figure(max(mismatches, default=None), digits=3, counted=""),
-        Figure(largest, PUBLISHED_MISMATCH, digits=3, tolerance=0.0005, counted=""),
+        Figure(max((m for m in mismatches if not isnan(m)), default=nan), digits=3, counted=""),
+        Figure(
+            max(case.mismatch for case in paper),
+            PUBLISHED_MISMATCH,
+            digits=3,
+            tolerance=0.0005,
+            counted="",
+        ),
     )
     titles = ("largest mismatch (%)", "largest of the paper's 64 (%)")
     row = {"Node against set translation": figures}
@@ -355,29 +356,20 @@ def _cases(records: Sequence[RunRecord], read: Read) -> Cells:
     return case_figures(records, Kind(read, signed=True))
 
 
-def _over_frozen(value: Read) -> Read:
+def _gain(method: str, name: str = "test") -> Read:
     """A test accuracy less the frozen model's, in points."""
-
-    def read(record: RunRecord) -> float | None:
-        own, frozen = value(record), record.frozen.get("test")
-        return None if own is None or frozen is None else 100 * (own - frozen)
-
-    return read
-
-
-def _score(method: str, key: str = "test") -> Read:
-    return _over_frozen(lambda record: record.scores(method).get(key))
+    return lambda record: 100 * (record.number(method, name) - record.number(FROZEN, "test"))
 
 
 def _alone(rung: str) -> Read:
-    return _over_frozen(lambda record: _of_rung(record, "test", rung))
+    return lambda record: 100 * (_of_rung(record, "test", rung) - record.number(FROZEN, "test"))
 
 
-def _of_rung(record: RunRecord, what: str, rung: str, where: str = "") -> float | None:
+def _of_rung(record: RunRecord, what: str, rung: str, where: str = "") -> float:
     """A number of a candidate, whatever its name was when the record was written."""
     names = (rung, RUNGS[rung].formerly) if rung in RUNGS else (rung,)
-    found = (record.scores(LADDER).get(f"{what} {name}{where}") for name in names)
-    return next((value for value in found if value is not None), None)
+    values = [record.number(LADDER, f"{what} {name}{where}") for name in names]
+    return next((value for value in values if not isnan(value)), nan)
 
 
 def _datasets(cells: Cells) -> list[str]:
@@ -393,15 +385,14 @@ def _means(cells: Cells) -> list[Figure]:
 def _beyond(records: Sequence[RunRecord]) -> Table:
     """Gains over Frozen, the ladder's on the same cases beside them; calibration; cases."""
     name = METHODS[LADDER].title
-    rows = {name: _score(LADDER)}
-    rows[f"{name}, without similar nodes"] = _score(LADDER, "test without similar")
+    rows = {name: _gain(LADDER)}
+    rows[f"{name}, without similar nodes"] = _gain(LADDER, "test without similar")
     rows |= {f"only {rung.title}": _alone(key) for key, rung in RUNGS.items()}
     for key, method in METHODS.items():
         if key != LADDER and any(key in record.methods for record in records):
-            rows[method.title] = _score(key)
-    rows["Retrained backbone, its single models"] = _score("retrained_backbone", "test single")
-    found = {title: _cases(records, read) for title, read in rows.items()}
-    present = {title: cells for title, cells in found.items() if cells}
+            rows[method.title] = _gain(key)
+    rows["Retrained backbone, its single models"] = _gain("retrained_backbone", "test single")
+    present = {title: cells for title, read in rows.items() if (cells := _cases(records, read))}
     if name not in present:
         return Table("beyond", "The ladder beside its controls", ())
     ladder = present[name]
@@ -413,8 +404,8 @@ def _beyond(records: Sequence[RunRecord]) -> Table:
 
 def _overall(cells: Cells) -> tuple[str, list[Address]]:
     """What totals are over, by name: the paper's cases, or all where none or all are of it."""
-    own = comparable(cells, cells)
-    return ("the paper's", own) if len(own) < len(cells) else ("all", list(cells))
+    inside = comparable(cells, cells)
+    return ("the paper's", inside) if len(inside) < len(cells) else ("all", list(cells))
 
 
 def _ladder_gains(present: Mapping[str, Cells], ladder: Cells) -> Sheet:
@@ -422,9 +413,9 @@ def _ladder_gains(present: Mapping[str, Cells], ladder: Cells) -> Sheet:
     rows: Rows = {}
     for title, cells in present.items():
         chosen = comparable(cells, cells)
-        above = sum((cells[a].value or 0.0) > 0 for a in chosen)
+        above = sum(cells[a].value > 0 for a in chosen)
         means = dict(zip(_datasets(cells), _means(cells), strict=True))
-        missing = Figure(None, counted="", digits=2, signed=True)
+        missing = Figure(nan, counted="", digits=2, signed=True)
         rows[title] = (
             average(cells, chosen, 2),
             f"{above} of {len(chosen)}",
@@ -442,8 +433,8 @@ def _ladder_gains(present: Mapping[str, Cells], ladder: Cells) -> Sheet:
 def _against(ladder: Cells, controls: Sequence[Cells]) -> Sheet:
     """The ladder beside the best control of each case: what a user could do instead."""
     cases = [address for address in ladder if all(address in cells for cells in controls)]
-    best = {a: max((cells[a] for cells in controls), key=lambda f: f.value or 0.0) for a in cases}
-    below = {a for a in cases if (ladder[a].value or 0.0) < (best[a].value or 0.0) - MARGIN}
+    best = {a: max((cells[a] for cells in controls), key=lambda f: f.value) for a in cases}
+    below = {a for a in cases if ladder[a].value < best[a].value - MARGIN}
     rows: Rows = {}
     parts = dict([_overall(best)])
     for address in cases:
@@ -464,7 +455,7 @@ def _calibration(records: Sequence[RunRecord]) -> Sheet:
     }
     rows: Rows = {}
     for title, key in keys.items():
-        kind = Kind(lambda record, key=key: percent(record.scores(LADDER).get(key)))  # type: ignore[misc]
+        kind = Kind(lambda record, key=key: 100 * record.number(LADDER, key))  # type: ignore[misc]
         cells = case_figures(records, kind)
         total, chosen = _overall(cells)
         means = (average(cells, chosen, 2), *_means(cells))
@@ -476,7 +467,7 @@ def _calibration(records: Sequence[RunRecord]) -> Sheet:
 def _by_case(ladder: Cells) -> Sheet:
     datasets, backbones = _datasets(ladder), dict.fromkeys(backbone for backbone, _ in ladder)
     rows: Rows = {
-        backbone: tuple(ladder.get((backbone, name), Figure(None)) for name in datasets)
+        backbone: tuple(ladder.get((backbone, name), Figure(nan)) for name in datasets)
         for backbone in backbones
     }
     return Sheet("The ladder's gain by case (points)", "backbone", tuple(datasets), rows)
@@ -486,7 +477,7 @@ def _worth(rung: str, label: int | None = None) -> Read:
     """What a rung gains on held-out nodes over the candidate it is compared with."""
     above = RUNGS[rung].above
 
-    def read(record: RunRecord) -> float | None:
+    def read(record: RunRecord) -> float:
         if label is None:
             mine, other = (_of_rung(record, "out-of-fold", name) for name in (rung, above))
         else:
@@ -494,23 +485,14 @@ def _worth(rung: str, label: int | None = None) -> Read:
             mine = _of_rung(record, "out-of-fold gain", rung, where)
             # The stored gains are over Frozen, on the same nodes.
             other = 0.0 if above == FROZEN else _of_rung(record, "out-of-fold gain", above, where)
-        return None if mine is None or other is None else 100 * (mine - other)
+        return 100 * (mine - other)
 
     return read
 
 
-def stands_out(figure: Figure) -> bool:
-    """Whether a gain is larger than its spread over splits; nobody knows from one split."""
-    return (
-        figure.value is not None
-        and figure.deviation is not None
-        and figure.value > max(figure.deviation, 1e-9)
-    )
-
-
 def _advice(worth: Mapping[str, Figure]) -> str:
-    """One line a finding that stands out, the largest first."""
-    clear = {rung: f.value or 0.0 for rung, f in worth.items() if stands_out(f)}
+    """One line per gain larger than its spread over splits (unknown of one), the largest first."""
+    clear = {r: f.value for r, f in worth.items() if f.value > max(f.deviation, 1e-9)}
     largest_first = sorted(clear, key=lambda rung: -clear[rung])
     said = "; ".join(f"{RUNGS[rung].advice} ({clear[rung]:+.1f})" for rung in largest_first)
     return said or NOTHING
@@ -558,7 +540,7 @@ def _lost_sheet(lost: Mapping[str, Mapping[str, Figure]], corner: str, advise: b
     rungs = [rung for rung in RUNGS if any(rung in worth for worth in lost.values())]
     rows: Rows = {}
     for name, worth in lost.items():
-        figures = tuple(worth.get(rung, Figure(None)) for rung in rungs)
+        figures = tuple(worth.get(rung, Figure(nan)) for rung in rungs)
         rows[name] = (*figures, _advice(worth)) if advise else figures
     columns = tuple(f"{rung_title(rung)} over {rung_title(RUNGS[rung].above)}" for rung in rungs)
     title = "What each kind of evidence is worth on held-out nodes (points)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -45,9 +47,9 @@ def test_the_best_repair_is_marked_where_it_improves(frozen, reweighting, transl
 
 
 def test_what_is_missing_is_not_the_best():
-    assert best_of({"a": None, "b": 2.0}, 1.0) == "b"
-    assert best_of({"a": None}, 1.0) is None
-    assert best_of({"a": 2.0}, None) is None
+    assert best_of({"a": math.nan, "b": 2.0}, 1.0) == "b"
+    assert best_of({"a": math.nan}, 1.0) is None
+    assert best_of({"a": 2.0}, math.nan) is None
     only = mark_best({"a": {PLACE: Figure(2.0)}, "b": {}}, {PLACE: Figure(1.0)})
     assert only["a"][PLACE].best
 

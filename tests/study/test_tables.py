@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import random
 from itertools import product
 from pathlib import Path
@@ -498,7 +499,7 @@ def test_parameter_formulas_count_real_models(state, classes):
         (Figure(-0.04, counted=""), "0.0"),
         (Figure(-0.06, signed=True, counted=""), "−0.1"),
         (Figure(10_740, digits=0, counted=""), "10,740"),
-        (Figure(None, 3.0), "– (3.0)"),
+        (Figure(math.nan, 3.0), "– (3.0)"),
         (Figure(2.0, 3.0, counted=""), "2.0 (3.0)"),
         (Figure(2.0, 3.0, count=2), "2.0 [2 splits] (3.0, −1.0)"),
         (Figure(2.0, deviation=0.5, upper=4.0, count=3), "2.0–4.0 ± 0.5"),
@@ -534,7 +535,7 @@ def test_what_a_reader_must_know_is_said():
     for words in ("over 3 splits", "published value", "0 of 1 case within 1.5", "!"):
         assert words in said
     assert "[1 split]" in own_text(table.sheets[0].rows["gcn"][1], 3)
-    assert number(None, 1) == "–"
+    assert number(math.nan, 1) == "–"
     alone = make_tables([make_record("cora", "gcn", 0, methods={})], ["lost-evidence"])
     assert alone[0].sheets == () and NOTHING
 
