@@ -43,7 +43,6 @@ from gnn_repair.oracle.questions.ranges import ValueRange, value_range
 from gnn_repair.oracle.rates import Rate, mean_over_nodes
 from gnn_repair.oracle.solution import Solution
 from gnn_repair.oracle.witness import gain_words, percent
-from gnn_repair.published import ACTIVE
 from gnn_repair.reporting import plots, report
 from gnn_repair.reporting.evidence import counted, noun_of, plural
 
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str], None]
 ORDINALS = ("least", "second-least", "third-least", "fourth-least", "fifth-least")
-KEY = 5
-"""Messages of a witness that a table names."""
 
 
 class Diagnosis(ABC):
@@ -72,17 +69,52 @@ class Diagnosis(ABC):
     selection: str
     """What the nodes are called, such as ``test nodes``."""
 
+    @property
     @abstractmethod
-    def to_frame(self) -> pd.DataFrame:
-        """One row per question, in words and numbers that survive a CSV file."""
+    def _solution(self) -> Solution:
+        """One question per row."""
 
     @abstractmethod
-    def explain(self, node: int, member: int = 0) -> str:
-        """One node in a few sentences."""
+    def _columns(self) -> dict[str, Any]:
+        """By name, a value per row."""
+
+    @abstractmethod
+    def _sentence(self, i: int) -> str:
+        """Row i in words."""
 
     @abstractmethod
     def plot(self, ax: Axes | None = None) -> Axes:
         """The figures beside their chance level."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per question, in words and numbers that survive a CSV file.
+
+        ``verdict`` says of an error whether some reweighting undoes it (``can``, ``cannot``,
+        ``undecided``), of the rest ``right``; ``gamma`` is the largest margin that a reweighting
+        gives, by the ``key_messages``. One row per node where classes are predicted:
+        ``frozen_margin`` is the true logit less the best other one, ``mass_moved`` the least share
+        of the node's mass that must move, ``smallest_change`` how; ``chance`` is the share of
+        classes neither true nor predicted that can win here, ``classes_in_reach`` counts all that
+        can, ``rank_by_change`` is the true class's rank by smallest change among those not
+        predicted. Per node and label, or per link, ``could_turn`` says of a right one whether
+        reweighting could lose it. Per node and value, the true one lies between ``low`` and
+        ``high`` where the verdict is ``can``, and ``chance`` is the share of the other nodes' true
+        values that do.
+        """
+        import pandas as pd
+
+        frame = pd.DataFrame(self._columns())
+        # One model needs no column that says which.
+        return frame if frame["member"].any() else frame.drop(columns="member")
+
+    def explain(self, node: int, member: int = 0) -> str:
+        """One node (or link) in a few sentences."""
+        asked = self._solution
+        rows = np.flatnonzero((asked.named(asked.node) == node) & (asked.member == member))
+        if not len(rows):
+            who = node if asked.links is not None else asked.names.node(node)
+            raise InputError(f"{who} is not among the {self.selection}; choose another")
+        return "\n".join(self._sentence(i) for i in rows.tolist())
 
     def to_csv(self, path: str | Path) -> Path:
         """Write :meth:`to_frame` to a file."""
@@ -120,72 +152,36 @@ class ClassDiagnosis(Diagnosis):
     """The smallest change of every error; with a nonlinear head of the true class alone."""
     edge_index: Tensor | None = None
 
-    @cached_property
-    def _rows(self) -> dict[tuple[int, int], int]:
-        """The place of a member's node among the rows."""
-        found = self.reach.classes
-        pairs = zip(found.member.tolist(), self._named(found.node).tolist(), strict=True)
-        return {pair: i for i, pair in enumerate(pairs)}
+    @property
+    def _solution(self) -> Solution:
+        return self.reach.witnesses
 
     @cached_property
     def _errors(self) -> dict[int, int]:
-        """By row, the place among the changes."""
-        found, changes = self.reach.classes, self.changes
-        place = {
-            pair: k
-            for k, pair in enumerate(
-                zip(changes.member.tolist(), changes.node.tolist(), strict=True)
-            )
+        """By row, the place among the changes, which are in the order of members and nodes."""
+        rows, classes = np.flatnonzero(self.reach.wrong), self.reach.classes
+        order = np.lexsort((classes.node[rows], classes.member[rows]))
+        return {row: place for place, row in enumerate(rows[order].tolist())}
+
+    def _columns(self) -> dict[str, Any]:
+        found, solution = self.reach, self._solution
+        least = [self._least(i) for i in range(len(found.true))]
+        rank = np.full(len(least), np.nan)
+        rank[list(self._errors)] = self.changes.places[1]
+        return {
+            "member": solution.member,
+            recipients_called(solution.names): solution.named(solution.node),
+            "true": found.true,
+            **solution.frozen(self.exposure),
+            "verdict": np.where(found.wrong, solution.verdict, "right"),
+            "gamma": solution.margin,
+            "mass_moved": [np.nan if one is None else one.share for one in least],
+            "smallest_change": [_change(one) for one in least],
+            "key_messages": solution.key_messages(),
+            "chance": found.chance_per_node,
+            "classes_in_reach": found.classes.count,
+            "rank_by_change": rank,
         }
-        pairs = zip(found.member.tolist(), found.node.tolist(), strict=True)
-        return {i: place[pair] for i, pair in enumerate(pairs) if pair in place}
-
-    def _named(self, nodes: Any) -> Any:
-        return self.reach.witnesses.named(nodes)
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per node, in words and numbers that survive a CSV file.
-
-        ``frozen_margin`` is the true logit less the best other one. ``verdict`` says of an error
-        whether some reweighting makes the true class win (``can``, ``cannot``, ``undecided``), of
-        the rest ``right``. ``gamma`` is the largest margin that a reweighting gives the true class,
-        by the ``key_messages``. ``mass_moved`` is the least share of the node's mass that must
-        move, ``smallest_change`` how. ``chance`` is the share of classes neither true nor predicted
-        that can win here, ``classes_in_reach`` counts all that can, ``place_by_change`` is the true
-        class's rank by smallest change among those not predicted.
-        """
-        import pandas as pd
-
-        found, own = self.reach, self.reach.witnesses
-        classes, wrong = found.classes, found.wrong
-        logits = self.exposure.frozen_logits.cpu().numpy()[classes.member, classes.node]
-        rows = np.arange(len(logits))
-        true = logits[rows, found.true]
-        logits[rows, found.true] = -np.inf
-        chance = found.chance_per_node
-        everyone = range(len(logits))
-        least = [self._least(i) for i in everyone]
-        place = self.changes.places[1]
-        frame = pd.DataFrame(
-            {
-                "member": classes.member,
-                recipients_called(own.names): self._named(classes.node),
-                "true": found.true,
-                "predicted": found.predicted,
-                "frozen_margin": true - logits.max(1),
-                "verdict": np.where(wrong, own.verdict, "right"),
-                "gamma": own.margin,
-                "mass_moved": [np.nan if one is None else one.share for one in least],
-                "smallest_change": [_change(one) for one in least],
-                "key_messages": [_key_messages(own, i) for i in everyone],
-                "chance": chance,
-                "classes_in_reach": classes.count,
-                "place_by_change": [
-                    place[self._errors[i]] if i in self._errors else np.nan for i in everyone
-                ],
-            }
-        )
-        return frame if found.num_members > 1 else frame.drop(columns="member")
 
     def report(self, path: str | Path, **options: Any) -> Path:
         """Write the page of these nodes; options as for :func:`gnn_repair.report`."""
@@ -198,24 +194,21 @@ class ClassDiagnosis(Diagnosis):
         """How much of the mass must move for the true class, beside chance."""
         return plots.changes(self.changes, ax=ax)
 
-    def explain(self, node: int, member: int = 0) -> str:
-        """One node in a few sentences, the smallest change first."""
-        i = self._rows.get((member, node))
-        names = self.reach.witnesses.names
-        if i is None:
-            raise InputError(
-                f"{names.node(node)} is not among the {self.selection}; choose another"
-            )
-        found = self.reach
+    def _sentence(self, i: int) -> str:
+        """The smallest change first."""
+        found, solution = self.reach, self._solution
+        who = solution.names.node(solution.named(solution.node[i]))
         true, predicted = int(found.true[i]), int(found.predicted[i])
         if true == predicted:
-            return f"{names.node(node)}: predicted {predicted}, which is right. " + self._count(i)
-        head = f"{names.node(node)}: predicted {predicted}, true {true}."
-        least, witness = self._least(i), self.reach.witnesses[i]
+            return f"{who}: predicted {predicted}, which is right. {self._count(i)}"
+        head = f"{who}: predicted {predicted}, true {true}."
+        least, witness = self._least(i), solution[i]
         if least is None:
-            return f"{head} {_sentence(str(witness))} {self._count(i)}"
+            text = str(witness)
+            return f"{head} {text[:1].upper()}{text[1:]}. {self._count(i)}"
+        change = _change(least)
         return (
-            f"{head} {_sentence(f'{_change(least)} would be enough')} "
+            f"{head} {change[:1].upper()}{change[1:]} would be enough. "
             f"{percent(least.share)} of the mass moves. {self._count(i)} "
             f"The largest margin: {witness}."
         )
@@ -262,10 +255,8 @@ class ClassDiagnosis(Diagnosis):
         own, others = self.changes.shares()
         if np.isfinite(own).any():
             lines.append(self._needed(own, others))
-            best = int(np.argmin(own))
-            node = int(self._named(self.changes.node[best]))
-            sentence = self.explain(node, int(self.changes.member[best]))
-            lines.append("Closest: " + sentence.split(" The largest margin:")[0])
+            closest = self._sentence(list(self._errors)[int(np.argmin(own))])
+            lines.append("Closest: " + closest.split(" The largest margin:")[0])
         return "\n".join(lines)
 
     def _needed(self, own: Any, others: Any) -> str:
@@ -286,21 +277,6 @@ class ClassDiagnosis(Diagnosis):
         )
 
 
-def _key_messages(solution: Solution, i: int) -> str:
-    """The active messages of an answer, the largest λ first."""
-    part = slice(solution.indptr[i], solution.indptr[i + 1])
-    sources = solution.named(solution.sources[part])
-    pairs = zip(sources, solution.coefficients[part], strict=True)
-    active = sorted((pair for pair in pairs if pair[1] > ACTIVE), key=lambda pair: -pair[1])
-    words = [f"{solution.names.sender(who)} (λ {lam:.4g})" for who, lam in active[:KEY]]
-    return ", ".join(words) + (f" and {len(active) - KEY} more" if len(active) > KEY else "")
-
-
-def _without_member(frame: pd.DataFrame) -> pd.DataFrame:
-    """One model needs no column that says which."""
-    return frame if frame["member"].any() else frame.drop(columns="member")
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class LabelDiagnosis(Diagnosis):
     """Of a model with several labels per node, or of links, which have one label each."""
@@ -317,38 +293,23 @@ class LabelDiagnosis(Diagnosis):
     other_side: Solution
     """Can each be turned away from it? The same questions in the same order."""
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per node and label, or per link.
+    @property
+    def _solution(self) -> Solution:
+        return self.true_side
 
-        ``verdict`` says of an error whether some reweighting puts the label on its true side, of
-        the rest ``right``; ``gamma`` is how far the label's logit gets to that side, by the
-        ``key_messages``; ``could_turn`` says of a right label whether reweighting could lose it.
-        """
-        import pandas as pd
-
-        own, wrong = self.true_side, self._wrong
-        everyone = range(len(own))
-        frame = pd.DataFrame(
-            {
-                **own.subjects(),
-                "true": own.wanted,
-                "predicted": own.wanted ^ wrong,
-                "frozen_logit": self._frozen,
-                "verdict": np.where(wrong, own.verdict, "right"),
-                "gamma": own.margin,
-                "key_messages": [_key_messages(own, i) for i in everyone],
-                "could_turn": np.where(wrong, "", self.other_side.verdict),
-            }
-        )
-        return _without_member(frame)
-
-    def explain(self, node: int, member: int = 0) -> str:
-        """One node's (or link's) labels, each with what reweighting could do about it."""
-        own = self.true_side
-        rows = np.flatnonzero((own.named(own.node) == node) & (own.member == member))
-        if not len(rows):
-            raise InputError(f"{node} is not among the {self.selection}; choose another")
-        return "\n".join(self._sentence(i) for i in rows.tolist())
+    def _columns(self) -> dict[str, Any]:
+        asked, wrong = self.true_side, self._wrong
+        margin = asked.frozen(self.exposure)["frozen_margin"]
+        return {
+            **asked.subjects(),
+            "true": asked.wanted,
+            "predicted": asked.wanted ^ wrong,
+            "frozen_logit": asked.threshold + np.where(asked.wanted, margin, -margin),
+            "verdict": np.where(wrong, asked.verdict, "right"),
+            "gamma": asked.margin,
+            "key_messages": asked.key_messages(),
+            "could_turn": np.where(wrong, "", self.other_side.verdict),
+        }
 
     def _sentence(self, i: int) -> str:
         has = "is" if self._wrong[i] != self.true_side.wanted[i] else "is not"
@@ -360,30 +321,18 @@ class LabelDiagnosis(Diagnosis):
         """Per label, the share of errors that could be undone beside that of right ones lost."""
         return plots.labels(self.reach, ax=ax)
 
-    @property
-    def _mixture(self) -> Exposure:
-        if isinstance(self.exposure, LinkExposure):
-            return self.exposure.mixture
-        return self.exposure
-
     @cached_property
-    def _frozen(self) -> NDArray[np.float64]:
-        mixture = self._mixture
-        logits = mixture.frozen_logits[:, mixture.recipients].cpu().numpy()
-        own = self.true_side
-        return np.asarray(logits[own.member, own.recipient, own.target])
-
-    @property
     def _wrong(self) -> NDArray[np.bool_]:
-        return np.asarray((self._frozen > self.true_side.threshold) != self.true_side.wanted)
+        predicted = self.true_side.frozen(self.exposure)["predicted"]
+        return np.asarray(predicted != self.true_side.wanted)
 
     def __str__(self) -> str:
         found, wrong = self.reach, int(self._wrong.sum())
-        mixture = self._mixture
-        asked = "" if self.true_side.links is not None else f"labels of {self.selection}"
+        nodes = self.exposure.mixture if isinstance(self.exposure, LinkExposure) else self.exposure
+        asked = ("labels of " if self.true_side.links is None else "") + self.selection
         lines = [
-            f"{mixture.origin or 'The model'} is wrong about {wrong:,} of {len(self.true_side):,} "
-            f"{asked or self.selection}."
+            f"{nodes.origin or 'The model'} is wrong about {wrong:,} of "
+            f"{len(self.true_side):,} {asked}."
         ]
         if wrong:
             lines.append(
@@ -428,42 +377,27 @@ class ValueDiagnosis(Diagnosis):
                 chance[rows] = (within - inside[rows]) / (len(rows) - 1)
         return {"true": true, "verdict": np.where(np.isnan(true), "", verdict), "chance": chance}
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per node and output.
+    @property
+    def _solution(self) -> Solution:
+        return self.range.lower
 
-        ``verdict`` says whether some reweighting gives the true value, which then lies between
-        ``low`` and ``high``; ``chance`` is the share of the other nodes' true values that do.
-        """
-        import pandas as pd
-
+    def _columns(self) -> dict[str, Any]:
         found, figures = self.range, self._figures
-        frame = pd.DataFrame(
-            {
-                **found.lower.subjects(),
-                "true": figures["true"],
-                "predicted": found.frozen,
-                "low": found.low,
-                "high": found.high,
-                "verdict": figures["verdict"],
-                "chance": figures["chance"],
-                "messages_low": [_key_messages(found.lower, i) for i in range(len(found))],
-                "messages_high": [_key_messages(found.upper, i) for i in range(len(found))],
-            }
-        )
-        return _without_member(frame)
+        return {
+            **found.lower.subjects(),
+            "true": figures["true"],
+            "predicted": found.frozen,
+            "low": found.low,
+            "high": found.high,
+            "verdict": figures["verdict"],
+            "chance": figures["chance"],
+            "messages_low": found.lower.key_messages(),
+            "messages_high": found.upper.key_messages(),
+        }
 
-    def explain(self, node: int, member: int = 0) -> str:
-        """The values that one node's outputs can take."""
-        own = self.range.lower
-        rows = np.flatnonzero((own.named(own.node) == node) & (own.member == member))
-        if not len(rows):
-            raise InputError(f"{own.names.node(node)} is not among the {self.selection}")
-        true = self._figures["true"]
-        said = ["" if np.isnan(true[i]) else f" True: {true[i]:.4g}." for i in rows]
-        return "\n".join(
-            f"{self.range.sentence(i)}.{truth}"
-            for i, truth in zip(rows.tolist(), said, strict=True)
-        )
+    def _sentence(self, i: int) -> str:
+        true = self._figures["true"][i]
+        return f"{self.range.sentence(i)}." + ("" if np.isnan(true) else f" True: {true:.4g}.")
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """The interval of every output over its true value."""
@@ -498,10 +432,6 @@ class ValueDiagnosis(Diagnosis):
 def _change(least: Any) -> str:
     """Who is given more; nothing where there is no change."""
     return "" if least is None else gain_words(least.gains, least.names)
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
 
 
 def diagnose(

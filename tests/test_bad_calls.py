@@ -121,528 +121,319 @@ def build(scratch: Any) -> dict[str, Good]:
     store.begin(study.PAPER)
     paths = junk("text", folder=folder, file=text, long="x" * 5000, nul="\0", absent=scratch / "no")
     targets = junk("text", folder=folder, long="x" * 5000, nul="\0", below=text / "x")
-    grid = {"datasets": {"mine": data}, "backbones": ["sgc"], "splits": [0]}
+    pairs = torch.tensor([[0, 1, 2], [3, 4, 5]])
+    several = replace(exposure, outputs="labels")
+    truths = torch.nn.functional.one_hot(data.y, CLASSES).bool()
+    usual = {
+        "backbone": "sgc", "budget": BUDGET, "data": data, "device": "cpu", "evidence": evidence,
+        "exposure": exposure, "links": pairs, "mask": test, "node": 0, "nodes": test,
+        "protocol": study.PAPER, "solution": solution, "store": store.root, "target": data.y,
+        "threads": 1, "train": train, "val": val, "y": data.y,
+    }  # fmt: skip
     calls: dict[str, Good] = {}
 
-    def good(title: str, function: Callable[..., Any], wrong: Any, /, **arguments: Any) -> None:
-        calls[title] = Good(function, arguments, wrong)
+    def good(title: str, function: Callable[..., Any], /, *own: Any, **wrong: Any) -> None:
+        """``own``: the arguments that are not the usual ones of their names."""
+        known = {
+            name: usual[name] for name in usual.keys() & inspect.signature(function).parameters
+        }
+        calls[title] = Good(function, {**known, **dict(*own)}, wrong)
 
+    network, linear = LinkNetwork(data.x.shape[1]), torch.nn.Linear(3, 3)
+    some, device = nodes("short", "empty mask"), junk(meta="meta", tpu="tpu", empty="")
+    member, few = junk(two=2, half=0.5, true=True), junk("None", few=["a"])
+    ends = junk("None", far=[CLASSES], half=[0.5], empty=[])
+    masks = {**junk(), **TENSORS, **MASKS}
     good(
         "load_dataset",
         gr.load_dataset,
-        {
-            "name": junk(empty="", path="../cora"),
-            "root": junk(
-                "None",
-                "text",
-                "dict",
-                file=text,
-                empty="",
-                long="x" * 5000,
-                nul="\0",
-                user="~nosuchuser",
-            ),
-        },
-        name="cora",
-        root=scratch,
+        {"name": "cora", "root": scratch},
+        name=junk(empty="", path="../cora"),
+        root=junk(
+            "None",
+            "text",
+            "dict",
+            file=text,
+            empty="",
+            long="x" * 5000,
+            nul="\0",
+            user="~nosuchuser",
+        ),
     )
     good(
         "train_backbone",
         gr.train_backbone,
-        {
-            "backbone": junk(empty="", module=torch.nn.Linear(3, 3)),
-            "data": junk(tensor=data.x),
-            "splits": junk("None", far=[99], minus=[-1], half=[0.5], text=["0"], empty=[]),
-            "device": junk(meta="meta", tpu="tpu", empty=""),
-            "budget": junk("None"),
-            "seed": junk("int", "minus", half=1.5),
-            "on_progress": junk("None", "class"),
-        },
-        backbone="sgc",
-        data=data,
-        splits=[0],
-        device="cpu",
-        budget=BUDGET,
-        seed=0,
-        on_progress=lambda p: None,
+        {"splits": [0]},
+        backbone=junk(empty="", module=linear),
+        data=junk(tensor=data.x),
+        splits=junk("None", far=[99], minus=[-1], half=[0.5], text=["0"], empty=[]),
+        device=device,
+        budget=junk("None"),
+        seed=junk("int", "minus", half=1.5),
+        on_progress=junk("None", "class"),
     )
     good(
         "Frozen.load",
         gr.Frozen.load,
-        {
-            "path": paths,
-            "data": junk(),
-            "like": junk(),
-            "budget": junk(),
-            "seed": junk("int", half=1.5),
-        },
-        path=saved,
-        data=data,
-        like=gr.BACKBONES["sgc"](),
-        budget=BUDGET,
-        seed=0,
+        {"path": saved, "like": gr.BACKBONES["sgc"](), "seed": 0},
+        path=paths,
+        data=junk(),
+        like=junk(),
+        budget=junk(),
+        seed=junk("int", half=1.5),
     )
-    good("FittedRepair.load", gr.FittedRepair.load, {"path": paths}, path="x")
-    good("Exposure.load", gr.Exposure.load, {"path": paths}, path="x")
-    good("Solution.load", Solution.load, {"path": paths}, path="x")
+    for kind in (gr.FittedRepair, gr.Exposure, Solution):
+        good(f"{kind.__name__}.load", kind.load, path=paths)
     good(
         "expose",
         gr.expose,
-        {
-            "model": junk(linear=torch.nn.Linear(3, 3)),
-            "data": junk("None", tensor=data.x),
-            "hops": junk(),
-            "forward": junk("None", "class"),
-            "tolerance": junk("None", "int", zero=0.0),
-            "outputs": junk("None"),
-        },
-        model=torch.nn.Linear(3, 3),
-        data=data,
-        hops="paths",
-        forward=None,
-        tolerance=None,
-        outputs=None,
+        {"model": linear},
+        model=junk(linear=linear),
+        data=junk("None", tensor=data.x),
+        hops=junk(),
+        forward=junk("None", "class"),
+        tolerance=junk("None", "int", zero=0.0),
+        outputs=junk("None"),
     )
-    several = replace(exposure, outputs="labels")
-    truths = torch.nn.functional.one_hot(data.y, CLASSES).bool()
     good(
         "solve labels",
         gr.solve,
-        {
-            "exposure": junk(frozen=frozen, classes=exposure),
-            "y": {**labels(), "two": torch.full((NODES, CLASSES), 2)},
-            "nodes": nodes("short", "empty mask"),
-            "labels": junk("None", far=[CLASSES], half=[0.5], empty=[]),
-            "threshold": junk("int", "minus"),
-            "threads": COUNTS,
-        },
-        exposure=several,
-        y=truths,
-        nodes=test,
-        labels=None,
-        threshold=0.0,
-        threads=1,
+        {"exposure": several, "y": truths},
+        exposure=junk(frozen=frozen, classes=exposure),
+        y={**labels(), "two": torch.full((NODES, CLASSES), 2)},
+        nodes=some,
+        labels=ends,
+        threshold=junk("int", "minus"),
+        threads=COUNTS,
     )
     good(
         "value_range",
         gr.value_range,
-        {
-            "exposure": junk(frozen=frozen, classes=exposure),
-            "nodes": nodes("short", "empty mask"),
-            "outputs": junk("None", far=[CLASSES], half=[0.5], empty=[]),
-            "threads": COUNTS,
-        },
-        exposure=several,
-        nodes=test,
-        outputs=None,
-        threads=1,
+        {"exposure": several},
+        exposure=junk(frozen=frozen, classes=exposure),
+        nodes=some,
+        outputs=ends,
+        threads=COUNTS,
     )
-    network = LinkNetwork(data.x.shape[1])
-    pairs = torch.tensor([[0, 1, 2], [3, 4, 5]])
+    odd = {"loop": [[0], [0]], "far": [[0], [10**6]], "minus": [[0], [-1]]}
+    odd = {label: torch.tensor(link) for label, link in odd.items()}
     good(
         "expose_links",
         gr.expose_links,
-        {
-            "model": junk(linear=torch.nn.Linear(3, 3)),
-            "data": junk(tensor=data.x),
-            "links": {
-                **junk("None"),
-                **TENSORS,
-                "loop": torch.tensor([[0], [0]]),
-                "far": torch.tensor([[0], [10**6]]),
-                "minus": torch.tensor([[0], [-1]]),
-                "none": torch.zeros(2, 0, dtype=torch.long),
-            },
-            "decoder": junk("None", wide=lambda z, links: z[links[0]] * z[links[1]]),
-            "vary": junk(both="both"),
-            "forward": junk("None"),
-            "hops": junk(),
-            "tolerance": {"zero": 0.0},
-        },
-        model=network,
-        data=data,
-        links=pairs,
-        decoder=None,
-        vary="source",
-        forward=None,
-        hops="paths",
-        tolerance=None,
+        {"model": network},
+        model=junk(linear=linear),
+        data=junk(tensor=data.x),
+        links={**junk("None"), **TENSORS, **odd, "none": torch.zeros(2, 0, dtype=torch.long)},
+        decoder=junk("None", wide=lambda z, links: z[links[0]] * z[links[1]]),
+        vary=junk(both="both"),
+        forward=junk("None"),
+        hops=junk(),
+        tolerance={"zero": 0.0},
     )
-    good("expose frozen", gr.expose, {"model": junk()}, model=frozen)
+    good("expose frozen", gr.expose, {"data": None}, model=junk())
     good(
         "solve",
         gr.solve,
-        {
-            "exposure": junk(frozen=frozen),
-            "y": labels(),
-            "nodes": nodes("short", "empty mask"),
-            "method": junk(),
-            "threads": junk("None", "int", zero=0, half=1.5),
-        },
-        exposure=exposure,
-        y=data.y,
-        nodes=test,
-        method="simplex",
-        threads=1,
+        exposure=junk(frozen=frozen),
+        y=labels(),
+        nodes=some,
+        method=junk(),
+        threads=COUNTS,
     )
-    good(
-        "reach",
-        gr.reach,
-        {"exposure": junk(), "y": labels(), "mask": nodes("short", "empty mask")},
-        exposure=exposure,
-        y=data.y,
-        mask=test,
-    )
-    good(
-        "class_reach",
-        gr.class_reach,
-        {"exposure": junk(), "nodes": nodes("short", "empty mask")},
-        exposure=exposure,
-        nodes=test,
-    )
+    good("reach", gr.reach, exposure=junk(), y=labels(), mask=some)
+    good("class_reach", gr.class_reach, exposure=junk(), nodes=some)
     good(
         "diagnose",
         gr.diagnose,
-        {"model": junk(), "y": labels("None"), "nodes": nodes("short", "empty mask", "None")},
-        model=exposure,
-        data=data,
-        y=data.y,
-        nodes=test,
+        {"model": exposure},
+        model=junk(),
+        y=labels("None"),
+        nodes=nodes("short", "empty mask", "None"),
     )
-    good("plots.changes", gr.plots.changes, {"changes": junk(solution=solution)}, changes=None)
-    good(
-        "nearest_reweighting",
-        gr.nearest_reweighting,
-        {"exposure": junk(), "target": labels(), "nodes": nodes("short", "empty mask")},
-        exposure=exposure,
-        target=data.y,
-        nodes=test,
-    )
-    good(
-        "stable_evidence",
-        gr.stable_evidence,
-        {"exposure": junk(), "target": labels(), "nodes": nodes("short", "empty mask")},
-        exposure=exposure,
-        target=data.y,
-        nodes=test,
-    )
-    good("solution.check", solution.check, {"exposure": junk()}, exposure=exposure)
-    good("solution.for_node", solution.for_node, {"node": junk(far=10**6)}, node=0)
+    for ask in (gr.nearest_reweighting, gr.stable_evidence):
+        good(ask.__name__, ask, exposure=junk(), target=labels(), nodes=some)
+    good("solution.check", solution.check, exposure=junk())
+    good("solution.for_node", solution.for_node, node=junk(far=10**6))
     good(
         "solve_oracle_sharded",
         study.solve_oracle_sharded,
-        {
-            "exposure": junk(),
-            "target": labels(),
-            "nodes": nodes("short", "empty mask"),
-            "shards": junk("int", zero=0, half=1.5),
-            "engine": junk("None"),
-            "threads": junk("None", "int", zero=0),
-        },
-        exposure=exposure,
-        target=data.y,
-        nodes=test,
-        shards=2,
-        engine=None,
-        threads=1,
+        {"shards": 2},
+        exposure=junk(),
+        target=labels(),
+        nodes=some,
+        shards=junk("int", zero=0, half=1.5),
+        engine=junk("None"),
+        threads=junk("None", "int", zero=0),
     )
+    settings = {
+        "budget": junk(),
+        "dropout": FRACTIONS,
+        "seed": junk("int", half=1.5),
+        "hidden": COUNTS,
+    }
     for kind in (gr.Reweighting, gr.SetTranslation, gr.NodeTranslation, gr.RefitHead):
-        own = set(inspect.signature(kind).parameters)
-        wrong = {
-            "budget": junk(),
-            "dropout": FRACTIONS,
-            "seed": junk("int", half=1.5),
-            "hidden": COUNTS,
-        }
-        usual = {"budget": BUDGET, "dropout": 0.0, "seed": 0, "hidden": 4}
-        good(
-            kind.__name__,
-            kind,
-            {k: v for k, v in wrong.items() if k in own},
-            **{k: v for k, v in usual.items() if k in own},
-        )
-        fit = kind(budget=BUDGET).fit
+        own = settings.keys() & inspect.signature(kind).parameters
+        good(kind.__name__, kind, **{name: settings[name] for name in own})
         good(
             f"{kind.__name__}.fit",
-            fit,
-            {
-                "exposure": junk(),
-                "y": labels(),
-                "train": {**junk(), **TENSORS, **MASKS},
-                "val": {**junk(), **TENSORS, **MASKS},
-                "batch_size": COUNTS,
-                "device": junk(meta="meta", tpu="tpu", empty=""),
-                "on_progress": junk("None", "class"),
-            },
-            exposure=exposure,
-            y=data.y,
-            train=train,
-            val=val,
-            batch_size=None,
-            device="cpu",
-            on_progress=None,
+            kind(budget=BUDGET).fit,
+            {"data": None},
+            exposure=junk(),
+            y=labels(),
+            train=masks,
+            val=masks,
+            batch_size=COUNTS,
+            device=device,
+            on_progress=junk("None", "class"),
         )
+    datasets = {"none": {"mine": None}, "tensor": {"mine": data.x}, "path": {"../x": data}}
     good(
         "run_study",
         gr.run_study,
-        {
-            "datasets": junk(
-                none={"mine": None},
-                empty={},
-                names=["corra"],
-                tensor={"mine": data.x},
-                path={"../x": data},
-            ),
-            "backbones": junk(
-                names=["gaat"], module={"m": torch.nn.Linear(3, 3)}, none={"m": None}, empty=[]
-            ),
-            "splits": junk(far=[99], half=[0.5], text=["0"], empty=[], endless=range(10**9)),
-            "store": junk("text", file=text, long="x" * 5000, nul="\0"),
-            "methods": junk("None", names=["magic"]),
-            "protocol": junk(),
-            "device": junk(meta="meta", empty=""),
-            "engine": junk("None"),
-            "stack": COUNTS,
-            "watcher": junk("None"),
-        },
-        **grid,
-        store=scratch / "new",
-        methods=["refit_head"],
-        protocol=study.PAPER,
-        device="cpu",
-        engine=None,
-        stack=1,
-        watcher=None,
+        {"datasets": {"mine": data}, "backbones": ["sgc"], "splits": [0], "store": scratch / "new"},
+        datasets=junk(empty={}, names=["corra"], **datasets),
+        backbones=junk(names=["gaat"], module={"m": linear}, none={"m": None}, empty=[]),
+        splits=junk(far=[99], half=[0.5], text=["0"], empty=[], endless=range(10**9)),
+        store=junk("text", file=text, long="x" * 5000, nul="\0"),
+        methods=junk("None", names=["magic"]),
+        protocol=junk(),
+        device=junk(meta="meta", empty=""),
+        engine=junk("None"),
+        stack=COUNTS,
+        watcher=junk("None"),
     )
-    good(
-        "read_results",
-        gr.read_results,
-        {"store": paths, "protocol": junk("None", digest="0" * 12)},
-        store=store.root,
-        protocol=None,
-    )
+    digests = junk("None", digest="0" * 12)
+    good("read_results", gr.read_results, {"protocol": None}, store=paths, protocol=digests)
     good(
         "export_results",
         study.export_results,
-        {
-            "store": paths,
-            "path": {**targets, "ending": "x.xls", "text": "x"},
-            "protocol": junk("None"),
-        },
-        store=store.root,
-        path=scratch / "a.csv",
-        protocol=None,
+        {"path": scratch / "a.csv", "protocol": None},
+        store=paths,
+        path={**targets, "ending": "x.xls", "text": "x"},
+        protocol=junk("None"),
     )
-    good(
-        "pack",
-        pack,
-        {"source": paths, "path": targets, "digest": junk("None")},
-        source=store.root,
-        path=scratch / "a.jsonl",
-        digest=None,
-    )
+    jsonl = {"source": store.root, "path": scratch / "a.jsonl"}
+    good("pack", pack, jsonl, source=paths, path=targets, digest=junk("None"))
     good(
         "merge",
         merge,
-        {
-            "sources": junk("dict", path="x", absent=[scratch / "no"], file=[text]),
-            "store": junk("text", file=text, nul="\0"),
-        },
-        sources=[store.root],
-        store=scratch / "merged",
+        {"sources": [store.root], "store": scratch / "merged"},
+        sources=junk("dict", path="x", absent=[scratch / "no"], file=[text]),
+        store=junk("text", file=text, nul="\0"),
     )
-    good(
-        "Store",
-        study.Store,
-        {"root": junk("text", file=text, long="x" * 5000, nul="\0")},
-        root=scratch / "s",
-    )
+    good("Store", study.Store, root=junk("text", file=text, long="x" * 5000, nul="\0"))
     good(
         "override",
         study.override,
-        {
-            "protocol": junk(),
-            "assignments": junk("dict", one=["x"], number=[3], deep=["a." * 99 + "=1"]),
-        },
-        protocol=study.PAPER,
-        assignments=[],
+        {"assignments": []},
+        protocol=junk(),
+        assignments=junk("dict", one=["x"], number=[3], deep=["a." * 99 + "=1"]),
     )
-    good(
-        "read_protocol",
-        study.read_protocol,
-        {"path": paths, "base": junk()},
-        path=text,
-        base=study.PAPER,
-    )
+    good("read_protocol", study.read_protocol, {"path": text}, path=paths, base=junk())
     good(
         "make_plan",
         study.make_plan,
-        {
-            "store": junk(),
-            "protocol": junk(),
-            "runs": junk(),
-            "methods": junk("None"),
-            "stack": COUNTS,
-        },
-        store=store,
-        protocol=study.PAPER,
-        runs=[],
-        methods=None,
-        stack=None,
+        {"store": store, "runs": []},
+        store=junk(),
+        protocol=junk(),
+        runs=junk(),
+        methods=junk("None"),
+        stack=COUNTS,
     )
-    good(
-        "make_tables",
-        study.make_tables,
-        {"records": junk(), "names": junk("None")},
-        records=[],
-        names=None,
-    )
-    good("ProcessEngine", study.ProcessEngine, {"jobs": COUNTS}, jobs=1)
+    good("make_tables", study.make_tables, {"records": []}, records=junk(), names=junk("None"))
+    good("ProcessEngine", study.ProcessEngine, jobs=COUNTS)
     good(
         "gather",
         gather,
-        {
-            "exposure": junk(),
-            "y": labels(),
-            "nodes": nodes("short"),
-            "member": junk(two=2, half=0.5, true=True),
-            "answers": junk("None"),
-            "repairs": junk("None", none={"a": None}, name={3: data.x}, shape={"a": data.x}),
-            "edge_index": junk(
-                "None", floats=torch.zeros(2, 3), far=torch.full((2, 3), 10**6), flat=data.y
-            ),
-        },
-        exposure=exposure,
-        y=data.y,
-        nodes=test,
-        member=0,
-        answers=None,
-        repairs=None,
-        edge_index=None,
+        exposure=junk(),
+        y=labels(),
+        nodes=nodes("short"),
+        member=member,
+        answers=junk("None"),
+        repairs=junk("None", none={"a": None}, name={3: data.x}, shape={"a": data.x}),
+        edge_index=junk(
+            "None", floats=torch.zeros(2, 3), far=torch.full((2, 3), 10**6), flat=data.y
+        ),
     )
     good(
         "report",
         gr.report,
-        {
-            "path": targets,
-            "class_names": junk("None", "bytes", few=["a"]),
-            "node_names": junk("None", few=["a"]),
-            "dataset": junk("text", "None"),
-            "backbone": junk("text", "None"),
-            "title": junk("None", "text"),
-            "selection": junk("None", "text"),
-            "results": junk("None"),
-        },
-        exposure=exposure,
-        y=data.y,
-        path=scratch / "p.html",
-        nodes=test,
+        {"path": scratch / "p.html"},
+        path=targets,
+        class_names=junk("None", "bytes", few=["a"]),
+        node_names=few,
+        results=junk("None"),
+        **dict.fromkeys(("dataset", "backbone", "title", "selection"), junk("text", "None")),
     )
     good(
         "report_results",
         report_results,
-        {"results": junk(), "path": targets, "title": junk("text", "None")},
-        results=gr.read_results(store.root),
-        path=scratch / "q.html",
+        {"results": gr.read_results(store.root), "path": scratch / "q.html"},
+        results=junk(),
+        path=targets,
+        title=junk("text", "None"),
     )
     good(
         "write_figures",
         write_figures,
-        {
-            "evidence": junk(),
-            "folder": junk("text", file=text, nul="\0"),
-            "node": junk("None", "int", far=10**6),
-            "class_names": junk("None", few=["a"]),
-            "formats": junk(unknown=["xyz"]),
-        },
-        evidence=evidence,
-        folder=scratch / "figures",
-        node=None,
-        class_names=None,
-        formats=["svg"],
+        {"folder": scratch / "figures", "formats": ["svg"], "node": None},
+        evidence=junk(),
+        folder=junk("text", file=text, nul="\0"),
+        node=junk("None", "int", far=10**6),
+        class_names=few,
+        formats=junk(unknown=["xyz"]),
     )
     baseline = scratch / "baseline.parquet"
     gr.save_baseline(solution, baseline)
-    good(
-        "save_baseline",
-        gr.save_baseline,
-        {"solution": junk(exposure=exposure), "path": targets},
-        solution=solution,
-        path=scratch / "b.parquet",
-    )
+    saving = {"path": scratch / "b.parquet"}
+    good("save_baseline", gr.save_baseline, saving, solution=junk(exposure=exposure), path=targets)
     good(
         "compare",
         gr.compare,
-        {"solution": junk(), "baseline": paths, "exposure": junk("None")},
-        solution=solution,
-        baseline=baseline,
-        exposure=exposure,
+        {"baseline": baseline},
+        solution=junk(),
+        baseline=paths,
+        exposure=junk("None"),
     )
-    good(
-        "confusion_by_reach",
-        gr.confusion_by_reach,
-        {"solution": junk(), "exposure": junk(frozen=frozen), "y": labels()},
-        solution=solution,
-        exposure=exposure,
-        y=data.y,
-    )
-    good(
-        "source_ranking",
-        gr.source_ranking,
-        {"solution": junk(), "exposure": junk(frozen=frozen)},
-        solution=solution,
-        exposure=exposure,
-    )
+    answered = {"solution": junk(), "exposure": junk(frozen=frozen)}
+    good("confusion_by_reach", gr.confusion_by_reach, **answered, y=labels())
+    good("source_ranking", gr.source_ranking, **answered)
     good(
         "plots.node",
         gr.plots.node,
-        {
-            "exposure": junk(),
-            "node": junk("int", far=10**6),
-            "target": labels("None"),
-            "repairs": junk("None"),
-            "class_names": junk("None", few=["a"]),
-            "member": junk(two=2, half=0.5, true=True),
-            "ax": junk("None"),
-        },
-        exposure=exposure,
-        node=0,
-        target=data.y,
+        exposure=junk(),
+        node=junk("int", far=10**6),
+        target=labels("None"),
+        repairs=junk("None"),
+        class_names=few,
+        member=member,
+        ax=junk("None"),
     )
     good(
         "plots.reach",
         gr.plots.reach,
-        {
-            "exposure": junk(),
-            "y": labels(),
-            "nodes": nodes("short", "empty mask"),
-            "member": junk(two=2, half=0.5, true=True),
-            "ax": junk("None"),
-        },
-        exposure=exposure,
-        y=data.y,
-        nodes=test,
+        exposure=junk(),
+        y=labels(),
+        nodes=some,
+        member=member,
+        ax=junk("None"),
     )
-    good("plots.rungs", gr.plots.rungs, {"fitted": junk(solution=solution)}, fitted=None)
+    good("plots.rungs", gr.plots.rungs, fitted=junk(solution=solution))
+    good("plots.changes", gr.plots.changes, changes=junk(solution=solution))
     good(
         "repaired",
         gr.repaired,
-        {"model": junk(), "fitted": junk(solution=solution)},
-        model=torch.nn.Linear(3, 3),
-        fitted=None,
+        {"model": linear, "fitted": None},
+        model=junk(),
+        fitted=junk(solution=solution),
     )
-    good("check_data", check_data, {"data": junk(tensor=data.x)}, data=data)
+    good("check_data", check_data, data=junk(tensor=data.x))
     good(
         "stratified_splits",
         stratified_splits,
-        {
-            "y": labels("short", "far"),
-            "ratios": junk(two=(1, 2), negative=(1, 2, -1), zero=(0, 0, 0), floats=(0.5, 0.5, "x")),
-            "seeds": junk("dict", half=[0.5], minus=[-1]),
-        },
-        y=data.y,
-        ratios=(60, 20, 20),
-        seeds=[0],
+        y=labels("short", "far"),
+        ratios=junk(two=(1, 2), negative=(1, 2, -1), zero=(0, 0, 0), floats=(0.5, 0.5, "x")),
+        seeds=junk("dict", half=[0.5], minus=[-1]),
     )
     return calls
 

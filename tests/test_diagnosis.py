@@ -43,7 +43,7 @@ def test_rows_sentences_and_files(planted, tmp_path):
     # 2 λ > 1 − λ: a third of the mass.
     assert frame["mass_moved"].tolist() == pytest.approx([1 / 3, np.nan, np.nan], nan_ok=True)
     assert frame["chance"].tolist() == [0, 0, 0] and frame["classes_in_reach"].tolist() == [2, 1, 1]
-    assert frame["place_by_change"].tolist() == pytest.approx([1, 1.5, np.nan], nan_ok=True)
+    assert frame["rank_by_change"].tolist() == pytest.approx([1, 1.5, np.nan], nan_ok=True)
     assert frame["smallest_change"][0] == "giving node 0 33 % of the weight (now 0 %)"
     assert frame["key_messages"][0] == "node 0 (λ 1)"
     text = found.explain(0)

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from gnn_repair.errors import InputError
 from gnn_repair.exposure.checks import classes_for, require_outputs
-from gnn_repair.exposure.links.value import LinkExposure
 from gnn_repair.exposure.value import Exposure
 from gnn_repair.f1 import F1, F1Counts
 from gnn_repair.notebook import shown
@@ -694,9 +693,7 @@ def both_sides(
 
 def summarise_labels(exposure: Any, own: Solution, other: Solution) -> LabelReach:
     """The figures of a solution whose wanted sides are the truths, and one of the other sides."""
-    mixture = exposure.mixture if isinstance(exposure, LinkExposure) else exposure
-    frozen = mixture.frozen_logits[:, mixture.recipients].cpu().numpy()
-    wrong = (frozen[own.member, own.recipient, own.target] > own.threshold) != own.wanted
+    wrong = own.frozen(exposure)["predicted"] != own.wanted
     labels = tuple(_one(int(k), own.target == k, own, other, wrong) for k in np.unique(own.target))
     return LabelReach(labels, own.skipped, _excess(own, other, wrong), own.scope)
 

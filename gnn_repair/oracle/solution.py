@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -48,6 +49,8 @@ SOME = ("rival_weights", "wanted", "links")
 """Arrays with a row per question that only some solutions have."""
 PER_TERM = ("terms", "coefficients", "sources", "groups")
 """Arrays with an entry for every term of a support, one support after another."""
+KEY = 5
+"""Senders that a row of a frame names."""
 NOUNS = {"classes": "class", "labels": "label", "values": "value", "links": "link"}
 
 
@@ -342,16 +345,17 @@ class Solution:
         with contents_of(path):
             return read(*((header, tensors) if "outputs" in header else earlier(header, tensors)))
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per question: node, output, verdict, margin, bound, status, support and terms.
+    def to_frame(self, exposure: Any = None) -> pd.DataFrame:
+        """One row per question, in words and numbers that survive a CSV file.
 
-        ``terms`` holds (source, λ) of the active terms, the largest λ first. With several
-        kinds of node a source is named, such as ``author 3``.
+        ``support`` counts the active terms, ``key_messages`` names their senders. With the exposure
+        also what the frozen model has: ``predicted`` and ``frozen_margin``, the margin at α.
         """
         import pandas as pd
 
         columns = {
             **self.subjects(),
+            **({} if exposure is None else self.frozen(exposure)),
             "verdict": self.verdict,
             "margin": self.margin,
             "bound": self.bound,
@@ -360,7 +364,7 @@ class Solution:
             columns |= {"wanted": self.wanted, "value": self.value}
         columns["status"] = [STATUS[code] for code in self.status.tolist()]
         columns["support"] = self.support
-        columns["terms"] = [self.active_terms(i) for i in range(len(self))]
+        columns["key_messages"] = self.key_messages()
         return pd.DataFrame(columns)
 
     def subjects(self) -> dict[str, Any]:
@@ -372,14 +376,36 @@ class Solution:
         nodes = self.named(self.node)
         return {"member": self.member, recipients_called(self.names): nodes, output: self.target}
 
-    def active_terms(self, index: int) -> tuple[tuple[Any, float], ...]:
-        """(source, λ) of a question's active terms, the largest λ first."""
-        part = slice(self.indptr[index], self.indptr[index + 1])
-        sources = self.named(self.sources[part]).tolist()
-        if self.names.typed:
-            sources = [self.names.sender(source) for source in sources]
-        pairs = zip(sources, self.coefficients[part].tolist(), strict=True)
-        return tuple(sorted((p for p in pairs if p[1] > ACTIVE), key=lambda pair: -pair[1]))
+    def frozen(self, exposure: Any) -> dict[str, Any]:
+        """What is predicted without reweighting (of labels: whether it is there), and the margin
+        there, as columns of a frame."""
+        nodes = exposure if self.links is None else exposure.mixture
+        if self.recipient.max(initial=-1) >= nodes.num_recipients:
+            raise InputError("the solution is of another exposure; pass the one that was solved")
+        logits = nodes.frozen_logits[:, nodes.recipients].cpu().numpy()[self.member, self.recipient]
+        at = np.arange(len(self)), self.target
+        asked = logits[at]
+        if self.wanted is not None:
+            above = asked - self.threshold
+            predicted = asked if self.outputs == "values" else asked > self.threshold
+            return {"predicted": predicted, "frozen_margin": np.where(self.wanted, above, -above)}
+        predicted = logits.argmax(1)
+        logits[at] = -np.inf
+        return {"predicted": predicted, "frozen_margin": asked - logits.max(1, initial=-np.inf)}
+
+    def key_messages(self) -> list[str]:
+        """[L]: who is listened to, the largest λ first; one sender's terms (of several heads, say)
+        are one message."""
+        rows = []
+        for start, end in pairwise(self.indptr.tolist()):
+            who, place = np.unique(self.named(self.sources[start:end]), return_inverse=True)
+            total = np.bincount(place, self.coefficients[start:end], len(who))
+            order = [i for i in np.argsort(-total, kind="stable") if total[i] > ACTIVE]
+            words = ", ".join(
+                f"{self.names.sender(who[i])} (λ {total[i]:.4g})" for i in order[:KEY]
+            )
+            rows.append(words + (f" and {len(order) - KEY} more" if len(order) > KEY else ""))
+        return rows
 
     def _repr_html_(self) -> str:
         return shown(self, self[:ROWS].to_frame(), len(self))

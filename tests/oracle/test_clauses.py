@@ -13,7 +13,7 @@ from gnn_repair.errors import InputError
 from gnn_repair.oracle import certificate, solve
 from gnn_repair.oracle.certificate import UNDERFLOW, _Claims
 from gnn_repair.oracle.metrics import _by_class
-from gnn_repair.oracle.problems import Tables, as_whole, check_number, problems
+from gnn_repair.oracle.problems import Tables, as_whole, check_number
 from gnn_repair.oracle.rates import Rate
 from gnn_repair.published import ACTIVE, REACHABLE
 from tests.helpers.oracle.oracle_cases import exposure_of, members_exposure
@@ -214,38 +214,6 @@ def test_a_class_at_the_threshold_is_not_within_reach():
     assert found.reachable.tolist() == [[False, True, False], [False, True, True]]
     assert found.count.tolist() == [1, 2]
     assert str(found) == "classes within reach of 2 nodes: 1: 50.0 %, 2: 50.0 %"
-
-
-def refusal(exposure, target, nodes=None):
-    with pytest.raises(InputError) as caught:
-        problems(exposure, target, nodes)
-    return str(caught.value)
-
-
-def test_refusals_name_the_node_at_fault():
-    exposure = members_exposure()
-    size, classes = exposure.num_nodes, exposure.num_classes
-    y = torch.tensor([-1, classes - 1, *[0] * (size - 2)])
-    for wrong in (classes, -2):
-        labels = y.clone()
-        labels[2] = wrong
-        assert refusal(exposure, labels).startswith(f"target is {wrong} at node 2")
-    part = exposure.restrict(torch.tensor([3, 1]))
-    assert refusal(part, y, torch.tensor([3, 0])).startswith("node 0 is not among")
-    for numbers in ([-1, 0], [0, size]):
-        assert refusal(exposure, y, torch.tensor(numbers)).startswith("node ")
-    last = problems(exposure, "all", torch.tensor([0, size - 1]))
-    assert set(last.position.tolist()) == {0, size - 1}
-    assert refusal(exposure, torch.full((size,), -1)) == (
-        f"none of the {size * exposure.num_members} selected nodes has a label; give them a target"
-    )
-    assert refusal(exposure, y, torch.tensor([], dtype=torch.long)).startswith("nodes selects no")
-    assert refusal(exposure, y, torch.zeros(size, dtype=torch.bool)).startswith("nodes selects no")
-    assert refusal(exposure, y > 0).startswith("target holds torch.bool")
-    assert refusal(exposure, y, torch.zeros(2, 2, dtype=torch.long)).startswith("nodes has shape")
-    assert refusal(exposure, y, []).startswith("nodes selects no node")
-    for wide in (torch.ones(size, exposure.num_members + 1, dtype=torch.bool), y[1:] > 0):
-        assert "mask" in refusal(exposure, y, wide)
 
 
 def test_numbers_that_are_none():

@@ -30,14 +30,16 @@ TRUE = torch.tensor([0, 0, 1])
 
 
 def test_a_solution_has_a_row_an_lp(exposure):
-    frame = solve(exposure, TRUE).to_frame()
+    frame = solve(exposure, TRUE).to_frame(exposure)
     assert frame["node"].tolist() == [0, 1, 2]
+    assert frame["predicted"].tolist() == [1, 2, 1]
+    assert frame["frozen_margin"].tolist() == pytest.approx([0.75 - 2.25, -2, 2 - 0.5])
     assert frame["class"].tolist() == [0, 0, 1]
     assert frame["verdict"].tolist() == ["can", "cannot", "can"]
     assert frame["margin"].tolist() == pytest.approx([3, -2, 4])
     assert frame["bound"].tolist() == pytest.approx([3, -2, 4])
     assert frame["support"].tolist() == [1, 1, 1]
-    assert frame["terms"][0] == ((0, pytest.approx(1.0)),)
+    assert frame["key_messages"][0] == "node 0 (λ 1)"
     assert frame["status"].tolist() == ["optimal"] * 3
 
 
@@ -134,9 +136,18 @@ def test_the_largest_weight_comes_first():
     table = np.array([[2.0, 0.0, 4.0], [2.0, 3.0, 0.0]])
     lengths = np.array([[2], [0]], np.int64)
     exposure = exposure_of(Numbers(lengths, np.array([0.5, 0.5]), table, np.zeros((2, 3))))
-    [terms] = solve(exposure, torch.tensor([0, 0]), [0]).to_frame()["terms"]
+    solution = solve(exposure, torch.tensor([0, 0]), [0])
     # 2 − 3 (1 − λ) = 2 − 4 λ: λ = 3/7, so node 1 has more.
-    assert terms == ((1, pytest.approx(4 / 7)), (0, pytest.approx(3 / 7)))
+    assert solution.key_messages() == ["node 1 (λ 0.5714), node 0 (λ 0.4286)"]
+
+
+def test_a_sender_of_several_messages_is_named_once():
+    """Two heads with masses 0.3 and 0.2 hear nodes 0 and 1; both want node 0."""
+    table = np.array([[1.0, 0], [0, 1], [1, 0], [0, 2]])
+    lengths, alpha = np.array([[2, 2], [0, 0]], np.int64), np.array([0.0, 0.3, 0.1, 0.1])
+    exposure = exposure_of(Numbers(lengths, alpha, table, np.zeros((2, 2))))
+    assert exposure.sources[exposure.rows.long()].tolist() == [0, 1, 0, 1]
+    assert solve(exposure, torch.tensor([0, 0]), [0]).key_messages() == ["node 0 (λ 0.5)"]
 
 
 def test_a_source_heard_by_two_heads_is_still_alone():

@@ -121,10 +121,6 @@ def test_dense_is_admissible_and_the_last_target_counts(exposure, solution):
         few.dense(exposure, "nothing")
 
 
-def witness(solution, **changes):
-    return str(replace(solution[0], **changes))
-
-
 @pytest.fixture(scope="module")
 def pair():
     """Class 0 against 1 and 2: γ is 4, or −4."""
@@ -239,8 +235,10 @@ Y = torch.arange(6)
         (Y, [[0, 1]], r"nodes has shape \[1, 2\]"),
         (Y, torch.ones(6, 2, dtype=torch.bool), r"nodes has shape \[6, 2\]"),
         (Y, torch.ones(5, dtype=torch.bool), "mask"),
-        (Y, [6], "does not exist"),
-        (Y, [-1], "does not exist"),
+        (Y, [6], "node 6 does not exist"),
+        (Y, [-1], "node -1 does not exist"),
+        (torch.full((6,), -1), None, "none of the 6 selected nodes has a label"),
+        (Y, torch.zeros(6, dtype=torch.bool), "nodes selects no node"),
         (Y, [], "nodes selects no node"),
         (Y, {}, "nodes is a dict"),
     ],

@@ -132,32 +132,7 @@ def test_witnesses_read_well():
     assert "2 optimal" in str(solution)
 
 
-@pytest.mark.parametrize(
-    ("target", "nodes", "message"),
-    [
-        (torch.full((12,), 6), None, "target is 6 at node 0"),
-        (torch.full((12,), -2), None, "target is -2 at node 0"),
-        (torch.zeros(3, dtype=torch.long), None, r"shape \[3\] instead of \[12\]"),
-        (torch.zeros(12), None, "target holds torch.float32"),
-        ("some", None, "a tensor of classes or \"all\", not 'some'"),
-        (torch.full((12,), -1), None, "none of the 12 selected nodes has a label"),
-        ("all", torch.zeros(12, dtype=torch.bool), "nodes selects no node"),
-        ("all", torch.zeros(0, dtype=torch.long), "nodes selects no node"),
-        ("all", torch.tensor([12]), "node 12 does not exist"),
-        ("all", torch.zeros(12, 3, dtype=torch.bool), "mask"),
-        ("all", torch.tensor([0.5]), "nodes holds torch.float32"),
-    ],
-)
-def test_bad_input(exposure, target, nodes, message):
-    with pytest.raises(InputError, match=message):
-        solve(exposure, target, nodes)
-
-
-def test_other_bad_input(exposure):
-    with pytest.raises(InputError, match='"simplex" or "highs", not \'magic\''):
-        solve(exposure, "all", method="magic")
-    with pytest.raises(InputError, match="threads must be at least 1"):
-        solve(exposure, "all", threads=0)
+def test_other_recipients_are_refused_and_those_that_are_left_answer_alike(exposure):
     part = exposure.restrict(torch.tensor([4, 2]))
     with pytest.raises(InputError, match="node 3 is not among the exposure's recipients"):
         solve(part, "all", torch.tensor([3]))

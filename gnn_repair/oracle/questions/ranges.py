@@ -151,7 +151,7 @@ class ValueRange:
             return cls(low, high, frozen)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row an output of a node: value, ends, and who is listened to at each."""
+        """One row per output of a node: value, ends, and who is listened to at each."""
         import pandas as pd
 
         lower, upper = self.lower, self.upper
@@ -163,9 +163,8 @@ class ValueRange:
         }
         if not self.exact:
             frame |= {"low_bound": self.low_bound, "high_bound": self.high_bound}
-        frame["low_terms"] = [lower.active_terms(i) for i in range(len(lower))]
-        frame["high_terms"] = [upper.active_terms(i) for i in range(len(upper))]
-        return pd.DataFrame(frame)
+        messages = {"messages_low": lower.key_messages(), "messages_high": upper.key_messages()}
+        return pd.DataFrame({**frame, **messages})
 
     def __getitem__(self, index: slice) -> ValueRange:
         if not isinstance(index, slice):
