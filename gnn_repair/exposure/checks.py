@@ -147,7 +147,8 @@ def _check_terms(exposure: Exposure) -> None:
     _check_index(exposure.recipients, exposure.num_nodes, "recipients")
     _check_index(exposure.message_rows, exposure.messages.shape[1], "message_rows")
     if exposure.graph_starts is not None:
-        _check_rising("graph_starts", exposure.graph_starts, exposure.num_sources, "nodes")
+        nodes = dict(exposure.names.senders).get("node", exposure.num_sources)
+        _check_rising("graph_starts", exposure.graph_starts, nodes, "nodes")
     _check_index(exposure.sources, exposure.num_sources, "sources", low=-1)
     if exposure.n_id is not None:
         negative = bool((exposure.n_id < 0).any())

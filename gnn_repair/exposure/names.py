@@ -189,7 +189,7 @@ def _recipients(exposure: Exposure) -> str:
     if exposure.graph_starts is not None:
         some = f" of {nodes:,}" * (count < nodes)
         noun = "graph" if nodes == 1 else "graphs"
-        return f"{count:,}{some} {noun} with {exposure.num_sources:,} nodes"
+        return f"{count:,}{some} {noun} with {int(exposure.graph_starts[-1]):,} nodes"
     noun = "node" if nodes == 1 else "nodes"
     kind = f" ({exposure.names.recipient})" if exposure.names.typed else ""
     some = "" if count == nodes else f" of {nodes:,}"
@@ -224,7 +224,8 @@ def term_frame(exposure: Exposure, nodes: Any = None, member: int = 0) -> pd.Dat
     """One row per term: recipient, group, source, α and the contribution ℓ, one column per class.
 
     Where graphs are classified the recipient is called ``graph``, ``source`` is a node's number in
-    the whole list and ``node`` its number in that graph.
+    the whole list and ``node`` its number in that graph; −1 where ``source_type`` says that a
+    cluster or an edge is pooled.
 
     Before a nonlinear head single messages contribute no logits, so those columns are left out.
     Where senders are of several kinds, ``source_type`` says which and ``source`` is the number
@@ -245,14 +246,16 @@ def term_frame(exposure: Exposure, nodes: Any = None, member: int = 0) -> pd.Dat
                 one, one.recipients.cpu()[slot // one.num_groups]
             ),
             "group": [one.groups[g].name for g in (slot % one.num_groups).tolist()],
-            **({"source_type": kind} if one.names.typed and not pooled else {}),
+            **({"source_type": kind} if len(one.names.senders) > pooled else {}),
             "source": number if one.n_id is None else _numbers(one, one.sources[row].cpu()),
             "coefficient": one.coefficients[0].cpu().numpy(),
         }
     )
     if one.graph_starts is not None:
         first = one.graph_starts[one.recipients].cpu()[slot // one.num_groups]
-        frame.insert(3, "node", frame["source"] - first.numpy())
+        within = frame["source"] - first.numpy()
+        place = list(frame.columns).index("source") + 1
+        frame.insert(place, "node", np.where(kind == "node", within, -1))
     if one.head is not None:
         return frame
     logits = pd.DataFrame(one.contributions[0, row].cpu().numpy()).add_prefix("logit ")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from gnn_repair.exposure.heads.operations import HeadGraph, Operation
 from gnn_repair.kernels import Pattern, mix
 
 if TYPE_CHECKING:
+    from gnn_repair.exposure.names import NodeNames
     from gnn_repair.exposure.value import Exposure
 
 NUMBERS = 1 << 22
@@ -216,7 +219,8 @@ def joined(parts: Sequence[Exposure]) -> Exposure:
 
 def _one_after_another(parts: Sequence[Exposure]) -> Exposure:
     """The nodes, terms and tables of all parts, numbered one part after the other."""
-    first, senders = parts[0], sum(part.num_sources for part in parts)
+    first = parts[0]
+    sources, names = _joined_senders(parts)
     starts = [part.graph_starts for part in parts if part.graph_starts is not None]
     tables: dict[str, Any] = {name: _side_by_side(parts, name) for name in BESIDE}
     return replace(
@@ -225,13 +229,29 @@ def _one_after_another(parts: Sequence[Exposure]) -> Exposure:
         segments=_chained([part.segments for part in parts]),
         rows=_shifted(parts, "rows", lambda part: part.contributions.shape[1]),
         message_rows=_shifted(parts, "message_rows", lambda part: part.messages.shape[1]),
-        sources=_shifted(parts, "sources", lambda part: part.num_sources),
+        sources=sources,
         graph_starts=_chained(starts) if starts else None,
         n_id=None if first.n_id is None else torch.cat([part.n_id for part in parts]),  # type: ignore[misc]
-        names=replace(first.names, senders=(("node", senders),)) if starts else first.names,
+        names=names if starts else first.names,
         residual=_largest(parts),
         **tables,
     )
+
+
+def _joined_senders(parts: Sequence[Exposure]) -> tuple[Tensor, NodeNames]:
+    """Senders numbered one kind after another, within a kind part by part; and the kinds' names."""
+    counts = [dict(part.names.senders) or {"node": part.num_nodes} for part in parts]
+    total = sum(map(Counter, counts), Counter[str]())
+    starts = dict(zip(total, accumulate(total.values(), initial=0), strict=False))
+    moved = []
+    for part, own in zip(parts, counts, strict=True):
+        kinds, numbers = part.names.split(part.sources.cpu().numpy())
+        shift = np.array([starts.get(kind, 0) for kind in kinds], dtype=np.int64)
+        moved.append(torch.from_numpy(np.where(numbers < 0, -1, numbers + shift)))
+        for kind, count in own.items():
+            starts[kind] += count
+    sources = torch.cat(moved).to(parts[0].sources)
+    return sources, replace(parts[0].names, senders=tuple(total.items()))
 
 
 def _side_by_side(parts: Sequence[Exposure], name: str) -> Tensor | None:

@@ -723,20 +723,23 @@ def _with_senders(evidence: Evidence, names: NodeNames) -> Evidence:
 
 
 def _with_nodes(evidence: Evidence, part: Exposure) -> Evidence:
-    """The evidence of graphs with their nodes numbered behind them."""
+    """The evidence of graphs with their nodes numbered behind them, then clusters and edges."""
     assert part.graph_starts is not None
     starts = part.graph_starts.numpy()
     graphs, nodes = len(starts) - 1, int(starts[-1])
-    votes = np.full(nodes, -1)
     heard = torch.unique(part.sources[part.rows.long()].long())
-    alone = source_logits(part, part.sources, nodes)[0]
+    foreign, heard = heard[heard >= nodes].numpy(), heard[heard < nodes]
+    votes = np.full(nodes + len(foreign), -1)
+    alone = source_logits(part, part.sources, part.num_sources)[0]
     votes[heard.numpy()] = alone[heard].argmax(1).numpy()
-    unlabelled = np.full(nodes, -1)
+    unlabelled = np.full(nodes + len(foreign), -1)
+    moved = nodes + np.searchsorted(foreign, evidence.sources)
     return replace(
         evidence,
         labels=np.concatenate([evidence.labels, unlabelled]),
         predictions=np.concatenate([evidence.predictions, votes]),
-        sources=evidence.sources + graphs,
+        sources=np.where(evidence.sources < nodes, evidence.sources, moved) + graphs,
+        senders=tuple(part.names.sender(source) for source in foreign),
         edges=None if evidence.edges is None else evidence.edges + graphs,
         graph_starts=starts,
     )

@@ -387,9 +387,35 @@ def virtual_node(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
     return torch.cat([global_mean_pool((h + node[b]) * s, b), node], 1)[:, :WIDTH] + node
 
 
+def by_row(rows: Tensor, s: Any) -> Tensor:
+    """Rows of clusters or edges with their factors."""
+    return rows * s.view(*rows.shape[:-1], 1) if isinstance(s, Tensor) else rows
+
+
 def assigned(h: Tensor, m: Any, b: Tensor) -> Tensor:
     rows, there = to_dense_batch(h, b)
     return (m.heads(rows).softmax(-1) * there.unsqueeze(-1)).mT @ rows
+
+
+@with_heads
+def flattened(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    """Nodes into two clusters that stand side by side."""
+    rows, there = to_dense_batch(h, b)
+    weight = m.heads(rows).softmax(-1) * there.unsqueeze(-1)
+    weight = weight * to_dense_batch(ones(b, s).expand(-1, 2), b)[0]
+    return m.join((weight.mT @ rows).flatten(1))
+
+
+def of_clusters(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    """Clusters of clusters, by attention."""
+    first = assigned(h, m, b).relu()
+    second = m.heads(first).softmax(-1).mT @ first
+    return (by_row(second, s) * m.score(second).softmax(1)).sum(1)
+
+
+def beside_root(m: Any, h: Tensor, b: Tensor, s: Any) -> Tensor:
+    """Every node with the row of its graph's first one."""
+    return global_mean_pool(m.join(torch.cat([h, h[starts(b)][b]], 1)).relu() * s, b)
 
 
 GRAPH_MODELS: dict[str, Callable[..., Tensor]] = {
@@ -397,8 +423,11 @@ GRAPH_MODELS: dict[str, Callable[..., Tensor]] = {
     "weighed by rank": by_rank,
     "set to set": set_to_set,
     "virtual node read out": virtual_node,
-    "clusters": lambda m, h, b, s: assigned(h, m, b).mean(1),
-    "clusters before a sum": lambda m, h, b, s: assigned(h, m, b).relu().sum(1),
+    "clusters": lambda m, h, b, s: by_row(assigned(h, m, b), s).mean(1),
+    "clusters before a sum": lambda m, h, b, s: by_row(assigned(h, m, b).relu(), s).sum(1),
+    "clusters side by side": flattened,
+    "clusters of clusters": of_clusters,
+    "beside the root": beside_root,
     "centre node joined": lambda m, h, b, s: m.join(
         torch.cat([global_mean_pool(h * s, b), h[starts(b)]], 1)),
     "only the centre": lambda m, h, b, s: h[starts(b)],
@@ -416,7 +445,7 @@ GRAPH_MODELS: dict[str, Callable[..., Tensor]] = {
     "differences of running sums": lambda m, h, b, s: (h * s).cumsum(0)[
         starts(b) + torch.bincount(b) - 1],
     "two levels": lambda m, h, b, s: global_mean_pool(
-        global_add_pool(h * s, 2 * b + places(b) % 2).relu(),
+        by_row(global_add_pool(h, 2 * b + places(b) % 2).relu(), s),
         torch.arange(int(b.max()) * 2 + 2) // 2),
     "query of the mean": lambda m, h, b, s: global_add_pool(
         softmax((m.value(global_mean_pool(h, b))[b] * h).sum(1, keepdim=True), b) * h * s, b),
@@ -431,7 +460,7 @@ GRAPH_MODELS: dict[str, Callable[..., Tensor]] = {
         1, b.expand(WIDTH, -1), (h * s).t()).t(),
     "tensordot": lambda m, h, b, s: torch.tensordot(marks(b), h * s, dims=([0], [0])),
     "edges of neighbours in order": lambda m, h, b, s: global_add_pool(
-        torch.relu(m.value(h)[1:] + h[:-1]), b[1:], int(b.max()) + 1),
+        by_row(torch.relu(m.value(h)[1:] + h[:-1]), s), b[1:], int(b.max()) + 1),
     "add": lambda m, h, b, s: global_add_pool(h * s, b),
     "mean": lambda m, h, b, s: global_mean_pool(h * s, b),
     "scatter": lambda m, h, b, s: scatter(h * s, b, 0, reduce="sum"),
@@ -679,13 +708,16 @@ def judged_rows(model: Any, data: Any, seed: int) -> str:
     exposure = gr.expose(model, data, outputs="classes")
     pooled = exposure.graph_starts is not None
     edges = {} if pooled else {(int(v), int(u)): i for i, (u, v) in enumerate(data.edge_index.t())}
-    count = len(data.x) if pooled else data.edge_index.shape[1]
+    count = data.edge_index.shape[1]
+    if pooled:  # nodes, clusters or edges, as the last term says
+        kind, _ = exposure.names.split(exposure.sources[exposure.rows[-1:].long()].numpy())
+        count = dict(exposure.names.senders)[kind[0]]
     extra = (data.batch,) if pooled else ()
     aggregate, worst = exposure.aggregate, 0.0
     torch.manual_seed(seed)
     for corner in (False, True):
         lam = drawn(aggregate, corner)
-        place = (lambda _, sender: sender) if pooled else lambda v, u: edges.get((v, u), -1)
+        place = _numbered(exposure.names) if pooled else lambda v, u: edges.get((v, u), -1)
         s = factors(aggregate, lam, place, count)
         if s.shape[1] > getattr(model.spelling, "heads", 1):  # an earlier pool is a group, too
             lam = drawn(aggregate, corner, last=True)
@@ -694,6 +726,10 @@ def judged_rows(model: Any, data: Any, seed: int) -> str:
             seen = model(data.x, data.edge_index, *extra, s=s)
         worst = max(worst, gap(seen, exposure.logits(lam)[0]))
     return verdict(worst, exposure)
+
+
+def _numbered(names: Any) -> Callable[[int, int], int]:
+    return lambda _, sender: int(names.split(np.array([sender]))[1][0])
 
 
 def judged_types(model: Any, data: HeteroData, seed: int) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnn_repair.errors import InputError
-from gnn_repair.exposure import Exposure, Group
+from gnn_repair.exposure import Exposure
 from tests.helpers.models.planted import CLASSES, GROUPS, MEMBERS, NODES, matrices, pieces, tables
 
 
@@ -263,10 +263,6 @@ def test_the_text_gives_the_masses_of_all_members(exposure: Exposure) -> None:
     text = str(exposure)
     assert f"group second: {count} messages, mass {low} to {high}, absent at 1 node" in text
     assert "Exposure of a model, 2 members" in text and "exact by algebra" in text
-
-
-def test_group_is_a_plain_value() -> None:
-    assert Group("a", "b", "c") == Group("a", "b", "c") != Group("a", "b", "d")
 
 
 # The edges of what is accepted -------------------------------------------------------------------

@@ -31,27 +31,6 @@ def data() -> Data:
     return Data(x=whole.x, edge_index=whole.edge_index[:, order])
 
 
-class Blocks(nn.Module):
-    """Two blocks of convolution and activation; the activation is one module."""
-
-    def __init__(self, act: nn.Module) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList([nn.Module(), nn.Module()])
-        for block, size in zip(self.blocks, (5, 8), strict=True):
-            block.conv, block.act = pyg.GCNConv(size, 8), act  # type: ignore[assignment]
-            block.forward = self.step(block)  # type: ignore[method-assign]
-        self.lin = nn.Linear(8, 4)
-
-    @staticmethod
-    def step(block: nn.Module) -> Any:
-        return lambda x, edge_index: block.act(block.conv(x, edge_index))
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = block(x, edge_index)
-        return self.lin(x)
-
-
 class Reversible(nn.Module):
     """GroupAddRev frees the memory of its input."""
 
@@ -62,80 +41,6 @@ class Reversible(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return self.lin(self.after(self.rev(self.first(x), edge_index)))
-
-
-class MedianConv(pyg.MessagePassing):
-    def __init__(self, width: int, out: int) -> None:
-        super().__init__(aggr="add")
-        self.lin = nn.Linear(width, out)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.propagate(edge_index, x=self.lin(x))
-
-    def aggregate(self, inputs: Tensor, index: Tensor, dim_size: int) -> Tensor:
-        rows = [inputs[index == node] for node in range(dim_size)]
-        empty = inputs.new_zeros(1, inputs.shape[1])
-        return torch.stack([(r if len(r) else empty).median(0).values for r in rows])
-
-
-class Rows(nn.Module):
-    def __init__(self, kept: Any) -> None:
-        super().__init__()
-        self.kept, self.conv, self.lin = kept, pyg.GCNConv(5, 6), nn.Linear(6, 4)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.lin(self.conv(x, edge_index)[self.kept])
-
-
-class PooledBy(nn.Module):
-    def __init__(self, places: Tensor) -> None:
-        super().__init__()
-        self.places, self.conv = places, pyg.GCNConv(5, 4)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return pyg.global_mean_pool(self.conv(x, edge_index), self.places)
-
-
-class Targets(nn.Module):
-    """A bipartite layer onto the first nodes, as a neighbour sampler makes them."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.count, self.conv = count, pyg.SAGEConv(5, 4)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        kept = edge_index[:, edge_index[1] < self.count]
-        return self.conv((x, x[: self.count]), kept)
-
-
-class Padded(Targets):
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        out = super().forward(x, edge_index)
-        return torch.cat([out, out.new_zeros(x.shape[0] - self.count, 4)])
-
-
-class Layerwise(nn.Module):
-    """Each layer runs over all nodes in batches before the next one begins."""
-
-    def __init__(self, size: int, whole: bool = False) -> None:
-        super().__init__()
-        self.size, self.whole = size, whole
-        self.conv1, self.conv2 = pyg.SAGEConv(5, 6), pyg.SAGEConv(6, 4)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.layer(self.conv2, self.layer(self.conv1, x, edge_index).relu(), edge_index)
-
-    def layer(self, conv: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:
-        parts = []
-        for first in range(0, x.shape[0], self.size):
-            last = min(first + self.size, x.shape[0])
-            if self.whole:
-                parts.append(conv(x, edge_index)[first:last])
-                continue
-            kept = edge_index[:, (edge_index[1] >= first) & (edge_index[1] < last)]
-            shifted = torch.stack([kept[0], kept[1] - first])
-            parts.append(conv((x, x[first:last]), shifted))
-        return torch.cat(parts)
 
 
 class Times(nn.Module):

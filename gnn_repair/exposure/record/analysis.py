@@ -228,6 +228,7 @@ class Analysis:
                 step.reduction = Reduction(
                     step.args[0].number, out_axis=None, mean=step.name == "mean",
                     recipients=torch.zeros(source.shape[0], dtype=torch.long), sources=nodes,
+                    sender="row" if nodes is None else "node",
                 )  # fmt: skip
         return step.reduction
 
@@ -620,6 +621,12 @@ class FinalSite:
         """All sums that it is made of."""
         hops = self.powers.hops if self.powers is not None else ()
         return {self.step, *hops, *(member.step for member in self.members)}
+
+    @property
+    def sender(self) -> str:
+        """What sends: see :class:`Reduction`."""
+        kinds = {one.reduction.sender for one in self.members or [self]}
+        return kinds.pop() if not self.members or kinds == {"node"} else "row"
 
     @property
     def readers(self) -> frozenset[int]:

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from gnn_repair.errors import ExposureRefused
 from gnn_repair.exposure.data import TypedGraph
 from gnn_repair.exposure.heads.building import Frame, Places
+from gnn_repair.exposure.names import NodeNames
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite, Parts
 from gnn_repair.exposure.record.filters import polynomial
 from gnn_repair.exposure.value import Exposure, Group, derived_exposure
@@ -441,7 +442,7 @@ def _product_blocks(
     if reduction.turned:
         matrix, table = matrix.mT, table.mT
     if reduction.batched:
-        return [_batched_block(site, matrix, table, after)]
+        return _batched_blocks(site, matrix, table, after)
     if matrix.dim() == 2:
         return [
             _product_block(
@@ -463,18 +464,25 @@ def _product_blocks(
     ]  # fmt: skip
 
 
-def _batched_block(site: FinalSite, matrix: Tensor, table: Tensor, after: Tensor | None) -> Block:
-    """[B, 1, n] · [B, n, d]: matrix b weighs the rows of table b for recipient b."""
-    ids = site.reduction.sources
+def _batched_blocks(
+    site: FinalSite, matrix: Tensor, table: Tensor, after: Tensor | None
+) -> list[Block]:
+    """[B, K, n] · [B, n, d]: row k of matrix b weighs the rows of table b for recipient b."""
+    ids, width = site.reduction.sources, table.shape[2]
     assert ids is not None
-    alpha, sources = matrix.reshape(-1), ids[..., 0].reshape(-1)
+    sources = ids[..., 0].reshape(-1)
     recipients = torch.arange(len(matrix)).repeat_interleave(matrix.shape[2])
-    rows = torch.arange(len(alpha))
+    rows = torch.arange(len(sources))
     scale = None if after is None else after[recipients]
-    alpha = alpha if scale is None else alpha * scale
-    pieces = (SiteChannels(site, torch.arange(table.shape[2])),)
-    block = Block(pieces, recipients, sources, alpha, table.flatten(0, 1), rows, True, scale=scale)
-    return _of_recipients(block, site, True, None, None)
+    found = []
+    for k in range(matrix.shape[1]):
+        alpha = matrix[:, k].reshape(-1)
+        alpha = alpha if scale is None else alpha * scale
+        piece = SiteChannels(site, torch.arange(k * width, (k + 1) * width))
+        states = table.flatten(0, 1)
+        block = Block((piece,), recipients, sources, alpha, states, rows, True, scale=scale)
+        found.append(_of_recipients(block, site, True, None, None))
+    return found
 
 
 def _blocks_of_loop(analysis: Analysis, site: FinalSite, kept: Mapping[int, Tensor]) -> list[Block]:
@@ -645,18 +653,38 @@ def _is_matrix(value: Any, rows: int) -> bool:
     return strided and value.is_floating_point() and value.dim() == 2 and len(value) == rows
 
 
+KINDS = ("node", "cluster", "edge", "row")
+"""What graphs pool."""
+
+
+def with_senders(blocks: Sequence[Block], nodes: int) -> tuple[list[Block], NodeNames]:
+    """The blocks of pools with senders numbered one kind after another, and the kinds' names."""
+    counts, numbers = dict.fromkeys(KINDS, 0) | {"node": nodes}, list[Tensor]()
+    kinds = [block.pieces[0].site.sender for block in blocks]
+    for block, kind in zip(blocks, kinds, strict=True):
+        own = torch.arange(len(block.sources)) if kind == "row" else block.sources
+        numbers.append(own)
+        if kind != "node" and len(own):
+            counts[kind] = max(counts[kind], int(own.max()) + 1)
+    starts = dict(zip(KINDS, accumulate(counts.values(), initial=0), strict=False))
+    made = [
+        replace(block, sources=own + starts[kind])
+        for block, own, kind in zip(blocks, numbers, kinds, strict=True)
+    ]
+    senders = tuple((kind, count) for kind, count in counts.items() if count or kind == "node")
+    return made, NodeNames("graph", senders)
+
+
 def graph_starts(blocks: Sequence[Block], nodes: int, graphs: int, batch: Any) -> Tensor:
-    """[B + 1]: where the nodes of each graph start, as data or all pools say."""
+    """[B + 1]: where the nodes of each graph start, as data or all pools of nodes say."""
     told = isinstance(batch, Tensor) and batch.shape == (nodes,) and batch.dtype == torch.long
     owners = [batch] if told and bool(((batch >= 0) & (batch < graphs)).all()) else []
+    owners += [torch.zeros(nodes, dtype=torch.long)] if graphs == 1 else []
     for block in blocks:
+        if block.pieces[0].site.sender != "node":
+            continue
         used = block.coefficients != 0
         sources, recipients = block.sources[used], block.recipients[used]
-        if bool((sources < 0).any()) or bool((sources >= nodes).any()):
-            raise ExposureRefused(
-                "a pool adds up rows that are no nodes: edges, clusters, or what a layer has left "
-                "of several nodes; pool the rows of nodes by sums, means or attention"
-            )
         owner = recipients.new_full((nodes,), -1)
         owner[sources] = recipients
         again = owner.clone()
@@ -664,6 +692,11 @@ def graph_starts(blocks: Sequence[Block], nodes: int, graphs: int, batch: Any) -
         if not torch.equal(owner, again):
             raise ExposureRefused("the model pools a node into several graphs")
         owners.append(owner)
+    if not owners:
+        raise ExposureRefused(
+            "to which graph nodes belong is not known, since the model pools clusters or edges and "
+            "data has no batch vector; pass a torch_geometric.data.Batch"
+        )
     known = torch.stack(owners).amax(0)
     # A node that nobody pools lies where its predecessor does.
     first = torch.cummax(known, 0).values.clamp(min=0)

@@ -20,7 +20,6 @@ from gnn_repair.exposure.data import count_classes, field, field_names
 from gnn_repair.exposure.heads.head import affine_start, simplified
 from gnn_repair.exposure.heads.logit_form import folded, is_affine
 from gnn_repair.exposure.heads.operations import HeadGraph, Operation, Softmax
-from gnn_repair.exposure.names import NodeNames
 from gnn_repair.exposure.output import Reading, check_numbers, graphs_told, read_output
 from gnn_repair.exposure.record.analysis import Analysis, FinalSite, site_of
 from gnn_repair.exposure.record.build import (
@@ -34,6 +33,7 @@ from gnn_repair.exposure.record.build import (
     joined_blocks,
     mixtures_of,
     of_sender_type,
+    with_senders,
     with_shared_contexts,
 )
 from gnn_repair.exposure.record.filters import Filters, same_entries
@@ -400,7 +400,10 @@ class Exposing:
         (channels, logits), analysis, subject = values, found.analysis, self.subject
         size, pooled = len(channels), self.graphs is not None
         sites = _read_by_head(found)
-        blocks = self._blocks(sites, found)
+        blocks, names = self._blocks(sites, found), subject.names
+        if pooled:
+            assert subject.nodes is not None
+            blocks, names = with_senders(blocks, subject.nodes)
         made: list[list[Mixture]] = []
         orders: dict[int, Tensor] = {}  # heads share their entries
         named = group_words(analysis, self.modules, blocks, subject.graph, pooled)
@@ -412,16 +415,16 @@ class Exposing:
             given = analysis.record.steps[block.pieces[0].site.step].given
             context = context_of(block, size, values_of(given, found.kept), pooled, subject.graph)
             order = orders[id(block.recipients)]
-            made.append(mixtures_of(block, group, weight, context, self.spaces.total, order))
+            senders = names.count(self.spaces.total)
+            made.append(mixtures_of(block, group, weight, context, senders, order))
         if subject.graph is not None:
             made = with_shared_contexts(made)
         own = set().union(*(site.sums for site in sites))
         behind = [analysis.sum_behind(a.value) for site in sites for a in site.after]
         own |= {place for place in behind if place is not None}  # denominators are in α
-        names, starts = subject.names, None
+        starts = None
         if self.graphs is not None:
             assert subject.nodes is not None
-            names = NodeNames("graph", (("node", subject.nodes),))
             starts = graph_starts(blocks, subject.nodes, self.graphs, field(subject.data, "batch"))
         mixture, order_of_terms = assemble(
             [mixture for several in made for mixture in several],

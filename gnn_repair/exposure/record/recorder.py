@@ -435,6 +435,11 @@ class Recorder(TorchDispatchMode):
         start = self.spaces.total + sum(self._others)
         return self._others.setdefault(size, start)
 
+    def numbered(self, ids: Tensor) -> Tensor:
+        """Things that are no nodes by their numbers among their like; −1 stays."""
+        first = max(start for start in self._others.values() if start <= int(ids.max()))
+        return torch.where(ids < 0, ids, ids - first)
+
     def alias(self, index: Tensor, listed: Tensor, axis: int) -> None:
         """What is known of an index also holds of it as a list."""
         value = self.value(index)

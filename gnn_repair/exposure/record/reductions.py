@@ -201,6 +201,9 @@ class Reduction:
     """What the sum is multiplied by before it is added to ``base``."""
     relations: Tensor | None = None
     """[T] the relation of every entry, −1: none, where the graph has several."""
+    sender: str = "node"
+    """What sends: a ``node``, a ``cluster`` of them, an ``edge``, or a ``row`` of which nothing is
+    known. Where these are no nodes, ``sources`` numbers them."""
 
 
 def rows_after(
@@ -258,9 +261,12 @@ class OpContext:
             space = None
         return self.recorder.rows(shape, axis, space)
 
-    def of_nodes(self, behind: Sequence[NodeRows]) -> bool:
-        """Whether nodes stand behind a tensor, or nothing is known; not only graphs or clusters."""
-        return not behind or any(self.are_nodes(rows) for rows in behind)
+    def clusters(self) -> NodeRows:
+        """New sets of nodes behind a result [..., K, d], one for each of its rows."""
+        shape = tuple(self.out.shape)
+        first = self.recorder.others(prod(shape[:-1]))
+        ids = torch.arange(first, first + prod(shape[:-1])).view(*shape[:-1], 1)
+        return NodeRows(ids.expand(shape))
 
     def are_nodes(self, rows: NodeRows) -> bool:
         return rows.ids.numel() == 0 or int(distinct(rows.ids).max()) < self.recorder.spaces.total
@@ -474,18 +480,20 @@ def _entry_sum(
     out = c.out
     c.step.mixes = True
     counted = c.counted(out.shape, dim, index)
-    if c.live(message) and c.of_nodes(c.rows(message)):
+    sender, sources = _senders(c, message, (dim,), index, c.are_nodes(counted))
+    if sender:
         c.step.reduction = Reduction(
             message=c.number(message),
             base=None if base is None else c.number(base),
             axes=(dim,),
             out_axis=dim,
             recipients=index,
-            sources=_senders(c, message, (dim,), index, c.are_nodes(counted)),
+            sources=sources,
             size=out.shape[dim],
             mean=mean,
             factor=factor,
             relations=_relations(c, index),
+            sender=sender,
         )
     return c.each((counted,))
 
@@ -503,33 +511,47 @@ def _relations(c: OpContext, index: Tensor) -> Tensor | None:
 
 def _senders(
     c: OpContext, message: Tensor, axes: tuple[int, ...], recipients: Tensor, to_nodes: bool
-) -> Tensor | None:
-    """Of the nodes behind messages the one that is not the recipient, if there is another."""
+) -> tuple[str, Tensor | None]:
+    """What sends live messages, empty: the recipients themselves, or clusters to nodes; and which.
+
+    Of the nodes behind messages to nodes it is the one that is not the recipient, if there is
+    another.
+    """
+    behind, own = c.rows(message), recipients.reshape(-1)
+    if not c.live(message):
+        return "", None
     if message.numel() == 0:
-        return recipients.new_empty(0)
-    kept = [a for a in range(message.dim()) if a not in axes]
-    found, clusters, doubtful = list[Tensor](), False, False
-    for rows in c.rows(message):
-        if not c.are_nodes(rows):
-            clusters = clusters or not _are_recipients(rows, axes, recipients)
-            continue
-        doubtful = doubtful or bool((distinct(rows.ids) < 0).any())
-        shown = rows.ids.permute(*axes, *kept)
-        shown = shown.reshape(*shown.shape[: len(axes)], -1)[..., :1] if kept else shown
-        found.append(shown.reshape(-1))
-    if not to_nodes and (len(found) > 1 or (clusters and doubtful)):
-        return None  # of graphs: rows that stand for several nodes
-    # Whole messages read both ends of an edge.
-    others = [ids for ids in found if not same(ids, recipients.reshape(-1))]
-    return next(iter(others or found), None)
+        return "node", recipients.new_empty(0)
+    nodes = [_entries(rows, axes) for rows in behind if c.are_nodes(rows)]
+    if to_nodes or not behind:
+        # Whole messages read both ends of an edge.
+        others = [ids for ids in nodes if not same(ids, own)]
+        known = "row" if not to_nodes else "node" if nodes or not behind else ""
+        return known, next(iter(others or nodes), None)
+    sets = [_entries(rows, axes) for rows in behind if not c.are_nodes(rows)]
+    sets = [ids for ids in sets if not bool((ids - own == ids[0] - own[0]).all())]
+    doubtful = any(bool((ids < 0).any()) for ids in nodes)
+    if sets and (doubtful or not nodes):
+        return "cluster", c.recorder.numbered(sets[0])
+    # A node that all rows of a graph read beside their own, as its root, is no end of an edge.
+    nodes = [ids for ids in nodes if len(nodes) == 1 or not _is_shared(ids, own)] or nodes
+    if len(nodes) > 1:
+        return "edge", torch.arange(own.numel())
+    return ("node", nodes[0]) if nodes else ("", None)
 
 
-def _are_recipients(rows: NodeRows, axes: tuple[int, ...], recipients: Tensor) -> bool:
-    """Whether what stands behind messages is the recipient itself."""
-    ids = rows.along(axes[-1]) if len(axes) == 1 else None
-    if ids is None or ids.shape != recipients.shape or not ids.numel():
-        return True  # nothing is known that says otherwise
-    return bool((ids - recipients == ids[0] - recipients[0]).all())
+def _is_shared(ids: Tensor, recipients: Tensor) -> bool:
+    """Whether the entries of every recipient have the same node."""
+    pairs = torch.stack([recipients, ids])[:, ids >= 0].unique(dim=1)
+    return pairs.shape[1] == pairs[0].unique().numel()
+
+
+def _entries(rows: NodeRows, axes: tuple[int, ...]) -> Tensor:
+    """[T] what stands behind the first channel of every entry."""
+    kept = [a for a in range(rows.ids.dim()) if a not in axes]
+    shown = rows.ids.permute(*axes, *kept)
+    shown = shown.reshape(*shown.shape[: len(axes)], -1)[..., :1] if kept else shown
+    return shown.reshape(-1)
 
 
 def _listed(c: OpContext, index: Tensor, dim: int) -> Tensor:
@@ -680,11 +702,11 @@ def _axis_sum(c: OpContext) -> list[Behind]:
     size = source.shape[along[0]] if along else 1
     places = torch.arange(size).repeat_interleave(prod(source.shape[axis] for axis in dims))
     out_axis = None if not along else along[0] - sum(d < along[0] for d in dims if not keepdim)
-    if c.live(source) and c.of_nodes(behind):
+    sender, sources = _senders(c, source, axes, places, c.is_count(size))
+    if sender:
         c.step.reduction = Reduction(
             message=c.number(source), axes=axes, out_axis=out_axis, recipients=places,
-            sources=_senders(c, source, axes, places, c.is_count(size)),
-            size=size, mean=c.step.name == "mean",
+            sources=sources, size=size, mean=c.step.name == "mean", sender=sender,
         )  # fmt: skip
     if out_axis is None:
         return [() for _ in c.outs]
@@ -791,7 +813,8 @@ def _mv(c: OpContext) -> list[Behind]:
     c.step.mixes = True
     nodes = [rows for rows in c.rows(vector) if c.are_nodes(rows)]
     if nodes:
-        _note_product(c, vector, matrix, nodes[0].ids.unsqueeze(1), len(matrix))
+        column = [nodes[0].viewed(lambda ids: ids.unsqueeze(1))]
+        _note_product(c, vector, matrix, column, len(matrix))
     return [(c.counted(c.out.shape, 0),)]
 
 
@@ -803,6 +826,10 @@ def _product(
     inner = [r for r in c.rows(right) if r.varies(rows)]
     outer = [r for r in c.rows(left) if r.varies(columns)]
     sparse = left.layout != torch.strided
+    if outer and not inner and all(_are_own_clusters(c, r) for r in outer):
+        return [(c.counted(c.out.shape, 0),)]  # a layer that reads a graph's clusters side by side
+    if inner and any(c.are_nodes(r) and r.varies(rows) for r in c.rows(left)):
+        inner = [r for r in inner if c.are_nodes(r)]  # clusters are given back to nodes
     matrix = sparse or (bool(outer) and not c.live(left))
     joined = outer and not inner and not sparse and left.dim() == 2
     beside = _side_by_side(outer) if joined else None
@@ -812,37 +839,59 @@ def _product(
     across = [r for r in c.rows(right) if r.varies(columns)]
     down = [r for r in c.rows(left) if r.varies(rows)]
     counted = bool(down) or c.is_count(left.shape[rows]) or not c.live(left)
-    if left.dim() == 3 and left.shape[1] == 1 and any(r.varies(0) for r in inner):
+    if inner and not down and not across and not c.live(left) and _is_square(left):
+        # An adjacency: who receives is who sends.
+        _note_product(c, right, left, inner[:1], left.shape[rows], out_axis=rows)
+        return [tuple(r.viewed(lambda t: t[..., :1].expand(c.out.shape)) for r in inner)]
+    alone = left.dim() == 3 and (left.shape[1] == 1 or not (down or across))
+    if alone and any(r.varies(0) for r in inner):
         # Row vectors times matrices, as attention over the nodes of each graph of a dense batch.
-        _note_product(c, right, left, inner[0].ids, len(left), batched=True)
-        return [(c.counted(c.out.shape, 0),)]
+        _note_product(c, right, left, inner[:1], len(left), batched=True)
+        return [(c.counted(c.out.shape, 0) if left.shape[1] == 1 else c.clusters(),)]
     several = any(r.varies(0) for r in outer) and right.shape[2:] == (1,) and not down
     if left.dim() == 3 and several and c.live(left):  # the same from the other side
-        _note_product(c, left, right, outer[0].ids.mT, len(left), batched=True, turned=True)
+        turned = [outer[0].viewed(lambda ids: ids.mT)]
+        _note_product(c, left, right, turned, len(left), batched=True, turned=True)
         return [(c.counted(c.out.shape, 0),)]
     added: dict[str, Any] = {"base": None if base is None else c.number(base), "factor": factor}
     if inner and across and not (outer and down) and not sparse:  # outᵀ = rightᵀ leftᵀ
-        sources = outer[0].ids.mT if outer else None
+        behind = [r.viewed(lambda ids: ids.mT) for r in outer[:1]]
         size = right.shape[columns]
-        _note_product(c, left, right, sources, size, turned=True, out_axis=columns, **added)
+        _note_product(c, left, right, behind, size, turned=True, out_axis=columns, **added)
         return [tuple(NodeRows(r.narrowed(rows).expand(c.out.shape)) for r in across[:1])]
     if not (inner or matrix) or not counted:
-        return _outer_rows(c, left, right)
-    if c.of_nodes(inner):
-        sources = inner[0].ids if inner else None
-        _note_product(c, right, left, sources, left.shape[rows], out_axis=rows, **added)
+        return [(c.clusters(),)] if inner and not across else _outer_rows(c, left, right)
+    if not (c.is_count(left.shape[rows]) and inner and not any(map(c.are_nodes, inner))):
+        _note_product(c, right, left, inner[:1], left.shape[rows], out_axis=rows, **added)
     kept = [NodeRows(r.narrowed(columns).expand(c.out.shape), r.partial) for r in down]
     return [tuple(kept[:1]) or (c.counted(c.out.shape, rows),)]
 
 
+def _is_square(matrix: Tensor) -> bool:
+    return matrix.layout == torch.strided and matrix.shape[-1] == matrix.shape[-2]
+
+
 def _note_product(
-    c: OpContext, table: Tensor, matrix: Tensor, sources: Tensor | None, size: int, **form: Any
+    c: OpContext, table: Tensor, matrix: Tensor, behind: Sequence[NodeRows], size: int, **form: Any
 ) -> None:
     """Note a product in which a matrix weighs the rows of a table, if either is live."""
     if c.live(table) or c.live(matrix):
+        sender = "node" if c.is_count(table.shape[-2 if table.dim() > 1 else 0]) else "row"
+        sender = sender if not behind else "node" if c.are_nodes(behind[0]) else "cluster"
+        sources = behind[0].ids if behind else None
+        sources = c.recorder.numbered(behind[0].ids) if sender == "cluster" else sources
         c.step.reduction = Reduction(
-            c.number(table), matrix=c.number(matrix), sources=sources, size=size, **form
-        )
+            c.number(table), matrix=c.number(matrix), sources=sources, size=size, sender=sender,
+            **form,
+        )  # fmt: skip
+
+
+def _are_own_clusters(c: OpContext, rows: NodeRows) -> bool:
+    """Whether the clusters along the last axis are others in every row."""
+    if c.are_nodes(rows) or rows.ids.dim() != 2 or len(rows.ids) < 2:
+        return False
+    several = [ids.unique() for ids in rows.ids]
+    return torch.cat(several).unique().numel() == sum(ids.numel() for ids in several)
 
 
 SIDE_BY_SIDE = 4

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import DirGNNConv, MessagePassing, aggr, pool
+from torch_geometric.nn import DirGNNConv, MessagePassing, aggr
 from torch_geometric.nn.aggr import Aggregation
 
 from gnn_repair.exposure.calling import ModelOnData
@@ -158,7 +158,7 @@ def _rule(
     if site.powers is not None:
         label = power_label(site.powers.coefficients)
         return "scaled", f"α = entries of {label}, h = its input", "sparse product of Â"
-    how, noun = _weighing(analysis, site, block, blocks), "node" if pooled else "message"
+    how, noun = _weighing(analysis, site, block, blocks), site.sender if pooled else "message"
     said = WEIGHED[how].format(noun=noun)
     after = " / count" if site.after or site.reduction.mean else ""
     site = site.members[0] if site.members else site
@@ -170,7 +170,7 @@ def _rule(
         said = said if live or pooled else "the matrix's entry"
         return how, f"α = {said}, h = the row that is multiplied", origin + after
     state = "the whole message" if parts.table is None else "the sender's row"
-    state = "the node's row" if pooled else state
+    state = f"the {noun}'s row".replace("row's ", "") if pooled else state
     values = [analysis.value(analysis.root(f.value)) for f in parts.factors]
     told = [value.name or ("the model" if value.live else "the graph") for value in values]
     origin = " × ".join(dict.fromkeys(told)) or "the sum itself"
@@ -239,7 +239,6 @@ NO_SUMS: dict[tuple[type, ...], str] = {
     (aggr.MLPAggregation,): "lays the nodes of a graph side by side",
     (aggr.SetTransformerAggregation, aggr.GraphMultisetTransformer,
      aggr.PatchTransformerAggregation): "lets the nodes of a graph attend to each other",
-    (pool.MemPooling,): "puts the nodes of a graph into clusters",
 }  # fmt: skip
 """PyG's aggregations of graphs that are no sums, and what they do."""
 ADDING = {"mm", "bmm", "addmm", "baddbmm", "sum", "mean", "scatter_add", "index_add"}

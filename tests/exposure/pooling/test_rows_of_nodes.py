@@ -9,6 +9,7 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch_geometric.data import Batch
+from torch_geometric.loader import DataLoader
 from torch_geometric.nn import global_add_pool, global_mean_pool
 from torch_geometric.utils import to_dense_batch
 
@@ -147,20 +148,33 @@ def heads_in_a_loop(x: Tensor, batch: Tensor) -> Tensor:
     return torch.stack([2 * x[batch == g].mean(0) for g in range(int(batch.max()) + 1)])
 
 
-@pytest.mark.parametrize(
-    ("pool", "words"),
-    [
-        (clusters, "`bmm` into rows that stand for no graph"),
-        (heads_in_a_loop, "sums for one graph at a time"),
-    ],
-)
-def test_rows_behind_which_no_node_stands_are_refused(pool: Any, words: str) -> None:
+def test_sums_that_are_scaled_one_by_one_are_refused() -> None:
     torch.manual_seed(1)
-    with pytest.raises(ExposureRefused, match=words):
-        gr.expose(Pooled(pool).double(), batch_of())
+    with pytest.raises(ExposureRefused, match="sums for one graph at a time"):
+        gr.expose(Pooled(heads_in_a_loop).double(), batch_of())
 
 
-def test_merged_nodes_are_refused() -> None:
+def pairs(x: Tensor, batch: Tensor) -> Tensor:
+    return global_add_pool((x[1:] * x[:-1]).relu(), batch[1:])
+
+
+@pytest.mark.parametrize(("pool", "kind"), [(clusters, "cluster"), (pairs, "edge")])
+def test_rows_that_are_no_nodes_are_called_what_they_are(pool: Any, kind: str) -> None:
+    torch.manual_seed(1)
+    model, graphs = Pooled(pool).double(), batch_of()
+    found = gr.expose(model, graphs)
+    frame = found.to_frame()
+    assert set(frame["source_type"]) == {kind} and set(frame["node"]) == {-1}
+    assert f"per {kind}" in str(found) or f"its number of {kind}s" in str(found)
+    assert f"{kind} " in str(gr.solve(found, graphs.y)[0])
+    assert found.graph_starts is not None and int(found.graph_starts[-1]) == sum(SIZES)
+    several = gr.expose(model, DataLoader(graphs.to_data_list(), batch_size=4))
+    if kind == "cluster":  # neighbours in order also cross the graphs of a batch
+        for name in ("source_type", "source", "coefficient"):
+            assert several.to_frame()[name].tolist() == frame[name].tolist()
+
+
+def test_merged_nodes_are_clusters() -> None:
     class Merged(Body):
         def __init__(self) -> None:
             super().__init__()
@@ -171,5 +185,4 @@ def test_merged_nodes_are_refused() -> None:
             return self.head(global_mean_pool(x, batch))
 
     torch.manual_seed(1)
-    with pytest.raises(ExposureRefused, match="rows that are no nodes: edges"):
-        gr.expose(Merged().double(), batch_of())
+    assert set(gr.expose(Merged().double(), batch_of()).to_frame()["source_type"]) == {"cluster"}

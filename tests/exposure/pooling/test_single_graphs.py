@@ -14,7 +14,7 @@ from torch_geometric.utils import segment
 
 import gnn_repair as gr
 from gnn_repair.errors import ExposureRefused, InputError
-from tests.helpers.models.pool_models import CLASSES, WIDTH, Body, Pooled, batch_of, ring
+from tests.helpers.models.pool_models import CLASSES, SIZES, WIDTH, Body, Pooled, batch_of, ring
 
 
 def alone(size: int = 6) -> Data:
@@ -107,8 +107,8 @@ def test_clusters_of_a_memory_are_named() -> None:
             return self.head(self.memory(self.nodes(x, edge_index), batch)[0].mean(1))
 
     torch.manual_seed(0)
-    with pytest.raises(ExposureRefused, match=r"`memory` \(MemPooling\) puts the nodes of a graph"):
-        gr.expose(Memory().double(), batch_of())
+    found = gr.expose(Memory().double(), batch_of())
+    assert set(found.to_frame()["source_type"]) == {"cluster"} and found.num_terms == 2 * len(SIZES)
 
 
 class Dropping(nn.Module):
