@@ -62,8 +62,8 @@ wheel: .venv/.installed-dev
 	$(BIN)/python -m build --quiet
 	$(BIN)/twine check --strict dist/*
 
-# What the package gives, compared with the committed record: all of it, or ARGS="tails lps".
-# ARGS="--update tails" rewrites a part; say why in tests/golden/CHANGES.md.
+# What the package gives, compared with the committed record: all of it, or ARGS="heads lps".
+# ARGS="--update heads" rewrites a part; say why in tests/golden/CHANGES.md.
 golden: .venv/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.golden.golden $(ARGS)
 

@@ -11,10 +11,10 @@ import typer
 from benchmarks.explainers import bench_explainers
 from benchmarks.exposing import MODELS as PLAIN_MODELS
 from benchmarks.exposing import bench_exposing
+from benchmarks.heads import HEADS, bench_heads, parse_widths
 from benchmarks.oracle import bench_labels, bench_oracle, parse_cases, parse_shapes
 from benchmarks.repair import LITERAL, REPAIRS, bench_minibatch, bench_repair
 from benchmarks.scale import MODELS, bench_graphs, bench_scale
-from benchmarks.tails import TAILS, bench_tails, parse_widths
 from benchmarks.training import bench_accuracy, bench_training
 from gnn_repair.backbones import BACKBONES
 from gnn_repair.catalog import DATASETS
@@ -213,9 +213,9 @@ def oracle(
 
 
 @app.command()
-def tails(
+def heads(
     datasets: DatasetsOption = "builtin",
-    tails: NamesOption = "all",
+    heads: NamesOption = "all",
     hidden: Annotated[str, typer.Option(help="Hidden units, comma-separated.")] = "64",
     epochs: Annotated[int, typer.Option(min=1, help="Training epochs.")] = 150,
     sample: Annotated[int, typer.Option(min=0, help="Questions general solvers get.")] = 40,
@@ -226,11 +226,11 @@ def tails(
     root: RootOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """Models with tails: time and share decided by stage, beside highspy's LP and MILP."""
+    """Nonlinear heads: time and share decided by stage, beside highspy's LP and MILP."""
     rows = []
-    for row in bench_tails(
+    for row in bench_heads(
         names(datasets, DATASETS, "dataset"),
-        names(tails, TAILS, "tail"),
+        names(heads, HEADS, "head"),
         parse_widths(hidden),
         root=root,
         epochs=epochs,
@@ -240,8 +240,8 @@ def tails(
     ):
         rows.append(row)
         counts = ", ".join(f"{key} {row[key]}" for key in ("can", "cannot", "undecided"))
-        typer.echo(f"{row['dataset']} {row['tail']} {row['units']}: {counts}", err=True)
-    emit(rows, format, title="Errors of two-layer models with a tail, one thread")
+        typer.echo(f"{row['dataset']} {row['head']} {row['units']}: {counts}", err=True)
+    emit(rows, format, title="Errors of two-layer models with a nonlinear head, one thread")
 
 
 @app.command()

@@ -58,7 +58,7 @@ def test_lists_are_parsed_or_refused():
         ["repair", "--repairs", "node-translation"],
         ["oracle", "--shapes", "1:2"],
         ["oracle", "--cases", "nonsense", "--shapes", ""],
-        ["tails", "--hidden", "64,many"],
+        ["heads", "--hidden", "64,many"],
         ["nonsense"],
     ],
     ids=" ".join,

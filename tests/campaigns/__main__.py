@@ -10,11 +10,11 @@ import typer
 
 from gnn_repair.cli.options import Format, FormatOption, emit, names
 from gnn_repair.errors import GnnRepairError, InputError
-from tests.campaigns import CampaignResult, file_mutations, kinds, lps, store_kills, tails
+from tests.campaigns import CampaignResult, file_mutations, heads, kinds, lps, store_kills
 
 CAMPAIGNS = {
     "lps": lps,
-    "tails": tails,
+    "heads": heads,
     "kinds": kinds,
     "files": file_mutations,
     "store": store_kills,
@@ -37,7 +37,7 @@ def campaigns(
     ] = "all",
     format: FormatOption = Format.table,
 ) -> None:
-    """Search for faults: linear programs, nonlinear tails, models, altered files, killed writers.
+    """Search for faults: linear programs, nonlinear heads, models, altered files, killed writers.
 
     Exit code 1 if one is found; the seed that is printed finds it again.
     """

@@ -53,27 +53,27 @@ def _lps(name: str, method: Any) -> Any:
     return record | {"checked": bool(solution.check(exposure).ok)}
 
 
-def tails() -> Entries:
+def heads() -> Entries:
     """Every kind of nonlinear head by hand, one and two groups; labels and ranges of some."""
     found: Entries = {}
     for kind in (*head_cases.KINDS, "opaque"):
         for groups in (1, 2):
-            found[f"{kind}, {groups}"] = partial(_tail, kind, groups, "fast")
+            found[f"{kind}, {groups}"] = partial(_head, kind, groups, "fast")
     for kind in ("relu", "jk_max", "layer_norm", "normalize"):
-        found[f"{kind}, cases"] = partial(_tail, kind, 1, "full")
+        found[f"{kind}, cases"] = partial(_head, kind, 1, "full")
         for outputs in ("labels", "values"):
-            found[f"{kind} as {outputs}"] = partial(_tail_outputs, kind, outputs)
+            found[f"{kind} as {outputs}"] = partial(_head_outputs, kind, outputs)
     return found
 
 
-def _tail(kind: str, groups: int, effort: str) -> Any:
+def _head(kind: str, groups: int, effort: str) -> Any:
     # Without its model, which computes in float32: that differs from processor to processor.
     exposure = replace(head_cases.tailed(kind, 4, groups), replay=None)
     solution = gr.solve(exposure, "all", torch.arange(0, 24, 3), effort=effort)
     return of_solution(solution) | {"checked": bool(solution.check(exposure).ok)}
 
 
-def _tail_outputs(kind: str, outputs: str) -> Any:
+def _head_outputs(kind: str, outputs: str) -> Any:
     exposure = head_cases.tailed(kind, 4)
     exposure = replace(exposure, outputs=outputs, replay=None)
     nodes = torch.arange(2, 8, 2)
@@ -106,7 +106,7 @@ def diagnosis() -> Entries:
     """Reach, nearest reweightings, stable evidence, rankings and confusions of trained models."""
     found: Entries = {name: partial(_diagnosis, name) for name in ("gcn", "gat", "mixhop", "sage")}
     for kind in ("relu", "layer norm"):
-        found[f"head: {kind}"] = partial(_tail_diagnosis, kind)
+        found[f"head: {kind}"] = partial(_head_diagnosis, kind)
     return found
 
 
@@ -136,7 +136,7 @@ def _diagnosis(backbone: str) -> Any:
     }
 
 
-def _tail_diagnosis(kind: str) -> Any:
+def _head_diagnosis(kind: str) -> Any:
     data = head_graph.small_graph()
     exposure = gr.expose(head_graph.model_of(kind), data)
     nodes = torch.arange(0, 30, 6)
@@ -275,6 +275,6 @@ def _small_study() -> Any:
 
 
 PARTS: dict[str, Callable[[], Entries]] = {
-    "lps": lps, "heads": tails, "labels": labels, "diagnosis": diagnosis, "repairs": repairs,
+    "lps": lps, "heads": heads, "labels": labels, "diagnosis": diagnosis, "repairs": repairs,
     "ladder": ladder, "study": study,
 }  # fmt: skip

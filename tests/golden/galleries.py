@@ -178,12 +178,12 @@ def galleries() -> dict[str, Gallery]:
         for name in pool_models.LAYERS
         for bent in (False, True)
     }
-    tails = {name: entry.build for name, entry in gallery.TAILED.items()}
-    tails |= {f"affine: {name}": build for name, build in gallery.AFFINE.items()}
-    tails |= {f"refused: {name}": build for name, (build, _) in gallery.REFUSED.items()}
+    heads = {name: entry.build for name, entry in gallery.TAILED.items()}
+    heads |= {f"affine: {name}": build for name, build in gallery.AFFINE.items()}
+    heads |= {f"refused: {name}": build for name, (build, _) in gallery.REFUSED.items()}
     found: dict[str, tuple[int, Gallery]] = {
         "convolutions": (5, {name: partial(a_convolution, name) for name in convolutions.CASES}),
-        "tails": (3, {name: partial(of_the_gallery, build) for name, build in tails.items()}),
+        "head-gallery": (3, {n: partial(of_the_gallery, build) for n, build in heads.items()}),
         "conventions": (2, {n: partial(by_convention, n) for n in gallery_models.CONVENTIONS}),
         "census": (3, {
             n: partial(lambda n: gr.expose(*census.built(n)), n) for n in census.STYLES
@@ -216,7 +216,7 @@ def galleries() -> dict[str, Gallery]:
         }),
         "outputs": (1, outputs()),
         "refusals": (1, {name: partial(refused, name) for name in refused_models.REFUSED}),
-        "tail-models": (3, {
+        "head-models": (3, {
             n: partial(lambda n: gr.expose(head_graph.model_of(n), head_graph.small_graph()), n)
             for n in head_graph.MODELS
         }),

@@ -2,7 +2,7 @@
 
     make golden                             compare everything
     make golden ARGS="convolutions lps"     some parts
-    make golden ARGS="--update tails"       rewrite the record of a part (all unless named)
+    make golden ARGS="--update heads"       rewrite the record of a part (all unless named)
     make golden ARGS="--update words"       rewrite the sentences of all parts, and no numbers
 
 An intended difference is a change of committed files in records/, with one line in CHANGES.md.

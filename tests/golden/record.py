@@ -27,7 +27,7 @@ ANSWERS = ("margin", "bound", "low", "high", "moved", "least")
 DIGITS, FEWER = 11, 9
 """Significant digits, of answers fewer."""
 ASKED = 2
-"""Recipients of a model with a tail that the oracle is asked about."""
+"""Recipients of a model with a head that the oracle is asked about."""
 MARKS = {"can": "+", "cannot": "-", "undecided": "?"}
 ROUNDING = re.compile(r"\d(\.\d+)?e[-+]\d+")
 
@@ -115,7 +115,7 @@ def groups_of(exposure: Any) -> list[dict[str, Any]]:
             "mass": total(alpha),
             "by sender": total(alpha * weight),
         }
-        if held is exposure:  # the channels before a tail are a matter of choice
+        if held is exposure:  # the channels before a head are a matter of choice
             entry["said"] = total(alpha * weight * said)
         found.append(entry)
     return sorted(found, key=lambda entry: json.dumps(_coarse(entry)))
@@ -152,7 +152,7 @@ def words_of(exposed: Any) -> list[str]:
 
 
 def answers_to(exposed: Any) -> dict[str, Any]:
-    """The oracle's answers; of a model with a tail about a few recipients."""
+    """The oracle's answers; of a model with a head about a few recipients."""
     exposure = mixture_of(exposed)
     some: dict[str, Any] = {}
     if exposure.head is not None:
@@ -167,7 +167,7 @@ def answers_to(exposed: Any) -> dict[str, Any]:
     else:
         solution = gr.solve(exposed, "flip", **some)
     record = of_solution(solution)
-    if not some:  # proofs of tails are checked in the part "heads"; here that would take long
+    if not some:  # proofs behind heads are checked in the part "heads"; here that would take long
         record["checked"] = bool(solution.check(exposed).ok)
     return record
 

@@ -9,7 +9,7 @@ from tests.golden.record import differences
 
 SAMPLE = {
     "convolutions": ("GCNConv signed weights", "GATConv heads", "ARMAConv"),
-    "tails": ("ReLU", "LayerNorm", "refused: BatchNorm of the batch"),
+    "head-gallery": ("ReLU", "LayerNorm", "refused: BatchNorm of the batch"),
     "pools": ("attention", "top k"),
     "node-types": ("HeteroConv of GAT",),
     "links": ("GAE, source",),
@@ -60,4 +60,4 @@ def test_a_part_that_does_not_exist_is_named():
     from tests.golden.golden import main
 
     assert main(["nonsense"]) == 2
-    assert "ReLU" in entries_of("tails")
+    assert "ReLU" in entries_of("head-gallery")

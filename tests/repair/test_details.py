@@ -7,11 +7,10 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from gnn_repair.errors import InputError, SplitError
+from gnn_repair.errors import InputError
 from gnn_repair.kernels import drop_rows
 from gnn_repair.repair import (
     CorrectAndSmooth,
-    NodeTranslation,
     Reweighting,
     TemperatureScaling,
 )
@@ -153,18 +152,6 @@ def test_targets_are_each_members_own():
     assert found.real.tolist() == [[True] * 3, [True, False, False]]
     assert nodes[judged.positions].tolist() == [[2, 1, 2], [6, 4, 3]]
     torch.testing.assert_close(found.labels, DATA.y[nodes[found.positions]])
-
-
-def refused(exposure, y, train, val):
-    with pytest.raises((InputError, SplitError)) as caught:
-        find_targets(exposure, y, train, val)
-    return str(caught.value)
-
-
-def brief(**changes):
-    method = replace(NodeTranslation(hidden=2), budget=replace(NodeTranslation().budget, epochs=1))
-    fitted = method.fit(toy_exposure("gcn"), DATA.y, *masks(), device="cpu")
-    return replace(fitted, **changes)
 
 
 def test_more_members_than_nodes_are_smoothed_alike(monkeypatch):

@@ -101,20 +101,6 @@ def test_the_pair_layer_s_gradient_where_state_and_classes_differ():
     assert torch.autograd.gradcheck(lambda w: _SplitPair.apply(w, 5, 3), (weight,))
 
 
-def _mixed(one):
-    logits = one.logits(one.coefficients) - one.fixed_logits[:, one.recipients]
-    return torch.zeros_like(one.frozen_logits).index_copy(1, one.recipients, logits)
-
-
-def _corner_shift(exposure):
-    """P(z(λ) − z⁰) of all mass on the term that moves class 0 farthest."""
-    best = exposure.contributions[0, exposure.rows.long(), 0].argmax()
-    alone = torch.zeros_like(exposure.coefficients)
-    alone[0, best] = exposure.mass[0, 0, 0]
-    moved = exposure.logits(alone) - exposure.frozen_logits[:, exposure.recipients]
-    return moved - moved.mean(2, keepdim=True)
-
-
 def test_scores_in_files_are_pairs_of_shares():
     assert _scores([[0.5, None], [0.0, 1.0]])[1] == (0.0, 1.0)
     for wrong in (

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.tail_solvers import compare_with_milp, peer_figures, run_highs, triangle_model
-from benchmarks.tails import TAILS, Journal, parse_widths, tail_exposure, time_stages, trained
+from benchmarks.head_solvers import compare_with_milp, peer_figures, run_highs, triangle_model
+from benchmarks.heads import HEADS, Journal, head_exposure, parse_widths, time_stages, trained
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.exposure.heads.operations import Curved
@@ -21,7 +21,7 @@ from tests.helpers.oracle.head_cases import tailed
 from tests.helpers.oracle.head_graph import small_graph
 from tests.helpers.oracle.head_references import exact, triangle
 
-CAMPAIGN = int(os.environ.get("GNN_REPAIR_TAIL_NODES", "0"))
+CAMPAIGN = int(os.environ.get("GNN_REPAIR_HEAD_NODES", "0"))
 
 
 def unit_number(base) -> int:
@@ -48,11 +48,11 @@ def test_the_peers_models_are_those_of_the_references(kind):
         assert whole == pytest.approx(exact(exposure, position, target), abs=1e-4)
 
 
-@pytest.mark.parametrize("tail", TAILS)
-def test_a_trained_models_exposure_is_the_model(tail):
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_trained_models_exposure_is_the_model(kind):
     data = small_graph()
-    model = trained(data, tail, 6, epochs=10)
-    exposure = tail_exposure(model, data)
+    model = trained(data, kind, 6, epochs=10)
+    exposure = head_exposure(model, data)
     torch.testing.assert_close(exposure.logits(), exposure.frozen_logits, atol=1e-5, rtol=1e-5)
     shifted = exposure.aggregate.coefficients.double() * 1.3
     own = exposure.replay(shifted[0]).double()
@@ -63,7 +63,7 @@ def test_a_trained_models_exposure_is_the_model(tail):
 
 def test_stages_leave_less_and_less_open():
     data = small_graph()
-    exposure = tail_exposure(trained(data, "relu", 6, epochs=10), data)
+    exposure = head_exposure(trained(data, "relu", 6, epochs=10), data)
     position, target = np.arange(data.num_nodes), data.y.numpy()
     stages = time_stages(exposure, position, target)
     shares = [stage.decided for stage in stages]
@@ -75,10 +75,10 @@ def test_stages_leave_less_and_less_open():
         parse_widths("64,many")
 
 
-@pytest.mark.parametrize("tail", ["relu", "bn-residual", "jk-cat", "mlp", "layer-norm"])
-def test_a_milp_of_another_build_contradicts_no_verdict(tail):
+@pytest.mark.parametrize("kind", ["relu", "bn-residual", "jk-cat", "mlp", "layer-norm"])
+def test_a_milp_of_another_build_contradicts_no_verdict(kind):
     data = small_graph()
-    exposure = tail_exposure(trained(data, tail, 6, epochs=10), data)
+    exposure = head_exposure(trained(data, kind, 6, epochs=10), data)
     solution = solve(exposure, "all")
     chosen = np.arange(0, len(solution), 7)
     found = compare_with_milp(exposure, solution, chosen)
@@ -90,9 +90,9 @@ def test_a_milp_of_another_build_contradicts_no_verdict(tail):
     assert len(wrong.contradictions) == wrong.compared == found.compared
 
 
-def test_curved_tails_are_not_given_to_a_milp():
+def test_curved_heads_are_not_given_to_a_milp():
     data = small_graph()
-    exposure = tail_exposure(trained(data, "gelu", 6, epochs=2), data)
+    exposure = head_exposure(trained(data, "gelu", 6, epochs=2), data)
     assert compare_with_milp(exposure, solve(exposure, data.y), np.arange(3)) is None
 
 
@@ -108,12 +108,12 @@ def test_rows_are_kept_and_read_again(tmp_path):
     assert Journal(None).read("cora-relu") is None
 
 
-@pytest.mark.skipif(not CAMPAIGN, reason="set GNN_REPAIR_TAIL_NODES and GNN_REPAIR_DATA")
-@pytest.mark.parametrize("tail", ["relu", "bn-residual", "jk-cat"])
+@pytest.mark.skipif(not CAMPAIGN, reason="set GNN_REPAIR_HEAD_NODES and GNN_REPAIR_DATA")
+@pytest.mark.parametrize("kind", ["relu", "bn-residual", "jk-cat"])
 @pytest.mark.parametrize("name", ["cora", "chameleon", "actor"])
-def test_errors_of_real_models_against_a_milp(name, tail):
+def test_errors_of_real_models_against_a_milp(name, kind):
     data = load_dataset(name)
-    exposure = tail_exposure(trained(data, tail, 64, 150), data)
+    exposure = head_exposure(trained(data, kind, 64, 150), data)
     wrong = (exposure.frozen_logits[0].argmax(1) != data.y) & data.test_mask[:, 0]
     solution = solve(exposure, data.y, wrong)
     base = base_of(exposure, solution.recipient)
@@ -127,4 +127,4 @@ def test_errors_of_real_models_against_a_milp(name, tail):
         if ended and abs(upper) > 1e-4:
             assert solution.verdict[i] == ("can" if upper > 0 else "cannot")
             compared += 1
-    print(f"\n{name} {tail}: {compared} compared, no contradiction")
+    print(f"\n{name} {kind}: {compared} compared, no contradiction")

@@ -1,4 +1,4 @@
-"""Ordinary PyG models with tails: exposed, judged, replayed and checked."""
+"""Ordinary PyG models with nonlinear heads: exposed, judged, replayed and checked."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from gnn_repair.exposure import expose
 from gnn_repair.oracle import solve
 from gnn_repair.oracle.heads import solve as solve_module
 from gnn_repair.oracle.heads.solve import NAMED, EffortLimit
-from tests.campaigns import tails
-from tests.campaigns.tails import KINDS, Model, exposure_of, judge
+from tests.campaigns import heads
+from tests.campaigns.heads import KINDS, Model, exposure_of, judge
 
 
 def asked(function, messages, fixed=None, effort="normal"):
@@ -51,7 +51,7 @@ def test_no_bound_of_a_wide_softmax_is_beaten(kind, seed, scale):
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3, 1e6])
 @pytest.mark.parametrize("log", [True, False])
-def test_a_softmax_inside_a_tail_takes_inputs_of_any_size(size, log):
+def test_a_softmax_inside_a_head_takes_inputs_of_any_size(size, log):
     head = numbers(3)(3, 3)
     softmax = torch.Tensor.log_softmax if log else torch.Tensor.softmax
     rng = np.random.default_rng(4)
@@ -154,9 +154,9 @@ def test_rounding_is_said_of_rounding_only(gap, word):
 
 
 def test_every_kind_of_the_campaign_in_turn_without_a_fault(monkeypatch):
-    monkeypatch.setattr(tails, "NODES", 4)
+    monkeypatch.setattr(heads, "NODES", 4)
     told: list[str] = []
-    result = tails.campaign(11, 0.0, told.append)
+    result = heads.campaign(11, 0.0, told.append)
     assert result.ok, result.faults
     assert told == [f"{result.tried:,} questions, 0 faults"] and result.tried > 300
 

@@ -31,7 +31,7 @@ from tests.helpers.oracle.head_references import exact, triangle
 
 ASKED = 14
 """Nodes that every kind of tail is asked about, each for all classes."""
-CAMPAIGN = int(os.environ.get("GNN_REPAIR_TAIL_NODES", "0"))
+CAMPAIGN = int(os.environ.get("GNN_REPAIR_HEAD_NODES", "0"))
 """Questions a kind of tail is compared with a MILP on; a dozen unless asked for more."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -63,9 +64,9 @@ def test_frames_hold_the_largest_weight_first_and_both_ends():
     frame = ranges.to_frame()
     assert frame["output"].tolist() == ranges.lower.target.tolist()
     assert frame["value"].tolist() == ranges.frozen.tolist()
-    for terms in frame["high_terms"]:
-        weights = [weight for _, weight in terms]
-        assert weights == sorted(weights, reverse=True)
+    for words in frame["messages_high"]:
+        weights = [float(weight) for weight in re.findall(r"λ ([^)]+)", words)]
+        assert weights and weights == sorted(weights, reverse=True)
     assert "low_bound" not in frame
     assert "never beyond" not in ranges.sentence(0)
     assert ranges.contains(ranges.low.reshape(7, 3)).all()

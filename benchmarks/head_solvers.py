@@ -1,11 +1,11 @@
-"""Questions about tails given to general solvers: what they take, and whether verdicts agree.
+"""Questions about heads given to general solvers: what they take, and whether verdicts agree.
 
-:class:`Program` writes every value of a tail as a linear function of variables: a node's shares,
-the outputs of its unstable ReLUs (with a binary each) and, where the tail was multiplied through by
+:class:`Program` writes every value of a head as a linear function of variables: a node's shares,
+the outputs of its unstable ReLUs (with a binary each) and, where the head was multiplied through by
 a length σ, σ between its interpolation at the vertices and tangents. Without σ the program *is* the
-question. With σ it is a relaxation: its value excludes, and its shares, put into the tail, may win.
+question. With σ it is a relaxation: its value excludes, and its shares, put into the head, may win.
 
-:class:`TriangleModel` is for timing: tails of one layer of ReLUs, x = relu(y) with y linear in the
+:class:`TriangleModel` is for timing: heads of one layer of ReLUs, x = relu(y) with y linear in the
 shares of a node's terms, as an LP (the triangle relaxation) or as a MILP. Unstable units are
 variables, the others linear. Models are handed over as arrays and solver objects are reused, the
 fastest way each offers.
@@ -215,7 +215,7 @@ class MilpComparison:
 def compare_with_milp(
     exposure: Exposure, solution: Solution, chosen: Integers, seconds: float = 60.0
 ) -> MilpComparison | None:
-    """Give HiGHS the chosen questions of a solution; None where the tail is not for it."""
+    """Give HiGHS the chosen questions of a solution; None where the head is not for it."""
     assert exposure.head is not None
     lowered = lower(exposure.head)
     if not _fits(lowered, exposure):
@@ -403,7 +403,7 @@ def _highs(
 
 
 def run_highs(highs: Any, model: TriangleModel, exact: bool) -> float:
-    """The largest γ: of the relaxation, or of the tail itself."""
+    """The largest γ: of the relaxation, or of the head itself."""
     gamma = len(model.upper) - 1
     if exact:
         model = _with_signs(model)

@@ -1,4 +1,4 @@
-"""Repairs of models whose last aggregation is followed by a nonlinear tail."""
+"""Repairs of models whose last aggregation is followed by a nonlinear head."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NODES = 120
 METHODS = (Reweighting(hidden=8), SetTranslation(hidden=8), NodeTranslation(hidden=8), RefitHead())
 
 
-class Tailed(nn.Module):
+class Headed(nn.Module):
     """Heads side by side, a skip connection, LayerNorm, ReLU, linear."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ def world(
     torch.manual_seed(4)
     edges = torch.randint(nodes, (2, 5 * nodes))
     data = Data(x=2 * torch.randn(nodes, 5, dtype=dtype), edge_index=edges)
-    model = Tailed().to(dtype).eval()
+    model = Headed().to(dtype).eval()
     with torch.no_grad():  # so that every class is said somewhere
         model.lin.bias -= model(data.x, data.edge_index).mean(0)
     exposure = expose(model, data)
@@ -102,7 +102,7 @@ def test_untrained_repairs_change_nothing(method) -> None:
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_the_ladder_is_climbed_before_a_tail(given, tmp_path) -> None:
+def test_the_ladder_is_climbed_before_a_head(given, tmp_path) -> None:
     _, data, exposure = world()
     y = labels(exposure)
     ladder = short(EvidenceLadder(hidden=8, folds=2))
@@ -122,7 +122,7 @@ def test_reweighting_is_what_the_model_does_with_these_coefficients() -> None:
     lam = fitted.coefficients(exposure)
     torch.testing.assert_close(exposure.masses(lam), exposure.mass, rtol=1e-12, atol=0)
     assert float((lam - exposure.coefficients).abs().max()) > 1e-3
-    # As in training: the mixture formed by the kernels, then the tail.
+    # As in training: the mixture formed by the kernels, then the head.
     inputs, method = repair_inputs(exposure), fitted.repair
     p = {name: value.double() for name, value in fitted.parameters.items()}
     trained = method.corrected(p, inputs, method.tables(p, inputs), inputs.everyone, None)
@@ -145,7 +145,7 @@ def by_hand(model: nn.Module, data: Data, exposure: Exposure, lam: Tensor) -> Te
         return model.lin(model.norm(mixed.flatten(1) + model.skip(x)).relu())
 
 
-def test_gradients_go_through_the_tail() -> None:
+def test_gradients_go_through_the_head() -> None:
     _, _, exposure = world()
     inputs, method = repair_inputs(exposure), Reweighting(hidden=4)
     generator = torch.Generator().manual_seed(0)

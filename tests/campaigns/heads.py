@@ -1,11 +1,11 @@
-"""The campaign of nonlinear tails: the oracle's answers against the function itself.
+"""The campaign of nonlinear heads: the oracle's answers against the function itself.
 
-Every model is a last aggregation of a few messages and a tail written in plain PyTorch, in float64,
+Every model is a last aggregation of a few messages and a head written in plain PyTorch, in float64,
 with scales from 1e-6 to 1e6. The judge knows only that function: it evaluates it at the corners, on
 edges, at random mixtures and along an ascent, and asks whether a λ beats a bound, whether an
 excluded class wins, and whether the λ of a *can* is admissible and wins.
 
-python -c "from tests.campaigns.tails import campaign_of; print(campaign_of(0, 50_000))"
+python -c "from tests.campaigns.heads import campaign_of; print(campaign_of(0, 50_000))"
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _linear(draw: Draw, width: int, out: int) -> Function:
 
 
 def _headed(inner: Callable[[Draw, int], tuple[Function, int]]) -> Callable[[Draw, int], Function]:
-    """A tail with a linear layer at its end."""
+    """A head with a linear layer at its end."""
 
     def made(draw: Draw, width: int) -> Function:
         function, out = inner(draw, width)
@@ -59,7 +59,7 @@ def _headed(inner: Callable[[Draw, int], tuple[Function, int]]) -> Callable[[Dra
 
 
 def _plain(function: Function) -> Callable[[Draw, int], Function]:
-    """A tail of a function that needs no numbers of its own."""
+    """A head of a function that needs no numbers of its own."""
     return _headed(lambda draw, width: (function, width))
 
 
@@ -181,7 +181,7 @@ class Model:
 
 
 def draw_model(kind: str, seed: int) -> tuple[Model, Exposure]:
-    """A model of one kind and its exposure, the tail translated from the function's run."""
+    """A model of one kind and its exposure, the head translated from the function's run."""
     rng = np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(seed)
 
@@ -242,10 +242,10 @@ def exposure_of(model: Model) -> Exposure:
         np.add.at(total, owner, coefficients.numpy()[:, None] * table)
         return model.function(torch.from_numpy(total))
 
-    return exposure.with_head(_tail(model), logits[None], replay=replay)
+    return exposure.with_head(_head(model), logits[None], replay=replay)
 
 
-def _tail(model: Model) -> HeadGraph:
+def _head(model: Model) -> HeadGraph:
     """The operations that the function runs, as the package follows them."""
     values = torch.from_numpy(model.fixed)
     with torch.no_grad(), Tracer(values) as tracer:
@@ -338,7 +338,7 @@ def _replayed(model: Model, solution: Solution, i: int, rng: np.random.Generator
 
 
 def campaign(seed: int, seconds: float, on_progress: Progress | None = None) -> CampaignResult:
-    """Hostile tails for about ``seconds``; every kind has its turn at least once."""
+    """Hostile heads for about ``seconds``; every kind has its turn at least once."""
     end = time.monotonic() + seconds
     return _run(seed, lambda tried: time.monotonic() >= end, on_progress)
 
@@ -362,7 +362,7 @@ def _run(seed: int, done: Callable[[int], bool], tell: Progress | None) -> Campa
         turn += 1
         if tell is not None and turn % len(KINDS) == 0:
             tell(f"{tried:,} questions, {details['faults']:,} faults")
-    return CampaignResult("tails", tried, tuple(faults), dict(details))
+    return CampaignResult("heads", tried, tuple(faults), dict(details))
 
 
 def try_kind(kind: str, seed: int, effort: str) -> tuple[Counter[str], list[str]]:

@@ -1,12 +1,12 @@
-"""Models with tails: how much is decided about them, and how fast, by stage.
+"""Models with nonlinear heads: how much is decided about them, and how fast, by stage.
 
 All figures are processor time of one thread. *Errors* are the test nodes of split 0 that a briefly
 trained two-layer model gets wrong; each is asked whether reweighting could give it its true class.
 A stage's time is a mean over the questions that reached it, the share decided is of all; since few
 reach the third and a batch of few is slow, its time with all errors asked is given too. The peers
-get the same questions, a sample of them: the triangle relaxation as one LP and the tail itself as a
-MILP, with a model built by arrays (tails with one layer of ReLUs only). Verdicts are compared with
-a MILP's of another build (:mod:`tail_solvers`), the questions that needed most work first.
+get the same questions, a sample of them: the triangle relaxation as one LP and the head itself as a
+MILP, with a model built by arrays (heads with one layer of ReLUs only). Verdicts are compared with
+a MILP's of another build (:mod:`head_solvers`), the questions that needed most work first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.data import Data
 
-from benchmarks.tail_solvers import compare_with_milp, peer_figures
+from benchmarks.head_solvers import compare_with_milp, peer_figures
 from gnn_repair.atomic import replacing
 from gnn_repair.datasets import load_dataset
 from gnn_repair.errors import FileFormatError, InputError
@@ -79,9 +79,9 @@ def parse_widths(text: str) -> list[int]:
     return widths
 
 
-def bench_tails(
+def bench_heads(
     datasets: Sequence[str],
-    tails: Sequence[str],
+    heads: Sequence[str],
     widths: Sequence[int],
     *,
     root: str | None = None,
@@ -90,10 +90,10 @@ def bench_tails(
     milp: int = 0,
     folder: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A row per dataset, tail and width, read from the folder where it was measured before.
+    """A row per dataset, head and width, read from the folder where it was measured before.
 
     Args:
-        datasets, tails, widths: what is measured, in all combinations.
+        datasets, heads, widths: what is measured, in all combinations.
         root: where datasets lie.
         epochs: of training.
         sample: questions a model that general solvers are timed on.
@@ -105,19 +105,19 @@ def bench_tails(
     for name in datasets:
         data = load_dataset(name, root)
         for hidden in widths:
-            for tail in tails:
-                title = f"{name}-{tail}-{hidden}-{epochs}-{sample}-{milp}"
+            for kind in heads:
+                title = f"{name}-{kind}-{hidden}-{epochs}-{sample}-{milp}"
                 row = journal.read(title)
                 if row is None:
-                    row = _row(name, data, tail, hidden, epochs, sample, milp)
+                    row = _row(name, data, kind, hidden, epochs, sample, milp)
                     journal.write(title, row)
                 yield row
 
 
 def _row(
-    name: str, data: Any, tail: str, hidden: int, epochs: int, sample: int, milp: int
+    name: str, data: Any, kind: str, hidden: int, epochs: int, sample: int, milp: int
 ) -> dict[str, Any]:
-    exposure = tail_exposure(trained(data, tail, hidden, epochs), data)
+    exposure = head_exposure(trained(data, kind, hidden, epochs), data)
     right = exposure.frozen_logits[0].argmax(1) == data.y
     test = data.test_mask[:, 0]
     wrong = (test & ~right).nonzero().view(-1).numpy()
@@ -134,7 +134,7 @@ def _row(
     named = list(zip(TITLES, stages, strict=True))
     return {
         "dataset": name,
-        "tail": tail,
+        "head": kind,
         "units": hidden,
         "accuracy (%)": round(100 * float(right[test].float().mean()), 1),
         "errors": len(wrong),
@@ -192,23 +192,23 @@ def _confirmed(exposure: Exposure, questions: Questions) -> Floats:
     return replay_margins(exposure, questions.position, questions.target, questions.shares)
 
 
-TAILS = ("relu", "bn-residual", "jk-cat", "mlp", "layer-norm", "gelu")
+HEADS = ("relu", "bn-residual", "jk-cat", "mlp", "layer-norm", "gelu")
 """What follows the last aggregation, before a linear layer: ReLU; batch norm, a residual and ReLU;
 ReLU beside the first layer's output; ReLU, linear, ReLU; a residual, layer norm and ReLU; GELU."""
 
 
-class TailModel(nn.Module):
-    """Two layers of Â h W + b, then one of the TAILS and a linear layer."""
+class HeadModel(nn.Module):
+    """Two layers of Â h W + b, then one of the HEADS and a linear layer."""
 
-    def __init__(self, features: int, hidden: int, classes: int, tail: str) -> None:
+    def __init__(self, features: int, hidden: int, classes: int, kind: str) -> None:
         super().__init__()
-        if tail not in TAILS:
-            raise InputError(f"there is no tail {tail!r}; choose one of {', '.join(TAILS)}")
-        self.tail = tail
+        if kind not in HEADS:
+            raise InputError(f"there is no head {kind!r}; choose one of {', '.join(HEADS)}")
+        self.kind = kind
         self.first, self.second = nn.Linear(features, hidden), nn.Linear(hidden, hidden)
         self.batch_norm, self.layer_norm = nn.BatchNorm1d(hidden), nn.LayerNorm(hidden)
         self.middle = nn.Linear(hidden, hidden)
-        self.head = nn.Linear(hidden * (2 if tail == "jk-cat" else 1), classes)
+        self.head = nn.Linear(hidden * (2 if kind == "jk-cat" else 1), classes)
 
     def messages(self, x: Tensor, adjacency: Tensor) -> tuple[Tensor, Tensor]:
         """The first layer's output, and what the last aggregation mixes."""
@@ -219,24 +219,24 @@ class TailModel(nn.Module):
     def finish(self, aggregate: Tensor, early: Tensor) -> Tensor:
         """The logits from the last aggregation on."""
         a = aggregate + self.second.bias
-        if self.tail == "bn-residual":
+        if self.kind == "bn-residual":
             a = self.batch_norm(a) + early
-        if self.tail == "layer-norm":
+        if self.kind == "layer-norm":
             a = self.layer_norm(a + early)
-        a = functional.gelu(a) if self.tail == "gelu" else a.relu()
-        if self.tail == "mlp":
+        a = functional.gelu(a) if self.kind == "gelu" else a.relu()
+        if self.kind == "mlp":
             a = self.middle(a).relu()
-        return self.head(torch.cat([early, a], dim=1) if self.tail == "jk-cat" else a)
+        return self.head(torch.cat([early, a], dim=1) if self.kind == "jk-cat" else a)
 
     def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
         early, messages = self.messages(x, adjacency)
         return self.finish(torch.sparse.mm(adjacency, messages), early)
 
 
-def trained(data: Data, tail: str, hidden: int, epochs: int, seed: int = 0) -> TailModel:
+def trained(data: Data, kind: str, hidden: int, epochs: int, seed: int = 0) -> HeadModel:
     """A model trained on split 0, with the parameters of its best validation accuracy."""
     torch.manual_seed(seed)
-    model = TailModel(data.x.shape[1], hidden, int(data.y.max()) + 1, tail)
+    model = HeadModel(data.x.shape[1], hidden, int(data.y.max()) + 1, kind)
     adjacency = matrix(data, weights(data))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
     x, y = data.x.float(), data.y
@@ -279,7 +279,7 @@ def matrix(data: Data, values: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(index, values, size, is_coalesced=True, check_invariants=False)
 
 
-def tail_exposure(model: TailModel, data: Data) -> Exposure:
+def head_exposure(model: HeadModel, data: Data) -> Exposure:
     """The exposure by algebra; its replay runs the model's own modules in float32."""
     with torch.no_grad():
         early, messages = model.messages(data.x.float(), matrix(data, weights(data)))
@@ -290,7 +290,7 @@ def tail_exposure(model: TailModel, data: Data) -> Exposure:
     )
 
 
-def _replay(model: TailModel, data: Data) -> Callable[[Tensor], Tensor]:
+def _replay(model: HeadModel, data: Data) -> Callable[[Tensor], Tensor]:
     @torch.no_grad()
     def replay(coefficients: Tensor) -> Tensor:
         early, messages = model.messages(data.x.float(), matrix(data, weights(data)))
@@ -319,12 +319,12 @@ def _mixture(data: Data, messages: Tensor) -> Exposure:
         messages=messages[None],
         message_rows=numbers,
         sources=numbers,
-        origin="TailModel",
+        origin="HeadModel",
     )
 
 
-def _graph(model: TailModel, early: Tensor) -> HeadGraph:
-    """The model's tail as operations."""
+def _graph(model: HeadModel, early: Tensor) -> HeadGraph:
+    """The model's head as operations."""
     made: list[Operation] = []
 
     def add(operation: Operation) -> int:
@@ -339,22 +339,22 @@ def _graph(model: TailModel, early: Tensor) -> HeadGraph:
 
     width, skip = model.second.out_features, number(early)
     ones, bias = torch.ones(width, dtype=torch.float64), number(model.second.bias)
-    if model.tail == "bn-residual":
+    if model.kind == "bn-residual":
         norm = model.batch_norm
         assert norm.running_var is not None and norm.running_mean is not None
         factor = number(norm.weight) / (number(norm.running_var) + norm.eps).sqrt()
         shift = (bias - number(norm.running_mean)) * factor + number(norm.bias)
         last = unit(add(Scale((0,), factor, shift + skip)))
-    elif model.tail == "layer-norm":
+    elif model.kind == "layer-norm":
         start, norm_ = add(Scale((0,), ones, bias + skip)), model.layer_norm
         weight, shift = number(norm_.weight), number(norm_.bias)
         last = unit(add(LayerNorm((start,), width, weight, shift, norm_.eps)))
     else:
-        last = unit(add(Scale((0,), ones, bias)), "gelu" if model.tail == "gelu" else "relu")
-    if model.tail == "mlp":
+        last = unit(add(Scale((0,), ones, bias)), "gelu" if model.kind == "gelu" else "relu")
+    if model.kind == "mlp":
         middle = Affine((last,), number(model.middle.weight), number(model.middle.bias))
         last = unit(add(middle))
-    if model.tail == "jk-cat":
+    if model.kind == "jk-cat":
         last = add(Concatenate((add(Constant((), skip)), last)))
     add(Affine((last,), number(model.head.weight), number(model.head.bias)))
     return HeadGraph(width, tuple(made))
