@@ -10,10 +10,12 @@ An intended difference is a change of committed files in records/, with one line
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
 import warnings
+from argparse import RawDescriptionHelpFormatter as Formatter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,15 +91,16 @@ def update(part: str, tree: dict[str, Any], words_only: bool) -> None:
             write(path, kept)
 
 
-def main(arguments: list[str]) -> int:
-    updating = "--update" in arguments
-    chosen = [name for name in arguments if not name.startswith("--")]
-    words_only = updating and chosen == ["words"]
-    if words_only or not chosen:
-        chosen = parts()
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Formatter)
+    parser.add_argument("parts", nargs="*", help=", ".join(parts()))
+    parser.add_argument("--update", action="store_true", help="rewrite instead of comparing")
+    options = parser.parse_args(arguments)
+    updating = options.update
+    words_only = updating and options.parts == ["words"]
+    chosen = parts() if words_only else options.parts or parts()
     if unknown := [name for name in chosen if name not in parts()]:
-        print(f"there is no part {unknown[0]!r}; choose from {', '.join(parts())}")
-        return 2
+        parser.error(f"there is no part {unknown[0]!r}; choose from {', '.join(parts())}")
     warnings.simplefilter("ignore")
     failed = 0
     for part in chosen:
@@ -117,4 +120,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -56,8 +56,10 @@ def test_what_counts_as_a_difference(expected, found, said):
     assert len([*differences(expected, found)]) == said
 
 
-def test_a_part_that_does_not_exist_is_named():
+def test_a_part_that_does_not_exist_is_named(capsys):
     from tests.golden.golden import main
 
-    assert main(["nonsense"]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(["nonsense"])
+    assert "nonsense" in capsys.readouterr().err
     assert "ReLU" in entries_of("head-gallery")
