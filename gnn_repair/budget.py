@@ -114,12 +114,8 @@ def paper_batch_size(
 ) -> int | None:
     """How many targets an update of a repair sees; None: all of them.
 
-    Args:
-        dataset: a name.
-        backbone: a name.
-        backbones: those whose repairs are trained on minibatches; the paper's unless given.
-        size: of a batch; likewise.
-        sizes: of datasets that have their own; likewise.
+    ``backbones`` are those whose repairs are trained on minibatches, ``sizes`` those of datasets
+    that have their own; the paper's unless given.
     """
     own = BATCHES if sizes is None else sizes
     return own.get(dataset, size) if backbone in backbones else None

@@ -12,7 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from gnn_repair.errors import DatasetError, suggestion
+from gnn_repair.atomic import as_path
+from gnn_repair.errors import DatasetError, InputError, suggestion
 from gnn_repair.published import published
 
 ROOT_VARIABLE = "GNN_REPAIR_DATA"
@@ -199,16 +200,10 @@ def data_root(root: str | Path | None = None) -> Path:
             f"The data root is empty; name a folder, set {ROOT_VARIABLE}, or leave it out."
         )
     try:
-        folder = Path(root).expanduser()
-        if "\0" in str(folder):
-            raise ValueError("embedded null byte")
-        is_file = folder.exists() and not folder.is_dir()
-    except (OSError, RuntimeError, TypeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DatasetError(
-            f"The data root {str(root)[:80]!r} cannot be used ({reason}); name a folder."
-        ) from error
-    if is_file:
+        folder = as_path(as_path(root).expanduser())
+    except (InputError, RuntimeError) as error:  # RuntimeError: ~name of nobody
+        raise DatasetError(f"The data root is not a folder: {error}.") from error
+    if folder.exists() and not folder.is_dir():
         raise DatasetError(f"The data root {folder} is a file; name a folder.")
     return folder
 

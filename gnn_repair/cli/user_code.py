@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gnn_repair.catalog import DATASETS
 from gnn_repair.errors import InputError
+from gnn_repair.published import TITLES
 
 
 def is_place(name: str) -> bool:
@@ -40,31 +42,41 @@ def one_backbone(name: str) -> tuple[str, dict[str, Any] | None]:
 
 
 def backbones(names: Sequence[str]) -> Sequence[str] | dict[str, Any]:
-    """The names themselves where all are the package's; else a mapping to backbones."""
-    if not any(map(is_place, names)):
-        return names
-    from gnn_repair.backbones import BACKBONES, find_backbone
+    """The names themselves where all are the package's; else a mapping to what a study takes."""
 
-    found: dict[str, Any] = {}
-    for name in names:
-        if not is_place(name):
-            find_backbone(name)
-        found[_new(name, found)] = _architecture(name) if is_place(name) else BACKBONES[name]
-    return found
+    def known(name: str) -> Any:
+        from gnn_repair.backbones import find_backbone
+
+        return type(find_backbone(name))
+
+    return _chosen(names, load_object, known)
 
 
 def datasets(
     names: Sequence[str], root: str | Path | None, draw: Any
 ) -> Sequence[str] | dict[str, Any]:
     """The names themselves where all are the package's; else a mapping from names to data."""
+
+    def known(name: str) -> Any:
+        from gnn_repair.datasets import load_dataset
+
+        return load_dataset(name, root, draw=draw)
+
+    return _chosen(names, _data, known)
+
+
+def _chosen(
+    names: Sequence[str], own: Callable[[str], Any], known: Callable[[str], Any]
+) -> Sequence[str] | dict[str, Any]:
+    """By their short names; a name is taken once, and those of the package never."""
     if not any(map(is_place, names)):
         return names
-    from gnn_repair.datasets import load_dataset
-
     found: dict[str, Any] = {}
     for name in names:
-        data = _data(name) if is_place(name) else load_dataset(name, root, draw=draw)
-        found[_new(name, found)] = data
+        short = short_name(name)
+        if short in found or (is_place(name) and short in (*DATASETS, *TITLES)):
+            raise InputError(f"{name:.120} would be the second {short!r:.60}; give it another name")
+        found[short] = own(name) if is_place(name) else known(name)
     return found
 
 
@@ -76,40 +88,6 @@ def made_by(factory: str) -> tuple[Any, Any, Any]:
             f"{factory} gave a {type(made).__name__}; return (model, data) or with nodes"
         )
     return (*made, None) if len(made) == 2 else made
-
-
-def _new(name: str, found: dict[str, Any]) -> str:
-    """The short name, once nothing else has it; the package's own names cannot be taken."""
-    from gnn_repair.catalog import DATASETS
-    from gnn_repair.published import TITLES
-
-    short = short_name(name)
-    if short in found or (is_place(name) and short in (*DATASETS, *TITLES)):
-        raise InputError(f"{name:.120} would be the second {short!r:.60}; give it another name")
-    return short
-
-
-def _architecture(name: str) -> Any:
-    """What a study takes as a backbone.
-
-    A Backbone (class or instance), an OwnNetwork, or a module's class or a function that is called
-    with the numbers of features and classes.
-    """
-    from torch import nn
-
-    from gnn_repair.backbones import Backbone, OwnNetwork
-
-    given = load_object(name)
-    if isinstance(given, Backbone | OwnNetwork) or (
-        isinstance(given, type) and issubclass(given, Backbone)
-    ):
-        return given
-    if callable(given) and not isinstance(given, nn.Module):
-        return OwnNetwork(given, title=short_name(name))
-    raise InputError(
-        f"{name} is a {type(given).__name__}; name a Backbone, an OwnNetwork, or what builds a "
-        "network from the numbers of features and classes"
-    )
 
 
 def _data(name: str) -> Any:

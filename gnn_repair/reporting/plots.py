@@ -59,10 +59,8 @@ def node(
         target = torch.full((exposure.num_nodes,), target)
     y = classes_for(exposure, target)
     evidence = gather(exposure, y, torch.tensor([node]), member=member, repairs=repairs)
-    own = check_names(class_names, evidence.num_classes, "class")
-    names = own or [f"class {c}" for c in range(evidence.num_classes)]
     axes = _axes(ax)
-    draw_polytope(axes, evidence, 0, names)
+    draw_polytope(axes, evidence, 0, check_names(class_names, evidence.num_classes, "class"))
     return axes
 
 

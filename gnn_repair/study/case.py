@@ -51,7 +51,6 @@ from gnn_repair.study.measures import (
 from gnn_repair.training import Progress
 
 Architecture = type[Backbone] | Backbone | OwnNetwork
-AnyExposure = Exposure
 EVIDENCE = "evidence"
 """The stage in which the use of evidence is counted."""
 
@@ -101,7 +100,7 @@ class Worked:
     masks: Mapping[str, Tensor]
     """By part, [N, S]: a column a split of the case."""
     frozen: Frozen | FrozenNetwork
-    exposure: AnyExposure
+    exposure: Exposure
     findings: OracleFindings
     """Of the oracle."""
     repairs: Mapping[str, Any]
@@ -114,23 +113,20 @@ class Worked:
 
 
 def run_case(settings: Settings, case: Case, tell: Tell) -> list[RunRecord]:
-    """Train and evaluate the splits of a case together; one record a split."""
+    """Train and evaluate the splits of a case together, of a network of the user's own one after
+    the other; one record a split."""
     device = choose_device(settings.device)
     try:
-        parts = [work_case(settings, part, tell) for part in trained_together(settings, case)]
-        return [record for part in parts for record in _with_use(part, device, tell)]
+        parts = [case]
+        if isinstance(settings.backbones.get(case.backbone), OwnNetwork):
+            parts = [replace(case, splits=(split,)) for split in case.splits]
+        worked = [work_case(settings, part, tell) for part in parts]
+        return [record for part in worked for record in _with_use(part, device, tell)]
     finally:
         if device.type == "cuda":
             # The next case has other sizes; what this one's allocator holds would be in its way.
             gc.collect()
             torch.cuda.empty_cache()
-
-
-def trained_together(settings: Settings, case: Case) -> list[Case]:
-    """A network of the user's own is trained one split after the other, a backbone all at once."""
-    if isinstance(settings.backbones.get(case.backbone), OwnNetwork):
-        return [replace(case, splits=(split,)) for split in case.splits]
-    return [case]
 
 
 def work_case(
@@ -146,13 +142,13 @@ def work_case(
     tell("exposing")
     with clock("expose"):
         exposure = exposed(frozen, device)
-    masks = masks_of(data, case)
+    chosen = list(case.splits)
+    masks = {part: as_splits(data[f"{part}_mask"])[:, chosen] for part in PARTS}
     findings = OracleFindings([None] * len(case.splits), None)
     if ORACLE in case.methods:
         tell("oracle")
-        limits = settings.protocol.oracle
         with clock(ORACLE):
-            findings = summarise_oracle(exposure, data.y, masks["val"], masks["test"], limits)
+            findings = summarise_oracle(exposure, data.y, masks, settings.protocol.oracle)
     repairs, predicted = {}, {}
     for name in case.methods:
         if name != ORACLE:
@@ -170,12 +166,7 @@ def work_case(
     )
 
 
-def masks_of(data: Data, case: Case) -> dict[str, Tensor]:
-    """By part, a column a split of the case."""
-    return {part: as_splits(data[f"{part}_mask"])[:, list(case.splits)] for part in PARTS}
-
-
-def exposed(frozen: Frozen | FrozenNetwork, device: torch.device) -> AnyExposure:
+def exposed(frozen: Frozen | FrozenNetwork, device: torch.device) -> Exposure:
     """The final aggregation of a trained model, named as pages name it."""
     if isinstance(frozen, Frozen):
         return expose(frozen)
@@ -305,10 +296,7 @@ def records_of(
 ) -> list[RunRecord]:
     """What is stored of a case, one record a split.
 
-    Args:
-        worked: the case.
-        use: by method, how each split uses evidence; records lack these numbers unless given.
-        more: seconds by further stages, a run's share each.
+    ``use`` is by method how each split uses evidence, ``more`` the seconds of further stages.
     """
     case, protocol, data = worked.case, worked.settings.protocol, worked.data
     keys = stage_keys(protocol, case.dataset, case.backbone)
@@ -385,12 +373,9 @@ def _scores(
 def environment(device: torch.device) -> dict[str, str]:
     """What a result was made with: versions, device and source revision."""
     packages = ("torch", "torch-geometric", "numpy", "numba", "highspy")
-    cuda = device.type == "cuda"
-    name = (
-        torch.cuda.get_device_name(device)
-        if cuda
-        else f"{device.type}, {torch.get_num_threads()} threads"
-    )
+    name = f"{device.type}, {torch.get_num_threads()} threads"
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
     return {
         "gnn-repair": gnn_repair.__version__,
         **source(),
