@@ -93,7 +93,7 @@ def check_target(path: str | Path) -> Path:
     if not folder.is_dir():
         raise InputError(f"cannot write {target}: {folder} is a file; choose another folder")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"cannot write {target}: {folder} is not writable; choose another")
+        raise InputError(f"cannot write {target}: {folder} is not writable; choose another folder")
     return target
 
 

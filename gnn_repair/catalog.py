@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
@@ -10,7 +9,6 @@ import re
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from gnn_repair.atomic import as_path
 from gnn_repair.errors import DatasetError, InputError, suggestion
@@ -123,16 +121,12 @@ def _beyond_paper(name: str, source: Source, statistics: Statistics) -> DatasetS
     return DatasetSpec(name, source, statistics, files=_raw_files(name))
 
 
-@functools.cache
-def _manifest() -> dict[str, dict[str, Any]]:
-    text = resources.files("gnn_repair").joinpath("raw_files.json").read_text("utf-8")
-    manifest: dict[str, dict[str, Any]] = json.loads(text)
-    return manifest
+_MANIFEST = json.loads(resources.files("gnn_repair").joinpath("raw_files.json").read_text("utf-8"))
 
 
 def _raw_files(name: str) -> tuple[RawFile, ...]:
     """The raw files of a dataset, with their reference sizes and checksums."""
-    return tuple(RawFile(path, **reference) for path, reference in _manifest()[name].items())
+    return tuple(RawFile(path, **reference) for path, reference in _MANIFEST[name].items())
 
 
 DATASETS: dict[str, DatasetSpec] = {
@@ -219,7 +213,9 @@ def verified_digests(spec: DatasetSpec, root: Path) -> list[str]:
     for file in spec.files:
         path = root / file.path
         try:
-            size, digest = path.stat().st_size, _sha256(path)
+            size = path.stat().st_size
+            with path.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
             raise DatasetError(
                 f"{path} cannot be read ({error.strerror}); make it readable."
@@ -232,8 +228,3 @@ def verified_digests(spec: DatasetSpec, root: Path) -> list[str]:
             )
         digests.append(digest)
     return digests
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

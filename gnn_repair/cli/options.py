@@ -18,22 +18,12 @@ from rich.table import Table
 from rich.text import Text
 
 from gnn_repair.catalog import DATASETS
-from gnn_repair.errors import InputError, suggestion
+from gnn_repair.errors import InputError
 from gnn_repair.methods import METHODS
 from gnn_repair.published import TITLES
 from gnn_repair.results.protocol import PAPER, PROTOCOLS, Protocol, override, read_protocol
 
 # Lists as people type them ------------------------------------------------------------------------
-
-
-def names(text: str, known: Iterable[str], kind: str) -> list[str]:
-    """``"gcn,gat"`` or ``"all"`` as a list of known names, in the order given."""
-    available = list(known)
-    chosen = available if text == "all" else [name.strip() for name in text.split(",")]
-    for name in chosen:
-        if name not in available:
-            raise InputError(f"unknown {kind} {name!r:.80}; {suggestion(name, available)}")
-    return chosen
 
 
 MOST = 10_000

@@ -102,6 +102,7 @@ def run(
 
     Exit code 1 if a case failed, 130 after Ctrl-C and 143 after SIGTERM; whatever is stored stays.
     """
+    from gnn_repair.study.case import source
     from gnn_repair.study.grid import StudyProgress, run_study
 
     settings = chosen_protocol(protocol, set_)
@@ -126,8 +127,11 @@ def run(
         f"{counted(outcome.stored, 'run')} stored, {outcome.already} already there, {failed} "
         f"failed (protocol {outcome.protocol}, store {store})"
     )
-    if outcome.stored:
-        _say_source()
+    found = source()
+    if outcome.stored and found["source"] not in ("clean", "unknown"):
+        # Results of files that no revision holds cannot be made again.
+        said = f"{found['source']} {found['revision']}; the records say so"
+        typer.echo(f"gnn-repair: warning: {said}", err=True)
     if outcome.failures:
         raise typer.Exit(1)
 
@@ -256,18 +260,6 @@ def merge(
         f"{merged.same} were there already, {len(merged.kept)} differ from what was there and "
         "were left out"
     )
-
-
-def _say_source() -> None:
-    """Results of files that no revision holds cannot be made again; their records say so too."""
-    from gnn_repair.study.case import source
-
-    found = source()
-    if found["source"] not in ("clean", "unknown"):
-        typer.echo(
-            f"gnn-repair: warning: {found['source']} {found['revision']}; the records say so",
-            err=True,
-        )
 
 
 def _names(text: str, paper: Iterable[str]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ def load_object(place: str) -> Any:
     where, _, name = place.rpartition(":")
     if not where or not name.isidentifier():
         raise InputError(f"{place!r:.80} is not FILE.py:NAME, such as models.py:trained")
-    module = _from_file(Path(where)) if where.endswith(".py") else _imported(where)
+    module = _module(where)
     if not hasattr(module, name):
         raise InputError(f"{where} has no {name!r:.60}; name something that it has")
     return getattr(module, name)
@@ -113,43 +112,30 @@ def _called(name: str, given: Any) -> Any:
         raise InputError(f"{name} raised {_in_one_line(error)}") from error
 
 
-def _imported(name: str) -> Any:
-    """The module of that name, from the working folder as well."""
-    if not all(part.isidentifier() for part in name.split(".")):
+def _module(where: str) -> Any:
+    """The module of that name or in that file, run once.
+
+    Its folder, or the working folder, goes onto the path as with ``python FILE.py``: for what it
+    imports, and for processes that run cases.
+    """
+    path, name, folder = Path(where), where, Path.cwd()
+    if where.endswith(".py"):
+        if not path.is_file():
+            raise InputError(f"{path} is no file; give FILE.py:NAME")
+        name, folder = path.stem, path.resolve().parent
+    elif not all(part.isidentifier() for part in name.split(".")):
         raise InputError(f"{name!r:.80} is no module; give FILE.py:NAME or module:NAME")
-    if str(Path.cwd()) not in sys.path:  # as python -m does; processes that run cases get it, too
-        sys.path.insert(0, str(Path.cwd()))
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{name} cannot be imported: {_in_one_line(error)}") from error
-
-
-def _from_file(path: Path) -> Any:
-    """A file as a module of its own name, which processes that run cases can import."""
-    if not path.is_file():
-        raise InputError(f"{path} is no file; give FILE.py:NAME")
-    known = sys.modules.get(path.stem)
-    if known is not None:
-        file = getattr(known, "__file__", None)
-        if file is not None and Path(file).resolve() == path.resolve():
-            return known  # run once, so that two of its classes are of one module
+        raise InputError(f"{where} cannot be imported: {_in_one_line(error)}") from error
+    if name != where and Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
         raise InputError(
-            f"{path} would hide the module {path.stem!r}, which is in use; give the file another "
-            "name"
+            f"{path} would hide the module {name!r}, which is in use; give the file another name"
         )
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:  # for what the file imports, and for processes that run cases
-        sys.path.append(folder)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        sys.modules.pop(path.stem, None)
-        raise InputError(f"{path} cannot be run: {_in_one_line(error)}") from error
     return module
 
 

@@ -67,7 +67,11 @@ def check_dataset(spec: DatasetSpec, root: Path, required: bool = False) -> Data
     faults = [str(each.message) for each in said if each.category is CacheWarning]
     differences = [*faults, *compare(spec, data)]
     status = "differs: " + "; ".join(differences) if differences else "ok"
-    return DatasetCheck(spec.name, status, describe(data), _checksums(spec))
+    known = sum(file.sha256 is not None for file in spec.files)
+    verified = f"{known} verified" if known == len(spec.files) else "no published checksum"
+    return DatasetCheck(
+        spec.name, status, describe(data), verified if spec.files else "none needed"
+    )
 
 
 def compare(spec: DatasetSpec, data: Data) -> list[str]:
@@ -102,10 +106,3 @@ def describe(data: Data) -> dict[str, int | None]:
     train, val, test = (int(data[name][:, 0].sum()) for name in MASKS)
     sizes = (data.x.size(0), data.edge_index.size(1), data.x.size(1), int(data.y.max()) + 1)
     return dict(zip(_FIGURES, (*sizes, data.train_mask.size(1), train, val, test), strict=True))
-
-
-def _checksums(spec: DatasetSpec) -> str:
-    if not spec.files:
-        return "none needed"
-    known = sum(file.sha256 is not None for file in spec.files)
-    return f"{known} verified" if known == len(spec.files) else "no published checksum"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import tempfile
 import urllib.error
 import urllib.request
@@ -19,7 +18,7 @@ from torch_geometric.data import Data, InMemoryDataset
 from torch_geometric.datasets import HeterophilousGraphDataset
 from torch_geometric.utils import add_self_loops, to_undirected
 
-from gnn_repair.atomic import scratch_folder
+from gnn_repair.atomic import check_target, scratch_folder
 from gnn_repair.catalog import (
     ROOT_VARIABLE,
     DatasetSpec,
@@ -141,52 +140,37 @@ def fetch_missing(spec: DatasetSpec, root: Path) -> None:
     missing = missing_files(spec, root)
     if not missing or spec.source is None:
         return
-    obstacle = _unwritable(root) or _unreachable(spec.source.url)
-    if obstacle is None:
-        obstacle = _download(spec, spec.source, root, missing)
-    if obstacle is not None:
+    try:
+        _download(spec, spec.source, root, missing)
+    except Exception as error:  # PyG's downloads fail with whatever their transport raises
+        what = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
         raise DatasetError(
-            f"{spec.name} is not here and cannot be downloaded ({obstacle}); copy its files "
+            f"{spec.name} is not here and cannot be downloaded ({what}); copy its files "
             f"from {spec.source.url}, or name the folder that holds them as the data root (--root "
             f"or {ROOT_VARIABLE}); missing are {_listing(missing, root)}."
-        )
+        ) from error
 
 
-def _download(spec: DatasetSpec, source: Source, root: Path, missing: list[RawFile]) -> str | None:
-    """Download to a scratch folder, verify, move below ``root``; what went wrong, if anything."""
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with scratch_folder(root) as scratch:
-            download_raw(source, scratch)
-            verified_digests(spec, scratch)
-            for file in missing:
-                (root / file.path).parent.mkdir(parents=True, exist_ok=True)
-                (scratch / file.path).replace(root / file.path)
-    except DatasetError as error:
-        return f"what the server sent does not match: {error}"
-    except Exception as error:  # PyG's downloads fail with whatever their transport raises
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def _unwritable(root: Path) -> str | None:
-    """Why ``root`` cannot be written, without creating it."""
-    existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
-    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
-        return None
-    return f"the data root {root} is not writable"
-
-
-def _unreachable(url: str) -> str | None:
-    """Why ``url`` cannot be reached; PyG's own downloads wait for minutes before they give up."""
-    request = urllib.request.Request(url, method="HEAD")
-    try:
+def _download(spec: DatasetSpec, source: Source, root: Path, missing: list[RawFile]) -> None:
+    """Download to a scratch folder, verify, move below ``root``."""
+    check_target(root / missing[0].path)
+    try:  # PyG's own downloads wait for minutes before they give up
+        request = urllib.request.Request(source.url, method="HEAD")
         urllib.request.urlopen(request, timeout=_PATIENCE).close()
     except urllib.error.HTTPError:
-        return None  # somebody answered
+        pass  # somebody answered
     except (OSError, ValueError) as error:
-        return f"no connection: {getattr(error, 'reason', error)}"
-    return None
+        raise InputError(f"no connection: {getattr(error, 'reason', error)}") from error
+    root.mkdir(parents=True, exist_ok=True)
+    with scratch_folder(root) as scratch:
+        download_raw(source, scratch)
+        try:
+            verified_digests(spec, scratch)
+        except DatasetError as error:
+            raise InputError(f"what the server sent does not match: {error}") from error
+        for file in missing:
+            (root / file.path).parent.mkdir(parents=True, exist_ok=True)
+            (scratch / file.path).replace(root / file.path)
 
 
 def _listing(files: list[RawFile], root: Path) -> str:

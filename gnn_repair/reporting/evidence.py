@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnn_repair.budget import check_type
 from gnn_repair.checks import as_classes, as_member, as_nodes, check_edges
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
@@ -311,8 +312,7 @@ def gather(
         others: whether to ask about the other classes, too: which could win, by what change.
         answers: to that, where they are known; those about other nodes are not used.
     """
-    if not isinstance(exposure, Exposure):
-        raise InputError(f"exposure is {exposure!r:.60}; give what gnn_repair.expose returns")
+    check_type("exposure", exposure, Exposure, "what gnn_repair.expose returns")
     require_outputs(exposure, "classes")
     y = as_classes(y, exposure.num_nodes, exposure.num_classes, "y").cpu()
     member = as_member(member, exposure.num_members)
@@ -320,8 +320,7 @@ def gather(
     if answers is not None and not (isinstance(answers, tuple) and isinstance(answers[0], Reach)):
         raise InputError(f"answers is {answers!r:.60}; give reach(…) and its changes, or None")
     if edge_index is not None:
-        if not isinstance(edge_index, Tensor):
-            raise InputError(f"edge_index is {edge_index!r:.60}; give the graph's tensor [2, E]")
+        check_type("edge_index", edge_index, Tensor, "the graph's tensor [2, E]")
         check_edges(edge_index, exposure.num_sources)
     if bool((exposure.sources < 0).any()):
         raise InputError(
@@ -545,7 +544,7 @@ def correction_of(
     name: str, repair: RepairLike, exposure: Exposure, part: Exposure, member: int
 ) -> Correction:
     """The repair's answers at the recipients of ``part``, a cut of ``exposure``."""
-    found = _answers(_key(name), name, repair, exposure, part, member)
+    found = _answers(name, repair, exposure, part, member)
     off = np.argwhere(~np.isfinite(found.logits))
     if len(off):
         node = part.names.node(int(part.recipients[off[0, 0]]))
@@ -558,11 +557,9 @@ def correction_of(
 
 def check_repairs(repairs: Any) -> None:
     """A mapping from names to fitted repairs or logits."""
-    if repairs is None:
-        return
-    if not isinstance(repairs, Mapping):
-        raise InputError(f"repairs is {repairs!r:.60}; give a mapping from names to fitted repairs")
-    for name, repair in repairs.items():
+    named = {} if repairs is None else repairs
+    check_type("repairs", named, Mapping, "a mapping from names to fitted repairs")
+    for name, repair in named.items():
         if not isinstance(name, str) or not name:
             raise InputError(f"a repair is called {name!r:.60}; give it a name")
         if not isinstance(repair, Tensor) and not callable(getattr(repair, "logits", None)):
@@ -597,8 +594,9 @@ def best_on(
 
 
 def _answers(
-    key: str, name: str, repair: RepairLike, exposure: Exposure, part: Exposure, member: int
+    name: str, repair: RepairLike, exposure: Exposure, part: Exposure, member: int
 ) -> Correction:
+    key = _key(name)
     if isinstance(repair, Tensor):
         expected = (part.num_nodes, part.num_classes)
         if tuple(repair.shape) != expected:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnn_repair.atomic import as_path, replacing
+from gnn_repair.budget import as_list, check_type, check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.methods import METHODS
 from gnn_repair.published import plural
@@ -55,9 +56,13 @@ def write_figures(
     Returns:
         The files written.
     """
-    if not isinstance(evidence, Evidence):
-        raise InputError(f"evidence is {evidence!r:.60}; give what gather returns")
-    _check_formats(formats)
+    from matplotlib.figure import Figure
+
+    check_type("evidence", evidence, Evidence, "what gather returns")
+    known = Figure().canvas.get_supported_filetypes()
+    for kind in as_list("formats", formats, "a list such as ['svg', 'pdf']"):
+        if kind not in known:
+            raise InputError(f"there is no format {kind!r:.60}; choose from {', '.join(known)}")
     names = check_names(class_names, evidence.num_classes, "class")
     target = as_path(folder)
     if target.is_file():
@@ -65,7 +70,7 @@ def write_figures(
     place = _position(evidence, node)
     # Of a node type's name no more than a file's name can hold.
     noun = re.sub(r"[^0-9A-Za-z]+", "-", evidence.noun).strip("-") or "node"
-    figures: dict[str, Callable[[Axes, Evidence], None]] = {
+    figures: dict[str, Callable[..., None]] = {
         "accuracy": draw_accuracy,
         "moves": draw_moves,
         "margins": draw_margins,
@@ -85,22 +90,10 @@ def write_figures(
     ]
 
 
-def _check_formats(formats: Any) -> None:
-    from matplotlib.figure import Figure
-
-    known = Figure().canvas.get_supported_filetypes()
-    if isinstance(formats, str | bytes) or not isinstance(formats, Sequence):
-        raise InputError(f"formats is {formats!r:.60}; give a list such as ['svg', 'pdf']")
-    for kind in formats:
-        if kind not in known:
-            raise InputError(f"there is no format {kind!r:.60}; choose from {', '.join(known)}")
-
-
 def _position(evidence: Evidence, node: int | None) -> int:
     if node is None:
         return 0
-    if isinstance(node, bool) or not isinstance(node, int):
-        raise InputError(f"node is {node!r:.60}; give a node's number")
+    check_whole("write_figures", "node", node, 0)
     found = np.flatnonzero(evidence.nodes == node)
     if not len(found):
         who = f"{evidence.noun} {node}"

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnn_repair.atomic import replacing
+from gnn_repair.budget import check_type
 from gnn_repair.errors import InputError
 from gnn_repair.methods import RUNGS, rung_title
 from gnn_repair.published import ACTIVE, REACHABLE, plural
@@ -411,20 +412,15 @@ def beside_payload(
     others: Mapping[str, Beside | Evidence] | None, own: Evidence
 ) -> list[dict[str, Any]]:
     """What the page holds of the runs beside its own, by title."""
-    if others is None:
-        return []
-    if not isinstance(others, Mapping):
-        raise InputError(f"beside is {others!r:.60}; give a mapping from titles to evidence")
-    return [_one(str(title), other, own) for title, other in others.items()]
+    named = {} if others is None else others
+    check_type("beside", named, Mapping, "a mapping from titles to evidence")
+    return [_one(str(title), other, own) for title, other in named.items()]
 
 
 def _one(title: str, other: Any, own: Evidence) -> dict[str, Any]:
-    if isinstance(other, Evidence):
-        other = Beside(other)
-    if not isinstance(other, Beside):
-        raise InputError(
-            f"beside[{title!r}] is {other!r:.60}; give what gnn_repair.reporting.gather returns"
-        )
+    other = Beside(other) if isinstance(other, Evidence) else other
+    wanted = "what gnn_repair.reporting.gather returns"
+    check_type(f"beside[{title!r}]", other, Beside, wanted)
     evidence = other.evidence
     if evidence.num_classes != own.num_classes or not np.array_equal(evidence.labels, own.labels):
         raise InputError(f"beside[{title!r}] has other labels; compare runs on the same graph")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gnn_repair import __version__
 from gnn_repair.atomic import check_target, replacing
+from gnn_repair.budget import check_type, check_whole
 from gnn_repair.errors import InputError
 from gnn_repair.exposure import Exposure
 from gnn_repair.methods import METHODS, title_of
@@ -81,25 +82,21 @@ class PageContext:
     split or model), to compare nodes with."""
 
     def __post_init__(self) -> None:
-        if self.made is not None and not isinstance(self.made, Mapping):
-            raise InputError(f"made is {self.made!r:.60}; give a mapping from words to words")
+        made = {} if self.made is None else self.made
+        check_type("made", made, Mapping, "a mapping from words to words")
         named = ("title", "selection", "dataset", "backbone", "note")
         words = {name: getattr(self, name) for name in named}
-        words |= {f"made[{name!r}]": value for name, value in (self.made or {}).items()}
+        words |= {f"made[{name!r}]": value for name, value in made.items()}
         for name, value in words.items():
-            if value is not None and not isinstance(value, str):
-                raise InputError(f"{name} is {value!r:.60}; give a text")
+            check_type(name, "" if value is None else value, str, "a text")
         columns = RESULT_COLUMNS if self.results is None else getattr(self.results, "columns", ())
         for name in RESULT_COLUMNS:
             if name not in columns:
                 raise InputError(
                     f"results lacks the column {name!r}; give what gnn_repair.read_results returns"
                 )
-        split = self.split
-        if split is not None and (
-            isinstance(split, bool) or not isinstance(split, int) or split < 0
-        ):
-            raise InputError(f"split is {split!r:.60}; give a whole number from 0, or None")
+        if self.split is not None:
+            check_whole("PageContext", "split", self.split, 0)
 
 
 def report(
@@ -182,13 +179,13 @@ def report(
 
 def _context(context: PageContext | None, words: dict[str, Any]) -> PageContext:
     """With the fields that were given one by one; ``solution`` was an option of version 0.2."""
-    if context is not None and not isinstance(context, PageContext):
-        raise InputError(f"context is {context!r:.60}; give a gnn_repair.reporting.PageContext")
+    context = PageContext() if context is None else context
+    check_type("context", context, PageContext, "a gnn_repair.reporting.PageContext")
     if "solution" in words:
         del words["solution"]
         text = "report(…, solution=) goes away; leave it out"
         warnings.warn(text, DeprecationWarning, stacklevel=3)
-    return replace(context or PageContext(), **words)
+    return replace(context, **words)
 
 
 def _heading(origin: str, dataset: str) -> str:
@@ -382,8 +379,8 @@ def _study(
     for index, case in enumerate(cases):
         if (case["dataset"], case["backbone"]) == (words["dataset"], words["backbone"]):
             return {"cases": cases, "shown": index}
-    case = (words["dataset"], words["backbone"])
-    own = case_of_run(evidence, *case, selection=words["selection"], split=words["split"])
+    place = (words["dataset"], words["backbone"])
+    own = case_of_run(evidence, *place, selection=words["selection"], split=words["split"])
     return {"cases": [own, *cases], "shown": 0}
 
 

@@ -338,7 +338,7 @@ def without_published(table: Table) -> Table:
 
 def without_spread(table: Table) -> Table:
     """The same without standard deviations."""
-    sheets = [replace(sheet, rows=_without("deviation", sheet.rows)) for sheet in table.sheets]
+    sheets = (replace(sheet, rows=_without("deviation", sheet.rows)) for sheet in table.sheets)
     return replace(table, sheets=tuple(sheets))
 
 

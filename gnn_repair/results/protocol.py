@@ -32,8 +32,10 @@ from gnn_repair.budget import (
     TRANSLATION,
     Budget,
     adjusted,
+    as_list,
     check_real,
     check_switch,
+    check_type,
     check_whole,
     paper_batch_size,
 )
@@ -296,13 +298,9 @@ def read_protocol(path: str | Path, base: Protocol = PAPER) -> Protocol:
 
 def override(protocol: Protocol, assignments: Iterable[str]) -> Protocol:
     """``protocol`` with ``key.path=value`` assignments applied, in order."""
-    if not isinstance(protocol, Protocol):
-        raise InputError(f"{protocol!r} is not a Protocol; begin with gnn_repair.study.PAPER")
-    if isinstance(assignments, str) or not isinstance(assignments, Iterable):
-        raise InputError(f"{assignments!r} is not a list of settings such as backbones.hidden=64")
-    for assignment in assignments:
-        if not isinstance(assignment, str):
-            raise InputError(f"{assignment!r} is not a setting such as backbones.hidden=64")
+    check_type("protocol", protocol, Protocol, "a Protocol such as gnn_repair.study.PAPER")
+    for assignment in as_list("assignments", assignments, "settings such as backbones.hidden=64"):
+        check_type("a setting", assignment, str, "one such as backbones.hidden=64")
         key, equals, text = assignment.partition("=")
         parts = key.strip().split(".")
         if not equals or not key.strip() or len(parts) > DEEPEST:

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gnn_repair.atomic import as_path, cannot_write, check_target, replacing
+from gnn_repair.budget import as_list, check_type, check_whole
 from gnn_repair.errors import FileFormatError, InputError
 from gnn_repair.methods import METHODS
 from gnn_repair.published import published
@@ -189,17 +190,15 @@ class Store(ResultsSource):
 
     def begin(self, protocol: Protocol) -> None:
         """Write the protocol beside its results; shows early whether the store can be written."""
-        folder = self.root / protocol.digest
-        path = folder / "protocol.json"
+        path = self.root / protocol.digest / "protocol.json"
         self._meanings = None
-        if self._settings_in(folder.name) is None:
+        if self._settings_in(protocol.digest) is None:
             with _writing(path):
                 _keep_aside(path)
             content = {"format": PROTOCOL_FORMAT, "version": 1}
             content |= {"differences": protocol.differences(), "settings": protocol.settings()}
             _write(path, content)
-        elif not os.access(folder, os.W_OK):
-            raise InputError(f"cannot write to the store {self.root}; choose another folder")
+        check_target(path)
 
     def put(self, record: RunRecord) -> None:
         """Store a result in the place of an earlier one or of a recorded failure."""
@@ -450,11 +449,10 @@ def merge(sources: Iterable[str | Path], store: str | Path) -> Merged:
 
     Where both have a run of the same frozen model, its record gets the methods that it lacks.
     """
-    if isinstance(sources, str | Path) or not isinstance(sources, Iterable):
-        raise InputError(f"sources is {sources!r:.80}; give a list of stores and packed files")
+    listed = as_list("sources", sources, "a list of stores and packed files")
     target, added, same, united = Store(store), 0, 0, 0
     kept: list[Run] = []
-    for source in sources:
+    for source in listed:
         held = open_results(source)
         for digest in held.digests():
             target.begin(held.protocol(digest))
@@ -526,19 +524,14 @@ def make_plan(
         methods: what must be evaluated; everything unless given.
         stack: most splits trained as one; all unless given.
     """
-    if not isinstance(store, ResultsSource):
-        raise InputError(f"store is {store!r:.60}; give a Store")
-    if not isinstance(protocol, Protocol):
-        raise InputError(f"protocol is {protocol!r:.60}; give a Protocol")
-    if isinstance(runs, str | bytes) or not isinstance(runs, Iterable):
-        raise InputError(f"runs is {runs!r:.60}; give a list of runs")
-    if stack is not None and (type(stack) is not int or stack < 1):
-        raise InputError(f"stack is {stack!r:.60}; give a whole number from 1, or None for all")
+    check_type("store", store, ResultsSource, "a Store")
+    check_type("protocol", protocol, Protocol, "a Protocol")
+    if stack is not None:
+        check_whole("study", "stack", stack, 1)
     wanted, digest = chosen_methods(methods), protocol.digest
     done, failed, missing, todo = [], {}, [], []
-    for run in runs:
-        if not isinstance(run, Run):
-            raise InputError(f"{run!r:.60} is not a Run; give dataset, backbone and split")
+    for run in as_list("runs", runs, "a list of runs"):
+        check_type("a run", run, Run, "a Run of dataset, backbone and split")
         record = store.get(digest, run)
         held = () if record is None else current_methods(record, protocol)
         if record is not None and set(wanted) <= set(held):

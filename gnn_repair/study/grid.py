@@ -16,6 +16,7 @@ from torch_geometric.data import Data
 from tqdm.auto import tqdm
 
 from gnn_repair.backbones import BACKBONES, Backbone, OwnNetwork, find_backbone
+from gnn_repair.budget import as_list, check_type
 from gnn_repair.catalog import data_root, find_dataset
 from gnn_repair.checks import as_splits, check_data
 from gnn_repair.datasets import load_dataset
@@ -176,12 +177,13 @@ def run_study(
             ``none``.
         work: what a case does; for tests.
     """
-    for name, value, kind in (("engine", engine, Engine), ("watcher", watcher, Watcher)):
-        if value is not None and not isinstance(value, kind):
-            raise InputError(f"{name} is {value!r:.60}; give a {kind.__name__}")
+    engine = LocalEngine() if engine is None else engine
+    watcher = Watcher() if watcher is None else watcher
+    check_type("engine", engine, Engine, "an Engine")
+    check_type("watcher", watcher, Watcher, "a Watcher")
     if keep_models not in KEEP:
         raise InputError(f"keep_models is {keep_models!r:.60}; choose from {', '.join(KEEP)}")
-    watcher, held = watcher or Watcher(), Store(store)
+    held = Store(store)
     graphs, models = _axis(datasets, "datasets"), _axis(backbones, "backbones")
     runs = all_runs(graphs, models, check_splits(splits))
     chosen = sorted({run.split for run in runs})
@@ -192,10 +194,8 @@ def run_study(
         return Outcome(protocol.digest, len(plan.done))
     shared = None
     if work is None:
-        remote = engine is not None and engine.elsewhere
-        shared = checked_settings(
-            graphs, models, plan.cases, protocol, device, root, remote, frozenset(kept)
-        )
+        where = (device, root, engine.elsewhere)
+        shared = checked_settings(graphs, models, plan.cases, protocol, *where, frozenset(kept))
         work = run_case
         for name, given in shared.backbones.items():
             if isinstance(given, OwnNetwork):
@@ -208,7 +208,7 @@ def run_study(
             held.refuse_newer(protocol.digest, run)
     held.begin(protocol)
     watcher.planned(plan)
-    results = (engine or LocalEngine()).map(work, plan.cases, shared, watcher.stage)
+    results = engine.map(work, plan.cases, shared, watcher.stage)
     # Closing it, however this ends, takes back what a cluster has not begun.
     with closing(results):
         stored, failures = _collect(results, held, protocol.digest, watcher)
@@ -217,11 +217,8 @@ def run_study(
 
 def _axis(axis: Any, name: str) -> Any:
     """A mapping or a list of names."""
-    if isinstance(axis, Mapping):
-        return axis
-    if isinstance(axis, str) or not isinstance(axis, Iterable):
-        raise InputError(f"{name} is {axis!r:.60}; give a list of names, or a mapping from names")
-    return list(axis)
+    wanted = "a list of names, or a mapping from names"
+    return axis if isinstance(axis, Mapping) else as_list(name, axis, wanted)
 
 
 def _collect(

@@ -544,7 +544,7 @@ def test_what_a_reader_must_know_is_said():
     ("held", "names", "words"),
     [
         (3, None, "records"),
-        ([{"methods": 3}], None, "not a record"),
+        ([{"methods": 3}], None, "a record is"),
         ([], "time", "names"),
         ([], 3, "names"),
         ([], ["nonsense"], "nonsense"),
