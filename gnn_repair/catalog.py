@@ -7,6 +7,7 @@ import json
 import os
 import re
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
@@ -37,22 +38,14 @@ _GEOM_GCN = "https://github.com/graphdml-uiuc-jlu/geom-gcn"
 _PLATONOV = "https://github.com/yandex-research/heterophilous-graphs/tree/main/data"
 
 
-def _planetoid(title: str) -> Source:
-    url = "https://github.com/kimiyoung/planetoid/tree/master/data"
-    return Source("Planetoid", url, "Planetoid", "planetoid", title)
-
-
-def _wikipedia(title: str) -> Source:
-    return Source("Geom-GCN", _GEOM_GCN, "WikipediaNetwork", "wikipedia", title)
-
-
-def _heterophilous(title: str) -> Source:
-    return Source("heterophilous", _PLATONOV, "HeterophilousGraphDataset", "heterophilous", title)
-
-
-def _filtered(title: str) -> Source:
-    """The Wikipedia networks that Platonov et al. freed of duplicate nodes."""
-    return Source("heterophilous", _PLATONOV, "FilteredGraphDataset", "heterophilous", title)
+_PLANETOID = "https://github.com/kimiyoung/planetoid/tree/master/data"
+_planetoid = partial(Source, "Planetoid", _PLANETOID, "Planetoid", "planetoid")
+_wikipedia = partial(Source, "Geom-GCN", _GEOM_GCN, "WikipediaNetwork", "wikipedia")
+_heterophilous, _filtered = (
+    partial(Source, "heterophilous", _PLATONOV, reader, "heterophilous")
+    for reader in ("HeterophilousGraphDataset", "FilteredGraphDataset")
+)
+"""The second are the Wikipedia networks that Platonov et al. freed of duplicate nodes."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ class _Handler(SimpleHTTPRequestHandler):
         folder, _, name = asked.rpartition("/")
         part = folder == parts_folder(self.page).name and PART_NAME.fullmatch(name)
         if host not in ("127.0.0.1", "localhost") or not (part or asked == self.page.name):
-            return self.send_error(404)
+            self.send_error(404)
+            return None
         self.path = f"/{quote(asked)}"
         return super().send_head()
 

@@ -285,7 +285,8 @@ def records_of(worked: Worked) -> list[RunRecord]:
     case, settings, data = worked.case, worked.settings, worked.data
     keys = stage_keys(settings.protocol, case.dataset, case.backbone)
     stages = [FROZEN, *(name for name in case.methods if name in keys)]
-    frozen, nothing = worked.frozen, [{}] * len(case.splits)
+    frozen = worked.frozen
+    nothing: list[Numbers] = [{}] * len(case.splits)
     sizes = {
         "parameters": sum(value[0].numel() for value in frozen.parameters.values()),
         "terms": worked.exposure.num_terms,
